@@ -11,18 +11,23 @@
 pub mod address;
 pub mod bootstrap;
 pub mod bulk;
+pub mod checkpoint;
 pub mod config;
 pub mod copy;
 pub mod encryption;
 pub mod external;
+pub mod frame;
 pub mod grant;
+pub mod identity;
 pub mod inquiry;
 pub mod objects;
 pub mod offer;
 pub mod proof;
 pub mod rdmc;
+pub mod record;
 pub mod records;
 pub mod register;
+pub mod restart_register;
 pub mod sessions;
 pub mod shm;
 pub mod stream;
@@ -44,18 +49,23 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "address", feed: address::feed, seeds: address::seeds },
     Parser { name: "bootstrap", feed: bootstrap::feed, seeds: bootstrap::seeds },
     Parser { name: "bulk", feed: bulk::feed, seeds: bulk::seeds },
+    Parser { name: "checkpoint", feed: checkpoint::feed, seeds: checkpoint::seeds },
     Parser { name: "config", feed: config::feed, seeds: config::seeds },
     Parser { name: "copy", feed: copy::feed, seeds: copy::seeds },
     Parser { name: "encryption", feed: encryption::feed, seeds: encryption::seeds },
     Parser { name: "external", feed: external::feed, seeds: external::seeds },
+    Parser { name: "frame", feed: frame::feed, seeds: frame::seeds },
     Parser { name: "grant", feed: grant::feed, seeds: grant::seeds },
+    Parser { name: "identity", feed: identity::feed, seeds: identity::seeds },
     Parser { name: "inquiry", feed: inquiry::feed, seeds: inquiry::seeds },
     Parser { name: "objects", feed: objects::feed, seeds: objects::seeds },
     Parser { name: "offer", feed: offer::feed, seeds: offer::seeds },
     Parser { name: "proof", feed: proof::feed, seeds: proof::seeds },
     Parser { name: "rdmc", feed: rdmc::feed, seeds: rdmc::seeds },
+    Parser { name: "record", feed: record::feed, seeds: record::seeds },
     Parser { name: "records", feed: records::feed, seeds: records::seeds },
     Parser { name: "register", feed: register::feed, seeds: register::seeds },
+    Parser { name: "restart_register", feed: restart_register::feed, seeds: restart_register::seeds },
     Parser { name: "sessions", feed: sessions::feed, seeds: sessions::seeds },
     Parser { name: "shm", feed: shm::feed, seeds: shm::seeds },
     Parser { name: "stream", feed: stream::feed, seeds: stream::seeds },

@@ -1,26 +1,29 @@
-//! The register of a process with durable shards, as it is found on its disk.
+//! Copies of the register, and the register in them.
 
-use squall_fabric::NodeId;
-use squall_protocols::restart::{Ballot, DurableView, EndOrigin, Register, ViewEnd, Vote};
+use squall_log::{COPY_VALUE_BYTES_MAX, EndedView, RegisterValue, copy_from_bytes, copy_to_bytes};
 
-/// What is read is written as the same bytes.
+/// A good copy is written again; a register is, if it is one.
 pub fn feed(bytes: &[u8]) {
-    if let Ok(register) = Register::decode(bytes) {
-        assert_eq!(register.encode(), bytes);
+    if let Some((generation, value)) = copy_from_bytes(bytes) {
+        assert_eq!(copy_to_bytes(generation, value), bytes[..value.len() + 24]);
+        feed_value(value);
+    }
+    feed_value(bytes);
+}
+
+fn feed_value(bytes: &[u8]) {
+    if let Some(register) = RegisterValue::from_bytes(bytes) {
+        let written = register.to_bytes();
+        assert_eq!(RegisterValue::from_bytes(&written), Some(register));
+        let _ = copy_to_bytes(0, &written[..written.len().min(COPY_VALUE_BYTES_MAX)]);
     }
 }
 
-/// A process that waits to join, and a member that has voted in its second view.
+/// A new register, and one with a past.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let view = |number, members: &[u32]| {
-        let members: Vec<NodeId> = members.iter().copied().map(NodeId).collect();
-        DurableView { number, members, shards: vec![1, 1] }
-    };
-    let end = |next| ViewEnd { trims: vec![3, 0], next, origin: EndOrigin::Live };
-    let waiting = Register::new(1, NodeId(9), DurableView::default());
-    let mut member = Register::new(1, NodeId(0), view(0, &[0, 1, 2]));
-    member.end_view(&end(view(1, &[0, 2])));
-    member.start(true);
-    member.vote(Vote { ballot: Ballot::live(0), end: end(view(2, &[0])) });
-    vec![waiting.encode(), member.encode()]
+    let new = RegisterValue::new(7, 1);
+    let ended = vec![EndedView { view: 3, trims: vec![(0, 9), (1, 4)] }];
+    let used = RegisterValue { life: 4, view: 5, ended, promise: vec![1], vote: vec![2, 3], ..new.clone() };
+    let copies = [&new, &used].map(|register| copy_to_bytes(9, &register.to_bytes()));
+    copies.into_iter().chain([used.to_bytes()]).collect()
 }

@@ -117,10 +117,11 @@ fn marked(comment: &str) -> impl Iterator<Item = &str> {
 }
 
 const ADVICE: &str = "a parser: say ``Fuzzed as `entry`.`` in its comment, or `Not fuzzed: reason`";
-const FOLDERS: [&str; 6] = [
+const FOLDERS: [&str; 7] = [
     "crates/capi/src/",
     "crates/cli/src/copy/",
     "crates/fabric/src/",
+    "crates/log/src/",
     "crates/protocols/src/",
     "crates/squall/src/",
     "crates/transports/src/",

@@ -1,6 +1,8 @@
 /* Two processes: the parent listens and sends, the child connects and sends everything back.
  *
- *   cc -I crates/capi/include crates/capi/examples/echo.c -L target/debug -lsquall_exs -o echo && ./echo
+ *   cargo build --release -p squall-capi
+ *   cc -I crates/capi/include crates/capi/examples/echo.c -L target/release -Wl,-rpath,$PWD/target/release -lsquall_exs -o echo
+ *   ./echo
  */
 #include <errno.h>
 #include <stdio.h>
@@ -26,7 +28,7 @@ static int child(const char *address) {
     int s = exs_socket(EXS_STREAM);
     CHECK(s > 0 && exs_connect(s, address, 20000) == 0);
     exs_qhandle queue = exs_qcreate();
-    char *ordinary = malloc(BYTES); /* memory of the program: moved where it lies, or copied if it is not whole words */
+    char *ordinary = malloc(BYTES); /* memory of the program: transferred in place, or copied if it is not whole words */
     exs_mhandle handle = exs_mregister(ordinary, BYTES);
     for (int skip = 0; skip < 2; skip++) {
         size_t length = BYTES - 8 * skip;
@@ -47,7 +49,7 @@ static int child(const char *address) {
 int main(void) {
     int pipes[2];
     CHECK(pipe(pipes) == 0);
-    pid_t pid = fork(); /* before anything of the library: it starts threads */
+    pid_t pid = fork(); /* before any call of the library, which starts threads */
     if (pid == 0) {
         char address[256];
         ssize_t length = read(pipes[0], address, sizeof address - 1);
@@ -64,7 +66,7 @@ int main(void) {
     int s = exs_accept(listener, 20000);
     CHECK(s > 0);
     exs_qhandle queue = exs_qcreate();
-    exs_mhandle out_handle, in_handle; /* memory of the library: moved without copies */
+    exs_mhandle out_handle, in_handle; /* memory of the library: transferred without copies */
     unsigned char *out = exs_malloc(s, BYTES, &out_handle), *in = exs_malloc(s, BYTES, &in_handle);
     CHECK(out && in);
     for (int i = 0; i < BYTES; i++) out[i] = (unsigned char)(i * 2654435761u >> 13);
@@ -85,6 +87,6 @@ int main(void) {
     CHECK(exs_shutdown(s) == 0 && exs_close(s) == 0 && exs_close(listener) == 0 && exs_close(s) == -1);
     int status;
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    printf("%d bytes there and back\n", BYTES);
+    printf("%d bytes echoed\n", BYTES);
     return 0;
 }

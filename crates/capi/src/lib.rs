@@ -1,7 +1,7 @@
 //! Streams for C, in the manner of the Open Group's Extended Sockets API (EXS §I, §II); see `include/squall_exs.h`.
 //!
-//! One lock guards everything. A socket's operations name a queue and a context; completions become events of that queue
-//! when somebody dequeues.
+//! One lock guards all state. A socket's operations name a queue and a context; completions become events of
+//! that queue when the program dequeues.
 
 mod memory;
 mod table;
@@ -15,7 +15,7 @@ use squall::stream::{Listener, Secret, Socket, SocketKind, StreamOptions, Stream
 use memory::Span;
 use table::{ExsOperation, SocketEntry, SocketTable, with_table};
 
-/// What C gets; see the header.
+/// An event as C receives it; see the header.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ExsEvent {
@@ -36,23 +36,23 @@ const WAITALL: c_int = 1;
 
 type Outcome<T> = Result<T, c_int>;
 
-/// Runs the work of a C function; -1 and errno, if it went wrong. No panic leaves it, since that would end the process:
-/// a bug here is EIO to the caller, and its message is on standard error.
+/// Runs the work of a C function; on failure sets errno and returns -1. No panic leaves it, since that would
+/// abort the process: a bug here is EIO for the caller, and its message is on standard error.
 fn call(work: impl FnOnce() -> Outcome<c_int>) -> c_int {
     answer(guarded(work).and_then(|outcome| outcome))
 }
 
-/// As [`call`], for functions that return something else.
+/// Same as [`call`], for functions that return something else.
 fn guarded<R>(work: impl FnOnce() -> R) -> Outcome<R> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| libc::EIO)
 }
 
-/// Sets errno and returns -1, if it went wrong.
+/// On failure sets errno and returns -1.
 fn answer(outcome: Outcome<c_int>) -> c_int {
     outcome.unwrap_or_else(|error| {
-        // SAFETY: it takes nothing and gives the address of this thread's errno.
+        // SAFETY: it takes no arguments and returns the address of this thread's errno.
         let errno = unsafe { libc::__errno_location() };
-        // SAFETY: valid as long as the thread lives, and this thread's own.
+        // SAFETY: valid for as long as the thread lives, and this thread's own.
         unsafe { *errno = error };
         -1
     })
@@ -62,11 +62,11 @@ fn text<'a>(text: *const c_char) -> Outcome<&'a str> {
     if text.is_null() {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the caller passes a text that ends with a zero and stays valid during the call.
+    // SAFETY: the caller passes a text that ends with a zero and remains valid during the call.
     unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| libc::EINVAL)
 }
 
-/// The number of errno that says most of it.
+/// Returns the errno value that describes the error best.
 fn number(error: squall::stream::StreamError) -> c_int {
     match std::io::Error::from(error).kind() {
         std::io::ErrorKind::ConnectionRefused => libc::ECONNREFUSED,
@@ -145,7 +145,7 @@ pub extern "C" fn exs_listen(socket: c_int) -> c_int {
 /// See the header.
 ///
 /// # Safety
-/// `address` is valid for `length` bytes.
+/// `address` must be valid for `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn exs_getsockname(socket: c_int, address: *mut c_char, length: usize) -> c_int {
     call(|| {
@@ -155,7 +155,8 @@ pub unsafe extern "C" fn exs_getsockname(socket: c_int, address: *mut c_char, le
             if address.is_null() || text.len() >= length {
                 return Err(libc::ENAMETOOLONG);
             }
-            // SAFETY: the caller promises space for `length` bytes, which is more than the text and its zero need.
+            // SAFETY: the caller promises space for `length` bytes, which is more than the text and its
+            // terminating zero need.
             unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), address.cast(), text.len()) };
             // SAFETY: as above.
             let end = unsafe { address.add(text.len()) };
@@ -174,7 +175,7 @@ pub extern "C" fn exs_accept(socket: c_int, timeout_ms: c_int) -> c_int {
             SocketEntry::Listening(listener) => Ok(listener.clone()),
             _ => Err(libc::EINVAL),
         })?;
-        // Without the lock: others go on meanwhile.
+        // Without the lock, so that other calls can proceed meanwhile.
         let accepted = listener.accept_within(span(timeout_ms)).map_err(number)?.ok_or(libc::ETIMEDOUT)?;
         Ok(with_table(|table| table.insert(SocketEntry::connected(accepted.into_endpoint()))))
     })
@@ -224,7 +225,7 @@ pub extern "C" fn exs_close(socket: c_int) -> c_int {
 /// See the header.
 ///
 /// # Safety
-/// `handle` is null or valid for a store.
+/// `handle` must be null or valid for a store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn exs_malloc(socket: c_int, length: usize, handle: *mut i64) -> *mut c_void {
     if handle.is_null() {
@@ -234,7 +235,7 @@ pub unsafe extern "C" fn exs_malloc(socket: c_int, length: usize, handle: *mut i
     let made = guarded(|| with_table(|table| table.allocate(socket, length)));
     match made.and_then(|made| made) {
         Ok((number, start)) => {
-            // SAFETY: the caller promises it.
+            // SAFETY: the caller promises that `handle` is valid for a store.
             unsafe { *handle = number };
             start
         }
@@ -276,7 +277,7 @@ pub extern "C" fn exs_qdelete(queue: c_int) -> c_int {
 /// See the header.
 ///
 /// # Safety
-/// `events` is valid for `count` events.
+/// `events` must be valid for `count` events.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn exs_qdequeue(
     queue: c_int,
@@ -296,7 +297,7 @@ pub unsafe extern "C" fn exs_qdequeue(
     })
 }
 
-/// Waits for up to `patience` for the first event.
+/// Waits for up to `patience` for the first event, and takes up to `count`.
 fn dequeue(queue: c_int, count: usize, patience: Option<Duration>) -> Outcome<Vec<ExsEvent>> {
     let until = patience.map(|patience| Instant::now() + patience);
     loop {
@@ -305,7 +306,7 @@ fn dequeue(queue: c_int, count: usize, patience: Option<Duration>) -> Outcome<Ve
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let is_over = left == Some(Duration::ZERO) || count == 0;
             if taken.is_empty() && !is_over {
-                // Others get their turn with the lock now and then.
+                // Releases the lock regularly, so that other calls can proceed.
                 let slice = left.map_or(WAIT_SLICE, |left| left.min(WAIT_SLICE));
                 let mut endpoints = table.endpoints();
                 wait_any(&mut endpoints, Some(slice)).map_err(|_| libc::EIO)?;
@@ -322,7 +323,7 @@ fn dequeue(queue: c_int, count: usize, patience: Option<Duration>) -> Outcome<Ve
 /// See the header.
 ///
 /// # Safety
-/// `address` is valid for loads of `length` bytes, which do not change before the event.
+/// `address` must be valid for loads of `length` bytes, which must not change before the event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn exs_send(
     socket: c_int,
@@ -340,7 +341,7 @@ pub unsafe extern "C" fn exs_send(
 /// See the header.
 ///
 /// # Safety
-/// `address` is valid for stores of `length` bytes, which nobody uses before the event.
+/// `address` must be valid for stores of `length` bytes, which no other code may use before the event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn exs_recv(
     socket: c_int,
@@ -356,5 +357,5 @@ pub unsafe extern "C" fn exs_recv(
     call(|| with_table(|table| table.receive(socket, handle, &span, flags & WAITALL != 0, operation)))
 }
 
-/// How long one wait holds the lock.
+/// The longest time for which one wait holds the lock.
 const WAIT_SLICE: Duration = Duration::from_millis(5);

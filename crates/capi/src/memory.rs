@@ -1,4 +1,4 @@
-//! Memory of the caller: addresses that it promises to be valid, moved where they are or copied from and to.
+//! Memory of the caller: addresses that it promises to be valid, transferred in place or copied.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -18,40 +18,43 @@ impl Span {
         Self { start: start.expose_provenance(), length }
     }
 
-    /// The whole words of it; `None` if no process can have such memory.
+    /// Returns the whole words within the span; `None` if no process can have such memory.
     pub(crate) fn region(&self) -> Option<Region> {
         let start = self.start.checked_next_multiple_of(8)?;
         let words = self.start.checked_add(self.length)?.saturating_sub(start) / 8;
         let base = NonNull::new(std::ptr::with_exposed_provenance_mut(start))?;
-        // SAFETY: the caller of `exs_mregister` promises that the memory is valid until `exs_mderegister`, which takes it
-        // back from all sockets, and that it leaves it alone while an operation on it is outstanding.
+        // SAFETY: the caller of `exs_mregister` promises that the memory is valid until `exs_mderegister`,
+        // which releases it from all sockets, and that it does not use it while an operation on it is
+        // outstanding.
         Some(unsafe { Region::from_raw(RegionId(0), base, words, Access::ReadWrite, Arc::new(())) })
     }
 
-    /// Where `inner` lies in the whole words, if it is whole words itself; else it is copied.
+    /// Returns the range of `inner` within the whole words, if it consists of whole words itself; `None` if
+    /// it must be copied.
     pub(crate) fn in_place(&self, inner: &Self) -> Option<std::ops::Range<usize>> {
         let is_whole = (inner.start | inner.length).is_multiple_of(8);
         let first = inner.start - self.start.checked_next_multiple_of(8)?.min(inner.start);
         is_whole.then(|| Some(first..first.checked_add(inner.length)?))?
     }
 
-    /// Whether `inner` lies inside.
+    /// Returns whether `inner` is inside this span.
     pub(crate) fn contains(&self, inner: &Self) -> bool {
         let end = |span: &Self| span.start.checked_add(span.length);
         inner.start >= self.start && end(inner).is_some() && end(inner) <= end(self)
     }
 
-    /// The bytes, copied.
+    /// Copies the bytes of the span to `target`.
     pub(crate) fn load(&self, target: &mut [u8]) {
         let count = target.len().min(self.length);
         // SAFETY: the caller of the C function promises that its memory is valid and does not change now.
         unsafe { std::ptr::copy_nonoverlapping(self.start as *const u8, target.as_mut_ptr(), count) }
     }
 
-    /// Fills the first bytes.
+    /// Stores `source` into the first bytes of the span.
     pub(crate) fn store(&self, source: &[u8]) {
-        assert!(source.len() <= self.length, "more bytes than were asked for");
-        // SAFETY: the caller of the C function promises that its memory is valid, and nobody uses it now.
+        assert!(source.len() <= self.length, "more bytes than the span holds");
+        // SAFETY: the caller of the C function promises that its memory is valid, and that no other code uses
+        // it now.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), self.start as *mut u8, source.len()) }
     }
 }
@@ -60,7 +63,7 @@ impl Span {
 mod tests {
     use super::*;
 
-    /// Lengths and addresses of the caller that no memory has.
+    /// Lengths and addresses that no memory can have.
     #[test]
     fn absurd_spans_are_refused_and_do_not_overflow() {
         for (start, length) in [(usize::MAX - 3, 2), (usize::MAX - 100, usize::MAX), (8, usize::MAX)] {

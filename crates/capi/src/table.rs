@@ -1,4 +1,4 @@
-//! Sockets, memory and queues by the numbers that C knows.
+//! Sockets, memory and queues by the numbers that C uses.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -12,7 +12,7 @@ use squall::stream::{
 use crate::memory::Span;
 use crate::{CLOSED, ExsEvent, Outcome, RECV, SEND};
 
-/// Everything, behind one lock.
+/// All state, behind one lock.
 #[derive(Default)]
 pub(crate) struct SocketTable {
     pub(crate) options: Option<StreamOptions>,
@@ -22,29 +22,29 @@ pub(crate) struct SocketTable {
     last: c_int,
 }
 
-/// What a socket is.
+/// The state of a socket.
 pub(crate) enum SocketEntry {
     New { options: StreamOptions, address: Option<Address> },
     Listening(Arc<Listener>),
     Connected(Box<ExsConnection>),
 }
 
-/// A connection and what is outstanding on it.
+/// A connection and the operations outstanding on it.
 pub(crate) struct ExsConnection {
     pub(crate) endpoint: Endpoint,
-    /// With the library's copy of what is sent, if there is one.
+    /// With the library's copy of the bytes to send, if there is one.
     sends: BTreeMap<SendId, (ExsOperation, Option<Buffer>)>,
-    /// With the library's memory and the caller's, if they are not the same.
+    /// With the library's buffer and the caller's memory, if they are not the same.
     receives: BTreeMap<ReceiveId, (ExsOperation, Option<(Buffer, Span)>)>,
-    /// The queue that is told of the end: the last one that was used.
+    /// The queue that gets the closing event: the last one used.
     queue: c_int,
 }
 
-/// What an event will say.
+/// What the event of an operation will report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExsOperation {
     pub(crate) queue: c_int,
-    /// A pointer of the caller, which nobody here follows.
+    /// A pointer of the caller, which is never dereferenced here.
     pub(crate) context: usize,
     pub(crate) length: usize,
 }
@@ -62,15 +62,15 @@ struct Noted {
 
 /// Memory that the caller may use.
 enum Memory {
-    /// Of the library, for one socket.
+    /// Memory of the library, for one socket.
     Shared { socket: c_int, buffer: Buffer, span: Span },
-    /// Of the caller; and as the sockets know it that have used it in place.
+    /// Memory of the caller, with its region at each socket that has used it in place.
     Foreign { span: Span, adopted: BTreeMap<c_int, Region> },
 }
 
 static TABLE: Mutex<Option<SocketTable>> = Mutex::new(None);
 
-/// Works on the table; one thread at a time.
+/// Runs `work` on the table; one thread at a time.
 pub(crate) fn with_table<R>(work: impl FnOnce(&mut SocketTable) -> R) -> R {
     work(TABLE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(SocketTable::default))
 }
@@ -105,7 +105,7 @@ impl SocketTable {
         }
     }
 
-    /// Takes a socket out; with it goes the library's memory for it.
+    /// Removes a socket, with the library's memory for it.
     pub(crate) fn remove(&mut self, socket: c_int) -> Outcome<SocketEntry> {
         self.memory.retain(|_, memory| !matches!(memory, Memory::Shared { socket: of, .. } if *of == socket));
         for memory in self.memory.values_mut() {
@@ -167,7 +167,8 @@ impl SocketTable {
         connected.collect()
     }
 
-    /// Where `span` lies in memory that the socket moves; `None` if it has to be copied.
+    /// Returns the region and range of `span` in memory that the socket can transfer; `None` if it must be
+    /// copied.
     fn place(
         &mut self,
         socket: c_int,
@@ -244,7 +245,7 @@ impl SocketTable {
         Ok(0)
     }
 
-    /// Up to `count` events of `queue`, after all sockets have moved.
+    /// Returns up to `count` events of `queue`, after polling all sockets.
     pub(crate) fn take_events(&mut self, queue: c_int, count: usize) -> Outcome<Vec<ExsEvent>> {
         for (socket, entry) in &mut self.sockets {
             let SocketEntry::Connected(connection) = entry else { continue };
@@ -263,7 +264,7 @@ impl SocketTable {
 }
 
 impl ExsConnection {
-    /// What a completion says, and to which queue.
+    /// Returns the event of a completion, and its queue.
     fn note(&mut self, socket: c_int, completion: Completion) -> Option<(c_int, Noted)> {
         match completion {
             Completion::Connected => None,
@@ -311,10 +312,10 @@ impl Noted {
     }
 }
 
-/// The memory of a buffer, to be posted.
+/// Returns the memory of a buffer, to be posted.
 fn posted(buffer: &Buffer) -> &Region {
-    // SAFETY: nobody here uses the bytes of a buffer but before it is posted and after its completion; what the caller of
-    // `exs_malloc` does with its memory meanwhile is bound by the header.
+    // SAFETY: this module uses the bytes of a buffer only before it is posted and after its completion; the
+    // header binds the caller of `exs_malloc` in what it does with its memory meanwhile.
     unsafe { buffer.region() }
 }
 

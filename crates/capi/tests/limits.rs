@@ -1,4 +1,4 @@
-//! What a C program may ask for that the system does not give is an error, and does not end the process.
+//! A request of a C program that the system cannot satisfy is an error, and does not end the process.
 
 use std::ffi::{CString, c_int, c_void};
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn absurd_requests_are_errors() {
     let start = bytes.as_mut_ptr().cast::<c_void>();
     assert_eq!((exs_mregister(start, usize::MAX), errno()), (-1, libc::EFAULT));
     let (memory, queue) = (exs_mregister(start, 32), exs_qcreate());
-    // SAFETY: nothing of that length is registered, so nothing is touched.
+    // SAFETY: no memory of that length is registered, so none is accessed.
     assert_eq!(unsafe { exs_send(near, memory, start, usize::MAX, queue, std::ptr::null_mut()) }, -1);
     assert_eq!(errno(), libc::EFAULT);
     // SAFETY: as above.
@@ -52,6 +52,7 @@ fn absurd_requests_are_errors() {
     // SAFETY: null is allowed, and refused.
     assert_eq!(unsafe { exs_qdequeue(queue, std::ptr::null_mut(), 1, 0) }, -1);
     // SAFETY: the handle is valid for a store.
-    assert!(!unsafe { exs_malloc(near, 100, &raw mut handle) }.is_null(), "the process and the socket live");
+    let memory = unsafe { exs_malloc(near, 100, &raw mut handle) };
+    assert!(!memory.is_null(), "the process and the socket still work");
     assert_eq!((exs_close(near), exs_close(far)), (0, 0));
 }

@@ -1,7 +1,6 @@
 //! The `squall` command: demonstrations, benchmarks, the doctor and the simulator.
 //!
-//! Exit status: 0 all is well; 1 members died, disagree, or a simulated run broke an invariant; 2 the command line is
-//! wrong; 130 interrupted.
+//! The exit status means the same for all commands; [`AFTER_HELP`] lists it.
 
 #![forbid(unsafe_code)]
 
@@ -14,20 +13,26 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use commands::{cp, doctor as doctor_command, explain, messages, node, serve, simulate, status};
+use commands::{
+    completions, config, cp, doctor as doctor_command, explain, man, messages, node, serve, simulate, status,
+};
 use squall_harness::commands::{bench, chaos, demo, process};
+use squall_harness::terminal::log::{LogArguments, UsualLevel};
 use squall_harness::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupted, output};
 
 /// Group communication at memory speed
 #[derive(Debug, Parser)]
-#[command(name = "squall", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "squall", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct CommandLine {
+    #[command(flatten)]
+    log: LogArguments,
     #[command(subcommand)]
     command: Command,
 }
 
-const EXAMPLES: &str = "Examples:
+const AFTER_HELP: &str = "Examples:
   squall demo                                three processes, one order
+  squall config example > squall.toml        a configuration to start from
   squall node --config squall.toml           a member of a group over hosts
   squall bench multicast --members 2         how fast is it here?
   squall doctor                              which RDMA devices are here?
@@ -35,7 +40,16 @@ const EXAMPLES: &str = "Examples:
       --secret-file secret                   a copy to each of many hosts
   squall chaos --seconds 60                  members die, stop and come
   squall simulate --seeds 0..1000            on a hostile network
-  squall help bench multicast                all about one command";
+  squall help bench multicast                all about one command
+
+Exit status:
+    0   all is well
+    1   the command failed, or found what it looks for: members that died
+        or disagree, a group that is not well, a wrong configuration, a
+        run that broke an invariant, a host that lacks a file
+    2   the command line is wrong
+  130   interrupted by Ctrl-C, or asked to terminate
+  141   the reader of the output has ended";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -43,6 +57,7 @@ enum Command {
     Bench(bench::BenchArguments),
     Chaos(chaos::ChaosArguments),
     Doctor(doctor_command::DoctorArguments),
+    Config(config::ConfigArguments),
     Node(node::NodeArguments),
     Status(status::StatusArguments),
     Send(messages::SendArguments),
@@ -51,12 +66,28 @@ enum Command {
     Serve(serve::ServeArguments),
     Simulate(simulate::SimulateArguments),
     Explain(explain::ExplainArguments),
+    Completions(completions::CompletionsArguments),
+    Man(man::ManArguments),
     #[command(flatten)]
     Process(process::ProcessCommand),
 }
 
+impl Command {
+    /// What it logs unless the user asks for more or less.
+    const fn usual_level(&self) -> UsualLevel {
+        match self {
+            // Its log is what an operator reads.
+            Self::Node(_) | Self::Serve(_) => UsualLevel::Info,
+            // A peer that dies is part of a demonstration.
+            Self::Process(_) => UsualLevel::Error,
+            _ => UsualLevel::Warn,
+        }
+    }
+}
+
 fn main() -> ExitCode {
-    match perform(CommandLine::parse().command) {
+    let CommandLine { log, command } = CommandLine::parse();
+    match log.start(command.usual_level()).and_then(|()| perform(command)) {
         Ok(CommandVerdict::Good) => ExitCode::SUCCESS,
         Ok(CommandVerdict::Bad) => ExitCode::FAILURE,
         Err(error) => {
@@ -73,6 +104,7 @@ fn perform(command: Command) -> Result<CommandVerdict> {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Doctor(arguments) => doctor_command::run(&arguments),
+        Command::Config(arguments) => config::run(&arguments),
         Command::Node(arguments) => node::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Send(arguments) => messages::send(&arguments),
@@ -81,7 +113,24 @@ fn perform(command: Command) -> Result<CommandVerdict> {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
+        Command::Man(arguments) => man::run(&arguments),
         Command::Process(command) => process::run(&command),
+    }
+}
+
+/// The command line as people see it: without the commands by which processes of this program start others.
+fn visible_command_line() -> clap::Command {
+    use clap::CommandFactory as _;
+    let whole = CommandLine::command();
+    let visible: Vec<clap::Command> =
+        whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
+    // `Command` cannot lose a subcommand, so the outermost level is made again.
+    let mut line = clap::Command::new("squall").version(env!("CARGO_PKG_VERSION")).after_help(AFTER_HELP);
+    line = line.args(whole.get_arguments().cloned()).subcommands(visible);
+    match whole.get_about() {
+        Some(about) => line.about(about.clone()),
+        None => line,
     }
 }
 
@@ -109,9 +158,10 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         CommandLine::command().debug_assert();
+        visible_command_line().debug_assert();
     }
 
-    /// Every command that people see has an example in its help.
+    /// Every visible command has an example in its help.
     #[test]
     fn every_command_has_an_example() {
         fn check(command: &clap::Command, path: &str) {

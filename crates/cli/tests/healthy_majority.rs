@@ -43,7 +43,7 @@ fn joiner_halts(transport: &str) {
         let script = "join-halt@1,join-halt@2,join-halt@3,join-halt@5,join-halt@10";
         let result = chaos(&format!("--transport {transport} --members {members} --script {script}"));
         assert!(times(&result, "join-halt") >= 5, "{result}");
-        assert_eq!(result["excluded"], 0, "nobody but the joiners, which never went on: {result}");
+        assert_eq!(result["excluded"], 0, "only the joiners, which never continued: {result}");
     }
 }
 
@@ -59,8 +59,8 @@ fn a_joiner_that_halts_is_removed_alone_on_tcp() {
     joiner_halts("tcp");
 }
 
-/// A process that is halted while it joins, and goes on when the others have removed it, comes in all the same, and
-/// does not keep others from joining.
+/// A process that is halted while it joins, and continues when the others have removed it, still joins, and does not keep
+/// others from joining.
 #[test]
 #[ignore = "real time decides here, for two minutes: .ci/run majority"]
 fn a_joiner_that_goes_on_later_blocks_nobody() {
@@ -157,7 +157,7 @@ fn an_interrupt_leaves_nothing() {
     }
 }
 
-/// What cannot be done is said, and not passed over.
+/// What cannot be done is reported.
 #[test]
 fn a_script_that_cannot_be_done_fails() {
     for (arguments, why) in [

@@ -59,7 +59,7 @@ fn children(parent: u32) -> Vec<Pid> {
 
 fn runs(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    // A process that nobody reaps because its parent was killed is as good as gone.
+    // A process that is not reaped because its parent was killed has ended, too.
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
@@ -71,7 +71,7 @@ fn soon(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// A demo that goes on for hours, and its members, some time after they have begun.
+/// A demo that takes hours, and its members, some time after they have begun.
 fn endless_demo(transport: &str) -> (Child, Vec<Pid>) {
     let mut command = squall(&format!("demo --calm --members 3 --transport {transport} --rounds 1000000000"));
     let mut demo = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -129,7 +129,7 @@ fn the_logs_hold_the_input() {
     }
 }
 
-/// Two of three are gone: the third is no majority and stops; all is told.
+/// Two of three are gone: the third is no majority and stops; all of it is reported.
 #[test]
 fn killed_members_are_named() {
     for transport in ["shm", "tcp", "auto"] {
@@ -148,7 +148,7 @@ fn killed_members_are_named() {
     }
 }
 
-/// One of three is killed at work: the others go on, deliver all that they send, and agree.
+/// One of three is killed at work: the others continue, deliver all that they send, and agree.
 #[test]
 fn the_others_go_on_without_a_killed_member() {
     for transport in ["shm", "tcp", "auto"] {
@@ -161,7 +161,7 @@ fn the_others_go_on_without_a_killed_member() {
     }
 }
 
-/// One is killed and another joins while the text is replicated: all agree, and the view changes are told.
+/// One is killed and another joins while the text is replicated: all agree, and the view changes are reported.
 #[test]
 fn a_member_dies_and_another_joins() {
     let folder = Folder::new("trace");
@@ -213,7 +213,7 @@ fn an_interrupt_ends_all() {
     }
 }
 
-/// Nobody can tell the members then; they find out by themselves.
+/// No message can reach the members then; they notice by themselves.
 #[test]
 fn members_do_not_outlive_a_killed_parent() {
     let (mut demo, members) = endless_demo("tcp");
@@ -283,6 +283,13 @@ fn seeds_are_simulated_and_explained() {
     let result_of_one = json("simulate --scenario sst --seeds 0..1 --json");
     assert!(result_of_one["missing"].is_array(), "{result_of_one}");
     assert_eq!((&result["seeds"], &result["failures"]), (&20.into(), &serde_json::json!([])));
+    let scenarios = json("simulate --scenario list --json");
+    assert!(
+        scenarios.as_array().unwrap().iter().any(|scenario| scenario["name"] == "multicast"),
+        "{scenarios}"
+    );
+    let explained = json("explain 3 --json");
+    assert!(explained["violates"].is_null() && explained["lines"][0].is_string(), "{explained}");
     let explained = output("explain 3");
     assert!(explained.status.success());
     assert_eq!(explained.stdout, output("explain 3").stdout, "the same seed is the same run");
@@ -312,11 +319,11 @@ fn what_cannot_be_done_is_reported() {
     }
 }
 
-/// Without libibverbs all else works, and who asks for RDMA is told what to install.
+/// Without libibverbs all else works, and a command that asks for RDMA says what to install.
 #[test]
 fn without_the_library_it_says_what_to_install() {
     let folder = Folder::new("no-verbs");
-    // The loader takes this one first, and finds that it is none.
+    // The loader finds this one first, which is no library.
     std::fs::write(folder.0.join("libibverbs.so.1"), "").unwrap();
     std::fs::write(folder.0.join("secret"), "sixteen bytes or more").unwrap();
     let secret = folder.0.join("secret");
@@ -327,6 +334,12 @@ fn without_the_library_it_says_what_to_install() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{command}: {stderr}");
         assert!(stderr.contains("apt-get install libibverbs1 ibverbs-providers"), "{command}: {stderr}");
+    }
+    // The doctor reports that as a fault only if RDMA was asked for.
+    for (arguments, status) in [("doctor", 0), ("doctor --device foo", 1), ("doctor --device foo --json", 1)]
+    {
+        let output = squall(arguments).env("LD_LIBRARY_PATH", &folder.0).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{arguments}");
     }
     let mut program = squall("demo --members 2 --rounds 1 --transport tcp");
     assert!(program.env("LD_LIBRARY_PATH", &folder.0).output().unwrap().status.success());
@@ -357,7 +370,7 @@ fn the_doctor_says_how_members_reach_each_other() {
     }
 }
 
-/// A member that somebody starts by hand ends at once.
+/// A member that is started by hand ends at once.
 #[test]
 fn a_member_without_its_parent_ends() {
     let output = output("member --parent 1");

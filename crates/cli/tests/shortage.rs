@@ -18,7 +18,7 @@ impl Place {
         Self(root, format!("squall-shortage-{name}-{}", std::process::id()))
     }
 
-    /// The configuration of a group of so many first members; each listens for itself.
+    /// The configuration of a group of `members` first members, each with an address of its own.
     fn config(&self, number: usize, members: usize, transport: &str, subgroups: &str) -> PathBuf {
         let listen = |number: usize| match transport {
             "shm" => format!("unix:@{}-{number}", self.1),

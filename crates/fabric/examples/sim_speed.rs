@@ -1,5 +1,5 @@
-//! How many writes a second the simulated fabric carries, by wall clock: `cargo run --release -p squall-fabric
-//! --example sim_speed`. A measurement, not a test.
+//! Measures how many writes a second the simulated fabric performs by wall clock: `cargo run --release -p
+//! squall-fabric --example sim_speed`. A measurement, not a test.
 
 use squall_fabric::sim::{SimConfig, SimWorld};
 use squall_fabric::{Fabric, Instant, MirrorKey, NodeId};
@@ -23,7 +23,8 @@ fn main() {
     }
 }
 
-/// Every node pushes a range and a guard in each turn; returns writes, turns and wall-clock seconds.
+/// Every node pushes a range and a guard in each step; returns the writes, the steps and the wall-clock
+/// seconds.
 fn push_around(config: SimConfig, count: u32, words: usize) -> (u64, u64, f64) {
     let world = SimWorld::new(7, config, count);
     let mut nodes: Vec<_> = (0..count).map(|i| world.fabric(i)).collect();

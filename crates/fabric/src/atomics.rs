@@ -1,9 +1,9 @@
-//! The one door to atomic types: every lock-free structure of the workspace takes them from here, so that a
-//! concurrency checker can replace them in one place.
+//! The only source of atomic types: every lock-free structure of the workspace takes them from here, so that
+//! a concurrency checker can replace them in one place.
 //!
-//! A build with `--cfg shuttle` does that: its types are those of the standard library, of the same size and on the same
-//! memory, but each access is first a point at which `explore` may let another thread run. Ordinary builds have
-//! no trace of it.
+//! A build with `--cfg shuttle` replaces them with types that wrap those of the standard library, with the
+//! same size and in the same memory. Each access is first a point at which `explore` may run another thread.
+//! Ordinary builds contain none of this.
 
 #[cfg(not(shuttle))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
@@ -28,50 +28,50 @@ mod explored {
                 pub struct $name(atomic::$name);
 
                 impl $name {
-                    /// As in the standard library.
+                    /// Same as in the standard library.
                     #[must_use]
                     pub const fn new(value: $value) -> Self {
                         Self(atomic::$name::new(value))
                     }
 
-                    /// As in the standard library, behind a point at which another thread may run.
+                    /// Same as in the standard library, after a point at which another thread may run.
                     #[must_use]
                     pub fn load(&self, ordering: Ordering) -> $value {
                         point();
                         self.0.load(ordering)
                     }
 
-                    /// As in the standard library, behind a point at which another thread may run.
+                    /// Same as in the standard library, after a point at which another thread may run.
                     pub fn store(&self, value: $value, ordering: Ordering) {
                         point();
                         self.0.store(value, ordering);
                     }
 
-                    /// As in the standard library, behind a point at which another thread may run.
+                    /// Same as in the standard library, after a point at which another thread may run.
                     pub fn swap(&self, value: $value, ordering: Ordering) -> $value {
                         point();
                         self.0.swap(value, ordering)
                     }
 
-                    /// As in the standard library, behind a point at which another thread may run.
+                    /// Same as in the standard library, after a point at which another thread may run.
                     pub fn fetch_or(&self, value: $value, ordering: Ordering) -> $value {
                         point();
                         self.0.fetch_or(value, ordering)
                     }
 
-                    /// As in the standard library.
+                    /// Same as in the standard library.
                     pub fn into_inner(self) -> $value {
                         self.0.into_inner()
                     }
 
                     $(
-                        /// As in the standard library, behind a point at which another thread may run.
+                        /// Same as in the standard library, after a point at which another thread may run.
                         pub fn $add(&self, value: $value, ordering: Ordering) -> $value {
                             point();
                             self.0.$add(value, ordering)
                         }
 
-                        /// As in the standard library, behind a point at which another thread may run.
+                        /// Same as in the standard library, after a point at which another thread may run.
                         pub fn fetch_sub(&self, value: $value, ordering: Ordering) -> $value {
                             point();
                             self.0.fetch_sub(value, ordering)
@@ -83,13 +83,13 @@ mod explored {
     }
 
     explored! {
-        /// A flag whose accesses can be explored.
+        /// A flag whose accesses an exploration can interleave.
         AtomicBool of bool, ;
-        /// A half word whose accesses can be explored.
+        /// A 32-bit integer whose accesses an exploration can interleave.
         AtomicU32 of u32, fetch_add;
-        /// A word whose accesses can be explored.
+        /// A word whose accesses an exploration can interleave.
         AtomicU64 of u64, fetch_add;
-        /// A size whose accesses can be explored.
+        /// A size whose accesses an exploration can interleave.
         AtomicUsize of usize, fetch_add;
     }
 }

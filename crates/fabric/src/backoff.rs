@@ -1,10 +1,10 @@
-//! Spacings that double: how long to wait before a call, a question or a trial that was in vain is repeated.
+//! Exponential backoff: how long to wait before a failed call, query or trial is repeated.
 
 use std::ops::Add;
 
-/// A spacing that doubles each time from a least to a most value, until it is reset.
+/// A spacing that doubles each time from a least to a greatest value, until it is reset.
 ///
-/// It counts whatever its user counts: time, bytes or blocks.
+/// Its unit is the caller's: time, bytes or blocks.
 ///
 /// ```
 /// use squall_fabric::{Backoff, Duration};
@@ -19,39 +19,39 @@ use std::ops::Add;
 pub struct Backoff<T> {
     least: T,
     most: T,
-    /// `least <= next`; above `most` it counts as `most`.
+    /// `least <= next`; values above `most` count as `most`.
     next: T,
 }
 
 impl<T: Copy + Ord + Add<Output = T>> Backoff<T> {
-    /// A spacing of `least` that grows to `most`, which is at most half of the greatest value of its type. A `most` below
-    /// `least` is the spacing from the beginning.
+    /// Creates a spacing of `least` that grows to `most`, which may be at most half of the type's maximum. If
+    /// `most` is below `least`, the spacing is always `most`.
     #[must_use]
     pub const fn new(least: T, most: T) -> Self {
         Self { least, most, next: least }
     }
 
-    /// Returns the present spacing.
+    /// Returns the current spacing.
     #[must_use]
     pub fn spacing(&self) -> T {
         self.next.min(self.most)
     }
 
-    /// Returns the present spacing and doubles it for the next time.
+    /// Returns the current spacing and doubles it for the next time.
     pub fn grow(&mut self) -> T {
         let spacing = self.spacing();
         self.next = (spacing + spacing).max(self.least);
         spacing
     }
 
-    /// Makes the spacing as short as it was at the beginning.
+    /// Resets the spacing to its initial value.
     pub fn reset(&mut self) {
         self.next = self.least;
     }
 }
 
-/// When to try an alternative to what is done: at once at first, and after each trial in vain when twice as much has been
-/// done the other way as before.
+/// Decides when to try an alternative: immediately at first, and after each failed trial once twice as much
+/// work has been done without it as before.
 ///
 /// ```
 /// use squall_fabric::Trial;
@@ -67,46 +67,47 @@ impl<T: Copy + Ord + Add<Output = T>> Backoff<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Trial {
     backoff: Backoff<u64>,
-    /// What is still to be done before it is due.
+    /// The amount of work until the next trial is due.
     left: u64,
 }
 
 impl Trial {
-    /// A trial that is due, and in vain not again before `least` is done, later before up to `most`.
+    /// Creates a trial that is due immediately. After a failure the next one is due when `least` work has
+    /// been done, a distance that grows up to `most`.
     #[must_use]
     pub const fn new(least: u64, most: u64) -> Self {
         Self { backoff: Backoff::new(least, most), left: 0 }
     }
 
-    /// Whether to try.
+    /// Returns whether a trial is due.
     #[inline]
     #[must_use]
     pub const fn is_due(&self) -> bool {
         self.left == 0
     }
 
-    /// So much more has been done the other way.
+    /// Records that `done` more work has been done without the alternative.
     #[inline]
     pub const fn advance(&mut self, done: u64) {
         self.left = self.left.saturating_sub(done);
     }
 
-    /// The trial was in vain.
+    /// Records that the trial failed.
     pub fn fail(&mut self) {
         self.left = self.backoff.grow();
     }
 
-    /// Makes the next trial due now, whatever the others were like.
+    /// Makes the next trial due now, whatever the outcomes of the earlier ones.
     pub const fn hasten(&mut self) {
         self.left = 0;
     }
 
-    /// Forgets all trials in vain: it is due now.
+    /// Forgets all failed trials; a trial is due now.
     pub fn reset(&mut self) {
         *self = Self::new(self.backoff.least, self.backoff.most);
     }
 
-    /// Sets what is done at most between two trials in vain, from the next one on.
+    /// Sets the most work between two failed trials, from the next failure on.
     pub const fn set_most(&mut self, most: u64) {
         self.backoff.most = most;
     }
@@ -117,7 +118,8 @@ mod tests {
     use super::*;
     use crate::sim::Prng;
 
-    /// Whatever is called: the spacing stays within its bounds, doubles and returns.
+    /// Whatever the sequence of calls, the spacing stays within its bounds, doubles, and returns to its
+    /// start.
     #[test]
     fn a_spacing_doubles_within_its_bounds() {
         for seed in 0..1000 {
@@ -138,9 +140,9 @@ mod tests {
         }
     }
 
-    /// However what is done comes in parts: trials in vain become rare, but never rarer than the limit.
+    /// However the work is divided into parts, failed trials become rare, but never rarer than the limit.
     #[test]
-    fn trials_in_vain_become_rare_and_never_cease() {
+    fn failed_trials_become_rare_and_never_stop() {
         for seed in 0..1000 {
             let mut prng = Prng::new(seed);
             let (least, most) = (1 + prng.below(50), 50 + prng.below(5000));
@@ -162,7 +164,7 @@ mod tests {
             assert!(trial.is_due());
             trial.fail();
             trial.advance(least);
-            assert!(trial.is_due(), "the trials before are forgotten");
+            assert!(trial.is_due(), "the earlier failures are forgotten");
         }
     }
 
@@ -177,7 +179,7 @@ mod tests {
         assert!(!trial.is_due());
     }
 
-    /// A limit that changes binds from the next trial on, as if it had been there before.
+    /// A new limit applies from the next trial on, as if it had been set from the beginning.
     #[test]
     fn a_limit_may_change() {
         let mut trial = Trial::new(10, 25);

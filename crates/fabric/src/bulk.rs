@@ -1,9 +1,11 @@
-//! Large objects in memory: filled in place by their owner, read in place or copied by others (RDMC §2, fig. 1).
+//! Large objects in memory: filled in place by their owner, read in place or copied by other members (RDMC
+//! §2, fig. 1).
 //!
-//! A [`BulkBuffer`] is registered memory that its holder alone reads and writes. Who transfers it (a session) takes it,
-//! keeps it while the fabric or peers may touch its words, and gives it back afterwards. A [`ObjectLease`] is a reader's
-//! attachment of an object that lies in another member's buffer, which its owner does not touch before the lease is given back.
-//! As everywhere, the other members are trusted to keep this rule: they have proved the cluster's secret.
+//! A [`BulkBuffer`] is registered memory that only its holder reads and writes. A session that transfers it
+//! takes it, keeps it while the fabric or peers may access its words, and returns it afterwards. An
+//! [`ObjectLease`] is a reader's attachment of an object in another member's buffer, whose owner does not
+//! touch the buffer before the lease has been returned. As everywhere, the other members are trusted to keep
+//! this rule: they have proved that they know the cluster's secret.
 
 use std::ops::{Deref, DerefMut};
 
@@ -17,42 +19,42 @@ pub struct BulkBuffer {
 }
 
 impl BulkBuffer {
-    /// `bytes` zeroed bytes. If memory is short, it unwinds as [`Fabric::register`] does.
+    /// Allocates `bytes` zero bytes. If memory is short, it unwinds as [`Fabric::register`] does.
     pub fn register(fabric: &mut impl Fabric, bytes: usize) -> Self {
         Self::try_register(fabric, bytes).unwrap_or_else(|shortage| shortage.unwind())
     }
 
-    /// `bytes` zeroed bytes.
+    /// Allocates `bytes` zero bytes.
     ///
     /// # Errors
-    /// [`Shortage`].
+    /// Returns [`Shortage`] if allocation fails.
     pub fn try_register(fabric: &mut impl Fabric, bytes: usize) -> Result<Self, Shortage> {
         let region = fabric.try_register(bytes.div_ceil(8).max(1))?;
         Ok(Self { region, bytes })
     }
 
-    /// The memory, for posts.
+    /// Returns the memory, for posts.
     ///
     /// # Safety
-    /// Whoever posts it keeps the buffer until no peer and no post touches it, and nobody loads or stores it while the
-    /// buffer's holder can use the bytes.
+    /// A caller that posts the memory must keep the buffer until no peer and no post accesses it; and no code
+    /// may load or store it while the buffer's holder can use the bytes.
     #[must_use]
     pub const unsafe fn region(&self) -> &Region {
         &self.region
     }
 
-    /// The most bytes that it can hold.
+    /// Returns the most bytes that the buffer can hold.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         8 * self.region.words()
     }
 
-    /// From now on it shows so many of its bytes.
+    /// Sets the number of bytes that the buffer shows.
     ///
     /// # Panics
-    /// If they are more than [`BulkBuffer::capacity`].
+    /// Panics if `bytes` is above [`BulkBuffer::capacity`].
     pub fn set_len(&mut self, bytes: usize) {
-        assert!(bytes <= self.capacity(), "{bytes} bytes in a buffer of {}", self.capacity());
+        assert!(bytes <= self.capacity(), "{bytes} bytes do not fit a buffer of {} bytes", self.capacity());
         self.bytes = bytes;
     }
 }
@@ -60,8 +62,8 @@ impl BulkBuffer {
 impl Deref for BulkBuffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the region was registered for this buffer alone, and who has posted it keeps the buffer away from
-        // everybody until the words are at rest.
+        // SAFETY: the region was registered for this buffer alone, and a caller that has posted it keeps the
+        // buffer from every other user until no more words change.
         unsafe { self.region.bytes(0, self.bytes) }
     }
 }
@@ -73,7 +75,7 @@ impl DerefMut for BulkBuffer {
     }
 }
 
-/// An object in the memory of its source, to be read in place.
+/// An object in the memory of its source, for reading in place.
 #[derive(Debug)]
 pub struct ObjectLease {
     attachment: Region,
@@ -81,14 +83,14 @@ pub struct ObjectLease {
 }
 
 impl ObjectLease {
-    /// The first `bytes` bytes of `attachment`, an attachment of a mirror.
+    /// Creates a lease of the first `bytes` bytes of `attachment`, an attachment of a mirror.
     ///
     /// # Safety
-    /// The mirror's owner leaves them alone until it hears that the lease was given back, and nothing in this process
-    /// stores into them.
+    /// The mirror's owner must not change them until it learns that the lease has been returned, and nothing
+    /// in this process may store into them.
     ///
     /// # Panics
-    /// If the attachment is shorter.
+    /// Panics if the attachment is shorter.
     #[must_use]
     pub unsafe fn new(attachment: Region, bytes: usize) -> Self {
         assert!(bytes <= 8 * attachment.words(), "{bytes} bytes of {attachment:?}");
@@ -99,8 +101,8 @@ impl ObjectLease {
 impl Deref for ObjectLease {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the owner has filled the bytes before it announced them and leaves them alone until the lease is
-        // back; it is a member that is trusted to do so.
+        // SAFETY: the owner has filled the bytes before it announced them and does not change them until the
+        // lease is returned; the owner is a member and trusted to do so.
         unsafe { self.attachment.bytes(0, self.bytes) }
     }
 }

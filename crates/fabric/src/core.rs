@@ -1,22 +1,23 @@
-//! What every protocol is: a state machine that a runner or the simulator drives.
+//! Protocol cores: state machines that a runner or the simulator drives.
 
 use crate::{Fabric, FabricEvent, Instant};
 
 /// A protocol core. It owns no clock, thread, random source or socket.
 ///
-/// **Law of driving.** The driver hands every [`FabricEvent`] of the fabric to [`Core::handle_event`], in the order
-/// in which [`Fabric::poll`] yields them, and then calls [`Core::poll`] as often as it likes; `poll` may be
-/// called at any time and does all that can be done now. When `poll` has returned 0, nothing will change
-/// until the next event, the next change of memory that the core reads, the next call of one of its own
-/// methods, or [`Core::next_deadline`].
+/// **Contract.** The driver passes every [`FabricEvent`] of the fabric to [`Core::handle_event`], in the
+/// order in which [`Fabric::poll`] yields them, and then calls [`Core::poll`] as often as it likes; `poll`
+/// may be called at any time and does everything that is possible now. After `poll` has returned 0, nothing
+/// changes until the next event, the next change of memory that the core reads, the next call of one of its
+/// own methods, or [`Core::next_deadline`].
 pub trait Core<F: Fabric> {
-    /// Takes one event of the fabric. Events that do not concern this core are ignored.
+    /// Handles one event of the fabric. A core ignores events that do not concern it.
     fn handle_event(&mut self, fabric: &mut F, event: &FabricEvent);
 
-    /// Does all that can be done now and returns the amount of work done; 0 means that the core is idle.
+    /// Does everything that is possible now and returns the amount of work done; 0 means that the core is
+    /// idle.
     fn poll(&mut self, fabric: &mut F) -> usize;
 
-    /// The instant at which `poll` should be called even if nothing happens; `None` if never.
+    /// Returns the instant at which `poll` should be called even if nothing happens; `None` if never.
     fn next_deadline(&self) -> Option<Instant> {
         None
     }

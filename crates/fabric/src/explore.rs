@@ -1,13 +1,16 @@
-//! Exploration of schedules: one test body in thousands of interleavings, chosen by seeds (a build with `--cfg shuttle`).
+//! Exploration of schedules: runs one test body in thousands of interleavings, chosen by seeds (in a build
+//! with `--cfg shuttle`).
 //!
-//! The threads of a test ([`thread`]) run one at a time. At each access to an atomic type of [`crate::atomics`], so also to
-//! each word of a [`crate::Region`], and at each [`point`], the scheduler decides who continues. Two schedulers take turns:
-//! one decides at random, the other gives threads priorities that it changes at a few points (PCT), which finds what needs
-//! one thread to rest for long.
+//! The threads of a test ([`thread`]) run one at a time. At each access to an atomic type of
+//! [`crate::atomics`], and therefore to each word of a [`crate::Region`], and at each [`point`], the
+//! scheduler decides which thread continues. Two schedulers are used: one chooses at random; the other gives
+//! threads priorities that it changes at a few points (PCT), which finds defects that need one thread to
+//! pause for a long time.
 //!
-//! **What is not covered.** Threads see each other's stores at once and in order: weaker orderings than sequential
-//! consistency are not explored, so an `Ordering` that is too weak, or a missing fence, is not found. Bytes in place
-//! (`&[u8]`) are read and written without points in between; tests put points between them.
+//! **What is not covered.** Threads see each other's stores immediately and in order. Orderings weaker than
+//! sequential consistency are not explored, so an `Ordering` that is too weak, or a missing fence, is not
+//! found. Bytes in place (`&[u8]`) are read and written without points in between; tests put points between
+//! them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -16,31 +19,32 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 pub use shuttle::{sync, thread};
 
-/// A point at which another thread may run. Outside of an exploration it does nothing.
+/// A point at which another thread may run. Outside an exploration it does nothing.
 pub fn point() {
     if shuttle::current::try_get_current_task().is_some() && !thread::panicking() {
-        // Time does not pass in an exploration: this is the call that chooses and asks for nothing else.
+        // Virtual time does not pass in an exploration: the sleep only lets the scheduler choose.
         thread::sleep(crate::Duration::ZERO);
     }
 }
 
-/// As [`point`], for a thread that cannot continue before others do something.
+/// Same as [`point`], for a thread that cannot continue before another thread acts.
 pub fn yield_now() {
     thread::yield_now();
 }
 
-/// A number below `below`, which the schedule draws.
+/// Returns a number below `below` that the schedule draws.
 #[must_use]
 pub fn draw(below: usize) -> usize {
     use shuttle::rand::Rng as _;
     shuttle::rand::thread_rng().gen_range(0..below)
 }
 
-/// Runs `test` in so many schedules, and in several times as many if the build says so (`SQUALL_SHUTTLE_FACTOR`). A failure
-/// prints its schedule, which `shuttle::replay` repeats.
+/// Runs `test` in `schedules` schedules, multiplied by `SQUALL_SHUTTLE_FACTOR` if the build sets it. A
+/// failure prints its schedule, which `shuttle::replay` repeats.
 ///
 /// # Panics
-/// If `test` panics in a schedule, no thread can continue, or a schedule has more than [`STEPS_MAX`] steps.
+/// Panics if `test` panics in a schedule, no thread can continue, or a schedule has more than [`STEPS_MAX`]
+/// steps.
 pub fn explore(schedules: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
     let schedules = schedules * factor();
     let half = schedules / 2;
@@ -52,7 +56,7 @@ pub fn explore(schedules: usize, test: impl Fn() + Send + Sync + Clone + 'static
     }
 }
 
-/// Whether one of at most so many schedules of `test` fails: of a test with a mutation, one must.
+/// Returns whether `test` fails in one of at most `schedules` schedules; a test with a mutation must.
 #[must_use]
 pub fn finds_failure(schedules: usize, test: impl Fn() + Send + Sync + Clone + 'static) -> bool {
     let fails = |run: &dyn Fn()| catch_unwind(AssertUnwindSafe(run)).is_err();
@@ -76,15 +80,16 @@ fn config(failure_persistence: FailurePersistence) -> Config {
     config
 }
 
-/// How many times as many schedules are run: chosen by the build, since the environment does not change behaviour here.
+/// Returns the factor for the number of schedules, set at build time because the environment must not change
+/// behaviour here.
 fn factor() -> usize {
     option_env!("SQUALL_SHUTTLE_FACTOR").map_or(1, |factor| factor.parse().expect("a number"))
 }
 
-/// The same schedules in each run.
+/// Fixed, so that each run explores the same schedules.
 const SEED: u64 = 0x5ca1_ab1e;
-/// Points at which priorities change, plus one.
+/// The number of points at which priorities change, plus one.
 const DEPTHS: [usize; 3] = [2, 3, 5];
-/// A test that waits for ever fails after so many steps.
+/// The steps after which a test that waits forever fails.
 pub const STEPS_MAX: usize = 100_000;
 const STACK_BYTES: usize = 1 << 18;

@@ -11,9 +11,9 @@ pub const GRANT_BYTES: usize = 40;
 /// any channel, as [`Grant::to_bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
-    /// Whose memory it is.
+    /// The owner of the memory.
     pub owner: NodeId,
-    /// Who may write.
+    /// The peer that may write.
     pub peer: NodeId,
     /// The region, as the owner names it.
     pub region: RegionId,
@@ -21,14 +21,14 @@ pub struct Grant {
     pub first: u64,
     /// Number of words.
     pub words: u64,
-    /// Distinguishes this grant from every other that the owner gave (RDMA: the remote key).
+    /// Distinguishes this grant from every other grant of the owner (RDMA: the remote key).
     pub key: u64,
 }
 
-/// Why bytes are not a grant.
+/// Why bytes do not encode a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantError {
-    /// There are not exactly [`GRANT_BYTES`] bytes.
+    /// The length is not [`GRANT_BYTES`].
     Length(usize),
     /// The range `first..first + words` does not fit in 64 bits.
     Range,
@@ -37,7 +37,7 @@ pub enum GrantError {
 impl std::fmt::Display for GrantError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Length(length) => write!(f, "a grant has {GRANT_BYTES} bytes, these are {length}"),
+            Self::Length(length) => write!(f, "a grant has {GRANT_BYTES} bytes, but {length} were received"),
             Self::Range => f.write_str("the grant's range ends beyond 2^64 words"),
         }
     }
@@ -46,7 +46,7 @@ impl std::fmt::Display for GrantError {
 impl std::error::Error for GrantError {}
 
 impl Grant {
-    /// The granted words, as a range within the region.
+    /// Returns the granted words, as a range within the region.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         let first = usize::try_from(self.first).expect("word offsets fit the address space");
@@ -54,7 +54,7 @@ impl Grant {
         first..first + words
     }
 
-    /// The portable form, little-endian.
+    /// Returns the portable form, little-endian.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; GRANT_BYTES] {
         let mut bytes = [0; GRANT_BYTES];
@@ -66,10 +66,10 @@ impl Grant {
         bytes
     }
 
-    /// Reads the portable form. Whether the grant is valid, only its owner knows. Fuzzed as `grant`.
+    /// Reads the portable form. Only the owner knows whether the grant is valid. Fuzzed as `grant`.
     ///
     /// # Errors
-    /// If the length is wrong or the range does not fit in 64 bits.
+    /// Returns an error if the length is wrong or the range does not fit in 64 bits.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, GrantError> {
         let bytes: &[u8; GRANT_BYTES] = bytes.try_into().map_err(|_| GrantError::Length(bytes.len()))?;
         let half = |i: usize| u32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().expect("4 bytes"));

@@ -1,7 +1,8 @@
-//! Typed columns of a row: where a word lives, known at compile time or computed once (Derecho §3.2).
+//! Typed columns of a row: the place of each word, known at compile time or computed once (Derecho §3.2).
 //!
 //! A row is a sequence of words that one member writes and others read. Columns that different readers poll
-//! for different reasons lie in cache lines of their own, so that one store disturbs one reason only.
+//! for different purposes are in separate cache lines, so that one store invalidates the line of one purpose
+//! only.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -13,9 +14,9 @@ pub const LINE_WORDS: usize = 16;
 
 /// A value that fits one word, so that it is never torn [F3].
 pub trait Word: Copy {
-    /// The word that stands for the value.
+    /// Encodes the value as a word.
     fn to_word(self) -> u64;
-    /// The value that `word` stands for.
+    /// Decodes the value from `word`.
     fn from_word(word: u64) -> Self;
 }
 
@@ -58,26 +59,26 @@ impl<T> PartialEq for Column<T> {
 impl<T> Eq for Column<T> {}
 
 impl<T: Word> Column<T> {
-    /// The column at `word` of the row.
+    /// Creates the column at `word` of the row.
     #[must_use]
     pub const fn at(word: usize) -> Self {
         Self { word, kind: PhantomData }
     }
 
-    /// The word's place within the row.
+    /// Returns the word's index within the row.
     #[must_use]
     pub const fn word(self) -> usize {
         self.word
     }
 
-    /// Reads the value of `row`, acquiring [F4].
+    /// Loads the value from `row` with acquire ordering [F4].
     #[inline]
     #[must_use]
     pub fn load(self, row: &Region) -> T {
         T::from_word(row.load(self.word))
     }
 
-    /// Stores the value into `row`, releasing.
+    /// Stores the value into `row` with release ordering.
     #[inline]
     pub fn store(self, row: &Region, value: T) {
         row.store(self.word, value.to_word());
@@ -94,37 +95,37 @@ pub struct Columns<T> {
 }
 
 impl<T: Word> Columns<T> {
-    /// The number of columns.
+    /// Returns the number of columns.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.count
     }
 
-    /// Column `i`.
+    /// Returns column `i`.
     ///
     /// # Panics
-    /// If `i` is not below the count.
+    /// Panics if `i` is not below the count.
     #[inline]
     #[must_use]
     pub fn column(&self, i: usize) -> Column<T> {
-        assert!(i < self.count, "column {i} of {}", self.count);
+        assert!(i < self.count, "column {i} is out of range for {} columns", self.count);
         Column::at(self.first + i * self.stride)
     }
 
-    /// Columns `range` of these.
+    /// Returns columns `range` of these.
     ///
     /// # Panics
-    /// If the range ends beyond the count.
+    /// Panics if the range ends beyond the count.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Self {
-        assert!(range.end <= self.count, "columns {range:?} of {}", self.count);
+        assert!(range.end <= self.count, "columns {range:?} are out of range for {} columns", self.count);
         Self { first: self.first + range.start * self.stride, count: range.len(), ..*self }
     }
 
-    /// The words of columns `range`, which are contiguous.
+    /// Returns the words of columns `range`, which are contiguous.
     ///
     /// # Panics
-    /// If the columns are separated, or the range ends beyond the count.
+    /// Panics if the columns are separated, or the range ends beyond the count.
     #[must_use]
     pub fn words(&self, range: Range<usize>) -> Range<usize> {
         assert!(self.stride == 1 && range.end <= self.count, "a contiguous list of {}", self.count);
@@ -139,13 +140,13 @@ pub struct RowLayout {
 }
 
 impl RowLayout {
-    /// An empty row.
+    /// Creates an empty row.
     #[must_use]
     pub const fn new() -> Self {
         Self { words: 0 }
     }
 
-    /// A column in cache lines of its own.
+    /// Adds a column in cache lines of its own.
     pub fn column<T: Word>(&mut self) -> Column<T> {
         self.align();
         let column = Column::at(self.words);
@@ -153,7 +154,7 @@ impl RowLayout {
         column
     }
 
-    /// `count` columns, each in cache lines of its own.
+    /// Adds `count` columns, each in cache lines of its own.
     pub fn columns<T: Word>(&mut self, count: usize) -> Columns<T> {
         self.align();
         let columns = Columns { first: self.words, count, stride: LINE_WORDS, kind: PhantomData };
@@ -161,7 +162,7 @@ impl RowLayout {
         columns
     }
 
-    /// `count` contiguous words, to be pushed as a range and announced by a guard.
+    /// Adds `count` contiguous words, to be pushed as a range and announced by a guard.
     pub fn list<T: Word>(&mut self, count: usize) -> Columns<T> {
         self.align();
         let list = Columns { first: self.words, count, stride: 1, kind: PhantomData };
@@ -169,7 +170,7 @@ impl RowLayout {
         list
     }
 
-    /// `count` untyped words, beginning on a cache line; returns the first.
+    /// Adds `count` untyped words that begin on a cache line; returns the index of the first.
     pub fn block(&mut self, count: usize) -> usize {
         self.align();
         let first = self.words;
@@ -177,7 +178,7 @@ impl RowLayout {
         first
     }
 
-    /// The words of the whole row, padded to full cache lines.
+    /// Returns the number of words of the whole row, padded to full cache lines.
     #[must_use]
     pub const fn words(&self) -> usize {
         self.words.next_multiple_of(LINE_WORDS)

@@ -18,6 +18,8 @@ pub mod explore;
 mod fabric;
 mod grant;
 pub mod layout;
+mod mutations;
+mod points;
 pub mod region;
 mod region_slab;
 mod shortage;

@@ -1,6 +1,6 @@
-//! Memory that other processes write or read while we do.
+//! Memory that other processes write or read while this one does.
 //!
-//! The unit of concurrent access is one `AtomicU64` [F3]. `Region` is one concrete type whatever holds the
+//! The unit of concurrent access is one `AtomicU64` [F3]. `Region` is one concrete type for every kind of
 //! memory (heap, shared mapping, registered memory), so that reading is the same inlined code everywhere.
 
 use std::any::Any;
@@ -24,7 +24,7 @@ pub enum Access {
     ReadOnly,
 }
 
-/// A range of 8-byte words, shared by reference: clones name the same memory.
+/// A range of 8-byte words, shared by reference: clones refer to the same memory.
 #[derive(Clone)]
 pub struct Region {
     base: NonNull<AtomicU64>,
@@ -47,7 +47,7 @@ impl fmt::Debug for Region {
 }
 
 impl Region {
-    /// Zeroed memory of this process.
+    /// Allocates zeroed memory of this process.
     #[must_use]
     pub fn heap(id: RegionId, words: usize) -> Self {
         let memory: Arc<[AtomicU64]> = (0..words).map(|_| AtomicU64::new(0)).collect();
@@ -55,7 +55,7 @@ impl Region {
         Self { base, words, access: Access::ReadWrite, id, memory: Arc::new(memory) }
     }
 
-    /// A region over memory that `memory` keeps alive.
+    /// Creates a region over memory that `memory` keeps alive.
     ///
     /// # Safety
     /// `base` is 8-byte aligned and valid for loads (and stores, if `access` says so) of `words` words for as
@@ -71,33 +71,33 @@ impl Region {
         Self { base, words, access, id, memory }
     }
 
-    /// The same memory, for loads only.
+    /// Returns the same memory, for loads only.
     #[must_use]
     pub fn read_only(&self) -> Self {
         Self { access: Access::ReadOnly, ..self.clone() }
     }
 
-    /// The same memory under another name: for memory that a fabric takes over.
+    /// Returns the same memory under another id: for memory that a fabric takes over.
     #[must_use]
     pub fn renamed(self, id: RegionId) -> Self {
         Self { id, ..self }
     }
 
-    /// The region's name within its fabric.
+    /// Returns the region's id within its fabric.
     #[must_use]
     #[inline]
     pub const fn id(&self) -> RegionId {
         self.id
     }
 
-    /// The number of words.
+    /// Returns the number of words.
     #[inline]
     #[must_use]
     pub const fn words(&self) -> usize {
         self.words
     }
 
-    /// Whether `other` is this very region: the same name, words and rights.
+    /// Returns whether `other` is this same region: the same id, words and access.
     #[inline]
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
@@ -107,34 +107,34 @@ impl Region {
             && self.access == other.access
     }
 
-    /// Whether stores are allowed.
+    /// Returns whether stores are allowed.
     #[inline]
     #[must_use]
     pub const fn access(&self) -> Access {
         self.access
     }
 
-    /// The address of `word`, for a transport's system calls.
+    /// Returns the address of `word`, for a transport's system calls.
     ///
     /// # Panics
-    /// If `word` is beyond the end.
+    /// Panics if `word` is beyond the end.
     #[must_use]
     pub fn pointer(&self, word: usize) -> NonNull<AtomicU64> {
-        assert!(word <= self.words, "word {word} of {}", self.words);
+        assert!(word <= self.words, "word {word} is out of range for a region of {} words", self.words);
         // SAFETY: `word` is inside the allocation or one past its end.
         unsafe { self.base.add(word) }
     }
 
     #[inline]
     fn word(&self, word: usize) -> &AtomicU64 {
-        assert!(word < self.words, "word {word} of {}", self.words);
+        assert!(word < self.words, "word {word} is out of range for a region of {} words", self.words);
         // SAFETY: checked above; `from_raw` promises that the address is valid and aligned.
         let pointer = unsafe { self.base.add(word) };
         // SAFETY: as above, and `memory` keeps it alive as long as `self`.
         unsafe { pointer.as_ref() }
     }
 
-    /// Reads a word; what its writer stored before is visible afterwards [F4].
+    /// Loads a word; everything that its writer stored before is visible afterwards [F4].
     #[inline]
     #[must_use]
     pub fn load(&self, word: usize) -> u64 {
@@ -142,17 +142,17 @@ impl Region {
         self.word(word).load(Ordering::Acquire)
     }
 
-    /// Reads a word that guards nothing, or that an acquired guard covers.
+    /// Loads a word that guards nothing, or that an acquired guard covers.
     #[inline]
     #[must_use]
     pub fn load_relaxed(&self, word: usize) -> u64 {
         self.word(word).load(Ordering::Relaxed)
     }
 
-    /// Stores a word; who loads it also sees everything stored before.
+    /// Stores a word; a thread that loads it also sees everything stored before.
     ///
     /// # Panics
-    /// If the region is read-only or `word` is beyond its end.
+    /// Panics if the region is read-only or `word` is beyond its end.
     #[inline]
     pub fn store(&self, word: usize, value: u64) {
         assert!(self.access == Access::ReadWrite, "an attachment of another node's mirror is read-only");
@@ -160,10 +160,10 @@ impl Region {
         self.word(word).store(value, Ordering::Release);
     }
 
-    /// Stores a word that a later releasing store announces.
+    /// Stores a word that a later release store announces.
     ///
     /// # Panics
-    /// As [`Region::store`].
+    /// Same as [`Region::store`].
     #[inline]
     pub fn store_relaxed(&self, word: usize, value: u64) {
         assert!(self.access == Access::ReadWrite, "an attachment of another node's mirror is read-only");
@@ -171,10 +171,10 @@ impl Region {
     }
 
     /// Copies a range that its writer brackets with a version word: odd, words, even. Returns the version if
-    /// the copy is of one version, else `None`: try again.
+    /// the copy is of one version, else `None`; then the caller tries again.
     ///
     /// # Panics
-    /// If a range ends beyond the region.
+    /// Panics if a range ends beyond the region.
     #[must_use]
     pub fn read_versioned(&self, version: usize, first: usize, target: &mut [u64]) -> Option<u64> {
         let before = self.load(version);
@@ -188,49 +188,54 @@ impl Region {
         (self.load_relaxed(version) == before).then_some(before)
     }
 
-    /// All words, for walks over many.
+    /// Returns all words, for iteration over many.
     #[inline]
     #[must_use]
     pub(crate) fn atomics(&self) -> &[AtomicU64] {
-        // SAFETY: `words` atomic words lie at `base` as `from_raw` promises, and `memory` keeps them alive.
+        // SAFETY: `base` points to `words` atomic words as `from_raw` promises, and `memory` keeps them
+        // alive.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
 
-    /// [`Region::load_relaxed`] without the check.
+    /// Same as [`Region::load_relaxed`], without the bounds check.
     ///
     /// # Safety
-    /// `word` lies inside the region.
+    /// `word` must be inside the region.
     #[inline]
     #[must_use]
     pub(crate) unsafe fn load_unchecked(&self, word: usize) -> u64 {
-        debug_assert!(word < self.words, "word {word} of {}", self.words);
-        // SAFETY: the caller promises that `word` lies inside.
+        debug_assert!(word < self.words, "word {word} is out of range for a region of {} words", self.words);
+        // SAFETY: the caller promises that `word` is inside.
         let pointer = unsafe { self.base.add(word) };
         // SAFETY: valid and aligned as `from_raw` promises, and `memory` keeps it alive.
         unsafe { pointer.as_ref() }.load(Ordering::Relaxed)
     }
 
-    /// [`Region::store_relaxed`] without the check.
+    /// Same as [`Region::store_relaxed`], without the checks.
     ///
     /// # Safety
-    /// `word` lies inside the region, which is not read-only.
+    /// `word` must be inside the region, which must not be read-only.
     #[inline]
     pub(crate) unsafe fn store_unchecked(&self, word: usize, value: u64) {
-        debug_assert!(word < self.words && self.access == Access::ReadWrite, "word {word} of {}", self.words);
-        // SAFETY: the caller promises that `word` lies inside.
+        debug_assert!(
+            word < self.words && self.access == Access::ReadWrite,
+            "word {word} is out of range for a region of {} words",
+            self.words
+        );
+        // SAFETY: the caller promises that `word` is inside.
         let pointer = unsafe { self.base.add(word) };
         // SAFETY: valid and aligned as `from_raw` promises, and `memory` keeps it alive.
         unsafe { pointer.as_ref() }.store(value, Ordering::Relaxed);
     }
 
-    /// Asks the processor to fetch the cache line of `word`; out of range, it asks for nothing.
+    /// Prefetches the cache line of `word`; does nothing if `word` is out of range.
     #[inline]
     pub fn prefetch(&self, word: usize) {
         #[cfg(target_arch = "x86_64")]
         if word < self.words {
             // SAFETY: inside the allocation, checked above.
             let pointer = unsafe { self.base.add(word) };
-            // SAFETY: a prefetch has no effect but on the cache.
+            // SAFETY: a prefetch affects only the cache.
             unsafe {
                 std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(pointer.as_ptr().cast())
             };
@@ -239,14 +244,14 @@ impl Region {
         let _ = word;
     }
 
-    /// Asks the processor for the cache line of `word`, to store into it soon; out of range, it asks for nothing.
+    /// Prefetches the cache line of `word` for a store; does nothing if `word` is out of range.
     #[inline]
     pub fn prefetch_to_store(&self, word: usize) {
         #[cfg(target_arch = "x86_64")]
         if word < self.words {
             // SAFETY: inside the allocation, checked above.
             let pointer = unsafe { self.base.add(word) };
-            // SAFETY: a prefetch has no effect but on the cache.
+            // SAFETY: a prefetch affects only the cache.
             unsafe {
                 std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(
                     pointer.as_ptr().cast(),
@@ -257,32 +262,32 @@ impl Region {
         let _ = word;
     }
 
-    /// Bytes in place.
+    /// Returns bytes in place.
     ///
     /// # Safety
-    /// Nobody writes the words that hold these bytes while the slice lives: the window rule [O5] holds the
-    /// slot back until the lease is released.
+    /// No code may write the words that hold these bytes while the slice lives: the window rule [O5] keeps
+    /// the slot from reuse until the lease is released.
     ///
     /// # Panics
-    /// If the bytes end beyond the region.
+    /// Panics if the bytes end beyond the region.
     #[inline]
     #[must_use]
     pub unsafe fn bytes(&self, first: usize, length: usize) -> &[u8] {
         self.check_bytes(first, length);
         // SAFETY: inside the allocation, checked above.
         let start = unsafe { self.base.add(first) }.cast::<u8>();
-        // SAFETY: valid for `length` bytes, checked above; the caller promises that nobody writes them.
+        // SAFETY: valid for `length` bytes, checked above; the caller promises that nothing writes them.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }
     }
 
-    /// Bytes in place, to be filled.
+    /// Returns bytes in place, to be filled.
     ///
     /// # Safety
-    /// Nobody else reads or writes the words that hold these bytes while the slice lives: they belong to a
-    /// reservation that is not yet announced.
+    /// No other code may read or write the words that hold these bytes while the slice lives: they belong to
+    /// a reservation that is not yet announced.
     ///
     /// # Panics
-    /// If the bytes end beyond the region or the region is read-only.
+    /// Panics if the bytes end beyond the region or the region is read-only.
     #[inline]
     #[must_use]
     #[expect(clippy::mut_from_ref, reason = "regions are shared memory; the caller promises exclusiveness")]
@@ -302,24 +307,28 @@ impl Region {
         }
     }
 
-    /// A function of its own, which takes the numbers by value: to format them in `check_bytes` would store them in memory at
-    /// each check, on the path of each message.
+    /// Panics. Separate and given the numbers by value: formatting them in `check_bytes` would store them in
+    /// memory at each check, on the path of each message.
     #[cold]
     #[inline(never)]
     fn refuse_bytes(&self, first: usize, length: usize) -> ! {
-        panic!("{length} bytes from word {first} of {}", self.words)
+        panic!("{length} bytes from word {first} are out of range for a region of {} words", self.words)
     }
 
-    /// Panics unless `range` lies inside the region.
+    /// Panics unless `range` is inside the region.
     ///
     /// # Panics
-    /// That is its purpose.
+    /// Panics if the range ends beyond the region.
     #[inline]
     pub fn check(&self, range: &Range<usize>) {
-        assert!(range.start <= range.end && range.end <= self.words, "words {range:?} of {}", self.words);
+        assert!(
+            range.start <= range.end && range.end <= self.words,
+            "words {range:?} are out of range for a region of {} words",
+            self.words
+        );
     }
 
-    /// Whatever keeps the memory alive, for a transport that must find its own.
+    /// Returns what keeps the memory alive, for a transport that must find its own memory.
     #[must_use]
     pub fn memory(&self) -> &Arc<dyn Any + Send + Sync> {
         &self.memory

@@ -1,20 +1,20 @@
-//! Regions in use, by number: for queues of posts, which name the same few regions again and again.
+//! Regions in use, by number: for queues of posts, which refer to the same few regions again and again.
 //!
-//! To count a reference to a region is a locked instruction, and to move one takes six words through memory. So a queue
-//! keeps a number, and the region stays where it is, with as many uses as there are numbers out.
+//! Counting a reference to a region takes a locked instruction, and moving one takes six words through
+//! memory. So a queue keeps a number, and the region stays where it is, with a count of the numbers in use.
 
 use crate::Region;
 
-/// Regions by number, each as long as it is used. The one that fell out of use last stays until another does: mostly it is
-/// posted next.
+/// Regions by number, each kept while it is used. The region whose use ended last is kept until another's use
+/// ends: usually it is posted next.
 #[derive(Debug, Default)]
 pub struct RegionSlab {
     places: Vec<Place>,
     /// Places without a region.
     free: Vec<u32>,
-    /// Where the last region was put.
+    /// The number of the last region that was put.
     last: u32,
-    /// The place whose region is in no use.
+    /// The place of the one kept region that is not in use.
     idle: Option<u32>,
 }
 
@@ -25,7 +25,7 @@ struct Place {
 }
 
 impl RegionSlab {
-    /// Puts `region` into the slab, or uses it once more; returns its number.
+    /// Adds `region` to the slab, or adds a use of it; returns its number.
     #[inline]
     pub fn put(&mut self, region: &Region) -> u32 {
         for number in [Some(self.last), self.idle].into_iter().flatten() {
@@ -54,10 +54,10 @@ impl RegionSlab {
         number
     }
 
-    /// The region of that number.
+    /// Returns the region with that number.
     ///
     /// # Panics
-    /// If it is in no use.
+    /// Panics if it is not in use.
     #[inline]
     #[must_use]
     pub fn at(&self, number: u32) -> &Region {
@@ -76,14 +76,14 @@ impl RegionSlab {
         }
     }
 
-    /// Whether `region` is in use.
+    /// Returns whether `region` is in use.
     #[must_use]
     pub fn has_in_use(&self, region: &Region) -> bool {
         let is_it = |place: &Place| place.region.as_ref().is_some_and(|held| held.is_same(region));
         self.places.iter().any(|place| place.uses > 0 && is_it(place))
     }
 
-    /// Holds `region` no longer, if it is in no use.
+    /// Drops `region` if it is not in use.
     pub fn forget(&mut self, region: &Region) {
         let idle = self.idle.take_if(|idle| {
             self.places[*idle as usize].region.as_ref().is_some_and(|held| held.is_same(region))
@@ -111,7 +111,7 @@ mod tests {
         Arc::strong_count(region.memory())
     }
 
-    /// Against a queue of clones, with one and with many regions in turn and in any order.
+    /// Compares the slab with a queue of clones, with one and with many regions, in any order.
     #[test]
     fn numbers_name_their_regions() {
         let regions: Vec<_> = (0..5).map(|id| Region::heap(RegionId(id), 1)).collect();
@@ -131,7 +131,7 @@ mod tests {
         assert!(regions.iter().all(|region| holders(region) == 1));
     }
 
-    /// Memory that nobody uses any more is held until something else falls out of use, and no longer.
+    /// Memory that is no longer used is held until the use of another region ends, and no longer.
     #[test]
     fn one_region_without_use_is_held() {
         let [one, two] = [1, 2].map(|id| Region::heap(RegionId(id), 1));

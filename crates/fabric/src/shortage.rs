@@ -1,30 +1,31 @@
-//! Shortage: memory or descriptors that the system does not give.
+//! Shortage: memory or descriptors that the system does not provide.
 //!
-//! A protocol asks for memory where it cannot continue without: deep in the installation of a view. So
-//! [`crate::Fabric::register`] and [`crate::Fabric::attach`] do not return without memory. They *unwind*, with a
-//! [`Shortage`], to the driver of the cores, which catches it, ends the cores and reports the reason. Nothing is printed, and
-//! the cores are not used any more: they may be in the middle of a step. Where no driver catches, it is a panic with the
-//! same text; a program built with `panic = "abort"` ends there.
+//! A protocol asks for memory where it cannot continue without it: deep inside the installation of a view. So
+//! [`crate::Fabric::register`] and [`crate::Fabric::attach`] do not return without memory. They *unwind*,
+//! with a [`Shortage`], to the driver of the cores, which catches it, ends the cores and reports the reason.
+//! Nothing is printed, and the cores are not used again, since they may be in the middle of a step. Without a
+//! driver that catches it, the shortage is a panic with the same text; a program built with `panic = "abort"`
+//! ends there.
 
 use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Memory or descriptors that the system does not give: what, why, and what to do next.
+/// Memory or descriptors that the system does not provide: what is missing, why, and what to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage(String);
 
 impl Shortage {
-    /// A shortage in words for people.
+    /// Creates a shortage from a message for people.
     #[must_use]
     pub const fn new(text: String) -> Self {
         Self(text)
     }
 
-    /// Gives up the present step of a core, up to the nearest [`Shortage::catch`].
+    /// Abandons the current step of a core and unwinds to the nearest [`Shortage::catch`].
     ///
     /// # Panics
-    /// Always; with a message only if nothing catches it.
+    /// Panics always; prints a message only if nothing catches it.
     pub fn unwind(self) -> ! {
         if CATCHERS.get() == 0 {
             panic!("{self}");
@@ -32,14 +33,14 @@ impl Shortage {
         resume_unwind(Box::new(self))
     }
 
-    /// Runs `work`, which may unwind with a shortage. What it has changed is to be dropped then.
+    /// Runs `work`, which may unwind with a shortage. The caller must then drop whatever `work` has changed.
     ///
     /// # Errors
-    /// The shortage.
+    /// Returns the shortage.
     #[inline]
     pub fn catch<R>(work: impl FnOnce() -> R) -> Result<R, Self> {
         CATCHERS.set(CATCHERS.get() + 1);
-        // What `work` holds is dropped or ended by the caller, as promised above.
+        // The caller drops or ends what `work` holds, as the contract above requires.
         let outcome = catch_unwind(AssertUnwindSafe(work));
         CATCHERS.set(CATCHERS.get() - 1);
         outcome.map_err(|payload| match payload.downcast::<Self>() {
@@ -58,7 +59,7 @@ impl fmt::Display for Shortage {
 impl std::error::Error for Shortage {}
 
 thread_local! {
-    /// How many calls of [`Shortage::catch`] this thread is in.
+    /// The number of calls of [`Shortage::catch`] on this thread's stack.
     static CATCHERS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -67,14 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_driver_hears_of_a_shortage() {
+    fn the_driver_catches_a_shortage() {
         let shortage = || Shortage::new("no memory".into());
         let inner = || Shortage::catch(|| -> u32 { shortage().unwind() });
         assert_eq!(Shortage::catch(|| (1, inner())), Ok((1, Err(shortage()))));
         assert_eq!(Shortage::catch(|| 7), Ok(7));
     }
 
-    /// A panic is no shortage, and passes.
+    /// A panic is no shortage and is passed on.
     #[test]
     #[should_panic(expected = "a bug")]
     fn a_panic_is_not_caught() {

@@ -1,5 +1,6 @@
-//! Every test of the conformance suite can fail: for each there is a fabric that breaks just that promise, and the
-//! test notices. A test without such a fabric is not trusted, so a new one needs a line here.
+//! Shows that every test of the conformance suite can fail: for each there is a fabric that breaks exactly
+//! that promise, and the test detects it. A test without such a fabric is not trusted, so a new test needs a
+//! line here.
 
 #[path = "broken_fabrics/breach.rs"]
 mod breach;
@@ -13,7 +14,7 @@ use squall_fabric::conformance;
 use crate::breach::Breach;
 use crate::fabric::BrokenHarness;
 
-/// Which breach each test has to notice.
+/// The breach that each test must detect.
 const CAUGHT: [(&str, Breach); 56] = [
     ("f1_writes_of_one_connection_land_in_post_order", Breach::SwapWrites),
     ("f1_connections_do_not_wait_for_each_other", Breach::StallAllAfterSend),
@@ -63,7 +64,7 @@ const CAUGHT: [(&str, Breach); 56] = [
     ("m5_a_mirror_of_another_size_disconnects_its_owner", Breach::HideBreaks),
     ("m1_words_of_one_mirror_follow_those_of_another", Breach::SwapWords),
     ("m6_a_retired_mirror_keeps_its_readers", Breach::RetireAll),
-    ("m6_nobody_attaches_a_retired_mirror", Breach::KeepMirrors),
+    ("m6_no_reader_attaches_a_retired_mirror", Breach::KeepMirrors),
     ("m6_mirrors_come_and_go", Breach::RetireAll),
     ("nothing_is_posted_before_connected", Breach::PostToTheDead),
     ("signalled_writes_fill_a_queue", Breach::NeverFull),
@@ -73,7 +74,7 @@ const CAUGHT: [(&str, Breach); 56] = [
     ("misuse_panics", Breach::Lenient),
 ];
 
-/// Each test passes on the fabric beneath and fails, within a few seeds, on the one that is broken for it.
+/// Each test passes on the underlying fabric and fails, within a few seeds, on the one with its breach.
 #[test]
 fn every_test_of_the_suite_can_fail() {
     let hook = take_hook();
@@ -86,20 +87,20 @@ fn every_test_of_the_suite_can_fail() {
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
-/// What is wrong with a test, if anything.
+/// Returns what is wrong with a test, if anything.
 fn missed(name: &str, axiom: fn()) -> Option<String> {
     let Some((_, breach)) = CAUGHT.iter().find(|(caught, _)| *caught == name) else {
-        return Some(format!("{name}: say which breach it notices"));
+        return Some(format!("{name} has no breach in CAUGHT (add the one that it detects)"));
     };
     let fails = |breach, seed| {
         BrokenHarness::next(breach, seed);
         catch_unwind(axiom).is_err()
     };
     if let Some(seed) = (0..SEEDS).find(|seed| fails(Breach::None, seed * 100)) {
-        return Some(format!("{name}: fails on a fabric that keeps its promises, seed {}", seed * 100));
+        return Some(format!("{name} fails on a fabric that keeps its promises, seed {}", seed * 100));
     }
     let caught = (0..SEEDS).any(|seed| fails(*breach, seed * 100));
-    (!caught).then(|| format!("{name}: does not notice {breach:?} in {SEEDS} seeds"))
+    (!caught).then(|| format!("{name} does not detect {breach:?} in {SEEDS} seeds"))
 }
 
 const SEEDS: u64 = 5;

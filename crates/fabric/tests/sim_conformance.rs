@@ -14,7 +14,8 @@ mod adversary {
     squall_fabric::conformance_suite!(super::AdverseCluster);
 }
 
-/// Each seed is an adversary of its own kind; about half of them have early sight, a quarter no one-sided progress.
+/// Each seed is an adversary of a different character; about half of them have early sight, a quarter no
+/// one-sided progress.
 #[test]
 fn every_adversary_keeps_every_axiom() {
     for seed in 0..SEEDS {
@@ -27,5 +28,5 @@ fn every_adversary_keeps_every_axiom() {
     }
 }
 
-/// Kept small; the CI's longer simulation is in `squall simulate`.
+/// Kept small: the longer simulation in CI is `squall simulate`.
 const SEEDS: u64 = 60;

@@ -1,5 +1,5 @@
-//! The cost model predicts: what the simulated fabric takes for single writes, streams, pushes and busy nodes is
-//! what the named parameters say (Spindle §3.2, figure 1).
+//! The cost model predicts: the times of the simulated fabric for single writes, streams, pushes and busy
+//! nodes follow from the named parameters (Spindle §3.2, figure 1).
 
 use squall_fabric::sim::{CostModel, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{
@@ -7,8 +7,8 @@ use squall_fabric::{
     WriteSource,
 };
 
-/// One way from the end of the post to the landing: 1.73 µs for a word, 2.46 µs for 4 KiB; and from the call one
-/// post more.
+/// The one-way time from the end of the post to the landing is 1.73 µs for a word and 2.46 µs for 4 KiB;
+/// counted from the call, one post more.
 #[test]
 fn a_write_takes_as_long_as_on_the_testbed() {
     for (words, expected_ns) in [(1, 1_000 + 1_731), (512, 1_000 + 2_460)] {
@@ -23,7 +23,7 @@ fn a_write_takes_as_long_as_on_the_testbed() {
         pair.until_landed(words - 1);
         assert_eq!(pair.world.now().since(begin), Duration::from_nanos(expected_ns));
         while pair.nodes[0].poll(&mut |event| assert!(matches!(event, FabricEvent::Done { .. }))) == 0 {
-            assert!(pair.world.step(), "the completion is under way");
+            assert!(pair.world.step(), "the completion is in flight");
         }
         assert_eq!(pair.world.now().since(begin), Duration::from_nanos(expected_ns + 1_730));
     }
@@ -60,7 +60,7 @@ fn small_writes_are_limited_by_posting() {
     assert_eq!(pair.nodes[0].counters().posting_ns, 1_000_000);
 }
 
-/// Many writers share the receiver's link; one writer's readers share the writer's.
+/// Many writers share the receiver's link; the pushes to many readers share the writer's.
 #[test]
 fn links_are_shared() {
     const BYTES: u64 = 100 * 20 * 1024 * 15;
@@ -74,7 +74,8 @@ fn links_are_shared() {
     }
 }
 
-/// A small write that reaches a receiver while a large one is coming in takes its own time on the link, and no more.
+/// A small write that reaches a receiver while a large one is arriving takes its own time on the link, and no
+/// more.
 #[test]
 fn a_small_write_does_not_cost_a_large_one_its_place() {
     let (large_ns, _) = large_and_small(0, 2_735);
@@ -82,19 +83,19 @@ fn a_small_write_does_not_cost_a_large_one_its_place() {
     assert!((alone..alone + 10).contains(&large_ns), "{large_ns} ns instead of {alone}");
 }
 
-/// With packets, a small write goes between those of a large one; without, it waits for the end.
+/// With packets, a small write passes between those of a large one; without, it waits for the end.
 #[test]
 fn a_packet_does_not_wait_for_a_large_write() {
     let (large_ns, small_ns) = large_and_small(4096, 40_000);
     assert!((2_730..2_740).contains(&small_ns), "{small_ns} ns");
     assert!((2_730..45_000).contains(&large_and_small(0, 40_000).1), "it waits");
-    assert!(large_and_small(0, 40_000).1 > 39_000, "until the large one is through");
+    assert!(large_and_small(0, 40_000).1 > 39_000, "until the large one has passed");
     let alone = CostModel::SPINDLE.wire_ns(800_000) + CostModel::SPINDLE.post_ns;
     assert!((alone..alone + 10).contains(&large_ns), "{large_ns} ns instead of {alone}");
 }
 
-/// Node 1 writes 800 kB to node 0, and node 2 a word so many nanoseconds before that is through; returns how long each
-/// takes.
+/// Node 1 writes 800 kB to node 0, and node 2 writes a word `before_end_ns` before the large write has
+/// passed; returns how long each takes.
 fn large_and_small(packet_bytes: u64, before_end_ns: u64) -> (u64, u64) {
     let cost = CostModel { packet_bytes, ..CostModel::SPINDLE };
     let alone = cost.wire_ns(800_000) + cost.post_ns;
@@ -119,7 +120,7 @@ fn large_and_small(packet_bytes: u64, before_end_ns: u64) -> (u64, u64) {
     nodes[2].write(conns[1], write).expect("connected");
     let mut took = [None; 2];
     while took.contains(&None) {
-        assert!(world.step(), "the writes are under way");
+        assert!(world.step(), "the writes are in flight");
         for (i, (word, begin)) in [(99_999, begin), (100_000, small_begin)].into_iter().enumerate() {
             if target.load(word) != 0 {
                 took[i].get_or_insert(world.now().since(begin).as_nanos() as u64);
@@ -168,7 +169,7 @@ fn write_to_one(world: &SimWorld, nodes: &mut [SimFabric]) -> f64 {
     world.now().since(begin).as_secs_f64()
 }
 
-/// A node's next turn waits until its processor is free; a sleeping node wakes when something lands.
+/// A node is due to poll only when its processor is free; a sleeping node wakes when something lands.
 #[test]
 fn busy_nodes_poll_later() {
     let mut pair = Pair::new(8);
@@ -227,7 +228,7 @@ impl Pair {
 
     fn until_landed(&self, word: usize) {
         while self.target.load(word) == 0 {
-            assert!(self.world.step(), "the write is under way");
+            assert!(self.world.step(), "the write is in flight");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The adversary has teeth: each thing that the axioms allow is shown to happen, and what they forbid is not.
+//! Tests of the adversary: everything that the axioms allow is shown to happen, and nothing that they forbid.
 
 #[path = "sim_teeth/connections.rs"]
 mod connections;

@@ -1,7 +1,7 @@
 //! What members have delivered, compared (Derecho §2: virtual synchrony).
 //!
-//! In each view all accounts are prefixes of the longest \[V3\]; those who went on to a further view have all of it, and
-//! so have those that live to the end, in the last \[V2\]. See `member::churn` for the records.
+//! In each view all accounts are prefixes of the longest \[V3\]; members that continued into a further view have all of it,
+//! and so have those that live to the end, in the last \[V2\]. See `member::churn` for the records.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -69,7 +69,7 @@ impl Accounts {
             as u64
     }
 
-    /// All that is not as it should be.
+    /// All violations.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for (view, parts) in &self.views {

@@ -1,4 +1,4 @@
-//! The two ends of `squall bench stream`: the paper's blast tool, and a ball that goes there and back (EXS §IV.B).
+//! The two ends of `squall bench stream`: the paper's blast tool, and a round trip (EXS §IV.B).
 
 use std::io::Write as _;
 use std::net::Ipv4Addr;
@@ -49,6 +49,8 @@ enum End {
 pub(crate) enum PolicyName {
     /// Straight into the receiver's memory if it is ahead, else through its ring
     Dynamic,
+    /// The same by the paper's rules alone: no waiting, no measuring
+    Reference,
     /// Always straight into the receiver's memory: wait for it
     Direct,
     /// Always through the receiver's ring
@@ -56,10 +58,11 @@ pub(crate) enum PolicyName {
 }
 
 impl PolicyName {
-    /// As the library calls it.
+    /// The library's name for it.
     pub(crate) const fn policy(self) -> TransferPolicy {
         match self {
             Self::Dynamic => TransferPolicy::Dynamic,
+            Self::Reference => TransferPolicy::Reference,
             Self::Direct => TransferPolicy::Direct,
             Self::Indirect => TransferPolicy::Indirect,
         }
@@ -72,7 +75,7 @@ impl PolicyName {
 pub(crate) enum MemoryName {
     /// The library's, which both processes share on one host
     Shared,
-    /// The user's own, moved where it lies; on one host the receiver reads the sender's memory
+    /// The user's own, sent from where it is; on one host the receiver reads the sender's memory
     Own,
     /// The user's own, and the receiver must not read the sender's memory
     Relayed,
@@ -81,7 +84,7 @@ pub(crate) enum MemoryName {
 }
 
 impl MemoryName {
-    /// Memory of the user for so many words, as the endpoint knows it.
+    /// Memory of the user of `words` words, as the endpoint knows it.
     fn region(self, endpoint: &mut Endpoint, words: usize) -> Region {
         match self {
             Self::Shared | Self::Copied => endpoint.register(words),
@@ -93,7 +96,7 @@ impl MemoryName {
     }
 }
 
-/// What the receiver has to tell.
+/// What the receiver reports.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct BlastReceived {
     /// The part of a core that it used meanwhile.
@@ -103,10 +106,10 @@ pub(crate) struct BlastReceived {
     pub(crate) relayed_bytes: u64,
 }
 
-/// What the sender has found.
+/// What the sender has measured.
 #[derive(Clone, Debug)]
 pub(crate) struct BlastSent {
-    /// How the ends were joined.
+    /// How the ends were connected.
     pub(crate) transport: PeerTransport,
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
@@ -114,7 +117,7 @@ pub(crate) struct BlastSent {
     pub(crate) latency: Option<Percentiles>,
 }
 
-/// What the receiving process is told.
+/// The job of the receiving process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct BlastReceiver {
     pub(crate) blast: BlastSettings,
@@ -188,10 +191,10 @@ impl BlastSettings {
         })
     }
 
-    /// Sends all messages; the time ends when the receiver says that it has all.
+    /// Sends all messages; the time ends when the receiver reports that it has all.
     pub(crate) fn send(&self, listener: &Listener) -> Result<BlastSent> {
         let waited = listener.accept_within(Some(Duration::from_secs(20)))?;
-        let mut endpoint = waited.context("the receiving process has not come")?.into_endpoint();
+        let mut endpoint = waited.context("the receiving process has not connected")?.into_endpoint();
         await_connected(&mut endpoint)?;
         if self.round_trip { self.play(&mut endpoint) } else { self.blast(&mut endpoint) }
     }
@@ -231,7 +234,7 @@ impl BlastSettings {
             }
         }
         let seconds = begun.elapsed().as_secs_f64();
-        ensure!(word.load(0) == bytes, "{} of {bytes} bytes have come", word.load(0));
+        ensure!(word.load(0) == bytes, "{} of {bytes} bytes have arrived", word.load(0));
         Ok(BlastSent {
             transport: transport(endpoint),
             bytes,
@@ -241,7 +244,7 @@ impl BlastSettings {
         })
     }
 
-    /// One message at a time, there and back.
+    /// One message at a time, as round trips.
     fn play(&self, endpoint: &mut Endpoint) -> Result<BlastSent> {
         let words = self.size.div_ceil(8);
         let [source, target] = [0, 1].map(|_| self.memory.region(endpoint, words));
@@ -267,7 +270,7 @@ impl BlastSettings {
         Ok(BlastSent { transport: transport(endpoint), bytes, seconds, statistics, latency })
     }
 
-    /// Takes all messages.
+    /// Receives all messages.
     fn receive(&self, address: &Address) -> Result<BlastReceived> {
         let mut endpoint = Socket::connect(address, &self.options(End::Receiver))?.into_endpoint();
         await_connected(&mut endpoint)?;
@@ -296,7 +299,7 @@ impl BlastSettings {
                 Some(Completion::Receive { bytes: more, outcome: ReceiveOutcome::Filled, .. }) => {
                     bytes += more;
                     if let Some(own) = &own {
-                        let words = usize::try_from(more.div_ceil(8)).expect("it lies in memory");
+                        let words = usize::try_from(more.div_ceil(8)).expect("it fits into memory");
                         own.copy_words(0, &memory[next], 0..words);
                     }
                     endpoint.post_receive(&memory[next], 0..self.longest(), false)?;
@@ -334,7 +337,7 @@ impl BlastSettings {
     }
 }
 
-/// The receiving process: does what the line says, and prints what it found.
+/// The receiving process: does the job in the line, and prints its report.
 pub(crate) fn receive(line: &str) -> Result<()> {
     let job: BlastReceiver = serde_json::from_str(line)?;
     die_with(job.parent);
@@ -353,7 +356,7 @@ fn await_connected(endpoint: &mut Endpoint) -> Result<()> {
     }
 }
 
-/// Waits for the receiver's word that it is ready.
+/// Waits until the receiver reports that it is ready.
 fn receive_all(endpoint: &mut Endpoint, word: &squall_fabric::Region) -> Result<()> {
     endpoint.post_receive(word, 0..8, true)?;
     await_receive(endpoint)
@@ -378,7 +381,7 @@ fn await_receive(endpoint: &mut Endpoint) -> Result<()> {
     }
 }
 
-/// Waits until the last word has come to the sender, or the sender has gone.
+/// Waits until the last word has reached the sender, or the sender has gone.
 fn await_sent(endpoint: &mut Endpoint) {
     while !endpoint.has_left() && !endpoint.is_closed() {
         endpoint.wait(Some(Duration::from_millis(1)));

@@ -1,4 +1,4 @@
-//! What the parent and its members say to each other: one JSON object per line, over the members' pipes.
+//! The messages between the parent and its members: one JSON object per line, over the members' pipes.
 //!
 //! The parent writes a [`MemberJob`], then [`ParentCommand`]s; a member answers with [`MemberEvent`]s. The job travels by pipe
 //! and not as an argument, so that the secret is not seen in the list of processes.
@@ -36,7 +36,7 @@ pub(crate) struct GroupJob {
     pub(crate) rank: usize,
     /// Where member 0 listens; unknown to itself.
     pub(crate) contact: Option<String>,
-    /// Where members listen of a group that runs, for who joins it.
+    /// Where members of the running group listen, for a joiner.
     #[serde(default)]
     pub(crate) joins: Vec<String>,
     /// The core that the member is bound to.
@@ -94,19 +94,19 @@ pub(crate) enum TransportName {
     Shm,
     /// TCP over the loopback interface
     Tcp,
-    /// Shared memory, RDMA or TCP, whichever each pair of members can have
+    /// Shared memory, RDMA or TCP, the fastest that each pair of members has
     Auto,
     /// RDMA by verbs; see docs/verbs.md
     Verbs,
 }
 
 impl TransportName {
-    /// As people call it.
+    /// The name for people.
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::Shm => "shared memory",
             Self::Tcp => "tcp",
-            Self::Auto => "the best way of each pair",
+            Self::Auto => "the fastest transport of each pair",
             Self::Verbs => "RDMA",
         }
     }
@@ -182,7 +182,7 @@ pub(crate) struct DemoJob {
     pub(crate) window: usize,
     /// The folder for the members' logs.
     pub(crate) keep: Option<std::path::PathBuf>,
-    /// The rank of who joins on the way, and sends the last member's share once more.
+    /// The rank of the joiner, which sends the last member's share once more.
     #[serde(default)]
     pub(crate) joiner: Option<usize>,
 }
@@ -225,7 +225,7 @@ pub(crate) struct SstJob {
     pub(crate) rounds: u64,
 }
 
-/// Every member sends without end, while others die, stop and come; each keeps account of what it delivers.
+/// Every member sends without end, while others die, stop and join; each keeps account of what it delivers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ChurnJob {
     /// Bytes of a message, at least [`ChurnJob::SIZE_MIN`].
@@ -234,7 +234,7 @@ pub(crate) struct ChurnJob {
     pub(crate) pace: Option<u32>,
     /// Silence after which a member is suspected.
     pub(crate) suspicion_ms: u64,
-    /// Whether a majority is needed to go on.
+    /// Whether a majority is needed to continue.
     pub(crate) majority: bool,
     /// The file for the account.
     pub(crate) account: Option<std::path::PathBuf>,
@@ -285,16 +285,16 @@ pub(crate) enum ScheduleName {
     Pipeline,
 }
 
-/// What the parent tells a member after its job.
+/// What the parent sends a member after its job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ParentCommand {
     /// All are ready: begin.
     Go,
-    /// To a joiner: so many lines had each member, by rank, yet to deliver when this view began. It counts if it is the
-    /// joiner's first: one that has to come again has several.
+    /// To a joiner: the number of lines that each member, by rank, had yet to deliver when this view began. It counts if it
+    /// is the joiner's first view: a joiner that has to rejoin has several.
     CatchUp { view: u64, missing: Vec<u64> },
-    /// Send nothing more; done is who has delivered all of its own and hears nothing more.
+    /// Send nothing more; a member is done when it has delivered all of its own and nothing more arrives.
     Drain,
     /// Deliver what is under way, and leave the group in order.
     Leave,
@@ -302,17 +302,17 @@ pub(crate) enum ParentCommand {
     Stop,
 }
 
-/// What a member tells the parent.
+/// What a member reports to the parent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MemberEvent {
     /// Where this member can be reached.
     Listening { address: String },
-    /// So many have joined.
+    /// This number of members have joined.
     Joined { joined: usize },
-    /// The group has admitted this process; it has yet to come into a view.
+    /// The group has admitted this process, which is in no view yet.
     Admitted,
-    /// It is not let in yet, and why.
+    /// It is not admitted yet, and why.
     Waiting { reason: String },
     /// This member has the states of all objects that it is to have.
     Held,
@@ -320,21 +320,21 @@ pub(crate) enum MemberEvent {
     Left,
     /// All have attached: messages can flow.
     Ready,
-    /// So many messages (or rounds) of the total are done.
+    /// This number of messages (or rounds) of the total are done.
     Progress { done: u64 },
-    /// Another member is gone, and the group goes on without it.
+    /// Another member is gone, and the group continues without it.
     Gone { member: usize },
-    /// A joiner has come in; what it has to know, as in [`ParentCommand::CatchUp`].
+    /// A joiner is in the view; what it needs, as in [`ParentCommand::CatchUp`].
     Arrived { view: u64, missing: Vec<u64> },
     /// The member has delivered in a new view.
     View(ViewNews),
     /// The work is done.
     Done(Box<MemberReport>),
-    /// It cannot go on.
+    /// It cannot continue.
     Failed { message: String },
 }
 
-/// How a member came from view to view; times are in nanoseconds of the clock that the processes of a host share.
+/// How a member changed from view to view; times are in nanoseconds of the clock that the processes of a host share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ViewNews {
     /// The number of the new view.
@@ -356,7 +356,7 @@ pub(crate) struct MemberReport {
     pub(crate) delivered: u64,
     /// Bytes delivered.
     pub(crate) bytes: u64,
-    /// From the word to go to the last delivery.
+    /// From the start to the last delivery.
     pub(crate) seconds: f64,
     /// From sending to own delivery.
     pub(crate) latencies: Latencies,
@@ -368,7 +368,7 @@ pub(crate) struct MemberReport {
     pub(crate) stamps_ns: Vec<u64>,
     /// When it delivered its first message in the view after a member had gone, by the same clock.
     #[serde(default)]
-    pub(crate) went_on_ns: Option<u64>,
+    pub(crate) resumed_ns: Option<u64>,
     /// The view changes of the member.
     #[serde(default)]
     pub(crate) timeline: Vec<ChangeReport>,

@@ -20,7 +20,7 @@ pub fn write_line(pipe: &mut impl Write, message: &impl Serialize) -> Result<()>
 /// Reads one line; `None` if the other end has closed.
 ///
 /// # Errors
-/// If the line is not what was expected.
+/// If the line is not a `T` in JSON.
 pub(crate) fn read_line<T: DeserializeOwned>(pipe: &mut impl BufRead) -> Result<Option<T>> {
     let mut line = String::new();
     if pipe.read_line(&mut line)? == 0 {

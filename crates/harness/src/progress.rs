@@ -1,8 +1,8 @@
-//! Progress of the members: a bar for each and one for all on a terminal, else a line now and then.
+//! Progress of the members: a bar for each and one for all on a terminal, else a line every two seconds.
 
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar};
+use indicatif::ProgressBar;
 
 use crate::cluster::ClusterObserver;
 use crate::terminal::{bars, output, units};
@@ -12,13 +12,14 @@ const LINE_PERIOD: Duration = Duration::from_secs(2);
 
 /// Shows progress on standard error.
 pub(crate) struct ProgressDisplay {
-    /// Those that begin.
+    /// The members with which the work begins.
     members: usize,
     what: &'static str,
     /// For each member.
     total: u64,
     done: Vec<u64>,
     pids: Vec<u32>,
+    gone: Vec<usize>,
     bars: Option<Bars>,
     begun: Instant,
     next_line: Instant,
@@ -28,28 +29,25 @@ pub(crate) struct ProgressDisplay {
 struct Bars {
     all: ProgressBar,
     members: Vec<ProgressBar>,
-    screen: MultiProgress,
 }
 
 impl ProgressDisplay {
-    /// For `members`, and `joiners` later, that do `total` things each, called `what`. A quiet one shows nothing.
+    /// A display for `members`, and `joiners` later, that do `total` things each, called `what`. A quiet one shows nothing.
     pub(crate) fn new(members: usize, joiners: usize, total: u64, what: &'static str, quiet: bool) -> Self {
         let terminal = console::user_attended_stderr() && !quiet;
-        let bars = terminal.then(|| Bars {
-            all: ProgressBar::new(total * (members + joiners) as u64),
-            members: Vec::new(),
-            screen: MultiProgress::with_draw_target(bars::target()),
-        });
+        let bars = terminal
+            .then(|| Bars { all: ProgressBar::new(total * (members + joiners) as u64), members: Vec::new() });
         let now = Instant::now();
-        let (done, pids) = (vec![0; members + joiners], Vec::new());
-        Self { members, what, total, done, pids, bars, begun: now, next_line: now + LINE_PERIOD, quiet }
+        let (done, pids, gone) = (vec![0; members + joiners], Vec::new(), Vec::new());
+        Self { members, what, total, done, pids, gone, bars, begun: now, next_line: now + LINE_PERIOD, quiet }
     }
 
-    /// Takes the bars away, so that results can be printed.
+    /// Removes the bars, so that results can be printed.
     pub(crate) fn finish(&mut self) {
         if let Some(bars) = self.bars.take() {
             bars.members.iter().for_each(ProgressBar::finish_and_clear);
             bars.all.finish_and_clear();
+            bars::clear();
         }
     }
 
@@ -75,7 +73,7 @@ impl ClusterObserver for ProgressDisplay {
     fn on_started(&mut self, rank: usize, pid: u32) {
         self.pids.push(pid);
         if let Some(bars) = &mut self.bars {
-            let bar = bars.screen.add(ProgressBar::new(self.total));
+            let bar = bars::show(ProgressBar::new(self.total));
             bar.set_style(bars::style("{prefix:22} {bar:32} {percent:>3} %  {msg}"));
             bar.set_prefix(format!("member {rank} (pid {pid})"));
             bars.members.push(bar);
@@ -88,18 +86,22 @@ impl ClusterObserver for ProgressDisplay {
         }
         self.begun = Instant::now();
         if let Some(bars) = &mut self.bars {
-            bars.all = bars.screen.add(bars.all.clone());
+            bars.all = bars::show(bars.all.clone());
             bars.all.set_style(bars::style("{prefix:22} {bar:32} {percent:>3} %  {elapsed}"));
             bars.all.set_prefix("all");
         }
     }
 
-    fn on_gone(&mut self, rank: usize, member: usize) {
-        if !self.quiet {
-            output::note(format_args!(
-                "member {rank}: member {member} is gone, the group goes on without it"
-            ));
+    fn on_gone(&mut self, _rank: usize, member: usize) {
+        // All others report it.
+        if self.quiet || self.gone.contains(&member) {
+            return;
         }
+        self.gone.push(member);
+        if let Some(bars) = &self.bars {
+            bars.members[member].abandon_with_message("gone");
+        }
+        output::note(format_args!("member {member} is gone, the group continues without it"));
     }
 
     fn on_progress(&mut self, rank: usize, done: u64) {

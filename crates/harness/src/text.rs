@@ -62,7 +62,7 @@ impl DemoText {
         })
     }
 
-    /// How many lines that share has.
+    /// The number of lines of that share.
     pub(crate) fn share_lines(&self, rank: usize, members: usize, rounds: u64) -> u64 {
         (self.lines.len() as u64 * rounds).saturating_sub(rank as u64).div_ceil(members as u64)
     }

@@ -1,13 +1,14 @@
 //! The protocols of the papers as pure cores (Derecho §3, Spindle §3, RDMC §3, EXS §III): they own no clock, thread,
-//! random source or socket, see only [`squall_fabric`], and run unchanged in the simulator and on real machines.
+//! random source or socket, depend only on [`squall_fabric`], and run unchanged in the simulator and on real
+//! machines.
 //!
 //! docs/invariants.md states their numbered invariants: [`sst`] [S1]–[S5], [`multicast`] [O1]–[O6] and [N1]–[N7], [`group`]
 //! [L1]–[L2], [`membership`] [V1]–[V15] and [D1]–[D8], [`replica`] [A1]–[A12], [`admission`] [J1]–[J9], [`assembly`]
 //! [Q1]–[Q6], [`restart`] [T1]–[T20] and [P1]–[P3], [`stream`] [E1]–[E10], [`rdmc`] [B1]–[B9].
 #![forbid(unsafe_code)]
 
-#[macro_use]
-mod mutations;
+#[macro_use(mutant, mutations, points)]
+extern crate squall_fabric;
 
 pub mod admission;
 pub mod assembly;

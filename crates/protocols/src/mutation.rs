@@ -1,4 +1,4 @@
-//! Mutations in the shared state table, the multicast and the views (Derecho §3.2–3.4, Spindle §2–3). The simulator
+//! Mutations of the shared state table, the multicast and the views (Derecho §3.2–3.4, Spindle §2–3). The simulator
 //! catches them.
 
 mutations! {
@@ -9,119 +9,121 @@ mutations! {
         GuardBeforeList,
         /// \[S3\] The guard is pushed by reference, like a list.
         GuardByReference,
-        /// \[S4\] Rows are stored into before all readers are attached.
+        /// \[S4\] A member stores to its rows before all readers are attached.
         StoreBeforeReady,
         /// \[O1\] This member takes the senders of a round in descending order, from rank 1 on.
         OrderOfOneMember,
-        /// \[O3\] One sequence too many counts as complete.
+        /// \[O3\] One sequence number too many counts as complete.
         CompleteTooSoon,
-        /// \[O4\] Messages are delivered when they are here, not when all members have them.
+        /// \[O4\] Messages are delivered when this member has them, not when all members have them.
         DeliverUnstable,
-        /// \[O4\] The least `received` is taken over all members but the last.
+        /// \[O4\] The minimum of `received` is taken over all members but the last.
         StableWithoutLast,
-        /// \[O4\] An announcement counts as an acknowledgement of what others have announced, too.
+        /// \[O4\] An announcement also counts as an acknowledgement of the others' announcements.
         AnnouncementCoversOthers,
-        /// \[O5\] A member never tells others that it has delivered their messages.
+        /// \[O5\] A member never reports to others that it has delivered their messages.
         KeepDelivered,
-        /// \[O5\] A record is reused when this member has delivered it.
+        /// \[O5\] A record is reused once this member has delivered it.
         ReuseAfterOwnDelivery,
-        /// \[O5\] A pulled message counts as delivered when it is stable, though the consumer may still read it.
+        /// \[O5\] A pulled message counts as delivered once it is stable, although the consumer may still read it.
         ReleaseUnread,
-        /// \[O6\] An express record counts as received before all of it is here.
+        /// \[O6\] An express record counts as received before all of it has arrived.
         PartOfExpress,
-        /// A batch that wraps pushes its first part only.
+        /// A batch that wraps pushes only its first part.
         HalfOfWrappedBatch,
-        /// \[N2\] Each sender counts its rounds as the first one does.
+        /// \[N2\] Each sender counts its rounds as the first sender does.
         RoundsOfFirst,
         /// \[N3\] Rounds that others have begun are not filled.
         NoNulls,
-        /// \[N4\] One null more is sent than is owed.
+        /// \[N4\] One more null is sent than is owed.
         NullTooMany,
         /// \[N5\] One null is sent for each receipt, whatever the gap.
         OneNullPerReceipt,
-        /// \[N6\] A message of size 0 is taken for a null.
+        /// \[N6\] A message of size 0 is treated as a null.
         EmptyIsNull,
-        /// A core that has posted nulls, or has something new for its consumer, says that it has done nothing.
+        /// A core that has posted nulls, or has a new message for its consumer, reports no work.
         SilentWork,
-        /// \[O2\] FIFO of the unordered modes: delivery goes up to what the *next* sender has announced.
+        /// \[O2\] FIFO of the unordered modes: a sender's messages are delivered up to the announcement of the *next*
+        /// sender.
         LaneOfNextSender,
-        /// \[V2\] At the end of a view a member delivers all that it has, not what the trim says.
+        /// \[V2\] At the end of a view a member delivers all messages that it has, not those within the trim.
         DeliverBeyondTrim,
-        /// \[V7\] In the unordered mode messages that are sent again are delivered again.
+        /// \[V7\] In the unordered mode, messages that are sent again are delivered again.
         DeliverKnown,
-        /// \[V7\] What a surviving sender had under way is forgotten.
+        /// \[V7\] The messages that a surviving sender had in flight are dropped.
         NoResend,
-        /// \[D1\] A leader proposes when all have wedged, though some may still follow the leader before.
+        /// \[D1\] A leader proposes when all have wedged, although some may still follow the previous leader.
         ProposeUnaccepted,
         /// \[D2\] A new leader proposes its own change, whatever was proposed before.
         IgnoreEarlierProposal,
-        /// \[D2\] A new leader takes over the earliest proposal that anybody has echoed, not the latest.
+        /// \[D2\] A new leader takes over the earliest proposal that any member has echoed, not the latest.
         TakeEarliestProposal,
-        /// \[V3\] A member that wishes to leave, and has lost those that stay, decides alone how much is delivered.
+        /// \[V3\] A member that asked to leave, and has lost the remaining members, decides alone how much is
+        /// delivered.
         DecideDeparted,
-        /// \[V8\] A leader that has proposed never resigns, though those who do not hear it echo nothing.
+        /// \[V8\] A leader that has proposed never resigns, although members that do not hear it do not echo.
         LeadForEver,
-        /// \[D3\] A new leader adds to what it takes over.
+        /// \[D3\] A new leader adds to the proposal that it takes over.
         BlendProposal,
-        /// \[V3\] The trim is the least count over all members, also the dead, whose rows stall.
+        /// \[V3\] The trim is the minimum count over all members, including dead ones, whose rows no longer change.
         TrimWithDead,
-        /// \[V14\] A member that stops does not deliver what is stable.
+        /// \[V14\] A member that stops does not deliver stable messages.
         StopUndelivered,
-        /// \[V2\] The trim is the greatest count of any member.
+        /// \[V2\] The trim is the maximum count of any member.
         TrimOfOne,
         /// \[V1\] A member decides as soon as it has echoed.
         DecideAlone,
-        /// \[V5\] A minority goes on.
+        /// \[V5\] A minority continues.
         NoPartitionRule,
-        /// \[V8\] A member says something without the heartbeat that makes the others look.
+        /// \[V8\] A member stores news without the heartbeat that makes the others read it.
         SilentNews,
         /// \[S5\] \[V4\] The rows of a suspected member are not frozen.
         NoFreeze,
-        /// \[V4\] A member that lives and learns that it has been removed continues.
+        /// \[V4\] A live member that learns that it has been removed continues.
         GoOnRemoved,
         /// \[V10\] A member gives no sign of life before all members have attached.
         MuteWhileOpening,
-        /// \[V11\] A member accuses whomever another member accuses.
+        /// \[V11\] A member accuses every member that another one accuses.
         TakeOverAccusations,
         /// \[V11\] A member vouches for an accused member from which it has heard no answer.
         VouchUnheard,
-        /// \[V11\] The leader removes all that it accuses, and nobody else.
+        /// \[V11\] The leader removes exactly the members that it accuses.
         CutAccused,
-        /// \[V15\] A member that stalled does not say so, and its accuser may go in its place.
+        /// \[V15\] A member that stalled does not concede, and its accuser may be removed in its place.
         NeverConcede,
         /// \[V15\] A pause is forgotten when the view ends.
         ForgetPause,
         /// \[V11\] A member that attaches after it was accused does not learn who accuses it.
         MissLateReader,
-        /// \[S2\] A proposal that a member has missed is taken for one that changes nothing.
+        /// \[S2\] A proposal that a member has missed is treated as one without changes.
         TakeMissedProposal,
-        /// \[V12\] A full view ends for a joiner that there is no place for.
+        /// \[V12\] A full view ends for a joiner, for which it has no place.
         EndFullView,
         /// A member whose consumer is too slow does not leave.
         StayThoughSlow,
-        /// A consumer that moves is taken for one that has stopped.
+        /// A consumer that makes progress is treated as one that has stopped.
         SlowThoughMoving,
-        /// \[V9\] A change lets in one joiner.
+        /// \[V9\] A change admits only one joiner.
         OneJoinPerView,
-        /// \[D6\] One member places subgroups as it likes.
+        /// \[D6\] One member places subgroups differently.
         LayoutOfOneMember,
-        /// \[V13\] A member that wishes to leave never says so.
+        /// \[V13\] A member that is to leave never reports it.
         StayForEver,
-        /// \[V13\] A wish to leave is forgotten when the view ends for another reason.
+        /// \[V13\] A request to leave is lost when the view ends for another reason.
         ForgetWish,
-        /// \[A8\] A member says who holds which state as its own copy of the rows does, not as the proposal does.
+        /// \[A8\] A member takes the holders of states from its own copy of the rows, not from the proposal.
         HoldersOfOneMember,
-        /// \[A9\] A member that wishes to leave is removed, though nobody else holds its state.
+        /// \[A9\] A member that asks to leave is removed although no other member holds its state.
         RemoveLastHolder,
         /// \[L1\] A large message counts as received when it is announced.
         CountMissingBody,
-        /// \[L1\] A body counts as whole when its first block is here.
+        /// \[L1\] A body counts as complete when its first block has arrived.
         CountPartialBody,
         /// \[J5\] A view that ends already counts as one in which messages flow.
         ReadyWhileEnding,
-        /// \[J8\] A process that joins takes messages before its arrival is over.
+        /// \[J8\] A joining process receives messages before its arrival is over.
         TakePartEarly,
-        /// \[J8\] A process that joins hears what a view delivers at its end before its arrival is over.
+        /// \[J8\] A joining process receives the deliveries at the end of a view before its arrival is over.
         HearEarly,
     }
 }

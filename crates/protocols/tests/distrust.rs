@@ -1,5 +1,5 @@
-//! A member that writes anything into its row: whatever it is, the others do not panic, and where it can be noticed they know
-//! whom to accuse (Derecho §3.4, beyond its model of members that stop).
+//! Tests with a member that writes arbitrary words to its row: the others never panic, and where the fault is
+//! detectable they report the right member (Derecho §3.4, beyond its model of fail-stop members).
 
 use squall_fabric::layout::LINE_WORDS;
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
@@ -11,10 +11,10 @@ use squall_protocols::membership::{
 
 const MEMBERS: u32 = 4;
 const SENDERS: usize = 2;
-/// What each member has of the senders when it wedges.
+/// The numbers of messages that each member has from the senders when it wedges.
 const COUNT: u64 = 10;
 
-/// Has the same number of indexes of each sender.
+/// A stage that has the same number of messages from each sender.
 struct Counts;
 
 impl Subgroups<SimFabric> for Counts {
@@ -29,7 +29,7 @@ impl Subgroups<SimFabric> for Counts {
     }
 }
 
-/// Honest members, and one whose row is written by the test.
+/// Honest members, and one whose row the test writes.
 struct Scene {
     world: SimWorld,
     members: Vec<(SimFabric, Membership)>,
@@ -42,7 +42,7 @@ struct Puppet {
     row: Region,
     mirror: MirrorId,
     columns: MembershipRow,
-    /// Held, as by one who reads them.
+    /// Regions that are kept alive, as a reader of them would.
     _views: Vec<Region>,
 }
 
@@ -74,7 +74,7 @@ impl Scene {
         Self { world, members, puppet }
     }
 
-    /// Lets everybody work for a while.
+    /// Lets all members work for a while.
     fn run(&mut self) {
         let until = self.world.now() + std::time::Duration::from_millis(20);
         while let Some(i) = self.world.next_poll(until) {
@@ -94,8 +94,9 @@ impl Scene {
         }
     }
 
-    /// Whether an honest member may distrust `node`: the puppet, and an honest one that has decided what the puppet said was decided,
-    /// before others could know better. All end with a view of their own then; the model has no such member.
+    /// Returns whether an honest member may distrust `node`. This holds for the puppet, and for an honest member that
+    /// has decided what the puppet claimed was decided, before others could know better. Then each ends with a view
+    /// of its own; the model has no such member.
     fn may_distrust(&self, node: NodeId) -> bool {
         let has_decided = |(fabric, membership): &(SimFabric, Membership)| {
             fabric.node() == node && membership.decision().is_some()
@@ -115,8 +116,9 @@ impl Puppet {
         self.fabric.push(self.mirror, 0..self.columns.words);
     }
 
-    /// Writes a proposal where that of the leader with this rank is expected, as `Proposal::store` would: that of rank 0 begins with
-    /// the line behind `wedged`, and each of the others with the line behind the one before.
+    /// Writes a proposal where that of the leader with this rank is expected, as `Proposal::store` would: the
+    /// proposal of rank 0 begins at the cache line after `wedged`, and each of the others at the cache line after the
+    /// previous one.
     fn propose(&mut self, leader: usize, removed: u64, joins: &[u64], trims: &[u64]) {
         let words = (3 + 2 * JOINS_MAX + SENDERS).next_multiple_of(LINE_WORDS);
         let first = (self.columns.wedged.word() + 1).next_multiple_of(LINE_WORDS) + leader * words;
@@ -131,10 +133,10 @@ impl Puppet {
     }
 }
 
-/// Anything at all, in any word, again and again.
+/// The puppet writes arbitrary values to arbitrary words, repeatedly.
 #[test]
-fn no_words_of_a_member_make_another_panic() {
-    // The last two: others have decided what the puppet says before they can know better.
+fn no_words_in_a_row_make_another_member_panic() {
+    // The last two occur because others have decided what the puppet claims before they can know better.
     for seed in (0..3000).chain([6294, 12_288]) {
         let mut prng = Prng::new(seed);
         let mut scene = Scene::new(seed, u32::try_from(prng.index(MEMBERS as usize)).unwrap());
@@ -164,9 +166,9 @@ fn no_words_of_a_member_make_another_panic() {
     }
 }
 
-/// As the leader it proposes what cannot be: it is accused by all, each with the reason.
+/// As the leader it makes impossible proposals: all members report it, each with the reason.
 #[test]
-fn a_leader_that_proposes_what_cannot_be_is_accused() {
+fn a_leader_with_an_impossible_proposal_is_reported() {
     let proposals: [(u64, &[u64], &[u64], &str); 4] = [
         (1 << 40, &[], &[COUNT; SENDERS], "members whom the view does not have"),
         (0, &[2], &[COUNT; SENDERS], "joins that is a member"),
@@ -190,9 +192,9 @@ fn a_leader_that_proposes_what_cannot_be_is_accused() {
     }
 }
 
-/// The others have echoed what their leader proposes; it says that something else is decided.
+/// The others have echoed their leader's proposal; it claims that another one is decided.
 #[test]
-fn a_member_that_decides_what_nobody_proposed_is_accused() {
+fn a_member_that_decides_an_unproposed_view_is_reported() {
     let mut scene = Scene::new(2, 3);
     scene.run();
     scene.puppet.columns.wedged.store(&scene.puppet.row, u64::MAX);
@@ -207,9 +209,9 @@ fn a_member_that_decides_what_nobody_proposed_is_accused() {
     assert!(noticed && accused.len() == 3, "{accused:?}");
 }
 
-/// It says that what one of the others was to propose is decided: that one knows better.
+/// It claims that a proposal of another member is decided, but that member knows better.
 #[test]
-fn a_member_that_invents_a_proposal_of_another_is_accused() {
+fn a_member_that_invents_the_proposal_of_another_is_reported() {
     let mut scene = Scene::new(3, 3);
     scene.run();
     scene.puppet.propose(1, 0, &[], &[COUNT; SENDERS]);

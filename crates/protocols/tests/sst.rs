@@ -1,11 +1,12 @@
-//! The paper's two examples as monotone logic over the table: a 2-phase commit and the K1 knowledge protocol
-//! (Derecho §3.2–3.3). They run under the simulated adversary, over many seeds.
+//! The paper's two examples of monotone logic over the table, a 2-phase commit and the K1 knowledge protocol (Derecho
+//! §3.2–3.3), under the simulated adversary and over many seeds.
 
 use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Column, Fabric, Instant, MirrorKey, NodeId, Region, RowLayout};
 use squall_protocols::sst::StateTable;
 
-/// A table at each member of one simulated world, and the rule by which a member looks at all rows and stores into its own.
+/// A table at each member of one simulated world, and the rule by which a member reads all rows and stores to its
+/// own.
 struct Cluster<R> {
     world: SimWorld,
     nodes: Vec<(SimFabric, StateTable)>,
@@ -40,7 +41,7 @@ impl<R: Fn(&mut StateTable)> Cluster<R> {
     }
 }
 
-/// Raises a column of the own row once.
+/// Sets a column of this member's row, once.
 fn raise(table: &mut StateTable, column: Column<u64>, value: u64) {
     if column.load(table.own()) == 0 {
         table.raise(column, value);
@@ -54,8 +55,8 @@ fn is_set(column: Column<u64>) -> impl Fn(&Region) -> bool {
 const NO: u64 = 1;
 const YES: u64 = 2;
 
-/// Derecho §3.2: the leader puts a request into its row; each member votes when it sees it; the leader aggregates the
-/// votes when all are there, and reports the outcome. Returns what each member learns.
+/// Derecho §3.2: the leader writes a request to its row, and each member votes when it sees the request. Once it has
+/// all votes, the leader aggregates them and reports the outcome. Returns the outcome that each member learns.
 fn two_phase_commit(seed: u64, members: u32, veto: Option<usize>) -> Vec<u64> {
     let mut layout = RowLayout::new();
     let (request, vote): (Column<u64>, Column<u64>) = (layout.column(), layout.column());
@@ -87,8 +88,8 @@ fn two_phase_commit_commits_when_all_agree_and_aborts_on_a_veto() {
     }
 }
 
-/// Derecho §3.3: `knows` says "I know the fact", `everyone` says "I know that everyone knows it" (K1). A member reports
-/// K1 before it acts, so survivors can learn it from its row even when they could not deduce it any more.
+/// Derecho §3.3: `knows` says "I know the fact", `everyone` says "I know that everyone knows it" (K1). A member
+/// reports K1 before it acts, so survivors can learn it from its row even if they can no longer deduce it.
 #[test]
 fn k1_is_learned_by_all_or_deduced_by_nobody() {
     for seed in 0..100u64 {
@@ -97,14 +98,14 @@ fn k1_is_learned_by_all_or_deduced_by_nobody() {
         let members = 3 + u32::try_from(seed % 3).unwrap();
         let rule = |table: &mut StateTable| {
             raise(table, knows, 1);
-            // What another member has deduced is as safe as what this one deduces: the predicate is monotone.
+            // Another member's deduction is as safe as this member's own, because the predicate is monotone.
             if table.rows().iter().all(is_set(knows)) || table.rows().iter().any(is_set(everyone)) {
                 raise(table, everyone, 1);
             }
         };
         let mut cluster = Cluster::new(seed, members, &layout, rule);
         if seed % 2 == 0 {
-            // Somebody dies at some step of the way.
+            // One member dies at some step.
             for _ in 0..seed {
                 cluster.world.step();
             }
@@ -113,10 +114,10 @@ fn k1_is_learned_by_all_or_deduced_by_nobody() {
         cluster.settle();
         let survivors = &cluster.nodes[..members as usize - usize::from(seed % 2 == 0)];
         let known: Vec<bool> = survivors.iter().map(|(_, table)| is_set(everyone)(table.own())).collect();
-        // Who knows K1 is right: every survivor knows the fact.
+        // A member that knows K1 is right: every survivor knows the fact.
         let all_know = survivors.iter().all(|(_, table)| is_set(knows)(table.own()));
         assert!(all_know || !known.contains(&true), "seed {seed}");
-        // With nobody dead all learn it; and whatever one survivor knows, all survivors learn.
+        // Without a death all members learn it, and whatever one survivor knows, all survivors learn.
         assert!(known.iter().all(|one| *one == known[0]), "seed {seed}: {known:?}");
         assert!(seed % 2 == 0 || known[0], "seed {seed}");
     }

@@ -1,7 +1,7 @@
-//! The blast tool for streams: one end sends messages as fast as it can, the other receives (EXS §IV.B).
+//! The blast tool for streams: one end sends messages as fast as it can, and the other receives them (EXS §IV.B).
 //!
-//! The production cores under a cost model of the paper's testbeds. There are no caches in it, and all delays of one kind
-//! are equal, so what lies between direct and indirect in the paper comes out as one or the other here.
+//! It runs the production cores under a cost model of the paper's testbeds. The model has no caches, and all delays
+//! of one kind are equal, so results that are between direct and indirect in the paper are one or the other here.
 
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Channel, Core, Duration, Fabric, Instant, NodeId, Region};
@@ -12,9 +12,9 @@ pub use squall_protocols::stream::TransferPolicy;
 /// How long messages are.
 #[derive(Clone, Copy, Debug)]
 pub enum MessageSizes {
-    /// All alike, in bytes.
+    /// All messages have this size in bytes.
     Fixed(u64),
-    /// Exponential with this mean in bytes, cut at four times of it.
+    /// An exponential distribution with this mean in bytes, truncated at four times the mean.
     Exponential(u64),
 }
 
@@ -23,36 +23,36 @@ pub enum MessageSizes {
 pub struct BlastRun {
     /// The network and the processors.
     pub config: SimConfig,
-    /// Of both ends.
+    /// The settings of both ends.
     pub settings: StreamSettings,
     /// How long messages are.
     pub sizes: MessageSizes,
-    /// How many there are.
+    /// The number of messages.
     pub messages: u64,
-    /// How many sends are outstanding.
+    /// The number of outstanding sends.
     pub sends: usize,
-    /// How many receives are outstanding.
+    /// The number of outstanding receives.
     pub receives: usize,
-    /// From an event to the process that sleeps for it.
+    /// The time from an event until the process that sleeps for it runs.
     pub wake_up: Duration,
-    /// The same seed draws the same sizes.
+    /// The seed from which the sizes are drawn.
     pub seed: u64,
 }
 
-/// What it shows.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct BlastReport {
-    /// From the first send until the receiver has all.
+    /// The throughput from the first send until the receiver has everything.
     pub gigabits_per_second: f64,
-    /// In bytes.
+    /// The number of bytes sent.
     pub bytes: u64,
     /// The same time, in seconds.
     pub seconds: f64,
-    /// What the sender has done.
+    /// The counters of the sender.
     pub sender: Statistics,
-    /// Bytes that the receiver has copied.
+    /// The number of bytes that the receiver has copied.
     pub copied_bytes: u64,
-    /// The part of the time in which the receiver's processor worked.
+    /// The fraction of the time in which the receiver's processor was busy.
     pub receiver_busy: f64,
 }
 
@@ -65,8 +65,8 @@ struct Node {
 }
 
 impl BlastRun {
-    /// The paper's two machines with FDR InfiniBand: 1.76 µs one way, PCIe lets 46.5 Gb/s through, copies of 3.4 GB/s; events
-    /// by notification, which takes some 20 µs to a sleeping process.
+    /// Returns the run on the paper's two machines with FDR InfiniBand: 1.76 µs one way, 46.5 Gb/s through PCIe,
+    /// copies at 3.4 GB/s, and events by notification, which takes some 20 µs to reach a sleeping process.
     #[must_use]
     pub fn fdr(policy: TransferPolicy, sends: usize, receives: usize) -> Self {
         let cost = CostModel {
@@ -99,7 +99,7 @@ impl BlastRun {
         }
     }
 
-    /// The paper's two machines with RoCE at 10 Gb/s and 24 ms each way.
+    /// Returns the run on the paper's two machines with RoCE at 10 Gb/s and 24 ms each way.
     #[must_use]
     pub fn distant(policy: TransferPolicy, sends: usize, receives: usize) -> Self {
         let mut blast = Self::fdr(policy, sends, receives);
@@ -115,7 +115,7 @@ impl BlastRun {
     /// Runs it in virtual time.
     ///
     /// # Panics
-    /// If the settings make no sense, or a stream stands still.
+    /// If the settings are invalid, or a stream makes no progress.
     #[must_use]
     pub fn run(&self) -> BlastReport {
         let world = SimWorld::new(self.seed, self.config.clone(), 2);
@@ -142,7 +142,7 @@ impl BlastRun {
             let has_begun = span[0] > Instant::default() && begin >= span[0];
             for event in events {
                 match event {
-                    // The receiver was there first, and its adverts have come.
+                    // The receiver has connected first, and its adverts have arrived.
                     Completion::Connected if is_sender => span[0] = begin + HEAD_START,
                     Completion::Send { .. } => outstanding[0] -= 1,
                     Completion::Receive { bytes, .. } => {
@@ -171,7 +171,11 @@ impl BlastRun {
                 break;
             }
         }
-        assert!(left == 0 && outstanding[0] == 0, "it stands still: {:?}", nodes.map(|node| node.socket));
+        assert!(
+            left == 0 && outstanding[0] == 0,
+            "the run makes no progress: {:?}",
+            nodes.map(|node| node.socket)
+        );
         let span_ns = span[1].since(span[0]).as_nanos() as f64;
         BlastReport {
             gigabits_per_second: bytes as f64 * 8.0 / span_ns,
@@ -196,7 +200,7 @@ impl BlastRun {
 }
 
 impl Node {
-    /// Takes events and lets the socket work; returns what has completed, and whether there was anything to do.
+    /// Handles events and lets the socket work; returns the completions, and whether there was any work.
     fn step(&mut self, wake_up: Duration) -> (Vec<Completion>, bool) {
         let mut events = Vec::new();
         let fabric = &mut self.fabric;
@@ -218,7 +222,7 @@ impl Node {
         work
     }
 
-    /// Lets what was posted go out, and ends the turn; returns whether there will be another one at once.
+    /// Posts what is pending, and ends the turn; returns whether another one follows at once.
     fn rest(&mut self, world: &SimWorld, i: u32, worked: bool, look_again: Option<Instant>) -> bool {
         let work = worked | (self.work() > 0);
         let deadline =

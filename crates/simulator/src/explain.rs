@@ -1,4 +1,4 @@
-//! Explaining a seed: the plan in words, shrunk as far as it still fails in the same way, and a timeline of its end.
+//! Explains a seed: the plan as text, shrunk as long as it fails in the same way, and a timeline of its end.
 
 use std::fmt::{Display, Write as _};
 
@@ -6,19 +6,19 @@ use squall_fabric::sim::TraceRecord;
 
 use crate::run::RunOutcome;
 
-/// How many happenings a timeline shows.
+/// The number of events that a timeline shows.
 const TIMELINE: usize = 60;
 
-/// How many smaller plans are tried.
+/// The maximum number of smaller plans that are tried.
 const ATTEMPTS_MAX: usize = 2000;
 
 /// A plan that can be shrunk.
 pub trait Shrink: Clone + Display {
-    /// Plans that are a little smaller, the boldest first.
+    /// Returns slightly smaller plans, with the largest reductions first.
     fn smaller(&self) -> Vec<Self>;
 }
 
-/// The plan in words, shrunk if it fails, with a timeline of its end.
+/// Returns the plan as text, shrunk if it fails, with a timeline of its end.
 #[must_use]
 pub fn explain<P: Shrink>(plan: &P, run: impl Fn(&P, usize) -> RunOutcome) -> String {
     let outcome = run(plan, 0);
@@ -48,7 +48,7 @@ pub fn explain<P: Shrink>(plan: &P, run: impl Fn(&P, usize) -> RunOutcome) -> St
     text
 }
 
-/// Takes away whatever can be taken away while the same checker still fails.
+/// Removes parts of the plan as long as the same checker still fails.
 fn shrink<P: Shrink>(plan: &P, checker: &'static str, run: &impl Fn(&P, usize) -> RunOutcome) -> P {
     let mut best = plan.clone();
     let mut attempts = 0;

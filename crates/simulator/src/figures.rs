@@ -1,8 +1,8 @@
-//! Predictions: the production cores under the cost model of Spindle's testbed (Spindle §4).
+//! Predictions: runs the production cores under the cost model of Spindle's testbed (Spindle §4).
 //!
-//! 16 machines on a 12.5 GB/s switch; a polling thread per node that evaluates all its subgroups, one application
-//! thread that sends as fast as the window allows. What the fabric cannot see is charged here: loads of other
-//! members' words, and the application's work for each message.
+//! The testbed has 16 machines on a 12.5 GB/s switch. Each node has a polling thread that evaluates all its
+//! subgroups, and an application thread that sends as fast as the window allows. The model charges here what the
+//! fabric cannot see: loads of other members' words, and the application's work for each message.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,28 +15,28 @@ use squall_protocols::multicast::{Message, MulticastCounters, Subgroup, Subgroup
 /// One experiment.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// Members; all are in all subgroups.
+    /// The number of members; all are in all subgroups.
     pub members: usize,
     /// The active subgroup's settings; its `message_max` is the size of the messages.
     pub settings: SubgroupSettings,
-    /// Messages that each sender sends.
+    /// The number of messages that each sender sends.
     pub messages: u64,
-    /// Further subgroups in which nobody sends.
+    /// The number of further subgroups in which no member sends.
     pub inactive: usize,
-    /// How long some senders wait after each message, by place among the senders; a sender with a delay sends until
-    /// the others are done.
+    /// How long each sender waits after each message, by position among the senders. A sender with a delay sends
+    /// until the others are done.
     pub delays: Vec<Duration>,
-    /// One message at a time: the next when the last has been delivered at its sender.
+    /// Whether each sender sends its next message only once its last one is delivered at itself.
     pub singly: bool,
     /// The hardware.
     pub cost: CostModel,
-    /// Seed for whatever is left to chance.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
 impl Experiment {
-    /// The experiment that most of Spindle's figures vary: `members` members that all send, messages of 10 KB, a
-    /// window of 100, everything on.
+    /// Returns the experiment that most of Spindle's figures vary: `members` members that all send, messages of 10
+    /// KB, a window of 100, and all optimisations on.
     #[must_use]
     pub fn spindle(members: usize) -> Self {
         let settings = SubgroupSettings {
@@ -57,10 +57,10 @@ impl Experiment {
     }
 }
 
-/// What an experiment predicts.
+/// The prediction of an experiment.
 #[derive(Clone, Debug)]
 pub struct FigurePrediction {
-    /// Messages that each member has delivered.
+    /// The number of messages that each member has delivered.
     pub messages: u64,
     /// Virtual time from the first send to the last delivery at all members, in seconds.
     pub seconds: f64,
@@ -70,19 +70,19 @@ pub struct FigurePrediction {
     pub bytes_per_second: f64,
     /// Messages of senders without a delay, delivered per second and member.
     pub prompt_messages_per_second: f64,
-    /// From send to own delivery, in nanoseconds, sorted.
+    /// The times from a send to its delivery at the sender, in nanoseconds, sorted.
     pub latency_ns: Vec<u64>,
-    /// What member 0 has done.
+    /// The counters of member 0.
     pub counters: MulticastCounters,
-    /// Writes that member 0 has posted, and its time spent posting, in nanoseconds.
+    /// The number of writes that member 0 has posted.
     pub posts: u64,
-    /// See `posts`.
+    /// The time that member 0 has spent on posting, in nanoseconds.
     pub posting_ns: u64,
 }
 
 type Upcall = Box<dyn FnMut(Message<'_>)>;
 
-/// What an upcall has seen, at one member.
+/// The deliveries that one member's upcall has seen.
 #[derive(Debug, Default)]
 struct Seen {
     messages: u64,
@@ -104,17 +104,17 @@ struct Application {
     unsent: u64,
     delay: Duration,
     next: Instant,
-    /// When each message that is under way was sent.
+    /// When each message in flight was sent.
     sent_at: std::collections::VecDeque<u64>,
     acknowledged: u64,
-    /// Other handles stay open.
+    /// The handles of the other subgroups, which remain open.
     _others: Vec<Option<WindowWriter>>,
 }
 
 /// Runs an experiment.
 ///
 /// # Panics
-/// If the settings do not fit the members, or nothing moves any more.
+/// If the settings do not fit the members, or the run makes no more progress.
 #[must_use]
 pub fn predict(experiment: &Experiment) -> FigurePrediction {
     let config = SimConfig { cost: experiment.cost.clone(), ..SimConfig::hardware() };
@@ -130,7 +130,7 @@ pub fn predict(experiment: &Experiment) -> FigurePrediction {
     while left > 0 {
         let i = world
             .next_poll(Instant::from_nanos(u64::MAX))
-            .expect("something moves until all is delivered") as usize;
+            .expect("there are events until everything is delivered") as usize;
         if began.is_none() && nodes[i].subgroups[0].is_ready() {
             began = Some(world.now());
         }
@@ -172,7 +172,7 @@ fn summarise(
     }
 }
 
-/// The senders without a delay, by rank; all, if all have one.
+/// Returns the senders without a delay, by rank; all senders if all have one.
 fn prompt_senders(experiment: &Experiment) -> Vec<usize> {
     let delay = |place: usize| experiment.delays.get(place).copied().unwrap_or_default();
     let senders = experiment.settings.senders.iter().enumerate();
@@ -196,7 +196,7 @@ impl Node {
                 seen.own += u64::from(message.sender == rank);
             });
             let key = MirrorKey(1 + index as u64);
-            // Memory of subgroups in which nobody sends need not be simulated.
+            // The memory of subgroups in which no member sends need not be simulated.
             let mut settings = experiment.settings.clone();
             if index > 0 {
                 settings.window_bytes = 0;
@@ -211,7 +211,7 @@ impl Node {
             let delay = experiment.delays.get(place).copied().unwrap_or_default();
             Application {
                 writer: writers[0].take().expect("this member sends"),
-                // A delayed sender goes on as long as the others need it to.
+                // A delayed sender sends until the others are done.
                 unsent: if delay.is_zero() { experiment.messages } else { u64::MAX },
                 delay,
                 next: Instant::from_nanos(0),
@@ -224,7 +224,7 @@ impl Node {
         Self { fabric, subgroups, polled, seen, application }
     }
 
-    /// One evaluation of all predicates, as the polling thread does it.
+    /// Performs one evaluation of all predicates, as the polling thread does.
     fn step(&mut self, experiment: &Experiment, latency_ns: &mut Vec<u64>) -> (bool, Option<Instant>) {
         let mut events = Vec::new();
         self.fabric.poll(&mut |event| events.push(event));
@@ -239,7 +239,7 @@ impl Node {
         }
         for (subgroup, polled) in self.subgroups.iter_mut().zip(&mut self.polled) {
             worked |= subgroup.poll(&mut self.fabric) > 0;
-            // Of each message delivered its index, its length and its first word.
+            // For each delivered message, the thread loads its index, its length and its first word.
             let words = subgroup.counters().words_polled + 3 * subgroup.counters().messages_delivered;
             self.fabric.charge_loads(words - *polled);
             *polled = words;
@@ -249,7 +249,7 @@ impl Node {
         (worked, next.map(|app| app.next))
     }
 
-    /// The application: fills its window.
+    /// Runs the application, which fills its window.
     fn send(&mut self, experiment: &Experiment) -> bool {
         let now = self.fabric.now();
         let Some(app) = &mut self.application else { return false };

@@ -1,10 +1,12 @@
-//! The simulator: the production cores, a whole cluster, virtual time, one seed.
+//! The simulator: runs the production cores of a whole cluster in virtual time, from one seed.
 //!
-//! A *scenario* draws a plan from a seed (members, settings, workload, faults), runs it in a [`squall_fabric::sim`]
-//! world under an adversary that does all that the fabric's axioms allow, and has *checkers* watch it. The same seed
-//! gives the same run; a plan is data, so a failing one can be shrunk and explained as a timeline.
+//! A *scenario* draws a plan from a seed (members, settings, workload, faults) and runs it in a
+//! [`squall_fabric::sim`] world, under an adversary that does everything that the fabric's axioms allow, while
+//! *checkers* watch. The same seed gives the same run. A plan is data, so a failing plan can be shrunk and explained
+//! as a timeline.
 //!
-//! [`figures`] and [`blast`] run the same cores under a cost model instead of an adversary, to predict what hardware would do.
+//! [`figures`] and [`blast`] run the same cores under a cost model instead of an adversary, to predict their
+//! performance on hardware.
 #![forbid(unsafe_code)]
 
 pub mod alive;
@@ -16,6 +18,7 @@ pub mod explain;
 pub mod figures;
 pub mod group;
 pub mod join;
+pub mod log;
 pub mod multicast;
 mod payload;
 pub mod rdmc;

@@ -1,8 +1,9 @@
-//! Message contents that tell who sent them: every byte depends on sender, number and place.
+//! Message contents that identify their sender: every byte depends on the sender, the message's number and the byte's
+//! position.
 
 use squall_fabric::sim::Prng;
 
-/// The length of message `number` of `sender`: 0, short, or up to `longest`, whatever the seed says.
+/// Returns the length of message `number` of `sender`: 0, short, or up to `longest`, as drawn from the seed.
 pub(crate) fn length(seed: u64, sender: usize, number: u64, longest: usize) -> usize {
     let mut prng = source(seed, sender, number);
     match prng.below(4) {
@@ -21,7 +22,7 @@ pub(crate) fn fill(seed: u64, sender: usize, number: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Whether `bytes` are message `number` of `sender`.
+/// Returns whether `bytes` are message `number` of `sender`.
 pub(crate) fn matches(seed: u64, sender: usize, number: u64, longest: usize, bytes: &[u8]) -> bool {
     if bytes.len() != length(seed, sender, number, longest) {
         return false;

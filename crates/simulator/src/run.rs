@@ -1,4 +1,4 @@
-//! Running seeds: one scenario, many plans.
+//! Runs seeds: one scenario, many plans.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,12 +9,12 @@ use squall_fabric::sim::TraceRecord;
 use crate::coverage::{self, Coverage, Promises};
 use crate::explain::{Shrink, explain};
 
-/// What a checker has found.
+/// A violation found by a checker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The checker's name.
     pub checker: &'static str,
-    /// What was wrong, where and when.
+    /// The violation, with its place and time.
     pub text: String,
 }
 
@@ -26,54 +26,54 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct RunOutcome {
-    /// The first thing that was wrong.
+    /// The first violation.
     pub violation: Option<Violation>,
-    /// How much virtual time passed.
+    /// The virtual time that passed.
     pub elapsed: Duration,
-    /// Messages (or values) delivered, over all members.
+    /// The number of messages (or values) delivered, over all members.
     pub delivered: u64,
-    /// A hash of all that happened: equal for equal runs.
+    /// A hash of all events, equal for equal runs.
     pub trace_hash: u64,
-    /// The latest happenings, if they were asked for.
+    /// The latest events, if they were requested.
     pub trace: Vec<TraceRecord>,
 }
 
-/// A scenario: from a seed to an outcome.
+/// A scenario, which turns a seed into an outcome.
 pub trait Scenario {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// What it tries, in a line.
+    /// Returns a one-line description.
     fn about(&self) -> &'static str;
 
     /// Runs the plan of `seed`.
     fn run(&self, seed: u64) -> RunOutcome;
 
-    /// The plan of `seed` in words, shrunk as far as it still fails, with a timeline of its end.
+    /// Returns the plan of `seed` as text, shrunk as long as it fails, with a timeline of its end.
     fn explain(&self, seed: u64) -> String;
 
-    /// Runs the plan of `seed` and says what the run has reached.
+    /// Runs the plan of `seed`, and returns its coverage as well.
     fn run_and_count(&self, seed: u64) -> (RunOutcome, Coverage);
 
-    /// What its runs must reach.
+    /// Returns what its runs must reach.
     fn promises(&self) -> Promises;
 }
 
-/// A scenario that is all in its plans.
+/// A scenario that consists of its plans.
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedScenario<P> {
     /// See [`Scenario::name`].
     pub name: &'static str,
     /// See [`Scenario::about`].
     pub about: &'static str,
-    /// The plan of a seed.
+    /// Draws the plan of a seed.
     pub draw: fn(u64) -> P,
-    /// Runs a plan, keeping so many of the latest happenings.
+    /// Runs a plan, and keeps the given number of latest events.
     pub run: fn(&P, usize) -> RunOutcome,
-    /// The kinds of faults in a plan.
+    /// Returns the kinds of faults in a plan.
     pub faults: fn(&P) -> Vec<&'static str>,
     /// See [`Scenario::promises`].
     pub promises: Promises,
@@ -107,7 +107,7 @@ impl<P: Shrink> Scenario for PlannedScenario<P> {
     }
 }
 
-/// All scenarios.
+/// Returns all scenarios.
 #[must_use]
 pub fn scenarios() -> Vec<Box<dyn Scenario>> {
     vec![
@@ -123,10 +123,11 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::replica::SCENARIO),
         Box::new(crate::restart::SCENARIO),
         Box::new(crate::rdmc::SCENARIO),
+        Box::new(crate::log::SCENARIO),
     ]
 }
 
-/// What a sweep over seeds has found.
+/// The result of a sweep over seeds.
 #[derive(Clone, Debug, Default)]
 pub struct SweepSummary {
     /// Seeds run.
@@ -135,13 +136,13 @@ pub struct SweepSummary {
     pub elapsed: Duration,
     /// Messages delivered over all of them.
     pub delivered: u64,
-    /// The seeds that failed, with what was found.
+    /// The seeds that failed, with their violations.
     pub failures: Vec<(u64, Violation)>,
-    /// What was reached.
+    /// The coverage of all runs.
     pub coverage: Coverage,
 }
 
-/// Runs all seeds of a range, telling `on_seed` after each; stops early when `on_seed` says so by `false`, or after
+/// Runs all seeds of a range, and calls `on_seed` after each. Stops early when `on_seed` returns false, or after
 /// `failures_max` failures.
 pub fn sweep(
     scenario: &dyn Scenario,

@@ -1,8 +1,9 @@
 //! Scenario: a shared state table under the adversary (Derecho §3.2).
 //!
-//! Each member appends to a list of its own row and raises the guard that announces it, and raises a plain counter;
-//! all members watch all rows. Checked: [S1] no column goes back, [S2] who sees a guard sees what it guards, [S4] no
-//! store is lost because a reader attached late, [S5] a frozen row stands still, and that all rows arrive.
+//! Each member appends to a list of its own row, raises the guard that announces the words, and raises a plain
+//! counter; all members watch all rows. The scenario checks that no column decreases [S1], that a reader that sees a
+//! guard sees the guarded words [S2], that no store is lost because a reader attached late [S4], that a frozen row
+//! does not change [S5], and that all rows arrive.
 
 use std::fmt;
 
@@ -27,20 +28,20 @@ pub const SCENARIO: PlannedScenario<SstPlan> = PlannedScenario {
     promises: coverage::SST,
 };
 
-/// After so much virtual time all must have arrived.
+/// The virtual time after which everything must have arrived.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Words of each member's list.
+/// The size of each member's list in words.
 const LIST: usize = 64;
 
-/// One run.
+/// The plan of one run.
 #[derive(Clone, Debug)]
 pub struct SstPlan {
     seed: u64,
     members: usize,
-    /// Words that each member appends.
+    /// The number of words that each member appends.
     appends: usize,
-    /// Who freezes whose row when it has seen so many words of it.
+    /// The member that freezes a row, the owner of the row, and the number of its words after which it does so.
     freeze: Option<(usize, usize, usize)>,
     adversary: Adversary,
     early_sight: bool,
@@ -97,7 +98,7 @@ impl fmt::Display for SstPlan {
     }
 }
 
-/// Where things are in each row.
+/// The layout of a row.
 struct Row {
     count: Column<u64>,
     list: Columns<u64>,
@@ -108,9 +109,9 @@ struct Node {
     fabric: SimFabric,
     table: StateTable,
     appended: usize,
-    /// The last count and plain value seen in each row.
+    /// The latest count and plain value seen in each row.
     seen: Vec<(u64, u64)>,
-    /// Rows that this member has frozen, with their contents at that moment.
+    /// The rows that this member has frozen, with their contents at that moment.
     frozen: Vec<Option<Vec<u64>>>,
 }
 
@@ -202,7 +203,7 @@ impl<'a> Cluster<'a> {
         *appended = end;
     }
 
-    /// Looks at all rows as member `i` sees them.
+    /// Checks all rows as member `i` sees them.
     fn watch(&mut self, i: usize) -> Result<(), Violation> {
         let node = &mut self.nodes[i];
         for owner in 0..self.plan.members {
@@ -212,7 +213,7 @@ impl<'a> Cluster<'a> {
             if count < count_before || plain < plain_before {
                 return violation(
                     "monotone",
-                    format!("[S1] member {i} sees the row of member {owner} go back"),
+                    format!("[S1] member {i} sees the row of member {owner} decrease"),
                 );
             }
             for word in 0..usize::try_from(count).unwrap_or(usize::MAX).min(LIST) {
@@ -268,7 +269,7 @@ fn words(row: &squall_fabric::Region) -> Vec<u64> {
     (0..row.words()).map(|word| row.load(word)).collect()
 }
 
-/// What member `owner` stores into word `word` of its list.
+/// Returns the value of word `word` of the list of member `owner`.
 const fn value(owner: usize, word: usize) -> u64 {
     ((owner as u64 + 1) << 32) + word as u64 + 1
 }

@@ -8,7 +8,7 @@ fn gigabytes(experiment: &Experiment) -> f64 {
     predict(experiment).bytes_per_second / 1e9
 }
 
-/// All optimisations together are worth at least a factor of 8 (the paper: 16 with batching alone).
+/// All optimisations together gain at least a factor of 8 (in the paper, batching alone gains 16).
 #[test]
 fn batching_pays() {
     let all = Experiment { messages: 200, ..Experiment::spindle(16) };
@@ -20,7 +20,7 @@ fn batching_pays() {
     assert!(all >= 8.0 * none, "{all:.2} GB/s with all optimisations, {none:.2} GB/s with none");
 }
 
-/// One sender that is delayed by 100 µs after each message costs the others less than 10 %, with null-sends.
+/// With null-sends, one sender that is delayed by 100 µs after each message costs the others less than 10 %.
 #[test]
 fn a_delayed_sender_costs_little() {
     let prompt = Experiment { messages: 200, ..Experiment::spindle(16) };
@@ -33,7 +33,7 @@ fn a_delayed_sender_costs_little() {
     assert!(after >= 0.9 * before, "{after:.0}/s per sender instead of {before:.0}/s");
 }
 
-/// 20 subgroups in which nobody sends cost less than 15 %.
+/// 20 subgroups in which no member sends cost less than 15 %.
 #[test]
 fn inactive_subgroups_cost_little() {
     let alone = Experiment { messages: 200, ..Experiment::spindle(16) };

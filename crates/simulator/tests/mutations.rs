@@ -1,5 +1,5 @@
-//! Every known mutation, put back into the protocols, is caught within a stated number of seeds. A checker that has
-//! never failed is not trusted.
+//! Every known mutation, put back into the protocols, is caught within a stated number of seeds, because a checker
+//! that has never failed is not trusted.
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,10 +10,10 @@ use squall_simulator::{
     self as simulator, RunOutcome, Scenario, alive, group, join, replica, restart, scenarios, takeover,
 };
 
-/// Within so many seeds each mutation must be caught.
+/// The number of seeds within which each mutation must be caught.
 const SEEDS: u64 = 2000;
 
-/// What a run finds, a checker or an assertion of the protocol itself.
+/// Returns what a run finds: a violation, or a failed assertion of the protocol itself.
 fn found(run: impl FnOnce() -> RunOutcome) -> Option<String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(outcome) => Some(outcome.violation?.to_string()),
@@ -27,7 +27,7 @@ fn run(scenario: &dyn Scenario, seed: u64) -> Option<String> {
     Some(format!("{} {seed}: {}", scenario.name(), found(|| scenario.run(seed))?))
 }
 
-/// What catches a mutation first: all scenarios run each seed before the next one.
+/// Returns what catches a mutation first. All scenarios run each seed before any runs the next one.
 fn caught(scenarios: &[Box<dyn Scenario>]) -> Option<String> {
     (0..SEEDS).find_map(|seed| scenarios.iter().find_map(|scenario| run(scenario.as_ref(), seed)))
 }
@@ -36,9 +36,9 @@ fn caught_in_joins() -> Option<String> {
     (0..SEEDS).find_map(|seed| run(&join::SCENARIO, seed))
 }
 
-/// Puts each mutation back in turn, and says which were missed.
+/// Puts each mutation back in turn, and fails with those that were missed.
 fn check<M: Copy + Debug>(mutations: &[M], caught: impl Fn(M) -> Option<String>) {
-    // Assertions of the protocol may catch a mutation first; their messages would only be noise here.
+    // Assertions of the protocol may catch a mutation first; their messages would only be noise.
     std::panic::set_hook(Box::new(|_| ()));
     let mut missed = Vec::new();
     for mutation in mutations {
@@ -51,8 +51,8 @@ fn check<M: Copy + Debug>(mutations: &[M], caught: impl Fn(M) -> Option<String>)
     assert!(missed.is_empty(), "not caught: {missed:?}");
 }
 
-/// Three leaders have to die, each at one of a few posts, so a unit test of the rule catches this one (`agreement.rs`): none
-/// of 120,000 runs of takeovers does.
+/// This mutation needs three leaders that die, each at one of a few posts, so a unit test of the rule catches it
+/// (`agreement.rs`): none of 120,000 runs of takeovers does.
 const UNIT_TESTED: mutation::GroupMutation = mutation::GroupMutation::TakeEarliestProposal;
 
 /// Mutations that only joins have.
@@ -62,16 +62,17 @@ const IN_JOINS: [mutation::GroupMutation; 3] = [
     mutation::GroupMutation::HearEarly,
 ];
 
-/// What catches a mutation that needs several rare events in a row: a run that has them.
+/// Returns a run that catches a mutation which needs several rare events in a row.
 ///
 /// - `ProposeUnaccepted`: the next leader does not know of a proposal that some members, which still follow the first one,
 ///   have echoed; these decide it without the next leader, and others decide what that one proposes.
-/// - `MissLateReader`: a member is accused by all but one before it attaches, since it pauses while a view opens.
-/// - `TakeMissedProposal`: a member attaches between a proposal and the decision of the others to go on without it.
-/// - `LeadForEver`: a leader proposes, and then more than one member says that it does not hear it.
-/// - `ForgetPause`: a member pauses for about as long as the others wait, between its last word in a view and the next view, and one
-///   of the others accuses it just before it is back.
-/// - `DecideDeparted`: a member that leaves hears of the decision so late that the others have parted with it.
+/// - `MissLateReader`: a member is accused by all but one before it attaches, because it pauses while a view opens.
+/// - `TakeMissedProposal`: a member attaches between a proposal and the decision of the others to continue without
+///   it.
+/// - `LeadForEver`: a leader proposes, and then more than one member reports that it does not hear the leader.
+/// - `ForgetPause`: a member pauses for about as long as the others wait, between its last store in a view and the
+///   next view, and one of the others accuses it just before it is back.
+/// - `DecideDeparted`: a member that leaves learns of the decision so late that the others have disconnected it.
 fn rare(mutation: mutation::GroupMutation) -> Option<fn() -> RunOutcome> {
     use mutation::GroupMutation;
     Some(match mutation {
@@ -90,7 +91,7 @@ fn rare(mutation: mutation::GroupMutation) -> Option<fn() -> RunOutcome> {
 #[test]
 fn every_mutation_is_caught() {
     let mut scenarios = scenarios();
-    // All its views are in other scenarios, too.
+    // Other scenarios have all of its views, too.
     scenarios.retain(|scenario| scenario.name() != join::SCENARIO.name);
     let caught = |mutation| match rare(mutation) {
         _ if mutation == UNIT_TESTED => Some("a unit test".into()),
@@ -101,7 +102,7 @@ fn every_mutation_is_caught() {
     check(mutation::GroupMutation::ALL, |mutation| mutation::with(mutation, || caught(mutation)));
 }
 
-/// Else they would prove nothing.
+/// Otherwise these runs would prove nothing.
 #[test]
 fn runs_with_rare_events_hold_without_a_mutation() {
     for mutation in mutation::GroupMutation::ALL {
@@ -109,7 +110,7 @@ fn runs_with_rare_events_hold_without_a_mutation() {
     }
 }
 
-/// Those in replicated objects, which one scenario has.
+/// The mutations of replicated objects, which one scenario catches.
 #[test]
 fn every_mutation_in_objects_is_caught() {
     use squall_protocols::replica::mutation;
@@ -117,12 +118,13 @@ fn every_mutation_in_objects_is_caught() {
     check(mutation::ReplicaMutation::ALL, |mutation| mutation::with(mutation, || caught(&scenarios)));
 }
 
-/// Joiners and the members that admit them.
+/// The mutations of joiners and of the members that admit them.
 ///
-/// Unit tests (`service.rs`) catch two. `AdmitTwo`: of two candidates the later one replaces the earlier one, which asks again when
-/// its report is refused, so that it costs attempts and breaks nothing else. `RefuseSilently`: the joiner sees the end of its link,
-/// too, and accuses the member from its side. `AbandonReport` needs a leader that dies between its view's decision and its answer
-/// to the report, in a group that has no other member to spare: one of 30,000 runs has that.
+/// Unit tests (`service.rs`) catch two. `AdmitTwo`: of two candidates the later one replaces the earlier one, which
+/// asks again when its report is refused, so that it costs attempts and violates nothing else. `RefuseSilently`: the
+/// joiner sees the end of its link, too, and accuses the member from its side. `AbandonReport` needs a leader that
+/// dies between its view's decision and its answer to the report, in a group that has no other member to spare: one
+/// of 30,000 runs has that.
 #[test]
 fn every_mutation_in_admission_is_caught() {
     use admission::mutation::{AdmissionMutation, with};
@@ -134,8 +136,8 @@ fn every_mutation_in_admission_is_caught() {
     check(AdmissionMutation::ALL, |mutation| with(mutation, || caught(mutation)));
 }
 
-/// The first members, before they have a view. A run is short, so there can be more of them. `TakeStaleReport` has a unit test: the
-/// member whose report crosses its release has to be the last to link again.
+/// The mutations of assembly. Its runs are short, so there can be more of them. `TakeStaleReport` has a unit test:
+/// the member whose report crosses its release has to be the last to link again.
 #[test]
 fn every_mutation_in_assembly_is_caught() {
     use assembly::mutation::{AssemblyMutation, with};

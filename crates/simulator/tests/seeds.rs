@@ -1,4 +1,4 @@
-//! Some seeds of every scenario in each test run; CI and `squall simulate` run more (Spindle §3, Derecho §3.4).
+//! Runs some seeds of every scenario in each test run; CI and `squall simulate` run more (Spindle §3, Derecho §3.4).
 
 use squall_simulator::{
     Scenario as _, alive, group, join, multicast, replica, restart, sst, sweep, takeover,
@@ -31,15 +31,18 @@ fn groups_hold_under_the_adversary() {
     assert!(summary.delivered > 50_000, "the scenario does too little: {}", summary.delivered);
 }
 
-/// Each has found something once.
+/// Each of these seeds has found an error once:
 ///
-/// - 8845: messages that a consumer passes over, since they come once more, were not given back.
-/// - 17810: a member that was accused before it attached never learned of it, and led the only one that heard it.
-/// - 28649, 63084: such a member saw that a proposal was decided which it had missed, and took it for one that changes nothing.
-/// - 119923: a leader that others did not hear led on, since it had proposed by then, and nobody decided.
+/// - 8845: messages that a consumer skips, because they are delivered again, were not released.
+/// - 17810: a member that was accused before it attached never learned of it, and led the only member that heard it.
+/// - 28649, 63084: such a member saw the decision of a proposal that it had missed, and treated it as one without
+///   changes.
+/// - 119923: a leader that others did not hear continued to lead, because it had already proposed, and no member
+///   decided.
 ///
 /// In the scenario of takeovers:
-/// - 43516, 71043, 78589: a member that had left heard of it late, lost the others and decided alone what is delivered.
+/// - 43516, 71043, 78589: a member that had left learned of it late, lost the others and decided alone what is
+///   delivered.
 #[test]
 fn seeds_that_have_found_something_hold() {
     for seed in [8_845, 17_810, 28_649, 63_084, 119_923] {
@@ -50,9 +53,9 @@ fn seeds_that_have_found_something_hold() {
     }
 }
 
-/// A member stalled for about as long as the others wait, one of them accused it, and that one was removed, which was healthy
-/// \[V15\]: in views that end for nothing else (8) or for a member that leaves (138), where the pause began in the view before
-/// (53821), and in a group with other faults.
+/// A member stalled for about as long as the others wait, one of them accused it, and that healthy accuser was
+/// removed \[V15\]: in views that end for no other reason (8) or because a member leaves (138), with a pause that
+/// began in the previous view (53821), and in a group with other faults.
 #[test]
 fn who_stood_still_goes_and_not_its_accuser() {
     for seed in [8, 138, 53_821] {
@@ -96,7 +99,7 @@ fn restarts_hold_under_the_adversary() {
     assert!(summary.delivered > 20_000, "the scenario does too little: {}", summary.delivered);
 }
 
-/// Also, that all has happened that the scenario is about.
+/// This test also checks that every kind of event of the scenario has occurred.
 #[test]
 fn objects_hold_under_the_adversary() {
     let mut sum = replica::ReplicaTally::default();
@@ -111,14 +114,16 @@ fn objects_hold_under_the_adversary() {
     assert!(sum.least() > 100, "the scenario does too little: {sum:?}");
 }
 
-/// Seeds that once failed. Group 86109: a node whose group had ended kept its connection to one that was on its way in.
-/// Group 10 and 17: a wish to leave was forgotten when another change ended the view.
-/// Replica 1019: a joiner that had left its shard and come back forgot that a state was on its way to it, and refused
-/// another one, which took the shard for lost. 5005137 and 5009543: joiners put each other off until the time was over.
-/// Restart 71: a member that knew of a later view voted and decided without a majority. 93: members forgot how a view had ended,
-/// which members of another shard that were away did not know yet. 3737 and 4751: a process learned of the views from one that had
-/// made a checkpoint of another shard, and found no checkpoint of its own, though others knew the trims.
-/// Replica 18, 22, 24 and 25: shards moved on before their states had, so that nobody could use what the last holders had kept.
+/// Seeds that once failed. Group 86109: a node whose group had ended kept its connection to a joining node. Group 10
+/// and 17: a request to leave was lost when another change ended the view. Replica 1019: a joiner that had left its
+/// shard and returned forgot that a state was in transfer to it, and refused another one, so that the shard was
+/// considered lost. 5005137 and 5009543: joiners deferred each other until the time was over. 18, 22, 24 and 25:
+/// shards moved before their states did, so that no member could use the states that the last holders had kept.
+///
+/// Restart 71: a member that knew of a later view voted and decided without a majority. 93: members forgot how a view
+/// had ended, which members of another shard that were away did not know yet. 3737 and 4751: a process learned of the
+/// views from one that had made a checkpoint of another shard, and found no checkpoint of its own, although others
+/// knew the trims.
 #[test]
 fn what_failed_once_holds() {
     for seed in [10, 17, 86_109] {
@@ -132,7 +137,7 @@ fn what_failed_once_holds() {
     }
 }
 
-/// The same seed gives the same run: else no failure could be explained.
+/// The same seed gives the same run; otherwise no failure could be explained.
 #[test]
 fn runs_repeat() {
     for scenario in squall_simulator::scenarios() {

@@ -1,4 +1,4 @@
-//! Faults of known shapes, all of them (Derecho §2, §3.4).
+//! Tests of all faults of known shapes (Derecho §2, §3.4).
 
 use std::ops::AddAssign;
 
@@ -43,7 +43,8 @@ fn members_stop_for_longer_than_others_wait() {
     assert_eq!(run(cases), 12 * 2 * 3);
 }
 
-/// From 0.8 to 1.5 times as long as the others wait: those that notice it, and those that do not, go on together.
+/// The pause lasts 0.8 to 1.5 times as long as the others wait: those that notice it and those that do not continue
+/// together.
 #[test]
 fn members_stop_for_about_as_long_as_others_wait() {
     let shapes = (3..=5).flat_map(|members| {
@@ -57,7 +58,7 @@ fn members_stop_for_about_as_long_as_others_wait() {
     assert_eq!(run(cases), 12 * 15 * 10);
 }
 
-/// At each of many instants.
+/// The pause begins at each of many instants.
 #[test]
 fn members_that_stop_last_deliver_what_the_others_had() {
     let cases = (0..3000_u32).map(|i| {
@@ -81,7 +82,7 @@ fn members_are_not_heard() {
     assert_eq!(run(cases), 24 * 6);
 }
 
-/// Also with a leader that dies meanwhile, at one in 23 of its posts.
+/// The leader may die meanwhile, at one in 23 of its posts.
 #[test]
 fn eight_nodes_join_at_once_or_one_after_the_other() {
     let deaths = || std::iter::once(None).chain((1..300).step_by(23).map(Some));

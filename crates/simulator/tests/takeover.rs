@@ -1,6 +1,6 @@
-//! Leaders die at each step of their protocol, enumerated (Derecho §3.4).
+//! Leaders die at each step of their protocol, by enumeration (Derecho §3.4).
 //!
-//! The steps are counted: if one is no longer reached, because the protocol or the plan has changed, a test says so.
+//! The steps are counted: if one is no longer reached, because the protocol or the plan has changed, a test fails.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use squall_simulator::takeover::{
     TakeoverCase, TakeoverStep, TakeoverTally, ViewEnd, enumerate, enumerate_pieces,
 };
 
-/// Steps of every leader that ends a view with others.
+/// The steps of every leader that ends a view with others.
 const ALWAYS: [TakeoverStep; 6] = [
     TakeoverStep::Counts,
     TakeoverStep::Wedge,
@@ -54,14 +54,14 @@ fn a_leader_dies_before_each_of_its_posts() {
     assert_reached(&all.first, &rest, "a leader");
 }
 
-/// Each pair of posts of the first leader and the next one, for groups in which a third member is left; here for one in
-/// so many posts of the first leader, in CI for all.
+/// Both leaders die, at each pair of posts of the first leader and the next one, in groups in which a third member is
+/// left. This test takes a sample of the first leader's posts; CI takes all.
 #[test]
 fn two_leaders_die_one_after_the_other() {
     two_leaders(9, 0..1);
 }
 
-/// A minute and more: run by CI with `--release --ignored`.
+/// This takes more than a minute; CI runs it with `--release --ignored`.
 #[test]
 #[ignore = "long; CI runs it in release"]
 fn two_leaders_die_one_after_the_other_everywhere() {
@@ -81,7 +81,7 @@ fn two_leaders(every: usize, seeds: std::ops::Range<u64>) {
     assert_reached(&tally.second, &rest, "the next leader");
 }
 
-/// Some words of a push are there and some are not, at one reader and not at the others.
+/// Some words of a push arrive and some do not, at one reader and not at the others.
 #[test]
 fn a_leader_dies_between_the_pieces_of_its_pushes() {
     let mut tally = TakeoverTally::default();

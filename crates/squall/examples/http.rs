@@ -1,4 +1,4 @@
-//! HTTP over streams: a hyper server and a hyper client, neither of which knows what carries them.
+//! HTTP over streams: a hyper server and a hyper client, neither of which depends on the transport.
 //!
 //! ```text
 //! cargo run --release -p squall --features tokio --example http
@@ -14,7 +14,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use squall::stream::{Address, AsyncListener, AsyncStream, StreamOptions};
 
-/// Answers with what was sent, backwards.
+/// Answers with the request's body, reversed.
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let path = request.uri().path().to_owned();
     let mut body = request.into_body().collect().await?.to_bytes().to_vec();

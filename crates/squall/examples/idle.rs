@@ -1,8 +1,9 @@
-//! What an idle group costs, and how soon it wakes (Spindle §2.4: the polling thread quiesces).
+//! Measures what an idle group costs, and how soon it wakes (Spindle §2.4: the polling thread quiesces).
 //!
-//! Members are threads of one process on shared memory. First nobody sends for some seconds: the process's CPU time
-//! over that time, divided by the members, is what an idle member costs. Then one message is sent every 100 ms: the
-//! time from before the send to its delivery at another member, whose threads were asleep, is the wake-up.
+//! Members are threads of one process on shared memory. First no member sends for some seconds: the process's CPU
+//! time in this period, divided by the number of members, is the cost of an idle member. Then one message is sent
+//! every 100 ms: the time from before the send to its delivery at another member, whose threads were asleep, is the
+//! wake-up.
 //!
 //! Use: `cargo run --release -p squall --example idle [MEMBERS [SECONDS]]`
 
@@ -59,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The processor time that this process has used, from the kernel's own clock for it.
+/// Returns the processor time that this process has used, from the kernel's scheduler statistics.
 fn cpu_time() -> std::io::Result<Duration> {
     let threads = std::fs::read_dir("/proc/self/task")?;
     let mut nanos = 0;

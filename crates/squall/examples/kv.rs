@@ -1,5 +1,5 @@
 //! A sharded, replicated key-value store: three members, a client outside the group, a member that dies and one that
-//! joins. Members are threads here; as processes they would differ in nothing but where they run.
+//! joins. Members are threads here; as processes they would use the same code.
 //!
 //! ```text
 //! cargo run --release -p squall --example kv
@@ -28,7 +28,7 @@ enum Change {
 impl Replicated for Kv {
     type Update = Change;
     type Query = String;
-    /// The value, or the one that was there before.
+    /// The value; for a change, the previous value.
     type Reply = Option<String>;
 
     fn apply(&mut self, change: Change) -> Option<String> {
@@ -51,7 +51,7 @@ impl Replicated for Kv {
     }
 }
 
-/// The same at all members, and at the client: four shards, each at two of the members.
+/// Returns the configuration, the same at all members and at the client: four shards, each at two of the members.
 fn config() -> Config {
     let kv = SubgroupConfig { shards: 4, replicas: 2, message_max: 4096, ..SubgroupConfig::default() };
     Config::local(&format!("kv-example-{}", std::process::id()), 3).subgroup("kv", kv)
@@ -91,7 +91,7 @@ fn show(members: &[Member]) {
     }
 }
 
-/// Puts a value; once more if the member that took it has left the shard meanwhile.
+/// Puts a value, and tries again if the member that took it has left the shard meanwhile.
 fn put(kv: &Object<Kv>, key: &str, value: &str) -> Result<Option<String>, ObjectError> {
     loop {
         match kv.update(key.as_bytes(), &Change::Put(key.into(), value.into()))?.wait() {
@@ -102,7 +102,7 @@ fn put(kv: &Object<Kv>, key: &str, value: &str) -> Result<Option<String>, Object
 }
 
 fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    println!("three members come together");
+    println!("three members start the group");
     let threads: Vec<_> = (0..3).map(|rank| thread::spawn(move || join(rank))).collect();
     let mut members = Vec::new();
     for thread in threads {

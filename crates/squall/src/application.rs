@@ -1,5 +1,4 @@
-//! What joins the group's core to the application's handles: places at which each view leaves its windows
-//! (Derecho §2).
+//! Connects the group's core to the application's handles: slots in which each view leaves its windows (Derecho §2).
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -19,17 +18,17 @@ use crate::external::{SubgroupView, Tap};
 use crate::status::GroupStatus;
 
 pub(crate) type ViewUpcall = Box<dyn FnMut(&View) + Send>;
-/// Who is in which subgroup, where the application says so.
+/// The functions by which the application chooses the members of a subgroup.
 pub(crate) type LayoutFunctions = BTreeMap<String, Box<dyn Fn(&View) -> Vec<NodeId> + Send + Sync>>;
 pub(crate) type BoxedUpcall = Box<dyn Deliver + Send>;
 
-/// Where the windows of one subgroup wait for their users. Looked at once in a view, not on the data path.
+/// Where the windows of one subgroup wait for their users. It is accessed once in a view, not on the data path.
 #[derive(Debug, Default)]
 pub(crate) struct SubgroupSlot {
     outgoing: Mutex<OutgoingWindow>,
     events: Mutex<ShardEvents<Pull>>,
     state: Mutex<SlotState>,
-    /// Where observers see what is delivered.
+    /// Where observers get copies of what is delivered.
     tap: Arc<Tap>,
 }
 
@@ -43,7 +42,7 @@ struct SlotState {
 /// What the application uses a subgroup for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Usage {
-    /// Nothing yet: an object may come, which begins with the first view.
+    /// Nothing yet: an object may be opened here, which begins with the first view.
     #[default]
     Open,
     /// Messages.
@@ -52,21 +51,22 @@ enum Usage {
     Object,
 }
 
-/// What goes on from window to window, and since which view this member is in the subgroup, while it is.
+/// What continues from window to window, and the view since which this member has been in the subgroup, while it is
+/// in it.
 #[derive(Debug, Default)]
 pub(crate) struct OutgoingWindow {
     succession: Succession,
     since: Option<u64>,
 }
 
-/// The next window of a sender that has given up the one before.
+/// The next window of a sender that has given up the previous one.
 #[derive(Debug)]
 pub(crate) struct NextWindow {
-    /// `None`: not now.
+    /// `None`: there is no window now.
     pub(crate) writer: Option<WindowWriter>,
-    /// Since which view this member is in the subgroup; `None`: it is not.
+    /// The view since which this member has been in the subgroup; `None`: it is not in it.
     pub(crate) since: Option<u64>,
-    /// The window is there, but has no space for what was committed before.
+    /// There is a window, but it has no space for what was committed before.
     pub(crate) is_full: bool,
     /// How many messages are committed and not delivered, if that is known.
     pub(crate) under_way: Option<u64>,
@@ -77,7 +77,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SubgroupSlot {
-    /// A slot whose messages observers see by `tap`.
+    /// Returns a slot whose messages observers see through `tap`.
     pub(crate) fn with_tap(tap: Arc<Tap>) -> Self {
         Self { tap, ..Self::default() }
     }
@@ -86,8 +86,8 @@ impl SubgroupSlot {
         &self.tap
     }
 
-    /// The sending end of the latest view, behind all that was committed before. Drop the one before first, and wake the
-    /// polling thread afterwards.
+    /// Returns the sending end of the latest view, positioned after all that was committed before. The caller drops
+    /// the previous one first, and wakes the polling thread afterwards.
     pub(crate) fn next_window(&self) -> NextWindow {
         let mut outgoing = lock(&self.outgoing);
         let OutgoingWindow { succession, since } = &mut *outgoing;
@@ -96,13 +96,14 @@ impl SubgroupSlot {
         NextWindow { writer, since: *since, is_full, under_way }
     }
 
-    /// As [`SubgroupSlot::next_window`], with the view since which this member is in the subgroup.
+    /// Returns what [`SubgroupSlot::next_window`] does, with the view since which this member has been in the
+    /// subgroup.
     pub(crate) fn take_writer(&self) -> Option<(WindowWriter, u64)> {
         let NextWindow { writer, since, .. } = self.next_window();
         writer.zip(since)
     }
 
-    /// The receiving end of the next view; `on_view` is given the views before it.
+    /// Returns the receiving end of the next view; `on_view` is called with the views before it.
     pub(crate) fn take_pull(&self, mut on_view: impl FnMut(Arc<SubgroupView>)) -> Option<Pull> {
         let mut events = lock(&self.events);
         loop {
@@ -113,33 +114,35 @@ impl SubgroupSlot {
         }
     }
 
-    /// The application sends or takes messages here: there is no state.
+    /// Notes that the application sends or takes messages here, so that there is no state.
     pub(crate) fn use_for_messages(&self) {
         lock(&self.state).usage = Usage::Messages;
     }
 
-    /// Whether the application sends or takes messages here.
+    /// Returns whether the application sends or takes messages here.
     pub(crate) fn is_for_messages(&self) -> bool {
         lock(&self.state).usage == Usage::Messages
     }
 
-    /// An object lives here.
+    /// Notes that an object is kept here.
     pub(crate) fn use_for_object(&self) {
         lock(&self.state).usage = Usage::Object;
     }
 
-    /// What may be done with a state that has come to this member, which is in the subgroup since view `since`.
+    /// Returns what may be done with a state that this member has received, which has been in the subgroup since view
+    /// `since`.
     pub(crate) fn hold(&self, since: u64) -> HoldDecision {
         lock(&self.state).holding.hold(since)
     }
 
-    /// Whether this member holds the state.
+    /// Returns whether this member holds the state.
     fn holds(&self) -> bool {
         let state = lock(&self.state);
         state.usage == Usage::Object && state.holding.holds()
     }
 
-    /// The view ends: whether this member holds the state, or may yet find out that it does. Who leaves finds out nothing.
+    /// Ends the view; returns whether this member holds the state, or may yet find out that it does. A member that
+    /// leaves does not find out.
     fn seal(&self, leaves: bool) -> bool {
         let mut state = lock(&self.state);
         let may = match state.usage {
@@ -150,7 +153,7 @@ impl SubgroupSlot {
         state.holding.seal() && may
     }
 
-    /// The next view or receiving end, for who wants to know of views, too.
+    /// Returns the next view or receiving end, for a consumer that follows the views, too.
     pub(crate) fn take_event(&self) -> Option<ShardEvent<Pull>> {
         lock(&self.events).pop()
     }
@@ -164,12 +167,12 @@ pub(crate) struct GroupHandles {
     on_view: ViewUpcall,
     /// This member.
     node: Option<NodeId>,
-    /// The present view.
+    /// The current view.
     view: u64,
 }
 
 impl GroupHandles {
-    /// For subgroups whose ids are their places among the slots.
+    /// Returns the handles of subgroups whose ids are their indices among the slots.
     pub(crate) fn new(
         upcalls: BTreeMap<SubgroupId, BoxedUpcall>,
         slots: Vec<Arc<SubgroupSlot>>,
@@ -180,7 +183,7 @@ impl GroupHandles {
         Self { upcalls, slots, status, on_view, node: None, view: 0 }
     }
 
-    /// The number under which this process comes to the group.
+    /// Sets the number that this process has in the group.
     pub(crate) const fn set_node(&mut self, node: NodeId) {
         self.node = Some(node);
     }
@@ -250,7 +253,7 @@ impl GroupApplication for GroupHandles {
     }
 
     fn leave_subgroup(&mut self, id: SubgroupId, upcall: Option<BoxedUpcall>) {
-        // This member may come into the subgroup again.
+        // This member may be in the subgroup again later.
         self.upcalls.extend(upcall.map(|upcall| (id, upcall)));
         lock(&self.slot(id).outgoing).since = None;
     }
@@ -273,8 +276,8 @@ impl DerefMut for Locked<'_> {
     }
 }
 
-/// The layout that a configuration and the application's own functions describe; subgroups have their places among its
-/// names as ids.
+/// Returns the layout that a configuration and the application's own functions describe; a subgroup's id is its index
+/// among the names.
 pub(crate) fn layout(
     subgroups: &BTreeMap<String, SubgroupConfig>,
     places: Arc<LayoutFunctions>,
@@ -296,7 +299,7 @@ pub(crate) fn layout(
             match placed {
                 Some((members, settings)) => placements.push(Placement { id, members, settings }),
                 None => {
-                    let reason = format!("none of the members or senders of `{name}` is there");
+                    let reason = format!("none of the members or senders of `{name}` is in the view");
                     unplaced.push(Unplaced { id, reason });
                 }
             }

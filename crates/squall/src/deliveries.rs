@@ -1,4 +1,4 @@
-//! Receiving by pull: messages are read in place and given back in batches (Spindle §3.1, §3.5).
+//! Receiving by pull: messages are read in place and released in batches (Spindle §3.1, §3.5).
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::wait::block_on;
 /// never holds up acknowledgements or other subgroups.
 #[derive(Debug)]
 pub struct Deliveries {
-    /// The receiving end of the view that is being taken; none before the first.
+    /// The receiving end of the view whose messages are being taken; none before the first view.
     pull: Option<Pull>,
     slot: Arc<SubgroupSlot>,
     waker: Waker,
     status: Arc<GroupStatus>,
     /// Messages taken since the last release.
     held: usize,
-    /// Release after so many.
+    /// The number of messages taken after which they are released.
     release_every: usize,
-    /// What observers see.
+    /// Copies the messages for observers.
     outflow: TapWriter,
 }
 
@@ -41,16 +41,16 @@ impl Deliveries {
         Self { pull: None, slot, waker, status, held: 0, release_every, outflow }
     }
 
-    /// The next message, in place, or `None` if none is there now. It is given back by the next call.
+    /// Returns the next message, in place, or `None` if there is none now. The next call releases it.
     ///
     /// # Errors
-    /// That the group has ended; messages that were delivered before come first.
+    /// [`ReceiveError`] if the group has ended; messages that were delivered before it ended are returned first.
     pub fn try_next(&mut self) -> Result<Option<Message<'_>>, ReceiveError> {
         if !self.look()? {
             return Ok(None);
         }
         self.held += 1;
-        // `look` has found it, and has told of every error.
+        // `look` has found it, and has reported every error.
         let message = self.pull.as_mut().and_then(|pull| pull.next_message().unwrap_or_default());
         if let Some(message) = message
             && self.outflow.is_watched()
@@ -60,10 +60,11 @@ impl Deliveries {
         Ok(message)
     }
 
-    /// Whether there is a message; gives back what was taken, if it is much or there is nothing more.
+    /// Returns whether there is a message. Releases what was taken, if that is enough for a batch or if there is
+    /// nothing more.
     fn look(&mut self) -> Result<bool, ReceiveError> {
         loop {
-            // Asked before looking, so that what was delivered until then is not missed.
+            // Read before the messages, so that none is missed that was delivered before the failure.
             let failure = self.status.failure();
             let (closed, found) = match &mut self.pull {
                 Some(pull) => (pull.is_closed(), pull.has_message()),
@@ -84,26 +85,26 @@ impl Deliveries {
         }
     }
 
-    /// Whether it is time to give back what was taken, or passed over: messages that were delivered in an earlier view and
-    /// come once more take space in their sender's window, too.
+    /// Returns whether it is time to release what was taken or skipped: messages that were delivered in an earlier
+    /// view and are sent again also take space in their sender's window.
     fn should_release(&self, has_more: bool) -> bool {
         self.pull.as_ref().is_some_and(|pull| (!has_more || pull.is_urged()) && pull.owes_release())
     }
 
-    /// The next message, in place; blocks until there is one. It is given back by the next call. Not for the
-    /// thread that polls the group.
+    /// Returns the next message, in place; blocks until there is one. The next call releases it. It must not be
+    /// called on the thread that polls the group.
     ///
     /// # Errors
-    /// That the group has ended; messages that were delivered before come first.
+    /// [`ReceiveError`] if the group has ended; messages that were delivered before it ended are returned first.
     #[expect(clippy::should_implement_trait, reason = "it lends, which an iterator cannot")]
     pub fn next(&mut self) -> Result<Message<'_>, ReceiveError> {
         block_on(self.next_async())
     }
 
-    /// The next message, in place; awaits it. Runs on any executor.
+    /// Awaits the next message and returns it, in place. It runs on any executor.
     ///
     /// # Errors
-    /// That the group has ended; messages that were delivered before come first.
+    /// [`ReceiveError`] if the group has ended; messages that were delivered before it ended are returned first.
     pub async fn next_async(&mut self) -> Result<Message<'_>, ReceiveError> {
         poll_fn(|context| self.poll_ready(context)).await?;
         match self.try_next() {
@@ -113,7 +114,7 @@ impl Deliveries {
         }
     }
 
-    /// Gives everything taken so far back to its senders.
+    /// Releases everything taken so far, so that its senders can reuse the space.
     pub fn release(&mut self) {
         self.pull.iter_mut().for_each(Pull::release);
         self.held = 0;
@@ -152,10 +153,11 @@ mod tests {
         subgroup.poll(fabric);
     }
 
-    /// In mode `Unordered` a sender that survives a view change sends again what some have delivered already. A consumer
-    /// that was never handed these messages gives their space back all the same, or the sender waits for ever.
+    /// In mode `Unordered`, a sender that survives a view change sends again what some members have already
+    /// delivered. A consumer that never received these messages nevertheless releases their space, or the sender
+    /// would wait forever.
     #[test]
-    fn messages_that_come_once_more_are_given_back() {
+    fn messages_that_are_sent_again_are_released() {
         let world = SimWorld::new(1, SimConfig::hardware(), 2);
         let [mut near, mut far] = [0, 1].map(|node| world.fabric(node));
         let settings =

@@ -1,4 +1,4 @@
-//! How a process comes to its group: with the first members, or later (Derecho §3.3).
+//! How a process enters its group: with the first members, or later (Derecho §3.3).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpStream};
@@ -18,25 +18,25 @@ use crate::config::{Config, Transport};
 use crate::error::JoinError;
 use crate::transport::AnyFabric;
 
-/// The socket at which this process can be reached, before its admission listener takes it over.
+/// The socket on which this process listens, before its admission listener takes it over.
 #[derive(Debug)]
 pub(crate) enum AnyListener {
     Unix(BootstrapListener<UnixStream>),
     Tcp(BootstrapListener<TcpStream>),
 }
 
-/// A process that has links with all members.
+/// A process that is connected to all members.
 #[derive(Debug)]
 pub(crate) struct GroupEntry {
     pub(crate) fabric: AnyFabric,
     pub(crate) start: EntryStart,
-    /// Names this start of the group.
+    /// The number that identifies this start of the group.
     pub(crate) session: u64,
-    /// Where the members listen, this one included.
+    /// The addresses at which the members listen, this one included.
     pub(crate) roster: BTreeMap<NodeId, Address>,
 }
 
-/// How it has come.
+/// How it enters the group.
 #[derive(Debug)]
 pub(crate) enum EntryStart {
     /// With the members of the first view.
@@ -56,25 +56,25 @@ impl AnyListener {
     }
 }
 
-/// How a process is to come to its group.
+/// How a process is to enter its group.
 #[derive(Debug)]
 pub(crate) enum EntryRequest {
-    /// With the first members, or, if the group runs already, later.
+    /// With the first members, or as a joiner if the group is already running.
     Either,
-    /// Later.
+    /// As a joiner.
     Join,
-    /// Later, after an attempt that has failed.
+    /// As a joiner, after an attempt that has failed.
     JoinAgain(JoinDriver),
 }
 
-/// Meets the first members or joins the group; sets the transport up.
+/// Meets the first members or joins the group, and sets the transport up.
 pub(crate) fn enter(
     config: &Config,
     entering: EntryRequest,
     listener: &AnyListener,
     on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
 ) -> Result<GroupEntry, JoinError> {
-    // Where there are threads this takes the kernel milliseconds, for which no group is to wait.
+    // In a process with several threads this takes the kernel milliseconds, and no group should wait for that.
     barrier::expedited();
     match (config.transport, listener) {
         (Transport::Shm, AnyListener::Unix(listener)) => {
@@ -95,18 +95,19 @@ pub(crate) fn enter(
             })
         }
         (Transport::Verbs, AnyListener::Tcp(listener)) => {
-            // Before anybody waits for this member.
+            // This check comes before any member waits for this one.
             let settings = device(config);
             verbs::check(&settings, &[])?;
             enter_by(config, entering, listener, on_progress, |node, streams, _| {
                 Ok(AnyFabric::Verbs(Box::new(VerbsFabric::new(node, streams, &settings)?)))
             })
         }
-        _ => unreachable!("`AnyListener::bind` has looked at the transport"),
+        _ => unreachable!("`AnyListener::bind` has checked the transport"),
     }
 }
 
-/// Which RDMA device to use: a member that is alone has no stream to choose it by, but will be met where it listens.
+/// Returns the RDMA device to use. A member that is alone has no stream by which to choose the device, so the address
+/// at which it listens decides: other members will connect there.
 fn device(config: &Config) -> VerbsSettings {
     let address = match &config.listen {
         Address::Tcp { host, .. } => host.parse().ok().filter(|address: &IpAddr| !address.is_unspecified()),
@@ -144,7 +145,7 @@ fn enter_by<S: LinkSocket>(
     Ok(GroupEntry { fabric: build(node, streams, true)?, start, session, roster })
 }
 
-/// Meets the members of a group that nobody joins later, such as that of a bulk transfer.
+/// Connects the members of a group that no process joins later, such as that of a bulk transfer.
 pub(crate) fn assemble(
     config: &Config,
     on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),

@@ -1,4 +1,4 @@
-//! What can go wrong, in the words of those who use groups; each message says what to do next.
+//! Errors of groups, in terms of their users; each message says what to do next.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::config::ConfigError;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupError {
-    /// This member cannot go on. Everything that it has delivered is delivered by all who go on; what it had under way
-    /// may not be.
+    /// This member cannot continue. All members that continue deliver everything that it has delivered; messages that
+    /// it had in flight may be lost.
     #[error(transparent)]
     Stopped(StopReason),
     /// A subgroup has stopped.
@@ -27,9 +27,9 @@ pub enum GroupError {
         /// Why.
         failure: SubgroupFailure,
     },
-    /// The others have gone on without this member, since it took no messages and so held them up.
+    /// The others have continued without this member, because it took no messages and so held them up.
     #[error(
-        "excluded: its consumer of subgroup `{subgroup}` took no message for {:.1} s and held the others up \
+        "excluded: this member's consumer of subgroup `{subgroup}` took no message for {:.1} s and held up the others \
          (slow_after_ms = {}): take messages faster, raise slow_after_ms, or write slow_consumer = \"wait\"; then \
          join again",
         .stood_still.as_secs_f64(), .slow_after.as_millis()
@@ -37,16 +37,16 @@ pub enum GroupError {
     Slow {
         /// The subgroup's name.
         subgroup: String,
-        /// How long it has taken nothing, although there were messages.
+        /// For how long it has taken nothing, although there were messages.
         stood_still: Duration,
-        /// How long the configuration allows.
+        /// The time that the configuration allows.
         slow_after: Duration,
     },
     /// This handle has left the group.
     #[error("this member has left the group")]
     Left,
-    /// The system gives no memory or descriptors for a view: this member has left the group, and the others go on.
-    #[error("this member cannot continue: {0}")]
+    /// The system has no memory or descriptors for a view: this member has left the group, and the others continue.
+    #[error("this member has left the group, because it cannot continue: {0}")]
     Shortage(Shortage),
 }
 
@@ -80,37 +80,39 @@ pub enum JoinError {
     /// RDMA cannot be used here.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// The system gives no memory or descriptors for the group's windows.
+    /// The system has no memory or descriptors for the group's windows.
     #[error(transparent)]
     Shortage(#[from] Shortage),
     /// The group ended before it began.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// The leader has admitted this process with words that it does not understand.
-    #[error("the group's leader speaks another version: run the same release everywhere")]
+    /// The leader has admitted this process with a token that it cannot read.
+    #[error("the group's leader runs another version: run the same release at all members")]
     Token,
-    /// The leader has admitted this process, and no view has come; nor at further attempts.
+    /// The leader has admitted this process, but no view has included it, nor at further attempts.
     #[error(
-        "admitted, but in no view within {seconds} s: look at the leader's log, or raise `timeouts.join`"
+        "admitted to the group, but no view included this process within {seconds} s: see the leader's log, or raise `timeouts.join`"
     )]
     NoView {
-        /// How long it was waited.
+        /// The time waited, in seconds.
         seconds: u64,
     },
     /// The members found each other, but not all of them began in time.
-    #[error("the group did not begin within {seconds} s: not all members have attached; see their logs")]
+    #[error(
+        "the group did not begin within {seconds} s, because not all members have attached: see their logs"
+    )]
     NotReady {
-        /// How long it was waited.
+        /// The time waited, in seconds.
         seconds: u64,
     },
 }
 
-/// Why a handle of a subgroup cannot be had.
+/// Why a handle of a subgroup is not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
     /// No such subgroup.
-    #[error("there is no subgroup `{0}` that this member is in: look at [subgroups] in the configuration")]
+    #[error("this member is in no subgroup `{0}`: check [subgroups] in the configuration")]
     UnknownSubgroup(String),
     /// This member is not among the senders.
     #[error("this member is not a sender of `{0}`: add its rank to `senders`")]
@@ -126,20 +128,22 @@ pub enum HandleError {
     /// Objects need the total order.
     #[error("`{0}` cannot carry an object: write `mode = \"atomic\"`")]
     Mode(String),
-    /// The member cannot answer others.
-    #[error("this member cannot answer others about its objects: {cause}")]
+    /// The member cannot listen for requests.
+    #[error("this member cannot serve its objects to other processes: {cause}")]
     Service {
         /// Why.
         cause: String,
     },
     /// No contact answers.
-    #[error("no contact answers: {cause}; look whether the group runs, and at `contacts`")]
+    #[error("no contact answers: {cause}; check that the group runs, and check `contacts`")]
     Contact {
-        /// What the last one said.
+        /// The error of the last contact.
         cause: String,
     },
-    /// Deliveries go to an upcall.
-    #[error("deliveries of `{0}` go to the upcall that was given to the builder")]
+    /// The messages are delivered to an upcall.
+    #[error(
+        "messages of `{0}` are delivered to the upcall that was given to the builder: use that, or give none"
+    )]
     Upcall(String),
 }
 
@@ -150,21 +154,22 @@ pub enum SendError {
     /// The window is full: members have yet to deliver older messages.
     #[error("the window is full: members have yet to deliver older messages; wait, or send again later")]
     Full,
-    /// The view is changing: a member joins, leaves or is gone. Nothing is lost; what was sent before goes first.
+    /// The view is changing, because a member joins, leaves or has failed. Nothing is lost; messages sent before are
+    /// sent first.
     #[error(
-        "the view is changing, since a member joins, leaves or is gone: send again within milliseconds, or use \
+        "the view is changing, because a member joins, leaves or has failed: send again in some milliseconds, or use \
          send_blocking, which waits"
     )]
     ViewChanging,
-    /// This member is not in the subgroup in the present view.
+    /// This member is not in the subgroup in the current view.
     #[error(
-        "this member is not in the subgroup in the present view: send again when a view has it there, or use \
+        "this member is not in the subgroup in the current view: send again in a view that includes it, or use \
          send_blocking, which waits"
     )]
     Absent,
     /// The message is longer than the subgroup allows.
     #[error(
-        "a message of {length} bytes is above the longest ({message_max}): raise message_max or large_max in the configuration"
+        "a message of {length} bytes is longer than the limit ({message_max}): raise message_max or large_max in the configuration"
     )]
     TooLong {
         /// The message's bytes.
@@ -178,7 +183,8 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Whether the same message may be sent later: it was not sent since the window is full or there is none now.
+    /// Returns whether the same message may be sent later: it was not sent because the window is full or there is
+    /// none now.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
         matches!(self, Self::Full | Self::ViewChanging | Self::Absent)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
@@ -30,7 +30,7 @@ pub struct Group {
     subgroups: BTreeMap<String, SubgroupHandle>,
     config: Arc<Config>,
     slots: BTreeMap<String, Arc<SubgroupSlot>>,
-    /// Answers others about this member's objects.
+    /// Answers other processes' requests about this member's objects.
     service: Option<object::ObjectService>,
     /// Serves external clients.
     hub: Arc<Hub>,
@@ -46,12 +46,12 @@ pub struct SubgroupHandle {
     slot: Arc<SubgroupSlot>,
     sends: bool,
     pulls: bool,
-    /// Who has the sending end.
+    /// The holder of the sending end.
     lease: Arc<Mutex<SenderLease>>,
     deliveries_taken: bool,
 }
 
-/// Prepares a group: upcalls, who polls, what to show while joining.
+/// Prepares a group: its upcalls, the thread that polls, and what to report while joining.
 pub struct Builder {
     config: Config,
     upcalls: BTreeMap<String, (BoxedUpcall, Arc<Tap>)>,
@@ -68,21 +68,21 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// Calls `upcall` for each message of `subgroup`, in order, on the polling thread. It should be brief: the
-    /// whole node waits. Subgroups without an upcall are pulled ([`SubgroupHandle::deliveries`]).
+    /// Calls `upcall` for each message of `subgroup`, in order, on the polling thread. It should be brief, because
+    /// the whole node waits for it. Subgroups without an upcall are pulled ([`SubgroupHandle::deliveries`]).
     #[must_use]
     pub fn on_message(self, subgroup: &str, upcall: impl FnMut(Message<'_>) + Send + 'static) -> Self {
         self.on_upcall(subgroup, upcall)
     }
 
-    /// Calls `upcall` for each batch of messages that can be delivered together (Spindle §3.5). What it does not
-    /// take comes again.
+    /// Calls `upcall` for each batch of messages that can be delivered together (Spindle §3.5). Messages that it does
+    /// not take are offered again.
     #[must_use]
     pub fn on_batch(self, subgroup: &str, upcall: impl FnMut(MessageBatch<'_>) + Send + 'static) -> Self {
         self.on_upcall(subgroup, BatchUpcall(upcall))
     }
 
-    /// Gives the messages of `subgroup` to `deliver`, on the polling thread, which tells it of views, too.
+    /// Passes the messages and the views of `subgroup` to `deliver`, on the polling thread.
     #[must_use]
     pub fn on_deliver(self, subgroup: &str, deliver: impl Deliver + Send + 'static) -> Self {
         self.on_upcall(subgroup, deliver)
@@ -95,18 +95,19 @@ impl Builder {
         self
     }
 
-    /// Calls `on_view` for each view that this member is in, on the polling thread, before the first message of it.
-    /// It should be brief: the whole node waits.
+    /// Calls `on_view` for each view that this member is in, on the polling thread, before the view's first message.
+    /// It should be brief, because the whole node waits for it.
     #[must_use]
     pub fn on_view(mut self, on_view: impl FnMut(&View) + Send + 'static) -> Self {
         self.on_view = Box::new(on_view);
         self
     }
 
-    /// Lets `place` say who is in `subgroup`, in each view, in place of `members` in the configuration; of these, all who
-    /// may send by the configuration do. It must be the same pure function at all members, else they disagree on what
-    /// the group is \[D6\]: of the view it may use the members' numbers, ranks (tags) and order. Whom it names and is
-    /// not in the view is left out; without anybody the subgroup rests until a later view.
+    /// Lets `place` choose the members of `subgroup` in each view, in place of `members` in the configuration. Those
+    /// of them that are senders by the configuration send. It must be the same pure function at all members, else
+    /// they disagree on the group's layout \[D6\]: of the view it may use the members' numbers, ranks (tags) and
+    /// order. A node that it names and that is not in the view is left out; if no member remains, the subgroup is
+    /// inactive until a later view.
     #[must_use]
     pub fn place(
         mut self,
@@ -117,14 +118,14 @@ impl Builder {
         self
     }
 
-    /// Comes to a group that runs, and never to one that has yet to come together.
+    /// Joins only a group that is already running, and never starts one.
     #[must_use]
     pub const fn only_join(mut self) -> Self {
         self.only_join = true;
         self
     }
 
-    /// Calls `on_progress` while the members find each other.
+    /// Calls `on_progress` while the members find each other, to report how far that has come.
     #[must_use]
     pub fn on_progress(mut self, on_progress: impl FnMut(BootstrapProgress) + Send + 'static) -> Self {
         self.on_progress = Box::new(on_progress);
@@ -139,7 +140,10 @@ impl Builder {
         let core = self.config.core;
         let timeout = self.config.timeout;
         let (mut group, node) = self.join_polled()?;
+        let finished = Finished(Arc::clone(&group.link.status));
         let run = move || {
+            // Dropped last, by a panic as well.
+            let _finished = finished;
             if let Some(core) = core {
                 pin(core);
             }
@@ -151,7 +155,7 @@ impl Builder {
     }
 
     /// Joins the group without a thread: the application polls the node itself (run to completion). Messages flow
-    /// once [`Node::is_ready`].
+    /// once [`Node::is_ready`] returns true.
     ///
     /// # Errors
     /// [`JoinError`], with what to do next.
@@ -213,16 +217,16 @@ impl Builder {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Departure {
-    /// The others continue without it, and hold all that it held.
+    /// The others continue without it, and hold every state that it held.
     InOrder,
-    /// Whoever polls the node leaves with it.
+    /// The departure has begun; the thread that polls the node completes it.
     Begun,
-    /// The time was over: to the others it is as if this member had died.
+    /// The time ran out: the other members treat this one as if it had died.
     Forced {
-        /// The subgroups of objects whose state no other member held by then: it is lost.
+        /// The subgroups of objects whose state no other member held by then. These states are lost.
         states: Vec<String>,
     },
-    /// The group had ended here, or ended meanwhile, in another way.
+    /// The group had already ended here, or ended meanwhile, for another reason.
     Failed(GroupError),
 }
 
@@ -230,7 +234,7 @@ struct BatchUpcall<T>(T);
 
 impl<T: FnMut(MessageBatch<'_>)> Deliver for BatchUpcall<T> {
     fn deliver(&mut self, _message: Message<'_>) {
-        unreachable!("batches are taken whole");
+        unreachable!("`deliver_batch` takes every batch whole");
     }
 
     fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
@@ -260,45 +264,46 @@ impl Group {
         Self::builder(config).join()
     }
 
-    /// This member's rank in the configuration, which it keeps from view to view: the one that it has asked for, or a
-    /// free one. (In a [`View`], it is the member's tag.)
+    /// Returns this member's rank in the configuration, which it keeps from view to view: the one that it asked for,
+    /// or a free one. (In a [`View`], it is the member's tag.)
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The present view.
+    /// Returns the current view.
     #[must_use]
     pub fn view(&self) -> View {
         self.link.status.view().expect("a group begins with a view")
     }
 
-    /// The number of members in the present view.
+    /// Returns the number of members in the current view.
     #[must_use]
     pub fn members(&self) -> usize {
         self.view().members.len()
     }
 
-    /// Why the group has ended, if it has.
+    /// Returns why the group has ended, if it has.
     #[must_use]
     pub fn failure(&self) -> Option<GroupError> {
         self.link.status.failure()
     }
 
-    /// The subgroup `name`.
+    /// Returns the subgroup `name`.
     ///
     /// # Errors
-    /// [`HandleError::UnknownSubgroup`], also if this member is not in it.
+    /// [`HandleError::UnknownSubgroup`] if there is no such subgroup, or if this member is not in it.
     pub fn subgroup(&mut self, name: &str) -> Result<&mut SubgroupHandle, HandleError> {
         self.subgroups.get_mut(name).ok_or_else(|| HandleError::UnknownSubgroup(name.into()))
     }
 
-    /// The replicated object `name`, which lives in the subgroup of that name, or in one for each of its shards. `first`
-    /// makes the state of a shard when the group begins. Each member has to take it, whether or not it lies there now:
-    /// others are answered from then on.
+    /// Takes the replicated object `name`, which is kept in the subgroup of that name, or in one subgroup for each of
+    /// its shards. `first` makes the state of a shard when the group begins. Each member has to call this, whether or
+    /// not it has a replica now: from then on it answers other processes' requests.
     ///
     /// # Errors
-    /// [`HandleError`]: if there is no such subgroup, it is in use otherwise, or this member cannot answer others.
+    /// [`HandleError`] if there is no such subgroup, if it is used for something else, or if this member cannot
+    /// listen for requests.
     pub fn object<T: Replicated>(
         &mut self,
         name: &str,
@@ -307,10 +312,10 @@ impl Group {
         self.object_with(name, first, ObjectOptions::default())
     }
 
-    /// As [`Group::object`].
+    /// Takes a replicated object, as [`Group::object`] does, with options.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Group::object`].
     pub fn object_with<T: Replicated>(
         &mut self,
         name: &str,
@@ -354,21 +359,22 @@ impl Group {
             .map_err(|error| cannot(error.to_string()))
     }
 
-    /// Leaves the group in order: everything that was sent before is delivered, the states of objects that only this member
-    /// holds are handed over, and the others continue without this member, as after its death, but without taking it for a
-    /// loss. Returns when that is done, or after `patience` if it is not: then the process goes as if it had died, and
-    /// [`Departure::Forced`] says which states go with it. Dropping the group is such a death, too.
+    /// Leaves the group in order: everything that was sent before is delivered, the states of objects that only this
+    /// member holds are handed over, and the others continue without this member, as after its death, but without
+    /// counting it as a failure. Returns when that is done. If it is not done after `patience`, the process leaves as
+    /// if it had died, and [`Departure::Forced`] names the states that are lost with it. Dropping the group has the
+    /// same effect as such a death.
     ///
-    /// Who polls the node itself goes on polling until [`Node::failure`] says [`GroupError::Left`]; this returns at once.
+    /// An application that polls the node itself has to continue until [`Node::failure`] returns
+    /// [`GroupError::Left`]; for such a group this function returns at once.
     pub fn leave(self, patience: Duration) -> Departure {
         let status = &self.link.status;
         status.leave();
         self.link.waker.ring();
-        let Some(thread) = &self.thread else { return Departure::Begun };
-        let deadline = Instant::now() + patience;
-        while !thread.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
+        if self.thread.is_none() {
+            return Departure::Begun;
         }
+        status.wait_for_change(patience, || status.is_finished().then_some(()));
         match status.failure() {
             Some(GroupError::Left) => Departure::InOrder,
             Some(error) => Departure::Failed(error),
@@ -378,17 +384,20 @@ impl Group {
 
     fn wait_ready(&self, timeout: Duration) -> Result<(), JoinError> {
         let status = &self.link.status;
-        let deadline = Instant::now() + timeout;
-        while !status.is_ready() {
-            if let Some(error) = status.failure() {
-                return Err(error.into());
-            }
-            if Instant::now() > deadline {
-                return Err(JoinError::NotReady { seconds: timeout.as_secs() });
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
+        let outcome = status.wait_for_change(timeout, || match status.failure() {
+            Some(error) => Some(Err(error.into())),
+            None => status.is_ready().then_some(Ok(())),
+        });
+        outcome.unwrap_or(Err(JoinError::NotReady { seconds: timeout.as_secs() }))
+    }
+}
+
+/// Reports the end of the polling thread.
+struct Finished(Arc<GroupStatus>);
+
+impl Drop for Finished {
+    fn drop(&mut self) {
+        self.0.set_finished();
     }
 }
 
@@ -397,7 +406,7 @@ impl Drop for Group {
         self.link.status.stop();
         self.link.waker.ring();
         if let Some(thread) = self.thread.take() {
-            // A polling thread that panicked has said so already.
+            // A polling thread that panicked has already reported it.
             let _ = thread.join();
         }
         *self.link.status.hub() = None;
@@ -406,14 +415,14 @@ impl Drop for Group {
 }
 
 impl SubgroupHandle {
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub const fn settings(&self) -> &SubgroupSettings {
         &self.settings
     }
 
-    /// Takes the sending end. External clients ([`crate::external::Publisher`]) cannot send through this member any more;
-    /// what they have sent counts in [`Sender::sent`].
+    /// Takes the sending end. External clients ([`crate::external::Publisher`]) cannot send through this member any
+    /// more; the messages that they have sent count in [`Sender::sent`].
     ///
     /// # Errors
     /// If this member is not a sender, or the sender was taken before.
@@ -428,7 +437,7 @@ impl SubgroupHandle {
         Ok(sender)
     }
 
-    /// This subgroup, for external clients.
+    /// Returns this subgroup as it is served to external clients.
     fn source(&self) -> ServedSubgroup {
         ServedSubgroup {
             slot: Arc::clone(&self.slot),
@@ -439,7 +448,7 @@ impl SubgroupHandle {
         }
     }
 
-    /// Takes the receiving end, for deliveries by pull.
+    /// Takes the receiving end, to pull deliveries.
     ///
     /// # Errors
     /// If deliveries go to an upcall, or the receiving end was taken before.

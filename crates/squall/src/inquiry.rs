@@ -1,4 +1,4 @@
-//! What members can be asked through their admission listeners, by each other and by who looks after them.
+//! Questions that a member answers through its admission listener, from other members and from operators' tools.
 
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -12,35 +12,36 @@ use crate::admission::JoinToken;
 use crate::config::Config;
 use crate::status::GroupStatus;
 
-/// What can be asked. Nothing at all is a question, too, by which a process finds out whether a group runs.
+/// A question. An empty request is a question, too, by which a process finds out whether a group is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum StatusQuestion {
-    /// How is the member? Answered by [`MemberStatus`].
+    /// What is the member's status? The answer is a [`MemberStatus`].
     Status,
-    /// Where are its objects served? Answered by an address, if there is one.
+    /// Where are its objects served? The answer is an address, if there is one.
     Service,
-    /// Where does it serve external clients? Answered by an address, if it does.
+    /// Where does it serve external clients? The answer is an address, if it serves any.
     Clients,
 }
 
-/// How a member is, as it says itself.
+/// A member's status, as it reports it itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MemberStatus {
-    /// Its number as a node, which no other process ever has.
+    /// Its number as a node, which is never used for another process.
     pub node: u32,
     /// Its rank in the configuration.
     pub rank: u64,
     /// The number of its view.
     pub view: u64,
-    /// Whether all members of the view have begun it: messages flow.
+    /// Whether all members of the view have begun it, so that messages flow.
     pub ready: bool,
-    /// The members of the view, the oldest first, which leads.
+    /// The members of the view, the oldest first; the oldest is the leader.
     pub members: Vec<MemberLine>,
-    /// The members that wish to leave and hold a state that no other member has yet, as a set of places in `members`.
+    /// The members that wait to leave because they hold a state that no other member has yet, as a bit set of indices
+    /// in `members`.
     pub leaving: u64,
-    /// For each subgroup of the configuration, in the order of their names, the members that hold its state, as a set of
-    /// places in `members`.
+    /// For each subgroup of the configuration, in the order of their names, the members that hold its state, as a bit
+    /// set of indices in `members`.
     pub holders: Vec<u64>,
     /// The subgroups that it is in.
     pub subgroups: Vec<SubgroupLine>,
@@ -54,7 +55,7 @@ pub struct MemberLine {
     pub node: u32,
     /// Its rank in the configuration.
     pub rank: u64,
-    /// Where it listens; empty if that is not known.
+    /// The address at which it listens; empty if that is not known.
     pub address: String,
 }
 
@@ -64,11 +65,11 @@ pub struct MemberLine {
 pub struct SubgroupLine {
     /// Its name.
     pub name: String,
-    /// Messages that this member has sent in the present view.
+    /// The number of messages that this member has sent in the current view.
     pub sent: u64,
-    /// Messages that this member has delivered in the present view.
+    /// The number of messages that this member has delivered in the current view.
     pub delivered: u64,
-    /// Who holds it up, as far as this member knows: it has found no space for a message.
+    /// The member that holds it up, as far as this member knows: this one has found no space for a message.
     pub held_up_by: Option<HeldUpLine>,
     /// For how long this member's own consumer has taken nothing, although there were messages, in milliseconds.
     pub stood_still_millis: Option<u64>,
@@ -86,8 +87,8 @@ pub struct HeldUpLine {
     pub millis: u64,
 }
 
-/// Asks the member that listens at `address` how it is. Of `config` only the cluster, its secret and the transport
-/// matter.
+/// Asks the member that listens at `address` for its status. Of `config`, only the cluster, its secret and the
+/// transport matter.
 ///
 /// # Errors
 /// [`BootstrapError`], with what to do next.
@@ -95,7 +96,7 @@ pub fn ask_status(config: &Config, address: &Address) -> Result<MemberStatus, Bo
     ask(&config.plan(), address, StatusQuestion::Status)
 }
 
-/// Where the objects of the member `node` are served; asks it. `None` if it is not a member, or serves none.
+/// Asks the member `node` where it serves its objects. Returns `None` if it is not a member, or serves none.
 pub(crate) fn ask_service(
     plan: &BootstrapPlan,
     status: &GroupStatus,
@@ -105,7 +106,7 @@ pub(crate) fn ask_service(
     ask_service_at(plan, &address)
 }
 
-/// Where the objects of the member are served that listens at `address`; asks it. `None` if it serves none.
+/// Asks the member that listens at `address` where it serves its objects. Returns `None` if it serves none.
 pub(crate) fn ask_service_at(
     plan: &BootstrapPlan,
     address: &Address,
@@ -114,7 +115,8 @@ pub(crate) fn ask_service_at(
     Ok(service.and_then(|service| service.parse().ok()))
 }
 
-/// Where the member that listens at `address` serves external clients; asks it. `None`: it does not, or not yet.
+/// Asks the member that listens at `address` where it serves external clients. Returns `None` if it does not, or not
+/// yet.
 pub(crate) fn ask_clients_at(
     plan: &BootstrapPlan,
     address: &Address,
@@ -149,11 +151,11 @@ pub(crate) fn write(value: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(value).expect("plain values serialise")
 }
 
-/// Reads bytes as a question, as the answer to each question, and as the token of an admission, for fuzzing; returns how
-/// many of these they are. Fuzzed as `inquiry`.
+/// Reads bytes as a question, as the answer to each question, and as the token of an admission, for fuzzing; returns
+/// as how many of these they can be read. Fuzzed as `inquiry`.
 ///
 /// # Panics
-/// If what was read is not read again from what is written of it.
+/// If writing and reading again does not give back what was read.
 #[must_use]
 pub fn read_foreign(bytes: &[u8]) -> usize {
     fn again<T: Serialize + DeserializeOwned + PartialEq>(bytes: &[u8]) -> usize {

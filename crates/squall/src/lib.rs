@@ -27,14 +27,15 @@
 //! # }
 //! ```
 //!
-//! - [`Group`] joins and hands out subgroups; [`Builder`] sets upcalls, or leaves polling to the application
-//!   ([`Node`]).
-//! - [`Sender`] builds messages in place; it never blocks, blocks, or awaits, as one likes.
-//! - [`Deliveries`] reads messages in place and gives them back in batches.
-//! - [`object`] keeps an application's type alike at all members, sharded by keys.
+//! - [`Group`] joins a group and hands out its subgroups; [`Builder`] sets upcalls, or leaves polling to the
+//!   application ([`Node`]).
+//! - [`Sender`] builds messages in place; the application chooses calls that never block, that block, or that are
+//!   awaited.
+//! - [`Deliveries`] reads messages in place and releases them in batches.
+//! - [`object`] replicates an application's type at all members, sharded by keys.
 //! - [`external`] reads and sends messages from outside the group.
 //! - [`bulk`] sends large objects to many members.
-//! - [`config`] reads what describes a group from a file.
+//! - [`config`] reads the description of a group from a file.
 #![forbid(unsafe_code)]
 
 #[cfg(doctest)]

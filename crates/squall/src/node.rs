@@ -1,4 +1,4 @@
-//! The node: a transport with the subgroups on it, driven by one thread (Spindle §2.4: the polling thread).
+//! The node: a transport and the subgroups that use it, driven by one thread (Spindle §2.4: the polling thread).
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use squall_protocols::membership::{self, Member, Membership, StopReason, View};
 use squall_protocols::multicast::MulticastCounters;
 use squall_transports::TransportFabric as _;
 use squall_transports::bootstrap::{Address, Asker, BootstrapProgress};
-use squall_transports::runner::{Driven, Runner};
+use squall_transports::runner::{Driven, IdleLimits, Runner};
 
 use crate::admission::{JoinOutcome, MemberAdmission};
 use crate::application::{GroupHandles, LayoutFunctions, layout};
-use crate::config::{Config, IdlePolicy};
+use crate::config::{Config, IdlePolicy, IdleRule};
 use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
 use crate::error::{GroupError, JoinError};
 use crate::inquiry::{self, HeldUpLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine};
@@ -29,7 +29,7 @@ pub struct Node {
     runner: Runner,
 }
 
-/// What the runner drives: the transport and the group on it.
+/// What the runner drives: the transport and the group that uses it.
 #[derive(Debug)]
 struct Stack {
     fabric: AnyFabric,
@@ -39,21 +39,22 @@ struct Stack {
     status: Arc<GroupStatus>,
     events: Vec<FabricEvent>,
     admission: MemberAdmission,
-    /// The members that the fabric is connected with.
+    /// The members that the fabric is connected to.
     peers: Vec<NodeId>,
-    /// The view that was looked at last.
+    idle: IdleRule,
+    /// The view that [`Stack::look_at_view`] saw last.
     seen: Option<u64>,
-    /// Evaluations since the admission listener was looked at, and since changes of state were looked for.
+    /// Evaluations since the admission listener was polled, and since the state was checked for changes.
     skipped: u32,
     unchecked: u32,
     /// The member that was distrusted last.
     distrusted: Option<NodeId>,
     ended: bool,
-    /// The group has given up in the middle of a step for want of memory: it is not polled any more.
+    /// The group stopped in the middle of a step because an allocation failed: it is not polled any more.
     is_short: bool,
 }
 
-/// How a node comes to its group.
+/// How a node enters its group.
 pub(crate) struct EntryOptions<'a> {
     pub(crate) config: &'a Config,
     pub(crate) only_join: bool,
@@ -61,7 +62,8 @@ pub(crate) struct EntryOptions<'a> {
 }
 
 impl Node {
-    /// Comes to the group that the configuration describes, with its first members or later; returns the node and its rank.
+    /// Enters the group that the configuration describes, with its first members or later; returns the node and its
+    /// rank.
     pub(crate) fn enter(
         options: &EntryOptions<'_>,
         handles: GroupHandles,
@@ -113,58 +115,58 @@ impl Node {
             *status.roster() = roster;
             status.set_session(session);
             let admission = MemberAdmission::open(listener, config, session, Arc::clone(&status), &fabric)?;
-            let idle = config.idle_for(members.len());
-            let idle = if config.idle == IdlePolicy::Auto { fabric.idle(idle) } else { idle };
-            let peers = members.into_iter().filter(|node| *node != fabric.node()).collect();
+            let peers: Vec<NodeId> = members.into_iter().filter(|node| *node != fabric.node()).collect();
             let names = config.subgroups.keys().cloned().collect();
             let (events, seen, distrusted, ended) = (Vec::new(), None, None, false);
             let (skipped, unchecked) = (0, CHECK);
+            let idle = config.idle_rule();
             #[rustfmt::skip]
             let stack = Stack {
                 fabric, group, names, status, events, admission, peers, seen, skipped, unchecked, distrusted, ended,
-                is_short: false,
+                idle, is_short: false,
             };
-            return Ok((Self { stack, runner: Runner::new(idle) }, rank));
+            let runner = Runner::new(stack.idle_limits());
+            return Ok((Self { stack, runner }, rank));
         }
     }
 
-    /// Whether all members have attached: messages flow from now on.
+    /// Returns whether all members have attached, so that messages flow.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.stack.status.is_ready()
     }
 
-    /// Why the group has ended, if it has.
+    /// Returns why the group has ended, if it has.
     #[must_use]
     pub fn failure(&self) -> Option<GroupError> {
         if self.stack.ended { self.stack.status.failure() } else { None }
     }
 
-    /// The latest view changes of this member, the oldest first, by the clock of [`Node::now`].
+    /// Returns the latest view changes of this member, the oldest first, by the clock of [`Node::now`].
     pub fn timeline(&self) -> impl ExactSizeIterator<Item = &ViewChange> {
         self.stack.group.timeline()
     }
 
-    /// Now, by this member's clock.
+    /// Returns the current time by this member's clock.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.stack.fabric.now()
     }
 
-    /// What subgroup `name` has done in the present view.
+    /// Returns what subgroup `name` has done in the current view.
     #[must_use]
     pub fn counters(&self, name: &str) -> Option<MulticastCounters> {
         let id = self.stack.names.iter().position(|other| other == name)?;
         self.stack.group.counters(SubgroupId(u32::try_from(id).ok()?))
     }
 
-    /// How often the polling thread has parked.
+    /// Returns how often the polling thread has parked.
     #[must_use]
     pub const fn parks(&self) -> u64 {
         self.runner.parks()
     }
 
-    /// How many frames and bytes went through system calls, if the transport makes any.
+    /// Returns the numbers of frames and bytes that went through system calls, if the transport makes any.
     #[must_use]
     pub fn tcp_counters(&self) -> Option<squall_transports::tcp::TcpCounters> {
         match &self.stack.fabric {
@@ -173,7 +175,8 @@ impl Node {
         }
     }
 
-    /// How each other member is reached, and why so, if that was left to the members (`transport = "auto"`).
+    /// Returns how each other member is reached, and why, if the members chose that themselves (`transport =
+    /// "auto"`).
     #[must_use]
     pub fn transports(&self) -> Option<&[squall_transports::composite::TransportChoice]> {
         match &self.stack.fabric {
@@ -182,7 +185,7 @@ impl Node {
         }
     }
 
-    /// How many posts and completions there were, if the transport is RDMA.
+    /// Returns the numbers of posts and completions, if the transport is RDMA.
     #[must_use]
     pub fn verbs_counters(&self) -> Option<squall_transports::verbs::VerbsCounters> {
         match &self.stack.fabric {
@@ -201,13 +204,19 @@ impl Node {
         Shortage::catch(|| stack.poll()).unwrap_or_else(|shortage| stack.run_short(shortage))
     }
 
-    /// Polls once, and waits as the configuration's idle strategy says if there was nothing to do.
+    /// Polls once; if there was nothing to do, waits as the configuration's idle policy says.
     pub fn step(&mut self) -> usize {
         let Self { stack, runner } = self;
         if stack.is_short {
             return 0;
         }
-        Shortage::catch(|| runner.step(stack)).unwrap_or_else(|shortage| stack.run_short(shortage))
+        let seen = stack.seen;
+        let work =
+            Shortage::catch(|| runner.step(stack)).unwrap_or_else(|shortage| stack.run_short(shortage));
+        if stack.seen != seen {
+            runner.set_limits(stack.idle_limits());
+        }
+        work
     }
 
     /// Runs until the group ends or its handle leaves.
@@ -242,10 +251,10 @@ impl Driven for Stack {
             self.status.window_space.notify();
             self.status.messages.notify();
             self.skipped += 1;
-            // State changes by work only: it is looked at as soon as there is none.
+            // The state changes only by work: it is checked as soon as there is no more work.
             self.unchecked = CHECK;
         }
-        // While messages flow, one of so many times.
+        // While messages flow, only one of `SKIP` evaluations polls the admission listener.
         if (work == 0 || self.skipped >= SKIP || self.has_new_view()) && !self.ended {
             self.skipped = 0;
             work += self.poll_admission();
@@ -273,13 +282,13 @@ impl Stack {
         }
     }
 
-    /// Whether there is a view that has not been looked at, since it is not ready.
+    /// Returns whether there is a view that has not been seen yet, because it is not ready.
     #[inline]
     fn has_new_view(&self) -> bool {
         self.group.membership().map(|membership| membership.view().id) != self.seen
     }
 
-    /// Serves those who come to the admission listener; returns the amount of work done.
+    /// Serves the processes that connect to the admission listener; returns the amount of work done.
     #[inline]
     fn poll_admission(&mut self) -> usize {
         let mut work = 0;
@@ -290,7 +299,7 @@ impl Stack {
         work
     }
 
-    /// Looks for changes of state.
+    /// Checks the state for changes.
     fn check(&mut self) {
         self.admission.handle_timeout(&mut self.fabric, &mut self.group);
         self.report_distrust();
@@ -308,7 +317,7 @@ impl Stack {
         }
     }
 
-    /// Says in the log whom this member accuses for what it has written.
+    /// Logs each member that this one accuses because of what it has written.
     fn report_distrust(&mut self) {
         let Some(membership) = self.group.membership() else { return };
         for (node, why) in membership.distrusted() {
@@ -333,9 +342,9 @@ impl Stack {
         }
     }
 
-    /// Whether this member was excluded for its consumer: the others announce that it is gone, and not why, but its consumer has
-    /// taken nothing for a long time. The others have waited for `slow_after`; this member may have noticed later than they, on
-    /// a busy machine.
+    /// Returns the error that this member was excluded because of its consumer, if it was. The others announce that
+    /// it is gone, and not why, but its consumer has taken nothing for a long time. The others have waited for
+    /// `slow_after`; on a busy machine this member may have noticed the standstill later than they did.
     fn explain_slowness(&self) -> Option<GroupError> {
         let ConsumerStandstill { subgroup, since, slow_after } = self.group.standstill()?;
         let (stood_still, slow_after) = (self.fabric.now().since(since), slow_after?);
@@ -344,7 +353,14 @@ impl Stack {
         is_cause.then(|| GroupError::Slow { subgroup, stood_still: stood_still.max(slow_after), slow_after })
     }
 
-    /// What there is to do once in a view whose members have all begun it, and for a joiner until it has come in.
+    /// Returns how to wait while there is nothing to do, in a group of the present size.
+    fn idle_limits(&self) -> IdleLimits {
+        let limits = self.idle.limits(self.peers.len() + 1);
+        if self.idle.policy == IdlePolicy::Auto { self.fabric.idle(limits) } else { limits }
+    }
+
+    /// Does what is due once in a view that all members have begun, and serves a joiner until it has entered the
+    /// group.
     fn look_at_view(&mut self) {
         let Some(membership) = self.group.membership() else { return };
         if self.seen != Some(membership.view().id) {
@@ -376,7 +392,7 @@ impl Stack {
         }
     }
 
-    /// How this member is, for who asks.
+    /// Returns this member's status, as it is sent to a process that asks for it.
     fn report(&self) -> MemberStatus {
         let membership = self.group.membership();
         let view = membership.map(Membership::view);
@@ -436,16 +452,16 @@ impl Stack {
         self.ended = true;
         self.status.fail(error);
         self.group.close();
-        // Once more, now that all is closed: whoever looks again finds the end.
+        // Notify again now that all is closed: a waiter that checks again finds the end.
         self.status.window_space.notify();
         self.status.messages.notify();
     }
 }
 
-/// The admission listener is looked at in one of so many evaluations while messages flow.
+/// While messages flow, the admission listener is polled in one of this many evaluations.
 const SKIP: u32 = 64;
 
-/// And state is looked at in one of so many when idle, should a change of it have gone without work.
+/// When idle, the state is checked in one of this many evaluations, in case it has changed without any work.
 const CHECK: u32 = 16;
 
 /// What the application's handles share with the node.

@@ -1,4 +1,4 @@
-//! Sending: messages are built in place in the own window (Spindle §3.1).
+//! Sending: messages are built in place in the sender's own window (Spindle §3.1).
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -13,18 +13,19 @@ use crate::error::SendError;
 use crate::status::GroupStatus;
 use crate::wait::block_on;
 
-/// The sending end of a subgroup. One for each member; it may move between threads.
+/// The sending end of a subgroup. Each member has one; it may move between threads.
 #[derive(Debug)]
 pub struct Sender {
-    /// The present view's window; none while a view changes.
+    /// The current view's window; none while the view changes.
     writer: Option<WindowWriter>,
-    /// Messages that were sent and delivered before those of the window: those that were under way go on there.
+    /// The number of messages that were sent and delivered before the first one of the window, which begins with
+    /// those that were in flight.
     before: u64,
-    /// While there is no window: how many were sent, and how many of them are known to be delivered.
+    /// While there is no window: the number of messages sent, and how many of them are known to be delivered.
     known: (u64, u64),
-    /// Since which view this member is in the subgroup.
+    /// The view since which this member has been in the subgroup.
     since: Option<u64>,
-    /// Those under way when this member was out of the subgroup for a while.
+    /// The messages that were in flight when this member left the subgroup for a while.
     dropped: Vec<Range<u64>>,
     slot: Arc<SubgroupSlot>,
     message_max: usize,
@@ -32,8 +33,8 @@ pub struct Sender {
     status: Arc<GroupStatus>,
 }
 
-/// A message under construction, in place; dereferences to its bytes, which hold whatever was there before.
-/// Dropping it sends nothing.
+/// A message under construction, in place; dereferences to its bytes, which are zeros at first. Dropping it sends
+/// nothing.
 #[derive(Debug)]
 pub struct MessageSlot<'a> {
     reservation: Reservation<'a>,
@@ -85,7 +86,8 @@ impl Sender {
         }
     }
 
-    /// The window to send in. A window that was closed with its view is given up, and the next one taken if it is there.
+    /// Returns the window to send in. A window that was closed with its view is replaced by the next one, if there is
+    /// one.
     #[inline]
     fn window(&mut self) -> Result<&mut WindowWriter, SendError> {
         if self.writer.as_ref().is_none_or(WindowWriter::is_closed) {
@@ -101,7 +103,7 @@ impl Sender {
         let gave_up = self.writer.take().is_some();
         let NextWindow { writer, since, is_full, under_way } = self.slot.next_window();
         if gave_up || is_full || writer.is_some() {
-            // There may be something to send that was committed before.
+            // The window may hold messages that were committed before.
             self.waker.wake();
         }
         if since != self.since {
@@ -114,7 +116,7 @@ impl Sender {
             self.known.1 = sent - under_way;
         }
         if let Some(writer) = writer {
-            // What was under way is in it already, in front of all that will be sent.
+            // The messages in flight are already in it, in front of all that will be sent.
             self.before = sent - writer.committed();
             self.writer = Some(writer);
             self.known = self.counts();
@@ -129,7 +131,7 @@ impl Sender {
         }
     }
 
-    /// The longest message in bytes.
+    /// Returns the length of the longest message in bytes.
     #[must_use]
     pub const fn message_max(&self) -> usize {
         self.message_max
@@ -138,8 +140,8 @@ impl Sender {
     /// Reserves a message of `length` bytes, all zeros, to be filled and committed.
     ///
     /// # Errors
-    /// [`SendError::Full`] if the window has no space now, or that there is none now ([`SendError::is_passing`]); it never
-    /// blocks.
+    /// [`SendError::Full`] if the window has no space now, or another error; those after which it is worth trying
+    /// again are [`SendError::is_passing`]. It never blocks.
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<MessageSlot<'_>, SendError> {
         self.window()?;
@@ -150,11 +152,11 @@ impl Sender {
         }
     }
 
-    /// Sends a message of `length` bytes that `fill` writes in place, where it finds zeros.
+    /// Sends a message of `length` bytes, all zeros at first, that `fill` writes in place.
     ///
     /// # Errors
-    /// [`SendError::Full`] if the window has no space now, or that there is none now ([`SendError::is_passing`]); it never
-    /// blocks.
+    /// [`SendError::Full`] if the window has no space now, or another error; those after which it is worth trying
+    /// again are [`SendError::is_passing`]. It never blocks.
     #[inline]
     pub fn send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), SendError> {
         self.window()?.send(length, fill).map_err(explain)?;
@@ -162,11 +164,11 @@ impl Sender {
         Ok(())
     }
 
-    /// Like [`Sender::send`], for a message that `write` writes from its beginning to its end. Its memory is not cleared
-    /// before: that is the fastest way to send. What `write` leaves out becomes zeros.
+    /// Sends a message that `write` writes from its beginning to its end. Its memory is not cleared before, which
+    /// makes this the fastest way to send. Bytes that `write` leaves out become zeros.
     ///
     /// # Errors
-    /// As [`Sender::send`].
+    /// The errors of [`Sender::send`].
     #[inline]
     pub fn send_written(
         &mut self,
@@ -181,17 +183,17 @@ impl Sender {
     /// Sends a copy of `bytes`.
     ///
     /// # Errors
-    /// As [`Sender::send`].
+    /// The errors of [`Sender::send`].
     #[inline]
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         self.send_written(bytes.len(), |payload| payload.put(bytes))
     }
 
-    /// Like [`Sender::send`], but blocks while the window is full or the view changes. Not for the thread that polls the
-    /// group.
+    /// Sends a message like [`Sender::send`], but blocks while the window is full or the view changes. It must not be
+    /// called on the thread that polls the group.
     ///
     /// # Errors
-    /// [`SendError::TooLong`], or that the group has ended.
+    /// [`SendError::TooLong`], or an error that says that the group has ended.
     pub fn send_blocking(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), SendError> {
         for _ in 0..SPINS {
             match self.reserve(length) {
@@ -207,11 +209,11 @@ impl Sender {
         block_on(self.send_async(length, fill))
     }
 
-    /// Like [`Sender::send`], but awaits space in the window, and the next view if the present one ends. Runs on any
-    /// executor.
+    /// Sends a message like [`Sender::send`], but awaits space in the window, and the next view if the current one
+    /// ends. It runs on any executor.
     ///
     /// # Errors
-    /// [`SendError::TooLong`], or that the group has ended.
+    /// [`SendError::TooLong`], or an error that says that the group has ended.
     pub async fn send_async(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), SendError> {
         let mut fill = Some(fill);
         poll_fn(|context| match self.try_fill(length, &mut fill) {
@@ -227,7 +229,7 @@ impl Sender {
         .await
     }
 
-    /// Sends a message that `fill` writes in place, which is used up if there is space.
+    /// Sends a message that `fill` writes in place; `fill` is consumed if there is space.
     fn try_fill(
         &mut self,
         length: usize,
@@ -241,16 +243,16 @@ impl Sender {
         Ok(())
     }
 
-    /// How many messages have been sent. The next one has this number.
+    /// Returns the number of messages that have been sent, which is also the number of the next one.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.counts().0
     }
 
-    /// What has become of message `number`; the first has number 0.
+    /// Returns what has become of message `number`; the first message has number 0.
     #[must_use]
     pub fn outcome(&mut self, number: u64) -> MessageOutcome {
-        // After a change of views, what was under way goes on in the next window.
+        // After a view change, messages in flight continue in the next window.
         let has_ended = self.window().is_err_and(|error| !error.is_passing());
         match self.counts() {
             _ if self.dropped.iter().any(|dropped| dropped.contains(&number)) => MessageOutcome::Unknown,
@@ -260,8 +262,8 @@ impl Sender {
         }
     }
 
-    /// Waits until it is known what has become of message `number`, which has been sent. Not for the thread that polls
-    /// the group.
+    /// Waits until it is known what has become of message `number`, which has been sent. It must not be called on the
+    /// thread that polls the group.
     #[must_use]
     pub fn wait_for_outcome(&mut self, number: u64) -> MessageOutcome {
         block_on(poll_fn(|context| {
@@ -275,16 +277,17 @@ impl Sender {
         }))
     }
 
-    /// Whether all messages sent so far have been delivered by all members.
+    /// Returns whether all messages sent so far have been delivered by all members.
     #[must_use]
     pub fn is_drained(&mut self) -> bool {
-        // That the group has ended is told by the next send.
+        // The next send reports whether the group has ended.
         let _ = self.window();
         let (sent, delivered) = self.counts();
         sent == delivered
     }
 
-    /// How many messages were sent, and how many of these all members have delivered, as far as this one knows.
+    /// Returns the number of messages sent, and how many of them all members have delivered, as far as this member
+    /// knows.
     fn counts(&self) -> (u64, u64) {
         let in_window =
             |writer: &WindowWriter| (self.before + writer.committed(), self.before + writer.delivered());
@@ -295,13 +298,13 @@ impl Sender {
 /// What has become of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageOutcome {
-    /// It is under way. If its view ends it goes on in the next one, in its place and once.
+    /// It is in flight. If its view ends, it is delivered in the next one, in its place and once.
     Pending,
-    /// All members of its view have delivered it. Who pulls messages has delivered what it has given back
-    /// ([`crate::Deliveries::release`]).
+    /// All members of its view have delivered it. A member that pulls messages has delivered those that it has
+    /// released ([`crate::Deliveries::release`]).
     Delivered,
-    /// The group has ended here, or this member was out of the subgroup for a while, before that was known: the others
-    /// may have delivered it or not.
+    /// The group ended here, or this member was out of the subgroup for a while, before the outcome was known: the
+    /// others may or may not have delivered it.
     Unknown,
 }
 

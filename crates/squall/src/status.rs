@@ -1,7 +1,10 @@
-//! What the polling thread tells the application's threads about the group.
+//! What the polling thread reports to the application's threads about the group.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +14,7 @@ use squall_transports::bootstrap::Address;
 
 use crate::error::GroupError;
 use crate::external::Hub;
-use crate::wait::Waiters;
+use crate::wait::{Waiters, block_for};
 
 /// Shared by the polling thread and all handles of a group.
 #[derive(Debug, Default)]
@@ -22,26 +25,30 @@ pub(crate) struct GroupStatus {
     stop: AtomicBool,
     /// Asks the polling thread to leave the group with the next view.
     leave: AtomicBool,
-    /// The present view.
+    /// The current view.
     view: Mutex<Option<View>>,
-    /// Where the members and the joiners listen.
+    /// The addresses at which the members and the joiners listen.
     roster: Mutex<BTreeMap<NodeId, Address>>,
-    /// Where this member's objects are served.
+    /// The address at which this member's objects are served.
     service: Mutex<Option<Address>>,
-    /// Serves external clients, as long as the member's handle is there.
+    /// Serves external clients, as long as the member's handle exists.
     hub: Mutex<Option<Arc<Hub>>>,
-    /// Names this start of the group.
+    /// The number that identifies this start of the group.
     session: AtomicU64,
     /// The subgroups whose state no member holds but this one, while it leaves.
     sole_states: Mutex<Vec<String>>,
-    /// This member may hold more states than the group has been told.
+    /// This member may hold more states than it has announced to the group.
     state_news: AtomicBool,
     /// Why the group has ended.
     failure: Mutex<Option<GroupError>>,
-    /// Those who wait for space in a window.
+    /// The senders that wait for space in a window.
     pub(crate) window_space: Waiters,
-    /// Those who wait for messages.
+    /// The receivers that wait for messages.
     pub(crate) messages: Waiters,
+    /// The polling thread has ended, and all that it had is closed.
+    finished: AtomicBool,
+    /// Those who wait until the group is ready, has failed, or its thread has ended.
+    changes: Waiters,
 }
 
 impl GroupStatus {
@@ -53,6 +60,32 @@ impl GroupStatus {
     pub(crate) fn set_ready(&self) {
         // SYNC: pairs with the acquire in `is_ready`.
         self.ready.store(true, Ordering::Release);
+        self.changes.notify();
+    }
+
+    /// Whether the polling thread has ended, and all that it had is closed.
+    pub(crate) fn is_finished(&self) -> bool {
+        // SYNC: pairs with the release in `set_finished`.
+        self.finished.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_finished(&self) {
+        // SYNC: pairs with the acquire in `is_finished`.
+        self.finished.store(true, Ordering::Release);
+        self.changes.notify();
+    }
+
+    /// Waits until `found` returns something, which is looked at whenever the group becomes ready, fails, or its thread ends;
+    /// `None` after `patience`.
+    pub(crate) fn wait_for_change<T>(&self, patience: Duration, found: impl Fn() -> Option<T>) -> Option<T> {
+        let change = poll_fn(|context| {
+            if let Some(found) = found() {
+                return Poll::Ready(found);
+            }
+            self.changes.register(context.waker());
+            found().map_or(Poll::Pending, Poll::Ready)
+        });
+        block_for(change, patience)
     }
 
     pub(crate) fn set_view(&self, view: &View) {
@@ -63,27 +96,27 @@ impl GroupStatus {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The number of the view; 0 as long as there is none.
+    /// Returns the number of the view; 0 while there is none.
     pub(crate) fn view_id(&self) -> u64 {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |view| view.id)
     }
 
-    /// Where the members and the joiners listen. For the control plane.
+    /// The addresses at which the members and the joiners listen. For the control plane.
     pub(crate) fn roster(&self) -> MutexGuard<'_, BTreeMap<NodeId, Address>> {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where this member's objects are served, if it has any.
+    /// Returns the address at which this member's objects are served, if it has any.
     pub(crate) fn service(&self) -> MutexGuard<'_, Option<Address>> {
         self.service.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves external clients, as long as the member's handle is there.
+    /// Serves external clients, as long as the member's handle exists.
     pub(crate) fn hub(&self) -> MutexGuard<'_, Option<Arc<Hub>>> {
         self.hub.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Names this start of the group: another group of the same name has another one.
+    /// Returns the number that identifies this start of the group: another group of the same name has another number.
     pub(crate) fn session(&self) -> u64 {
         self.session.load(Ordering::Relaxed)
     }
@@ -97,7 +130,7 @@ impl GroupStatus {
         self.sole_states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This member may hold more states than the polling thread has looked at.
+    /// Notes that this member may hold more states than the polling thread has seen.
     pub(crate) fn set_state_news(&self) {
         // SYNC: pairs with the acquire in `take_state_news`; the states are behind locks of their own.
         self.state_news.store(true, Ordering::Release);
@@ -132,10 +165,11 @@ impl GroupStatus {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes why the group has ended; the first reason stands.
+    /// Notes why the group has ended; the first reason is kept.
     pub(crate) fn fail(&self, error: GroupError) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.window_space.notify();
         self.messages.notify();
+        self.changes.notify();
     }
 }

@@ -1,8 +1,8 @@
-//! Where a member takes streams of processes that are connected with it for a while: those that ask about its objects, and
-//! external clients.
+//! Accepts streams from processes that stay connected to a member for a while: those that send requests about its
+//! objects, and external clients.
 //!
-//! A listener with a thread that accepts, and a thread for each connection, at most [`CONNECTIONS_MAX`]. Whoever connects
-//! has proved the cluster's secret.
+//! There is a listener with a thread that accepts, and a thread for each connection, at most [`CONNECTIONS_MAX`].
+//! Each process that connects has proved the cluster's secret.
 
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
@@ -18,12 +18,12 @@ use squall_transports::bootstrap::Address;
 use crate::config::Config;
 use crate::stream::{Listener, Socket, Stream, StreamError, StreamOptions};
 
-/// Accepts streams. Dropping it ends listening, and asks the conversations to end.
+/// Accepts streams. Dropping it stops listening, and asks the conversations to end.
 #[derive(Debug)]
 pub(crate) struct StreamAcceptor {
     address: Address,
     state: Arc<State>,
-    /// Wakes the thread that accepts, to end it.
+    /// Wakes the accepting thread, to end it.
     bell: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,13 +34,13 @@ struct State {
     is_closed: AtomicBool,
 }
 
-/// Talks with one peer until the connection ends, or the flag says that the member ends.
+/// Serves one peer until the connection ends, or until the flag says that the member ends.
 pub(crate) trait Conversation: Send + Sync + 'static {
     fn converse(&self, stream: Stream, is_closed: &AtomicBool) -> io::Result<()>;
 }
 
 impl StreamAcceptor {
-    /// Listens beside the member's own address; `what` names what is served in the address and in logs.
+    /// Listens at an address derived from the member's own; `what` names the service, in the address and in logs.
     pub(crate) fn open(
         config: &Config,
         options: &StreamOptions,
@@ -76,16 +76,16 @@ impl StreamAcceptor {
 impl Drop for StreamAcceptor {
     fn drop(&mut self) {
         self.state.is_closed.store(true, Ordering::Relaxed);
-        // If nobody hears it, the thread has ended.
+        // If the write fails, the thread has already ended.
         let _ = self.bell.write_all(&[0]);
         if let Some(thread) = self.thread.take() {
-            // The address is free afterwards. If it has panicked, it has said so.
+            // The address is free afterwards. If the thread panicked, it has already reported that.
             let _ = thread.join();
         }
     }
 }
 
-/// Where a member that listens at `listen` serves `what`.
+/// Returns the address at which a member that listens at `listen` serves `what`.
 fn address_beside(listen: &Address, what: &str) -> Address {
     match listen {
         Address::Tcp { host, .. } => Address::Tcp { host: host.clone(), port: 0 },
@@ -114,18 +114,18 @@ fn accept<C: Conversation>(
             Ok(Some(socket)) => accept_socket(socket, state, partner, what),
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%error, "a connection to this member's {what} was not accepted");
+                tracing::warn!(%error, "failed to accept a connection to this member's {what}");
                 std::thread::sleep(ACCEPT_PATIENCE);
             }
         }
     }
 }
 
-/// Gives a connection a thread, if there are not too many: who is turned away asks another member.
+/// Gives a connection a thread, unless there are too many: a client that is turned away asks another member.
 fn accept_socket<C: Conversation>(socket: Socket, state: &Arc<State>, partner: &Arc<C>, what: &str) {
     if state.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
         state.connections.fetch_sub(1, Ordering::Relaxed);
-        tracing::warn!("a connection to this member's {what} was closed: there are {CONNECTIONS_MAX}");
+        tracing::warn!("closed a connection to this member's {what}: there are already {CONNECTIONS_MAX}");
         return;
     }
     let (own, partner, what) = (Arc::clone(state), Arc::clone(partner), what.to_owned());
@@ -145,5 +145,5 @@ fn accept_socket<C: Conversation>(socket: Socket, state: &Arc<State>, partner: &
 
 /// Each has a thread and two rings of buffers.
 const CONNECTIONS_MAX: usize = 256;
-/// How long to wait for who has knocked and not yet proved the secret.
+/// How long to wait for a process that has connected and not yet proved the secret.
 const ACCEPT_PATIENCE: Duration = Duration::from_millis(100);

@@ -1,26 +1,25 @@
-//! View changes as a trace that the tracing page of Chrome shows (Derecho §3.4).
+//! View changes as a trace for Chrome's trace viewer (Derecho §3.4).
 //!
-//! [`chrome`] is a pure function: whoever has the timelines of some members writes them to a file and opens that in
-//! `chrome://tracing`. Each member is a process there; each view change is a slice over
-//! the slices of its steps, each of which lasts until the next.
+//! [`chrome`] is a pure function from the timelines of some members to the text of a trace; write it to a file and
+//! open the file in `chrome://tracing`. Each member is shown as a process; each view change is a slice above the
+//! slices of its steps, each of which lasts until the next step.
 
-use std::fmt::Write as _;
-
+use serde_json::{Value, json};
 use squall_protocols::group::ViewChange;
 use squall_protocols::membership::ViewChangeStep;
 
 /// One member's view changes.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberTrack<'a> {
-    /// What to call the member.
+    /// The member's name.
     pub name: &'a str,
-    /// What to add to the member's instants, in nanoseconds, to get to a clock that all members share.
+    /// The offset in nanoseconds that converts the member's instants to a clock that all members share.
     pub offset_ns: i128,
     /// Its view changes, as [`squall_protocols::group::GroupCore::timeline`] yields them.
     pub changes: &'a [ViewChange],
 }
 
-/// A JSON array of trace events, one on a line. Times begin with the earliest step of all.
+/// Returns a JSON array of trace events, one on each line. Times are relative to the earliest step of all.
 #[must_use]
 pub fn chrome(tracks: &[MemberTrack<'_>]) -> String {
     let instants = |track: &MemberTrack<'_>| {
@@ -30,18 +29,17 @@ pub fn chrome(tracks: &[MemberTrack<'_>]) -> String {
     let origin = tracks.iter().filter_map(instants).min().unwrap_or(0);
     let mut events = Vec::new();
     for (pid, track) in tracks.iter().enumerate() {
-        let name = quoted(track.name);
-        events.push(format!(
-            r#"{{"ph":"M","name":"process_name","pid":{pid},"tid":0,"args":{{"name":{name}}}}}"#
-        ));
+        let name = json!({ "name": track.name });
+        events.push(json!({ "ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": name }));
         for change in track.changes {
             add_change(&mut events, pid, change, track.offset_ns - origin);
         }
     }
-    format!("[\n{}\n]\n", events.join(",\n"))
+    let lines: Vec<String> = events.iter().map(Value::to_string).collect();
+    format!("[\n{}\n]\n", lines.join(",\n"))
 }
 
-fn add_change(events: &mut Vec<String>, pid: usize, change: &ViewChange, offset_ns: i128) {
+fn add_change(events: &mut Vec<Value>, pid: usize, change: &ViewChange, offset_ns: i128) {
     let taken: Vec<(ViewChangeStep, i128)> = change
         .steps
         .taken()
@@ -50,38 +48,18 @@ fn add_change(events: &mut Vec<String>, pid: usize, change: &ViewChange, offset_
         .collect();
     let (Some((_, first)), Some((_, last))) = (taken.first(), taken.last()) else { return };
     let ViewChange { to, members, removed, joined, led, .. } = change;
-    let args = format!(r#"{{"members":{members},"removed":{removed},"joined":{joined},"led":{led}}}"#);
+    let args = json!({ "members": members, "removed": removed, "joined": joined, "led": led });
     events.push(slice(pid, &format!("to view {to}"), *first, *last, &args));
     for pair in taken.windows(2) {
         let [(step, begin), (_, end)] = pair else { continue };
-        events.push(slice(pid, step.name(), *begin, *end, "{}"));
+        events.push(slice(pid, step.name(), *begin, *end, &json!({})));
     }
 }
 
-fn slice(pid: usize, name: &str, begin_ns: i128, end_ns: i128, args: &str) -> String {
-    let (at, lasts) = (micros(begin_ns), micros(end_ns - begin_ns));
-    format!(r#"{{"ph":"X","name":"{name}","pid":{pid},"tid":0,"ts":{at},"dur":{lasts},"args":{args}}}"#)
-}
-
-/// Microseconds, as the format wants them.
-fn micros(nanos: i128) -> String {
-    format!("{}.{:03}", nanos / 1000, nanos % 1000)
-}
-
-/// A JSON string.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from('"');
-    for char in text.chars() {
-        match char {
-            '"' | '\\' => quoted.extend(['\\', char]),
-            char if u32::from(char) < 0x20 => {
-                let _ = write!(quoted, "\\u{:04x}", u32::from(char));
-            }
-            char => quoted.push(char),
-        }
-    }
-    quoted.push('"');
-    quoted
+fn slice(pid: usize, name: &str, begin_ns: i128, end_ns: i128, args: &Value) -> Value {
+    // Microseconds, as the trace format requires.
+    let (at, lasts) = (begin_ns as f64 / 1000.0, (end_ns - begin_ns) as f64 / 1000.0);
+    json!({ "ph": "X", "name": name, "pid": pid, "tid": 0, "ts": at, "dur": lasts, "args": args })
 }
 
 #[cfg(test)]
@@ -96,7 +74,7 @@ mod tests {
         ViewChange { to, members: 2, removed: 1, joined: 0, led: true, steps: taken }
     }
 
-    /// Two members whose clocks differ: their steps fall into one order.
+    /// The steps of two members whose clocks differ are put in one order.
     #[test]
     fn steps_are_slices_on_one_clock() {
         let first = [change(
@@ -117,13 +95,13 @@ mod tests {
             lines,
             [
                 "[",
-                r#"{"ph":"M","name":"process_name","pid":0,"tid":0,"args":{"name":"member \"a\""}},"#,
-                r#"{"ph":"X","name":"to view 1","pid":0,"tid":0,"ts":0.000,"dur":4.001,"args":{"members":2,"removed":1,"joined":0,"led":true}},"#,
-                r#"{"ph":"X","name":"suspected","pid":0,"tid":0,"ts":0.000,"dur":0.500,"args":{}},"#,
-                r#"{"ph":"X","name":"wedged","pid":0,"tid":0,"ts":0.500,"dur":3.501,"args":{}},"#,
-                r#"{"ph":"M","name":"process_name","pid":1,"tid":0,"args":{"name":"b"}},"#,
-                r#"{"ph":"X","name":"to view 1","pid":1,"tid":0,"ts":1.000,"dur":0.250,"args":{"members":2,"removed":1,"joined":0,"led":true}},"#,
-                r#"{"ph":"X","name":"wedged","pid":1,"tid":0,"ts":1.000,"dur":0.250,"args":{}}"#,
+                r#"{"args":{"name":"member \"a\""},"name":"process_name","ph":"M","pid":0,"tid":0},"#,
+                r#"{"args":{"joined":0,"led":true,"members":2,"removed":1},"dur":4.001,"name":"to view 1","ph":"X","pid":0,"tid":0,"ts":0.0},"#,
+                r#"{"args":{},"dur":0.5,"name":"suspected","ph":"X","pid":0,"tid":0,"ts":0.0},"#,
+                r#"{"args":{},"dur":3.501,"name":"wedged","ph":"X","pid":0,"tid":0,"ts":0.5},"#,
+                r#"{"args":{"name":"b"},"name":"process_name","ph":"M","pid":1,"tid":0},"#,
+                r#"{"args":{"joined":0,"led":true,"members":2,"removed":1},"dur":0.25,"name":"to view 1","ph":"X","pid":1,"tid":0,"ts":1.0},"#,
+                r#"{"args":{},"dur":0.25,"name":"wedged","ph":"X","pid":1,"tid":0,"ts":1.0}"#,
                 "]",
             ]
         );

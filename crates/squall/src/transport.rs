@@ -1,4 +1,4 @@
-//! One type for whatever transport a group uses, so that the public API has no type parameter for it.
+//! One type for all transports, so that the public API has no type parameter for them.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -16,7 +16,7 @@ use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::VerbsFabric;
 use squall_transports::{TransportFabric, Waker};
 
-/// A stream that a transport can take a peer by.
+/// A stream over which a transport can add a peer.
 #[derive(Debug)]
 pub(crate) enum AnyStream {
     Unix(UnixStream),
@@ -32,17 +32,17 @@ pub(crate) enum AnyFabric {
     Tcp(TcpFabric),
     /// Members with RDMA devices.
     Verbs(Box<VerbsFabric>),
-    /// Members anywhere, each by the best way.
+    /// Members anywhere, each by the best transport.
     Auto(Box<CompositeFabric>),
 }
 
 impl AnyFabric {
-    /// How to wait if the configuration leaves it open and would do `usual`.
+    /// Returns how to wait if the configuration leaves that open; `usual` is its default.
     pub(crate) fn idle(&self, usual: IdleLimits) -> IdleLimits {
         match self {
             Self::Verbs(fabric) if fabric.is_software() => IdleLimits::SOFTWARE_DEVICE,
             Self::Auto(fabric) if fabric.is_software() => IdleLimits::SOFTWARE_DEVICE,
-            // Now it is known who shares this host's processors.
+            // Now it is known how many members share this host's processors.
             Self::Auto(fabric) => IdleLimits::auto(
                 1 + fabric.choices().iter().filter(|choice| choice.transport == PeerTransport::Shm).count(),
             ),
@@ -52,7 +52,7 @@ impl AnyFabric {
 }
 
 impl AnyFabric {
-    /// How to wait if the user would do `wanted`: who spins would keep a device in software from working.
+    /// Returns how to wait if the user asks for `wanted`: spinning would keep a software device from working.
     pub(crate) fn idle_at_most(&self, wanted: IdleLimits) -> IdleLimits {
         let is_software = match self {
             Self::Verbs(fabric) => fabric.is_software(),
@@ -66,8 +66,8 @@ impl AnyFabric {
         IdleLimits { spins: 0, yields: wanted.yields.saturating_add(spins) }
     }
 
-    /// Whether nothing that was posted depends on this process any more. A device moves nothing for a process that has
-    /// ended, so what it has must have been placed.
+    /// Returns whether nothing that was posted depends on this process any more. A device transfers nothing for a
+    /// process that has ended, so it must have completed every post.
     pub(crate) fn is_flushed(&self) -> bool {
         match self {
             Self::Shm(fabric) => !fabric.has_waiting(),
@@ -78,7 +78,7 @@ impl AnyFabric {
     }
 }
 
-/// Calls the same method of whichever transport it is.
+/// Calls the same method of the transport in use.
 macro_rules! either {
     ($self:ident, $fabric:ident => $call:expr) => {
         match $self {
@@ -191,18 +191,18 @@ impl TransportFabric for AnyFabric {
 }
 
 impl AnyFabric {
-    /// Takes a further peer in.
+    /// Adds a peer.
     pub(crate) fn add_peer(&mut self, peer: NodeId, stream: AnyStream) -> std::io::Result<()> {
         match (self, stream) {
             (Self::Shm(fabric), AnyStream::Unix(stream)) => fabric.add_peer(peer, stream),
             (Self::Tcp(fabric), AnyStream::Tcp(stream)) => fabric.add_peer(peer, stream),
             (Self::Verbs(fabric), AnyStream::Tcp(stream)) => fabric.add_peer(peer, stream),
             (Self::Auto(fabric), AnyStream::Tcp(stream)) => fabric.add_peer(peer, stream),
-            _ => unreachable!("the process listens as the transport needs it"),
+            _ => unreachable!("the listener is of the transport's kind"),
         }
     }
 
-    /// Parts with a node that is no longer a member.
+    /// Removes a peer that is no longer a member.
     pub(crate) fn remove_peer(&mut self, peer: NodeId) {
         match self {
             Self::Shm(fabric) => fabric.remove_peer(peer),

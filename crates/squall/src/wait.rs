@@ -1,8 +1,8 @@
 //! Waiting for the polling thread: threads that block and tasks that await share one mechanism.
 //!
-//! Who waits for space or for messages leaves a waker and looks once more; the polling thread, after each step in
-//! which something moved, looks whether anybody waits. The price of that order is paid by the waiting side
-//! ([`barrier`]), so a step that nobody waits for costs one load.
+//! A thread or task that waits for space or for messages registers a waker and then checks once more; the polling
+//! thread checks for waiters after each step in which something moved. The waiting side pays for that memory order
+//! ([`barrier`]), so a step without waiters costs one load.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,32 +17,32 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_fabric::explore::{sync::Mutex, thread};
 use squall_transports::barrier;
 
-/// Those who wait for one kind of thing.
+/// The threads and tasks that wait for one kind of event.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    anybody: AtomicBool,
+    has_waiters: AtomicBool,
     wakers: Mutex<Vec<Waker>>,
 }
 
 impl Waiters {
-    /// Leaves `waker`. The caller must look once more for what it waits for before it sleeps.
+    /// Registers `waker`. The caller must check once more for what it waits for before it sleeps.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         if !wakers.iter().any(|other| other.will_wake(waker)) {
             wakers.push(waker.clone());
         }
-        // SYNC: pairs with `notify`: this store, then the barrier, then the caller's last look.
-        self.anybody.store(true, Ordering::Relaxed);
+        // SYNC: pairs with `notify`: this store, then the barrier, then the caller's last check.
+        self.has_waiters.store(true, Ordering::Relaxed);
         drop(wakers);
         barrier::heavy();
     }
 
-    /// Wakes all who wait. To be called after what they wait for was stored.
+    /// Wakes all waiters. It must be called after what they wait for was stored.
     #[inline]
     pub(crate) fn notify(&self) {
         barrier::light();
         // SYNC: pairs with `register`.
-        if self.anybody.load(Ordering::Relaxed) {
+        if self.has_waiters.load(Ordering::Relaxed) {
             self.wake_all();
         }
     }
@@ -50,19 +50,19 @@ impl Waiters {
     #[cold]
     fn wake_all(&self) {
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        self.anybody.store(false, Ordering::Relaxed);
+        self.has_waiters.store(false, Ordering::Relaxed);
         for waker in wakers.drain(..) {
             waker.wake();
         }
     }
 }
 
-/// Runs a future to its end on this thread.
+/// Runs a future to completion on this thread.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     run(future, None).expect("there is no deadline")
 }
 
-/// Runs a future on this thread, to its end or for `patience`.
+/// Runs a future on this thread, to completion or for at most `patience`.
 pub(crate) fn block_for<F: Future>(future: F, patience: Duration) -> Option<F::Output> {
     run(future, Some(Instant::now() + patience))
 }
@@ -91,7 +91,7 @@ fn run<F: Future>(future: F, deadline: Option<Instant>) -> Option<F::Output> {
     }
 }
 
-/// Waiting, in explored schedules: nobody sleeps while there is what it waits for.
+/// Waiting in explored schedules: no waiter sleeps while what it waits for is available.
 #[cfg(all(test, shuttle))]
 mod schedules {
     use std::future::poll_fn;
@@ -104,8 +104,8 @@ mod schedules {
     /// An error of one of the two sides.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Mutation {
-        /// Who waits does not look once more when its waker is there.
-        NoLastLook,
+        /// The waiter does not check once more after it has registered its waker.
+        NoLastCheck,
         /// The polling thread wakes before it stores.
         NotifyFirst,
     }
@@ -120,12 +120,16 @@ mod schedules {
                 return Poll::Ready(());
             }
             waiters.register(context.waker());
-            if mutation != Some(Mutation::NoLastLook) && is_there() { Poll::Ready(()) } else { Poll::Pending }
+            if mutation != Some(Mutation::NoLastCheck) && is_there() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
         })
         .await;
     }
 
-    /// Two threads that wait, and the one that they wait for.
+    /// Runs two threads that wait, and the thread that they wait for.
     fn run(mutation: Option<Mutation>) {
         let shared = Arc::new((Waiters::default(), AtomicU64::new(0)));
         let sleeper = || {
@@ -154,7 +158,7 @@ mod schedules {
 
     #[test]
     fn errors_of_each_side_are_found() {
-        for mutation in [Mutation::NoLastLook, Mutation::NotifyFirst] {
+        for mutation in [Mutation::NoLastCheck, Mutation::NotifyFirst] {
             assert!(finds_failure(10_000, move || run(Some(mutation))), "{mutation:?}");
         }
     }

@@ -16,7 +16,7 @@ fn configs(name: &str, transport: Transport, members: usize) -> Vec<Config> {
     let config = Config::local(&format!("bulk-{name}-{}", std::process::id()), members);
     let mut configs: Vec<_> = (0..members).map(|rank| config.clone().for_rank(rank)).collect();
     if transport != Transport::Shm {
-        // A port that is free now, as the kernel says.
+        // A port that the kernel reports as free now.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         for (rank, config) in configs.iter_mut().enumerate() {
             config.transport = transport;
@@ -29,14 +29,14 @@ fn configs(name: &str, transport: Transport, members: usize) -> Vec<Config> {
     configs
 }
 
-/// What is between hosts: TCP, or RDMA where it is to be tested.
+/// Returns the transport between hosts: TCP, or RDMA where it is to be tested.
 fn network() -> Transport {
     if rdma::is_wanted() { Transport::Verbs } else { Transport::Tcp }
 }
 
 fn join(config: &Config) -> Session {
     let options = BulkOptions { block_bytes: Some(BLOCK), ..BulkOptions::default() };
-    Session::join_with(config, &options).expect("all are there")
+    Session::join_with(config, &options).expect("all members join")
 }
 
 fn content(number: usize, bytes: usize) -> Vec<u8> {
@@ -55,7 +55,7 @@ fn send_all(config: &Config, sizes: &[usize]) -> Session {
     session
 }
 
-/// Every way to receive, in turn.
+/// Receives objects by every method in turn.
 fn receive_all(config: &Config, sizes: &[usize]) {
     let mut session = join(config);
     for (number, bytes) in sizes.iter().enumerate() {
@@ -81,7 +81,7 @@ fn all_objects_arrive(name: &str, transport: Transport) {
         let configs = configs(&format!("{name}{members}"), transport, members);
         scope(|scope| {
             configs[1..].iter().for_each(|config| drop(scope.spawn(|| receive_all(config, &SIZES))));
-            // With nobody to send to it is sent at once.
+            // Without receivers, a send returns at once.
             assert_eq!(send_all(&configs[0], &SIZES).members(), members);
         });
     }
@@ -97,7 +97,7 @@ fn all_objects_arrive_over_a_network() {
     all_objects_arrive("network", network());
 }
 
-/// One buffer for all objects, which waits for each of them: it has space for some and is replaced for others.
+/// Receives all objects with one buffer, which is offered for each: it has space for some and is replaced for others.
 fn receive_all_into_one_buffer(config: &Config, sizes: &[usize]) {
     let mut session = join(config);
     let mut buffer = session.buffer(10);
@@ -108,7 +108,7 @@ fn receive_all_into_one_buffer(config: &Config, sizes: &[usize]) {
 }
 
 #[test]
-fn objects_arrive_in_buffers_that_wait_for_them() {
+fn objects_arrive_in_offered_buffers() {
     let sizes = [1 << 20, 3, 100_000, 0, 4097, 4096, 2 << 20, 1, 8];
     for (members, transport) in
         [2, 4].into_iter().flat_map(|members| [(members, Transport::Shm), (members, network())])
@@ -123,9 +123,9 @@ fn objects_arrive_in_buffers_that_wait_for_them() {
     }
 }
 
-/// Receivers leave while others have buffers that wait; a single one is left.
+/// Receivers leave while others have offered buffers; a single receiver is left.
 #[test]
-fn buffers_that_wait_outlive_other_receivers() {
+fn offered_buffers_outlive_other_receivers() {
     let configs = configs("buffers", network(), 4);
     scope(|scope| {
         scope.spawn(|| receive_all_into_one_buffer(&configs[1], &SIZES));
@@ -137,8 +137,8 @@ fn buffers_that_wait_outlive_other_receivers() {
     });
 }
 
-/// A receiver that leaves in the middle is left out; the others get everything [B7].
-fn a_lost_receiver_is_left_out(name: &str, transport: Transport) {
+/// A receiver that leaves in the middle is excluded; the others get everything [B7].
+fn a_lost_receiver_is_excluded(name: &str, transport: Transport) {
     let configs = configs(name, transport, 4);
     let threads: Vec<JoinHandle<()>> = (1..4)
         .map(|rank| {
@@ -159,18 +159,18 @@ fn a_lost_receiver_is_left_out(name: &str, transport: Transport) {
 }
 
 #[test]
-fn a_lost_receiver_is_left_out_on_shared_memory() {
-    a_lost_receiver_is_left_out("shm-lost", Transport::Shm);
+fn a_lost_receiver_is_excluded_on_shared_memory() {
+    a_lost_receiver_is_excluded("shm-lost", Transport::Shm);
 }
 
 #[test]
-fn a_lost_receiver_is_left_out_over_a_network() {
-    a_lost_receiver_is_left_out("network-lost", network());
+fn a_lost_receiver_is_excluded_over_a_network() {
+    a_lost_receiver_is_excluded("network-lost", network());
 }
 
-/// When the last receiver has left, the root hears it, however often it asks.
+/// When the last receiver has left, the root gets an error, however often it sends.
 #[test]
-fn a_root_that_is_left_alone_hears_of_it() {
+fn a_root_that_is_left_alone_gets_an_error() {
     for transport in [Transport::Shm, network()] {
         let configs = configs(&format!("alone-{transport:?}"), transport, 2);
         scope(|scope| {
@@ -185,7 +185,7 @@ fn a_root_that_is_left_alone_hears_of_it() {
     }
 }
 
-/// Receivers hear that the root has gone.
+/// Receivers get an error when the root has gone.
 #[test]
 fn a_lost_root_ends_the_session() {
     for transport in [Transport::Shm, network()] {
@@ -198,7 +198,7 @@ fn a_lost_root_ends_the_session() {
     }
 }
 
-/// A file goes from pages to pages; of what is there already nothing is sent.
+/// A file is sent from pages to pages; blocks that the receiver already has are not sent.
 #[test]
 fn a_file_is_received_and_resumed() {
     let bytes = 10 * BLOCK as usize + 5;
@@ -206,7 +206,7 @@ fn a_file_is_received_and_resumed() {
     let [source, target] = [(); 2].map(|()| scratch_file());
     source.write_all_at(&right, 0).unwrap();
     target.set_len(bytes as u64).unwrap();
-    // The first blocks and one more, as an attempt before has left them.
+    // The first blocks and one more, as an earlier attempt has left them.
     let mut held = HeldBlocks::none(11);
     for block in [0, 1, 2, 7] {
         assert!(held.insert(block));
@@ -225,7 +225,7 @@ fn a_file_is_received_and_resumed() {
     let mut found = vec![0; bytes];
     target.read_exact_at(&mut found, 0).unwrap();
     assert!(found == right, "the file is right");
-    assert_eq!(target.metadata().unwrap().len(), bytes as u64, "what lies behind its end goes nowhere");
+    assert_eq!(target.metadata().unwrap().len(), bytes as u64, "nothing is written after its end");
 }
 
 fn scratch_file() -> std::fs::File {

@@ -1,5 +1,5 @@
-//! A machine with more busy threads than processors, and windows of hundreds of megabytes: a member that opens a view there
-//! gives signs of life all the time (Derecho §2; \[V10\]).
+//! A machine with more busy threads than processors, and windows of hundreds of megabytes: a member that opens a view
+//! there continues to give signs of life (Derecho §2; \[V10\]).
 
 mod common;
 
@@ -39,7 +39,7 @@ fn configs(transport: Transport) -> Vec<Config> {
     common::configs(transport, "busy", SUSPICION_AFTER, ("bulk", subgroup))
 }
 
-/// Joins, and stays until `end`; the members of the last view.
+/// Joins, and stays until `end`; returns the number of members of the last view.
 fn member(config: Config, end: Instant) -> thread::JoinHandle<Result<usize, String>> {
     thread::spawn(move || {
         let joined = Group::builder(config).on_message("bulk", |_| ()).join();
@@ -57,7 +57,7 @@ fn member(config: Config, end: Instant) -> thread::JoinHandle<Result<usize, Stri
 }
 
 #[test]
-fn nobody_is_removed_when_a_member_joins_on_a_busy_machine() {
+fn no_member_is_removed_when_another_joins_on_a_busy_machine() {
     for transport in [Transport::Shm, Transport::Tcp] {
         let _load = Load::new();
         let configs = configs(transport);

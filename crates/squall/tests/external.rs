@@ -1,5 +1,5 @@
-//! External clients: they see and send messages without a view change, the group never waits for them, and what they lose
-//! is counted.
+//! External clients: they receive and send messages without a view change, the group never waits for them, and
+//! messages that they lose are counted.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -35,7 +35,7 @@ fn of_rank(config: &Config, rank: usize) -> Config {
     own
 }
 
-/// Members that let all messages go, as `squall node` does.
+/// Starts members that discard all messages, as `squall node` does.
 fn members(config: &Config) -> Vec<Group> {
     let join = |rank| {
         let config = of_rank(config, rank);
@@ -45,7 +45,7 @@ fn members(config: &Config) -> Vec<Group> {
     joins.into_iter().map(|join| join.join().unwrap()).collect()
 }
 
-/// The next message, and how many were lost before it; gaps of unknown size count as `u64::MAX`.
+/// Returns the next message, and how many were lost before it; gaps of unknown size count as `u64::MAX`.
 fn next_message(observer: &mut Observer) -> (u64, String) {
     let mut lost: u64 = 0;
     loop {
@@ -57,7 +57,7 @@ fn next_message(observer: &mut Observer) -> (u64, String) {
     }
 }
 
-/// What is published is seen by all observers in its order, with its sender; and there is one view all the time.
+/// All observers see what is published in its order, with its sender; and the view never changes.
 #[test]
 fn clients_change_no_view() {
     for transport in BOTH {
@@ -84,7 +84,7 @@ fn clients_change_no_view() {
     }
 }
 
-/// A member that pulls its messages and sends by itself serves observers, and sends publishers to another member.
+/// A member that pulls its messages and sends itself serves observers, and redirects publishers to another member.
 #[test]
 fn applications_keep_their_own_ends() {
     let config = config("pulls", 2, Transport::Shm);
@@ -92,20 +92,20 @@ fn applications_keep_their_own_ends() {
     let other = thread::spawn(move || Group::builder(other).on_message("log", |_| ()).join().unwrap());
     let mut group = Group::join(of_rank(&config, 0)).expect("it joins");
     let other = other.join().unwrap();
-    // Before its application takes messages, it has none to show; the other one has.
-    let mut observer = Observer::connect(&config, "log").expect("the other serves it");
+    // Until its application takes messages, it has none to show, but the other member has.
+    let mut observer = Observer::connect(&config, "log").expect("the other member serves it");
     let log = group.subgroup("log").unwrap();
     let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
     let mut own = Observer::connect(&config, "log").expect("now it serves, too");
     thread::scope(|scope| {
         let taken = scope.spawn(move || {
             let texts: Vec<Vec<u8>> = (0..2).map(|_| deliveries.next().unwrap().bytes.to_vec()).collect();
-            // Only now they are delivered here.
+            // Only now are they delivered here.
             deliveries.release();
             (texts, deliveries)
         });
         sender.send_bytes(b"own").unwrap();
-        let mut publisher = Publisher::connect(&config, "log").expect("the other one takes it");
+        let mut publisher = Publisher::connect(&config, "log").expect("the other member takes it");
         assert_eq!(next_message(&mut observer), (0, "own".into()));
         publisher.publish(&["foreign"]).expect("both live");
         assert_eq!(next_message(&mut observer), (0, "foreign".into()));
@@ -121,9 +121,10 @@ fn applications_keep_their_own_ends() {
     assert!(error.to_string().contains("sends there itself"), "{error}");
 }
 
-/// An observer that reads nothing holds nobody up; when it reads again, it gets what it has missed as a number, in its place.
+/// An observer that reads nothing holds up no member; when it reads again, it gets the number of messages that it has
+/// missed, in their place.
 #[test]
-fn a_slow_observer_loses_what_is_counted() {
+fn a_slow_observer_learns_how_many_messages_it_lost() {
     for transport in BOTH {
         let config = config("slow", 2, transport);
         let _members = members(&config);
@@ -135,7 +136,7 @@ fn a_slow_observer_loses_what_is_counted() {
         Publisher::connect(&config, "log").unwrap().publish(&texts).expect("all live");
         assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
         let (mut next, mut all_lost) = (0, 0);
-        // The last one may be among those that are lost, and counted all the same.
+        // The last message may be among the lost ones, which are counted, too.
         while next < texts.len() {
             match observer.next().unwrap() {
                 Observed::Message { bytes, .. } => {
@@ -155,7 +156,7 @@ fn a_slow_observer_loses_what_is_counted() {
     }
 }
 
-/// When the member of a client dies, another one goes on: the gap is reported, and nothing comes twice.
+/// When the member of a client dies, another one takes over: the gap is reported, and no message is delivered twice.
 #[test]
 fn clients_survive_their_member() {
     for transport in BOTH {
@@ -175,12 +176,12 @@ fn clients_survive_their_member() {
             }
         };
         assert!(gap.0.is_none() && !gap.1.is_empty(), "{gap:?}");
-        publisher.publish(&["after"]).expect("nothing was under way");
+        publisher.publish(&["after"]).expect("nothing was in flight");
         assert_eq!(next_message(&mut observer), (0, "after".into()), "{transport:?}");
     }
 }
 
-/// Who has another secret, or asks for what is not there, is told so.
+/// A client with another secret, or that asks for an unknown subgroup, gets an error that says so.
 #[test]
 fn errors_say_why() {
     let config = config("errors", 1, Transport::Tcp);
@@ -208,9 +209,9 @@ fn test_options() -> ObserverOptions {
     ObserverOptions { timeout: Duration::from_millis(300), ..ObserverOptions::default() }
 }
 
-/// A connection with the first member's service for clients, for bytes of any kind.
+/// Connects to the first member's service for clients, to send arbitrary bytes.
 fn raw(config: &Config) -> Stream {
-    let Address::Abstract(name) = &config.contacts[0] else { panic!("it is over shared memory") };
+    let Address::Abstract(name) = &config.contacts[0] else { panic!("the group is on shared memory") };
     let address = Address::Abstract(format!("{name}-clients"));
     let mut stream = Stream::connect(&address, &StreamOptions::new(&config.cluster, &config.secret)).unwrap();
     stream.set_read_timeout(Some(PATIENCE));
@@ -230,15 +231,16 @@ fn receive(stream: &mut Stream) -> Vec<u8> {
     frame
 }
 
-/// The introduction of a publisher of `log`, new or with a number.
+/// Returns the first request of a publisher of `log`, which is new or has a number.
 fn introduction(client: Option<u8>) -> Vec<u8> {
     let client = client.map_or(vec![0], |client| vec![1, client]);
     [&[1, 3][..], b"log", &client].concat()
 }
 
-/// Messages that are sent again by a connection of the same client count once, as if the first connection had lasted.
+/// Messages that the same client sends again over another connection count once, as if the first connection had
+/// lasted.
 #[test]
-fn what_is_sent_again_counts_once() {
+fn messages_that_are_sent_again_count_once() {
     let config = config("again", 1, Transport::Shm);
     let _members = members(&config);
     let mut observer = Observer::connect(&config, "log").unwrap();
@@ -264,7 +266,7 @@ fn what_is_sent_again_counts_once() {
     );
 }
 
-/// Bytes that no client sends end their connection, and nothing else: too long, of no form, out of order.
+/// Invalid bytes end their connection and nothing else: frames that are too long, malformed, or out of order.
 #[test]
 fn foreign_bytes_end_their_connection() {
     let config = config("foreign", 1, Transport::Shm);
@@ -277,7 +279,7 @@ fn foreign_bytes_end_their_connection() {
         stream.write_all(attack).unwrap();
         assert!(matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_)), "{attack:?} is answered");
     }
-    // Lengths that are not those of the bytes, a number out of order, a message that is too long.
+    // Lengths that do not match the bytes, a number out of order, and a message that is too long.
     let batches = [vec![2, 0, 1, 9, 1], vec![2, 7, 1, 1, 1], [&[2, 0, 1, 0xe9, 7][..], &[0; 1001]].concat()];
     for batch in batches {
         let mut stream = raw(&config);

@@ -11,7 +11,7 @@ use squall::{
     DeliveryMode, Group, GroupError, HandleError, MessageOutcome, ReceiveError, SendError, StopReason,
 };
 
-/// A name that no other test uses on this host.
+/// Returns a name that no other test uses on this host.
 fn name(test: &str) -> String {
     format!("{test}-{}", std::process::id())
 }
@@ -34,13 +34,13 @@ fn members<T: Send + 'static>(
     let threads: Vec<_> = (0..count)
         .map(|rank| {
             let (config, member) = (config.clone(), member.clone());
-            thread::spawn(move || member(Group::join(config(rank)).expect("the group comes together")))
+            thread::spawn(move || member(Group::join(config(rank)).expect("the group starts")))
         })
         .collect();
     threads.into_iter().map(|thread| thread.join().expect("the member does not panic")).collect()
 }
 
-/// Each member sends, all pull; all see the same order, and a blocking sender with a small window gets through.
+/// Each member sends and pulls; all see the same order, and a blocking sender with a small window finishes.
 #[test]
 fn all_members_deliver_the_same_order() {
     let subgroup = SubgroupConfig { window: 8, message_max: 100, ..SubgroupConfig::default() };
@@ -70,7 +70,7 @@ fn all_members_deliver_the_same_order() {
     assert!(logs[0] == logs[1] && logs[1] == logs[2]);
 }
 
-/// Upcalls by batch, unordered, with one sender; others cannot take a sender.
+/// One member sends, messages are unordered, and upcalls take batches; other members cannot take a sender.
 #[test]
 fn one_sender_and_batches() {
     let subgroup = SubgroupConfig {
@@ -112,7 +112,7 @@ fn one_sender_and_batches() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// One of two is no majority: who is left stops and says why [V5].
+/// One of two is not a majority: the member that is left stops and reports why [V5].
 #[test]
 fn a_minority_stops() {
     let barrier = Arc::new(Barrier::new(2));
@@ -132,9 +132,10 @@ fn a_minority_stops() {
     assert!(matches!(&outcomes[0], Some(ReceiveError::Group(GroupError::Stopped(found))) if *found == stop));
 }
 
-/// A member that leaves in the middle: the others go on in the next view, and nothing of theirs is lost or doubled.
+/// A member leaves in the middle: the others continue in the next view, and none of their messages is lost or
+/// duplicated.
 #[test]
-fn the_others_go_on_without_a_member_that_leaves() {
+fn the_others_continue_without_a_member_that_leaves() {
     const EACH: u32 = 3000;
     let subgroup = SubgroupConfig { window: 8, message_max: 100, ..SubgroupConfig::default() };
     let barrier = Arc::new(Barrier::new(2));
@@ -148,14 +149,14 @@ fn the_others_go_on_without_a_member_that_leaves() {
                 let message = [rank as u32, number].map(u32::to_le_bytes).concat();
                 sender.send_blocking(8, |bytes| bytes.copy_from_slice(&message)).unwrap();
                 assert_eq!(sender.sent(), u64::from(number) + 1);
-                // All but what is in the window has been delivered.
+                // All messages but those in the window have been delivered.
                 let delivered = sender.outcome(u64::from(number.saturating_sub(8)));
                 assert!(
                     number < 8 || delivered == MessageOutcome::Delivered,
                     "{number} at {rank}: {delivered:?}"
                 );
             }
-            // Those that went over into the next view, too.
+            // This includes the messages that were carried into the next view.
             for number in 0..count.into() {
                 assert_eq!(sender.wait_for_outcome(number), MessageOutcome::Delivered, "{number} at {rank}");
             }
@@ -179,10 +180,10 @@ fn the_others_go_on_without_a_member_that_leaves() {
         seen
     });
     assert!(logs[0] == logs[2], "the survivors have one log");
-    assert!(logs[0].starts_with(&logs[1]), "and it is that of the one who left, continued");
+    assert!(logs[0].starts_with(&logs[1]), "and it continues the log of the member that left");
 }
 
-/// Sending and receiving by `await`, on an executor of the test's own.
+/// Tasks can send and receive by `await`, on any executor.
 #[test]
 fn tasks_can_wait() {
     let subgroup = SubgroupConfig { window: 2, message_max: 8, ..SubgroupConfig::default() };
@@ -210,8 +211,8 @@ fn tasks_can_wait() {
     assert_eq!(counts, [1000, 1000]);
 }
 
-/// Messages above `message_max` take their place in the order, to the byte, whoever sends them and however they travel;
-/// the window for them is small, so memory is used again and again.
+/// Messages above `message_max` take their place in the order, unchanged, whichever member sends them and by
+/// whichever carrier; the window for them is small, so memory is reused many times.
 #[test]
 fn large_messages_take_their_place() {
     let network = if rdma::is_wanted() { Transport::Verbs } else { Transport::Tcp };
@@ -244,7 +245,7 @@ fn large_messages_take_their_place() {
         let barrier = Arc::new(Barrier::new(3));
         let member = move |mut group: Group| {
             let seen = take_large(&mut group);
-            // Nobody leaves before all have everything.
+            // No member leaves before all have everything.
             barrier.wait();
             seen
         };
@@ -253,7 +254,7 @@ fn large_messages_take_their_place() {
     }
 }
 
-/// Sends small and large messages, checks all that is delivered, and returns in which order.
+/// Sends small and large messages, checks all that is delivered, and returns the order of delivery.
 fn take_large(group: &mut Group) -> Vec<(usize, usize)> {
     let log = group.subgroup("log").unwrap();
     let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
@@ -279,10 +280,11 @@ fn take_large(group: &mut Group) -> Vec<(usize, usize)> {
     seen
 }
 
-/// How many messages each member sends.
+/// The number of messages that each member sends.
 const NUMBERS: usize = 40;
 
-/// One in four is large: a byte too long for the window, the longest, and some between.
+/// Returns the length of a message. One in four is large: one byte too long for the window, the longest, and some in
+/// between.
 fn length(number: usize) -> usize {
     match number % 12 {
         3 => 101,

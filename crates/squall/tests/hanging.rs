@@ -1,4 +1,4 @@
-//! A member or a joiner that hangs while a view opens hurts nobody else (Derecho §2; \[V10\]).
+//! A member or a joiner that hangs while a view opens does not affect other members (Derecho §2; \[V10\]).
 
 mod common;
 
@@ -12,11 +12,12 @@ use squall_fabric::atomics::{AtomicUsize, Ordering};
 
 const SUSPICION_AFTER: Duration = Duration::from_millis(1000);
 
-/// How a member ends: the members of its last view and how many messages it has delivered, or why it stopped.
+/// How a member ends: the number of members of its last view and of the messages that it has delivered, or why it
+/// stopped.
 type End = Result<(usize, usize), String>;
 
-/// A member that sends a message every 5 ms until `end`, and stays a little longer. Its polling thread stands still for `hang` as soon as it has
-/// installed a view after the first.
+/// Starts a member that sends a message every 5 ms until `end`, and stays a little longer. Its polling thread stalls
+/// for `hang` as soon as it has installed view 1.
 fn member(config: Config, hang: Duration, end: Instant) -> JoinHandle<End> {
     thread::spawn(move || {
         let on_view = move |view: &squall::View| {
@@ -49,7 +50,7 @@ fn configs(transport: Transport, name: &str) -> Vec<Config> {
     common::configs(transport, name, SUSPICION_AFTER, ("log", subgroup))
 }
 
-/// Three members and a joiner, of which `who` hangs for `hang`; how the three and the joiner end.
+/// Runs three members and a joiner, of which `who` hangs for `hang`; returns how the three and the joiner end.
 fn run(configs: &[Config], who: usize, hang: Duration) -> (Vec<End>, End) {
     let hangs = |rank| if rank == who { hang } else { Duration::ZERO };
     let end = Instant::now() + hang + 3 * SUSPICION_AFTER;
@@ -60,13 +61,13 @@ fn run(configs: &[Config], who: usize, hang: Duration) -> (Vec<End>, End) {
 }
 
 #[test]
-fn a_joiner_that_hangs_for_long_is_removed_and_comes_back() {
+fn a_joiner_that_hangs_for_long_is_removed_and_rejoins() {
     for transport in [Transport::Shm, Transport::Tcp] {
         let (members, joiner) = run(&configs(transport, "hang-long"), 3, 3 * SUSPICION_AFTER);
-        // Whoever joins and takes no messages would hold all others up.
-        let goes_on = |end: &End| matches!(end, Ok((4, delivered)) if *delivered > 100);
-        assert!(members.iter().all(goes_on), "{transport:?}: {members:?}, {joiner:?}");
-        assert!(goes_on(&joiner), "{transport:?}: {joiner:?}");
+        // A joiner that takes no messages would hold up all other members.
+        let continues = |end: &End| matches!(end, Ok((4, delivered)) if *delivered > 100);
+        assert!(members.iter().all(continues), "{transport:?}: {members:?}, {joiner:?}");
+        assert!(continues(&joiner), "{transport:?}: {joiner:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Groups that are joined while they run: joiners, members that come again, and the leader among them (Derecho §3.3).
+//! Joins to running groups: joiners, and members that rejoin, the leader among them (Derecho §3.3).
 
 mod rdma;
 
@@ -12,7 +12,7 @@ use squall::{Config, Deliver, Group, JoinError, Message, SendError};
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
-/// What a member has delivered, by view.
+/// The messages that a member has delivered, with their views.
 type Log = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
 
 struct Writer {
@@ -30,7 +30,7 @@ impl Deliver for Writer {
     }
 }
 
-/// A member that sends numbered messages until it is told to leave.
+/// A member that sends numbered messages until it is asked to leave.
 struct Running {
     log: Log,
     leave: Arc<AtomicBool>,
@@ -38,14 +38,15 @@ struct Running {
 }
 
 impl Running {
-    /// Comes to the group, sends, and leaves it when told so. Its first view is returned by `leave`.
+    /// Joins the group, sends, and leaves it when asked to. `leave` returns its first view.
     fn start(config: Config) -> Self {
         let log = Log::default();
         let leave = Arc::new(AtomicBool::new(false));
         let (theirs, reported) = (Arc::clone(&log), Arc::clone(&leave));
         let thread = thread::spawn(move || {
             let writer = Writer { view: 0, log: theirs };
-            let mut group = Group::builder(config).on_deliver("log", writer).join().expect("it comes in");
+            let mut group =
+                Group::builder(config).on_deliver("log", writer).join().expect("the member joins");
             let first = group.view().id;
             let rank = group.rank();
             let mut sender = group.subgroup("log").unwrap().sender().unwrap();
@@ -73,8 +74,8 @@ impl Running {
         (first, std::mem::take(&mut self.log.lock().unwrap()))
     }
 
-    /// Waits until messages of all these ranks have been delivered here from now on.
-    fn hears(&self, ranks: &[usize]) {
+    /// Waits until a new message of each of these ranks has been delivered here.
+    fn await_from(&self, ranks: &[usize]) {
         let from = self.log.lock().unwrap().len();
         let deadline = Instant::now() + Duration::from_secs(30);
         for rank in ranks {
@@ -91,7 +92,7 @@ impl Running {
     }
 }
 
-/// In all views that both have been in to their ends, two members have delivered the same.
+/// Asserts that two members have delivered the same in all views that both were in until their ends.
 fn agree(one: &(u64, Vec<(u64, Vec<u8>)>), other: &(u64, Vec<(u64, Vec<u8>)>)) {
     let last = |log: &[(u64, Vec<u8>)]| log.last().map_or(0, |(view, _)| *view);
     let (from, to) = (one.0.max(other.0), last(&one.1).min(last(&other.1)));
@@ -110,13 +111,13 @@ fn tcp(test: &str, members: usize) -> impl Fn(usize) -> Config {
     networked(test, members, Transport::Tcp)
 }
 
-/// In the virtual machine only, over its devices.
+/// Returns the configuration over the devices of the virtual machine; `None` elsewhere.
 fn verbs(test: &str, members: usize) -> Option<impl Fn(usize) -> Config> {
     let config = networked(test, members, Transport::Verbs);
     rdma::is_wanted().then_some(move |rank| Config { verbs: rdma::settings(rank), ..config(rank) })
 }
 
-/// Each pair by the best way: here by shared memory.
+/// Each pair uses the best transport, which is shared memory here.
 fn auto(test: &str, members: usize) -> impl Fn(usize) -> Config {
     networked(test, members, Transport::Auto)
 }
@@ -141,12 +142,12 @@ fn finish(mut config: Config) -> Config {
     config.subgroup("log", SubgroupConfig { message_max: 100, window: 64, ..SubgroupConfig::default() })
 }
 
-fn a_joiner_hears_and_is_heard(config: &impl Fn(usize) -> Config) {
+fn a_joiner_receives_and_sends(config: &impl Fn(usize) -> Config) {
     let first: Vec<_> = (0..3).map(|rank| Running::start(config(rank))).collect();
-    first[0].hears(&[0, 1, 2]);
+    first[0].await_from(&[0, 1, 2]);
     let joiner = Running::start(Config { rank: None, ..config(3) });
-    joiner.hears(&[0, 1, 2, 3]);
-    first.iter().for_each(|member| member.hears(&[3]));
+    joiner.await_from(&[0, 1, 2, 3]);
+    first.iter().for_each(|member| member.await_from(&[3]));
     let logs: Vec<_> = first.into_iter().chain([joiner]).map(Running::leave).collect();
     assert_eq!(logs[3].0, 1, "one view for the joiner");
     logs.iter().for_each(|log| agree(&logs[0], log));
@@ -154,36 +155,36 @@ fn a_joiner_hears_and_is_heard(config: &impl Fn(usize) -> Config) {
 }
 
 #[test]
-fn a_joiner_hears_and_is_heard_on_shared_memory() {
-    a_joiner_hears_and_is_heard(&shm("joiner", 3));
+fn a_joiner_receives_and_sends_on_shared_memory() {
+    a_joiner_receives_and_sends(&shm("joiner", 3));
 }
 
 #[test]
-fn a_joiner_hears_and_is_heard_on_tcp() {
-    a_joiner_hears_and_is_heard(&tcp("joiner", 3));
+fn a_joiner_receives_and_sends_on_tcp() {
+    a_joiner_receives_and_sends(&tcp("joiner", 3));
 }
 
 #[test]
-fn a_joiner_hears_and_is_heard_by_rdma() {
+fn a_joiner_receives_and_sends_by_rdma() {
     if let Some(config) = verbs("joiner-verbs", 3) {
-        a_joiner_hears_and_is_heard(&config);
+        a_joiner_receives_and_sends(&config);
     }
 }
 
 #[test]
-fn a_joiner_hears_and_is_heard_by_the_best_transport() {
-    a_joiner_hears_and_is_heard(&auto("joiner-auto", 3));
+fn a_joiner_receives_and_sends_by_the_best_transport() {
+    a_joiner_receives_and_sends(&auto("joiner-auto", 3));
 }
 
-/// The first member is alone at first, so it has met nobody by whom it could choose its ways.
+/// The first member is alone at first, so there is no other member by which it could choose its transports.
 #[test]
 fn a_group_of_one_is_joined_by_the_best_transport() {
     let config = auto("one", 1);
     let mut members = vec![Running::start(config(0))];
-    members[0].hears(&[0]);
+    members[0].await_from(&[0]);
     for place in 1..3 {
         members.push(Running::start(Config { rank: None, ..config(place) }));
-        members.iter().for_each(|member| member.hears(&(0..=place).collect::<Vec<_>>()));
+        members.iter().for_each(|member| member.await_from(&(0..=place).collect::<Vec<_>>()));
     }
     let logs: Vec<_> = members.into_iter().map(Running::leave).collect();
     for one in &logs {
@@ -191,18 +192,18 @@ fn a_group_of_one_is_joined_by_the_best_transport() {
     }
 }
 
-/// Each member goes and comes again under its rank, the leader and coordinator first; the next leader admits.
-fn members_come_again(config: &impl Fn(usize) -> Config) {
+/// Each member leaves and rejoins under its rank, the leader and coordinator first; the next leader admits it.
+fn members_rejoin(config: &impl Fn(usize) -> Config) {
     let mut members: Vec<_> = (0..3).map(|rank| Some(Running::start(config(rank)))).collect();
     let mut gone = Vec::new();
     for rank in [0, 1, 2, 0] {
-        members.iter().flatten().for_each(|member| member.hears(&[0, 1, 2]));
+        members.iter().flatten().for_each(|member| member.await_from(&[0, 1, 2]));
         gone.push(members[rank].take().unwrap().leave());
         let other = members.iter().flatten().next().unwrap();
-        other.hears(&[(rank + 1) % 3, (rank + 2) % 3]);
+        other.await_from(&[(rank + 1) % 3, (rank + 2) % 3]);
         members[rank] = Some(Running::start(config(rank)));
     }
-    members.iter().flatten().for_each(|member| member.hears(&[0, 1, 2]));
+    members.iter().flatten().for_each(|member| member.await_from(&[0, 1, 2]));
     let logs: Vec<_> = members.into_iter().flatten().map(Running::leave).chain(gone).collect();
     for one in &logs {
         logs.iter().for_each(|other| agree(one, other));
@@ -210,33 +211,33 @@ fn members_come_again(config: &impl Fn(usize) -> Config) {
 }
 
 #[test]
-fn members_come_again_on_shared_memory() {
-    members_come_again(&shm("again", 3));
+fn members_rejoin_on_shared_memory() {
+    members_rejoin(&shm("again", 3));
 }
 
 #[test]
-fn members_come_again_on_tcp() {
-    members_come_again(&tcp("again", 3));
+fn members_rejoin_on_tcp() {
+    members_rejoin(&tcp("again", 3));
 }
 
 #[test]
-fn members_come_again_by_rdma() {
+fn members_rejoin_by_rdma() {
     if let Some(config) = verbs("again-verbs", 3) {
-        members_come_again(&config);
+        members_rejoin(&config);
     }
 }
 
 #[test]
-fn members_come_again_by_the_best_transport() {
-    members_come_again(&auto("again-auto", 3));
+fn members_rejoin_by_the_best_transport() {
+    members_rejoin(&auto("again-auto", 3));
 }
 
-/// Four at once: all come in, and none takes another's rank.
+/// Four processes join at once: all are admitted, and none gets another's rank.
 fn a_storm_of_joiners(config: &impl Fn(usize) -> Config) {
     let mut members: Vec<_> = (0..2).map(|rank| Running::start(config(rank))).collect();
-    members[0].hears(&[0, 1]);
+    members[0].await_from(&[0, 1]);
     members.extend((2..6).map(|place| Running::start(Config { rank: None, ..config(place) })));
-    members.iter().for_each(|member| member.hears(&[0, 1, 2, 3, 4, 5]));
+    members.iter().for_each(|member| member.await_from(&[0, 1, 2, 3, 4, 5]));
     let logs: Vec<_> = members.into_iter().map(Running::leave).collect();
     for one in &logs {
         logs.iter().for_each(|other| agree(one, other));
@@ -255,17 +256,17 @@ fn a_storm_of_joiners_by_rdma() {
     }
 }
 
-/// Whoever asks for the rank of a member that lives is told so, and loses nothing of anybody's.
+/// A process that asks for the rank of a live member gets an error, and no member loses anything.
 #[test]
-fn a_rank_is_had_by_one() {
+fn a_rank_belongs_to_one_member() {
     let config = shm("rank", 2);
     let members: Vec<_> = (0..2).map(|rank| Running::start(config(rank))).collect();
-    members[0].hears(&[0, 1]);
+    members[0].await_from(&[0, 1]);
     let mut double = Config { rank: Some(1), ..config(2) };
     double.timeout = Duration::from_secs(3);
     let error = Group::join(double).expect_err("rank 1 is taken");
     assert!(error.to_string().contains("has rank 1"), "{error}");
-    members.iter().for_each(|member| member.hears(&[0, 1]));
+    members.iter().for_each(|member| member.await_from(&[0, 1]));
     members.into_iter().for_each(|member| drop(member.leave()));
 }
 
@@ -274,35 +275,35 @@ fn a_rank_is_had_by_one() {
 fn another_configuration_is_refused() {
     let config = shm("other", 1);
     let member = Running::start(config(0));
-    member.hears(&[0]);
+    member.await_from(&[0]);
     let other = config(1).subgroup("more", SubgroupConfig::default());
     let error = Group::join(Config { rank: None, ..other }).expect_err("it has another layout");
     assert!(matches!(error, JoinError::Bootstrap(_)) && error.to_string().contains("subgroups"), "{error}");
     drop(member.leave());
 }
 
-/// The handle of a member that was left alone says why it has ended only when it has.
+/// A member that is left alone continues, and others can join it again.
 #[test]
-fn the_last_member_goes_on() {
+fn the_last_member_continues() {
     let config = shm("alone", 2);
     let members: Vec<_> = (0..2).map(|rank| Running::start(config(rank))).collect();
-    members[0].hears(&[0, 1]);
+    members[0].await_from(&[0, 1]);
     let mut members = members.into_iter();
     let (first, second) = (members.next().unwrap(), members.next().unwrap());
     drop(first.leave());
-    second.hears(&[1]);
+    second.await_from(&[1]);
     let again = Running::start(config(0));
-    again.hears(&[0, 1]);
+    again.await_from(&[0, 1]);
     drop(again.leave());
     drop(second.leave());
 }
 
-/// Any member tells who is in its view.
+/// Any member reports which members are in its view.
 #[test]
 fn members_can_be_asked() {
     let config = shm("asked", 2);
     let members: Vec<_> = (0..2).map(|rank| Running::start(config(rank))).collect();
-    members[0].hears(&[0, 1]);
+    members[0].await_from(&[0, 1]);
     for rank in 0..2 {
         let status = squall::ask_status(&config(rank), &config(rank).listen).unwrap();
         assert!(status.ready && status.rank == rank as u64 && status.view == 0, "{status:?}");
@@ -311,5 +312,5 @@ fn members_can_be_asked() {
         assert!(status.subgroups.iter().all(|subgroup| subgroup.name == "log"), "{status:?}");
     }
     members.into_iter().for_each(|member| drop(member.leave()));
-    assert!(squall::ask_status(&config(0), &config(0).listen).is_err(), "nobody listens any more");
+    assert!(squall::ask_status(&config(0), &config(0).listen).is_err(), "no process listens any more");
 }

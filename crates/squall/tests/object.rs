@@ -10,7 +10,7 @@ use squall::config::{Config, PartitionSafety, Ranks, SubgroupConfig};
 use squall::object::{Client, Object, ObjectError, ObjectOptions, Replicated, Snapshot, restored};
 use squall::{DeliveryMode, Group, HandleError};
 
-/// Adds to counters, and remembers who did.
+/// Counters, each with the ids of the updates that it has counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Counters(BTreeMap<String, Vec<u64>>);
 
@@ -56,7 +56,7 @@ fn sharded(shards: usize, replicas: usize) -> SubgroupConfig {
     SubgroupConfig { shards, replicas, ..SubgroupConfig::default() }
 }
 
-/// Brings members of these ranks together; each has its object.
+/// Starts members of these ranks; each has its object.
 fn members(
     config: &(impl Fn(usize) -> Config + Clone + Send),
     ranks: std::ops::Range<usize>,
@@ -64,14 +64,14 @@ fn members(
     let join = |rank: usize| {
         let config = config(rank);
         move || {
-            let mut group = Group::join(config).expect("the group comes together");
+            let mut group = Group::join(config).expect("the group starts");
             let object = group.object("counters", Counters::default).expect("it is configured");
             (group, object)
         }
     };
     thread::scope(|scope| {
         let threads: Vec<_> = ranks.map(|rank| scope.spawn(join(rank))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("the member comes in")).collect()
+        threads.into_iter().map(|thread| thread.join().expect("the member joins")).collect()
     })
 }
 
@@ -79,7 +79,7 @@ fn note(counter: &str, id: u64) -> Note {
     Note { counter: counter.into(), id }
 }
 
-/// Updates, once more if this member has left the shard meanwhile: then it is in no state.
+/// Updates, and tries again if this member has left the shard meanwhile, in which case the update is in no state.
 fn update(object: &Object<Counters>, key: &str, id: u64) -> Vec<u64> {
     loop {
         match object.update(key.as_bytes(), &note(key, id)).unwrap().wait() {
@@ -89,22 +89,23 @@ fn update(object: &Object<Counters>, key: &str, id: u64) -> Vec<u64> {
     }
 }
 
-/// Waits until so many of `objects` hold each shard. More may do so until the next view: none comes to shed a holder.
+/// Waits until at least `replicas` of `objects` hold each shard. More may hold it until the next view, since only a
+/// view change removes a holder.
 fn spread(objects: &[&Object<Counters>], replicas: usize) {
     let deadline = Instant::now() + PATIENCE;
-    let lies = |shard| objects.iter().filter(|object| object.holds(shard)).count() >= replicas;
-    while !(0..objects[0].shards()).all(lies) {
-        assert!(Instant::now() < deadline, "a shard does not find its place");
+    let is_held = |shard| objects.iter().filter(|object| object.holds(shard)).count() >= replicas;
+    while !(0..objects[0].shards()).all(is_held) {
+        assert!(Instant::now() < deadline, "a shard does not get its replicas");
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// All that an object holds at a member, by shard.
+/// Returns all that a member holds of an object, by shard.
 fn contents(object: &Object<Counters>) -> Vec<Option<((u64, u64), Counters)>> {
     (0..object.shards()).map(|shard| object.inspect(shard, |at, state| (at, state.clone()))).collect()
 }
 
-/// Waits until all who hold a shard hold the same, and returns it.
+/// Waits until all holders of a shard hold the same state, and returns it.
 fn settled(objects: &[&Object<Counters>]) -> Vec<Counters> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -122,7 +123,8 @@ fn settled(objects: &[&Object<Counters>]) -> Vec<Counters> {
     }
 }
 
-/// [A1] Each member updates, all have the same, and each reply is that of the state at its place in the order.
+/// [A1] Each member updates, all have the same state, and each reply is that of the state at the update's place in
+/// the order.
 #[test]
 fn members_have_the_same_state() {
     let members = members(&config("same", 3, SubgroupConfig::default()), 0..3);
@@ -146,7 +148,8 @@ fn members_have_the_same_state() {
     }
 }
 
-/// Any member updates and asks any key; what lies elsewhere goes there, and each update counts once [A3].
+/// Any member updates and queries any key; requests for other members' shards are sent there, and each update counts
+/// once [A3].
 #[test]
 fn shards_are_reached_from_everywhere() {
     let members = members(&config("shards", 3, sharded(4, 1)), 0..3);
@@ -166,12 +169,12 @@ fn shards_are_reached_from_everywhere() {
         }
     }
     let held: usize = members.iter().map(|(_, object)| contents(object).iter().flatten().count()).sum();
-    assert_eq!(held, 4, "each shard lies at one member");
+    assert_eq!(held, 4, "each shard is at one member");
 }
 
-/// [A2] [A4] A member leaves at work: what was acknowledged is there, and the others go on.
+/// [A2] [A4] A member leaves while it updates: acknowledged updates survive, and the others continue.
 #[test]
-fn what_was_acknowledged_survives() {
+fn acknowledged_updates_survive_a_departure() {
     let mut members = members(&config("survive", 3, SubgroupConfig::default()), 0..3);
     let leaver = members.remove(1);
     let acknowledged: Vec<u64> = thread::scope(|scope| {
@@ -186,7 +189,7 @@ fn what_was_acknowledged_survives() {
             scope.spawn(move || {
                 let from = 1000 * (number as u64 + 1);
                 for id in from..from + 200 {
-                    object.update(b"a", &note("a", id)).unwrap().wait().expect("it goes on");
+                    object.update(b"a", &note("a", id)).unwrap().wait().expect("the shard continues");
                 }
                 (from..from + 200).collect::<Vec<_>>()
             })
@@ -202,7 +205,7 @@ fn what_was_acknowledged_survives() {
     }
 }
 
-/// [V6] Who comes later gets the state while updates go on, and has the same from then on.
+/// [V6] A joiner gets the state while updates continue, and has the same state from then on.
 #[test]
 fn joiners_get_the_state() {
     let config = config("joiner", 2, sharded(3, 2));
@@ -228,7 +231,7 @@ fn joiners_get_the_state() {
     let mut ids: Vec<u64> = states.iter().flat_map(|state| state.0.values().flatten().copied()).collect();
     ids.sort_unstable();
     assert_eq!(ids, (0..400).collect::<Vec<_>>());
-    // With the first ones gone, one after the other, it lives on at the joiners.
+    // After the first members have left, one after the other, the state is kept by the joiners.
     let mut first = first.into_iter();
     drop(first.next());
     let others: Vec<_> = first.as_slice().iter().chain(&second).map(|(_, object)| object).collect();
@@ -240,7 +243,7 @@ fn joiners_get_the_state() {
     assert!(reply.len() > 1 && reply.last() == Some(&1000));
 }
 
-/// [A3] A client's updates count once, though the member that passes them on dies again and again.
+/// [A3] A client's updates count once, although the member that passes them on dies repeatedly.
 #[test]
 fn clients_survive_members() {
     let config = config("client", 3, SubgroupConfig::default());
@@ -271,7 +274,7 @@ fn clients_survive_members() {
     assert!(state.0["a"].iter().copied().eq(0..600));
 }
 
-/// [A7] When all who had a shard are gone, those who come say so, and do not begin anew.
+/// [A7] When all holders of a shard are gone, joiners report that, and do not begin with a new state.
 #[test]
 fn a_lost_state_is_reported() {
     let only = SubgroupConfig { members: Ranks::These(vec![1]), ..SubgroupConfig::default() };
@@ -287,9 +290,9 @@ fn a_lost_state_is_reported() {
     drop(group);
 }
 
-/// A member that leaves cannot tell what becomes of what it has under way; afterwards it says that it has left.
+/// A member that leaves does not know the outcome of its updates in flight; afterwards it reports that it has left.
 #[test]
-fn who_leaves_does_not_know() {
+fn a_leaver_does_not_know_its_outcomes() {
     let mut members = members(&config("leave", 2, SubgroupConfig::default()), 0..2);
     let (group, object) = members.remove(0);
     drop(group);
@@ -300,14 +303,14 @@ fn who_leaves_does_not_know() {
             Ok(Err(ObjectError::Unknown | ObjectError::Group(_))) | Ok(Ok(_)) => {}
             other => panic!("{other:?}"),
         }
-        assert!(Instant::now() < deadline, "it goes on for ever");
+        assert!(Instant::now() < deadline, "it continues forever");
     }
 }
 
-/// A query for the latest state has what any other was told of, also where it has yet to come; and a client's updates are applied
-/// in their order, although many are under way \[A11\] \[A12\].
+/// A query for the latest state includes every update that was acknowledged to any member, even where it has not
+/// arrived yet; and a client's updates are applied in their order, although many are in flight \[A11\] \[A12\].
 #[test]
-fn the_latest_state_has_all_that_was_acknowledged() {
+fn the_latest_state_has_all_acknowledged_updates() {
     let config = config("latest", 3, sharded(1, 2));
     let members = members(&config, 0..3);
     let client = Client::<Counters>::connect(&config(0), "counters").unwrap();
@@ -329,7 +332,7 @@ fn the_latest_state_has_all_that_was_acknowledged() {
     }
 }
 
-/// Faults of use are told at once.
+/// Misuse is reported at once.
 #[test]
 fn misuse_is_reported() {
     let base = config("misuse", 1, SubgroupConfig::default());

@@ -1,8 +1,8 @@
-//! Members as processes that are killed with -9, or halted until the others have excluded them, and started again while
-//! clients write: what was acknowledged is there, once, at all members (Derecho app. A).
+//! Members are processes that are killed with SIGKILL, or halted until the others have excluded them, and are started
+//! again while clients write: each acknowledged update is applied once at all members (Derecho app. A).
 //!
-//! For long, with halts, at random: `SQUALL_CHAOS_SECONDS=600 cargo test --release -p squall --test object_chaos --
-//! --ignored --nocapture`
+//! A longer run, with random kills and halts: `SQUALL_CHAOS_SECONDS=600 cargo test --release -p squall --test
+//! object_chaos -- --ignored --nocapture`
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -15,24 +15,24 @@ use squall::object::{Client, Replicated, Snapshot, restored};
 use squall::{Config, Group};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
-/// Tells this program to be a member: [`Cluster`] and the member's rank follow.
+/// The variable that makes this program a member; its value has the [`Cluster`] and the member's rank.
 const ROLE: &str = "SQUALL_OBJECT_CHAOS";
 const MEMBERS: usize = 3;
 const SHARDS: usize = 2;
 const CLIENTS: u64 = 2;
-/// How long a member may take to get the state of its shards, or to find out that it is excluded.
+/// How long a member may take to get the state of its shards, or to learn that it is excluded.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// All that was written, in order.
+/// All updates, in order.
 struct Log(Vec<u64>);
 
 impl Replicated for Log {
     type Update = u64;
-    /// From which place on.
+    /// The index at which the reply begins.
     type Query = u64;
     type Reply = Vec<u64>;
 
-    /// Replies with the place of the update.
+    /// Replies with the index of the update.
     fn apply(&mut self, id: u64) -> Vec<u64> {
         self.0.push(id);
         vec![self.0.len() as u64 - 1]
@@ -51,14 +51,14 @@ impl Replicated for Log {
     }
 }
 
-/// What a query returns at most.
+/// The largest number of updates that a query returns.
 const PAGE: usize = 4096;
 
 /// A group of this test.
 #[derive(Clone)]
 struct Cluster {
     name: String,
-    /// Without any, on shared memory.
+    /// If there are none, the group runs on shared memory.
     ports: Vec<u16>,
     suspicion_ms: u64,
 }
@@ -71,7 +71,7 @@ impl Cluster {
         Self { name: format!("{test}-{}", std::process::id()), ports, suspicion_ms }
     }
 
-    /// As a member's process is told it.
+    /// Returns the value of [`ROLE`] for a member's process.
     fn role(&self, rank: usize) -> String {
         let ports: Vec<_> = self.ports.iter().map(|port| format!(" {port}")).collect();
         format!("{rank} {} {}{}", self.name, self.suspicion_ms, ports.concat())
@@ -124,24 +124,24 @@ impl Member {
         Self { child, orders, lines }
     }
 
-    /// The rest of the next line that begins so; `None` if the member has ended.
-    fn hear(&mut self, beginning: &str) -> Option<String> {
+    /// Returns the rest of the next line that begins with `beginning`; `None` if the member has ended.
+    fn wait_for_line(&mut self, beginning: &str) -> Option<String> {
         loop {
             let mut line = String::new();
             if self.lines.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            // The test harness of the member's process says something, too, without ending its line.
+            // The test harness of the member's process also prints text, without ending its line.
             if let Some((_, rest)) = line.split_once(beginning) {
                 return Some(rest.trim().to_owned());
             }
         }
     }
 
-    /// How much it has of each shard, and a digest of that.
+    /// Returns the number of updates that it has of each shard, and a digest of them.
     fn report(&mut self) -> Option<String> {
         self.orders.write_all(b"report\n").ok()?;
-        self.hear("report:")
+        self.wait_for_line("report:")
     }
 
     fn has_ended(&mut self) -> bool {
@@ -158,14 +158,14 @@ impl Member {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Halts it until the others have excluded it; it must find that out by itself, and end.
+    /// Halts it until the others have excluded it; it must notice that itself, and end.
     fn halt(&mut self, suspicion_ms: u64) {
         self.signal("-STOP");
         thread::sleep(Duration::from_millis(suspicion_ms * 2));
         self.signal("-CONT");
         let deadline = Instant::now() + PATIENCE;
         while !self.has_ended() {
-            assert!(Instant::now() < deadline, "[V4] a member that was excluded goes on");
+            assert!(Instant::now() < deadline, "[V4] a member that was excluded continues");
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -179,12 +179,12 @@ impl Drop for Member {
     }
 }
 
-/// Not a test by itself: what a member does until it is killed, or excluded.
+/// Not a test by itself: what a member does until it is killed or excluded.
 #[test]
 fn the_disturbed_member() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (cluster, rank) = Cluster::from_role(&role);
-    let mut group = Group::join(cluster.config(rank)).expect("it comes in");
+    let mut group = Group::join(cluster.config(rank)).expect("the member joins");
     let log = group.object("log", || Log(Vec::new())).unwrap();
     log.wait_ready(PATIENCE).expect("it gets the state");
     println!("member: ready");
@@ -208,7 +208,8 @@ fn digest(log: &[u64]) -> u64 {
     log.iter().fold(0, |digest, id| (digest ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
 }
 
-/// Writes to both shards until told to stop; each update is applied once, at a place behind the one before.
+/// Writes to both shards until `stop` returns true; each update is applied once, at a higher index than the previous
+/// one.
 fn write(client: &Client<Log>, number: u64, stop: &dyn Fn() -> bool) -> [Vec<u64>; 2] {
     let keys = keys(client);
     let mut written = [Vec::new(), Vec::new()];
@@ -220,27 +221,27 @@ fn write(client: &Client<Log>, number: u64, stop: &dyn Fn() -> bool) -> [Vec<u64
         let shard = (id / CLIENTS % 2) as usize;
         let reply = client.update(&keys[shard], &id).unwrap().wait();
         let place = reply.expect("some member takes it")[0];
-        assert!(places[shard] < Some(place), "[A3] update {id} is at {place}, behind {:?}", places[shard]);
+        assert!(places[shard] < Some(place), "[A3] update {id} is at {place}, not after {:?}", places[shard]);
         places[shard] = Some(place);
         written[shard].push(id);
     }
     written
 }
 
-/// A key for each of the two shards.
+/// Returns a key for each of the two shards.
 fn keys(client: &Client<Log>) -> [Vec<u8>; 2] {
     [0, 1].map(|shard| (0..).map(|key: u8| vec![key]).find(|key| client.shard(key) == shard).unwrap())
 }
 
-/// All members, all with the state.
+/// Restarts members until all of them run and have the state.
 fn complete(cluster: &Cluster, members: &mut [Option<Member>]) {
     loop {
         for (rank, member) in members.iter_mut().enumerate() {
-            // Excluded by mistake, on a busy machine: it comes again.
+            // It may have been excluded because the machine is busy: it joins again.
             if member.as_mut().is_none_or(Member::has_ended) {
                 *member = Some(Member::start(cluster, rank));
-                // Who is missing already is no minority of two: one after the other.
-                member.as_mut().unwrap().hear("member: ready");
+                // Members restart one after the other: with two missing at once, the rest would not be a majority.
+                member.as_mut().unwrap().wait_for_line("member: ready");
             }
         }
         if members.iter_mut().flatten().all(|member| !member.has_ended()) {
@@ -249,7 +250,7 @@ fn complete(cluster: &Cluster, members: &mut [Option<Member>]) {
     }
 }
 
-/// All replicas are alike in the end.
+/// Asserts that all replicas are the same in the end.
 fn compare(members: &mut [Option<Member>]) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -263,7 +264,7 @@ fn compare(members: &mut [Option<Member>]) {
     }
 }
 
-/// The whole log of the shard of a key.
+/// Returns the whole log of the shard of a key.
 fn read(client: &Client<Log>, key: &[u8]) -> Vec<u64> {
     let mut log = Vec::new();
     loop {
@@ -275,10 +276,10 @@ fn read(client: &Client<Log>, key: &[u8]) -> Vec<u64> {
     }
 }
 
-/// Disturbs members, as `disturb` does one after the other, while clients write; then compares.
+/// Runs `disturb` on the members while clients write; then compares the replicas with what was acknowledged.
 fn run(cluster: &Cluster, disturb: impl FnOnce(&mut [Option<Member>])) {
     let mut members: Vec<_> = (0..MEMBERS).map(|rank| Some(Member::start(cluster, rank))).collect();
-    members.iter_mut().flatten().for_each(|member| assert!(member.hear("member: ready").is_some()));
+    members.iter_mut().flatten().for_each(|member| assert!(member.wait_for_line("member: ready").is_some()));
     let over = AtomicBool::new(false);
     let stop = || over.load(Ordering::Relaxed);
     thread::scope(|scope| {
@@ -300,7 +301,7 @@ fn run(cluster: &Cluster, disturb: impl FnOnce(&mut [Option<Member>])) {
             for (shard, written) in written.into_iter().enumerate() {
                 assert!(!written.is_empty(), "nothing was written to shard {shard}");
                 acknowledged += written.len();
-                // Places grow, so that one pass finds each; and none is there twice.
+                // Indices increase, so that one pass finds each update; the check below finds duplicates.
                 let mut rest = logs[shard].iter();
                 for id in written {
                     assert!(rest.any(|other| *other == id), "[A2] update {id} of shard {shard} is lost");
@@ -312,7 +313,7 @@ fn run(cluster: &Cluster, disturb: impl FnOnce(&mut [Option<Member>])) {
             sorted.sort_unstable();
             assert!(sorted.windows(2).all(|pair| pair[0] < pair[1]), "[A3] an update counts twice");
         }
-        eprintln!("{acknowledged} acknowledged updates are there, each once");
+        eprintln!("{acknowledged} acknowledged updates were applied, each once");
     });
 }
 
@@ -322,7 +323,7 @@ fn kills(test: &str, transport: Transport) {
         for kill in 0..2 * MEMBERS {
             thread::sleep(Duration::from_millis(100));
             members[kill % MEMBERS].as_mut().unwrap().kill();
-            // The next one dies when all have the state again.
+            // The next member dies when all have the state again.
             complete(&cluster, members);
         }
     });
@@ -363,13 +364,13 @@ fn chaos(test: &str, transport: Transport) {
 }
 
 #[test]
-#[ignore = "takes a minute, or as many seconds as SQUALL_CHAOS_SECONDS says"]
+#[ignore = "takes a minute, or SQUALL_CHAOS_SECONDS seconds"]
 fn chaos_on_shared_memory() {
     chaos("object-chaos-shm", Transport::Shm);
 }
 
 #[test]
-#[ignore = "takes a minute, or as many seconds as SQUALL_CHAOS_SECONDS says"]
+#[ignore = "takes a minute, or SQUALL_CHAOS_SECONDS seconds"]
 fn chaos_on_tcp() {
     chaos("object-chaos-tcp", Transport::Tcp);
 }

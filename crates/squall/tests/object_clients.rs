@@ -36,7 +36,7 @@ impl Replicated for Sum {
     }
 }
 
-/// The configuration of the member of this number, which knows only the one before; for a client, of that one.
+/// Returns the configuration of the member of this number, which knows only the previous one.
 fn config(test: &str, number: usize) -> Config {
     let mut config = Config::local(&format!("{test}-{}", std::process::id()), 1);
     let address = |number: usize| Address::Abstract(format!("squall-{}-{number}", config.cluster));
@@ -48,13 +48,13 @@ fn config(test: &str, number: usize) -> Config {
 }
 
 fn join(test: &str, number: usize) -> (Group, Object<Sum>) {
-    let mut group = Group::join(config(test, number)).expect("it comes in");
+    let mut group = Group::join(config(test, number)).expect("the member joins");
     let object = group.object("sum", || Sum(0)).expect("it is configured");
     object.wait_ready(PATIENCE).expect("it gets the state");
     (group, object)
 }
 
-/// Replaces the only member `times` times; each stays for `step` with the next one.
+/// Replaces the only member `times` times; each old member stays for `step` together with the next one.
 fn replace(
     test: &str,
     mut member: (Group, Object<Sum>),
@@ -81,7 +81,7 @@ fn an_idle_client_follows_the_members() {
     drop(last);
 }
 
-/// It asks for the members when answers come from later views, sooner than an idle one would.
+/// A busy client asks for the members when answers come from later views, which is sooner than an idle client would.
 #[test]
 fn a_busy_client_follows_the_members() {
     let first = join("busy-client", 0);

@@ -1,5 +1,5 @@
-//! Joins and departures in order lose no state, however long a state takes to travel \[A8\] \[A9\] (Derecho app. A: state
-//! transfer).
+//! Joins and departures in order lose no state, however long a state transfer takes \[A8\] \[A9\] (Derecho app. A:
+//! state transfer).
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -18,7 +18,7 @@ const FIRST: usize = 3;
 const SHARDS: u32 = 8;
 const UPDATES: u64 = 3;
 
-/// Notes, and how long they take to travel: as a large state on a slow network.
+/// Notes, and how long their transfer takes: like a large state on a slow network.
 #[derive(Clone)]
 struct Notes {
     notes: Vec<u64>,
@@ -64,7 +64,7 @@ const PARTS: u8 = 15;
 
 type Joined = (Group, Object<Notes>);
 
-/// A group whose members come one after the other.
+/// A group whose members join one after the other.
 struct Cluster {
     base: Config,
     transfer: Duration,
@@ -84,7 +84,7 @@ impl Cluster {
         base.partition_safety = PartitionSafety::Majority;
         if transport == Transport::Tcp {
             base.transport = transport;
-            // All at a time, so that each has one of its own.
+            // All are bound at the same time, so that each has a different port.
             let listeners: Vec<TcpListener> =
                 (0..FIRST).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
             let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
@@ -94,7 +94,7 @@ impl Cluster {
         Self { base, transfer }
     }
 
-    /// A member with this rank, or any.
+    /// Starts a member, with rank `place` if it is one of the first, else with any rank.
     fn join(&self, place: usize) -> Joined {
         let mut config = self.base.clone();
         let is_first = place < FIRST;
@@ -104,18 +104,18 @@ impl Cluster {
             Transport::Tcp => Address::Tcp { host: "127.0.0.1".into(), port: 0 },
             _ => Address::Abstract(format!("squall-{}-{place}", config.cluster)),
         };
-        let mut group = Group::join(config).expect("it comes in");
+        let mut group = Group::join(config).expect("the member joins");
         let transfer = self.transfer;
         let object =
             group.object("notes", move || Notes { notes: Vec::new(), transfer }).expect("it is configured");
         (group, object)
     }
 
-    /// The first members, and some acknowledged updates in each shard.
+    /// Starts the first members, and makes some acknowledged updates in each shard.
     fn begin(&self) -> Vec<Joined> {
         let all: Vec<Joined> = thread::scope(|scope| {
             let threads: Vec<_> = (0..FIRST).map(|rank| scope.spawn(move || self.join(rank))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("it comes in")).collect()
+            threads.into_iter().map(|thread| thread.join().expect("the member joins")).collect()
         });
         for shard in 0..SHARDS {
             for note in 0..UPDATES {
@@ -132,7 +132,7 @@ fn key_of(shard: u32) -> [u8; 8] {
     keys.find(|key| shard_of_key(key, SHARDS) == shard).expect("each shard has keys")
 }
 
-/// Every shard answers with all that was acknowledged, in time.
+/// Asserts that every shard answers in time with all acknowledged updates.
 fn assert_whole(all: &[Joined]) {
     let deadline = Instant::now() + PATIENCE;
     for shard in 0..SHARDS {
@@ -146,7 +146,8 @@ fn assert_whole(all: &[Joined]) {
     }
 }
 
-/// Joins in quick succession, each of which moves shards before the states have moved that the joins before it have moved.
+/// Members join in quick succession; each join reassigns shards before the states have arrived that earlier joins
+/// reassigned.
 fn joins_alone_lose_nothing(transport: Transport) {
     let cluster = Cluster::new("alone", transport, 2, Duration::from_millis(1500));
     let mut all = cluster.begin();
@@ -154,7 +155,7 @@ fn joins_alone_lose_nothing(transport: Transport) {
     assert_whole(&all);
 }
 
-/// One member comes, one leaves in order, until all first members are gone.
+/// One member joins and one leaves in order, until all first members are gone.
 fn a_rolling_restart_loses_nothing(transport: Transport, replicas: usize) {
     let cluster = Cluster::new(&format!("roll{replicas}"), transport, replicas, Duration::from_millis(1500));
     let mut all = cluster.begin();
@@ -204,7 +205,7 @@ fn a_rolling_restart_loses_nothing_on_tcp() {
     a_rolling_restart_loses_nothing(Transport::Tcp, 2);
 }
 
-/// With one replica each departure has to wait for a state on its way.
+/// With one replica each departure has to wait for a state transfer.
 #[test]
 fn a_rolling_restart_without_replicas_loses_nothing() {
     a_rolling_restart_loses_nothing(Transport::Shm, 1);
@@ -220,9 +221,10 @@ fn all_first_members_leave_at_once_on_tcp() {
     all_first_members_leave_at_once(Transport::Tcp);
 }
 
-/// A leaver that cannot hand a state over in time says which one goes with it, and a member that needs it says whose it was.
+/// A leaver that cannot hand a state over in time reports which one is lost, and a member that needs it reports which
+/// member held it.
 #[test]
-fn a_departure_that_is_forced_says_what_is_lost() {
+fn a_forced_departure_reports_what_is_lost() {
     let cluster = Cluster::new("forced", Transport::Shm, 1, Duration::from_secs(60));
     let mut all = cluster.begin();
     let (group, object) = all.remove(0);
@@ -279,15 +281,15 @@ impl Replicated for Hanging {
     }
 }
 
-/// A provider that hangs in the middle of a state, but lives, keeps no joiner waiting: it asks another one.
+/// A provider that hangs in the middle of a state, but lives, does not block a joiner, which asks another member.
 #[test]
-fn a_provider_that_hangs_is_passed_over() {
+fn a_provider_that_hangs_is_replaced() {
     let base = Config::local(&format!("joins-hangs-{}", std::process::id()), 2);
     let base =
         base.subgroup("notes", SubgroupConfig { window: 16, message_max: 1000, ..SubgroupConfig::default() });
     HANGS.store(true, Ordering::Relaxed);
     let join = |rank: usize| {
-        let mut group = Group::join(base.clone().for_rank(rank)).expect("it comes in");
+        let mut group = Group::join(base.clone().for_rank(rank)).expect("the member joins");
         let options = ObjectOptions { timeout: Duration::from_millis(500), ..ObjectOptions::default() };
         let first = move || Hanging { notes: Vec::new(), hangs: rank == 0 };
         let object = group.object_with("notes", first, options).expect("it is configured");
@@ -295,10 +297,11 @@ fn a_provider_that_hangs_is_passed_over() {
     };
     thread::scope(|scope| {
         let first: Vec<_> = (0..2).map(|rank| scope.spawn(move || join(rank))).collect();
-        let first: Vec<_> = first.into_iter().map(|member| member.join().expect("it comes in")).collect();
+        let first: Vec<_> =
+            first.into_iter().map(|member| member.join().expect("the member joins")).collect();
         first[0].1.update(b"any", &7).unwrap().wait().expect("it is delivered");
         let late = join(2);
-        late.1.wait_ready(PATIENCE).expect("the other one gives the state");
+        late.1.wait_ready(PATIENCE).expect("the other member sends the state");
         assert_eq!(late.1.query_at(late.0.view().members[2].node, 0, &()).unwrap().wait().unwrap(), 1);
         HANGS.store(false, Ordering::Relaxed);
     });

@@ -1,4 +1,5 @@
-//! A provider that is killed with -9 in the middle of a state: the joiner gets all of it from another (Derecho §3.3).
+//! A state provider that is killed with SIGKILL in the middle of a state: the joiner gets the whole state from
+//! another member (Derecho §3.3).
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -12,9 +13,9 @@ use squall::object::{Client, ObjectOptions, Replicated, Snapshot, Transfer};
 use squall::{Config, Group};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
-/// Tells this program to be a member: the name of the group and the member's rank follow.
-const ROLE: &str = "SQUALL_GIVER_KILLED";
-/// What a provider says when half of the state is written.
+/// The variable that makes this program a member; its value has the name of the group and the member's rank.
+const ROLE: &str = "SQUALL_PROVIDER_KILLED";
+/// What a provider prints when half of the state is written.
 const HALF: &str = "half is written";
 const READY: &str = "ready";
 const BLOCKS: usize = 64;
@@ -22,18 +23,18 @@ const BLOCK_BYTES: usize = 64 << 10;
 const BYTES: u64 = (BLOCKS * BLOCK_BYTES) as u64;
 const UPDATES: u32 = 50;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Groups whose names begin so suspect a member after this time.
+/// Groups whose names begin with this suspect a member after `SUSPICION_AFTER`.
 const HALTED: &str = "provider-halted";
 const SUSPICION_AFTER: Duration = Duration::from_secs(1);
 
 /// Whether a provider may write the second half.
-static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
+static MAY_CONTINUE: AtomicBool = AtomicBool::new(false);
 
 /// Blocks, each filled with one byte.
 struct Blocks(Vec<u8>);
 
 impl Replicated for Blocks {
-    /// Which block is filled with what.
+    /// A block, and the byte with which it is filled.
     type Update = (u32, u8);
     type Query = ();
     type Reply = Vec<u8>;
@@ -53,7 +54,7 @@ impl Replicated for Blocks {
             for (number, byte) in blocks.into_iter().enumerate() {
                 if number == BLOCKS / 2 {
                     println!("{HALF}");
-                    while !MAY_GO_ON.load(Ordering::Relaxed) {
+                    while !MAY_CONTINUE.load(Ordering::Relaxed) {
                         thread::sleep(Duration::from_millis(1));
                     }
                 }
@@ -93,7 +94,7 @@ struct Member {
 }
 
 impl Member {
-    /// Starts it; `reports` gets its rank with each line that it says.
+    /// Starts it; `reports` gets its rank with each line that it prints.
     fn start(name: &str, rank: usize, reports: &Sender<(usize, String)>) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "the_provider", "--nocapture"])
@@ -104,7 +105,7 @@ impl Member {
             .unwrap();
         let lines: BufReader<ChildStdout> = BufReader::new(child.stdout.take().unwrap());
         let (input, reports) = (child.stdin.take().unwrap(), reports.clone());
-        // It ends with the process.
+        // The thread ends with the process.
         thread::spawn(move || {
             lines.lines().map_while(Result::ok).for_each(|line| drop(reports.send((rank, line))));
         });
@@ -130,20 +131,20 @@ impl Drop for Member {
 fn the_provider() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (name, rank) = role.split_once(' ').unwrap();
-    let mut group = Group::join(config(name, rank.parse().unwrap())).expect("it comes in");
+    let mut group = Group::join(config(name, rank.parse().unwrap())).expect("the member joins");
     let blocks = group.object("blocks", first).unwrap();
     blocks.wait_ready(PATIENCE).expect("it begins with the state");
     println!("{READY}");
     let mut line = String::new();
-    io::stdin().read_line(&mut line).expect("it is told to go on, or killed");
-    MAY_GO_ON.store(true, Ordering::Relaxed);
+    io::stdin().read_line(&mut line).expect("a line to continue, or the process is killed");
+    MAY_CONTINUE.store(true, Ordering::Relaxed);
     while group.failure().is_none() {
         thread::sleep(Duration::from_millis(100));
     }
     panic!("{:?}", group.failure());
 }
 
-/// Two members that have the state, and what they say.
+/// Starts two members that have the state; returns them and the lines that they print.
 fn start_two(name: &str) -> ([Member; 2], Receiver<(usize, String)>) {
     let (sender, reports) = channel();
     let members = [0, 1].map(|rank| Member::start(name, rank, &sender));
@@ -153,10 +154,10 @@ fn start_two(name: &str) -> ([Member; 2], Receiver<(usize, String)>) {
     (members, reports)
 }
 
-/// The member that says `what` next.
+/// Returns the rank of the next member that prints `what`.
 fn wait_for(what: &str, reports: &Receiver<(usize, String)>) -> usize {
     loop {
-        let (rank, line) = reports.recv_timeout(PATIENCE).expect("a member says something");
+        let (rank, line) = reports.recv_timeout(PATIENCE).expect("a member prints a line");
         if line.ends_with(what) {
             return rank;
         }
@@ -173,7 +174,7 @@ fn another_sends_the_whole_state() {
         move || {
             let on_transfer = Box::new(move |transfer| reported.lock().unwrap().push(transfer));
             let options = ObjectOptions { on_transfer, ..ObjectOptions::default() };
-            let mut group = Group::join(config(&name, 2)).expect("it comes in");
+            let mut group = Group::join(config(&name, 2)).expect("the member joins");
             let blocks = group.object_with("blocks", first, options).unwrap();
             blocks.wait_ready(PATIENCE).expect("it gets the state");
             (group, blocks)
@@ -186,16 +187,16 @@ fn another_sends_the_whole_state() {
             client.update(b"", &(update, update as u8)).unwrap().wait().expect("some member takes it");
         }
     };
-    // In the state of the other, and kept by the joiner.
+    // These updates are in the state of the other provider, and the joiner keeps them.
     write(0..UPDATES / 2);
     members[provider].kill();
-    writeln!(members[1 - provider].input, "go on").unwrap();
+    writeln!(members[1 - provider].input, "continue").unwrap();
     write(UPDATES / 2..UPDATES);
     let (group, blocks) = joiner.join().unwrap();
     let mut expected = vec![1; BLOCKS];
     (0..UPDATES).for_each(|update| expected[update as usize % BLOCKS] = update as u8);
     let own = group.view().members.last().expect("it is in the view").node;
-    // An update of its own is behind all others.
+    // An update of its own comes after all others.
     blocks.update(b"", &(0, 200)).unwrap().wait().unwrap();
     expected[0] = 200;
     assert_eq!(blocks.query_at(own, 0, &()).unwrap().wait().unwrap(), expected);
@@ -211,13 +212,13 @@ fn another_sends_the_whole_state() {
 fn a_halted_provider_is_replaced_soon() {
     let name = format!("{HALTED}-{}", std::process::id());
     let (mut members, reports) = start_two(&name);
-    let mut group = Group::join(config(&name, 2)).expect("it comes in");
+    let mut group = Group::join(config(&name, 2)).expect("the member joins");
     let blocks = group.object("blocks", first).unwrap();
     let provider = wait_for(HALF, &reports);
     let pid = members[provider].child.id().to_string();
     assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
     let halted = Instant::now();
-    writeln!(members[1 - provider].input, "go on").unwrap();
+    writeln!(members[1 - provider].input, "continue").unwrap();
     blocks.wait_ready(PATIENCE).expect("it gets the state");
     let took = halted.elapsed();
     assert!(took < 5 * SUSPICION_AFTER, "{took:?}");

@@ -1,4 +1,4 @@
-//! State transfer of replicated objects: large states in parts, providers that fail, over shared memory and TCP
+//! State transfer of replicated objects: large states in parts, and providers that fail, over shared memory and TCP
 //! (Derecho §3.3).
 
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use squall::object::{Client, Object, ObjectOptions, Replicated, Snapshot, Transf
 use squall::{Config, Group};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
-/// Blocks that updates replace, shared with snapshots until they do: a snapshot copies nothing.
+/// Blocks that updates replace and that snapshots share until then, so that a snapshot copies nothing.
 struct Blocks {
     blocks: Vec<Arc<Vec<u8>>>,
     /// This member's next snapshot ends in the middle. Not part of the state.
@@ -29,7 +29,7 @@ impl Blocks {
 }
 
 impl Replicated for Blocks {
-    /// Which block is filled with what.
+    /// A block, and the byte with which it is filled.
     type Update = (u32, u8);
     type Query = u32;
     type Reply = u8;
@@ -53,7 +53,7 @@ impl Replicated for Blocks {
             let half = blocks.len() / 2;
             for (number, block) in blocks.into_iter().enumerate() {
                 if fails && number == half {
-                    return Err(io::Error::other("as if the provider had died"));
+                    return Err(io::Error::other("the test's provider fails"));
                 }
                 sink.write_all(&block)?;
             }
@@ -97,7 +97,7 @@ fn tcp(test: &str) -> impl Fn(usize) -> Config + Clone + Send {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a joiner was told of its transfers.
+/// What was reported to a joiner about its transfers.
 type Reported = Arc<Mutex<Vec<Transfer>>>;
 
 fn join(config: Config, count: usize) -> (Group, Object<Blocks>, Reported) {
@@ -107,13 +107,14 @@ fn join(config: Config, count: usize) -> (Group, Object<Blocks>, Reported) {
         on_transfer: Box::new(move |transfer| report.lock().unwrap().push(transfer)),
         ..ObjectOptions::default()
     };
-    let mut group = Group::join(config).expect("it comes in");
+    let mut group = Group::join(config).expect("the member joins");
     let object = group.object_with("blocks", move || Blocks::new(count), options).unwrap();
     object.wait_ready(PATIENCE).expect("it gets the state");
     (group, object, reported)
 }
 
-/// Two members with so many blocks, which fail to give them once each; a third comes while updates go on.
+/// Starts two members with `count` blocks, each of which fails once to send them; a third joins while updates
+/// continue.
 fn transfer(config: impl Fn(usize) -> Config + Clone + Send, count: usize) {
     thread::scope(|scope| {
         let second = scope.spawn({
@@ -159,18 +160,18 @@ fn third_node(group: &Group) -> squall_fabric::NodeId {
 }
 
 #[test]
-fn states_come_over_shared_memory() {
+fn states_arrive_over_shared_memory() {
     transfer(shm("shm"), 48);
 }
 
 #[test]
-fn states_come_over_tcp() {
+fn states_arrive_over_tcp() {
     transfer(tcp("tcp"), 48);
 }
 
-/// By hand, with `--release --ignored`: it needs three gigabytes of memory.
+/// It is run by hand with `--release --ignored`, since it needs three gigabytes of memory.
 #[test]
 #[ignore = "needs three gigabytes of memory"]
-fn a_gigabyte_comes() {
+fn a_gigabyte_arrives() {
     transfer(shm("gigabyte"), 1024);
 }

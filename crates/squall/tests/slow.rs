@@ -1,4 +1,5 @@
-//! Consumers that stop taking messages: who holds the others up is known, and is waited for or excluded.
+//! Consumers that stop taking messages: the member that holds the others up is known, and they wait for it or exclude
+//! it.
 
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -27,8 +28,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Ranks 0 and 1 deliver by upcall; rank 0 sends all the time. `with` gets the deliveries of rank 2, and the number of
-/// messages that rank 0 has sent.
+/// Runs ranks 0 and 1, which deliver by upcall; rank 0 sends all the time. `with` gets the deliveries of rank 2, and
+/// the number of messages that rank 0 has sent.
 fn with_a_consumer(config: &Config, with: impl FnOnce(&Group, Deliveries, &AtomicU64) + Send) {
     let (sent, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -43,7 +44,7 @@ fn with_a_consumer(config: &Config, with: impl FnOnce(&Group, Deliveries, &Atomi
                     if rank == 0 && sender.send(1, |bytes| bytes[0] = 1).is_ok() {
                         sent.fetch_add(1, Ordering::SeqCst);
                     }
-                    // The last to go finds the others gone.
+                    // The last member to leave finds the others gone.
                     let failure = group.failure();
                     assert!(failure.is_none() || is_over.load(Ordering::SeqCst), "{failure:?}");
                     thread::sleep(Duration::from_millis(1));
@@ -65,10 +66,10 @@ fn status(config: &Config, rank: usize) -> MemberStatus {
     ask_status(&config, &config.listen).expect("the member answers")
 }
 
-/// Under `wait` all stand still, and who holds them up is said by those who wait and by itself; when it takes messages
-/// again, all goes on.
+/// Under `wait` all members stall, and both those that wait and the slow one report which member holds them up; when
+/// it takes messages again, all continue.
 #[test]
-fn who_holds_a_subgroup_up_is_named() {
+fn the_member_that_holds_up_a_subgroup_is_named() {
     let config = config("named", SlowConsumer::Wait);
     with_a_consumer(&config, |group, mut deliveries, sent| {
         thread::sleep(Duration::from_millis(1500));
@@ -81,21 +82,21 @@ fn who_holds_a_subgroup_up_is_named() {
         assert_eq!(sent.load(Ordering::SeqCst), before, "the window is full");
         let mut taken = 0;
         while taken < before + 100 {
-            deliveries.next().expect("nobody is removed");
+            deliveries.next().expect("no member is removed");
             taken += 1;
         }
         assert_eq!(group.members(), 3);
     });
 }
 
-/// Under `exclude` the others go on, and who was too slow is told so.
+/// Under `exclude` the others continue, and the slow member gets an error that says why.
 #[test]
-fn who_holds_the_others_up_is_excluded() {
+fn the_member_that_holds_up_the_others_is_excluded() {
     let config = config("excluded", SlowConsumer::Exclude);
     with_a_consumer(&config, |group, mut deliveries, sent| {
         wait_until("the member is excluded", || group.failure().is_some());
         let before = sent.load(Ordering::SeqCst);
-        wait_until("the others go on", || sent.load(Ordering::SeqCst) > before + 50);
+        wait_until("the others continue", || sent.load(Ordering::SeqCst) > before + 50);
         let error = loop {
             match deliveries.next() {
                 Ok(_) => {}
@@ -107,14 +108,17 @@ fn who_holds_the_others_up_is_excluded() {
         };
         assert!(subgroup == "log" && *stood_still >= Duration::from_millis(600), "{error}");
         assert!(
-            error.to_string().starts_with("excluded: its consumer of subgroup `log` took no message for")
+            error
+                .to_string()
+                .starts_with("excluded: this member's consumer of subgroup `log` took no message for")
         );
     });
 }
 
-/// A consumer that is slow but moves is waited for: it takes a message now and then, fewer than it gives back at once.
+/// The others wait for a consumer that is slow but makes progress: it takes messages occasionally, fewer than it
+/// releases at once.
 #[test]
-fn a_consumer_that_moves_is_not_excluded() {
+fn a_consumer_that_makes_progress_is_not_excluded() {
     let config = config("moves", SlowConsumer::Exclude);
     let config = config.subgroup("log", SubgroupConfig { window: 64, ..config_of("moves") });
     with_a_consumer(&config, |group, mut deliveries, _| {

@@ -21,7 +21,7 @@ fn options(transport: StreamTransport) -> StreamOptions {
     StreamOptions { transport, linger, verbs: rdma::settings(0), ..StreamOptions::local("stream-tests") }
 }
 
-/// Two ends that are connected.
+/// Returns two ends that are connected.
 fn sockets(options: &StreamOptions) -> [Socket; 2] {
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), options).unwrap();
     let (address, there) =
@@ -50,7 +50,7 @@ fn transports() -> Vec<StreamTransport> {
     }
 }
 
-/// Byte number `at` of what is sent.
+/// Returns byte number `at` of what is sent.
 fn byte(at: usize) -> u8 {
     (at.wrapping_mul(0x9e37_79b9) >> 13) as u8
 }
@@ -67,14 +67,14 @@ fn next(socket: &mut Socket) -> SocketEvent {
 }
 
 #[test]
-fn the_fabric_follows_from_where_the_ends_are() {
+fn the_transport_depends_on_where_the_ends_are() {
     let [here, there] = sockets(&options(StreamTransport::Auto));
     assert!(here.is_shared() && there.is_shared(), "one host");
     let [here, there] = sockets(&options(StreamTransport::Tcp));
     assert!(!here.is_shared() && !there.is_shared());
 }
 
-/// One end asks for RDMA, the other leaves it open; who was told otherwise refuses.
+/// One end asks for RDMA, and the other accepts any transport; an end that is set to another transport refuses.
 #[test]
 fn rdma_is_used_if_one_end_asks_for_it() {
     if !rdma::is_wanted() {
@@ -93,7 +93,7 @@ fn rdma_is_used_if_one_end_asks_for_it() {
     assert!(error.to_string().contains("RDMA and nothing else"), "{error}");
 }
 
-/// Where there is no device, or no library, both ends say so before anybody waits for them.
+/// Where there is no device or no library, both ends report that before the other end waits for them.
 #[test]
 fn without_rdma_the_error_says_what_to_do() {
     if rdma::is_wanted() {
@@ -111,7 +111,7 @@ fn without_rdma_the_error_says_what_to_do() {
     }
 }
 
-/// A receive that is posted before gets the bytes where it wants them, without a copy.
+/// A receive that is posted in advance gets the bytes in its own memory, without a copy.
 #[test]
 fn a_receiver_that_is_ahead_is_served_directly() {
     for transport in transports() {
@@ -137,9 +137,9 @@ fn a_receiver_that_is_ahead_is_served_directly() {
     }
 }
 
-/// Memory of the user's own at both ends is moved where it lies, on shared memory by one copy, and is given back.
+/// The user's own memory at both ends is used in place, on shared memory with one copy, and is released.
 #[test]
-fn adopted_memory_is_served_directly_and_given_back() {
+fn adopted_memory_is_served_directly_and_released() {
     const WORDS: usize = 1 << 17;
     for (transport, fetching) in
         transports().into_iter().flat_map(|transport| [(transport, true), (transport, false)])
@@ -160,7 +160,7 @@ fn adopted_memory_is_served_directly_and_given_back() {
             assert!((1..WORDS).all(|word| to.load(word) == (word as u64 - 1) * 3 + 1));
             assert!(there.release(&to));
             drop(to);
-            assert_eq!(kept.strong_count(), 0, "somebody still holds the memory");
+            assert_eq!(kept.strong_count(), 0, "the memory is still held");
             there
         });
         assert!(here.wait(Some(Duration::from_millis(50))).is_none());
@@ -177,9 +177,9 @@ fn adopted_memory_is_served_directly_and_given_back() {
     }
 }
 
-/// All paces, all sizes: bytes in are bytes out, for each policy.
+/// The bytes received are the bytes sent, at all paces and sizes, for each policy.
 #[test]
-fn bytes_in_are_bytes_out_whoever_is_slower() {
+fn received_bytes_are_those_sent_whichever_end_is_slower() {
     const BYTES: usize = 3_000_000;
     for (transport, policy) in transports().into_iter().flat_map(|transport| {
         [TransferPolicy::Dynamic, TransferPolicy::Direct, TransferPolicy::Indirect].map(|p| (transport, p))
@@ -223,7 +223,7 @@ fn bytes_in_are_bytes_out_whoever_is_slower() {
     }
 }
 
-/// What was written arrives though the writer never calls again.
+/// What was written arrives even if the writer never calls again.
 #[test]
 fn a_write_has_left_when_it_returns() {
     for transport in transports() {
@@ -278,9 +278,9 @@ fn a_dropped_stream_ends_in_order() {
     }
 }
 
-/// The connection is over when both streams have ended, but what is in the ring and in buffers is still to be read.
+/// The connection ends when both streams have ended, but what is in the ring and in buffers can still be read.
 #[test]
-fn what_has_come_can_be_read_after_the_end() {
+fn data_that_has_arrived_can_be_read_after_the_end() {
     for transport in transports() {
         let small = StreamOptions { buffer_bytes: 1000, buffers: 2, ..options(transport) };
         let [mut here, mut there] = sockets(&small).map(|socket| Stream::new(socket).unwrap());
@@ -290,7 +290,7 @@ fn what_has_come_can_be_read_after_the_end() {
             there.shut_down().unwrap();
             let mut one = [0];
             there.read_exact(&mut one).unwrap();
-            // Until both ends have closed, without reading on.
+            // Wait until both ends have closed, without reading more.
             while !there.socket().is_closed() {
                 there.drive();
             }
@@ -322,7 +322,7 @@ fn an_abort_is_an_error_at_both_ends() {
         while !matches!(seen.last(), Some(SocketEvent::Closed { .. })) {
             seen.push(next(&mut here));
         }
-        assert_eq!(seen.len(), 3, "both buffers come back: {seen:?}");
+        assert_eq!(seen.len(), 3, "both buffers are returned: {seen:?}");
         assert!(matches!(seen.last(), Some(SocketEvent::Closed { failure: Some(SocketFailure::Aborted) })));
         let buffer = here.buffer(8);
         assert_eq!(here.post_send(buffer).unwrap_err().1, PostRefused::Closed);
@@ -332,7 +332,7 @@ fn an_abort_is_an_error_at_both_ends() {
 }
 
 #[test]
-fn a_read_can_have_a_limit_in_time() {
+fn a_read_can_have_a_timeout() {
     for transport in transports() {
         let [mut here, mut there] = streams(transport);
         there.set_read_timeout(Some(Duration::from_millis(5)));
@@ -377,7 +377,7 @@ fn packets_keep_their_boundaries() {
 }
 
 #[test]
-fn a_receive_can_be_taken_back() {
+fn a_receive_can_be_cancelled() {
     for transport in transports() {
         let [mut here, mut there] = sockets(&options(transport));
         let buffer = there.buffer(64);
@@ -414,7 +414,7 @@ fn ends_that_differ_are_reported() {
     assert!(matches!(end, SocketEvent::Closed { failure: Some(_) }), "{end:?}");
 }
 
-/// Many pairs park at the same time, and each wakes when it is its turn.
+/// Many pairs park at the same time, and each is woken when data arrives for it.
 #[test]
 fn parked_ends_wake_each_other() {
     for transport in transports() {

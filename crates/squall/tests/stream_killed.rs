@@ -1,5 +1,5 @@
-//! Processes that are killed at any moment: the other end does not hang, gets a clear error, and has all that the killed
-//! one was told had come.
+//! Processes that are killed at any moment: the other end does not hang, gets a clear error, and has all the data
+//! whose arrival was acknowledged to the killed process.
 
 mod rdma;
 
@@ -12,7 +12,7 @@ use squall::stream::{
     StreamTransport,
 };
 
-/// What the process that will be killed does; the address follows.
+/// The variable that has the role of the process that will be killed, and the address.
 const ROLE: &str = "SQUALL_STREAM_KILLED";
 
 fn options() -> StreamOptions {
@@ -47,7 +47,7 @@ fn start(role: &str, address: &Address) -> Child {
         .unwrap()
 }
 
-/// Not a test by itself: what the process does that will be killed.
+/// Not a test by itself: what the process that will be killed does.
 #[test]
 fn the_killed_process() {
     let Ok(job) = std::env::var(ROLE) else { return };
@@ -55,14 +55,14 @@ fn the_killed_process() {
     let options = StreamOptions { verbs: rdma::settings(1), ..options() };
     let socket = Socket::connect(&address.parse().unwrap(), &options).unwrap();
     match role {
-        "send" => send_for_ever(socket),
+        "send" => send_forever(socket),
         "receive" => drop(std::io::copy(&mut Stream::new(socket).unwrap(), &mut std::io::sink())),
         _ => unreachable!(),
     }
 }
 
-/// Sends, and tells the parent how many bytes have come for sure.
-fn send_for_ever(mut socket: Socket) {
+/// Sends, and reports to the parent how many bytes have certainly arrived.
+fn send_forever(mut socket: Socket) {
     let (mut placed, mut sent) = (0_usize, 0_usize);
     for length in [1000, 8, 30_000, 77].into_iter().cycle() {
         let mut buffer = socket.buffer(length);
@@ -75,7 +75,7 @@ fn send_for_ever(mut socket: Socket) {
                 SocketEvent::Connected => continue,
                 _ => return,
             }
-            // The test harness prints a line of its own before.
+            // The test harness prints a line of its own before this.
             println!("placed {placed}");
         }
     }
@@ -85,7 +85,7 @@ fn listener(transport: StreamTransport) -> Listener {
     Listener::bind(&"127.0.0.1:0".parse().unwrap(), &StreamOptions { transport, ..options() }).unwrap()
 }
 
-/// Moments from the first microseconds of a connection on.
+/// Returns the moments at which to kill, from the first microseconds of a connection on.
 fn moments() -> impl Iterator<Item = Duration> {
     (0..12).map(|i| Duration::from_micros(300 * i * i))
 }
@@ -119,9 +119,9 @@ fn a_killed_sender_loses_nothing_that_was_acknowledged() {
                     SocketEvent::Received { buffer, bytes, outcome, .. } => {
                         assert!(buffer[..bytes].iter().enumerate().all(|(i, b)| *b == byte(got + i)));
                         got += bytes;
-                        assert_ne!(outcome, ReceiveOutcome::End, "it was killed, it did not end");
+                        assert_ne!(outcome, ReceiveOutcome::End, "it was killed and did not end its stream");
                         if reposts {
-                            // What has come can be received after the break, and then nothing more.
+                            // What has arrived can be received after the break, and nothing more after that.
                             reposts = socket.post_receive(buffer, false).is_ok();
                         }
                     }
@@ -146,13 +146,13 @@ fn a_killed_sender_loses_nothing_that_was_acknowledged() {
             let placed = reported.lines().rev().find_map(|line| line.strip_prefix("placed ")?.parse().ok());
             assert!(
                 placed.unwrap_or(0) <= got,
-                "{transport:?}: {placed:?} were acknowledged, {got} have come"
+                "{transport:?}: {placed:?} bytes were acknowledged, {got} have arrived"
             );
         }
     }
 }
 
-/// What is left in the ring after the break.
+/// Receives what is left in the ring after the break; returns the number of bytes.
 fn rest(socket: &mut Socket, got: usize) -> Option<usize> {
     let buffer = socket.buffer(4096);
     socket.post_receive(buffer, false).ok()?;

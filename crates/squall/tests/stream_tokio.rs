@@ -1,4 +1,4 @@
-//! Streams under tokio, and an HTTP stack over them that knows nothing of what carries it.
+//! Streams under tokio, and an HTTP stack over them that does not depend on the transport.
 
 mod rdma;
 
@@ -63,7 +63,7 @@ async fn both_directions_flow_at_once() {
     }
 }
 
-/// A task that waits costs nothing and wakes when something comes, with one thread for both ends.
+/// A task that waits is woken when data arrives, with one thread for both ends.
 #[tokio::test]
 async fn a_parked_task_is_woken() {
     for transport in transports() {
@@ -108,7 +108,7 @@ async fn double(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyp
     Ok(Response::new(Full::new([body.clone(), body].concat().into())))
 }
 
-/// Client and server of hyper, many requests of all sizes on one connection.
+/// A client and a server of hyper exchange requests of all sizes on one connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http_runs_unmodified() {
     for transport in transports() {

@@ -1,4 +1,4 @@
-//! Senders while views change: what an application sees between two windows (Derecho §3.4).
+//! Senders during view changes: what an application sees between two windows (Derecho §3.4).
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ fn tcp(test: &str) -> ByRank {
     })
 }
 
-/// Waits until `is_so`; `what` is for the message if that takes too long.
+/// Waits until `is_so` returns true; `what` is the panic message if that takes too long.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -42,7 +42,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A barrier that gives up, should one of the threads panic.
+/// A barrier with a timeout, in case one of the threads panics.
 struct Meeting(AtomicUsize, usize);
 
 impl Meeting {
@@ -52,11 +52,11 @@ impl Meeting {
 
     fn wait(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
-        wait_until("all threads come", || self.0.load(Ordering::SeqCst) == self.1);
+        wait_until("all threads meet", || self.0.load(Ordering::SeqCst) == self.1);
     }
 }
 
-/// A member with a thread of its own, which counts what it delivers.
+/// Starts a member with a thread of its own, which counts the messages that it delivers.
 fn member(config: Config) -> (Group, Sender, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&count);
@@ -68,7 +68,7 @@ fn member(config: Config) -> (Group, Sender, Arc<AtomicUsize>) {
     (group, sender, count)
 }
 
-/// A member that is polled until messages flow, and then halts until it is dropped.
+/// Starts a member that is polled until messages flow, and then halts until it is dropped.
 fn halted(config: Config) -> (Group, Node) {
     let builder = Group::builder(config).on_message("log", |_| ());
     let (group, mut node) = builder.join_polled().expect("it joins");
@@ -77,7 +77,7 @@ fn halted(config: Config) -> (Group, Node) {
         assert!(Instant::now() < deadline, "the group does not begin");
         node.poll();
     }
-    // The others have yet to see that this one is ready.
+    // The others have not seen yet that this one is ready.
     let until = Instant::now() + Duration::from_millis(50);
     while Instant::now() < until {
         node.poll();
@@ -85,7 +85,7 @@ fn halted(config: Config) -> (Group, Node) {
     (group, node)
 }
 
-/// What ranks 0 and 1 return, while rank 2 halts and is suspected.
+/// Runs `survivor` at ranks 0 and 1 while rank 2 halts and is suspected; returns their results.
 fn with_one_halted<T: Send>(
     test: &str,
     survivor: impl Fn(Group, Sender, Arc<AtomicUsize>, &Meeting) -> T + Sync,
@@ -115,17 +115,17 @@ fn with_one_halted<T: Send>(
     })
 }
 
-/// Sends as soon as messages flow in the new view; until then, the answer is that the view is changing, and nothing else.
+/// Sends as soon as messages flow in the new view; until then, the only error is that the view is changing.
 fn send_when_view_begins(sender: &mut Sender) {
     wait_until("messages flow", || match sender.send(1, |bytes| bytes[0] = 2) {
         Ok(_) => true,
         Err(SendError::ViewChanging) => false,
-        Err(error) => panic!("nothing is under way: {error:?}"),
+        Err(error) => panic!("nothing is in flight: {error:?}"),
     });
 }
 
-/// When a view has changed and nothing is under way, there is space: the first send succeeds, though the application has
-/// not touched its sender since the view before.
+/// After a view change with nothing in flight there is space: the first send succeeds, although the application has
+/// not used its sender since the previous view.
 fn the_first_send_finds_space(config: fn(&str) -> ByRank, rounds: usize) {
     for round in 0..rounds {
         let config = Arc::new(config(&format!("space-{round}")));
@@ -163,8 +163,8 @@ fn the_first_send_after_a_view_change_finds_space_on_tcp() {
     the_first_send_finds_space(tcp, 5);
 }
 
-/// A message that was under way when its view ended: its outcome is known when all have delivered it, whether or not
-/// the sender sends again. The first question is answered.
+/// The outcome of a message that was in flight when its view ended is known when all members have delivered it,
+/// whether or not the sender sends again. The first query returns it.
 #[test]
 fn an_outcome_is_known_without_another_send() {
     with_one_halted("outcome", |group, mut sender, count, all_are_done| {
@@ -184,8 +184,8 @@ fn an_outcome_is_known_without_another_send() {
     });
 }
 
-/// A message that was reserved when its view ended, and committed when the next view had long begun, is delivered,
-/// though its sender is not touched again [V7].
+/// A message that was reserved before its view ended, and committed long after the next view began, is delivered,
+/// although its sender is not used again [V7].
 #[test]
 fn a_message_that_is_built_across_a_view_change_is_delivered() {
     with_one_halted("slot", |group, mut sender, count, all_are_done| {
@@ -207,7 +207,8 @@ fn a_message_that_is_built_across_a_view_change_is_delivered() {
     });
 }
 
-/// While a view changes there is no window, and the error says so; a window that is not full is never called full.
+/// While a view changes there is no window, and the error says so; a window that is not full is never reported as
+/// full.
 #[test]
 fn a_changing_view_is_not_a_full_window() {
     let mut seen = BTreeSet::new();
@@ -223,7 +224,7 @@ fn a_changing_view_is_not_a_full_window() {
                     errors.insert(error.to_string());
                 }
             }
-            // A blocking send never fails for that.
+            // A blocking send never fails because of that.
             sender.send_blocking(1, |bytes| bytes[0] = 1).expect("it waits");
             all_are_done.wait();
             errors

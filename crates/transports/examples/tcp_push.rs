@@ -1,12 +1,11 @@
 //! The TCP mirror path by itself: members push slots and a counter to each other, acknowledge, and count what
-//! everybody has received. It is a yardstick for the multicast that stands on it, as little as can be done.
+//! every member has received. It does the least work possible, and so serves as a reference for the multicast
+//! built on this path.
 //!
-//! ```text
-//! cargo run --release -p squall-transports --example tcp_push -- MEMBERS SIZE MESSAGES WINDOW [latency]
-//! ```
-//! Each member is a process; all send, or with `latency` only member 0, one message at a time. Prints one JSON
-//! object: messages per second that each member delivers, messages per system call, and the time from send to
-//! delivery.
+//! ```text cargo run --release -p squall-transports --example tcp_push -- MEMBERS SIZE MESSAGES WINDOW
+//! [latency] ``` Each member is a process; all of them send, or with `latency` only member 0, one message at
+//! a time. Prints one JSON object: messages per second that each member delivers, messages per system call,
+//! and the time from send to delivery.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -24,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         arguments[1..].iter().partition(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let numbers: Vec<usize> = numbers.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
     let &[members, size, messages, window, ref port @ ..] = &numbers[..] else {
-        return Err("use: tcp_push MEMBERS SIZE MESSAGES WINDOW [latency]".into());
+        return Err("usage: tcp_push MEMBERS SIZE MESSAGES WINDOW [latency]".into());
     };
     let plan = Plan { members, size, messages, window, latency: rest.iter().any(|text| *text == "latency") };
     if let &[port] = port {
@@ -47,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What to do.
+/// The parameters of a run.
 struct Plan {
     members: usize,
     size: usize,
@@ -61,7 +60,7 @@ impl Plan {
         2 + self.size.div_ceil(8)
     }
 
-    /// Members that send.
+    /// Returns the number of members that send.
     fn senders(&self) -> usize {
         if self.latency { 1 } else { self.members }
     }
@@ -69,7 +68,7 @@ impl Plan {
 
 type Streams = Vec<(NodeId, TcpStream)>;
 
-/// Member 0 collects the others' streams and tells each its rank and where the ones before it listen.
+/// Accepts the others' streams in member 0, and sends each its rank and the ports of the members before it.
 fn gather(listener: &TcpListener, members: usize) -> std::io::Result<Streams> {
     let mut streams: Streams = Vec::new();
     let mut ports: Vec<u16> = Vec::new();
@@ -90,7 +89,7 @@ fn gather(listener: &TcpListener, members: usize) -> std::io::Result<Streams> {
     Ok(streams)
 }
 
-/// The other members: connect to all before, accept from all behind.
+/// Connects to all members of lower rank and accepts streams from all of higher rank, in the other members.
 fn join(port: u16) -> std::io::Result<(u32, Streams)> {
     let number = |stream: &mut TcpStream| {
         let mut bytes = [0; 4];
@@ -117,7 +116,8 @@ fn join(port: u16) -> std::io::Result<(u32, Streams)> {
     Ok((rank, streams))
 }
 
-/// Words of a row: counters for what the member has sent, and what it has received and delivered of everybody.
+/// The words of a row: counters for what the member has sent, and for what it has received from every member
+/// and delivered.
 const SENT: usize = 0;
 const RECEIVED: usize = LINE_WORDS;
 const DELIVERED: usize = 2 * LINE_WORDS;
@@ -127,7 +127,7 @@ struct Member {
     fabric: TcpFabric,
     rank: usize,
     mirror: MirrorId,
-    /// One row per member; the own one is the region, the others are attachments.
+    /// One row per member; this member's own is the region, the others are attachments.
     rows: Vec<Region>,
     sent: usize,
     received: usize,
@@ -190,7 +190,7 @@ impl Member {
         if self.rank == 0 {
             report(plan, total, seconds, &mut times, self.fabric.counters());
         }
-        // Until everybody knows that all is delivered.
+        // Continue until every member knows that everything is delivered.
         let end = Instant::now() + Duration::from_millis(200);
         while Instant::now() < end {
             self.fabric.poll(&mut |_| {});
@@ -200,7 +200,8 @@ impl Member {
         Ok(())
     }
 
-    /// Writes messages into the ring and pushes them: at most as many as an application would commit meanwhile.
+    /// Writes messages into the ring and pushes them: at most as many as an application would commit between
+    /// two polls.
     fn send(&mut self, plan: &Plan) -> usize {
         if self.rank >= plan.senders() || self.sent == plan.messages {
             return 0;
@@ -220,7 +221,8 @@ impl Member {
             let first = RING + message % plan.window * words;
             row.store_relaxed(first, message as u64);
             row.store_relaxed(first + 1, plan.size as u64);
-            // SAFETY: nobody else stores into a slot that everybody has delivered, and nobody reads it.
+            // SAFETY: every member has delivered what was in the slot, so no one reads it, and only this
+            // thread stores into it.
             unsafe { row.bytes_mut(first + 2, plan.size) }.fill(message as u8);
         }
         row.store(SENT, until as u64);
@@ -238,7 +240,7 @@ impl Member {
         count
     }
 
-    /// Acknowledges what has come from everybody, in rounds.
+    /// Acknowledges what has arrived from every sender, in rounds.
     fn receive(&mut self, plan: &Plan) -> usize {
         let sent = self.rows[..plan.senders()].iter().map(|row| row.load(SENT)).min().expect("senders");
         let received = usize::try_from(sent).expect("small") * plan.senders();
@@ -251,7 +253,7 @@ impl Member {
         count
     }
 
-    /// Reads what everybody has received.
+    /// Reads what every member has received.
     fn deliver(&mut self, plan: &Plan) -> usize {
         let stable = self.rows.iter().map(|row| row.load(RECEIVED)).min().expect("members");
         let stable = usize::try_from(stable).expect("small");
@@ -260,7 +262,7 @@ impl Member {
             let (sender, message) = (sequence % plan.senders(), sequence / plan.senders());
             let first = RING + message % plan.window * plan.slot_words();
             assert_eq!(self.rows[sender].load_relaxed(first), message as u64, "slot of message {message}");
-            // SAFETY: the sender writes the slot again only when everybody has delivered it.
+            // SAFETY: the sender writes the slot again only when every member has delivered it.
             let bytes = unsafe { self.rows[sender].bytes(first + 2, plan.size) };
             self.digest += bytes.iter().step_by(64).map(|byte| u64::from(*byte)).sum::<u64>();
         }
@@ -300,5 +302,5 @@ fn report(plan: &Plan, total: usize, seconds: f64, times: &mut [Duration], count
     );
 }
 
-/// Messages that an application commits between two polls.
+/// The most messages that an application commits between two polls.
 const BATCH_MAX: usize = 64;

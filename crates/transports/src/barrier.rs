@@ -1,14 +1,16 @@
-//! A store-load barrier between threads of one process that is free for the busy side and dear for the waiting side.
+//! A store-load barrier between threads of one process that is free for the busy side and expensive for the
+//! waiting side.
 //!
-//! Waiting needs Dekker's pattern: the busy side stores data, then loads the mark; the waiting side stores the mark, then
-//! loads the data; at least one must see the other. With `membarrier` (private expedited) the waiting side makes every
-//! running thread of the process pass a full barrier, so the busy side needs only a compiler barrier. Where the kernel has no
-//! such call, the busy side fences.
+//! Waiting needs Dekker's pattern: the busy side stores data, then loads the mark; the waiting side stores
+//! the mark, then loads the data; at least one must see the other's store. With `membarrier` (private
+//! expedited) the waiting side makes every running thread of the process execute a full barrier, so the busy
+//! side needs only a compiler barrier. On kernels without that call, the busy side fences.
 //!
-//! Between processes there is no such barrier: `membarrier` (global expedited) leaves threads out. When a thread ends, the
-//! kernel notes that its core runs nobody who has registered, and does not look again when the next thread there is of the
-//! same process (seen with Linux 6.18: in 9 of 200,000 rounds of the litmus test below neither side saw the other). So who
-//! writes for another process fences later and looks again (`shm/park.rs`), or the other waits (`shm/revocation.rs`).
+//! There is no such barrier between processes: `membarrier` (global expedited) misses threads. When a thread
+//! ends, the kernel notes that its core runs no registered process, and does not check again when the next
+//! thread on that core is of the same process (observed with Linux 6.18: in 9 of 200,000 rounds of the litmus
+//! test below neither side saw the other). So a thread that writes for another process fences later and looks
+//! again (`shm/park.rs`), or the other side waits (`shm/revocation.rs`).
 
 use std::sync::OnceLock;
 
@@ -17,12 +19,12 @@ use squall_fabric::atomics::{Ordering, compiler_fence, fence};
 
 static EXPEDITED: OnceLock<bool> = OnceLock::new();
 
-/// Whether this kernel has the expedited barrier; registers this process for it at the first call.
+/// Returns whether this kernel has the expedited barrier; the first call registers this process for it.
 pub fn expedited() -> bool {
     *EXPEDITED.get_or_init(|| membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok())
 }
 
-/// The busy side's half, between its stores and its load of the mark.
+/// Runs the busy side's barrier, between its stores and its load of the mark.
 #[inline]
 pub fn light() {
     if expedited() {
@@ -32,8 +34,8 @@ pub fn light() {
     }
 }
 
-/// The waiting side's half, between its store of the mark and its last look for work. For a peer in another process that
-/// fences it is a fence, too.
+/// Runs the waiting side's barrier, between its store of the mark and its last check for work. It is also a
+/// full fence, for a peer in another process that fences.
 pub fn heavy() {
     fence(Ordering::SeqCst);
     if expedited() {
@@ -48,11 +50,11 @@ mod tests {
 
     use super::*;
 
-    /// A word in cache lines of its own: a store that waits for its line is what the barrier is for.
+    /// A word in cache lines of its own: the barrier matters when a store waits for its line.
     #[repr(align(128))]
     struct Line(AtomicU64);
 
-    /// Keeps this thread on the first or the last core that it may use.
+    /// Pins this thread to the first or the last core that it may use.
     fn stay(last: bool) {
         let may = sched_getaffinity(None).expect("the cores of this process");
         let mut cores = (0..CpuSet::MAX_CPU).filter(|core| may.is_set(*core));
@@ -61,15 +63,15 @@ mod tests {
         sched_setaffinity(None, &only).expect("one of its cores");
     }
 
-    /// Dekker's litmus: of two threads that store and then load the other's word, at least one sees the other. Threads
-    /// that end beside the busy one do not matter.
+    /// Dekker's litmus test: of two threads that store and then load the other's word, at least one sees the
+    /// other's store. Threads that end on the busy thread's core make no difference.
     #[test]
     fn one_side_sees_the_other() {
         const ROUNDS: u64 = 100_000;
         let [busy, waiting, round_word] = [const { Line(AtomicU64::new(0)) }; 3];
         let is_over = AtomicBool::new(false);
-        // Both sides begin each round together, shifted against each other by some nanoseconds; yielding lets the
-        // other come on a crowded machine.
+        // Both sides begin each round together, offset by some nanoseconds; yielding lets the other side run
+        // on a loaded machine.
         let meet = |round: u64, shift: u64| {
             round_word.0.fetch_add(1, Ordering::Relaxed);
             let mut looks = 0;

@@ -2,7 +2,7 @@
 
 use squall_fabric::Instant;
 
-/// Counts from the start of a fabric.
+/// A clock that counts from the start of a fabric.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: std::time::Instant,

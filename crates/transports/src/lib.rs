@@ -1,5 +1,6 @@
-//! The real fabrics: shared memory on one host, TCP and RDMA verbs between hosts, behind [`squall_fabric::Fabric`];
-//! the runner that drives protocol cores on them; and the bootstrap by which members find and trust each other.
+//! The real fabrics: shared memory on one host, TCP and RDMA verbs between hosts, behind
+//! [`squall_fabric::Fabric`]; the runner that drives protocol cores on them; and the bootstrap by which
+//! members find and authenticate each other.
 
 mod adopted;
 pub mod barrier;
@@ -26,7 +27,7 @@ use squall_fabric::{Duration, Fabric};
 /// Blocks until one of `fds` can be read, or for `timeout`.
 ///
 /// # Errors
-/// What the system says; an interruption is none.
+/// Returns the system's error; an interruption is not an error.
 pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> std::io::Result<()> {
     let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     let timeout = timeout.map(|timeout| Timespec {
@@ -41,48 +42,55 @@ pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> std::
 
 /// A fabric on a real machine: what a runner needs beyond [`Fabric`].
 ///
-/// **Parking.** A runner that has found no work for a while calls [`TransportFabric::prepare_park`], polls its
-/// cores *once more* (what peers or other threads stored before they could see the mark is visible by then),
-/// and only if they are still idle calls [`TransportFabric::park`], which returns as soon as a peer rings, an event
-/// is waiting, a [`Waker`] is used, or the time is over. In all cases it ends with [`TransportFabric::unpark`].
+/// **Parking.** A runner that has found no work for a while calls [`TransportFabric::prepare_park`], polls
+/// its cores *once more* (what peers or other threads stored before they could see the mark is visible by
+/// then), and only if they are still idle calls [`TransportFabric::park`], which returns as soon as a peer
+/// rings, an event is pending, a [`Waker`] is used, or the timeout has passed. In all cases it ends with
+/// [`TransportFabric::unpark`].
 pub trait TransportFabric: Fabric {
-    /// Tells all peers and wakers that they must ring when they have stored or sent something for us.
+    /// Announces to all peers and wakers that they must ring when they have stored or sent something for this
+    /// node.
     fn prepare_park(&mut self);
 
-    /// Blocks until there may be something to do, or for `timeout`.
+    /// Blocks until there may be work, or for `timeout`.
     fn park(&mut self, timeout: Option<Duration>);
 
-    /// Tells peers and wakers that this node polls again. Idempotent.
+    /// Announces to peers and wakers that this node polls again. Idempotent.
     fn unpark(&mut self);
 
-    /// The runner gave the processor away between two polls, so time has passed, however few polls there were.
+    /// Notes that the runner yielded the processor between two polls, so time has passed even after few
+    /// polls.
     fn yielded(&mut self) {}
 
-    /// Sends and announces what was posted, as the next `poll` would: for who posts and then does something else.
+    /// Sends and announces what was posted, as the next `poll` would: for callers that post and then do
+    /// something else.
     fn flush(&mut self);
 
-    /// As [`TransportFabric::flush`], but answers to what came may wait for the next `poll`, for a fraction of a second at
-    /// most: for who hands something over that is mostly answered at once, so that one message carries both.
+    /// Same as [`TransportFabric::flush`], but acknowledgements of what arrived may wait for the next `poll`,
+    /// for a fraction of a second at most: for callers that deliver data that usually gets a reply at once,
+    /// so that one message carries both.
     fn flush_own_posts(&mut self) {
         self.flush();
     }
 
-    /// For who waits for several things at once instead of calling `park`, in its place: becomes readable when a
-    /// peer has something for this node (not by a [`Waker`]); and how long to wait at most, whatever happens.
+    /// Returns a descriptor for callers that wait for several events at once instead of calling `park`: it
+    /// becomes readable when a peer has something for this node (not on a [`Waker`]). Also returns the
+    /// longest time to wait in any case.
     fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>);
 
-    /// A handle by which any thread of this process ends a `park`.
+    /// Returns a handle with which any thread of this process ends a `park`.
     fn waker(&self) -> Waker;
 }
 
 /// The steps of [`TransportFabric::park`], for a node that sleeps on several transports at once.
 trait Sleeper: TransportFabric {
-    /// Sends what waits. `None` if there is something to do at once; else for how long to sleep, at most `timeout`.
+    /// Sends what is pending. Returns `None` if there is work at once; otherwise the time to sleep, at most
+    /// `timeout`.
     fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>>;
 
-    /// Readable when there may be something to do. (A waker may ring beside it.)
+    /// Returns a descriptor that is readable when there may be work. (A waker may ring independently.)
     fn bell(&self) -> BorrowedFd<'_>;
 
-    /// The sleep is over.
+    /// Ends the sleep.
     fn after_sleep(&mut self);
 }

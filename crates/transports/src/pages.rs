@@ -1,9 +1,10 @@
-//! Pages of memory: reserved at once, and, where they are many, touched and given back by a thread of their own.
+//! Pages of memory: reserved at once and, if there are many, touched and released by a separate thread.
 //!
-//! The kernel clears a page when it is first touched, at some 4 GB/s: a window of 256 MiB takes 60 ms on an idle machine
-//! and seconds on a busy one. A polling thread that waited for that would give no sign of life meanwhile, and the others
-//! would take it for dead. So it only reserves the addresses. What it uses before the other thread has come there is
-//! cleared as it is used; nothing depends on which of the two touches a page first.
+//! The kernel clears a page when it is first touched, at about 4 GB/s: a window of 256 MiB takes 60 ms on an
+//! idle machine and seconds on a busy one. A polling thread that waited for that would show no sign of life
+//! meanwhile, and the other members would consider it dead. So it only reserves the addresses. Pages that it
+//! uses before the other thread has reached them are cleared on use; nothing depends on which thread touches
+//! a page first.
 
 use std::ffi::c_void;
 use std::io;
@@ -17,7 +18,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_fabric::region::Access;
 
-/// A range of addresses of this process, given back when dropped.
+/// A range of addresses of this process, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Pages {
     base: NonNull<c_void>,
@@ -25,17 +26,17 @@ pub(crate) struct Pages {
     bytes: usize,
 }
 
-// SAFETY: it is an address range; what lies there is accessed as atomics only.
+// SAFETY: it is an address range; its contents are accessed as atomics only.
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Reserves private zero pages for at least `bytes`, so that offset `offset` of a file can lie at their beginning in huge
-    /// pages.
+    /// Reserves private zero pages for at least `bytes`, aligned so that offset `offset` of a file can be
+    /// mapped at their beginning with huge pages.
     ///
     /// # Errors
-    /// If there are not as many addresses, or the system does not promise that much memory.
+    /// Returns an error if there are not enough addresses, or the system does not commit that much memory.
     pub(crate) fn reserve(bytes: usize, offset: u64, protection: ProtFlags) -> io::Result<Self> {
         if bytes > BYTES_MAX {
             return Err(Errno::NOMEM.into());
@@ -54,46 +55,46 @@ impl Pages {
         let base = start.wrapping_byte_add(skip);
         for (unused, length) in [(start, skip), (base.wrapping_byte_add(bytes), slack - skip)] {
             if length > 0 {
-                // SAFETY: inside the mapping made above; nobody knows these addresses.
+                // SAFETY: inside the mapping made above; no other code knows these addresses.
                 unsafe { rustix::mm::munmap(unused, length) }?;
             }
         }
         Ok(Self { base: NonNull::new(base).expect("the kernel maps nothing at 0"), bytes })
     }
 
-    /// Where it begins.
+    /// Returns the first address.
     pub(crate) const fn base(&self) -> NonNull<c_void> {
         self.base
     }
 
-    /// How many bytes it has: whole pages.
+    /// Returns the size in bytes: whole pages.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Its words; stores only where they are mapped for writing.
+    /// Returns the words of the range; they may be stored to only where the range is mapped for writing.
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped as long as `self` lives, page-aligned, and accessed as atomics only.
+        // SAFETY: mapped for as long as `self` lives, page-aligned, and accessed as atomics only.
         unsafe { std::slice::from_raw_parts(self.base.cast().as_ptr(), self.bytes / 8) }
     }
 
-    /// Tells the system how the range is used.
+    /// Advises the system how the range is used.
     pub(crate) fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
         self.advise_part(0..self.bytes, advice)
     }
 
-    /// Touches all pages, so that using them meets no page fault; returns when that is done.
+    /// Touches all pages, so that using them causes no page faults; returns when that is done.
     ///
     /// # Errors
-    /// If the system does not give them.
+    /// Returns an error if the system cannot provide the pages.
     pub(crate) fn touch(&self, access: Access) -> io::Result<()> {
         self.touch_part(0..self.bytes, access)
     }
 
-    /// As [`Pages::touch`], but another thread does it if there are many.
+    /// Same as [`Pages::touch`], but if there are many pages, another thread touches them.
     ///
     /// # Errors
-    /// As [`Pages::touch`], if there are few.
+    /// Same as [`Pages::touch`], if there are few pages.
     pub(crate) fn touch_in_time(self: &Arc<Self>, access: Access) -> io::Result<()> {
         if self.bytes >= MANY_BYTES
             && let Some(keeper) = keeper()
@@ -106,7 +107,7 @@ impl Pages {
 
     fn advise_part(&self, part: Range<usize>, advice: Advice) -> rustix::io::Result<()> {
         let start = self.base.as_ptr().wrapping_byte_add(part.start);
-        // SAFETY: inside the range; none of the advices used here changes what it holds.
+        // SAFETY: inside the range; none of the advices used here changes its contents.
         unsafe { rustix::mm::madvise(start, part.len(), advice) }
     }
 
@@ -122,7 +123,7 @@ impl Pages {
         Ok(())
     }
 
-    /// For kernels before 5.14.
+    /// Touches each page by an access, on kernels before 5.14.
     fn touch_each_page(&self, part: Range<usize>, access: Access) {
         for word in self.words()[part.start / 8..part.end / 8].iter().step_by(rustix::param::page_size() / 8)
         {
@@ -147,31 +148,31 @@ impl Drop for Pages {
     }
 }
 
-/// A range that nobody uses any more.
+/// A range that is no longer used.
 #[derive(Clone, Copy)]
 struct Left {
     base: NonNull<c_void>,
     bytes: usize,
 }
 
-// SAFETY: it is an address range, which nobody accesses.
+// SAFETY: it is an address range, which nothing accesses.
 unsafe impl Send for Left {}
 
 impl Left {
     fn give_back(self) {
-        // SAFETY: made by `Pages::drop` alone, for a range that was its own, and used once.
+        // SAFETY: created only by `Pages::drop`, for a range that was its own, and used once.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
 }
 
-/// What takes long.
+/// Work for the page thread, since it takes long.
 enum Work {
     Touch(Weak<Pages>, Access),
     GiveBack(Left),
 }
 
-/// The thread that touches pages and gives them back; none if the system has refused one.
+/// Returns the thread that touches and releases pages; `None` if the system refused to start one.
 fn keeper() -> Option<&'static Sender<Work>> {
     static KEEPER: OnceLock<Option<Sender<Work>>> = OnceLock::new();
     let start = || {
@@ -191,44 +192,44 @@ fn keep(work: &Receiver<Work>) {
     }
 }
 
-/// Touches the pages part by part while they are used: between two parts other threads get to change mappings of the
-/// process.
+/// Touches the pages in parts while they are in use: between two parts, other threads can change mappings of
+/// the process.
 fn touch_by_parts(pages: &Weak<Pages>, access: Access) {
     let mut start = 0;
     while let Some(pages) = pages.upgrade().filter(|pages| start < pages.bytes) {
         let end = (start + PART_BYTES).min(pages.bytes);
         if let Err(error) = pages.touch_part(start..end, access) {
-            // Who uses them will get them, or learn that there are none.
-            tracing::debug!(bytes = pages.bytes, %error, "pages cannot be touched in time");
+            // A thread that uses the pages gets them then, or an error.
+            tracing::debug!(bytes = pages.bytes, %error, "failed to touch pages in advance");
             return;
         }
         start = end;
     }
 }
 
-/// So many bytes are touched and given back by the thread for that: 0.3 ms on an idle machine.
+/// Ranges of at least this size are touched and released by the page thread: 0.3 ms on an idle machine.
 pub(crate) const MANY_BYTES: usize = 1 << 20;
 
-/// Touched in one call, some milliseconds.
+/// Touched in one call, which takes some milliseconds.
 const PART_BYTES: usize = 8 << 20;
 
 /// More than any process has; below it, no sum of sizes overflows.
 const BYTES_MAX: usize = isize::MAX as usize / 2;
 
-/// The size of a huge page on x86-64 and on aarch64 with 4 KiB pages; elsewhere only the alignment suffers.
+/// The size of a huge page on x86-64, and on aarch64 with 4 KiB pages; elsewhere only the alignment is worse.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// How many of the pages are in memory.
+    /// Returns the number of pages that are in memory.
     fn resident(pages: &Pages) -> usize {
         let page = rustix::param::page_size();
         let is_there = |part: usize| {
             let start = pages.base.as_ptr().wrapping_byte_add(part * page);
             let mut residence = [0_u8];
-            // SAFETY: one page of the range, and one byte to say whether it is there.
+            // SAFETY: one page of the range, and one byte for the result.
             let result = unsafe { libc::mincore(start, page, residence.as_mut_ptr()) };
             result == 0 && residence[0] & 1 == 1
         };
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn many_pages_are_touched_while_their_user_goes_on() {
+    fn many_pages_are_touched_while_their_user_continues() {
         let writable = ProtFlags::READ | ProtFlags::WRITE;
         let pages = Arc::new(Pages::reserve(3 * PART_BYTES + 5000, 0, writable).unwrap());
         pages.words()[7].store(7, Ordering::Relaxed);
@@ -252,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_nobody_uses_any_more_are_given_back() {
+    fn unused_pages_are_released() {
         let pages = Arc::new(Pages::reserve(64 * PART_BYTES, 0, ProtFlags::READ | ProtFlags::WRITE).unwrap());
         let start = pages.base.as_ptr().addr();
         pages.touch_in_time(Access::ReadWrite).unwrap();
         drop(pages);
         let is_mapped = || {
             let mut residence = [0_u8];
-            // SAFETY: asks only whether the page at an address is mapped.
+            // SAFETY: only queries whether the page at an address is mapped.
             (unsafe { libc::mincore(start as *mut c_void, 1, residence.as_mut_ptr()) }) == 0
         };
         let end = std::time::Instant::now() + std::time::Duration::from_secs(60);

@@ -1,12 +1,13 @@
-//! Places that are used again under another name, so that what comes and goes leaves nothing behind.
+//! Slots that are reused under new names, so that removed values leave nothing behind.
 
 use std::fmt;
 
-/// Values by name. A name is a place in the low half and how often the place was used before in the high half, so a
-/// name that is over is noticed (until its place has been used 65,536 times more; only misuse has such names).
+/// Values by name. A name has the slot's number in the low half and the number of its earlier uses in the
+/// high half, so an expired name is detected (until its slot has been reused 65,536 times; only misuse
+/// retains such names).
 pub(crate) struct SlotMap<T> {
     places: Vec<Place<T>>,
-    /// Places without a value.
+    /// Slots without a value.
     free: Vec<u16>,
 }
 
@@ -16,13 +17,13 @@ struct Place<T> {
 }
 
 impl<T> SlotMap<T> {
-    /// Keeps a value; returns its name.
+    /// Stores a value and returns its name.
     ///
     /// # Panics
-    /// If there are [`VALUES_MAX`] values.
+    /// Panics if there are [`VALUES_MAX`] values.
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| {
-            assert!(self.places.len() < VALUES_MAX, "more than {VALUES_MAX} at a time: retire some");
+            assert!(self.places.len() < VALUES_MAX, "more than {VALUES_MAX} values at a time (retire some)");
             self.places.push(Place { uses: 0, value: None });
             u16::try_from(self.places.len() - 1).expect("checked above")
         });
@@ -31,21 +32,21 @@ impl<T> SlotMap<T> {
         u32::from(entry.uses) << 16 | u32::from(place)
     }
 
-    /// The value with this name.
+    /// Returns the value with this name.
     #[inline]
     pub(crate) fn at(&self, name: u32) -> Option<&T> {
         let place = self.places.get(place_of(name))?;
         if u32::from(place.uses) == name >> 16 { place.value.as_ref() } else { None }
     }
 
-    /// As [`SlotMap::at`].
+    /// Same as [`SlotMap::at`], mutably.
     #[inline]
     pub(crate) fn at_mut(&mut self, name: u32) -> Option<&mut T> {
         let place = self.places.get_mut(place_of(name))?;
         if u32::from(place.uses) == name >> 16 { place.value.as_mut() } else { None }
     }
 
-    /// Takes the value with this name; the name is over.
+    /// Removes the value with this name, which expires.
     pub(crate) fn remove(&mut self, name: u32) -> Option<T> {
         self.at(name)?;
         let place = &mut self.places[place_of(name)];
@@ -54,14 +55,14 @@ impl<T> SlotMap<T> {
         place.value.take()
     }
 
-    /// Whether a value has, or had, this name.
+    /// Returns whether a value has, or had, this name.
     pub(crate) fn was_used(&self, name: u32) -> bool {
         self.places
             .get(place_of(name))
             .is_some_and(|place| name >> 16 < u32::from(place.uses) + u32::from(place.value.is_some()))
     }
 
-    /// The names of all values.
+    /// Returns the names of all values.
     pub(crate) fn names(&self) -> impl Iterator<Item = u32> {
         let name = |(place, entry): (u32, &Place<T>)| {
             entry.value.as_ref().map(|_| u32::from(entry.uses) << 16 | place)
@@ -69,12 +70,12 @@ impl<T> SlotMap<T> {
         (0..).zip(&self.places).filter_map(name)
     }
 
-    /// All values, in the order of their places.
+    /// Returns all values, in the order of their slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.places.iter().filter_map(|place| place.value.as_ref())
     }
 
-    /// As [`SlotMap::iter`].
+    /// Same as [`SlotMap::iter`], mutably.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().filter_map(|place| place.value.as_mut())
     }
@@ -96,7 +97,7 @@ fn place_of(name: u32) -> usize {
     (name & 0xffff) as usize
 }
 
-/// What 16 bits name.
+/// The number of values that 16 bits can name.
 const VALUES_MAX: usize = 1 << 16;
 
 #[cfg(test)]
@@ -104,12 +105,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_used_again_under_another_name() {
+    fn a_slot_is_reused_under_another_name() {
         let mut slots = SlotMap::default();
         let [a, b] = ["a", "b"].map(|value| slots.insert(value));
         assert_eq!((slots.remove(a), slots.remove(a), slots.at(a)), (Some("a"), None, None));
         let c = slots.insert("c");
-        assert!(c != a && c != b, "{c} was a name before");
+        assert!(c != a && c != b, "{c} was used as a name before");
         assert_eq!((slots.at(a), slots.at(b), slots.at(c)), (None, Some(&"b"), Some(&"c")));
         for _ in 0..200_000 {
             let name = slots.insert("d");

@@ -1,9 +1,10 @@
-//! Ends a runner's park from any thread of the process.
+//! Wakers: end a runner's park from any thread of the process.
 //!
-//! An `eventfd` that the parked transport waits on beside its sockets, behind a flag, so that waking a runner
-//! that is awake costs one load and no system call. A waker must not be missed: who has stored something for
-//! the runner loads the flag *after* the store, and the runner looks for work once more *after* it has set the
-//! flag. That store-load order costs the waker nothing because the parking side pays for both (see `barrier`).
+//! A waker is an `eventfd` that the parked transport waits for together with its sockets, behind a flag, so
+//! that waking a runner that is awake costs one load and no system call. A wake-up must not be missed: a
+//! thread that has stored something for the runner loads the flag *after* the store, and the runner looks for
+//! work once more *after* it has set the flag. That store-load order costs the waker nothing because the
+//! parking side pays for both (see `barrier`).
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 
 use crate::barrier;
 
-/// A handle by which any thread of the process ends a [`crate::TransportFabric::park`]. Cheap to clone.
+/// A handle with which any thread of the process ends a [`crate::TransportFabric::park`]. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Waker {
     shared: Arc<Shared>,
@@ -26,16 +27,16 @@ struct Shared {
 }
 
 impl Waker {
-    /// A waker whose runner is awake.
+    /// Creates a waker whose runner is awake.
     ///
     /// # Errors
-    /// If the process has no file descriptor left.
+    /// Returns an error if the process has no file descriptor left.
     pub fn new() -> std::io::Result<Self> {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { shared: Arc::new(Shared { parked: AtomicBool::new(false), doorbell }) })
     }
 
-    /// Wakes the runner if it is parked or about to park. To be called after what it shall find was stored.
+    /// Wakes the runner if it is parked or about to park. Call this after storing what the runner must find.
     #[inline]
     pub fn wake(&self) {
         barrier::light();
@@ -45,7 +46,8 @@ impl Waker {
         }
     }
 
-    /// One ring ends a park: who comes second need not ring, the runner looks for work before it parks again.
+    /// Rings once per park: a second thread need not ring, since the runner looks for work before it parks
+    /// again.
     #[cold]
     fn wake_parked(&self) {
         if self.shared.parked.swap(false, Ordering::Relaxed) {
@@ -56,11 +58,11 @@ impl Waker {
     /// Rings whether the runner is parked or not.
     #[cold]
     pub fn ring(&self) {
-        // A full counter (EAGAIN) means that the doorbell rings already.
+        // A full counter (EAGAIN) means that the doorbell is ringing already.
         let _ = rustix::io::write(&self.shared.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// Marks the runner as parked, or awake again. The caller follows a mark by [`barrier::heavy`].
+    /// Marks the runner as parked, or as awake again. The caller must follow a mark by [`barrier::heavy`].
     pub(crate) fn set_parked(&self, parked: bool) {
         self.shared.parked.store(parked, Ordering::Relaxed);
         if !parked {
@@ -68,13 +70,13 @@ impl Waker {
         }
     }
 
-    /// Silences the doorbell, until somebody rings again.
+    /// Silences the doorbell until it is rung again.
     pub(crate) fn silence(&self) {
-        // EAGAIN means that nobody rang.
+        // EAGAIN means that it was not rung.
         let _ = rustix::io::read(&self.shared.doorbell, &mut [0u8; 8]);
     }
 
-    /// Readable when somebody rang.
+    /// Returns the doorbell, which is readable when it was rung.
     pub(crate) fn doorbell(&self) -> BorrowedFd<'_> {
         self.shared.doorbell.as_fd()
     }
@@ -97,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_runner_is_rung_once_by_many() {
+    fn many_wakers_ring_a_parked_runner_once() {
         let waker = Waker::new().expect("a file descriptor");
         waker.set_parked(true);
         waker.wake();
@@ -119,7 +121,7 @@ mod tests {
     }
 }
 
-/// Parking, in explored schedules: a runner does not sleep while there is something to do.
+/// Parking, in explored schedules: a runner does not sleep while there is work.
 #[cfg(all(test, shuttle))]
 mod schedules {
     use rustix::event::{PollFd, PollFlags};
@@ -128,18 +130,18 @@ mod schedules {
 
     use super::*;
 
-    /// An error of one of the two sides.
+    /// A defect of one of the two sides.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Mutation {
-        /// The runner does not look once more when its mark is there.
+        /// The runner does not look once more after it has set its mark.
         NoLastLook,
-        /// Whoever has something for the runner wakes it first.
+        /// A thread with something for the runner wakes it first.
         WakeFirst,
     }
 
     const THINGS: u64 = 3;
 
-    /// The steps of [`crate::runner::Runner`] and of a transport, from one sleep to the next.
+    /// Runs the steps of [`crate::runner::Runner`] and of a transport, from one sleep to the next.
     fn rest(waker: &Waker, mut has_work: impl FnMut() -> bool, mutation: Option<Mutation>) {
         waker.set_parked(true);
         barrier::heavy();
@@ -156,7 +158,7 @@ mod schedules {
         waker.set_parked(false);
     }
 
-    /// Two threads that each have something for the runner, again and again.
+    /// Runs two threads that each repeatedly have something for the runner.
     fn run(mutation: Option<Mutation>) {
         let shared = Arc::new((Waker::new().expect("a file descriptor"), AtomicU64::new(0)));
         let user = || {

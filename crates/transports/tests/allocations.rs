@@ -1,4 +1,5 @@
-//! The data path of shared memory and of TCP allocates nothing: counted by the allocator of this test binary.
+//! The data path of shared memory and of TCP allocates nothing, as counted by the allocator of this test
+//! binary.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,20 +14,20 @@ use squall_transports::tcp::TcpFabric;
 struct Counting;
 
 thread_local! {
-    /// Allocations of this thread, so that other threads of the test runner do not count.
+    /// The allocations of this thread, so that other threads of the test runner do not count.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is passed on to the system's allocator.
+// SAFETY: every call is forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -46,13 +47,14 @@ fn shared_memory_allocates_nothing() {
 fn tcp_allocates_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let a = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
-    let (b, _) = listener.accept().expect("somebody connects");
+    let (b, _) = listener.accept().expect("a client");
     let sender = TcpFabric::new(NodeId(0), vec![(NodeId(1), a)]).expect("a fabric");
     let receiver = TcpFabric::new(NodeId(1), vec![(NodeId(0), b)]).expect("a fabric");
     assert_nothing_is_allocated(sender, receiver, 2_700);
 }
 
-/// Pushes, writes by value and by reference, immediates and sends, with their events, between two nodes.
+/// Exchanges pushes, writes by value and by reference, immediates and sends, with their events, between two
+/// nodes.
 fn assert_nothing_is_allocated<F: Fabric>(mut sender: F, mut receiver: F, rounds: u64) {
     let row = sender.register(1024);
     let mirror = sender.publish(MirrorKey(1), &row, &[NodeId(1)]);
@@ -90,11 +92,11 @@ fn assert_nothing_is_allocated<F: Fabric>(mut sender: F, mut receiver: F, rounds
         while events < 5 {
             sender.poll(&mut |_| events += 1);
             receiver.poll(&mut |_| events += 1);
-            assert!(begin.elapsed() < Duration::from_secs(60), "{events} events in turn {k}");
+            assert!(begin.elapsed() < Duration::from_secs(60), "{events} events in round {k}");
         }
         assert_eq!(attachment.load(0), k);
     };
-    // Queues grow to their size in the first turns.
+    // Queues grow to their final size in the first rounds.
     let warm = rounds / 9;
     (1..=warm).for_each(&mut round);
     let before = ALLOCATIONS.with(Cell::get);

@@ -1,4 +1,5 @@
-//! The composite fabric: the conformance suite on each mixture that every machine can have, and who chooses what.
+//! The composite fabric: the conformance suite on each mixture of transports that every machine offers, and
+//! the choice of the transport.
 //!
 //! Mixtures with RDMA need a device: `verbs.rs` runs them.
 
@@ -17,7 +18,7 @@ use squall_transports::composite::{CompositeFabric, CompositeSettings, PeerTrans
 use backend::Backend as _;
 use cluster::{CompositeNodes, NodeParts};
 
-/// Without RDMA.
+/// Returns settings without RDMA.
 const fn settings(shm: bool) -> CompositeSettings {
     CompositeSettings { shm, verbs: None }
 }
@@ -26,7 +27,7 @@ fn device_of(_node: NodeId) -> mixture::NodeDevice {
     None
 }
 
-/// All on shared memory, as members of one host are.
+/// All nodes use shared memory, as members on one host do.
 struct OneHost;
 
 impl NodeParts for OneHost {
@@ -35,7 +36,7 @@ impl NodeParts for OneHost {
     }
 }
 
-/// Nodes 1 and 3 reach nobody by shared memory: each node 0 has peers on both.
+/// Nodes 1 and 3 reach no peer by shared memory: node 0 has peers of both kinds.
 struct TwoHosts;
 
 impl NodeParts for TwoHosts {
@@ -53,7 +54,7 @@ mod two_hosts {
 }
 
 #[test]
-fn each_pair_takes_the_best_transport_and_says_why() {
+fn each_pair_uses_the_best_transport_and_reports_the_reason() {
     let mut nodes = CompositeNodes::<TwoHosts>::build(3);
     let transports = |nodes: &mut CompositeNodes<TwoHosts>, i| {
         let choices = nodes.fabric(i).choices().iter();
@@ -63,10 +64,10 @@ fn each_pair_takes_the_best_transport_and_says_why() {
     assert_eq!(transports(&mut nodes, 1), [(NodeId(0), PeerTransport::Tcp), (NodeId(2), PeerTransport::Tcp)]);
     assert_eq!(transports(&mut nodes, 2), [(NodeId(0), PeerTransport::Shm), (NodeId(1), PeerTransport::Tcp)]);
     let reason = nodes.fabric(0).choices()[0].reason.clone();
-    assert_eq!(reason, "shared memory is switched off; RDMA is switched off");
+    assert_eq!(reason, "shared memory is disabled; RDMA is disabled");
 }
 
-/// However far the meeting has come, a joiner that dies is lost once, and nothing else is disturbed.
+/// A joiner that dies is lost once, and disturbs nothing else, however far the meeting has progressed.
 #[test]
 fn a_joiner_that_dies_in_the_meeting_is_lost() {
     for (joiner, steps) in [(2, 12), (3, 12)] {
@@ -101,9 +102,9 @@ fn a_joiner_that_dies_in_the_meeting_is_lost() {
     }
 }
 
-/// Who connects and says nothing, or nonsense, is lost; the others do not wait for it.
+/// A joiner that connects and sends nothing, or garbage, is lost; the others do not wait for it.
 #[test]
-fn a_joiner_that_speaks_nonsense_is_lost() {
+fn a_joiner_that_sends_garbage_is_lost() {
     use std::io::Write as _;
     let mut all = backend::BackendNodes::<CompositeFabric>::joined(&[0, 2]);
     let (near, mut far) = CompositeFabric::pair();
@@ -114,7 +115,7 @@ fn a_joiner_that_speaks_nonsense_is_lost() {
     assert_eq!(all.node(0).choices().len(), 1);
 }
 
-/// An attachment that was attached before anybody knew the way is the same afterwards, frozen or not.
+/// An attachment that was created before the transport was chosen remains the same afterwards, frozen or not.
 #[test]
 fn attachments_wait_for_the_transport() {
     for joiner in [2, 3] {

@@ -1,4 +1,5 @@
-//! Real processes: three form a group, others join it, over shared memory and over TCP. Some are killed on the way.
+//! Real processes: three form a group, others join it, over shared memory and over TCP. Some are killed on
+//! the way.
 
 #[path = "peers/backend.rs"]
 mod backend;
@@ -22,7 +23,7 @@ use squall_transports::tcp::TcpFabric;
 use backend::PATIENCE;
 use member::DieAt;
 
-/// Not a test of its own: what the processes of the tests below do.
+/// The role of a process that the tests below start; not a test of its own.
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn process() {
@@ -55,7 +56,7 @@ const LISTEN: &str = "SQUALL_JOINS_LISTEN";
 const CONTACTS: &str = "SQUALL_JOINS_CONTACTS";
 const ROLE: &str = "SQUALL_JOINS_ROLE";
 
-/// A process and what it says; killed when dropped.
+/// A process and its output; killed when dropped.
 struct Process {
     child: Child,
     address: Address,
@@ -82,21 +83,21 @@ impl Process {
         Self { child, address: listen.clone(), lines }
     }
 
-    /// Waits until it says this.
+    /// Waits until it prints this line.
     fn expect(&self, wanted: &str) {
         let deadline = Instant::now() + PATIENCE;
         let mut heard = Vec::new();
         while heard.last().is_none_or(|line| line != wanted) {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(left);
-            heard.push(line.unwrap_or_else(|_| panic!("waited for `{wanted}`, heard {heard:?}")));
+            heard.push(line.unwrap_or_else(|_| panic!("waited for `{wanted}`, got {heard:?}")));
         }
     }
 
-    /// Waits until it says its number.
+    /// Waits until it prints its number.
     fn number(&self) -> u32 {
         loop {
-            let line = self.lines.recv_timeout(PATIENCE).expect("it says its number");
+            let line = self.lines.recv_timeout(PATIENCE).expect("it prints its number");
             if let Some(number) = line.strip_prefix("node ") {
                 return number.parse().expect("a number");
             }
@@ -112,9 +113,9 @@ impl Process {
         self.child.kill().expect("our child");
     }
 
-    /// The processor time that it has used, in ticks of 10 ms.
+    /// Returns the processor time that it has used, in ticks of 10 ms.
     fn ticks(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it lives");
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it is running");
         let fields: Vec<_> = stat.rsplit(") ").next().expect("a name").split(' ').collect();
         [11, 12].iter().map(|n| fields[*n].parse::<u64>().expect("a number")).sum()
     }
@@ -127,7 +128,7 @@ impl Drop for Process {
     }
 }
 
-/// An address that nobody else has.
+/// Returns an address that nothing else uses.
 fn address(tcp: bool) -> Address {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     if tcp {
@@ -138,7 +139,7 @@ fn address(tcp: bool) -> Address {
     Address::Abstract(format!("squall-joins-{}-{count}", std::process::id()))
 }
 
-/// Three members that see each other, in the order of their numbers.
+/// Starts three members and waits until they see each other; returns them in the order of their numbers.
 fn group(tcp: bool, role: &str) -> Vec<Process> {
     let addresses = [(); 3].map(|()| address(tcp));
     let contacts: Vec<_> = addresses.iter().collect();
@@ -150,7 +151,7 @@ fn group(tcp: bool, role: &str) -> Vec<Process> {
     members
 }
 
-/// A fourth joins by way of a member that does not lead, and a fifth after it; then all sleep.
+/// A fourth member joins through a member that does not lead, and a fifth after it; then all sleep.
 fn others_join(tcp: bool) {
     let members = group(tcp, "first");
     let fourth = Process::start("joiner", &address(tcp), &[&members[2].address]);
@@ -193,17 +194,17 @@ fn others_join_over_tcp() {
     others_join(true);
 }
 
-/// However far a joiner came: the members lose it, go on, and take the next one in.
-fn joiners_die_half_way(tcp: bool) {
+/// However far a joiner has progressed when it dies, the members lose it, continue, and admit the next one.
+fn joiners_die_midway(tcp: bool) {
     let members = group(tcp, "first");
     for role in ["dies admitted", "dies joined", "dies attaching", "dies later"] {
         let mut dying = Process::start(role, &address(tcp), &[&members[1].address]);
         dying.wait();
     }
     let next = Process::start("joiner", &address(tcp), &[&members[1].address]);
-    // Attempts may fail as long as a member is listed that died a moment ago.
+    // Attempts may fail while a member is still listed that has just died.
     let node = next.number();
-    assert!(node >= 7, "node {node}, though four numbers are spent");
+    assert!(node >= 7, "node {node}, although four numbers are used");
     next.expect("sees 0 1 2");
     for (member, others) in members.iter().zip(["1 2", "0 2", "0 1"]) {
         member.expect(&format!("sees {others} {node}"));
@@ -211,16 +212,17 @@ fn joiners_die_half_way(tcp: bool) {
 }
 
 #[test]
-fn joiners_die_half_way_over_shared_memory() {
-    joiners_die_half_way(false);
+fn joiners_die_midway_over_shared_memory() {
+    joiners_die_midway(false);
 }
 
 #[test]
-fn joiners_die_half_way_over_tcp() {
-    joiners_die_half_way(true);
+fn joiners_die_midway_over_tcp() {
+    joiners_die_midway(true);
 }
 
-/// The leader is killed while it lets a joiner wait: the joiner goes to another contact, which leads by then.
+/// The leader is killed while it keeps a joiner waiting: the joiner turns to another contact, which leads by
+/// then.
 fn a_leader_dies_while_a_joiner_waits(tcp: bool) {
     let mut members = group(tcp, "first holding");
     let contacts: Vec<_> = members.iter().map(|member| member.address.clone()).collect();
@@ -228,7 +230,7 @@ fn a_leader_dies_while_a_joiner_waits(tcp: bool) {
     let joiner = Process::start("joiner", &address(tcp), &contacts);
     members[0].expect("asked");
     members.remove(0).kill();
-    // The next leader lets it wait as well, and dies too; the last one is alone.
+    // The next leader keeps it waiting as well, and dies, too; the last one is alone.
     members[0].expect("asked");
     members.remove(0).kill();
     members[0].expect("asked");
@@ -245,7 +247,7 @@ fn a_leader_dies_while_a_joiner_waits_over_tcp() {
     a_leader_dies_while_a_joiner_waits(true);
 }
 
-/// As above, and the next leader admits it.
+/// The same, and the next leader admits the joiner.
 #[test]
 fn a_joiner_is_admitted_by_the_next_leader() {
     let addresses = [(); 3].map(|()| address(false));
@@ -260,8 +262,8 @@ fn a_joiner_is_admitted_by_the_next_leader() {
     joiner.expect("sees 1 2");
     for other in &others {
         let deadline = Instant::now() + PATIENCE;
-        while !other.lines.recv_timeout(PATIENCE).expect("it goes on").ends_with(" 3") {
-            assert!(Instant::now() < deadline, "it sees nobody new");
+        while !other.lines.recv_timeout(PATIENCE).expect("it continues").ends_with(" 3") {
+            assert!(Instant::now() < deadline, "it does not see the new member");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Peers that come later and peers that are removed, on the transports that every machine has. (On RDMA: `verbs.rs`.)
+//! Peers that are added later and peers that are removed, on the transports that every machine has. (For
+//! RDMA, see `verbs.rs`.)
 
 #[path = "peers/backend.rs"]
 mod backend;
@@ -9,12 +10,12 @@ mod scenes;
 
 use squall_fabric::NodeId;
 
-/// Without RDMA.
+/// Returns the device of a node: none, without RDMA.
 fn device_of(_node: NodeId) -> mixture::NodeDevice {
     None
 }
 
-/// One test for each transport.
+/// Defines one test for each transport.
 macro_rules! on_each {
     ($($test:ident,)*) => {
         mod shm {

@@ -1,4 +1,5 @@
-//! The conformance suite on shared memory: a small cluster in one process, its nodes joined by socket pairs.
+//! The conformance suite on shared memory: a small cluster in one process, its nodes connected by socket
+//! pairs.
 
 use std::os::unix::net::UnixStream;
 
@@ -25,7 +26,7 @@ impl<const FETCHES: bool> Harness for Cluster<FETCHES> {
         let fabric = |(node, peers)| {
             let mut fabric = ShmFabric::new(NodeId(node), peers).expect("a fabric");
             fabric.set_fetching(FETCHES);
-            // So that the suite's writes are fetched.
+            // This makes the suite's writes large enough to be fetched.
             fabric.set_fetched_words_min(16);
             Some(fabric)
         };
@@ -47,7 +48,7 @@ impl<const FETCHES: bool> Harness for Cluster<FETCHES> {
 
 squall_fabric::conformance_suite!(Cluster<true>);
 
-/// Where the kernel lets no process read another.
+/// Where the kernel does not let processes read each other's memory.
 mod without_fetching {
     squall_fabric::conformance_suite!(super::Cluster<false>);
 }

@@ -1,4 +1,5 @@
-//! Shared memory within one process: what the conformance suite does not ask, because it is this backend's own.
+//! Tests of shared memory within one process, of what is specific to this backend and so not part of the
+//! conformance suite.
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use squall_fabric::{
 use squall_transports::TransportFabric;
 use squall_transports::shm::ShmFabric;
 
-/// Two joined nodes and the events that they have yielded.
+/// Two connected nodes and the events that they have yielded.
 struct Two {
     nodes: [ShmFabric; 2],
     events: [Vec<FabricEvent>; 2],
@@ -44,8 +45,8 @@ impl Two {
     }
 }
 
-/// A grant may be told to its peer by other ways than the socket and be used before its pages have come: then
-/// the queue is full, never is the write refused [F8].
+/// A peer may learn of a grant by another way than the socket and use it before its pages have arrived: then
+/// the queue is full, but the write is never refused [F8].
 #[test]
 fn a_grant_can_overtake_its_pages() {
     let mut two = Two::new();
@@ -53,7 +54,7 @@ fn a_grant_can_overtake_its_pages() {
     two.nodes[1].open(NodeId(0), Channel(1));
     two.expect(0, &FabricEvent::Connected { conn, peer: NodeId(1) });
     let region = two.nodes[1].register(3000);
-    // More than the socket holds: the last ones wait at their owner.
+    // These exceed what the socket holds: the last ones wait at their owner.
     let grants: Vec<_> =
         (0..3000).map(|word| two.nodes[1].grant(&region, word..word + 1, NodeId(0))).collect();
     let mut full = 0;
@@ -72,14 +73,14 @@ fn a_grant_can_overtake_its_pages() {
             }
         });
     }
-    assert!(full > 0, "the pages were never late: this test tests nothing");
+    assert!(full > 0, "the pages were never late, so the test proves nothing");
     assert!((0..3000).all(|word| region.load(word) == word as u64 + 1));
     assert!(!two.events[0].contains(&FabricEvent::Refused { conn }));
 }
 
-/// The k-th opening of one end pairs with the k-th of the other, whatever crosses on the way.
+/// The k-th connection that one end opens pairs with the k-th of the other, whatever crosses in transit.
 #[test]
-fn openings_pair_by_their_number() {
+fn connections_pair_in_the_order_of_opening() {
     let mut two = Two::new();
     let channel = Channel(4);
     let first = two.nodes[0].open(NodeId(1), channel);
@@ -96,12 +97,12 @@ fn openings_pair_by_their_number() {
     two.nodes[1].post_receive(partner, &memory, 0..1, Token(1)).expect("space");
     two.nodes[0].send(second, b"hello", None).expect("connected");
     two.expect(1, &FabricEvent::Received { conn: partner, token: Token(1), length: 5 });
-    assert_eq!(two.nodes[0].send(first, b"", None), Err(PostError::NotConnected), "the first stays closed");
+    assert_eq!(two.nodes[0].send(first, b"", None), Err(PostError::NotConnected), "the first remains closed");
 }
 
-/// What was posted before a close arrives before the news of it [F6].
+/// What was posted before a close arrives before the report of the close [F6].
 #[test]
-fn a_close_comes_behind_what_was_posted() {
+fn a_close_is_reported_after_earlier_posts() {
     let mut two = Two::new();
     let conn = two.nodes[0].open(NodeId(1), Channel(1));
     let back = two.nodes[1].open(NodeId(0), Channel(1));
@@ -120,9 +121,10 @@ fn a_close_comes_behind_what_was_posted() {
     assert!(last < broken, "{:?}", two.events[1]);
 }
 
-/// A mirror of many huge pages, and one of a page and a bit, are the owner's words from the first to the last.
+/// A mirror of many huge pages, and one of slightly more than a page, show the owner's words from the first
+/// to the last.
 #[test]
-fn mirrors_of_all_sizes_are_whole() {
+fn mirrors_of_all_sizes_are_complete() {
     let mut two = Two::new();
     for (key, words) in [(1, 1), (2, 512), (3, 513), (4, 1 << 18), (5, (4 << 20) + 3)] {
         let region = two.nodes[0].register(words);
@@ -141,9 +143,9 @@ fn mirrors_of_all_sizes_are_whole() {
     }
 }
 
-/// An attachment that nobody holds any more is forgotten, and can be attached again under another key.
+/// A dropped attachment is released, and its memory can be attached again under another key.
 #[test]
-fn a_dropped_attachment_makes_space() {
+fn a_dropped_attachment_is_released() {
     let mut two = Two::new();
     let region = two.nodes[0].register(16);
     for key in 0..2000 {
@@ -156,11 +158,11 @@ fn a_dropped_attachment_makes_space() {
     }
 }
 
-/// A waker on another thread ends a park without a deadline; a second park is not ended by the first waking.
+/// A waker on another thread ends a park without a deadline; the first wake-up does not end a second park.
 #[test]
 fn a_waker_ends_a_park() {
     let mut two = Two::new();
-    two.until("the greetings", |two| two.nodes[0].poll(&mut |_| ()) == 0);
+    two.until("the first frames", |two| two.nodes[0].poll(&mut |_| ()) == 0);
     for _ in 0..20 {
         let node = &mut two.nodes[0];
         let waker = node.waker();
@@ -179,13 +181,13 @@ fn a_waker_ends_a_park() {
         node.prepare_park();
         let begin = Instant::now();
         node.park(Some(Duration::from_millis(3)));
-        assert!(begin.elapsed() >= Duration::from_millis(3), "an old waking ended a later park");
+        assert!(begin.elapsed() >= Duration::from_millis(3), "an earlier wake-up ended a later park");
         node.unpark();
     }
 }
 
-/// A doorbell that is heard by the last poll before the park must end the park: its cause may have been stored
-/// after the cores had looked.
+/// A doorbell that is taken by the last poll before the park must end the park: its cause may have been
+/// stored after the protocol cores were polled.
 #[test]
 fn a_doorbell_before_the_park_ends_it() {
     let mut two = Two::new();
@@ -205,7 +207,7 @@ fn a_doorbell_before_the_park_ends_it() {
     two.nodes[1].unpark();
 }
 
-/// Whatever a peer does for a parked node wakes it, and so does the peer's death.
+/// Everything that a peer does for a parked node wakes it, and so does the peer's death.
 #[test]
 fn everything_wakes_a_parked_node() {
     let mut two = Two::new();
@@ -222,12 +224,12 @@ fn everything_wakes_a_parked_node() {
         immediate,
         signal: None,
     };
-    // The first write fetches the pages of the grant; that is not what is tested here.
+    // The first write fetches the pages of the grant, which is not tested here.
     two.until("the pages of the grant", |two| two.nodes[0].write(conn, write(None)).is_ok());
     for k in 0..2 {
         two.nodes[1].post_receive(back, &region, 0..1, Token(k)).expect("space");
     }
-    let wakes: [(&str, Deed<'_>); 5] = [
+    let wakes: [(&str, Action<'_>); 5] = [
         ("a write", &|node| node.write(conn, write(None)).expect("connected")),
         ("a write with immediate", &|node| node.write(conn, write(Some(1))).expect("connected")),
         ("a send", &|node| node.send(conn, b"wake up", None).expect("connected")),
@@ -250,12 +252,12 @@ fn everything_wakes_a_parked_node() {
     assert!(begin.elapsed() < PATIENCE / 2, "a death did not end the park");
 }
 
-/// What a node does that shall wake another.
-type Deed<'a> = &'a dyn Fn(&mut ShmFabric);
+/// An action of a node that must wake another.
+type Action<'a> = &'a dyn Fn(&mut ShmFabric);
 
-/// Node 1 parks, node 0 does something: the park ends.
-fn assert_woken([waking, parked]: &mut [ShmFabric; 2], what: &str, wake: Deed<'_>) {
-    // Hears the doorbell of the last time.
+/// Checks that an action of node 0 ends the park of node 1.
+fn assert_woken([waking, parked]: &mut [ShmFabric; 2], what: &str, wake: Action<'_>) {
+    // This takes the doorbell of the previous action.
     while parked.poll(&mut |_| ()) > 0 {}
     parked.prepare_park();
     while parked.poll(&mut |_| ()) > 0 {}
@@ -270,7 +272,8 @@ fn assert_woken([waking, parked]: &mut [ShmFabric; 2], what: &str, wake: Deed<'_
     parked.unpark();
 }
 
-/// Two threads that park whenever there is nothing to do pass a number to and fro: no wake-up is ever lost.
+/// Two threads that park whenever there is nothing to do pass a number back and forth: no wake-up is ever
+/// lost.
 #[test]
 fn no_wake_up_is_lost() {
     const LAPS: u64 = 10_000;
@@ -290,7 +293,7 @@ fn no_wake_up_is_lost() {
         {
             let mirror = mirrors[i];
             scope.spawn(move || {
-                // Node 0 begins; each answers the other's number plus one.
+                // Node 0 begins; each replies with the other's number plus one.
                 let (mut seen, mut lap) = (0, 0);
                 if i == 0 {
                     region.store(0, 1);
@@ -308,7 +311,7 @@ fn no_wake_up_is_lost() {
                     if work == 0 {
                         let begin = Instant::now();
                         node.park(Some(PATIENCE));
-                        assert!(begin.elapsed() < PATIENCE, "node {i} slept through lap {lap}");
+                        assert!(begin.elapsed() < PATIENCE, "node {i} missed the wake-up of lap {lap}");
                     }
                     node.unpark();
                 }

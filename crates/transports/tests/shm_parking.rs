@@ -1,7 +1,8 @@
-//! Parking on shared memory: whoever parks when a peer has just looked for its mark is rung all the same.
+//! Parking on shared memory: a node that parks just after a peer has checked its mark is rung nevertheless.
 //!
-//! A peer that stores something looks for the mark at once, and its store may not be visible yet: so it looks again when it
-//! is. These tests are that case, taken apart: the sleeper marks itself between the two looks.
+//! A peer that stores something checks the mark at once, when its store may not be visible yet, and so checks
+//! it again when the store is visible. These tests single out that case: the sleeper sets its mark between
+//! the two checks.
 
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use squall_fabric::{Fabric, MirrorId, MirrorKey, NodeId, Region};
 use squall_transports::TransportFabric;
 use squall_transports::shm::ShmFabric;
 
-/// A node that stores, and two that read, each a mirror of its own.
+/// A node that stores, and two that read, each through a mirror of its own.
 struct Trio {
     writer: ShmFabric,
     readers: [ShmFabric; 2],
@@ -54,7 +55,7 @@ impl Trio {
         self.writer.poll(&mut |_| ());
     }
 
-    /// Whether the bell of a reader rings.
+    /// Returns whether the doorbell of a reader rings.
     fn rings(&self, reader: usize) -> bool {
         let mut bell = [PollFd::from_borrowed_fd(self.readers[reader].readiness().0, PollFlags::IN)];
         poll(&mut bell, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("a bell") > 0
@@ -62,18 +63,18 @@ impl Trio {
 }
 
 #[test]
-fn who_parks_after_the_first_look_is_rung_by_an_idle_peer() {
+fn a_node_that_parks_after_the_first_check_is_rung_by_an_idle_peer() {
     let mut trio = Trio::new();
     trio.store(0);
     trio.poll();
     trio.readers[0].prepare_park();
-    assert!(!trio.rings(0), "nobody has looked since");
+    assert!(!trio.rings(0), "the mark has not been checked since");
     trio.poll();
     assert!(trio.rings(0));
 }
 
 #[test]
-fn who_parks_after_the_first_look_is_rung_by_a_busy_peer() {
+fn a_node_that_parks_after_the_first_check_is_rung_by_a_busy_peer() {
     let mut trio = Trio::new();
     trio.store(0);
     trio.poll();
@@ -86,7 +87,7 @@ fn who_parks_after_the_first_look_is_rung_by_a_busy_peer() {
 }
 
 #[test]
-fn who_parks_after_the_first_look_is_rung_by_a_peer_that_parks() {
+fn a_node_that_parks_after_the_first_check_is_rung_by_a_parking_peer() {
     let mut trio = Trio::new();
     trio.store(0);
     trio.poll();
@@ -96,7 +97,7 @@ fn who_parks_after_the_first_look_is_rung_by_a_peer_that_parks() {
 }
 
 #[test]
-fn who_is_parked_is_rung_at_the_first_look() {
+fn a_parked_node_is_rung_at_the_first_check() {
     let mut trio = Trio::new();
     trio.readers[0].prepare_park();
     trio.store(0);

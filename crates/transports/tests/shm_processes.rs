@@ -1,4 +1,5 @@
-//! Shared memory between real processes: mirrors, deaths, parking, and a writer that is stopped in the middle.
+//! Shared memory between real processes: mirrors, deaths, parking, and a writer that is stopped in the middle
+//! of a write.
 
 #[path = "shm/child.rs"]
 mod child;
@@ -15,14 +16,14 @@ use squall_transports::shm::ShmFabric;
 use child::{ChildProcess, PATIENCE, WordPair, poll_until, role};
 use roles::{BLOCK_WORDS, STORM_WORDS};
 
-/// Not a test of its own: what the children of the tests below do.
+/// The role of a child of the tests below; not a test of its own.
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn child() {
     roles::play(&role().expect("started by another test"));
 }
 
-/// Words stored here are seen there and the other way round, 20,000 times.
+/// Each process sees the words that the other stores, 20,000 times in turn.
 #[test]
 fn mirrors_play_ping_pong() {
     let (process, socket) = ChildProcess::start("echo");
@@ -36,7 +37,7 @@ fn mirrors_play_ping_pong() {
     assert!(process.wait().success());
 }
 
-/// F11, M4: a killed process is noticed at once; what it stored stays, whole and unchanging.
+/// F11, M4: a killed process is detected at once; what it had stored remains, complete and unchanging.
 #[test]
 fn a_killed_owner_is_lost_and_its_attachment_survives() {
     let (process, socket) = ChildProcess::start("storm");
@@ -45,23 +46,23 @@ fn a_killed_owner_is_lost_and_its_attachment_survives() {
     poll_until(&mut fabric, "a hundred messages", |_, _| attachment.load(0) >= 100);
     process.signal(Signal::KILL);
     let begin = Instant::now();
-    poll_until(&mut fabric, "the news of the death", |_, events| {
+    poll_until(&mut fabric, "the report of the death", |_, events| {
         events.contains(&FabricEvent::PeerLost { peer: NodeId(1), reason: BreakReason::PeerClosed })
     });
-    let noticed = begin.elapsed();
+    let detected = begin.elapsed();
     let (last, before) = (attachment.load(0), snapshot(&attachment));
     assert!((1..STORM_WORDS).all(|word| attachment.load(word) >= last), "guard {last}, but a word is older");
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(snapshot(&attachment), before, "a dead owner's words changed");
     fabric.freeze(&attachment);
     assert_eq!(snapshot(&attachment), before, "freezing changed words");
-    assert!(noticed < Duration::from_secs(2), "noticed only after {noticed:?}");
-    eprintln!("death noticed after {noticed:?}");
+    assert!(detected < Duration::from_secs(2), "detected only after {detected:?}");
+    eprintln!("death detected after {detected:?}");
 }
 
-/// M3: a frozen attachment of a living owner that stores without pause stands still, and is consistent.
+/// M3: a frozen attachment of a living owner that stores without pause no longer changes, and is consistent.
 #[test]
-fn a_living_owner_is_frozen_out() {
+fn a_frozen_attachment_ignores_a_living_owner() {
     let (process, socket) = ChildProcess::start("storm");
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
     let attachment = fabric.attach(NodeId(1), MirrorKey(1), STORM_WORDS);
@@ -72,14 +73,14 @@ fn a_living_owner_is_frozen_out() {
     let last = attachment.load(0);
     assert!((1..STORM_WORDS).all(|word| attachment.load(word) >= last), "guard {last}, but a word is older");
     let progress = other.load(0) + 100;
-    poll_until(&mut fabric, "the owner to go on", |_, _| other.load(0) >= progress);
+    poll_until(&mut fabric, "the owner to continue", |_, _| other.load(0) >= progress);
     assert_eq!(snapshot(&attachment), before, "a frozen attachment changed");
     drop(process);
 }
 
-/// All shared memory is anonymous, so nothing can stay behind in a file system.
+/// All shared memory is anonymous, so nothing can remain in a file system.
 #[test]
-fn no_memory_has_a_name() {
+fn shared_memory_has_no_file() {
     let (process, socket) = ChildProcess::start("storm");
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
     let attachment = fabric.attach(NodeId(1), MirrorKey(1), STORM_WORDS);
@@ -90,12 +91,12 @@ fn no_memory_has_a_name() {
             maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|p| p.ends_with('s'))).collect();
         assert!(!shared.is_empty(), "it shares memory");
         for line in shared {
-            assert!(line.ends_with("/memfd:squall (deleted)"), "shared memory with a name: {line}");
+            assert!(line.ends_with("/memfd:squall (deleted)"), "shared memory in a file: {line}");
         }
     }
 }
 
-/// A process that is parked without a deadline is woken by a push, again and again.
+/// A process that is parked without a deadline is woken by a push, repeatedly.
 #[test]
 fn a_push_wakes_a_parked_process() {
     let (process, socket) = ChildProcess::start("echo parked");
@@ -142,8 +143,8 @@ fn an_idle_process_costs_nothing() {
     assert!(process.wait().success());
 }
 
-/// F9, F10: a writer that is stopped in the middle of a write is revoked all the same; what it stores when it goes
-/// on lands nowhere, and it is refused. A neighbour in the same region keeps writing all the while.
+/// F9, F10: a writer that is stopped in the middle of a write is revoked nevertheless; what it stores when it
+/// continues lands nowhere, and it is refused. A neighbour in the same region keeps writing throughout.
 #[test]
 fn a_writer_stopped_in_the_middle_is_fenced() {
     let (neighbour, to_neighbour) = ChildProcess::start("count as node 2");
@@ -154,29 +155,29 @@ fn a_writer_stopped_in_the_middle_is_fenced() {
     let region = fabric.register(BLOCK_WORDS + 16);
     let block = fabric.grant(&region, 0..BLOCK_WORDS, NodeId(1));
     let counter = fabric.grant(&region, BLOCK_WORDS..BLOCK_WORDS + 1, NodeId(2));
-    order(&mut fabric, NodeId(1), &block);
-    order(&mut fabric, NodeId(2), &counter);
+    send_grant(&mut fabric, NodeId(1), &block);
+    send_grant(&mut fabric, NodeId(2), &counter);
     poll_until(&mut fabric, "both writers", |_, _| region.load(0) > 0 && region.load(BLOCK_WORDS) > 0);
 
     stop_in_the_middle(&mut fabric, &writer, &region, 0..BLOCK_WORDS);
     fabric.revoke(&block);
     poll_until(&mut fabric, "Revoked", |_, events| events.contains(&FabricEvent::Revoked { grant: block }));
-    let placed = snapshot(&region);
+    let landed = snapshot(&region);
     let counted = region.load(BLOCK_WORDS);
     poll_until(&mut fabric, "the neighbour", |_, _| region.load(BLOCK_WORDS) > counted + 100);
     writer.signal(Signal::CONT);
     poll_until(&mut fabric, "the end of the refused writer", |_, _| writer.has_ended());
     assert!(writer.wait().success(), "the writer was not refused");
-    assert_eq!(snapshot(&region)[..BLOCK_WORDS], placed[..BLOCK_WORDS], "a write landed after Revoked");
-    // The last word tells the last block that was placed in whole.
-    let whole = placed[BLOCK_WORDS - 1];
-    assert!(done.load(0) <= whole, "block {} was done, but only {whole} was placed", done.load(0));
+    assert_eq!(snapshot(&region)[..BLOCK_WORDS], landed[..BLOCK_WORDS], "a write landed after Revoked");
+    // The last word identifies the last block that has landed completely.
+    let complete = landed[BLOCK_WORDS - 1];
+    assert!(done.load(0) <= complete, "block {} was done, but only {complete} has landed", done.load(0));
     drop(fabric);
     assert!(neighbour.wait().success());
 }
 
-/// Two writers of one region, both stopped in the middle of a write: revoking the one cannot wait for the other, so
-/// both are refused; the owner of the region is told `Revoked` for what it revokes.
+/// Two writers of one region are both stopped in the middle of a write: revoking one cannot wait for the
+/// other, so both are refused; the owner of the region gets `Revoked` for each grant that it revokes.
 #[test]
 fn two_writers_stopped_in_the_middle_are_fenced() {
     let mut writers = [ChildProcess::start("write as node 1"), ChildProcess::start("write as node 2")];
@@ -188,7 +189,7 @@ fn two_writers_stopped_in_the_middle_are_fenced() {
     let mut grants = Vec::new();
     for (peer, range) in (1..).map(NodeId).zip(ranges) {
         let grant = fabric.grant(&regions, range.clone(), peer);
-        order(&mut fabric, peer, &grant);
+        send_grant(&mut fabric, peer, &grant);
         poll_until(&mut fabric, "a writer", |_, _| regions.load(range.start) > 0);
         grants.push(grant);
     }
@@ -203,44 +204,44 @@ fn two_writers_stopped_in_the_middle_are_fenced() {
         });
     }
     eprintln!("two stopped writers revoked after {:?}", begin.elapsed());
-    let placed = snapshot(&regions);
+    let landed = snapshot(&regions);
     for (writer, _) in &mut writers {
         writer.signal(Signal::CONT);
         poll_until(&mut fabric, "the end of a refused writer", |_, _| writer.has_ended());
     }
-    assert!(snapshot(&regions) == placed, "a write landed after Revoked");
+    assert!(snapshot(&regions) == landed, "a write landed after Revoked");
     for (writer, _) in writers {
         assert!(writer.wait().success(), "a writer was not refused");
     }
 }
 
-/// F9: a writer that is removed as a peer while it is stopped in the middle of a write is fenced like any other; its
-/// place goes to another only then.
+/// F9: a writer that is removed as a peer while it is stopped in the middle of a write is fenced off like any
+/// other; only then is its place reused.
 #[test]
 fn a_removed_peer_stopped_in_the_middle_is_fenced() {
     let (mut writer, to_writer) = ChildProcess::start("write as node 1");
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), to_writer)]).expect("a fabric");
     let region = fabric.register(BLOCK_WORDS);
     let block = fabric.grant(&region, 0..BLOCK_WORDS, NodeId(1));
-    order(&mut fabric, NodeId(1), &block);
+    send_grant(&mut fabric, NodeId(1), &block);
     poll_until(&mut fabric, "the writer", |_, _| region.load(0) > 0);
     stop_in_the_middle(&mut fabric, &writer, &region, 0..BLOCK_WORDS);
     fabric.remove_peer(NodeId(1));
     let (next, to_next) = ChildProcess::start("count as node 2");
-    fabric.add_peer(NodeId(2), to_next).expect("taken in");
+    fabric.add_peer(NodeId(2), to_next).expect("added");
     fabric.revoke(&block);
     poll_until(&mut fabric, "Revoked", |_, events| events.contains(&FabricEvent::Revoked { grant: block }));
-    let placed = snapshot(&region);
+    let landed = snapshot(&region);
     writer.signal(Signal::CONT);
     poll_until(&mut fabric, "the end of the removed writer", |_, _| writer.has_ended());
-    assert_eq!(snapshot(&region), placed, "a write landed after Revoked");
+    assert_eq!(snapshot(&region), landed, "a write landed after Revoked");
     drop(next);
     poll_until(&mut fabric, "the end of the next peer", |_, events| {
         events.contains(&FabricEvent::PeerLost { peer: NodeId(2), reason: BreakReason::PeerClosed })
     });
 }
 
-/// Stops the writer again and again until it stands in the middle of a block.
+/// Stops the writer repeatedly until it is in the middle of a block.
 fn stop_in_the_middle(fabric: &mut ShmFabric, writer: &ChildProcess, region: &Region, block: Range<usize>) {
     let begin = Instant::now();
     loop {
@@ -251,12 +252,12 @@ fn stop_in_the_middle(fabric: &mut ShmFabric, writer: &ChildProcess, region: &Re
         }
         writer.signal(Signal::CONT);
         fabric.poll(&mut |_| ());
-        assert!(begin.elapsed() < PATIENCE, "the writer is never in the middle");
+        assert!(begin.elapsed() < PATIENCE, "the writer never stops in the middle of a block");
     }
 }
 
 /// Sends a grant to a child that waits for it on channel 1.
-fn order(fabric: &mut ShmFabric, peer: NodeId, grant: &Grant) {
+fn send_grant(fabric: &mut ShmFabric, peer: NodeId, grant: &Grant) {
     let conn = fabric.open(peer, Channel(1));
     poll_until(fabric, "Connected", |_, events| events.contains(&FabricEvent::Connected { conn, peer }));
     poll_until(fabric, "a receive", |fabric, _| fabric.send(conn, &grant.to_bytes(), None).is_ok());

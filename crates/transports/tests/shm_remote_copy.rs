@@ -1,5 +1,5 @@
-//! Adopted memory on shared memory between real processes: a writer that is killed or stopped while its words are
-//! fetched, one that closes before, and a kernel that lets nobody fetch [F9, F11, F13].
+//! Adopted memory on shared memory between real processes: a writer that is killed or stopped while its words
+//! are fetched, one that closes before they are, and a kernel that permits no fetching [F9, F11, F13].
 
 #[path = "shm/child.rs"]
 mod child;
@@ -16,7 +16,7 @@ use squall_transports::shm::ShmFabric;
 
 use child::{ChildProcess, PATIENCE, fabric_of_child, poll_until, poll_until_alone, role};
 
-/// Not a test of its own: what the children of the tests below do.
+/// The role of a child of the tests below; not a test of its own.
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn child() {
@@ -27,7 +27,7 @@ fn child() {
     }
 }
 
-/// F11: what a killed writer had posted and was not fetched in whole is never shown.
+/// F11: what a killed writer had posted and was not fetched completely is never shown.
 #[test]
 fn a_writer_killed_in_the_middle_shows_nothing_more() {
     let (process, mut owner) = Owner::of_writer();
@@ -37,8 +37,8 @@ fn a_writer_killed_in_the_middle_shows_nothing_more() {
     owner.assert_at_rest();
 }
 
-/// F9: a writer that is stopped is served all the same, and revoking its grant waits for nothing; it is refused when it
-/// goes on.
+/// F9: a stopped writer is served nevertheless, and revoking its grant waits for nothing; it is refused when
+/// it continues.
 #[test]
 fn a_stopped_writer_is_fenced_at_once() {
     let (mut process, mut owner) = Owner::of_writer();
@@ -60,7 +60,7 @@ fn a_stopped_writer_is_fenced_at_once() {
     owner.assert_at_rest();
 }
 
-/// F9: a peer that is removed in the middle of a fetch writes nothing more either.
+/// F9: a peer that is removed in the middle of a fetch writes nothing more, either.
 #[test]
 fn a_removed_writer_is_fenced_at_once() {
     let (process, mut owner) = Owner::of_writer();
@@ -70,31 +70,32 @@ fn a_removed_writer_is_fenced_at_once() {
     drop(process);
 }
 
-/// The kernel lets the owner not read the writer's memory: everything lands, by two copies.
+/// If the kernel does not let the owner read the writer's memory, everything lands by two copies.
 #[test]
-fn without_the_right_to_read_words_come_through_the_ring() {
+fn without_permission_to_read_words_use_the_ring() {
     let (process, socket) = ChildProcess::start("own");
     if !rustix::process::geteuid().is_root() {
-        // The child cannot give up a right that it has not: so this process denies it.
+        // The child cannot give up a privilege that it does not have, so this process denies access.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-            .expect("a process may");
+            .expect("a process may set this");
     }
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
-    let (conn, grant) = receive_order(&mut fabric, NodeId(1));
+    let (conn, grant) = receive_grant(&mut fabric, NodeId(1));
     let source = fabric.register(SHORT_WORDS);
     for k in 1..=ROUNDS {
         (0..SHORT_WORDS).for_each(|word| source.store_relaxed(word, k + word as u64));
-        poll_until(&mut fabric, "a place", |fabric, _| {
+        poll_until(&mut fabric, "space", |fabric, _| {
             fabric.write(conn, block(&grant, &source, k)) != Err(PostError::Full)
         });
         let done = FabricEvent::Done { conn, token: Token(k) };
         poll_until(&mut fabric, "Done", |_, events| events.contains(&done));
     }
     drop(fabric);
-    assert!(process.wait().success(), "the owner missed something, or read what it must not");
+    assert!(process.wait().success(), "the owner missed a block, or read memory that it must not");
 }
 
-/// F11, F5: what a writer has posted before it closed is not shown when its memory may hold something else by now.
+/// F11, F5: what a writer posted before it closed is not shown, because its memory may hold something else by
+/// then.
 #[test]
 fn a_writer_that_closes_shows_nothing_more() {
     let (ours, theirs) = UnixStream::pair().expect("sockets");
@@ -116,7 +117,7 @@ fn a_writer_that_closes_shows_nothing_more() {
         writer.write(conns[1], write).is_ok()
     });
     writer.close(conns[1]);
-    // From now on it is the user's again.
+    // From now on the memory is the user's again.
     (0..SHORT_WORDS).for_each(|word| source.store(word, u64::MAX));
     poll_until(&mut owner, "the end", |_, events| {
         assert!(!events.iter().any(|event| matches!(event, FabricEvent::Arrived { .. })), "{events:?}");
@@ -139,13 +140,13 @@ impl Owner {
         let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
         let target = fabric.adopt(&Region::heap(RegionId(0), BLOCK_WORDS));
         let grant = fabric.grant(&target, 0..BLOCK_WORDS, NodeId(1));
-        let conn = order(&mut fabric, NodeId(1), &grant);
+        let conn = send_grant(&mut fabric, NodeId(1), &grant);
         let inbox = fabric.register(1);
         (0..500).for_each(|k| fabric.post_receive(conn, &inbox, 0..1, Token(k)).expect("space"));
         (process, Self { fabric, target, grant, conn, last: 0 })
     }
 
-    /// Polls until a part of a block is there; each block before is whole when it is shown.
+    /// Polls until part of a block has landed; each earlier block is complete when it is shown.
     fn poll_into_a_block(&mut self) {
         let begin = Instant::now();
         for polls in 0.. {
@@ -156,7 +157,7 @@ impl Owner {
                     *last += 1;
                     assert!(
                         (0..BLOCK_WORDS).all(|word| target.load(word) == *last),
-                        "block {last} is not whole"
+                        "block {last} is not complete"
                     );
                 }
             });
@@ -164,11 +165,11 @@ impl Owner {
             if first > end && end > 0 && polls > 3 {
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE, "never in the middle: {first} {end}");
+            assert!(begin.elapsed() < PATIENCE, "never in the middle of a block: {first} {end}");
         }
     }
 
-    /// Nothing lands any more, and nothing is shown.
+    /// Checks that nothing lands any more, and nothing is shown.
     fn assert_at_rest(&mut self) {
         let mut before = vec![0; BLOCK_WORDS];
         self.target.copy_out(0, &mut before);
@@ -184,26 +185,26 @@ impl Owner {
 }
 
 fn poll_until_lost(owner: &mut Owner) {
-    poll_until(&mut owner.fabric, "the news of the death", |_, events| {
+    poll_until(&mut owner.fabric, "the report of the death", |_, events| {
         assert!(!events.iter().any(|event| matches!(event, FabricEvent::Arrived { .. })), "{events:?}");
         events.iter().any(|event| matches!(event, FabricEvent::PeerLost { .. }))
     });
 }
 
 /// Sends a grant to the peer, which waits for it on channel 1.
-fn order(fabric: &mut ShmFabric, peer: NodeId, grant: &Grant) -> ConnId {
+fn send_grant(fabric: &mut ShmFabric, peer: NodeId, grant: &Grant) -> ConnId {
     let conn = fabric.open(peer, Channel(1));
     poll_until(fabric, "Connected", |_, events| events.contains(&FabricEvent::Connected { conn, peer }));
     poll_until(fabric, "a receive", |fabric, _| fabric.send(conn, &grant.to_bytes(), None).is_ok());
     conn
 }
 
-fn receive_order(fabric: &mut ShmFabric, peer: NodeId) -> (ConnId, Grant) {
+fn receive_grant(fabric: &mut ShmFabric, peer: NodeId) -> (ConnId, Grant) {
     let memory = fabric.register(64);
     let conn = fabric.open(peer, Channel(1));
     fabric.post_receive(conn, &memory, 0..64, Token(0)).expect("space");
     let mut bytes = Vec::new();
-    poll_until(fabric, "its order", |_, events| {
+    poll_until(fabric, "its grant", |_, events| {
         for event in events {
             if let FabricEvent::Received { length, .. } = event {
                 bytes.resize(*length, 0);
@@ -215,17 +216,17 @@ fn receive_order(fabric: &mut ShmFabric, peer: NodeId) -> (ConnId, Grant) {
     (conn, Grant::from_bytes(&bytes).expect("a grant"))
 }
 
-/// A write of all of `source`, the `k`-th.
+/// Returns the `k`-th write, of all of `source`.
 fn block<'a>(grant: &'a Grant, source: &'a Region, k: u64) -> Write<'a> {
     let signal = Some(Token(k));
     let immediate = u32::try_from(k).ok();
     Write { source: WriteSource::Region(source, 0..source.words()), grant, offset: 0, immediate, signal }
 }
 
-/// Writes two blocks in turn until it is refused, as it must be.
+/// Writes two blocks alternately until it is refused, as it must be.
 fn write_blocks() {
     let mut fabric = fabric_of_child(1);
-    let (conn, grant) = receive_order(&mut fabric, NodeId(0));
+    let (conn, grant) = receive_grant(&mut fabric, NodeId(0));
     let sources = [0, 1].map(|_| fabric.adopt(&Region::heap(RegionId(0), BLOCK_WORDS)));
     let (mut posted, mut done) = (0, 0);
     loop {
@@ -251,17 +252,17 @@ fn write_blocks() {
     }
 }
 
-/// Owns memory that its parent writes, and may not read the parent's.
+/// Owns memory that its parent writes, and has no permission to read the parent's.
 fn own_without_rights() {
     let mut fabric = fabric_of_child(1);
     if rustix::process::geteuid().is_root() {
-        // SAFETY: it takes numbers; no other thread of this process cares for its user.
+        // SAFETY: the call takes numbers; no other thread of this process depends on its user.
         let dropped = unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) };
-        assert_eq!(dropped, 0, "root may become anybody");
+        assert_eq!(dropped, 0, "root may become any user");
     }
     let target = fabric.adopt(&Region::heap(RegionId(0), SHORT_WORDS));
     let grant = fabric.grant(&target, 0..SHORT_WORDS, NodeId(0));
-    let conn = order(&mut fabric, NodeId(0), &grant);
+    let conn = send_grant(&mut fabric, NodeId(0), &grant);
     let inbox = fabric.register(1);
     (0..ROUNDS).for_each(|k| fabric.post_receive(conn, &inbox, 0..1, Token(k)).expect("space"));
     let mut arrived = 0;
@@ -279,9 +280,9 @@ fn own_without_rights() {
     poll_until_alone(&mut fabric, |_| ());
 }
 
-/// Several polls' worth of words.
+/// Enough words for several polls.
 const BLOCK_WORDS: usize = 1 << 20;
-/// More than fits the ring of a connection at once.
+/// More than fits into the ring of a connection at once.
 const SHORT_WORDS: usize = 40_001;
 const ROUNDS: u64 = 20;
 const NOBODY: libc::uid_t = 65534;

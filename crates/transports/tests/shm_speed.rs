@@ -1,4 +1,4 @@
-//! What shared memory costs: prints figures and asserts nothing about time.
+//! The cost of shared memory: prints measurements and asserts nothing about time.
 //!
 //! `cargo test --release -p squall-transports --test shm_speed -- --ignored --nocapture --test-threads 1`
 
@@ -18,9 +18,9 @@ use squall_transports::{TransportFabric, barrier};
 
 use child::{ChildProcess, WordPair, fabric_of_child, role};
 
-/// Not a test of its own: the other process of the figures below.
+/// The other process of the measurements below; not a test of its own.
 #[test]
-#[ignore = "run by the other figures, in a process of its own"]
+#[ignore = "run by the other measurements, in a process of its own"]
 fn child() {
     match role().as_deref() {
         Some("echo") => echo(),
@@ -30,22 +30,22 @@ fn child() {
 }
 
 #[test]
-#[ignore = "a figure"]
+#[ignore = "a measurement"]
 fn poll_and_push() {
     pin(0);
     let mut pair = InProcess::new();
     let node = &mut pair.nodes[0];
-    figure("poll, idle, 1 peer", 1_000_000, || node.poll(&mut |_| ()));
+    measure("poll, idle, 1 peer", 1_000_000, || node.poll(&mut |_| ()));
     let (mirror, region) = (pair.mirror, &pair.region);
     let mut k = 0;
-    figure("store + push_word + poll", 1_000_000, || {
+    measure("store + push_word + poll", 1_000_000, || {
         k += 1;
         region.store(0, k);
         node.push_word(mirror, 0);
         node.poll(&mut |_| ())
     });
-    figure("barrier::heavy", 10_000, barrier::heavy);
-    figure("prepare_park + poll + unpark", 10_000, || {
+    measure("barrier::heavy", 10_000, barrier::heavy);
+    measure("prepare_park + poll + unpark", 10_000, || {
         node.prepare_park();
         node.poll(&mut |_| ());
         node.unpark();
@@ -53,7 +53,7 @@ fn poll_and_push() {
 }
 
 #[test]
-#[ignore = "a figure"]
+#[ignore = "a measurement"]
 fn poll_of_a_large_group() {
     pin(0);
     let (sockets, others): (Vec<_>, Vec<_>) = (1..16).map(|_| UnixStream::pair().expect("sockets")).unzip();
@@ -72,15 +72,15 @@ fn poll_of_a_large_group() {
         });
         std::thread::sleep(Duration::from_micros(300));
     }
-    figure("poll, idle, 15 peers", 1_000_000, || node.poll(&mut |_| ()));
-    figure("push_word to 15 readers + poll", 1_000_000, || {
+    measure("poll, idle, 15 peers", 1_000_000, || node.poll(&mut |_| ()));
+    measure("push_word to 15 readers + poll", 1_000_000, || {
         node.push_word(mirror, 0);
         node.poll(&mut |_| ())
     });
 }
 
 #[test]
-#[ignore = "a figure"]
+#[ignore = "a measurement"]
 fn one_sided_writes() {
     pin(0);
     let mut pair = InProcess::new();
@@ -97,13 +97,13 @@ fn one_sided_writes() {
             immediate: None,
             signal: None,
         };
-        let nanos = figure(&format!("write of {} B + poll", words * 8), 2_000_000 / words.max(4), || {
+        let nanos = measure(&format!("write of {} B + poll", words * 8), 2_000_000 / words.max(4), || {
             node.write(conn, write.clone()).expect("connected");
             node.poll(&mut |_| ())
         });
         println!("{:>40} {:>10.2} GB/s", "", words as f64 * 8.0 / nanos);
     }
-    figure("grant + revoke", 1000, || {
+    measure("grant + revoke", 1000, || {
         let grant = pair.nodes[1].grant(&target, 0..64, NodeId(0));
         pair.nodes[1].revoke(&grant);
         pair.nodes.iter_mut().for_each(|node| {
@@ -113,7 +113,7 @@ fn one_sided_writes() {
 }
 
 #[test]
-#[ignore = "a figure"]
+#[ignore = "a measurement"]
 fn freezing() {
     let mut pair = InProcess::new();
     for words in [512, 1 << 17, 1 << 21] {
@@ -124,7 +124,7 @@ fn freezing() {
         pair.nodes[0].publish(key, &region, &[NodeId(1)]);
         let attachment = pair.nodes[1].attach(NodeId(0), key, words);
         pair.settle();
-        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("our own");
+        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("our own process");
         let huge = smaps.lines().filter(|line| line.starts_with("ShmemPmdMapped:"));
         let huge: u64 = huge.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum();
         println!("{:>40} {huge:>10} KiB", "in huge pages, at owner and reader");
@@ -135,9 +135,9 @@ fn freezing() {
 }
 
 #[test]
-#[ignore = "a figure"]
+#[ignore = "a measurement"]
 fn ping_pong() {
-    // Started before this thread is bound to a core: a child inherits that.
+    // Start it before this thread is pinned to a core, because a child inherits the pinning.
     let (process, socket) = ChildProcess::start("echo");
     pin(0);
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
@@ -158,9 +158,9 @@ fn ping_pong() {
 }
 
 #[test]
-#[ignore = "a figure"]
+#[ignore = "a measurement"]
 fn wake_up() {
-    // Started before this thread is bound to a core: a child inherits that.
+    // Start it before this thread is pinned to a core, because a child inherits the pinning.
     let (process, socket) = ChildProcess::start("echo parked");
     pin(0);
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
@@ -248,8 +248,8 @@ impl InProcess {
     }
 }
 
-/// The median of ten batches, in nanoseconds per turn.
-fn figure<T>(what: &str, rounds: usize, mut round: impl FnMut() -> T) -> f64 {
+/// Runs ten batches and returns their median, in nanoseconds per round.
+fn measure<T>(what: &str, rounds: usize, mut round: impl FnMut() -> T) -> f64 {
     let mut batches: Vec<f64> = (0..10)
         .map(|_| {
             let begin = Instant::now();

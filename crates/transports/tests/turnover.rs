@@ -1,5 +1,5 @@
-//! Thousands of view changes leave nothing behind: neither memory nor mappings nor file descriptors. One test alone in
-//! its process, because it counts what the process has.
+//! Thousands of view changes leak nothing: neither memory nor mappings nor file descriptors. This is the only
+//! test in its process, because it counts the resources of the process.
 
 #[path = "peers/backend.rs"]
 mod backend;
@@ -14,23 +14,23 @@ use squall_transports::tcp::TcpFabric;
 use backend::{Backend, BackendNodes};
 
 #[test]
-fn what_comes_and_goes_leaves_nothing_behind() {
-    mirrors_come_and_go::<ShmFabric>();
-    mirrors_come_and_go::<TcpFabric>();
-    mirrors_come_and_go::<CompositeFabric>();
-    peers_come_and_go::<ShmFabric>();
-    peers_come_and_go::<TcpFabric>();
-    peers_come_and_go::<CompositeFabric>();
+fn turnover_leaks_nothing() {
+    turn_over_mirrors::<ShmFabric>();
+    turn_over_mirrors::<TcpFabric>();
+    turn_over_mirrors::<CompositeFabric>();
+    turn_over_peers::<ShmFabric>();
+    turn_over_peers::<TcpFabric>();
+    turn_over_peers::<CompositeFabric>();
 }
 
-/// Without RDMA.
+/// Returns the device of a node: none, without RDMA.
 fn device_of(_node: NodeId) -> mixture::NodeDevice {
     None
 }
 
-/// 10,000 times: publish for two readers, attach, push, retire, drop; at times a reader that never attaches, that drops
-/// its view early, or that is nobody.
-fn mirrors_come_and_go<F: Backend>() {
+/// Repeats 10,000 times: publish for two readers, attach, push, retire, drop. In some rounds a reader never
+/// attaches, drops its view early, or does not exist.
+fn turn_over_mirrors<F: Backend>() {
     const WORDS: usize = 2048;
     let mut all = BackendNodes::<F>::joined(&[0, 1, 2]);
     let readers = [1, 2].map(NodeId);
@@ -38,8 +38,8 @@ fn mirrors_come_and_go<F: Backend>() {
     for round in 1..=10_000u64 {
         let key = MirrorKey(round);
         let region = all.node(0).register(WORDS);
-        let nobody = [NodeId(1), NodeId(1_000)];
-        let mirror = all.node(0).publish(key, &region, if round % 16 == 0 { &nobody } else { &readers });
+        let absent = [NodeId(1), NodeId(1_000)];
+        let mirror = all.node(0).publish(key, &region, if round % 16 == 0 { &absent } else { &readers });
         let attachment = all.node(1).attach(NodeId(0), key, WORDS);
         all.expect(0, "Attached", |event| *event == FabricEvent::Attached { key, reader: NodeId(1) });
         let early = (round % 3 > 0).then(|| all.node(2).attach(NodeId(0), key, WORDS));
@@ -62,8 +62,9 @@ fn mirrors_come_and_go<F: Backend>() {
     Holdings::now().assert_about(&before, "10,000 mirrors");
 }
 
-/// 2,000 times: a peer comes with a connection, a grant and mirrors, and goes: removed, or dead and removed.
-fn peers_come_and_go<F: Backend>() {
+/// Repeats 2,000 times: a peer is added with a connection, a grant and mirrors, and then removed, alive or
+/// dead.
+fn turn_over_peers<F: Backend>() {
     const WORDS: usize = 2048;
     let mut all = BackendNodes::<F>::apart(&[0]);
     let mut before = Holdings::default();
@@ -106,7 +107,7 @@ fn peers_come_and_go<F: Backend>() {
     Holdings::now().assert_about(&before, "2,000 peers");
 }
 
-/// What this process has.
+/// The resources that this process holds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Holdings {
     files: usize,

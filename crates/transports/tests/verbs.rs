@@ -1,14 +1,13 @@
-//! The verbs backend on a real or software RDMA device: the conformance suite of all axioms, and what verbs alone has.
+//! The verbs backend on a real or software RDMA device: the conformance suite of all axioms, and tests of
+//! what is specific to verbs.
 //!
-//! Without a device nothing is tested, and this program says so; `tools/rdma-vm` runs it in a virtual machine that has
-//! some:
+//! Without a device nothing is tested, and this program says so; `tools/rdma-vm` runs it in a virtual machine
+//! that has devices:
 //!
-//! ```text
-//! cargo test -p squall-transports --test verbs --no-run
-//! tools/rdma-vm --nodes 4 -- target/debug/deps/verbs-…
-//! ```
+//! ```text cargo test -p squall-transports --test verbs --no-run tools/rdma-vm --nodes 4 --
+//! target/debug/deps/verbs-… ```
 //!
-//! Arguments: names, or parts of them, of the tests to run; `--list`. Nodes use the devices in turn.
+//! Arguments: names, or parts of names, of the tests to run; `--list`. Nodes use the devices in turn.
 
 #[path = "peers/backend.rs"]
 mod backend;
@@ -45,7 +44,7 @@ use backend::Backend;
 use harness::VerbsHarness;
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 
-/// Shared memory between nodes 0 and 2, RDMA between all others, each on a device that is named.
+/// Shared memory between nodes 0 and 2, RDMA between all others, each on a device that its settings name.
 struct Mixture;
 
 impl cluster::NodeParts for Mixture {
@@ -55,7 +54,7 @@ impl cluster::NodeParts for Mixture {
     }
 }
 
-/// Each of them has one.
+/// Returns the device of a node: each has one.
 fn device_of(node: NodeId) -> mixture::NodeDevice {
     Some(harness::settings(node.0 as usize))
 }
@@ -69,10 +68,10 @@ fn main() -> ExitCode {
     }
     let wanted = names(&arguments);
     let alone = axioms::<VerbsHarness>().into_iter().chain(OWN);
-    let alone = alone.chain(peers_come_and_go::<VerbsFabric>());
+    let alone = alone.chain(peer_scenes::<VerbsFabric>());
     let mut tests: Vec<_> = alone.map(|(name, test)| (name.to_owned(), test)).collect();
     let mixed = axioms::<cluster::CompositeNodes<Mixture>>().into_iter();
-    let mixed = mixed.chain(peers_come_and_go::<CompositeFabric>());
+    let mixed = mixed.chain(peer_scenes::<CompositeFabric>());
     tests.extend(mixed.map(|(name, test)| (format!("mixture_{name}"), test)));
     tests.retain(|(name, _)| wanted.is_empty() || wanted.iter().any(|part| name.contains(part)));
     if arguments.iter().any(|argument| argument == "--list") {
@@ -81,14 +80,14 @@ fn main() -> ExitCode {
     }
     if let Some(reason) = no_device() {
         println!("SKIPPED: the verbs backend is NOT TESTED here, because {reason}");
-        println!("SKIPPED: run this program by tools/rdma-vm, which has software RDMA");
+        println!("SKIPPED: run this program with tools/rdma-vm, which provides software RDMA");
         return ExitCode::SUCCESS;
     }
     run(&tests)
 }
 
-/// The parts of names among the arguments. The flags of cargo's own test programs are passed over, some of which have a
-/// value.
+/// Returns the parts of test names among the arguments. Skips the flags of cargo's own test programs, some of
+/// which have a value.
 fn names(arguments: &[String]) -> Vec<&str> {
     let mut names = Vec::new();
     let mut rest = arguments.iter();
@@ -102,7 +101,7 @@ fn names(arguments: &[String]) -> Vec<&str> {
     names
 }
 
-/// Why there is nothing to test on; `None` if there is.
+/// Returns why there is no device to test on; `None` if there is one.
 fn no_device() -> Option<String> {
     match VerbsFabric::new(NodeId(0), Vec::<(NodeId, std::net::TcpStream)>::new(), &VerbsSettings::default())
     {
@@ -134,30 +133,33 @@ fn run(tests: &[(String, fn())]) -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What verbs has beyond the axioms.
+/// The tests of what is specific to verbs.
 const OWN: [(&str, fn()); 18] = [
     ("a_stolen_grant_is_refused", fences::a_stolen_grant_is_refused),
     ("one_grant_of_two_is_revoked", fences::one_grant_of_two_is_revoked),
     ("a_new_grant_revives_the_connection", fences::a_new_grant_revives_the_connection),
     ("a_freeze_does_not_disturb_other_mirrors", fences::a_freeze_does_not_disturb_other_mirrors),
-    ("channels_open_again_and_again", fences::channels_open_again_and_again),
-    ("a_write_of_several_messages_lands_whole", fences::a_write_of_several_messages_lands_whole),
+    ("channels_can_be_reopened", fences::channels_can_be_reopened),
+    ("a_write_of_several_messages_lands_completely", fences::a_write_of_several_messages_lands_completely),
     ("posts_share_doorbells_and_completions", fences::posts_share_doorbells_and_completions),
     ("pushes_wake_a_sleeper", parking::pushes_wake_a_sleeper),
     ("writes_and_sends_wake_a_sleeper", parking::writes_and_sends_wake_a_sleeper),
-    ("a_waker_ends_a_sleep_and_silence_does_not", parking::a_waker_ends_a_sleep_and_silence_does_not),
-    ("a_killed_process_is_noticed", peers::a_killed_process_is_noticed),
-    ("a_cut_wire_is_noticed", peers::a_cut_wire_is_noticed),
-    ("a_joiner_that_does_not_speak_holds_nobody_up", peers::a_joiner_that_does_not_speak_holds_nobody_up),
-    ("what_cannot_be_locked_breaks_its_connection", shortage::what_cannot_be_locked_breaks_its_connection),
-    ("what_comes_and_goes_leaves_nothing_behind", turnover::what_comes_and_goes_leaves_nothing_behind),
+    ("only_a_waker_ends_a_quiet_sleep", parking::only_a_waker_ends_a_quiet_sleep),
+    ("a_killed_process_is_detected", peers::a_killed_process_is_detected),
+    ("a_cut_wire_is_detected", peers::a_cut_wire_is_detected),
+    ("a_silent_joiner_delays_no_one", peers::a_silent_joiner_delays_no_one),
+    (
+        "a_lack_of_lockable_memory_breaks_the_connection",
+        shortage::a_lack_of_lockable_memory_breaks_the_connection,
+    ),
+    ("turnover_leaks_nothing", turnover::turnover_leaks_nothing),
     ("garbage_on_the_control_stream_is_a_loss", peers::garbage_on_the_control_stream_is_a_loss),
     ("an_iwarp_device_is_refused", peers::an_iwarp_device_is_refused),
     ("the_device_of_the_streams_is_chosen", peers::the_device_of_the_streams_is_chosen),
 ];
 
-/// What holds of peers that come later and of peers that are removed.
-fn peers_come_and_go<F: Backend>() -> Vec<(&'static str, fn())> {
+/// Returns the tests of peers that are added later and of peers that are removed.
+fn peer_scenes<F: Backend>() -> Vec<(&'static str, fn())> {
     macro_rules! named {
         ($($scene:ident,)*) => { vec![$((stringify!($scene), scenes::$scene::<F> as fn())),*] };
     }

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
-use squall_harness::terminal::{CommandVerdict, bars, output, units};
+use indicatif::ProgressBar;
+use serde::Serialize;
+use squall_harness::terminal::{CommandVerdict, PendingNote, bars, output, units};
 
 use crate::copy::send::{self, CopyObserver, CopyTarget, SendSettings};
 use crate::copy::{BLOCK_BYTES, CopyRequest, CopyTransport, PORT, blocks, device, read_secret, source};
@@ -33,19 +34,40 @@ pub(crate) struct CopyArguments {
     /// With `--transport verbs`: this host's RDMA device [default: one that fits]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// Show no progress
+    /// Show no progress, and print nothing if all goes well
     #[arg(long, short)]
     quiet: bool,
+    /// Print the result as JSON, with the error of each host that lacks something
+    #[arg(long)]
+    json: bool,
 }
 
-const EXAMPLES: &str = "PATH lies below the folder that `squall serve` was given at the host. Hosts relay for each other; one that is lost \
-is left out and the others finish. A host receives one copy at a time; until then the command waits, and says for which. What was interrupted goes on from there when it is copied again. The exit status is \
-1 if any host lacks anything.
+const EXAMPLES: &str = "PATH is below the folder that `squall serve` was given at the host. Hosts relay for each other; one that \
+is lost is left out and the others finish. A host receives one copy at a time; until its turn comes, the command waits and names \
+the other copy. A copy that was interrupted continues from there when it is started again. Symbolic links are followed: the hosts \
+get the files and folders to which they lead; a link to nothing, or to a folder that it is in, is an error before anything is \
+sent. The exit status is 1 if any host lacks anything.
 
 Examples:
   squall cp image.raw a:images/ b:images/ c:images/ --secret-file secret
   squall cp ./website 192.0.2.7:/ [2001:db8::7]:/ --secret-file secret
   squall cp image.raw a:images/ b:images/ --secret-file secret --transport verbs";
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    files: u64,
+    bytes: u64,
+    seconds: f64,
+    hosts: Vec<HostOutcome>,
+}
+
+#[derive(Debug, Serialize)]
+struct HostOutcome {
+    host: String,
+    /// Why the host lacks something.
+    error: Option<String>,
+}
 
 pub(crate) fn run(arguments: &CopyArguments) -> Result<CommandVerdict> {
     let secret = read_secret(&arguments.secret_file)?;
@@ -61,14 +83,17 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<CommandVerdict> {
     let (secret_of_all, port) = (&secret, arguments.port);
     let connect =
         |(name, host, _): &(String, String, String)| CopyTarget::connect(name, host, port, secret_of_all);
+    let pending = PendingNote::new("connecting to the hosts...".into());
     let mut targets: Vec<CopyTarget> = std::thread::scope(|scope| {
         let connecting: Vec<_> = hosts.iter().map(|host| scope.spawn(move || connect(host))).collect();
         connecting.into_iter().map(|thread| thread.join().expect("to connect does not panic")).collect()
     });
+    drop(pending);
     send::take_places(&mut targets, &mut complain);
     let is_one = sources.iter().filter(|source| source.entry.path.len() == 1).count() == 1;
     let entries: Vec<_> = sources.iter().map(|source| source.entry.clone()).collect();
-    // Each takes the space of all files, which may take its time.
+    // Each host reserves space for all files, which may take a while.
+    let pending = PendingNote::new("waiting until the hosts have space for the files...".into());
     std::thread::scope(|scope| {
         for (target, (_, _, path)) in targets.iter_mut().zip(&hosts) {
             let into = !is_one || path.is_empty() || path.ends_with('/');
@@ -76,22 +101,26 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<CommandVerdict> {
             scope.spawn(move || target.ask(&request));
         }
     });
+    drop(pending);
     for target in targets.iter().filter(|target| !target.is_left()) {
         complain(&target.name, target.failure.as_deref().unwrap_or("it has gone"));
     }
     let files = sources.iter().filter_map(|source| source.entry.file);
     let (count, bytes) = files.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.bytes));
     let total = sources.iter().filter_map(|source| source.entry.file).map(|file| blocks(file.bytes)).sum();
-    let mut display = Display::new(&targets, total, arguments.quiet);
+    let mut display = Display::new(&targets, total, arguments.quiet || arguments.json);
     send::send(&sources, &mut targets, &means, &mut display)?;
     display.finish();
     let failed = targets.iter().filter(|target| target.failure.is_some()).count();
-    if !arguments.quiet {
-        let seconds = begun.elapsed().as_secs_f64();
-        let good = targets.len() - failed;
-        let size = units::bytes(bytes as f64);
-        let (files, all) = (if count == 1 { "file" } else { "files" }, targets.len());
-        output::line(format_args!("{count} {files}, {size}, at {good} of {all} hosts in {seconds:.1} s"));
+    let seconds = begun.elapsed().as_secs_f64();
+    if arguments.json {
+        let hosts =
+            targets.into_iter().map(|target| HostOutcome { host: target.name, error: target.failure });
+        output::json(&Outcome { files: count, bytes, seconds, hosts: hosts.collect() })?;
+    } else if !arguments.quiet {
+        let (good, all) = (targets.len() - failed, units::things(targets.len() as u64, "host"));
+        let (files, size) = (units::things(count, "file"), units::bytes(bytes as f64));
+        output::line(format_args!("{files}, {size}, at {good} of {all} in {seconds:.1} s"));
     }
     Ok(if failed == 0 { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
@@ -107,7 +136,7 @@ fn split(paths: &[String]) -> Result<Parts> {
     let mut hosts: Vec<(String, String, String)> = Vec::new();
     for text in targets {
         let Some((host, path)) = host_and_path(text) else {
-            bail!("`{text}` stands behind the hosts: write HOST:PATH")
+            bail!("`{text}` comes after the hosts: write HOST:PATH")
         };
         let (name, host, path) = (host.to_owned(), host.to_owned(), path.to_owned());
         ensure!(hosts.iter().all(|(other, ..)| *other != name), "{name} is named twice");
@@ -116,7 +145,7 @@ fn split(paths: &[String]) -> Result<Parts> {
     Ok((sources.iter().map(PathBuf::from).collect(), hosts))
 }
 
-/// `HOST:PATH`, as scp takes it: what has a slash before its first colon is a path here.
+/// Splits `HOST:PATH` as scp does: a text with a slash before its first colon is a local path.
 fn host_and_path(text: &str) -> Option<(&str, &str)> {
     if let Some(rest) = text.strip_prefix('[') {
         return rest.split_once("]:");
@@ -133,28 +162,27 @@ fn complain(name: &str, message: &str) {
 struct Display {
     bars: Vec<ProgressBar>,
     all: ProgressBar,
-    screen: MultiProgress,
     done: Vec<u64>,
 }
 
 impl Display {
     fn new(targets: &[CopyTarget], total: u64, quiet: bool) -> Self {
-        let shown = console::user_attended_stderr() && !quiet;
-        let to = if shown { bars::target() } else { ProgressDrawTarget::hidden() };
-        let screen = MultiProgress::with_draw_target(to);
         let bar = |name: &str, length: u64| {
-            let bar = screen.add(ProgressBar::new(length * BLOCK_BYTES));
-            bar.set_style(bars::style("{prefix:24} {bar:32} {percent:>3} %  {binary_bytes_per_sec} {msg}"));
+            let bar = if quiet { ProgressBar::hidden() } else { bars::show(ProgressBar::new(0)) };
+            bar.set_length(length * BLOCK_BYTES);
+            bar.set_style(bars::rate_style("{prefix:24} {bar:32} {percent:>3} %  {bytes_rate} {msg}"));
             bar.set_prefix(name.to_owned());
             bar
         };
         let bars = targets.iter().map(|target| bar(&target.name, total)).collect();
         let all = bar("all", total * targets.len() as u64);
-        Self { bars, all, screen, done: vec![0; targets.len()] }
+        Self { bars, all, done: vec![0; targets.len()] }
     }
 
+    /// Removes the bars: the result follows.
     fn finish(&self) {
-        self.bars.iter().chain([&self.all]).for_each(ProgressBar::finish);
+        self.bars.iter().chain([&self.all]).for_each(ProgressBar::finish_and_clear);
+        bars::clear();
     }
 }
 
@@ -167,7 +195,7 @@ impl CopyObserver for Display {
 
     fn on_failure(&mut self, target: usize, name: &str, message: &str) {
         self.bars[target].abandon_with_message("failed");
-        self.screen.suspend(|| complain(name, message));
+        complain(name, message);
     }
 }
 
@@ -176,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_and_paths_are_told_apart() {
+    fn hosts_and_paths_are_distinguished() {
         assert_eq!(host_and_path("a:b/c"), Some(("a", "b/c")));
         assert_eq!(host_and_path("[::1]:x"), Some(("::1", "x")));
         assert_eq!(host_and_path("a:"), Some(("a", "")));

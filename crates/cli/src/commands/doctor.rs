@@ -6,22 +6,22 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::Serialize;
 use squall::Config;
-use squall::config::VerbsSettings;
-use squall_harness::terminal::{CommandVerdict, output};
+use squall::config::{Transport, VerbsSettings};
+use squall_harness::terminal::{CommandVerdict, output, units};
 use squall_transports::verbs;
 
 use crate::doctor::devices::{self, DeviceReport};
 use crate::doctor::litmus::{self, AxiomReport};
 use crate::doctor::peers::{self, PeerReport};
 
-/// Examine what members can reach each other by: RDMA devices and, with the others, the way to each
+/// Report what members can reach each other by: RDMA devices and, with the others, the transport to each
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorArguments {
-    /// Meet the members of this configuration, at each of which the doctor is started too
+    /// Meet the members of this configuration; start the doctor at each of them
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Examine this device instead of the one that would be used
+    /// Examine this device instead of the one that would be used; it must be usable
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Do not run the tests of the axioms on the device
@@ -33,9 +33,10 @@ pub(crate) struct DoctorArguments {
 }
 
 const EXAMPLES: &str =
-    "The tests of the axioms F1 to F4 let the device write to itself and look whether order and visibility are what the \
-protocols stand on. The exit status is 1 if one of them fails, or if the members do not meet. That there is no RDMA \
-device is no fault: members use shared memory and TCP then.
+    "The tests of the axioms F1 to F4 let the device write to itself, and check the order and visibility on which the \
+protocols rely. The exit status is 1 if one of them fails, if the members do not meet, or if RDMA was asked for, by --device or \
+by `transport = \"verbs\"` in the configuration, and cannot be used. Otherwise it is no fault that there is no RDMA device: members \
+use shared memory and TCP then.
 
 Examples:
   squall doctor
@@ -90,12 +91,15 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<CommandVerdict> {
         report.peers = peers::meet(config).context("the members did not meet")?;
     }
     if arguments.json {
-        output::line(serde_json::to_string(&report)?);
+        output::json(&report)?;
     } else {
         print_peers(&report, config.is_some());
     }
     let kept = report.axioms.iter().all(|axiom| axiom.failure.is_none());
-    Ok(if kept { CommandVerdict::Good } else { CommandVerdict::Bad })
+    let is_wanted = |config: &Config| config.transport == Transport::Verbs;
+    let is_missing =
+        report.no_rdma.is_some() && (arguments.device.is_some() || config.as_ref().is_some_and(is_wanted));
+    Ok(if kept && !is_missing { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
 fn print(report: &Report) {
@@ -108,7 +112,7 @@ fn print(report: &Report) {
     }
     let limit = match report.memory_lock_bytes_max {
         None => "no limit".to_owned(),
-        Some(bytes) => format!("{} KiB{}", bytes / 1024, devices::advice(bytes)),
+        Some(bytes) => format!("{}{}", units::bytes(bytes as f64), devices::advice(bytes)),
     };
     output::line(format_args!("locked memory    {limit}"));
     for AxiomReport { name, seconds, failure } in &report.axioms {
@@ -119,13 +123,13 @@ fn print(report: &Report) {
     }
     if report.axioms.iter().any(|axiom| axiom.failure.is_some()) {
         output::line(
-            "Do not use this device: its writes are not ordered as the protocols need it. See docs/verbs.md.",
+            "Do not use this device: its writes are not ordered as the protocols require. See docs/verbs.md.",
         );
     }
 }
 
 fn print_peers(report: &Report, has_config: bool) {
-    for PeerReport { member, address, way: transport, reason } in &report.peers {
+    for PeerReport { member, address, transport, reason } in &report.peers {
         output::line(format_args!("member {member:<9} {address} by {transport}: {reason}"));
     }
     if !has_config {

@@ -13,7 +13,7 @@ use squall::Config;
 use squall::config::quantity;
 use squall::external::{Observed, Observer, ObserverOptions, PublishError, Publisher};
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_harness::terminal::{CommandVerdict, Interrupted, Interrupts, output};
+use squall_harness::terminal::{CommandVerdict, Interrupted, Interrupts, PendingNote, output, units};
 
 /// What both need to find the group.
 #[derive(Debug, Args)]
@@ -21,7 +21,7 @@ struct MessageArguments {
     /// The configuration of the group
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
-    /// How long to look for a member, at the beginning and whenever one is lost
+    /// How long to look for a member, at the start and whenever one is lost
     #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "10s")]
     timeout: Duration,
 }
@@ -29,6 +29,16 @@ struct MessageArguments {
 impl MessageArguments {
     fn config(&self) -> Result<Config> {
         Ok(Config::load(&self.config)?)
+    }
+
+    /// Reports that the search for a member takes long.
+    fn pending(&self, config: &Config) -> PendingNote {
+        let contacts: Vec<String> = config.contacts.iter().map(ToString::to_string).collect();
+        let timeout = self.timeout;
+        PendingNote::new(format!(
+            "looking for a member at {}, for {timeout:.0?} at most...",
+            contacts.join(", ")
+        ))
     }
 }
 
@@ -42,16 +52,19 @@ pub(crate) struct SendArguments {
     subgroup: String,
     /// The messages [default: the lines of standard input]
     messages: Vec<String>,
-    /// If a member dies with messages of which it is unknown whether they are delivered, send them again by another one
-    /// and go on: none is lost, and some may come twice
+    /// If a member dies with messages of which it is unknown whether they are delivered, send them again through another
+    /// member and continue: none is lost, and some may arrive twice
     #[arg(long)]
     resend: bool,
+    /// Print as JSON at the end how many messages are delivered, of how many that is unknown, and the error if there was one
+    #[arg(long)]
+    json: bool,
 }
 
 const SEND_EXAMPLES: &str =
     "A member of the group sends the messages, one that is among the subgroup's senders; this process does not join the \
-group. It ends when all members have delivered every message, and then its exit status is 0. At a line that cannot be \
-sent, at Ctrl-C, and when the member dies, it ends with an error that says which messages are delivered.
+group. It ends when all members have delivered every message, with exit status 0. At a line that cannot be sent, at Ctrl-C, \
+and when the member dies, it ends with an error that says which messages are delivered.
 
 Examples:
   squall send --config squall.toml log \"hello, all\"
@@ -65,25 +78,23 @@ pub(crate) struct RecvArguments {
     group: MessageArguments,
     /// The subgroup
     subgroup: String,
-    /// End after so many messages
+    /// End after this many messages
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// Print each message as JSON, with its view and its sender: rank in the configuration, number of the node; and each
     /// gap as {"lost": N}, where null is an unknown number
     #[arg(long)]
     json: bool,
-    /// Messages that may wait at the member until this process takes them, at most 64MiB; what comes beyond is lost
+    /// Messages that may wait at the member until this process takes them, at most 64MiB; what exceeds this is lost
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "16MiB")]
     queue: u64,
-    /// Tell of each view on standard error
-    #[arg(short, long)]
-    verbose: bool,
 }
 
 const RECV_EXAMPLES: &str =
     "A member of the group sends what it delivers from now on; this process does not join the group, and the group never \
-waits for it. When the output is read too slowly, --queue bytes wait at the member, and what comes beyond is lost. When \
-the member dies, another one goes on. Both are gaps: standard error tells of each, and the exit status is 1 if there was one.
+waits for it. When the output is read too slowly, --queue bytes wait at the member, and what exceeds this is lost. When the \
+member dies, another one continues. Both are gaps: the log reports each, and the exit status is 1 if there was one. With -v the \
+log also has the member and the views.
 
 Examples:
   squall recv --config squall.toml log
@@ -92,7 +103,16 @@ Examples:
 pub(crate) fn send(arguments: &SendArguments) -> Result<CommandVerdict> {
     let (config, timeout) = (arguments.group.config()?, arguments.group.timeout);
     let interrupts = Interrupts::take()?;
-    let mut publisher = Publisher::connect_with(&config, &arguments.subgroup, timeout)?;
+    let pending = arguments.group.pending(&config);
+    let connected = Publisher::connect_with(&config, &arguments.subgroup, timeout);
+    drop(pending);
+    let is_json = arguments.json;
+    let mut publisher = match connected {
+        Ok(publisher) => publisher,
+        Err(error) => {
+            return SendOutcome { delivered: 0, unknown: 0, error: Some(error.into()) }.finish(is_json);
+        }
+    };
     publisher.set_resend(arguments.resend);
     let (inputs, input) = sync_channel(BATCH_MAX);
     read(arguments.messages.clone(), inputs);
@@ -101,7 +121,7 @@ pub(crate) fn send(arguments: &SendArguments) -> Result<CommandVerdict> {
     let (flag, interrupt) = (Arc::clone(&is_interrupted), events.clone());
     interrupts.set(move || {
         flag.store(true, Ordering::Relaxed);
-        // Nobody listens any more when the command is about to end.
+        // The receiver has gone when the command is about to end.
         interrupt.send(None).unwrap_or_default();
     });
     std::thread::spawn(move || {
@@ -109,22 +129,43 @@ pub(crate) fn send(arguments: &SendArguments) -> Result<CommandVerdict> {
         events.send(Some(outcome)).unwrap_or_default();
     });
     match event.recv()? {
-        Some(outcome) => outcome,
+        Some(outcome) => outcome.finish(is_json),
         // What is under way is waited for.
         None => match event.recv_timeout(INTERRUPT_PATIENCE) {
-            Ok(Some(outcome)) => outcome.and(Err(Interrupted::ALONE.into())),
+            Ok(Some(outcome)) => outcome.finish(is_json).and(Err(Interrupted::ALONE.into())),
             _ => Err(anyhow!("interrupted; what was sent last is not delivered yet, and may be later")
                 .context(Interrupted::ALONE)),
         },
     }
 }
 
-/// Sends what comes until the end, an interruption or an error.
+/// What has become of the messages.
+struct SendOutcome {
+    /// The first of them are delivered.
+    delivered: u64,
+    /// Of these after them it is unknown.
+    unknown: u64,
+    /// Why the rest was not sent.
+    error: Option<Error>,
+}
+
+impl SendOutcome {
+    fn finish(self, is_json: bool) -> Result<CommandVerdict> {
+        let Self { delivered, unknown, error } = self;
+        if is_json {
+            let error = error.as_ref().map(|error| format!("{error:#}"));
+            output::json(&json!({ "delivered": delivered, "unknown": unknown, "error": error }))?;
+        }
+        error.map_or(Ok(CommandVerdict::Good), Err)
+    }
+}
+
+/// Sends the inputs until they end, an interruption or an error.
 fn send_all(
     publisher: &mut Publisher,
     inputs: &Receiver<Result<String>>,
     is_interrupted: &AtomicBool,
-) -> Result<CommandVerdict> {
+) -> SendOutcome {
     let mut sent: u64 = 0;
     let (mut is_over, mut fault) = (false, None);
     while !is_over && fault.is_none() && !is_interrupted.load(Ordering::Relaxed) {
@@ -142,13 +183,15 @@ fn send_all(
             }
             next = inputs.recv_timeout(Duration::ZERO);
         }
-        publisher.publish(&batch).map_err(|error| explain(sent, error))?;
+        if let Err(error) = publisher.publish(&batch) {
+            return explain(sent, error);
+        }
         sent += batch.len() as u64;
     }
-    fault.map_or(Ok(CommandVerdict::Good), |fault| Err(fault.context(not_sent(sent))))
+    SendOutcome { delivered: sent, unknown: 0, error: fault.map(|fault| fault.context(not_sent(sent))) }
 }
 
-/// That the message behind `sent` others was not sent.
+/// Says that the message after `sent` others was not sent.
 fn not_sent(sent: u64) -> String {
     match sent {
         0 => "message 1 was not sent, nor any after it".to_owned(),
@@ -157,23 +200,25 @@ fn not_sent(sent: u64) -> String {
 }
 
 /// What has become of messages of which the first is number `before + 1`.
-fn explain(before: u64, error: PublishError) -> Error {
+fn explain(before: u64, error: PublishError) -> SendOutcome {
     let PublishError { delivered, unknown, cause, .. } = error;
-    let delivered = before + delivered as u64;
-    if unknown == 0 {
-        return Error::new(cause).context(not_sent(delivered));
-    }
-    let (first, last) = (delivered + 1, delivered + unknown as u64);
-    Error::new(cause).context(format!(
-        "messages {first} to {last} may be delivered or not; the {delivered} before them are, and none after them was \
-         sent: look for them at a reader, and send the missing ones again, or use --resend"
-    ))
+    let (delivered, unknown) = (before + delivered as u64, unknown as u64);
+    let context = match unknown {
+        0 => not_sent(delivered),
+        _ => format!(
+            "messages {} to {} may be delivered or not; the {delivered} before them are, and none after them was \
+             sent: look for them at a reader, and send the missing ones again, or use --resend",
+            delivered + 1,
+            delivered + unknown
+        ),
+    };
+    SendOutcome { delivered, unknown, error: Some(Error::new(cause).context(context)) }
 }
 
 /// Gives the messages, or the lines of standard input, to `inputs`, from a thread that may wait for them.
 fn read(messages: Vec<String>, inputs: SyncSender<Result<String>>) {
     std::thread::spawn(move || {
-        // Fails when nobody listens any more.
+        // Fails when the receiver has gone.
         let forward = |input: Result<String>| inputs.send(input).is_ok();
         let lines = std::io::stdin().lock().lines();
         let mut lines = lines.map(|line| line.context("standard input cannot be read as text"));
@@ -189,17 +234,15 @@ pub(crate) fn recv(arguments: &RecvArguments) -> Result<CommandVerdict> {
     let config = arguments.group.config()?;
     let options = ObserverOptions { queue_bytes: arguments.queue, timeout: arguments.group.timeout };
     let interrupts = Interrupts::take()?;
+    let pending = arguments.group.pending(&config);
     let mut observer = Observer::connect_with(&config, &arguments.subgroup, options)?;
+    drop(pending);
     let (events, event) = channel();
     let interrupt = events.clone();
-    // Nobody listens any more when the command has ended.
+    // The receiver has gone when the command has ended.
     interrupts.set(move || interrupt.send(None).unwrap_or_default());
-    let printer = Printer {
-        left: arguments.count.unwrap_or(u64::MAX),
-        json: arguments.json,
-        verbose: arguments.verbose,
-    };
-    // It may wait for whoever reads the output.
+    let printer = Printer { left: arguments.count.unwrap_or(u64::MAX), json: arguments.json };
+    // It may wait for the reader of the output.
     std::thread::spawn(move || events.send(Some(printer.run(&mut observer))).unwrap_or_default());
     event.recv()?.unwrap_or_else(|| Err(Interrupted::ALONE.into()))
 }
@@ -209,60 +252,61 @@ struct Printer {
     /// Messages that are yet to be printed.
     left: u64,
     json: bool,
-    verbose: bool,
 }
 
 impl Printer {
     fn run(mut self, observer: &mut Observer) -> Result<CommandVerdict> {
         let mut verdict = CommandVerdict::Good;
-        self.name_member(observer);
+        log_member(observer);
         while self.left > 0 {
             match observer.next()? {
                 Observed::Message { view, node, rank, bytes, .. } => {
                     let text = String::from_utf8_lossy(&bytes);
                     match self.json {
-                        true => output::line(
-                            json!({ "view": view, "rank": rank, "node": node.0, "message": text }),
-                        ),
-                        false => output::line(text),
+                        true => output::json(
+                            &json!({ "view": view, "rank": rank, "node": node.0, "message": text }),
+                        )?,
+                        // As it is, however long.
+                        false => output::write(&format!("{text}\n")),
                     }
                     self.left -= 1;
                 }
                 Observed::Lost { messages, cause } => {
                     verdict = CommandVerdict::Bad;
                     if self.json {
-                        output::line(json!({ "lost": messages }));
+                        output::json(&json!({ "lost": messages }))?;
                     }
                     match messages {
-                        Some(messages) => output::note(format_args!(
-                            "squall: {messages} messages are lost here: {cause}; read the output faster, or raise --queue"
-                        )),
+                        Some(messages) => tracing::warn!(
+                            "{} are lost here: {cause}; read the output faster, or raise --queue",
+                            units::things(messages, "message")
+                        ),
                         None => {
-                            output::note(format_args!("squall: messages may be missing here: {cause}"));
-                            self.name_member(observer);
+                            tracing::warn!("messages may be missing here: {cause}");
+                            log_member(observer);
                         }
                     }
                 }
-                Observed::View { id, members } if self.verbose => {
+                Observed::View { id, members } => {
                     let ranks: Vec<String> = members.iter().map(|member| member.tag.to_string()).collect();
-                    output::note(format_args!("view {id}: members {}", ranks.join(", ")));
+                    tracing::info!("view {id}: members {}", ranks.join(", "));
                 }
                 _ => {}
             }
         }
         Ok(verdict)
     }
+}
 
-    fn name_member(&self, observer: &Observer) {
-        if let Some(member) = observer.member().filter(|_| self.verbose) {
-            output::note(format_args!("reads through the member at {member}"));
-        }
+fn log_member(observer: &Observer) {
+    if let Some(member) = observer.member() {
+        tracing::info!("reads through the member at {member}");
     }
 }
 
 /// Lines that are read ahead, and sent together.
 const BATCH_MAX: usize = 1024;
-/// Between looks whether the command was interrupted.
+/// The time between two checks whether the command was interrupted.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 /// How long an interrupted command waits for what it has under way.
 const INTERRUPT_PATIENCE: Duration = Duration::from_secs(5);

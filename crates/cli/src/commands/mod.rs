@@ -1,8 +1,11 @@
 //! The subcommands, one file each.
 
+pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod cp;
 pub(crate) mod doctor;
 pub(crate) mod explain;
+pub(crate) mod man;
 pub(crate) mod messages;
 pub(crate) mod node;
 pub(crate) mod serve;

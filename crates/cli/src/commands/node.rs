@@ -1,4 +1,4 @@
-//! `squall node`: a member by a configuration file, until it is told to end.
+//! `squall node`: a member by a configuration file, until it is asked to end.
 
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
+use squall::config::quantity;
 use squall::{BootstrapProgress, Config, Group, View};
 use squall_harness::terminal::{CommandVerdict, Interrupts, output};
 
@@ -23,6 +24,9 @@ pub(crate) struct NodeArguments {
     /// The rank that this member wants, instead of `rank` in the file
     #[arg(long)]
     rank: Option<usize>,
+    /// How long to wait for the first members, or to join the running group, instead of `timeouts.join` in the file
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    timeout: Option<Duration>,
     /// Print each view as JSON
     #[arg(long)]
     json: bool,
@@ -30,12 +34,13 @@ pub(crate) struct NodeArguments {
 
 const EXAMPLES: &str =
     "A node takes part in all its subgroups, so that what others send is safe with it, and prints each \
-view of the group. Ctrl-C leaves in order. A process that has died is started again with the same \
-command. To use the messages, see `squall recv`, or write a program with the library.
+view of the group; its log says what happens until then, and why others are refused. Ctrl-C leaves in order. A process that \
+has died is started again with the same command. To use the messages, see `squall recv`, or write a program with the library.
 
 Examples:
   squall node --config squall.toml
-  squall node -c squall.toml --listen 192.0.2.2:7400 --rank 1";
+  squall node -c squall.toml --listen 192.0.2.2:7400 --rank 1
+  squall node -c squall.toml --timeout 10s --log-format json";
 
 /// What ends a node.
 enum End {
@@ -44,15 +49,16 @@ enum End {
 }
 
 pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
-    let config = Config::load_for(&arguments.config, arguments.listen.clone(), arguments.rank)?;
+    let mut config = Config::load_for(&arguments.config, arguments.listen.clone(), arguments.rank)?;
+    config.timeout = arguments.timeout.unwrap_or(config.timeout);
     let patience = leave_patience(&config);
     let (sender, ends) = channel();
     let interrupts = Interrupts::take()?;
     let names: Vec<String> = config.subgroups.keys().cloned().collect();
     let on_view = sender.clone();
-    // Whoever asked may be gone when the node ends.
+    // The receiver may be gone when the node ends.
     let builder = Group::builder(config)
-        .on_progress(show)
+        .on_progress(report)
         .on_view(move |view| drop(on_view.send(End::View(view.clone()))));
     let builder = names.iter().fold(builder, |builder, name| builder.on_message(name, |_| ()));
     let group = builder.join()?;
@@ -63,7 +69,7 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
                 group.leave(patience);
                 return Ok(CommandVerdict::Good);
             }
-            Ok(End::View(view)) => print(&view, group.rank(), arguments.json),
+            Ok(End::View(view)) => print(&view, group.rank(), arguments.json)?,
             Err(_) => {
                 if let Some(failure) = group.failure() {
                     return Err(failure.into());
@@ -73,37 +79,41 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
     }
 }
 
-fn print(view: &View, own: usize, json: bool) {
+fn print(view: &View, own: usize, json: bool) -> Result<()> {
     let ranks: Vec<u64> = view.members.iter().map(|member| member.tag).collect();
     if json {
-        output::line(json!({ "view": view.id, "ranks": ranks, "rank": own }));
+        output::json(&json!({ "view": view.id, "ranks": ranks, "rank": own }))?;
     } else {
         let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
         output::line(format_args!("view {}: members {}; this is member {own}", view.id, ranks.join(", ")));
     }
+    Ok(())
 }
 
-/// Tells people what happens while the members find each other.
-fn show(progress: BootstrapProgress) {
-    let text = match progress {
-        BootstrapProgress::Listening { address } => format!("listening at {address}"),
-        BootstrapProgress::Calling { contact, cause } => format!("no answer from {contact} yet: {cause}"),
-        BootstrapProgress::Joined { joined, members } => format!("{joined} of {members} members are here"),
-        BootstrapProgress::NoQuorum { present, needed } => {
-            format!(
-                "enough processes are here, but {present} of the {needed} contacts that are needed: start another one"
-            )
+/// Logs what happens while the members find each other.
+fn report(progress: BootstrapProgress) {
+    match progress {
+        BootstrapProgress::Listening { address } => tracing::info!("listening at {address}"),
+        BootstrapProgress::Calling { contact, cause } => {
+            tracing::info!("no answer from {contact} yet: {cause}");
         }
-        BootstrapProgress::Left { peer } => format!("{peer} has gone again"),
-        BootstrapProgress::Redirected { leader } => format!("the leader is at {leader}"),
-        BootstrapProgress::Waiting { contact, reason } => format!("{contact} lets nobody in now: {reason}"),
+        BootstrapProgress::Joined { joined, members } => {
+            tracing::info!("{joined} of {members} members are here");
+        }
+        BootstrapProgress::NoQuorum { present, needed } => tracing::warn!(
+            "enough processes are here, but {present} of the {needed} contacts that are needed: start another one"
+        ),
+        BootstrapProgress::Left { peer } => tracing::info!("{peer} has gone again"),
+        BootstrapProgress::Redirected { leader } => tracing::info!("the leader is at {leader}"),
+        BootstrapProgress::Waiting { contact, reason } => {
+            tracing::info!("{contact} admits no process now: {reason}");
+        }
         BootstrapProgress::Admitted { node, members } => {
-            format!("admitted as {node} by a group of {members}")
+            tracing::info!("admitted as {node} by a group of {members}");
         }
-        BootstrapProgress::Rejected { peer, cause } => format!("{peer} was turned away: {cause}"),
-        _ => return,
-    };
-    output::note(text);
+        BootstrapProgress::Rejected { peer, cause } => tracing::warn!("{peer} was refused: {cause}"),
+        _ => {}
+    }
 }
 
 /// How long a member waits for the view that it leaves with.

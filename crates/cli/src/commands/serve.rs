@@ -7,7 +7,8 @@ use std::sync::mpsc::channel;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use squall_harness::terminal::{CommandVerdict, output};
+use serde_json::json;
+use squall_harness::terminal::{CommandVerdict, output, units};
 
 use crate::copy::folder::Folder;
 use crate::copy::host::CopyHost;
@@ -17,7 +18,7 @@ use crate::copy::{PORT, device, read_secret};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArguments {
-    /// Where to listen
+    /// The address to listen at
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     listen: String,
     /// The port to listen at
@@ -35,10 +36,15 @@ pub(crate) struct ServeArguments {
     /// End after the first copy
     #[arg(long)]
     once: bool,
+    /// Print each copy that has ended as JSON: its source, the files received, and the error if there was one
+    #[arg(long)]
+    json: bool,
 }
 
-const EXAMPLES: &str = "One copy at a time is received; others wait in the order in which they came, and hear for which. A file that was not finished stays as .NAME.squall-partial, and the \
-next copy goes on from there. Permission bits travel as far as the umask here allows; set-user-ID and such bits do not. What travels between hosts is encrypted (but not by --transport verbs).
+const EXAMPLES: &str = "One copy at a time is received; others wait in the order in which they came, and their users see for \
+which. A file that was not finished stays as .NAME.squall-partial, and the next copy continues from there. Permission bits are \
+kept as far as the umask here allows; set-user-ID and such bits are not. Symbolic links in the folder are never followed, and \
+none is made. TCP between hosts is encrypted; --transport verbs is not. With --once the exit status is 1 if that copy failed.
 
 Examples:
   squall serve --folder /srv/images --secret-file /etc/squall.secret
@@ -50,22 +56,26 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<CommandVerdict> {
     let address = (arguments.listen.as_str(), arguments.port);
     let listener = TcpListener::bind(address)
         .with_context(|| format!("cannot listen at {} port {}", arguments.listen, arguments.port))?;
-    output::note(format_args!("serving {} at {}", arguments.folder.display(), listener.local_addr()?));
+    tracing::info!("serving {} at {}", arguments.folder.display(), listener.local_addr()?);
     let entrance = Arc::new(CopyHost::new(secret, device(arguments.device.as_deref()), folder)?);
     let (sender, ended) = channel();
     std::thread::Builder::new().name("entrance".into()).spawn(move || entrance.run(&listener, &sender))?;
     let mut verdict = CommandVerdict::Good;
     for (peer, outcome) in ended {
-        verdict = match outcome {
+        let (files, error) = match outcome {
             Ok(files) => {
-                output::note(format_args!("{peer}: {files} files received"));
-                CommandVerdict::Good
+                tracing::info!("{peer}: received {}", units::things(files as u64, "file"));
+                (Some(files), None)
             }
             Err(error) => {
-                output::note(format_args!("{peer}: {error:#}"));
-                CommandVerdict::Bad
+                tracing::error!("{peer}: {error:#}");
+                (None, Some(format!("{error:#}")))
             }
         };
+        verdict = if error.is_none() { CommandVerdict::Good } else { CommandVerdict::Bad };
+        if arguments.json {
+            output::json(&json!({ "source": peer, "files": files, "error": error }))?;
+        }
         if arguments.once {
             break;
         }

@@ -2,26 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
-use squall_harness::terminal::{CommandVerdict, bars, output, units};
+use serde_json::json;
+use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_harness::terminal::{CommandVerdict, Interrupted, Interrupts, bars, output, units};
 use squall_simulator::{Scenario, SweepSummary, coverage, scenarios, sweep};
 
 /// Run the protocols in virtual time, under an adversarial network
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SimulateArguments {
-    /// What to simulate; `list` says what there is
+    /// What to simulate; `list` lists the scenarios
     #[arg(long, value_name = "NAME", default_value = "multicast")]
     scenario: String,
     /// The seeds, first and end; each is one run, always the same
     #[arg(long, value_name = "A..B", default_value = "0..1000", value_parser = parse_seeds)]
     seeds: Range<u64>,
-    /// Stop after so many runs that broke an invariant
+    /// Stop after this many runs that broke an invariant
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     failures: u64,
     /// Print the result as JSON
@@ -36,26 +39,29 @@ pub(crate) struct SimulateArguments {
 }
 
 const EXAMPLES: &str =
-    "The exit status is 1 if a run broke an invariant. `squall explain SEED` shows what happened in it.
+    "The exit status is 1 if a run broke an invariant. `squall explain SEED` shows what happened in it. After Ctrl-C the \
+result of the runs so far is printed, and the exit status is 130.
 
 Examples:
-  squall simulate --scenario list
+  squall simulate --scenario list --json
   squall simulate --scenario multicast --seeds 0..100000";
 
 #[derive(Debug, Serialize)]
 struct Outcome {
     scenario: String,
     seeds: u64,
+    /// Whether the command was interrupted before all seeds had run.
+    interrupted: bool,
     seconds: f64,
     seeds_per_second: f64,
     virtual_hours: f64,
     delivered: u64,
     failures: Vec<Failure>,
-    /// In how many runs each rule was reached; empty in a build that does not count that.
+    /// In how many runs each rule was reached; empty in a build that does not count them.
     points: BTreeMap<String, u64>,
     /// In how many runs each kind of fault was.
     faults: BTreeMap<String, u64>,
-    /// What the scenario promises and the runs have not reached.
+    /// What the scenario promises to reach and no run has reached.
     missing: Vec<String>,
 }
 
@@ -68,27 +74,29 @@ struct Failure {
 
 pub(crate) fn run(arguments: &SimulateArguments) -> Result<CommandVerdict> {
     if arguments.scenario == "list" {
-        scenarios()
-            .iter()
-            .for_each(|scenario| output::line(format_args!("{:12}  {}", scenario.name(), scenario.about())));
-        return Ok(CommandVerdict::Good);
+        return list(arguments.json);
     }
     let scenario = scenario(&arguments.scenario)?;
     ensure!(
         coverage::IS_ON || !arguments.require_coverage,
         "this build of squall does not count what runs reach: build it with --features coverage"
     );
+    let is_interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&is_interrupted);
+    Interrupts::take()?.set(move || flag.store(true, Ordering::Relaxed));
     let bar = bar(arguments);
     let begun = Instant::now();
     let failures_max = usize::try_from(arguments.failures).unwrap_or(usize::MAX);
     let summary = sweep(scenario.as_ref(), arguments.seeds.clone(), failures_max, |_, summary| {
         bar.set_position(summary.seeds);
-        true
+        !is_interrupted.load(Ordering::Relaxed)
     });
     bar.finish_and_clear();
-    let outcome = outcome(scenario.as_ref(), &summary, begun.elapsed());
+    let mut outcome = outcome(scenario.as_ref(), &summary, begun.elapsed());
+    let planned = arguments.seeds.end - arguments.seeds.start;
+    outcome.interrupted = is_interrupted.load(Ordering::Relaxed) && outcome.seeds < planned;
     if arguments.json {
-        output::line(serde_json::to_string(&outcome)?);
+        output::json(&outcome)?;
     } else {
         print(&outcome);
         if arguments.coverage {
@@ -98,8 +106,23 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<CommandVerdict> {
             print_missing(&outcome);
         }
     }
+    ensure!(!outcome.interrupted, Interrupted::ALONE);
     let covers = outcome.missing.is_empty() || !arguments.require_coverage;
     Ok(if outcome.failures.is_empty() && covers { CommandVerdict::Good } else { CommandVerdict::Bad })
+}
+
+/// Prints the scenarios.
+fn list(json: bool) -> Result<CommandVerdict> {
+    if json {
+        let named =
+            |scenario: &Box<dyn Scenario>| json!({ "name": scenario.name(), "about": scenario.about() });
+        output::json(&scenarios().iter().map(named).collect::<Vec<_>>())?;
+    } else {
+        for scenario in scenarios() {
+            output::line(format_args!("{:12}  {}", scenario.name(), scenario.about()));
+        }
+    }
+    Ok(CommandVerdict::Good)
 }
 
 /// The scenario of this name.
@@ -114,9 +137,9 @@ fn bar(arguments: &SimulateArguments) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let seeds = arguments.seeds.end - arguments.seeds.start;
-    // Hidden where there is no terminal.
-    let bar = ProgressBar::with_draw_target(Some(seeds), bars::target());
-    bar.with_style(bars::style("{bar:32} {pos} of {len} seeds  {per_sec}  {eta} left"))
+    let bar = bars::show(ProgressBar::new(seeds));
+    bar.set_style(bars::rate_style("{bar:32} {percent:>3} % of {len} seeds  {rate}  {eta} left"));
+    bar
 }
 
 fn outcome(scenario: &dyn Scenario, summary: &SweepSummary, elapsed: Duration) -> Outcome {
@@ -128,15 +151,23 @@ fn outcome(scenario: &dyn Scenario, summary: &SweepSummary, elapsed: Duration) -
     Outcome {
         scenario: scenario.name().into(),
         seeds: summary.seeds,
+        interrupted: false,
         seconds: elapsed.as_secs_f64(),
         seeds_per_second: summary.seeds as f64 / elapsed.as_secs_f64(),
         virtual_hours: summary.elapsed.as_secs_f64() / 3600.0,
         delivered: summary.delivered,
         failures: failures.collect(),
-        points: summary.coverage.points.iter().map(|(point, runs)| (format!("{point:?}"), *runs)).collect(),
+        points: points(summary),
         faults: summary.coverage.faults.iter().map(|(kind, runs)| ((*kind).into(), *runs)).collect(),
         missing: summary.coverage.missing(&scenario.promises()),
     }
+}
+
+/// The rules of the protocols and of the log, by their names.
+fn points(summary: &SweepSummary) -> BTreeMap<String, u64> {
+    let points = summary.coverage.points.iter().map(|(point, runs)| (format!("{point:?}"), *runs));
+    let log_points = summary.coverage.log_points.iter().map(|(point, runs)| (format!("{point:?}"), *runs));
+    points.chain(log_points).collect()
 }
 
 fn print_coverage(outcome: &Outcome) {
@@ -169,7 +200,7 @@ fn print(outcome: &Outcome) {
         output::line(format_args!("{} {}", console::style(verdict).red().bold(), failure.text));
         output::line(format_args!("  squall explain {} --scenario {}", failure.seed, outcome.scenario));
     }
-    if outcome.failures.is_empty() {
+    if outcome.failures.is_empty() && outcome.seeds > 0 {
         output::line(console::style("No run broke an invariant.").green().bold());
     }
 }
@@ -178,7 +209,7 @@ fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
     let seeds = text.split_once("..").and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
     seeds
         .filter(|seeds: &Range<u64>| !seeds.is_empty())
-        .ok_or_else(|| "write the first seed, two dots, and the seed behind the last, like 0..1000".into())
+        .ok_or_else(|| "write the first seed, two dots, and the seed after the last, like 0..1000".into())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `squall status`: how the members are, as they say themselves.
+//! `squall status`: the state of the members, as each reports it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
-use squall::config::Address;
+use squall::config::{Address, quantity};
 use squall::{Config, MemberStatus};
-use squall_harness::terminal::{CommandVerdict, output, table};
+use squall_harness::terminal::{CommandVerdict, PendingNote, output, table};
 
-/// Ask the members of a group that runs how they are
+/// Ask the members of a running group for their state
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StatusArguments {
@@ -22,33 +22,37 @@ pub(crate) struct StatusArguments {
     /// Members to ask first, instead of `contacts` in the file
     #[arg(value_name = "ADDRESS")]
     addresses: Vec<Address>,
-    /// A subgroup that has stood still for so many seconds, with messages waiting, is not well
+    /// A subgroup that has stalled for this many seconds, with messages waiting, is not well
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
     stalled_after: f64,
+    /// How long to wait for an answer
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "1500ms")]
+    timeout: Duration,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
 const EXAMPLES: &str =
-    "Any member that answers tells who the others are, and they are asked, too. The exit status is 0 if \
-all members of the latest view answer, messages can flow at all of them, and no subgroup has stood still for longer \
+    "Any member that answers names the others, which are then asked, too. The exit status is 0 if \
+all members of the latest view answer, messages can flow at all of them, and no subgroup has stalled for longer \
 than --stalled-after because a member takes no messages. The column `held up by` names that member.
 
 Examples:
   squall status --config squall.toml
-  squall status -c squall.toml 192.0.2.2:7400 --json";
+  squall status -c squall.toml 192.0.2.2:7400 --json
+  until squall status -c squall.toml; do sleep 1; done    (wait for a group)";
 
 #[derive(Debug, Serialize)]
 struct Line {
     address: String,
-    /// What the member says.
+    /// What the member reports.
     status: Option<MemberStatus>,
     /// Why there is no answer.
     error: Option<String>,
 }
 
-/// A subgroup that stands still since a member takes no messages.
+/// A subgroup that has stalled because a member takes no messages.
 #[derive(Debug, PartialEq, Serialize)]
 struct Stall {
     subgroup: String,
@@ -70,7 +74,7 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<CommandVerdict> {
         if arguments.addresses.is_empty() { config.contacts.clone() } else { arguments.addresses.clone() };
     let first = if first.is_empty() { vec![config.listen.clone()] } else { first };
     let mut lines = BTreeMap::new();
-    for (address, answer) in ask(&config, first)? {
+    for (address, answer) in ask(&config, first, arguments.timeout)? {
         let (status, error) = match answer {
             Ok(status) => (Some(status), None),
             Err(error) => (None, Some(error)),
@@ -85,20 +89,30 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<CommandVerdict> {
     let stalls = stalls(&lines);
     let well = is_well(&lines) && stalls.iter().all(|stall| stall.seconds < arguments.stalled_after);
     if arguments.json {
-        output::line(serde_json::to_string(&Report { members: &lines, stalls: &stalls, well })?);
-    } else {
+        output::json(&Report { members: &lines, stalls: &stalls, well })?;
+    }
+    let is_answered = lines.iter().any(|line| line.status.is_some());
+    // The reasons say what to do: start a member, or compare the secrets.
+    ensure!(is_answered, "{}", reasons(&lines));
+    if !arguments.json {
         print(&lines, &stalls);
     }
-    ensure!(lines.iter().any(|line| line.status.is_some()), "no member answers: is the group running?");
     Ok(if well { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
-/// An address that was asked, and what came of it.
+/// Why no member answers: each reason once, with the first address that has it.
+fn reasons(lines: &[Line]) -> String {
+    let mut reasons: Vec<&str> = lines.iter().filter_map(|line| line.error.as_deref()).collect();
+    reasons.dedup();
+    reasons.join("\nsquall: ")
+}
+
+/// An address that was asked, and its answer.
 type Answered = (Address, Result<MemberStatus, String>);
 
-/// Asks `first`, and all members that any of them names: all at once, so that a member that hangs costs the patience for
-/// one answer, once.
-fn ask(config: &Config, first: Vec<Address>) -> Result<Vec<Answered>> {
+/// Asks `first`, and all members that any of them names: all at once, so that members that hang cost the time-out once.
+fn ask(config: &Config, first: Vec<Address>, timeout: Duration) -> Result<Vec<Answered>> {
+    let _pending = PendingNote::new("waiting for answers...".into());
     let (answers, heard) = channel();
     let (mut asked, mut to_ask, mut found) = (BTreeMap::new(), first, Vec::new());
     let mut deadline = Instant::now();
@@ -108,9 +122,9 @@ fn ask(config: &Config, first: Vec<Address>) -> Result<Vec<Answered>> {
                 continue;
             }
             asked.insert(address.to_string(), address.clone());
-            deadline = Instant::now() + ANSWER_PATIENCE;
+            deadline = Instant::now() + timeout;
             let (config, answers) = (config.clone(), answers.clone());
-            // It may outlive the command, when nobody hears it any more.
+            // It may outlive this function; its answer is lost then.
             std::thread::Builder::new().spawn(move || {
                 let answer = squall::ask_status(&config, &address).map_err(|error| error.to_string());
                 let _ = answers.send((address, answer));
@@ -129,18 +143,16 @@ fn ask(config: &Config, first: Vec<Address>) -> Result<Vec<Answered>> {
             return Ok(found);
         }
     }
-    let late =
-        || Err(format!("no answer within {:.1} s: it hangs, or is far away", ANSWER_PATIENCE.as_secs_f64()));
+    let late = |address: &Address| {
+        Err(format!("no answer from {address} within {timeout:.1?}: it hangs, or needs a longer --timeout"))
+    };
     let silent = asked.into_values().filter(|address| found.iter().all(|(other, _)| other != address));
-    let silent: Vec<Answered> = silent.map(|address| (address, late())).collect();
+    let silent: Vec<Answered> = silent.map(|address| (address.clone(), late(&address))).collect();
     found.extend(silent);
     Ok(found)
 }
 
-/// For one answer; members answer within milliseconds.
-const ANSWER_PATIENCE: Duration = Duration::from_millis(1500);
-
-/// Who holds which subgroup up, and for how long: as those say who wait, and as a member says of itself.
+/// Which member holds up which subgroup, and for how long: as the waiting members report, and as a member reports of itself.
 fn stalls(lines: &[Line]) -> Vec<Stall> {
     let mut longest: BTreeMap<(&str, u64), u64> = BTreeMap::new();
     for status in lines.iter().filter_map(|line| line.status.as_ref()) {
@@ -161,10 +173,10 @@ fn stalls(lines: &[Line]) -> Vec<Stall> {
     longest.into_iter().filter(|(_, millis)| *millis >= SHOWN_MILLIS).map(stall).collect()
 }
 
-/// A pause as short as that is none.
+/// Shorter pauses are normal.
 const SHOWN_MILLIS: u64 = 500;
 
-/// Whether all members of the latest view say that they are in it, and that messages can flow.
+/// Whether all members of the latest view report that they are in it, and that messages can flow.
 fn is_well(lines: &[Line]) -> bool {
     let statuses: Vec<&MemberStatus> = lines.iter().filter_map(|line| line.status.as_ref()).collect();
     let Some(latest) = statuses.iter().max_by_key(|status| status.view) else { return false };
@@ -209,7 +221,7 @@ fn print(lines: &[Line], stalls: &[Stall]) {
     errors.for_each(output::note);
 }
 
-/// The ranks of those that this member waits for.
+/// The ranks of the members that this member waits for.
 fn held_up_by(status: &MemberStatus) -> String {
     let held = status.subgroups.iter().filter_map(|subgroup| subgroup.held_up_by);
     let ranks: BTreeSet<u64> =

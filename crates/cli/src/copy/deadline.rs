@@ -1,14 +1,14 @@
-//! A connection on which an exchange ends in time, however its bytes trickle.
+//! A connection on which an exchange ends in time, however slowly its bytes arrive.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// A stream whose reads and writes fail once the time is over: the time of a whole exchange, not of each of them.
+/// A stream whose reads and writes fail once the time limit of the whole exchange has passed.
 #[derive(Debug)]
 pub(crate) struct DeadlineStream<S> {
     stream: S,
-    /// The time for the exchange, and when it is over; without a limit if none.
+    /// The time for the exchange, and when it ends; `None`: without a limit.
     limit: Option<(Duration, Instant)>,
 }
 
@@ -21,12 +21,12 @@ impl<S> DeadlineStream<S> {
         &self.stream
     }
 
-    /// An exchange begins that may take so long.
+    /// Begins an exchange that may take as long as `patience`; without it, forever.
     pub(crate) fn begin(&mut self, patience: Option<Duration>) {
         self.limit = patience.map(|patience| (patience, Instant::now() + patience));
     }
 
-    /// What is left of the time.
+    /// The remaining time.
     fn left(&self) -> Result<Option<Duration>> {
         let Some((_, end)) = self.limit else { return Ok(None) };
         let left = end.saturating_duration_since(Instant::now());
@@ -40,7 +40,7 @@ impl<S> DeadlineStream<S> {
 
     fn named(&self, error: Error) -> Error {
         match error.kind() {
-            // What the system says of a time-out helps no one.
+            // The system's text for a time-out does not mention time.
             ErrorKind::WouldBlock | ErrorKind::TimedOut => self.late(),
             _ => error,
         }
@@ -80,7 +80,7 @@ mod tests {
         (DeadlineStream::new(Arc::new(listener.accept().unwrap().0)), far)
     }
 
-    /// Each byte comes in time, and all together do not.
+    /// Each byte arrives in time, and all together do not.
     #[test]
     fn a_trickle_does_not_prolong_an_exchange() {
         let (mut near, mut far) = pair();
@@ -98,7 +98,7 @@ mod tests {
         dripping.join().unwrap();
     }
 
-    /// Whoever reads nothing ends an exchange like one that says nothing.
+    /// A peer that reads nothing ends an exchange like one that sends nothing.
     #[test]
     fn a_full_connection_ends_an_exchange() {
         let (mut near, _far) = pair();

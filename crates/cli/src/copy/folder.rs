@@ -1,4 +1,4 @@
-//! The folder that is served: nothing is read or written outside it, whatever paths and links say.
+//! The folder that is served: nothing is read or written outside it, whatever paths and links name.
 
 use std::fs::File;
 use std::path::{Component, Path, PathBuf};
@@ -21,13 +21,13 @@ pub(crate) struct Folder {
     umask: u32,
 }
 
-/// A place for a file: the folder in which it is, and its name there.
+/// A place for a file: its folder, and its name there.
 #[derive(Debug)]
 pub(crate) struct FilePlace {
     folder: OwnedFd,
     name: String,
     umask: u32,
-    /// For people.
+    /// For messages.
     pub(crate) path: PathBuf,
 }
 
@@ -51,7 +51,7 @@ impl Folder {
                 continue;
             }
             let above = self.open_folder(&path[..end - 1])?;
-            // Those who made it need to write into it. The kernel applies the umask.
+            // Its owner has to write into it. The kernel applies the umask.
             let mode = Mode::from_raw_mode(mode & PERMISSIONS | 0o700);
             let made = mkdirat(&above, path[end - 1].as_str(), mode);
             made.with_context(|| format!("cannot make the folder {}", self.show(&path[..end])))?;
@@ -102,12 +102,12 @@ impl FilePlace {
         self.open_name(&self.name, OFlags::RDWR)
     }
 
-    /// A file beside it, if it is there and nobody else can have prepared it.
+    /// A file beside it, if it is there and no other user can have prepared it.
     pub(crate) fn open_beside(&self, suffix: &str) -> Result<Option<File>> {
         let name = self.beside(suffix);
         let Some(file) = self.open_name(&name, OFlags::RDWR)? else { return Ok(None) };
         let found = fstat(&file)?;
-        // Whoever may write into the folder could have put a file or a hard link there, to own or to spoil what comes.
+        // A user that may write into the folder could have put a file or a hard link there, to own or to spoil what arrives.
         let is_own = found.st_uid == geteuid().as_raw() && found.st_nlink <= 1;
         if !is_own || FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             let path = self.path.with_file_name(name);
@@ -123,11 +123,11 @@ impl FilePlace {
             .with_context(|| format!("cannot write {}: another process writes it, too", self.path.display()))
     }
 
-    /// A file beside it, found or made, that no other process and no other copy writes as long as it stays open: all
-    /// writers lock it first.
+    /// A file beside it, found or made, that no other process and no other copy writes while it is open: all writers
+    /// lock it first.
     ///
     /// # Errors
-    /// If another one writes it at this moment.
+    /// If another one writes it now.
     pub(crate) fn lock_beside(&self, suffix: &str) -> Result<File> {
         for _ in 0..LOCK_ATTEMPTS {
             let found = match self.open_beside(suffix)? {
@@ -150,13 +150,10 @@ impl FilePlace {
                 }
             }
         }
-        bail!(
-            "another copy writes {} at this moment: wait until it has ended, or copy elsewhere",
-            self.path.display()
-        )
+        bail!("another copy writes {} now: wait until it has ended, or copy elsewhere", self.path.display())
     }
 
-    /// Whether `file` is what has the name beside it.
+    /// Whether `file` is the file with the name beside it.
     fn is_beside(&self, file: &File, suffix: &str) -> Result<bool> {
         let own = fstat(file)?;
         match statat(&self.folder, self.beside(suffix), AtFlags::SYMLINK_NOFOLLOW) {
@@ -183,7 +180,7 @@ impl FilePlace {
         }
     }
 
-    /// The file beside it takes its place.
+    /// Replaces the file by the one beside it.
     pub(crate) fn take_place(&self, suffix: &str) -> Result<()> {
         if let Ok(there) = statat(&self.folder, self.name.as_str(), AtFlags::SYMLINK_NOFOLLOW)
             && FileType::from_raw_mode(there.st_mode) == FileType::Directory
@@ -218,7 +215,7 @@ pub(crate) fn names(path: &str) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The permissions that files and folders of this process do not get. Asked of the kernel by reading: the system call
+/// The permissions that files and folders of this process do not get. Read from a file of the kernel: the system call
 /// would change it for a moment, for all threads.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -250,7 +247,7 @@ mod tests {
         path
     }
 
-    /// Whoever comes second gets an error, a writer that has ended leaves the lock, and a file that has got its name
+    /// The second writer gets an error, a writer that has ended releases the lock, and a file that has been renamed
     /// meanwhile is not taken for the one beside it.
     #[test]
     fn a_file_beside_has_one_writer() {
@@ -267,7 +264,7 @@ mod tests {
         std::fs::remove_dir_all(scratch).unwrap();
     }
 
-    /// What another one has put there beforehand is neither written nor taken over.
+    /// A file that another user has put there before is neither written nor used.
     #[test]
     fn a_prepared_file_is_not_written() {
         let scratch = scratch_folder("prepared");
@@ -329,7 +326,7 @@ mod tests {
         assert!(names("a/../../b").is_err());
         let scratch = scratch_folder("links");
         std::os::unix::fs::symlink("/tmp", scratch.join("out")).unwrap();
-        std::os::unix::fs::symlink("/tmp/nobody-has-this", scratch.join("file")).unwrap();
+        std::os::unix::fs::symlink("/tmp/no-file-has-this-name", scratch.join("file")).unwrap();
         let folder = Folder::open(&scratch).unwrap();
         assert!(folder.place(&["out".into(), "f".into()]).is_err(), "through a link to a folder");
         assert!(folder.place(&["file".into()]).unwrap().open().is_err(), "through a link to a file");

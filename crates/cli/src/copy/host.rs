@@ -1,8 +1,8 @@
-//! Where copies come in: each connection proves the secret in a thread of its own and in limited time, and then waits for
+//! Where copies arrive: each connection proves the secret in a thread of its own and in limited time, and then waits for
 //! its turn.
 //!
-//! Connections that have not proved the secret are few. When there are too many, the source address with the most of them
-//! loses its oldest one; so a host that fills all places takes them from itself, and from others only as many as are above
+//! The number of connections that have not proved the secret is bounded. When there are too many, the source address with the
+//! most of them loses its oldest one; so a host that fills all places takes them from itself, and from others only those above
 //! its fair share.
 
 use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
@@ -10,11 +10,11 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use rustix::process::{Resource, getrlimit};
 use rustix::rand::GetRandomFlags;
+use squall::bulk::BulkError;
 use squall::config::{Secret, VerbsSettings};
-use squall_harness::terminal::output;
 
 use super::folder::Folder;
 use super::queue::{CopiesAhead, CopyQueue};
@@ -25,13 +25,13 @@ pub(crate) struct CopyHost {
     pub(crate) secret: Secret,
     pub(crate) verbs: VerbsSettings,
     pub(crate) folder: Folder,
-    /// By which sources know the host again, whatever they call it.
+    /// By which sources recognise the host, whatever name they use for it.
     id: HostId,
     queue: CopyQueue,
     unproved: Mutex<Unproved>,
 }
 
-/// How a copy has ended: its source, and how many files have come.
+/// How a copy has ended: its source, and the number of files received.
 pub(crate) type CopyEnd = (String, Result<usize>);
 
 impl CopyHost {
@@ -40,7 +40,7 @@ impl CopyHost {
         Ok(Self { secret, verbs, folder, id: host_id()?, queue: CopyQueue::default(), unproved })
     }
 
-    /// Takes connections for ever, each in a thread; copies that have ended are reported to `ended`.
+    /// Accepts connections forever, each in a thread; copies that have ended are reported to `ended`.
     pub(crate) fn run(self: Arc<Self>, listener: &TcpListener, ended: &Sender<CopyEnd>) {
         loop {
             let taken = listener.accept().and_then(|(stream, peer)| {
@@ -54,8 +54,8 @@ impl CopyHost {
                 started.map(drop)
             });
             if let Err(error) = taken {
-                // It may be gone already, and file descriptors, threads or memory may be short for a while.
-                output::note(format_args!("a connection could not be taken: {error}"));
+                // It may be closed already, or file descriptors, threads or memory may be short for a while.
+                tracing::warn!("a connection could not be accepted: {error}");
                 std::thread::sleep(ACCEPT_PAUSE);
             }
         }
@@ -69,23 +69,23 @@ impl CopyHost {
         let mut line = match proved {
             Ok(line) if is_left => line,
             Ok(_) => return,
-            Err(error) => return output::note(format_args!("{peer}: {error:#}")),
+            Err(error) => return tracing::warn!("{peer} was refused: {error:#}"),
         };
         let Some(outcome) = self.receive(&mut line, peer) else { return };
         // Fails when the command is about to end.
         let _ = ended.send((peer.to_owned(), outcome));
     }
 
-    /// Receives one copy when its turn has come; `None` if the source went before.
+    /// Receives one copy when its turn has come; `None` if the source closed before.
     fn receive(&self, line: &mut CopyConnection, peer: &str) -> Option<Result<usize>> {
-        let hello = line.say(&self.id).and_then(|()| line.hear::<()>(Some(HELLO_PATIENCE)));
+        let hello = line.write(&self.id).and_then(|()| line.read::<()>(Some(HELLO_PATIENCE)));
         if let Err(error) = hello {
-            output::note(format_args!("{peer}: {error:#}"));
+            tracing::warn!("{peer}: {error:#}");
             return None;
         }
         let Some(ticket) = self.queue.queue(peer) else {
             let message = "too many copies wait here already: try again later".to_owned();
-            let _ = line.say(&QueuePosition::Refused { message });
+            let _ = line.write(&QueuePosition::Refused { message });
             return None;
         };
         let mut is_new = true;
@@ -93,13 +93,21 @@ impl CopyHost {
             ticket.wait(if is_new { Duration::ZERO } else { WORD_PERIOD })
         {
             if is_new {
-                output::note(format_args!("{peer}: waits for the copy from {source}"));
+                tracing::info!("{peer} waits for the copy from {source}");
             }
             is_new = false;
-            line.say(&QueuePosition::Waiting { copies, source }).ok()?;
+            line.write(&QueuePosition::Waiting { copies, source }).ok()?;
         }
-        line.say(&QueuePosition::First).ok()?;
-        Some(receive::serve(line, &self.folder, &self.secret, &self.verbs))
+        line.write(&QueuePosition::First).ok()?;
+        let outcome = receive::serve(line, &self.folder, &self.secret, &self.verbs);
+        Some(outcome.map_err(|error| match error.downcast_ref() {
+            Some(BulkError::RootLost) => {
+                anyhow!(
+                    "the source has gone: what has arrived is kept, and the next copy continues from there"
+                )
+            }
+            _ => error,
+        }))
     }
 
     fn unproved(&self) -> MutexGuard<'_, Unproved> {
@@ -131,7 +139,7 @@ impl Unproved {
             let count = |of: IpAddr| self.connections.iter().filter(|other| other.source == of).count();
             let greatest = self.connections.iter().map(|other| other.source).max_by_key(|of| count(*of))?;
             let oldest = self.connections.iter().position(|other| other.source == greatest)?;
-            // Its thread hears of it at once.
+            // Its thread notices at once.
             let _ = self.connections.remove(oldest).stream.shutdown(Shutdown::Both);
         }
         self.numbers += 1;
@@ -143,7 +151,7 @@ impl Unproved {
         self.connections.iter().find(|other| other.number == number).map(|found| Arc::clone(&found.stream))
     }
 
-    /// Whether it was still there.
+    /// Removes a connection; returns whether it was still there.
     fn remove(&mut self, number: u64) -> bool {
         let before = self.connections.len();
         self.connections.retain(|other| other.number != number);
@@ -151,7 +159,7 @@ impl Unproved {
     }
 }
 
-/// What one user has as a rule: an IPv4 address, or the first half of an IPv6 address.
+/// What one user usually has: an IPv4 address, or the first half of an IPv6 address.
 fn network(source: IpAddr) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
@@ -159,25 +167,25 @@ fn network(source: IpAddr) -> IpAddr {
     }
 }
 
-/// So many that copies under way keep enough descriptors.
+/// A bound that leaves enough descriptors for copies under way.
 fn unproved_max() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(descriptors / 8).map_or(UNPROVED_MAX, |share| share.clamp(UNPROVED_MIN, UNPROVED_MAX))
 }
 
-/// That no other `serve` has, here or elsewhere.
+/// A number that no other `serve` has, here or elsewhere.
 fn host_id() -> Result<HostId> {
     let mut bytes = [0; 16];
     let filled = rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
-    ensure!(filled == bytes.len(), "the system gives no random numbers");
+    ensure!(filled == bytes.len(), "the system has no random numbers");
     Ok(HostId(u128::from_le_bytes(bytes)))
 }
 
 /// Until the next attempt, if a connection could not be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Between the words to one that waits: much below its own patience.
+/// The time between two reports to a copy that waits: much below its own time-out.
 const WORD_PERIOD: Duration = Duration::from_secs(2);
-/// Until a source that has proved the secret asks for its turn: it may have to connect to many hosts first.
+/// The time until a source that has proved the secret asks for its turn: it may have to connect to many hosts first.
 const HELLO_PATIENCE: Duration = Duration::from_secs(600);
 const UNPROVED_MIN: usize = 4;
 const UNPROVED_MAX: usize = 64;
@@ -191,7 +199,7 @@ mod tests {
         TcpStream::connect(listener.local_addr().unwrap()).unwrap()
     }
 
-    /// One that fills all places loses its own, the oldest first; another one comes in and stays.
+    /// A source that fills all places loses its own connections, the oldest first; another one is admitted and stays.
     #[test]
     fn a_source_takes_places_from_itself() {
         let mut unproved = Unproved { max: 4, ..Unproved::default() };

@@ -1,17 +1,17 @@
-//! What `squall cp` and `squall serve` say to each other: lines of JSON, which come from elsewhere. Pure: the fuzzers
-//! include this file, too.
+//! The messages of `squall cp` and `squall serve`: lines of JSON, which may be hostile. Pure: the fuzzers include this file,
+//! too.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::parcel::{ParcelKind, kind};
 
-/// By what a host is known, whatever its names and addresses are: a random number of its `serve`. Copies to several hosts
-/// ask for their turns in the order of these numbers, so that no two wait for each other.
+/// Identifies a host, whatever its names and addresses are: a random number of its `serve`. Copies to several hosts ask for
+/// their turns in the order of these numbers, so that no two wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct HostId(pub(crate) u128);
 
-/// Where a copy is in the queue of a host.
+/// The position of a copy in the queue of a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum QueuePosition {
@@ -23,10 +23,10 @@ pub(crate) enum QueuePosition {
     Refused { message: String },
 }
 
-/// What shall be copied.
+/// What is to be copied.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CopyRequest {
-    /// Where, below the folder that is served.
+    /// The target, below the folder that is served.
     pub(crate) path: String,
     /// `path` is a folder into which the sources go, even if it does not exist.
     pub(crate) into: bool,
@@ -34,13 +34,13 @@ pub(crate) struct CopyRequest {
 }
 
 impl CopyRequest {
-    /// Whether an answer is about these entries: a number of blocks for each file, which it may have.
+    /// Whether an answer fits these entries: a number of blocks for each file that the file can have.
     pub(crate) fn fits(&self, held: &[u64]) -> bool {
         let files = self.entries.iter().filter_map(|entry| entry.file);
         files.clone().count() == held.len() && files.zip(held).all(|(file, held)| *held <= blocks(file.bytes))
     }
 
-    /// How files travel that are to be sent as one parcel, named by their entries; `None` if they cannot be.
+    /// How files travel that are sent as one parcel, named by their entries; `None` if they cannot be one.
     pub(crate) fn parcel_kind(&self, parcel: &[usize]) -> Option<ParcelKind> {
         let size = |entry: &usize| Some(self.entries.get(*entry)?.file?.bytes);
         kind(&parcel.iter().map(size).collect::<Option<Vec<u64>>>()?)

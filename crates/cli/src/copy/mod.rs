@@ -1,11 +1,11 @@
-//! Copying files to many hosts: what `squall cp` and `squall serve` say to each other, and what each does.
+//! Copying files to many hosts: the messages of `squall cp` and `squall serve`, and what each does.
 //!
 //! `cp` connects to each `serve`, both prove the secret, and then lines of JSON travel over that connection: the host's
-//! [`HostId`], the word that the copy wants its turn, its [`QueuePosition`] in the queue until the turn has come, a
-//! [`CopyRequest`] with the list of files, the answer with what is there already ([`CopyAnswer`]), the word to begin with the
-//! address of a bulk session ([`CopyBegin`]), and for each [`parcel`] the digests of its files and the answer to each
-//! ([`DigestVerdict`]). The files themselves go through the session, each host relaying for the others: large ones from pages
-//! to pages, small ones together.
+//! [`HostId`], the request for a turn, the [`QueuePosition`] in the queue until the turn has come, a [`CopyRequest`] with the
+//! list of files, the answer with what is there already ([`CopyAnswer`]), the start with the address of a bulk session
+//! ([`CopyBegin`]), and for each [`parcel`] the digests of its files and the answer to each ([`DigestVerdict`]). The files
+//! themselves travel through the session, and each host relays for the others: large files from pages to pages, small ones
+//! together.
 
 mod deadline;
 pub(crate) mod folder;
@@ -30,7 +30,6 @@ use serde::{Serialize, de::DeserializeOwned};
 use sha2::Digest as _;
 use squall::config::{Secret, VerbsSettings};
 use squall_harness::lines::write_line;
-use squall_harness::terminal::output;
 use squall_transports::session::{Proof, SealedHalf, SessionKeys};
 
 use deadline::DeadlineStream;
@@ -40,7 +39,7 @@ pub(crate) use message::{
     HostId, QueuePosition, blocks,
 };
 
-/// Where `serve` listens, unless it is told otherwise.
+/// The port at which `serve` listens, unless `--port` names another.
 pub(crate) const PORT: u16 = 7401;
 
 impl clap::ValueEnum for CopyTransport {
@@ -59,7 +58,7 @@ impl clap::ValueEnum for CopyTransport {
 }
 
 impl CopyTransport {
-    /// As the library calls it.
+    /// The library's name for it.
     pub(crate) const fn named(self) -> squall::config::Transport {
         match self {
             Self::Tcp => squall::config::Transport::Tcp,
@@ -68,26 +67,26 @@ impl CopyTransport {
     }
 }
 
-/// This host's device, if it is to be one and not any.
+/// The settings for this host's device: the one of that name, or any.
 pub(crate) fn device(name: Option<&str>) -> VerbsSettings {
     VerbsSettings { device: name.map(Into::into), ..VerbsSettings::default() }
 }
 
-/// A connection between `cp` and `serve`, proved.
+/// A connection between `cp` and `serve` whose ends have proved the secret.
 #[derive(Debug)]
 pub(crate) struct CopyConnection {
     reader: BufReader<SealedHalf<DeadlineStream<Arc<TcpStream>>>>,
-    mouth: MessageWriter,
+    writer: MessageWriter,
 }
 
-/// What says something, from any thread.
+/// Writes messages, from any thread.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageWriter(Arc<Mutex<SealedHalf<DeadlineStream<Arc<TcpStream>>>>>);
 
 impl MessageWriter {
-    pub(crate) fn say(&self, message: &impl Serialize) -> Result<()> {
+    pub(crate) fn write(&self, message: &impl Serialize) -> Result<()> {
         let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        writer.stream_mut().begin(Some(SAY_PATIENCE));
+        writer.stream_mut().begin(Some(WRITE_PATIENCE));
         write_line(&mut *writer, message)
     }
 }
@@ -109,38 +108,38 @@ impl CopyConnection {
         Self::new(timed, session)
     }
 
-    /// Whatever is said is encrypted, wherever the other end is.
+    /// All messages are encrypted, wherever the other end is.
     fn new(writer: DeadlineStream<Arc<TcpStream>>, session: SessionKeys) -> Result<Self> {
         let stream = Arc::clone(writer.stream());
         stream.set_nodelay(true)?;
-        // An end that has lost its power is not waited for.
+        // Notices an end that has lost its power.
         sockopt::set_socket_keepalive(&stream, true)?;
         sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE_IDLE)?;
         sockopt::set_tcp_keepintvl(&stream, KEEP_ALIVE_PERIOD)?;
         sockopt::set_tcp_keepcnt(&stream, KEEP_ALIVE_TRIALS)?;
         let (reader, writer) = session.halves(DeadlineStream::new(stream), writer);
-        let mouth = MessageWriter(Arc::new(Mutex::new(writer)));
-        Ok(Self { reader: BufReader::new(reader), mouth })
+        let writer = MessageWriter(Arc::new(Mutex::new(writer)));
+        Ok(Self { reader: BufReader::new(reader), writer })
     }
 
-    pub(crate) fn say(&mut self, message: &impl Serialize) -> Result<()> {
-        self.mouth.say(message)
+    pub(crate) fn write(&mut self, message: &impl Serialize) -> Result<()> {
+        self.writer.write(message)
     }
 
-    /// The next line, within `patience`.
-    pub(crate) fn hear<T: DeserializeOwned>(&mut self, patience: Option<Duration>) -> Result<T> {
+    /// Reads the next message, within `patience`.
+    pub(crate) fn read<T: DeserializeOwned>(&mut self, patience: Option<Duration>) -> Result<T> {
         self.reader.get_mut().stream_mut().begin(patience);
         let mut line = String::new();
         let read = (&mut self.reader).take(LINE_BYTES_MAX).read_line(&mut line);
         let bytes = read.context("the connection is lost")?;
         ensure!(bytes > 0, "the other end has closed the connection");
         ensure!(line.ends_with('\n'), "a line of more than {LINE_BYTES_MAX} bytes, or half of one");
-        message::parse(&line).context("the other end said what was not expected: run the same release")
+        message::parse(&line).context("the other end sent an unexpected message: run the same release")
     }
 
-    /// Another handle, to say something from elsewhere.
-    pub(crate) fn mouth(&self) -> MessageWriter {
-        self.mouth.clone()
+    /// Another handle for writing.
+    pub(crate) fn writer(&self) -> MessageWriter {
+        self.writer.clone()
     }
 
     pub(crate) fn peer(&self) -> Result<std::net::SocketAddr> {
@@ -151,7 +150,7 @@ impl CopyConnection {
 /// Reads the cluster's secret from a file; white space around it does not count.
 pub(crate) fn read_secret(file: &std::path::Path) -> Result<Secret> {
     if let Some(warning) = squall::config::exposed_secret(file) {
-        output::note(format_args!("squall: warning: {warning}"));
+        tracing::warn!("{warning}");
     }
     let text =
         std::fs::read(file).with_context(|| format!("cannot read the secret in {}", file.display()))?;
@@ -168,28 +167,20 @@ pub(crate) fn digest(file: &std::fs::File, bytes: u64) -> Result<String> {
         hash.update(&buffer[..length]);
         at += length as u64;
     }
-    Ok(hexadecimal(hash))
+    Ok(hex::encode(hash.finalize()))
 }
 
 /// Hexadecimal SHA-256 of a file's content.
 pub(crate) fn digest_of(content: &[u8]) -> String {
-    hexadecimal(sha2::Sha256::new_with_prefix(content))
-}
-
-fn hexadecimal(hash: sha2::Sha256) -> String {
-    use std::fmt::Write as _;
-    hash.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex::encode(sha2::Sha256::digest(content))
 }
 
 const CLUSTER: &str = "squall-copy";
 const PURPOSE: &str = "copy";
-/// For the whole proof, however its bytes come.
+/// For the whole proof, however slowly its bytes arrive.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
-/// For a line to be taken.
-const SAY_PATIENCE: Duration = Duration::from_secs(600);
+/// For a line to be accepted.
+const WRITE_PATIENCE: Duration = Duration::from_secs(600);
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(20);
 const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TRIALS: u32 = 4;

@@ -1,4 +1,4 @@
-//! Parcels: what travels as one object. Each object costs some round trips, so small files travel together; a file of more
+//! Parcels: files that travel as one object. Each object costs some round trips, so small files travel together; a file of more
 //! than a block travels alone, from pages to pages.
 
 use super::BLOCK_BYTES;
@@ -8,11 +8,11 @@ use super::BLOCK_BYTES;
 pub(crate) enum ParcelKind {
     /// One file, which can be resumed block by block.
     Alone,
-    /// One behind the other, through memory: so many bytes.
+    /// One after the other, through memory: this number of bytes in all.
     Together(usize),
 }
 
-/// Which files make a parcel: for each the places of its files in `sizes`. The small ones come first.
+/// Divides files into parcels: for each the indexes of its files in `sizes`. The small ones come first.
 pub(crate) fn parcels(sizes: &[u64]) -> Vec<Vec<usize>> {
     let (small, large): (Vec<usize>, Vec<usize>) = (0..sizes.len()).partition(|file| is_small(sizes[*file]));
     let mut parcels: Vec<Vec<usize>> = Vec::new();
@@ -45,14 +45,14 @@ pub(crate) fn kind(sizes: &[u64]) -> Option<ParcelKind> {
     }
 }
 
-/// Of such a file nothing is kept when it comes in part.
+/// Such a file is sent again as a whole if the copy was interrupted.
 const fn is_small(bytes: u64) -> bool {
     bytes <= BLOCK_BYTES
 }
 
-/// Memory that each host takes for a parcel.
+/// The memory that each host uses for a parcel.
 const BYTES_MAX: u64 = 8 * BLOCK_BYTES;
-/// So that the hosts tell now and then that they go on.
+/// A bound after which the hosts report progress.
 const FILES_MAX: usize = 1024;
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Each file is in one parcel, and each parcel is one for who receives it.
+        /// Each file is in one parcel, and the receiver accepts each parcel.
         #[test]
         fn all_files_are_in_parcels(sizes in proptest::collection::vec(0..3 * BLOCK_BYTES, 0..100)) {
             let parcels = parcels(&sizes);

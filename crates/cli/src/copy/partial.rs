@@ -1,10 +1,9 @@
-//! A file that has come in part: its bytes, and beside it the list of blocks that are there, so that a receiver that is
-//! killed goes on where it was. What the list says is in the file at least as early; the digest judges in the end.
+//! A file that has arrived in part: its bytes, and beside it the list of blocks that are there, so that a receiver that was
+//! killed can continue. A block is in the file before it is on the list; the digest decides in the end.
 //!
-//! The file is mapped while it comes, so it must not lose pages meanwhile: a page that is gone ends the process with
-//! SIGBUS. Each writer locks it before it changes its length, so no other `serve` truncates it. Nothing keeps the user
-//! that runs `serve` from truncating a file of its own by hand; no other user can, as the file is its owner's alone until
-//! it has its name.
+//! The file is mapped while it arrives, so it must not lose pages meanwhile: access to a page that is gone ends the process
+//! with SIGBUS. Each writer locks it before it changes its length, so no other `serve` truncates it. The user that runs
+//! `serve` can truncate it by hand; no other user can, as only its owner may access the file until it has its name.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -27,7 +26,7 @@ pub(crate) struct PartialFile {
 }
 
 impl PartialFile {
-    /// Goes on with what is there of the same file, or begins; all its space is taken.
+    /// Continues with what is there of the same file, or begins; reserves all its space.
     ///
     /// # Errors
     /// If there is no space or no permission.
@@ -50,7 +49,7 @@ impl PartialFile {
         Ok(Self { file, list, held: HeldBlocks::none(blocks(entry.bytes)) })
     }
 
-    /// Makes the file what it is to be, or forgets it.
+    /// Completes the file: permissions, time and name.
     pub(crate) fn finish(place: &FilePlace, file: &File, entry: &FileEntry, mode: u32) -> Result<()> {
         use std::os::unix::fs::PermissionsExt as _;
         file.set_permissions(std::fs::Permissions::from_mode(place.permissions(mode)))?;
@@ -60,7 +59,7 @@ impl PartialFile {
         Ok(())
     }
 
-    /// Makes a small file at once, from all of its content.
+    /// Writes a small file at once, from all of its content.
     pub(crate) fn write(place: &FilePlace, content: &[u8], entry: &FileEntry, mode: u32) -> Result<()> {
         let file = place.lock_beside(FILE)?;
         let written = empty(&file).and_then(|()| Ok(file.write_all_at(content, 0)?));
@@ -68,14 +67,14 @@ impl PartialFile {
         written.and_then(|()| Self::finish(place, &file, entry, mode)).inspect_err(|_| Self::forget(place))
     }
 
-    /// What is there is wrong.
+    /// Removes what is there, which is wrong.
     pub(crate) fn forget(place: &FilePlace) {
         place.remove_beside(FILE);
         place.remove_beside(LIST);
     }
 }
 
-/// The list of a file that was begun before, and what it says, if it is about the same file.
+/// The list of a file that was begun before, and the blocks on it, if it is about the same file.
 fn find_list(place: &FilePlace, file: &File, entry: &FileEntry) -> Result<Option<(File, HeldBlocks)>> {
     let Some(list) = place.open_beside(LIST)? else { return Ok(None) };
     let count = blocks(entry.bytes);
@@ -102,21 +101,21 @@ pub(crate) fn note(list: &File, block: u64) {
     let _ = list.write_all_at(&[1], HEADER_BYTES + block);
 }
 
-/// Whether the file at `place` is the one that is to be copied, by size and time.
+/// Whether the file at `place` is the one to be copied, by size and time.
 pub(crate) fn is_there(place: &FilePlace, entry: &FileEntry) -> Result<bool> {
     let Some(file) = place.open()? else { return Ok(false) };
     let there = file.metadata()?;
     Ok(there.is_file() && there.len() == entry.bytes && there.modified()? == time_of(entry.modified_ns))
 }
 
-/// Without content, and its owner's alone until it gets its name.
+/// Empties a file, to which only its owner has access until it gets its name.
 fn empty(file: &File) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     file.set_len(0)?;
     Ok(file.set_permissions(std::fs::Permissions::from_mode(0o600))?)
 }
 
-/// Of `bytes` bytes, for which space is taken.
+/// Makes a file of `bytes` bytes, for which it reserves space.
 fn begin_file(file: &File, bytes: u64) -> Result<()> {
     empty(file)?;
     if bytes == 0 {

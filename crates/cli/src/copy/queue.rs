@@ -1,4 +1,4 @@
-//! The queue: a host receives one copy at a time, in the order in which the copies came.
+//! The queue: a host receives one copy at a time, in the order in which the copies arrived.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ pub(crate) struct CopyQueue {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// The number and the source of each copy; at most [`WAITING_MAX`] behind the first.
+    /// The number and the source of each copy; at most [`WAITING_MAX`] after the first.
     copies: VecDeque<(u64, String)>,
     numbers: u64,
 }
@@ -35,7 +35,7 @@ pub(crate) struct CopiesAhead {
 }
 
 impl CopyQueue {
-    /// A place at the end, for a copy from `source`; `None` if too many wait.
+    /// Adds a copy from `source` at the end; `None` if too many wait.
     pub(crate) fn queue(&self, source: &str) -> Option<QueueTicket<'_>> {
         let mut queue = self.lock();
         if queue.copies.len() > WAITING_MAX {
@@ -53,7 +53,7 @@ impl CopyQueue {
 }
 
 impl QueueTicket<'_> {
-    /// Waits until the turn has come, for `patience` at most; what it still waits for then.
+    /// Waits until the turn has come, for `patience` at most; returns what it still waits for then.
     pub(crate) fn wait(&self, patience: Duration) -> Option<CopiesAhead> {
         let waiting = |queue: &mut Queue| queue.ahead(self.number).is_some();
         let waited = self.queue.changed.wait_timeout_while(self.queue.lock(), patience, waiting);
@@ -84,7 +84,7 @@ const WAITING_MAX: usize = 64;
 mod tests {
     use super::*;
 
-    /// One has its turn, the others wait in the order in which they came, and one that goes makes space for the next.
+    /// One has its turn, the others wait in the order in which they arrived, and one that ends lets the next begin.
     #[test]
     fn copies_run_in_order() {
         let queue = CopyQueue::default();

@@ -1,4 +1,4 @@
-//! A receiving host: answers one request, takes part in its session, keeps what has come.
+//! A receiving host: answers one request, takes part in its session, and keeps the files.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -21,57 +21,60 @@ struct Slot {
     path: Vec<String>,
     mode: u32,
     entry: FileEntry,
-    /// How many blocks the source need not count on sending.
+    /// The number of blocks that are here already.
     held: u64,
 }
 
 /// A file that travels alone, while it does.
 enum State {
-    /// It is there already.
+    /// It is here already.
     There(File),
     Partial(PartialFile),
 }
 
-/// Serves one copy from its request to its end; returns how many files have come.
+/// Serves one copy from its request to its end; returns the number of files received.
 ///
 /// # Errors
-/// What went wrong; the other end has been told, if it is still there.
+/// If the copy fails; the other end has been informed, if it is still there.
 pub(crate) fn serve(
     line: &mut CopyConnection,
     folder: &Folder,
     secret: &Secret,
     verbs: &VerbsSettings,
 ) -> Result<usize> {
-    // The source may have yet to wait for its turn at other hosts.
-    let request: CopyRequest = line.hear(Some(BEGIN_PATIENCE))?;
+    // The source may have to wait for its turn at other hosts.
+    let request: CopyRequest = line.read(Some(BEGIN_PATIENCE))?;
     let slots = match prepare(folder, &request) {
         Ok(slots) => slots,
         Err(error) => {
-            line.say(&CopyAnswer::Refused { message: format!("{error:#}") })?;
+            line.write(&CopyAnswer::Refused { message: format!("{error:#}") })?;
             return Err(error);
         }
     };
-    line.say(&CopyAnswer::Ready { held: slots.iter().flatten().map(|slot| slot.held).collect() })?;
-    // Other hosts may take long to answer, and nothing to send is an end, too.
-    let Some(begin) = line.hear::<Option<CopyBegin>>(Some(BEGIN_PATIENCE))? else { return Ok(0) };
+    line.write(&CopyAnswer::Ready { held: slots.iter().flatten().map(|slot| slot.held).collect() })?;
+    // Other hosts may take long to answer. Without a session there is nothing to send.
+    let Some(begin) = line.read::<Option<CopyBegin>>(Some(BEGIN_PATIENCE))? else { return Ok(0) };
     let CopyBegin { members, rank, .. } = begin;
-    ensure!(members <= MEMBERS_MAX && (1..members).contains(&rank), "rank {rank} of {members} cannot be");
+    ensure!(
+        members <= MEMBERS_MAX && (1..members).contains(&rank),
+        "there is no rank {rank} among {members} members"
+    );
     let options = BulkOptions { block_bytes: Some(BLOCK_BYTES), ..BulkOptions::default() };
     let mut session = Session::join_with(&config(&begin, line.peer()?.ip(), secret, verbs), &options)?;
     let (mut received, mut memory) = (0, session.buffer(0));
     for parcel in &begin.send {
         let kind = request
             .parcel_kind(parcel)
-            .context("the source sends what it has not named, or not in this way")?;
+            .context("the source sends files that it has not named, or not in this way")?;
         let parcel: Vec<&Slot> = parcel.iter().filter_map(|entry| slots[*entry].as_ref()).collect();
         let judgements = receive(&mut session, &mut memory, folder, (&parcel, kind), line)?;
         received += judgements.iter().filter(|judgement| matches!(judgement, DigestVerdict::Good)).count();
-        line.say(&judgements)?;
+        line.write(&judgements)?;
     }
     Ok(received)
 }
 
-/// Makes the folders and takes the space of all files that travel alone.
+/// Makes the folders and reserves the space of all files that travel alone.
 fn prepare(folder: &Folder, request: &CopyRequest) -> Result<Vec<Option<Slot>>> {
     let target = names(&request.path)?;
     let into = request.into || target.is_empty() || folder.is_folder(&target);
@@ -82,7 +85,7 @@ fn prepare(folder: &Folder, request: &CopyRequest) -> Result<Vec<Option<Slot>>> 
     }
     let mut slots = Vec::new();
     for CopyEntry { path, mode, file } in &request.entries {
-        // They come from elsewhere: checked as one checks a path.
+        // The source may be hostile: each name is checked like a path.
         ensure!(!path.is_empty(), "a file or folder has no name");
         for name in path {
             ensure!(names(name)? == [name.clone()], "`{name}` is not a name");
@@ -99,8 +102,8 @@ fn prepare(folder: &Folder, request: &CopyRequest) -> Result<Vec<Option<Slot>>> 
         let held = if partial::is_there(&place, entry)? {
             all
         } else if kind(&[bytes]) == Some(ParcelKind::Alone) {
-            // One block less than all of a file that is whole but was never judged: it has yet to be compared, and to
-            // get its name.
+            // One block less than all of a file that is whole but was never compared, so that it is compared and gets its
+            // name.
             PartialFile::open(&place, entry)?.held.count().min(all.saturating_sub(1))
         } else {
             0
@@ -110,7 +113,7 @@ fn prepare(folder: &Folder, request: &CopyRequest) -> Result<Vec<Option<Slot>>> 
     Ok(slots)
 }
 
-/// Receives a parcel and the digests of its files, and judges each.
+/// Receives a parcel and the digests of its files, and compares each.
 fn receive(
     session: &mut Session,
     memory: &mut BulkBuffer,
@@ -129,12 +132,12 @@ fn receive(
         ParcelKind::Alone => {
             let place = folder.place(&parcel[0].path)?;
             let state = receive_alone(session, &place, &parcel[0].entry)?;
-            let right = hear_digests(line, parcel.len())?;
+            let right = read_digests(line, parcel.len())?;
             Ok(vec![judged(finish(&place, parcel[0], &state, &right[0]))])
         }
         ParcelKind::Together(_) => {
             session.receive_buffer(memory)?;
-            let right = hear_digests(line, parcel.len())?;
+            let right = read_digests(line, parcel.len())?;
             let mut rest = &memory[..];
             let keep_next = |(slot, right): (&&Slot, &String)| {
                 let (content, behind) =
@@ -147,8 +150,8 @@ fn receive(
     }
 }
 
-fn hear_digests(line: &mut CopyConnection, files: usize) -> Result<Vec<String>> {
-    let right: Vec<String> = line.hear(Some(PATIENCE))?;
+fn read_digests(line: &mut CopyConnection, files: usize) -> Result<Vec<String>> {
+    let right: Vec<String> = line.read(Some(PATIENCE))?;
     ensure!(right.len() == files, "{} digests of {files} files: run the same release there", right.len());
     Ok(right)
 }
@@ -171,7 +174,7 @@ fn receive_alone(session: &mut Session, place: &FilePlace, entry: &FileEntry) ->
     Ok(state)
 }
 
-/// Judges a file that has come alone, and gives it its name.
+/// Compares the digest of a file that has travelled alone, and gives the file its name.
 fn finish(place: &FilePlace, slot: &Slot, state: &State, right: &str) -> Result<()> {
     match state {
         State::There(file) => compare(place, file, slot, right),
@@ -179,7 +182,7 @@ fn finish(place: &FilePlace, slot: &Slot, state: &State, right: &str) -> Result<
             if digest(&partial.file, slot.entry.bytes)? != right {
                 PartialFile::forget(place);
                 anyhow::bail!(
-                    "{} came with another digest, and was removed: copy it again",
+                    "{} arrived with another digest, and was removed: copy it again",
                     place.path.display()
                 );
             }
@@ -188,7 +191,7 @@ fn finish(place: &FilePlace, slot: &Slot, state: &State, right: &str) -> Result<
     }
 }
 
-/// Judges a small file, and writes it.
+/// Compares the digest of a small file, and writes the file.
 fn keep(folder: &Folder, slot: &Slot, content: &[u8], right: &str) -> Result<()> {
     let place = folder.place(&slot.path)?;
     if let Some(there) = place.open()?
@@ -196,11 +199,15 @@ fn keep(folder: &Folder, slot: &Slot, content: &[u8], right: &str) -> Result<()>
     {
         return compare(&place, &there, slot, right);
     }
-    ensure!(digest_of(content) == right, "{} came with another digest: copy it again", place.path.display());
+    ensure!(
+        digest_of(content) == right,
+        "{} arrived with another digest: copy it again",
+        place.path.display()
+    );
     PartialFile::write(&place, content, &slot.entry, slot.mode)
 }
 
-/// Whether a file that was there is the one that is copied.
+/// Checks that a file that was here is the one that is copied.
 fn compare(place: &FilePlace, file: &File, slot: &Slot, right: &str) -> Result<()> {
     let found = digest(file, slot.entry.bytes)?;
     let path = place.path.display();
@@ -223,11 +230,11 @@ fn config(begin: &CopyBegin, source: IpAddr, secret: &Secret, verbs: &VerbsSetti
 
 /// A source and the hosts of one copy.
 const MEMBERS_MAX: usize = 1 << 12;
-/// For what the source does at once, but for a digest of a large file.
+/// For what the source does at once, except for the digest of a large file.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// For what other hosts take to prepare, and for copies that come before this one there.
+/// For the preparation of other hosts, and for copies before this one there.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(3600);
-/// Hosts that have answered are there, as a rule.
+/// Hosts that have answered are usually still there.
 pub(super) const JOIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
@@ -236,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// Names as a careless or hostile source may say them.
+    /// Names as a careless or hostile source may send them.
     fn name() -> impl Strategy<Value = String> {
         prop_oneof![
             Just(String::new()),
@@ -268,7 +275,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-        /// Whatever is asked, the host answers: it goes on, and writes nowhere but in its folder.
+        /// The host answers any request: it continues, and writes nowhere but in its folder.
         #[test]
         fn no_request_does_harm(request in request()) {
             let scratch = std::env::temp_dir().join(format!("squall-request-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! The sending side: asks the hosts, sends what they lack, and judges what has come.
+//! The sending side: asks the hosts, sends what they lack, and collects their verdicts.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -19,29 +19,29 @@ use super::{
     HostId, MessageWriter, QueuePosition, blocks, digest, digest_of,
 };
 
-/// A host to which is copied.
+/// A host that receives the copy.
 #[derive(Debug)]
 pub(crate) struct CopyTarget {
-    /// As it was named.
+    /// As the user named it.
     pub(crate) name: String,
     line: Option<CopyConnection>,
     id: Option<HostId>,
-    /// Why nothing more goes there.
+    /// Why nothing more is sent there, or why it lacks something.
     pub(crate) failure: Option<String>,
-    /// Blocks that are there of each entry.
+    /// The number of blocks of each file that are there.
     held: Vec<u64>,
 }
 
-/// Hears how it goes.
+/// Is informed of the progress.
 pub(crate) trait CopyObserver {
-    /// So many blocks, of all, are at the target.
+    /// The target has this number of the blocks that it lacked.
     fn on_progress(&mut self, target: usize, blocks: u64);
-    /// Nothing more goes to the target.
+    /// The target lacks something.
     fn on_failure(&mut self, target: usize, name: &str, message: &str);
 }
 
 impl CopyTarget {
-    /// Connects to `host` and proves the secret there. A failure is noted.
+    /// Connects to `host` and proves the secret there. A failure is recorded.
     pub(crate) fn connect(name: &str, host: &str, port: u16, secret: &Secret) -> Self {
         let mut target = Self { name: name.into(), line: None, id: None, failure: None, held: Vec::new() };
         match prove(host, port, secret) {
@@ -51,13 +51,13 @@ impl CopyTarget {
         target
     }
 
-    /// Waits for the turn of this copy at the host; `on_waiting` hears of the copy that comes before.
+    /// Waits for the turn of this copy at the host; `on_waiting` is called with the copy before it.
     fn take_place(&mut self, on_waiting: &mut dyn FnMut(&str, &str)) -> Result<()> {
         let Some(line) = &mut self.line else { return Ok(()) };
-        line.say(&())?;
+        line.write(&())?;
         let mut before = None;
         loop {
-            match line.hear(Some(POSITION_PATIENCE))? {
+            match line.read(Some(POSITION_PATIENCE))? {
                 QueuePosition::First => return Ok(()),
                 QueuePosition::Refused { message } => bail!(message),
                 QueuePosition::Waiting { copies, source } => {
@@ -72,26 +72,26 @@ impl CopyTarget {
         }
     }
 
-    /// Asks what is there.
+    /// Asks which blocks are there.
     pub(crate) fn ask(&mut self, request: &CopyRequest) {
         let Some(line) = &mut self.line else { return };
-        let answer = line.say(request).and_then(|()| line.hear(Some(ANSWER_PATIENCE)));
+        let answer = line.write(request).and_then(|()| line.read(Some(ANSWER_PATIENCE)));
         match answer {
             Ok(CopyAnswer::Ready { held }) if request.fits(&held) => self.held = held,
             Ok(CopyAnswer::Ready { .. }) => {
-                self.fail("it has more than was asked for: run the same release there".into());
+                self.fail("its answer does not fit the request: run the same release there".into());
             }
             Ok(CopyAnswer::Refused { message }) => self.fail(message),
             Err(error) => self.fail(format!("{error:#}")),
         }
     }
 
-    /// Whether it takes part.
+    /// Whether it still takes part.
     pub(crate) const fn is_left(&self) -> bool {
         self.line.is_some()
     }
 
-    /// Blocks that are there of file number `file`.
+    /// The number of blocks that are there of file number `file`.
     fn held(&self, file: usize) -> u64 {
         self.held.get(file).copied().unwrap_or(0)
     }
@@ -102,8 +102,8 @@ impl CopyTarget {
     }
 }
 
-/// Waits for the turn of this copy at each host, at one after the other in the order of their numbers: so copies to the
-/// same hosts never wait for each other. A failure is noted.
+/// Waits for the turn of this copy at each host, one after the other in the order of their numbers, so that copies to the
+/// same hosts never wait for each other. A failure is recorded.
 pub(crate) fn take_places(targets: &mut [CopyTarget], on_waiting: &mut dyn FnMut(&str, &str)) {
     let mut order: Vec<usize> = (0..targets.len()).filter(|i| targets[*i].id.is_some()).collect();
     order.sort_by_key(|i| targets[*i].id);
@@ -118,7 +118,7 @@ pub(crate) fn take_places(targets: &mut [CopyTarget], on_waiting: &mut dyn FnMut
     }
 }
 
-/// By what the files travel.
+/// How the files travel.
 pub(crate) struct SendSettings<'m> {
     pub(crate) secret: &'m Secret,
     pub(crate) transport: CopyTransport,
@@ -127,14 +127,14 @@ pub(crate) struct SendSettings<'m> {
 
 /// A file that some target lacks.
 struct Wanted<'s> {
-    /// Among the entries, and among the files.
+    /// Its index among the entries, and among the files.
     index: usize,
     number: usize,
     source: &'s SourceEntry,
     entry: FileEntry,
 }
 
-/// Sends what the targets lack; failures are noted at the targets.
+/// Sends what the targets lack; failures are recorded at the targets.
 ///
 /// # Errors
 /// If nothing can be sent at all.
@@ -148,8 +148,8 @@ pub(crate) fn send(
     let ranks: Vec<usize> = (0..targets.len()).filter(|i| targets[*i].is_left()).collect();
     if wanted.is_empty() || ranks.is_empty() {
         for target in targets.iter_mut() {
-            // Who has gone meanwhile has all all the same.
-            let _ = target.line.as_mut().map(|line| line.say(&None::<CopyBegin>));
+            // A host that has gone meanwhile lacks nothing either.
+            let _ = target.line.as_mut().map(|line| line.write(&None::<CopyBegin>));
         }
         return Ok(());
     }
@@ -196,7 +196,7 @@ pub(crate) fn send(
 /// The files that any target lacks.
 fn wanted<'s>(sources: &'s [SourceEntry], targets: &[CopyTarget]) -> Vec<Wanted<'s>> {
     let lacks = |target: &CopyTarget, file: &Wanted<'_>| {
-        // An empty file has no block by which to tell.
+        // An empty file has no block that could be missing.
         target.is_left() && (target.held(file.number) < blocks(file.entry.bytes) || file.entry.bytes == 0)
     };
     let files =
@@ -208,11 +208,11 @@ fn wanted<'s>(sources: &'s [SourceEntry], targets: &[CopyTarget]) -> Vec<Wanted<
         .collect()
 }
 
-/// Tells a target the digests of the files that it has, and hears whether they are right.
+/// Sends a target the digests of the files that it has, and reads its verdicts.
 fn judge(target: &mut CopyTarget, right: &[String], on_failure: &mut dyn FnMut(&CopyTarget, &str)) {
     let Some(line) = &mut target.line else { return };
     let judgements: Result<Vec<DigestVerdict>> =
-        line.say(&right).and_then(|()| line.hear(Some(DIGEST_PATIENCE)));
+        line.write(&right).and_then(|()| line.read(Some(DIGEST_PATIENCE)));
     let messages = match judgements {
         Ok(judgements) if judgements.len() == right.len() => judgements
             .into_iter()
@@ -225,7 +225,7 @@ fn judge(target: &mut CopyTarget, right: &[String], on_failure: &mut dyn FnMut(&
             target.line = None;
             vec![failed.map_or_else(
                 |error| format!("{error:#}"),
-                |_| "it judged other files than it got: run the same release there".into(),
+                |_| "it answered for other files than it received: run the same release there".into(),
             )]
         }
     };
@@ -285,7 +285,7 @@ fn send_file(
     })
 }
 
-/// Opens the session and tells the targets where it is.
+/// Opens the session and sends its address to the targets.
 fn begin(
     targets: &[CopyTarget],
     ranks: &[usize],
@@ -305,15 +305,15 @@ fn begin(
     config.listen = Address::Tcp { host: anywhere.into(), port: 0 };
     config.contacts.clear();
     config.timeout = super::receive::JOIN_TIMEOUT;
-    let mouths: Vec<MessageWriter> =
-        ranks.iter().filter_map(|i| targets[*i].line.as_ref()).map(CopyConnection::mouth).collect();
+    let writers: Vec<MessageWriter> =
+        ranks.iter().filter_map(|i| targets[*i].line.as_ref()).map(CopyConnection::writer).collect();
     let (begin_name, transport) = (name, means.transport);
     let mut report = move |progress: BootstrapProgress| {
         let BootstrapProgress::Listening { address: Address::Tcp { port, .. } } = progress else { return };
-        for (i, mouth) in mouths.iter().enumerate() {
+        for (i, writer) in writers.iter().enumerate() {
             let (name, rank, send) = (begin_name.clone(), i + 1, send.clone());
-            // Who has gone does not join, and that is found out there.
-            let _ = mouth.say(&Some(CopyBegin { name, port, members, rank, send, transport }));
+            // A host that has gone does not join, which the session notices.
+            let _ = writer.write(&Some(CopyBegin { name, port, members, rank, send, transport }));
         }
     };
     let options = BulkOptions { block_bytes: Some(BLOCK_BYTES), ..BulkOptions::default() };
@@ -327,14 +327,14 @@ fn fail(targets: &mut [CopyTarget], i: usize, message: &str, observer: &mut dyn 
     }
 }
 
-/// Connects, proves the secret and hears which host it is.
+/// Connects, proves the secret and reads the number of the host.
 fn prove(host: &str, port: u16, secret: &Secret) -> Result<(CopyConnection, HostId)> {
     let begun = Instant::now();
     loop {
         let proved = CopyConnection::prove(connect(host, port)?, secret);
         match proved {
             Ok(mut line) => {
-                let id = line.hear(Some(ID_PATIENCE))?;
+                let id = line.read(Some(ID_PATIENCE))?;
                 return Ok((line, id));
             }
             // A host to which many strangers connect closes some before they can prove anything.
@@ -375,11 +375,11 @@ fn now_ns() -> u128 {
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// It says so at once.
+/// For the number of the host, which it sends at once.
 const ID_PATIENCE: Duration = Duration::from_secs(30);
-/// A host says every two seconds that this copy still waits.
+/// A host reports every two seconds that this copy still waits.
 const POSITION_PATIENCE: Duration = Duration::from_secs(60);
-/// Taking the space of large files can take a while.
+/// Reserving the space of large files can take a while.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 /// For the digest of a very large file.
 const DIGEST_PATIENCE: Duration = Duration::from_secs(600);

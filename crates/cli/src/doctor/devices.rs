@@ -47,9 +47,9 @@ impl fmt::Display for DeviceReport {
     }
 }
 
-/// All devices; those that cannot be used with the reason.
+/// All devices, those that cannot be used with the reason.
 pub(crate) fn devices(chosen: Option<&str>) -> Vec<DeviceReport> {
-    // Without the library there are none, and somebody else says so.
+    // Without the library there are none; `verbs::check` reports that.
     let devices = verbs::devices().unwrap_or_default();
     let report = |(name, device): verbs::DeviceSurvey| {
         let chosen = chosen == Some(name.as_str());
@@ -80,7 +80,7 @@ pub(crate) fn memory_lock_bytes_max() -> Option<u64> {
 /// What to do about a limit.
 pub(crate) fn advice(bytes: u64) -> &'static str {
     if bytes < ENOUGH_BYTES {
-        ", which is little for RDMA: `ulimit -l unlimited`, see docs/verbs.md"
+        ", which is little for RDMA: run `ulimit -l unlimited`, see docs/verbs.md"
     } else {
         ""
     }

@@ -1,4 +1,4 @@
-//! How members would reach each other: they meet as for a group, agree on their ways, and part.
+//! How members would reach each other: they meet as for a group, agree on their transports, and part.
 
 use std::net::{IpAddr, TcpStream};
 
@@ -15,11 +15,12 @@ use squall_transports::composite::{CompositeFabric, CompositeSettings};
 pub(crate) struct PeerReport {
     pub(crate) member: u32,
     pub(crate) address: String,
-    pub(crate) way: String,
+    #[serde(rename = "way")]
+    pub(crate) transport: String,
     pub(crate) reason: String,
 }
 
-/// The addresses at which this member listens, as far as they are written as such.
+/// The addresses at which this member listens, as far as the configuration has them as numbers.
 pub(crate) fn listen_addresses(config: &Config) -> Vec<IpAddr> {
     match &config.listen {
         Address::Tcp { host, .. } => host.parse().into_iter().collect(),
@@ -27,7 +28,7 @@ pub(crate) fn listen_addresses(config: &Config) -> Vec<IpAddr> {
     }
 }
 
-/// Meets the other members, at which the doctor is started too.
+/// Meets the other members, at which the doctor is also started.
 pub(crate) fn meet(config: &Config) -> Result<Vec<PeerReport>> {
     ensure!(
         !config.listen.is_unix(),
@@ -44,7 +45,7 @@ pub(crate) fn meet(config: &Config) -> Result<Vec<PeerReport>> {
     let report = |choice: &squall_transports::composite::TransportChoice| PeerReport {
         member: choice.peer.0,
         address: assembly.members[choice.peer.0 as usize].address.to_string(),
-        way: choice.transport.to_string(),
+        transport: choice.transport.to_string(),
         reason: choice.reason.clone(),
     };
     Ok(fabric.choices().iter().map(report).collect())

@@ -1,4 +1,4 @@
-//! How copies come in: strangers keep nobody out, and copies to one host have their turns.
+//! How copies arrive: strangers block no copy, and copies to one host take turns.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -10,9 +10,9 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 
 use crate::{PATIENCE, Place, content, end, signal};
 
-/// A stranger whose bytes trickle is sent away in time, and keeps nobody out meanwhile.
+/// A stranger whose bytes trickle is disconnected in time, and blocks no copy meanwhile.
 #[test]
-fn a_stranger_that_trickles_keeps_nobody_out() {
+fn a_stranger_that_trickles_blocks_no_copy() {
     let place = Place::new("trickle");
     let source = place.root.join("file");
     std::fs::write(&source, content(1, 10)).unwrap();
@@ -38,9 +38,9 @@ fn a_stranger_that_trickles_keeps_nobody_out() {
     assert!(stayed < Duration::from_secs(15), "the stranger held its connection for {stayed:?}");
 }
 
-/// Strangers that fill all places, and come again when they are sent away, keep nobody out.
+/// Strangers that fill all places, and return when they are disconnected, block no copy.
 #[test]
-fn a_flood_of_strangers_keeps_nobody_out() {
+fn a_flood_of_strangers_blocks_no_copy() {
     let place = Place::new("flood");
     let source = place.root.join("file");
     std::fs::write(&source, content(1, 10)).unwrap();
@@ -71,7 +71,7 @@ fn a_flood_of_strangers_keeps_nobody_out() {
     assert_eq!(std::fs::read_dir(&host.folder).unwrap().count(), 3);
 }
 
-/// The second copy waits for the first, however long that takes, and says so; one that gives up leaves its place.
+/// The second copy waits for the first, however long that takes, and reports it; one that gives up leaves the queue.
 #[test]
 fn a_second_copy_waits_for_the_first() {
     let place = Place::new("turns");

@@ -149,8 +149,8 @@ fn a_folder_is_copied_to_three_hosts() {
     }
 }
 
-/// Many small files travel together, and a host holds none of them open that waits: it may open 40 files here. What has
-/// changed at the host meanwhile is named, and the rest comes all the same.
+/// Many small files travel together, and a host keeps none of them open that waits: it may open 40 files here. A file that has
+/// changed at the host meanwhile is named, and the rest arrives.
 #[test]
 fn many_files_are_copied_to_hosts_that_may_open_few() {
     let place = Place::new("many");
@@ -193,7 +193,7 @@ fn many_files_are_copied_to_hosts_that_may_open_few() {
     assert!(std::fs::read(hosts[1].folder.join("many/small7")).unwrap() == content(7, 7));
 }
 
-/// A host that is killed: the others finish and the exit status says so; copied again, it goes on where it was.
+/// When a host is killed, the others finish and the exit status is 1; copied again, the file continues where it was.
 #[test]
 fn a_killed_host_is_resumed() {
     let place = Place::new("killed");
@@ -227,7 +227,7 @@ fn a_killed_host_is_resumed() {
     assert_eq!(status, 0, "{text}");
     let copy = again.folder.join("copy");
     assert!(std::fs::read(&copy).unwrap() == content(7, bytes));
-    assert_eq!(copy.metadata().unwrap().ino(), inode, "it went on with what was there");
+    assert_eq!(copy.metadata().unwrap().ino(), inode, "it continued with what was there");
     assert!(!list.exists());
 
     // As if it had been killed when all had come, before the digest was compared.
@@ -239,7 +239,7 @@ fn a_killed_host_is_resumed() {
     assert!(std::fs::read(&copy).unwrap() == content(7, bytes) && !list.exists(), "it has got its name");
 }
 
-/// Two hosts serve one folder: a file under way has one writer, and whoever comes second is told so. The first one, whose
+/// Two hosts serve one folder: a file under way has one writer, and the second gets an error. The first one, whose
 /// file was mapped meanwhile, finishes.
 #[test]
 fn a_file_under_way_is_not_touched_by_another_host() {
@@ -300,7 +300,7 @@ fn modes_are_harmless_and_names_may_be_long() {
     assert_eq!(std::fs::read_dir(&copy).unwrap().count(), 2, "nothing is left beside");
 }
 
-/// Whoever is wrong is told what to do; the others get the file.
+/// An error names its host and what to do; the others get the file.
 #[test]
 fn errors_are_reported_and_concern_their_host_only() {
     let place = Place::new("errors");
@@ -325,6 +325,29 @@ fn errors_are_reported_and_concern_their_host_only() {
     assert!(status == 1 && text.contains("same secret"), "{text}");
 }
 
+/// Links are followed, and the result can be read by a script: which hosts lack something, and why.
+#[test]
+fn links_are_followed_and_the_result_is_json() {
+    let place = Place::new("links");
+    let site = place.root.join("site");
+    std::fs::create_dir(&site).unwrap();
+    std::fs::write(place.root.join("page"), content(3, 5000)).unwrap();
+    std::os::unix::fs::symlink("../page", site.join("link")).unwrap();
+    let host = place.serve(51);
+    let targets = ["127.0.0.51:/".to_owned(), "127.0.0.52:/".to_owned()];
+    let mut command = place.command("cp");
+    let Output { status, stdout, .. } = command.arg(&site).args(&targets).arg("--json").output().unwrap();
+    let result: serde_json::Value = serde_json::from_slice(&stdout).unwrap();
+    assert_eq!((status.code(), &result["files"], &result["bytes"]), (Some(1), &1.into(), &5000.into()));
+    assert!(result["hosts"][0]["error"].is_null(), "{result}");
+    assert!(result["hosts"][1]["error"].as_str().unwrap().contains("cannot reach"), "{result}");
+    let copy = host.folder.join("site/link");
+    assert!(copy.symlink_metadata().unwrap().is_file() && std::fs::read(copy).unwrap() == content(3, 5000));
+    std::os::unix::fs::symlink("..", site.join("up")).unwrap();
+    let (status, text) = end(place.cp(&[&site], &targets[..1]));
+    assert!(status == 1 && text.contains("a link to a folder that it is in"), "{text}");
+}
+
 /// A full disk is found before anything is sent, leaves nothing behind, and concerns its host only.
 #[test]
 fn a_full_disk_is_reported() {
@@ -347,9 +370,9 @@ fn a_full_disk_is_reported() {
     assert_eq!(status, 0, "what failed before takes no space: {text}");
 }
 
-/// A stranger who sends nonsense, or nothing, harms nobody.
+/// A stranger that sends nonsense, or nothing, does no harm.
 #[test]
-fn a_stranger_is_sent_away() {
+fn a_stranger_does_no_harm() {
     let place = Place::new("stranger");
     let source = place.root.join("file");
     std::fs::write(&source, content(1, 10)).unwrap();

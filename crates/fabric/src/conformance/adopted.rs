@@ -1,11 +1,12 @@
-//! Adopted memory: F13 and F14. What holds for any memory is tested beside the axiom that says it.
+//! Adopted memory: F13 and F14. Properties of any memory are tested beside their axioms.
 
 use std::sync::Arc;
 
 use super::{ConformanceCluster, GrantedLink, Harness};
 use crate::{Fabric, FabricEvent, NodeId, Token, Write};
 
-/// F13: adopted memory is the source of a write, the target of another, and takes sends; each at any word.
+/// F13: adopted memory can be the source of a write, the target of another, and receive sends; each at any
+/// word.
 pub fn f13_adopted_memory_is_source_and_target<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.adopted_link(0, 1, 1, WORDS);
@@ -31,8 +32,8 @@ pub fn f13_adopted_memory_is_source_and_target<H: Harness>() {
     assert_eq!(&bytes, b"to adopted memory");
 }
 
-/// F13, F1, F4: writes into adopted memory keep their place among all others of their connection: a guard in either
-/// kind of memory shows what was written before it in the other.
+/// F13, F1, F4: writes into adopted memory keep their position among all others of their connection: a guard
+/// in either kind of memory shows what was written before it in the other.
 pub fn f13_writes_of_all_kinds_land_in_post_order<H: Harness>() {
     const LAPS: u64 = 200;
     let mut cluster = ConformanceCluster::<H>::new(2);
@@ -68,11 +69,12 @@ pub fn f13_writes_of_all_kinds_land_in_post_order<H: Harness>() {
     assert_eq!(
         [&adopted, &ordinary].map(|link| link.target.load(GUARD)),
         [LAPS; 2],
-        "done covers all of them"
+        "the completion covers all of them"
     );
 }
 
-/// F13, F7: immediates and sends come in order among writes into adopted memory, and show what was written before them.
+/// F13, F7: immediates and sends arrive in order among writes into adopted memory, and show what was written
+/// before.
 pub fn f13_arrivals_show_adopted_memory<H: Harness>() {
     const LAPS: usize = 60;
     let mut cluster = ConformanceCluster::<H>::new(2);
@@ -95,7 +97,7 @@ pub fn f13_arrivals_show_adopted_memory<H: Harness>() {
         assert_eq!(arrived, FabricEvent::Arrived { conn: link.owner_conn, token, immediate: lap as u32 });
         assert!(
             (0..GUARD).all(|word| link.target.load(word) == lap as u64),
-            "what came before {lap} is there"
+            "writes before {lap} have landed"
         );
         cluster.expect(1, "Received", |event| matches!(event, FabricEvent::Received { .. }));
         assert_eq!(link.target.load(GUARD), 2 * lap as u64);
@@ -103,7 +105,7 @@ pub fn f13_arrivals_show_adopted_memory<H: Harness>() {
     }
 }
 
-/// F14: memory whose grants are revoked and whose posts are done is given back, whatever else lives on.
+/// F14: memory whose grants are revoked and whose posts are done is released, whatever else remains.
 pub fn f14_released_memory_is_given_back<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let ordinary = cluster.link(0, 1, 1, WORDS);
@@ -124,10 +126,10 @@ pub fn f14_released_memory_is_given_back<H: Harness>() {
         cluster.node(0).release(&source);
         cluster.node(1).release(&link.target);
         drop((source, link));
-        assert_eq!(kept.map(|kept| kept.strong_count()), [0; 2], "somebody still holds the memory");
+        assert_eq!(kept.map(|kept| kept.strong_count()), [0; 2], "something still holds the memory");
     }
 }
 
-/// Some pages, and the last word.
+/// Several pages, and one more word for the guard.
 const WORDS: usize = 1301;
 const GUARD: usize = WORDS - 1;

@@ -31,7 +31,7 @@ pub fn nothing_is_posted_before_connected<H: Harness>() {
     cluster.expect(0, "the receive that was posted early", |event| *event == received);
 }
 
-/// Signalled writes end in `Full` if nobody polls; each that was taken is done once, in order.
+/// If the node does not poll, signalled writes end in `Full`; each accepted write completes once, in order.
 pub fn signalled_writes_fill_a_queue<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, 1);
@@ -44,8 +44,8 @@ pub fn signalled_writes_fill_a_queue<H: Harness>() {
             taken += u64::from(posted.is_ok());
             posted.err()
         });
-        assert_eq!(full, Some(PostError::Full), "lap {lap}: {POSTS_MAX} signalled writes were taken");
-        assert!(taken > 0, "lap {lap}: nothing was taken");
+        assert_eq!(full, Some(PostError::Full), "lap {lap}: {POSTS_MAX} signalled writes were accepted");
+        assert!(taken > 0, "lap {lap}: no write was accepted");
         for k in 0..taken {
             let done = cluster.expect(0, "Done", |event| matches!(event, FabricEvent::Done { .. }));
             assert_eq!(done, FabricEvent::Done { conn: link.conn, token: Token(k) });
@@ -54,7 +54,7 @@ pub fn signalled_writes_fill_a_queue<H: Harness>() {
     }
 }
 
-/// Sends end in `Full` if nobody polls; each that was taken arrives once, in order.
+/// If the node does not poll, sends end in `Full`; each accepted send arrives once, in order.
 pub fn sends_fill_a_queue<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let (conn, back) = cluster.connect(0, 1, 1);
@@ -63,7 +63,7 @@ pub fn sends_fill_a_queue<H: Harness>() {
     let mut post_receives = |cluster: &mut ConformanceCluster<H>| {
         while cluster.node(1).post_receive(back, &memory, 0..1, Token(posted_receives)).is_ok() {
             posted_receives += 1;
-            assert!(posted_receives < POSTS_MAX, "{POSTS_MAX} receives were taken");
+            assert!(posted_receives < POSTS_MAX, "{POSTS_MAX} receives were accepted");
         }
     };
     post_receives(&mut cluster);
@@ -73,7 +73,7 @@ pub fn sends_fill_a_queue<H: Harness>() {
         taken += u64::from(posted.is_ok());
         posted.err()
     });
-    assert_eq!(full, Some(PostError::Full), "{POSTS_MAX} sends were taken");
+    assert_eq!(full, Some(PostError::Full), "{POSTS_MAX} sends were accepted");
     let mut arrived = 0;
     cluster.until("all sends", |cluster| {
         while cluster.take(1, |event| matches!(event, FabricEvent::Received { .. })).is_some() {
@@ -91,10 +91,11 @@ pub fn receives_fill_a_queue<H: Harness>() {
     let (_, back) = cluster.connect(0, 1, 1);
     let memory = cluster.node(1).register(1);
     let full = (0..POSTS_MAX).find_map(|k| cluster.node(1).post_receive(back, &memory, 0..1, Token(k)).err());
-    assert_eq!(full, Some(PostError::Full), "{POSTS_MAX} receives were taken");
+    assert_eq!(full, Some(PostError::Full), "{POSTS_MAX} receives were accepted");
 }
 
-/// An unsignalled writer that never looks is held back or served at once; it never fails otherwise.
+/// A writer that posts without signals and without polling gets `Full` or is served at once; it gets no other
+/// error.
 pub fn an_endless_writer_is_held_back<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, 512);
@@ -109,11 +110,11 @@ pub fn an_endless_writer_is_held_back<H: Harness>() {
             [_, Err(error)] => assert_eq!(error, PostError::Full),
         }
     }
-    assert!(last > 0, "nothing was taken");
-    cluster.until("the last number that was taken", |_| link.target.load(511) == last);
+    assert!(last > 0, "no write was accepted");
+    cluster.until("the last number that was accepted", |_| link.target.load(511) == last);
 }
 
-/// Misuse by the caller is a panic, never an event or an error.
+/// Misuse by the caller panics and is never an event or an error.
 pub fn misuse_panics<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, 16);

@@ -1,4 +1,4 @@
-//! The cluster under test: polls all nodes, keeps their events, and gives up after a bounded time.
+//! The cluster under test: polls all nodes, keeps their events, and fails the test after a bounded time.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::{
     Token, Write, WriteSource,
 };
 
-/// A [`Harness`] with the events that its nodes have yielded and that no test has taken yet.
+/// A [`Harness`] with the events that its nodes have yielded and no test has taken yet.
 #[derive(Debug)]
 pub struct ConformanceCluster<H: Harness> {
     harness: H,
@@ -20,35 +20,35 @@ pub struct ConformanceCluster<H: Harness> {
 /// A connection from `writer` to `owner` with a grant over one whole region of `owner`.
 #[derive(Clone, Debug)]
 pub struct GrantedLink {
-    /// Who writes.
+    /// The node that writes.
     pub writer: u32,
-    /// Whose memory it is.
+    /// The node that owns the memory.
     pub owner: u32,
     /// The connection as the writer names it.
     pub conn: ConnId,
     /// The connection as the owner names it.
     pub owner_conn: ConnId,
-    /// The owner's memory; the suite looks into it directly.
+    /// The owner's memory; the suite reads it directly.
     pub target: Region,
-    /// The right to write all of it.
+    /// The grant of all of it.
     pub grant: Grant,
 }
 
 impl<H: Harness> ConformanceCluster<H> {
-    /// `nodes` nodes that can reach each other.
+    /// Creates a cluster of `nodes` nodes that can reach each other.
     #[must_use]
     pub fn new(nodes: u32) -> Self {
         let events = (0..nodes).map(|_| VecDeque::new()).collect();
         Self { harness: H::new(nodes), events, alive: vec![true; nodes as usize], rounds: 0 }
     }
 
-    /// Node `i`'s access to the network.
+    /// Returns node `i`'s access to the network.
     pub fn node(&mut self, i: u32) -> &mut H::Fabric {
         assert!(self.alive[i as usize], "node {i} is dead");
         self.harness.node(i)
     }
 
-    /// Ends node `i` as `kill -9` would.
+    /// Kills node `i` as `kill -9` would.
     pub fn kill(&mut self, i: u32) {
         self.alive[i as usize] = false;
         self.harness.kill(i);
@@ -78,25 +78,25 @@ impl<H: Harness> ConformanceCluster<H> {
         self.step();
     }
 
-    /// So many rounds.
+    /// Runs `count` rounds.
     pub fn rounds(&mut self, count: usize) {
         for _ in 0..count {
             self.round();
         }
     }
 
-    /// Rounds until `done`; before each, `done` looks at the cluster and may post.
+    /// Runs rounds until `done` returns true; before each, `done` inspects the cluster and may post.
     ///
     /// # Panics
-    /// If it takes too long.
+    /// Panics if it takes too long.
     pub fn until(&mut self, what: &str, done: impl FnMut(&mut Self) -> bool) {
         self.repeat_until(what, Self::round, done);
     }
 
-    /// As [`ConformanceCluster::until`], but node `i` alone polls.
+    /// Same as [`ConformanceCluster::until`], but only node `i` polls.
     ///
     /// # Panics
-    /// If it takes too long.
+    /// Panics if it takes too long.
     pub fn until_alone(&mut self, i: u32, what: &str, done: impl FnMut(&mut Self) -> bool) {
         let poll = |cluster: &mut Self| {
             cluster.poll(i);
@@ -125,17 +125,17 @@ impl<H: Harness> ConformanceCluster<H> {
         panic!("waited {ROUNDS_MAX} rounds for: {what}");
     }
 
-    /// Takes the first event of node `i` that matches, if it has come.
+    /// Takes the first event of node `i` that matches, if there is one.
     pub fn take(&mut self, i: u32, matches: impl FnMut(&FabricEvent) -> bool) -> Option<FabricEvent> {
         let events = &mut self.events[i as usize];
         let at = events.iter().position(matches)?;
         events.remove(at)
     }
 
-    /// Rounds until node `i` yields an event that matches; takes it.
+    /// Runs rounds until node `i` yields an event that matches, and takes it.
     ///
     /// # Panics
-    /// If it takes too long.
+    /// Panics if it takes too long.
     pub fn expect(
         &mut self,
         i: u32,
@@ -163,19 +163,19 @@ impl<H: Harness> ConformanceCluster<H> {
         (conn_a, conn_b)
     }
 
-    /// A connection and a grant over `words` new words of `owner`.
+    /// Creates a connection and a grant over `words` new words of `owner`.
     pub fn link(&mut self, writer: u32, owner: u32, channel: u32, words: usize) -> GrantedLink {
         let target = self.node(owner).register(words);
         self.link_over(writer, owner, channel, target)
     }
 
-    /// As [`ConformanceCluster::link`], over memory that the owner has adopted.
+    /// Same as [`ConformanceCluster::link`], over memory that the owner has adopted.
     pub fn adopted_link(&mut self, writer: u32, owner: u32, channel: u32, words: usize) -> GrantedLink {
         let target = self.adopt(owner, words);
         self.link_over(writer, owner, channel, target)
     }
 
-    /// Memory of its own that node `i` has adopted; it does not begin at a page.
+    /// Allocates memory outside the fabric and lets node `i` adopt it; it does not begin at a page boundary.
     pub fn adopt(&mut self, i: u32, words: usize) -> Region {
         self.node(i).adopt(&Region::heap(RegionId(0), words))
     }
@@ -187,12 +187,12 @@ impl<H: Harness> ConformanceCluster<H> {
         GrantedLink { writer, owner, conn, owner_conn, target, grant }
     }
 
-    /// Posts, with rounds in between as long as the queue is full.
+    /// Posts a write, with rounds in between while the queue is full.
     ///
     /// # Panics
-    /// If the connection is not connected.
+    /// Panics if the connection is not open.
     pub fn write(&mut self, i: u32, conn: ConnId, write: &Write<'_>) {
-        self.until("a place in the queue", |cluster| match cluster.node(i).write(conn, write.clone()) {
+        self.until("space in the queue", |cluster| match cluster.node(i).write(conn, write.clone()) {
             Ok(()) => true,
             Err(PostError::Full) => false,
             Err(error) => panic!("{error}"),
@@ -204,21 +204,21 @@ impl<H: Harness> ConformanceCluster<H> {
         self.expect(i, "Done", |event| *event == FabricEvent::Done { conn, token });
     }
 
-    /// The clock of a node that lives.
+    /// Returns the clock of a node that is alive.
     fn now(&mut self) -> Instant {
-        let living = self.alive.iter().position(|alive| *alive).expect("somebody lives");
+        let living = self.alive.iter().position(|alive| *alive).expect("a node is alive");
         self.harness.node(u32::try_from(living).expect("few nodes")).now()
     }
 }
 
 impl GrantedLink {
-    /// A write of `words` by value at word `offset`.
+    /// Returns a write of `words` by value at word `offset`.
     #[must_use]
     pub fn value<'a>(&'a self, offset: usize, words: &'a [u64]) -> Write<'a> {
         Write { source: WriteSource::Value(words), grant: &self.grant, offset, immediate: None, signal: None }
     }
 
-    /// A write of `range` of `source` by reference at word `offset`.
+    /// Returns a write of `range` of `source` by reference at word `offset`.
     #[must_use]
     pub fn reference<'a>(
         &'a self,
@@ -231,9 +231,9 @@ impl GrantedLink {
     }
 }
 
-/// Long enough for a death to be noticed by silence and for a receiver that is not ready.
+/// Long enough to detect a dead node by its silence, and for a receiver that is not ready.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Fewer rounds than this are never too long, whatever the clock says (a debugger, a paused machine).
+/// Fewer rounds than this never count as too long, whatever the clock shows (a debugger, a paused machine).
 const ROUNDS_MIN: usize = 1_000;
-/// Stops a fabric whose clock stands still.
+/// Ends the test of a fabric whose clock does not advance.
 const ROUNDS_MAX: usize = 20_000_000;

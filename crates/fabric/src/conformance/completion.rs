@@ -1,9 +1,10 @@
-//! When source words are read and what a completion says: F5 and F6.
+//! When source words are read and what a completion means: F5 and F6.
 
 use super::{ConformanceCluster, Harness};
 use crate::{Fabric, FabricEvent, Token, Write};
 
-/// F5: a word by reference lands with a value that it held between post and completion, and with none later.
+/// F5: a word by reference lands with a value that it held between post and completion, never with a later
+/// one.
 pub fn f5_source_words_are_read_between_post_and_completion<H: Harness>() {
     const WORDS: usize = 600;
     let mut cluster = ConformanceCluster::<H>::new(2);
@@ -31,7 +32,7 @@ pub fn f5_source_words_are_read_between_post_and_completion<H: Harness>() {
     }
 }
 
-/// F5: words by value are captured at post time, so a guard never runs ahead of what it announces.
+/// F5: words by value are captured at post time, so a guard never precedes the data that it announces.
 pub fn f5_values_are_captured_at_post_time<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, 8);
@@ -50,8 +51,8 @@ pub fn f5_values_are_captured_at_post_time<H: Harness>() {
     }
 }
 
-/// F6: when a signalled write is done, it and all earlier writes have been placed, signalled or not, and
-/// completions come in post order, each once.
+/// F6: when a signalled write is done, it and all earlier writes have landed, signalled or not, and
+/// completions arrive in post order, each once.
 pub fn f6_done_covers_all_earlier_posts<H: Harness>() {
     const WORDS: usize = 520;
     const SLOTS: u64 = 6;
@@ -71,7 +72,7 @@ pub fn f6_done_covers_all_earlier_posts<H: Harness>() {
             let done = cluster.expect(0, "Done", |event| matches!(event, FabricEvent::Done { .. }));
             assert_eq!(done, expected, "completions come in post order");
             for word in 0..(slot + 1) * WORDS {
-                assert_eq!(link.target.load(word), batch, "word {word} was not placed at {expected:?}");
+                assert_eq!(link.target.load(word), batch, "word {word} had not landed at {expected:?}");
             }
         }
     }
@@ -79,6 +80,6 @@ pub fn f6_done_covers_all_earlier_posts<H: Harness>() {
     assert_eq!(
         cluster.take(0, |event| matches!(event, FabricEvent::Done { .. })),
         None,
-        "each completion comes once"
+        "each completion arrives once"
     );
 }

@@ -3,7 +3,8 @@
 use super::{ConformanceCluster, GrantedLink, Harness};
 use crate::{BreakReason, Channel, Fabric, FabricEvent, NodeId, PostError, Token, Write};
 
-/// F11: what has landed of a dead writer's posts is a prefix, the last perhaps in part; then nothing changes.
+/// F11: some prefix of a dead writer's posts has landed, the last write perhaps in part; after that nothing
+/// changes.
 pub fn f11_a_prefix_of_a_dead_writer_has_landed<H: Harness>() {
     a_prefix_has_landed::<H>(|cluster, words| cluster.link(0, 1, 1, words));
 }
@@ -32,7 +33,7 @@ fn a_prefix_has_landed<H: Harness>(link: impl Fn(&mut ConformanceCluster<H>, usi
         link.target.copy_out(0, &mut landed);
         let full = landed.chunks(WORDS).take_while(|slot| !slot.contains(&0)).count();
         let after = landed.chunks(WORDS).skip(full + 1).flatten().sum::<u64>();
-        assert_eq!(after, 0, "writes landed after write {full}, which did not land in whole");
+        assert_eq!(after, 0, "writes landed after write {full}, which did not land completely");
         cluster.rounds(20);
         let mut later = vec![0; SLOTS * WORDS];
         link.target.copy_out(0, &mut later);
@@ -40,7 +41,7 @@ fn a_prefix_has_landed<H: Harness>(link: impl Fn(&mut ConformanceCluster<H>, usi
     }
 }
 
-/// F11: who writes to a dead node learns of it; the connection is unusable.
+/// F11: a node that writes to a dead node learns of the death; the connection is unusable.
 pub fn f11_a_dead_target_breaks_its_writers<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(3);
     let links = [0, 1].map(|i| cluster.link(i, 2, 1, 4));
@@ -49,7 +50,7 @@ pub fn f11_a_dead_target_breaks_its_writers<H: Harness>() {
         cluster.done(link.writer, link.conn, Token(1));
     }
     cluster.kill(2);
-    // One goes on writing until it is told; the other is told without writing.
+    // One writer continues to write until it learns of the death; the other learns of it without writing.
     cluster.until("NotConnected", |cluster| {
         let post = cluster.node(0).write(links[0].conn, links[0].value(0, &[2]));
         post == Err(PostError::NotConnected)
@@ -61,7 +62,7 @@ pub fn f11_a_dead_target_breaks_its_writers<H: Harness>() {
     }
 }
 
-/// F11: a death breaks the connections of the dead node and no other.
+/// F11: a death breaks the connections of the dead node and no others.
 pub fn f11_survivors_keep_talking<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(3);
     let link = cluster.link(0, 1, 1, 1);
@@ -81,11 +82,11 @@ pub fn f11_survivors_keep_talking<H: Harness>() {
     for (node, conn) in [(0, link.conn), (1, link.owner_conn)] {
         let of_living =
             |event: &FabricEvent| matches!(event, FabricEvent::Broken { conn: of, .. } if *of == conn);
-        assert_eq!(cluster.take(node, of_living), None, "a connection between the living broke");
+        assert_eq!(cluster.take(node, of_living), None, "a connection between live nodes broke");
     }
 }
 
-/// F11: opening to a node that is lost is answered by `Broken`, before its death is known and after.
+/// F11: `Broken` answers `open` to a lost node, before its death is known and after.
 pub fn f11_opening_to_the_dead_breaks<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(3);
     cluster.connect(0, 1, 1);
@@ -100,7 +101,7 @@ pub fn f11_opening_to_the_dead_breaks<H: Harness>() {
     cluster.expect(0, "Broken, opened after the death is known", broken(late));
 }
 
-/// A closed connection is broken for the peer, and for it alone: it opens again.
+/// A close breaks only this connection, for the peer too; the connection can be opened again.
 pub fn f11_close_breaks_the_other_end<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, 1);
@@ -113,12 +114,12 @@ pub fn f11_close_breaks_the_other_end<H: Harness>() {
     cluster.write(0, other.conn, &other.value(0, &[1]));
     cluster.until("a write on another connection", |_| other.target.load(0) == 1);
     let (conn, _) = cluster.connect(0, 1, 1);
-    assert_ne!(conn, link.conn, "a new incarnation has a new name");
+    assert_ne!(conn, link.conn, "a new incarnation has a new id");
     cluster.write(0, conn, &link.value(0, &[2]));
     cluster.until("a write on the new incarnation", |_| link.target.load(0) == 2);
 }
 
-/// F12: with one-sided progress, writes land and complete although the target never polls.
+/// F12: with one-sided progress, writes land and complete even if the target never polls.
 pub fn f12_writes_land_without_the_target<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     if !cluster.node(0).capabilities().one_sided_progress {
@@ -133,11 +134,11 @@ pub fn f12_writes_land_without_the_target<H: Harness>() {
         let done = FabricEvent::Done { conn: link.conn, token: Token(k) };
         let what = format!("write {k}, while its target does not poll");
         cluster.until_alone(0, &what, |cluster| cluster.take(0, |event| *event == done).is_some());
-        assert!((0..1500).all(|word| link.target.load(word) == k), "write {k} was not placed");
+        assert!((0..1500).all(|word| link.target.load(word) == k), "write {k} had not landed");
     }
 }
 
-/// Both events of a loss come: the connection is broken and the peer is lost.
+/// Expects both events of a loss: the connection is broken and the peer is lost.
 fn lost<H: Harness>(cluster: &mut ConformanceCluster<H>, node: u32, dead: u32, conn: crate::ConnId) {
     cluster.expect(
         node,

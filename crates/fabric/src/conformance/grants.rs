@@ -1,4 +1,4 @@
-//! Grants: who may write where (F8).
+//! Grants: which peer may write where (F8).
 
 use super::{ConformanceCluster, GrantedLink, Harness};
 use crate::{Fabric, FabricEvent, Grant, NodeId, PostError, Region, Token, Write};
@@ -20,7 +20,7 @@ pub fn f8_a_grant_travels_as_plain_data<H: Harness>() {
     }
 }
 
-/// F8: ranges of one region, even of one cache line, are granted to different peers.
+/// F8: ranges of one region, even within one cache line, can be granted to different peers.
 pub fn f8_neighbours_write_one_region<H: Harness>() {
     const LAPS: u64 = 300;
     let mut cluster = ConformanceCluster::<H>::new(3);
@@ -41,20 +41,21 @@ pub fn f8_neighbours_write_one_region<H: Harness>() {
         cluster.write(0, conns[0], &links[0].value(0, &[k]));
         cluster.write(1, conns[1], &links[1].value(0, &[k, k]));
         cluster.round();
-        assert_eq!([2, 6].map(|word| target.load(word)), [k; 2], "the owner's words beside the grants");
+        assert_eq!([2, 6].map(|word| target.load(word)), [k; 2], "the owner's words next to the grants");
     }
     cluster.until("both writers' last words", |_| [3, 4, 5].iter().all(|word| target.load(*word) == LAPS));
     assert_eq!([1, 2, 6, 7].map(|word| target.load(word)), [0, LAPS, LAPS, 0]);
 }
 
-/// F8, F10: a key that was never given, or a range that was never granted, is refused and lands nowhere.
+/// F8, F10: a write under a key that was never issued, or to a range that was never granted, is refused and
+/// does not land.
 pub fn f8_a_forged_grant_is_refused<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let target = cluster.node(1).register(64);
     refuse_forgeries(&mut cluster, &target);
 }
 
-/// F13: nor are they of any use with adopted memory.
+/// F13: forged grants of adopted memory are refused as well.
 pub fn f13_a_forged_grant_of_adopted_memory_is_refused<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let target = cluster.adopt(1, 64);
@@ -81,10 +82,10 @@ fn refuse_forgeries<H: Harness>(cluster: &mut ConformanceCluster<H>, target: &Re
     let (conn, owner_conn) = cluster.connect(0, 1, 100);
     let link = GrantedLink { writer: 0, owner: 1, conn, owner_conn, target: target.clone(), grant };
     cluster.write(0, conn, &link.value(0, &[1; 8]));
-    cluster.until("a write under the true grant", |_| link.target.load(15) == 1);
+    cluster.until("a write under the valid grant", |_| link.target.load(15) == 1);
 }
 
-/// F8, F10: what the caller got from a peer is smaller than it thought: the write is refused and lands nowhere.
+/// F8, F10: a write beyond the end of its grant is refused and does not land.
 pub fn f8_a_write_beyond_its_grant_is_refused<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let target = cluster.node(1).register(64);
@@ -97,7 +98,7 @@ pub fn f8_a_write_beyond_its_grant_is_refused<H: Harness>() {
     }
 }
 
-/// F8, F10: a grant is of no use to another peer.
+/// F8, F10: a grant cannot be used by another peer.
 pub fn f8_a_grant_is_for_its_peer_only<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(3);
     let link = cluster.link(0, 2, 1, 8);
@@ -111,12 +112,12 @@ pub fn f8_a_grant_is_for_its_peer_only<H: Harness>() {
         &GrantedLink { writer: 1, conn: liar.0, owner_conn: liar.1, grant, ..link.clone() },
         8,
     );
-    assert!((0..8).all(|word| link.target.load(word) == 0), "a write under another's grant landed");
+    assert!((0..8).all(|word| link.target.load(word) == 0), "a write under another peer's grant landed");
     cluster.write(0, link.conn, &link.value(0, &[1]));
-    cluster.until("a write of the rightful peer", |_| link.target.load(0) == 1);
+    cluster.until("a write of the grant's own peer", |_| link.target.load(0) == 1);
 }
 
-/// Writes the last word of the grant, expects a refusal at the writer and a broken connection at both ends.
+/// Writes the last word of the grant; expects a refusal at the writer and a broken connection at both ends.
 fn refused<H: Harness>(cluster: &mut ConformanceCluster<H>, link: &GrantedLink, words: usize) {
     let write = Write { signal: Some(Token(1)), ..link.value(words - 1, &[9]) };
     cluster.write(link.writer, link.conn, &write);

@@ -3,8 +3,8 @@
 use super::{ConformanceCluster, Harness};
 use crate::{Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region, WriteSource};
 
-/// M1, with the pattern of every protocol: payload, counter, push payload, push counter. All readers, small
-/// and large payloads.
+/// M1, with the pattern of every protocol: store the payload, store the counter, push the payload, push the
+/// counter. For several readers, and for small and large payloads.
 pub fn m1_pushes_arrive_in_order_at_every_reader<H: Harness>() {
     for (words, messages) in [(1, 3_000), (40, 1_000), (1300, 200)] {
         let mut cluster = ConformanceCluster::<H>::new(4);
@@ -50,7 +50,7 @@ pub fn m1_order_holds_across_mirrors<H: Harness>() {
     });
 }
 
-/// M1, F5: what `push_word` brings is the value at the time of the push.
+/// M1, F5: `push_word` pushes the value at the time of the push.
 pub fn m1_values_are_captured_at_push_time<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let mirror = Mirror::new(&mut cluster, 16, 1);
@@ -63,7 +63,7 @@ pub fn m1_values_are_captured_at_push_time<H: Harness>() {
         let seen = mirror.attachments[0].load(3);
         assert!(seen <= 2 * k + 1, "a value from the future: {seen} at {k}");
         assert!(early || seen.is_multiple_of(2), "{seen} was stored, but never pushed");
-        assert!(early || seen >= pushed, "word went back from {pushed} to {seen} [S1]");
+        assert!(early || seen >= pushed, "word decreased from {pushed} to {seen} [S1]");
         pushed = seen;
         if k % 7 == 0 {
             cluster.round();
@@ -72,7 +72,7 @@ pub fn m1_values_are_captured_at_push_time<H: Harness>() {
     cluster.until("the last value", |_| mirror.attachments[0].load(3) >= 4_000);
 }
 
-/// M1, F5: what `push_values` brings are the values at the time of the push, after what was pushed before.
+/// M1, F5: `push_values` pushes the values at the time of the push, after everything pushed before.
 pub fn m1_few_words_are_pushed_by_value<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(3);
     let mirror = Mirror::new(&mut cluster, 32, 2);
@@ -89,7 +89,7 @@ pub fn m1_few_words_are_pushed_by_value<H: Harness>() {
                 assert!(early || seen.is_multiple_of(2), "{seen} was stored, but never pushed");
                 assert!(
                     attachment.load(0) + 1 >= seen,
-                    "word {word} with {seen} came before what was pushed before it"
+                    "word {word} with {seen} arrived before an earlier push"
                 );
             }
         }
@@ -103,7 +103,7 @@ pub fn m1_few_words_are_pushed_by_value<H: Harness>() {
     cluster.until("the last values", |_| mirror.attachments.iter().all(last));
 }
 
-/// M2: stored words are seen early in store order, or not at all; after the push in any case.
+/// M2: stored words are seen early in store order, or not at all; after the push they are seen in any case.
 pub fn m2_sight_follows_store_order<H: Harness>() {
     const WORDS: usize = 700;
     let mut cluster = ConformanceCluster::<H>::new(3);
@@ -129,7 +129,7 @@ pub fn m2_sight_follows_store_order<H: Harness>() {
     }
 }
 
-/// M3: after `freeze` the words never change for this reader, whatever the owner pushes or has under way.
+/// M3: after `freeze` the words never change for this reader, whatever the owner pushes or has in flight.
 pub fn m3_a_frozen_attachment_never_changes<H: Harness>() {
     const WORDS: usize = 700;
     for messages in [0, 1, 5, 30] {
@@ -151,7 +151,7 @@ pub fn m3_a_frozen_attachment_never_changes<H: Harness>() {
     }
 }
 
-/// M3: a freeze is for this reader alone; the others see what follows.
+/// M3: a freeze affects this reader only; the others see later pushes.
 pub fn m3_other_readers_do_not_freeze<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(3);
     let mirror = Mirror::new(&mut cluster, 32, 2);
@@ -168,7 +168,7 @@ pub fn m3_other_readers_do_not_freeze<H: Harness>() {
     assert_eq!(mirror.attachments[0].load(0), 0, "a frozen attachment changed");
 }
 
-/// M4: the owner's death changes nothing in its attachments; its readers are told.
+/// M4: the owner's death changes nothing in its attachments; its readers get `PeerLost`.
 pub fn m4_an_attachment_outlives_its_owner<H: Harness>() {
     const WORDS: usize = 700;
     let mut cluster = ConformanceCluster::<H>::new(3);
@@ -197,7 +197,8 @@ pub fn m4_an_attachment_outlives_its_owner<H: Harness>() {
     );
 }
 
-/// M5: whoever comes first, attachments read as zeros until the owner writes, and pushes after `Attached` arrive.
+/// M5: in either order of publishing and attaching, attachments read as zeros until the owner writes, and
+/// pushes after `Attached` arrive.
 pub fn m5_pushes_after_attached_arrive<H: Harness>() {
     for publish_first in [true, false] {
         let mut cluster = ConformanceCluster::<H>::new(3);
@@ -209,7 +210,7 @@ pub fn m5_pushes_after_attached_arrive<H: Harness>() {
         let early = publish_first.then(|| publish(&mut cluster));
         cluster.rounds(3);
         let first = cluster.node(1).attach(NodeId(0), key, 40);
-        assert!((0..40).all(|word| first.load(word) == 0), "a view begins as zeros");
+        assert!((0..40).all(|word| first.load(word) == 0), "an attachment begins as zeros");
         let mirror = early.unwrap_or_else(|| publish(&mut cluster));
         cluster.expect(0, "Attached", |event| *event == FabricEvent::Attached { key, reader: NodeId(1) });
         region.store(39, 1);
@@ -226,7 +227,7 @@ pub fn m5_pushes_after_attached_arrive<H: Harness>() {
     }
 }
 
-/// An attachment of another size than the owner published is never filled; its owner is disconnected.
+/// M5: an attachment whose size differs from the published one is never filled; its owner is disconnected.
 pub fn m5_a_mirror_of_another_size_disconnects_its_owner<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let region = cluster.node(0).register(64);
@@ -267,7 +268,7 @@ impl Mirror {
         Self { id, region, attachments }
     }
 
-    /// Message `k`: payload, counter with release, push of the payload, push of the counter [M2].
+    /// Publishes message `k`: payload, counter with release, push of the payload, push of the counter [M2].
     fn publish_message<H: Harness>(&self, cluster: &mut ConformanceCluster<H>, words: usize, k: u64) {
         let slot = slot(words, k);
         slot.clone().for_each(|word| self.region.store_relaxed(word, k));
@@ -277,10 +278,10 @@ impl Mirror {
     }
 }
 
-/// One look of a reader: the counter, then all slots that it announces and that are not reused.
+/// Reads as a reader does: the counter, then all slots that it announces and that are not reused.
 fn look(attachment: &Region, words: usize, before: u64) -> u64 {
     let seen = attachment.load(0);
-    assert!(seen >= before, "the counter went back from {before} to {seen}");
+    assert!(seen >= before, "the counter decreased from {before} to {seen}");
     for k in before + 1..=seen {
         for word in slot(words, k) {
             let payload = attachment.load_relaxed(word);
@@ -301,5 +302,5 @@ fn snapshot(attachment: &Region) -> Vec<u64> {
     words
 }
 
-/// Messages under way at once.
+/// Messages in flight at once.
 const SLOTS: usize = 4;

@@ -1,9 +1,9 @@
 //! The conformance suite: one test per axiom of [`crate::model`], generic over the backend.
 //!
 //! A backend implements [`Harness`] in its tests and calls [`conformance_suite!`](crate::conformance_suite),
-//! which makes one `#[test]` per axiom. A test that needs a capability says so and is skipped, loudly,
-//! without it. What the axioms say about order and visibility is tested by litmus tests: the writer repeats a
-//! pattern many times while readers look between any two steps of the cluster.
+//! which makes one `#[test]` per axiom. A test that needs a capability is skipped without it and prints that
+//! it was skipped. Litmus tests check the axioms about order and visibility: the writer repeats a pattern
+//! many times while readers look between any two steps of the cluster.
 
 pub mod adopted;
 pub mod bounds;
@@ -26,16 +26,16 @@ pub trait Harness {
     /// The backend.
     type Fabric: Fabric;
 
-    /// `nodes` connected nodes, `NodeId(0)..NodeId(nodes)`; each can reach every other.
+    /// Creates `nodes` connected nodes, `NodeId(0)..NodeId(nodes)`; each can reach every other.
     fn new(nodes: u32) -> Self;
 
-    /// Node `i`'s access to the network.
+    /// Returns node `i`'s access to the network.
     fn node(&mut self, i: u32) -> &mut Self::Fabric;
 
     /// Lets some time pass (virtual or real, at most a millisecond) without polling any node.
     fn step(&mut self);
 
-    /// Ends node `i` as `kill -9` would; `node(i)` is not called afterwards.
+    /// Kills node `i` as `kill -9` would; `node(i)` is not called afterwards.
     fn kill(&mut self, i: u32);
 }
 
@@ -49,7 +49,7 @@ macro_rules! conformance_suite {
     };
 }
 
-/// All axioms by name, to be run one by one: `(name, test)`.
+/// Returns all axioms by name, to be run one by one: `(name, test)`.
 #[must_use]
 pub fn axioms<H: Harness>() -> Vec<(&'static str, fn())> {
     crate::conformance_axioms!(conformance_list, H)
@@ -108,7 +108,7 @@ macro_rules! conformance_axioms {
             mirrors::m5_a_mirror_of_another_size_disconnects_its_owner,
             retirement::m1_words_of_one_mirror_follow_those_of_another,
             retirement::m6_a_retired_mirror_keeps_its_readers,
-            retirement::m6_nobody_attaches_a_retired_mirror,
+            retirement::m6_no_reader_attaches_a_retired_mirror,
             retirement::m6_mirrors_come_and_go,
             bounds::nothing_is_posted_before_connected,
             bounds::signalled_writes_fill_a_queue,

@@ -3,7 +3,7 @@
 use super::{ConformanceCluster, GrantedLink, Harness};
 use crate::{Fabric, Region, Token, Write, WriteSource};
 
-/// F1: whoever sees write k sees all writes before it. By value, over a few words, again and again.
+/// F1: a reader that sees write k sees all writes before it. By value, over a few words, many times.
 pub fn f1_writes_of_one_connection_land_in_post_order<H: Harness>() {
     const WORDS: u64 = 8;
     let mut cluster = ConformanceCluster::<H>::new(2);
@@ -14,7 +14,7 @@ pub fn f1_writes_of_one_connection_land_in_post_order<H: Harness>() {
         if k % 3 == 0 {
             cluster.round();
         }
-        // Every word is a guard for all others: seeing v at one, the others hold the last writes up to v.
+        // Every word is a guard for all others: when one shows v, the others hold the last writes up to v.
         for guard in 0..WORDS {
             let seen = link.target.load(usize(guard));
             for word in (0..WORDS).filter(|word| seen >= WORDS && *word != guard) {
@@ -30,12 +30,12 @@ pub fn f1_writes_of_one_connection_land_in_post_order<H: Harness>() {
     cluster.until("the last write", |_| link.target.load(usize(20_000 % WORDS)) == 20_000);
 }
 
-/// F1 says nothing between connections: a connection that stalls [F7] does not hold up another.
+/// F1 promises nothing between connections: a connection that stalls [F7] does not delay another.
 pub fn f1_connections_do_not_wait_for_each_other<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let stalled = cluster.connect(0, 1, 1).0;
     let link = cluster.link(0, 1, 2, 1);
-    cluster.node(0).send(stalled, b"nobody waits for me", None).expect("connected");
+    cluster.node(0).send(stalled, b"no receive is posted", None).expect("connected");
     cluster.write(0, link.conn, &link.value(0, &[7]));
     cluster.until("the write on the other connection", |_| link.target.load(0) == 7);
 }
@@ -66,7 +66,7 @@ pub fn f2_a_write_lands_in_its_range_only<H: Harness>() {
     }
 }
 
-/// F3: each word that a reader loads is one that was written, whole.
+/// F3: each word that a reader loads was written as a whole.
 pub fn f3_words_are_never_torn<H: Harness>() {
     const WORDS: usize = 700;
     let mut cluster = ConformanceCluster::<H>::new(2);
@@ -89,7 +89,8 @@ pub fn f3_words_are_never_torn<H: Harness>() {
     }
 }
 
-/// F4: payload, then the counter by value; who sees the counter sees the payload. Small and large payloads.
+/// F4: payload, then the counter by value; a reader that sees the counter sees the payload. Small and large
+/// payloads.
 pub fn f4_a_guard_shows_what_landed_before_it<H: Harness>() {
     for (words, repetitions) in [(1, 5_000), (40, 2_000), (1300, 400)] {
         let mut cluster = ConformanceCluster::<H>::new(2);
@@ -99,7 +100,8 @@ pub fn f4_a_guard_shows_what_landed_before_it<H: Harness>() {
     }
 }
 
-/// F4 across regions: what is visible is everything of the *connection*, whichever memory it went to.
+/// F4 across regions: everything that landed earlier on the *connection* is visible, whichever region it went
+/// to.
 pub fn f4_a_guard_in_another_region_shows_it_too<H: Harness>() {
     let words = 600;
     let mut cluster = ConformanceCluster::<H>::new(2);
@@ -110,13 +112,13 @@ pub fn f4_a_guard_in_another_region_shows_it_too<H: Harness>() {
     litmus(&mut cluster, &link, &guard, words, 500);
 }
 
-/// A counter at word 1 of its grant or at word 0: `word` is its place in the region.
+/// A counter at word 0 of its grant, and at `word` of its region.
 struct Guard {
     link: GrantedLink,
     word: usize,
 }
 
-/// Messages 1, 2, … through a ring of [`SLOTS`] slots of `words` words, each announced by the guard.
+/// Sends messages 1, 2, … through a ring of [`SLOTS`] slots of `words` words, each announced by the guard.
 fn litmus<H: Harness>(
     cluster: &mut ConformanceCluster<H>,
     link: &GrantedLink,
@@ -129,7 +131,7 @@ fn litmus<H: Harness>(
     for k in 1..=repetitions {
         let slot = usize(k) % SLOTS * words;
         if k > SLOTS as u64 {
-            // The source slot is free again when its last write is done [F5].
+            // The source slot may be reused when its last write is done [F5].
             cluster.done(0, link.conn, Token(k - SLOTS as u64));
         }
         for word in slot..slot + words {
@@ -157,21 +159,21 @@ fn litmus<H: Harness>(
     });
 }
 
-/// One look of the reader: the guard, then the whole slot that it announces.
+/// Reads as the reader does: the guard, then the whole slot that it announces.
 fn look(target: &Region, guard: &Region, word: usize, words: usize, before: u64) -> u64 {
     let seen = guard.load(word);
-    assert!(seen >= before, "the guard went back from {before} to {seen}");
+    assert!(seen >= before, "the guard decreased from {before} to {seen}");
     let slot = 16 + usize(seen) % SLOTS * words;
     for place in slot..slot + words {
         let payload = target.load_relaxed(place);
-        // The next lap may have begun to land; nothing older may be there.
+        // The next message in this slot may have begun to land; an older one must not be there.
         let newer = payload >= seen && (payload - seen).is_multiple_of(SLOTS as u64);
         assert!(seen == 0 || newer, "guard {seen} announced, but word {place} holds {payload}");
     }
     seen
 }
 
-/// Messages under way at once.
+/// Messages in flight at once.
 const SLOTS: usize = 4;
 
 fn usize(value: u64) -> usize {

@@ -25,7 +25,8 @@ pub fn f7_immediates_consume_receives_in_order<H: Harness>() {
         }
         let mut arrived = first;
         let (conn, target) = (link.owner_conn, &link.target);
-        // Not `until`: its rounds would take events, and these are checked inside the sink, when they come.
+        // Not `until`: its rounds would collect the events, which are checked here inside the sink, as they
+        // are yielded.
         for _ in 0..LOOKS_MAX {
             cluster.node(1).poll(&mut |event| {
                 let immediate = u32::try_from(arrived).expect("small");
@@ -39,12 +40,13 @@ pub fn f7_immediates_consume_receives_in_order<H: Harness>() {
             cluster.step();
             cluster.poll(0);
         }
-        assert!(arrived > last, "immediate {arrived} did not arrive in {LOOKS_MAX} looks");
+        assert!(arrived > last, "immediate {arrived} did not arrive within {LOOKS_MAX} polls");
         cluster.done(0, link.conn, Token(last));
     }
 }
 
-/// All earlier writes are visible: slot k of the ring, and the number that came with the immediate.
+/// Checks that all earlier writes are visible: slot k of the ring, and the number that came with the
+/// immediate.
 fn assert_filled(target: &Region, words: usize, k: u64) {
     assert!(target.load(words * 8) >= k, "the number of immediate {k} is not visible");
     let slot = usize::try_from(k % 8).expect("small") * words;
@@ -53,7 +55,7 @@ fn assert_filled(target: &Region, words: usize, k: u64) {
     }
 }
 
-/// F7: each send lands in the next receive, with its length, whatever the length.
+/// F7: each send lands in the next receive, with its length, whatever the length is.
 pub fn f7_sends_consume_receives_in_order<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let (conn, back) = cluster.connect(0, 1, 1);
@@ -95,7 +97,7 @@ pub fn f7_a_stalled_send_holds_back_what_follows<H: Harness>() {
         cluster.round();
         assert_eq!(link.target.load(0), 0, "a write overtook a stalled send");
     }
-    // The backend's patience may be over already; then the axiom is kept too.
+    // The backend's time limit may have passed already; the axiom holds then too.
     if cluster.node(1).post_receive(link.owner_conn, &memory, 0..1, Token(1)).is_err() {
         return;
     }
@@ -105,7 +107,7 @@ pub fn f7_a_stalled_send_holds_back_what_follows<H: Harness>() {
         broken || cluster.take(1, |event| *event == received).is_some() && memory.load(0) != 0
     });
     if cluster.node(0).write(link.conn, link.value(0, &[3])).is_ok() {
-        cluster.until("the writes that waited", |_| link.target.load(0) == 3);
+        cluster.until("the delayed writes", |_| link.target.load(0) == 3);
     }
 }
 
@@ -125,7 +127,7 @@ pub fn f7_without_a_receive_the_connection_breaks<H: Harness>() {
     assert_eq!(cluster.take(1, |event| matches!(event, FabricEvent::Arrived { .. })), None);
 }
 
-/// A send that is longer than its receive breaks the connection and damages nothing.
+/// F7: a send that is longer than its receive breaks the connection and damages nothing.
 pub fn f7_a_send_longer_than_its_receive_breaks<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let (conn, back) = cluster.connect(0, 1, 1);
@@ -140,5 +142,5 @@ pub fn f7_a_send_longer_than_its_receive_breaks<H: Harness>() {
     assert_eq!(cluster.node(0).send(conn, b"", None), Err(PostError::NotConnected));
 }
 
-/// Looks before a test gives up.
+/// Polls before a test fails.
 const LOOKS_MAX: usize = 1_000_000;

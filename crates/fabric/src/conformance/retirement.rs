@@ -1,12 +1,13 @@
-//! Mirrors that end: M6, and M1 across mirrors that come and go.
+//! Retired mirrors: M6, and M1 across mirrors that are created and retired.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{ConformanceCluster, Harness};
 use crate::{Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region};
 
-/// M1: in either direction between two mirrors of one owner, a word arrives after what was pushed before it in the
-/// other mirror: data then a wedge, then data behind the wedge and a word that announces it.
+/// M1: in either direction between two mirrors of one owner, a word arrives after everything pushed before it
+/// in the other mirror. Protocols rely on both: data and then a wedge in another mirror; data after the wedge
+/// and then a word that announces it.
 pub fn m1_words_of_one_mirror_follow_those_of_another<H: Harness>() {
     const WORDS: usize = 300;
     let mut cluster = ConformanceCluster::<H>::new(3);
@@ -14,7 +15,7 @@ pub fn m1_words_of_one_mirror_follow_those_of_another<H: Harness>() {
     for k in 1..=300u64 {
         for (data, word) in [(&a, &b), (&b, &a)] {
             (8..8 + WORDS).for_each(|word| data.region.store_relaxed(word, k));
-            // First another word of the data's own mirror, so that words follow words as well.
+            // First store another word of the data's own mirror, so that words follow words as well.
             data.region.store(1, k);
             word.region.store(0, k);
             cluster.node(0).push(data.id, 8..8 + WORDS);
@@ -32,7 +33,8 @@ pub fn m1_words_of_one_mirror_follow_those_of_another<H: Harness>() {
     cluster.until("the last wedge", |_| a.attachments.iter().all(|attachment| attachment.load(0) == 300));
 }
 
-/// M6: what was pushed before arrives, then the attachments stand still; other mirrors go on; the name names nothing.
+/// M6: earlier pushes arrive, then the attachments no longer change; other mirrors are unaffected; the id is
+/// not valid any more.
 pub fn m6_a_retired_mirror_keeps_its_readers<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(3);
     let [ended, other] = [1, 2].map(|key| Mirror::new(&mut cluster, MirrorKey(key), 300, 2));
@@ -45,9 +47,7 @@ pub fn m6_a_retired_mirror_keeps_its_readers<H: Harness>() {
     let push = catch_unwind(AssertUnwindSafe(|| node.push(ended.id, 0..300)));
     assert!(push.is_err(), "a push of a retired mirror must panic");
     let holds = |attachment: &Region, value| (0..300).all(|word| attachment.load(word) == value);
-    cluster.until("what was pushed before", |_| {
-        ended.attachments.iter().all(|attachment| holds(attachment, 20))
-    });
+    cluster.until("the earlier pushes", |_| ended.attachments.iter().all(|attachment| holds(attachment, 20)));
     drop(ended.region);
     cluster.node(1).freeze(&ended.attachments[0]);
     other.region.store(7, 7);
@@ -67,8 +67,9 @@ pub fn m6_a_retired_mirror_keeps_its_readers<H: Harness>() {
     );
 }
 
-/// M6: who has not attached by then never will, whatever was on its way, and nobody is disconnected.
-pub fn m6_nobody_attaches_a_retired_mirror<H: Harness>() {
+/// M6: a reader that has not attached by then never will, whatever was in flight, and no peer is
+/// disconnected.
+pub fn m6_no_reader_attaches_a_retired_mirror<H: Harness>() {
     for rounds in [0, 1, 2, 5] {
         let mut cluster = ConformanceCluster::<H>::new(3);
         let other = Mirror::new(&mut cluster, MirrorKey(2), 8, 2);
@@ -94,7 +95,7 @@ pub fn m6_nobody_attaches_a_retired_mirror<H: Harness>() {
     }
 }
 
-/// M6: mirrors come and go beside one that stays; each shows its own words and no others.
+/// M6: mirrors are created and retired beside a permanent one; each shows its own words and no others.
 pub fn m6_mirrors_come_and_go<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(3);
     let stays = Mirror::new(&mut cluster, MirrorKey(u64::MAX), 16, 2);
@@ -113,7 +114,7 @@ pub fn m6_mirrors_come_and_go<H: Harness>() {
                 "round {round} [M1]"
             );
         }
-        // In turn: the owner ends it first, or the readers drop it first, while pushes are under way.
+        // Alternately, the owner retires it first, or the readers drop it first, while pushes are in flight.
         if round % 2 == 0 {
             cluster.node(0).push(mirror.id, 0..40);
             drop(mirror.attachments);

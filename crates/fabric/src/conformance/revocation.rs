@@ -3,7 +3,7 @@
 use super::{ConformanceCluster, GrantedLink, Harness};
 use crate::{Fabric, FabricEvent, NodeId, PostError, Region, Token, Write};
 
-/// F9: after `Revoked` nothing lands any more, however hard the writer tries.
+/// F9: after `Revoked` nothing more lands, however often the writer tries.
 pub fn f9_nothing_lands_after_revoked<H: Harness>() {
     for warm_up in [0, 1, 7, 40] {
         let mut cluster = ConformanceCluster::<H>::new(2);
@@ -13,7 +13,7 @@ pub fn f9_nothing_lands_after_revoked<H: Harness>() {
     }
 }
 
-/// F9: revoking one peer's grant does not disturb another's, even within the same line.
+/// F9: revoking one peer's grant does not disturb another's, even within the same cache line.
 pub fn f9_neighbours_keep_writing<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(3);
     let target = cluster.node(2).register(4);
@@ -40,7 +40,7 @@ pub fn f9_neighbours_keep_writing<H: Harness>() {
     assert_eq!([target.load(0), target.load(3)], [200, 0]);
 }
 
-/// F10: what was reported as done, before the revocation or ever, was visible to the owner at `Revoked`.
+/// F10: every write that completes, before the revocation or later, was visible to the owner at `Revoked`.
 pub fn f10_done_means_placed_before_the_revocation<H: Harness>() {
     for warm_up in [0, 3, 20] {
         let mut cluster = ConformanceCluster::<H>::new(2);
@@ -49,19 +49,20 @@ pub fn f10_done_means_placed_before_the_revocation<H: Harness>() {
         let placed = fence(&mut cluster, &link, &mut writer, warm_up);
         cluster.rounds(50);
         writer.collect(&mut cluster);
-        assert!(writer.done <= placed[COUNTER], "write {} was done, but {placed:?} was placed", writer.done);
+        assert!(writer.done <= placed[COUNTER], "write {} was done, but {placed:?} had landed", writer.done);
     }
 }
 
-/// F10: the refused writer's connection is unusable; a new incarnation with a new grant works, with the old
-/// grant it is refused again.
+/// F10: the refused writer's connection is unusable; a new incarnation works with a new grant, and is refused
+/// again with the old one.
 pub fn f10_a_refusal_breaks_until_opened_again<H: Harness>() {
     let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, WORDS);
     refuse_again_and_again(&mut cluster, link);
 }
 
-/// F13: adopted memory is fenced like any other; what was done was placed, and what is refused breaks.
+/// F13: adopted memory is fenced like any other; completed writes had landed, and a refusal breaks the
+/// connection.
 pub fn f13_adopted_memory_is_fenced<H: Harness>() {
     for warm_up in [0, 1, 7, 40] {
         let mut cluster = ConformanceCluster::<H>::new(2);
@@ -70,7 +71,7 @@ pub fn f13_adopted_memory_is_fenced<H: Harness>() {
         let placed = fence(&mut cluster, &link, &mut writer, warm_up);
         cluster.rounds(50);
         writer.collect(&mut cluster);
-        assert!(writer.done <= placed[COUNTER], "write {} was done, but {placed:?} was placed", writer.done);
+        assert!(writer.done <= placed[COUNTER], "write {} was done, but {placed:?} had landed", writer.done);
     }
     let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.adopted_link(0, 1, 1, WORDS);
@@ -88,7 +89,7 @@ fn refuse_again_and_again<H: Harness>(cluster: &mut ConformanceCluster<H>, mut l
         let (conn, owner_conn) = cluster.connect(0, 1, 1);
         link = GrantedLink { conn, owner_conn, ..link };
         if lap == 1 {
-            // The old grant stays dead on the new connection.
+            // The old grant remains invalid on the new connection.
             cluster.write(0, conn, &link.value(0, &[u64::MAX]));
             cluster.expect(0, "Refused", |event| *event == FabricEvent::Refused { conn });
             cluster.expect(
@@ -106,7 +107,7 @@ fn refuse_again_and_again<H: Harness>(cluster: &mut ConformanceCluster<H>, mut l
     }
 }
 
-/// A writer that writes its block and its counter for as long as it may.
+/// A writer that repeats its block and its counter until it is refused.
 struct Persistent {
     link: GrantedLink,
     source: Region,
@@ -183,7 +184,7 @@ fn fence<H: Harness>(
     });
     let placed = placed.expect("`until` returns when it is there");
     let block = placed[..COUNTER].iter().min().expect("a block");
-    assert!(*block >= placed[COUNTER], "the counter {} was placed before its block", placed[COUNTER]);
+    assert!(*block >= placed[COUNTER], "the counter {} landed before its block", placed[COUNTER]);
     for _ in 0..100 {
         assert!(snapshot(&link.target) == placed, "a write landed after Revoked");
         writer.post(cluster);
@@ -198,6 +199,6 @@ fn snapshot(target: &Region) -> Vec<u64> {
     words
 }
 
-/// A block of more than a page, then its counter.
+/// A block of more than a page, followed by its counter.
 const WORDS: usize = 601;
 const COUNTER: usize = 600;

@@ -1,33 +1,35 @@
 //! The copy loops in assembly.
 //!
-//! Why they are sound although another thread or process may load or store the same words: to the compiler a block of
-//! assembly may do what relaxed atomic loads and stores could, one for each word in any order. That is what the processor
-//! does. `rep movsq` is defined as loads and stores of whole words, one by one. A 16-byte move splits, if at all, between
-//! its two aligned words, so it tears none. `rep movsb` gives no such promise, and its callers exclude other writers.
+//! They are sound even if another thread or process loads or stores the same words. To the compiler, a block
+//! of assembly may do what relaxed atomic loads and stores could do, one for each word, in any order; and
+//! that is what the processor does. `rep movsq` is defined as loads and stores of whole words, one by one. A
+//! 16-byte move splits, if at all, between its two aligned words, so it tears neither. `rep movsb` gives no
+//! such promise, and its callers exclude other writers.
 //!
-//! Elsewhere than on x86-64, and where interleavings of threads are explored, which have to see each access, there are no
-//! such loops ([`EXIST`]).
+//! These loops do not exist on other architectures than x86-64, nor in builds that explore interleavings of
+//! threads, which must see each access ([`EXIST`]).
 
 use std::ptr::NonNull;
 
 use crate::atomics::AtomicU64;
 
-/// Whether these loops can be used.
+/// Whether these loops are available.
 pub(super) const EXIST: bool = cfg!(all(target_arch = "x86_64", not(shuttle)));
-/// Bytes of a cache line, and of one round of a loop over lines.
+/// The bytes of a cache line, and of one iteration of a loop over lines.
 pub(super) const LINE_BYTES: usize = 64;
-/// Bytes of one move.
+/// The bytes of one move.
 pub(super) const VECTOR_BYTES: usize = 16;
 
-/// Copies words by the processor's string instruction, the fastest way to copy words that no cache holds: 19.6 GB/s of
-/// 64 MiB, where 16-byte moves copy 14.1 (EPYC).
+/// Copies words with the processor's string instruction, the fastest copy of words that are in no cache: 19.6
+/// GB/s for 64 MiB, against 14.1 GB/s with 16-byte moves (EPYC).
 ///
 /// # Safety
-/// [`EXIST`]. Both ranges are valid for `words` words, which are accessed as atomics or not at all meanwhile.
+/// [`EXIST`] must be true. Both ranges must be valid for `words` words, which are meanwhile accessed as
+/// atomics or not at all.
 #[inline]
 pub(super) unsafe fn string_words(target: NonNull<AtomicU64>, source: NonNull<AtomicU64>, words: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as the caller promises; the direction flag is clear, as everywhere between functions.
+    // SAFETY: as the caller promises; the direction flag is clear, as the calling convention requires.
     unsafe {
         std::arch::asm!(
             "rep movsq",
@@ -41,14 +43,16 @@ pub(super) unsafe fn string_words(target: NonNull<AtomicU64>, source: NonNull<At
     unreachable!("{words} words from {source:?} to {target:?}: x86-64 only");
 }
 
-/// Copies bytes by the processor's string instruction. Processors of the last ten years move whole lines here.
+/// Copies bytes with the processor's string instruction. Processors of the last ten years move whole lines
+/// here.
 ///
 /// # Safety
-/// [`EXIST`]. Both ranges are valid for `bytes` bytes and do not overlap; nothing stores into them meanwhile.
+/// [`EXIST`] must be true. Both ranges must be valid for `bytes` bytes and must not overlap; nothing stores
+/// into them meanwhile.
 #[inline]
 pub(super) unsafe fn string_bytes(target: *mut u8, source: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as the caller promises; the direction flag is clear, as everywhere between functions.
+    // SAFETY: as the caller promises; the direction flag is clear, as the calling convention requires.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -62,19 +66,20 @@ pub(super) unsafe fn string_bytes(target: *mut u8, source: *const u8, bytes: usi
     unreachable!("{bytes} bytes from {source:?} to {target:?}: x86-64 only");
 }
 
-/// A function that copies lines by 16-byte moves, `$store` being the instruction that stores; what precedes the
-/// loads of each round, and what follows all rounds, is given as well.
+/// Defines a function that copies lines by 16-byte moves; `$store` is the store instruction, `$each` precedes
+/// the loads of each iteration, and `$end` follows the last one.
 macro_rules! line_loop {
     ($(#[$about:meta])+ $name:ident, $store:literal, each: [$($each:literal)*], end: [$($end:literal)*]) => {
         $(#[$about])+
         ///
         /// # Safety
-        /// [`EXIST`]. Both ranges are valid for `lines` lines, one at least, and do not overlap. Their words are accessed as
-        /// atomics or not at all meanwhile; nothing else stores into a range that begins within a word.
+        /// [`EXIST`] must be true. Both ranges must be valid for `lines` lines, at least one, and must not
+        /// overlap. Their words are meanwhile accessed as atomics or not at all; nothing else stores into a
+        /// range that begins within a word.
         #[inline]
         pub(super) unsafe fn $name(target: *mut u8, source: *const u8, lines: usize) {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as the caller promises, and as the module says.
+            // SAFETY: as the caller promises, and as the module documentation explains.
             unsafe {
                 std::arch::asm!(
                     "2:",
@@ -109,18 +114,19 @@ macro_rules! line_loop {
 }
 
 line_loop! {
-    /// Copies lines through the cache: of 4 KiB that a cache holds 50 GiB/s, where a loop over atomics, which compilers do not
-    /// widen, copies 23.
+    /// Copies lines through the cache: 50 GiB/s for 4 KiB in a cache, against 23 GiB/s with a loop over
+    /// atomics, which compilers do not vectorise.
     wide_lines, "movups", each: [], end: []
 }
 
 line_loop! {
-    /// Copies lines past the cache, in order before all later stores. The target is aligned to [`VECTOR_BYTES`].
+    /// Copies lines with non-temporal stores, ordered before all later stores. The target must be aligned to
+    /// [`VECTOR_BYTES`].
     streamed_lines, "movntps", each: [], end: ["sfence"]
 }
 
 line_loop! {
-    /// Copies lines through the cache, asking for those 2 KiB ahead, which is a hint and never faults. From 1 to 4 KiB nothing
-    /// changes. The target is aligned to [`VECTOR_BYTES`].
+    /// Copies lines through the cache and prefetches 2 KiB ahead, which is a hint and never faults. Distances
+    /// from 1 to 4 KiB perform alike. The target must be aligned to [`VECTOR_BYTES`].
     fetched_lines, "movaps", each: ["prefetcht0 [{source} + 2048]" "prefetchw [{target} + 2048]"], end: []
 }

@@ -1,8 +1,9 @@
 //! Copies: every loop that moves words into, out of or between regions.
 //!
-//! **What each copy promises.** It loads and stores each aligned word of a region whole [F3]; among the words of one copy there
-//! is no order [F2]. It releases nothing: an announcement of the words is stored with release afterwards.
-//! [`CopyStrategies::copy_bytes_out`] alone does not promise whole words, and requires that nothing writes them.
+//! **What each copy promises.** It loads and stores each aligned word of a region whole [F3]; among the words
+//! of one copy there is no order [F2]. It releases nothing: an announcement of the words is stored with
+//! release afterwards. Only [`CopyStrategies::copy_bytes_out`] does not promise whole words, and requires
+//! that nothing writes them.
 //!
 //! | copy | loop | for |
 //! |---|---|---|
@@ -12,7 +13,8 @@
 //! | [`CopyStrategies`] | whichever has shown to be the fastest | objects beyond a core's cache |
 //! | [`Region::copy_bytes_in`](crate::Region::copy_bytes_in), [`Region::copy_bytes_out`](crate::Region::copy_bytes_out) | word by word | short texts |
 //!
-//! The loops in assembly are in `instructions`, with the argument why they are sound; all but that file is portable.
+//! The loops in assembly are in `instructions`, with the argument for their soundness; everything else is
+//! portable.
 
 mod instructions;
 mod strategies;
@@ -29,9 +31,10 @@ mod tests {
     use crate::atomics::{AtomicBool, Ordering};
     use crate::{Region, RegionId};
 
-    /// F3 while another thread stores into the source and a third reads the target, on all alignments, in each loop.
+    /// F3 while another thread stores into the source and a third reads the target, on all alignments, in
+    /// each loop.
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "whether words are torn shows between threads only")]
+    #[expect(clippy::disallowed_methods, reason = "torn words are visible between threads only")]
     fn words_are_never_torn() {
         const WORDS: usize = 601;
         let whole = |k: u64| k << 32 | (!k & 0xffff_ffff);

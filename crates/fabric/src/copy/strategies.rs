@@ -1,34 +1,37 @@
-//! Copy strategies: which loop copies large objects fastest here, found out while copying (RDMC §2, fig. 1, on one host).
+//! Copy strategies: measures while copying which loop copies large objects fastest here (RDMC §2, fig. 1, on
+//! one host).
 //!
-//! What wins depends on the processor, on how much of an object is in its cache, and on who else copies: stores past the
-//! cache are 1.6 to 2.7 times as fast as those through it on one machine, and less than a third as fast on another
-//! (docs/results/rdmc.md). So each user measures.
+//! The fastest depends on the processor, on how much of an object is in its cache, and on which other
+//! processes copy: non-temporal stores are 1.6 to 2.7 times as fast as stores through the cache on one
+//! machine, and less than a third as fast on another (docs/results/rdmc.md). So each user measures.
 //!
-//! **State**, for each size of objects: what a strategy last cost, how many blocks until it is tried again, and the *best*.
+//! **State**, for each size of objects: the last cost of each strategy, the number of blocks until it is
+//! tried again, and the *best*.
 //!
-//! **Rules.** A strategy costs what its last block cost, but never much more than before: a block during which the processor
-//! ran another thread is no measurement. The cheapest is the best and copies all blocks but trials; a strategy that loses
-//! its trial is tried again after twice as many blocks, so trials cost less and less, and a wrong measurement
-//! does not last.
+//! **Rules.** A strategy's cost is that of its last block, but never much more than before: a block during
+//! which the processor ran another thread is no measurement. The cheapest is the best and copies all blocks
+//! except trials; a strategy that loses its trial is tried again after twice as many blocks, so trials cost
+//! less and less, and a wrong measurement does not last.
 
 use std::ops::Range;
 
 use super::strategy::CopyStrategy;
 use crate::{Instant, Region, Trial};
 
-/// Copies large objects, each by the strategy that has shown to be the fastest for its size.
+/// Copies large objects, each with the strategy that has proved fastest for its size.
 #[derive(Debug, Default)]
 pub struct CopyStrategies {
-    /// By size: each for those of less than twice the size of the one before.
+    /// By size: each entry is for objects of up to twice the size of the previous entry's.
     sizes: [Ranking; SIZES],
 }
 
 impl CopyStrategies {
-    /// Copies the words of `range` into `target`, as [`Region::copy_words_wide`] does, or, where there are so many that they
-    /// push everything else out of the cache, in blocks that are measured by the clock `now`.
+    /// Copies the words of `range` into `target`, as [`Region::copy_words_wide`] does. A range that is large
+    /// enough to evict everything else from the cache is copied in blocks whose time is measured with the
+    /// clock `now`.
     ///
     /// # Panics
-    /// If a range ends beyond its region or the target is read-only.
+    /// Panics if a range ends beyond its region or the target is read-only.
     #[inline]
     pub fn copy_words(
         &mut self,
@@ -51,11 +54,11 @@ impl CopyStrategies {
         }
     }
 
-    /// Copies bytes out of a region, beginning at its byte `first`: a block of an object of `object_bytes` bytes, measured
-    /// by the clock `now`. Nothing writes these bytes meanwhile.
+    /// Copies bytes out of a region, beginning at its byte `first`: a block of an object of `object_bytes`
+    /// bytes, measured with the clock `now`. Nothing may write these bytes meanwhile.
     ///
     /// # Panics
-    /// If the bytes end beyond the region.
+    /// Panics if the bytes end beyond the region.
     pub fn copy_bytes_out(
         &mut self,
         source: &Region,
@@ -69,7 +72,7 @@ impl CopyStrategies {
         });
     }
 
-    /// Has a block of `bytes` bytes copied by the strategy of the moment.
+    /// Copies a block of `bytes` bytes with the chosen strategy and notes its cost.
     fn measure(
         &mut self,
         object_bytes: usize,
@@ -92,14 +95,14 @@ impl CopyStrategies {
 /// The strategies for objects of one size.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ranking {
-    /// As [`CopyStrategy::ALL`].
+    /// Indexed as [`CopyStrategy::ALL`].
     records: [Record; CopyStrategy::ALL.len()],
     best: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// Nanoseconds for [`COST_BYTES`], once it has been tried.
+    /// Nanoseconds for [`COST_BYTES`], once the strategy has been tried.
     cost: Option<u64>,
     /// When it is tried again, in blocks.
     trial: Trial,
@@ -134,7 +137,7 @@ impl Ranking {
             return;
         }
         if self.records[self.best].cost.is_some_and(|best| cost < best) {
-            // The former best is tried again soon: it may have been a matter of luck.
+            // The former best is tried again soon: its loss may have been chance.
             self.records[self.best].trial.reset();
             self.records[self.best].trial.fail();
             self.best = tried;
@@ -144,17 +147,18 @@ impl Ranking {
     }
 }
 
-/// Objects are copied between regions in blocks that are measured if they have at least this many words.
+/// Objects with at least this many words are copied between regions in measured blocks.
 const MEASURED_WORDS_MIN: usize = 1 << 20;
 const BLOCK_WORDS: usize = 1 << 15;
-/// Smaller objects fit a core's cache together with their copy; there the processor's own copy is the best.
+/// Smaller objects fit a core's cache together with their copy; there the processor's own copy is the
+/// fastest.
 const MEASURED_BYTES_MIN: usize = 512 << 10;
-/// The last is that of all objects of 2^50 bytes and more.
+/// The last entry is for all objects of 2^50 bytes and more.
 const SIZES: usize = 32;
 const COST_BYTES: u64 = 64 << 10;
-/// A strategy's cost grows by a sixteenth with each block that took longer.
+/// A strategy's cost grows by at most a sixteenth with each slower block.
 const GROWTH: u64 = 16;
-/// At 256 KiB a block, one trial of each strategy for a GiB.
+/// With blocks of 256 KiB, one trial of each strategy per GiB.
 const SPACING_MAX: u64 = 4096;
 
 #[cfg(test)]
@@ -166,7 +170,8 @@ mod tests {
 
     const BLOCK: usize = 256 << 10;
 
-    /// Copies blocks, each strategy at its price, and `spike` blocks at a hundred times of it; how often each was taken.
+    /// Copies blocks, each strategy at its price, and `spike` blocks at a hundred times the price; returns
+    /// how often each was used.
     fn copy(
         strategies: &mut CopyStrategies,
         blocks: u64,
@@ -190,7 +195,7 @@ mod tests {
         taken
     }
 
-    /// Whichever it is, and trials are few.
+    /// Whichever strategy is the fastest, the others are rarely tried.
     #[test]
     fn the_fastest_strategy_copies_nearly_all_blocks() {
         for prices in [[10_000, 40_000, 15_000], [40_000, 10_000, 15_000], [40_000, 30_000, 20_000]] {
@@ -201,7 +206,7 @@ mod tests {
         }
     }
 
-    /// One block in five takes a hundred times as long, by whichever strategy.
+    /// One block in five takes a hundred times as long, whichever strategy copies it.
     #[test]
     fn interruptions_do_not_mislead() {
         for phase in 0..5 {
@@ -211,7 +216,7 @@ mod tests {
         }
     }
 
-    /// What was measured does not bind forever.
+    /// A measurement does not hold forever.
     #[test]
     fn a_machine_that_changes_is_noticed() {
         let mut strategies = CopyStrategies::default();
@@ -223,7 +228,7 @@ mod tests {
     #[test]
     fn small_objects_are_not_measured() {
         let mut strategies = CopyStrategies::default();
-        let clock = || panic!("the clock is looked at");
+        let clock = || panic!("the clock is read");
         for _ in 0..100 {
             strategies.measure(MEASURED_BYTES_MIN - 1, BLOCK, clock, |strategy| {
                 assert_eq!(strategy, CopyStrategy::String);
@@ -235,7 +240,7 @@ mod tests {
         assert_eq!(target.load(599), 7);
     }
 
-    /// A whole object of words, in blocks, of which the last is shorter.
+    /// A whole object of words is copied in blocks, the last of which is shorter.
     #[test]
     fn large_objects_are_copied_whole() {
         const WORDS: usize = MEASURED_WORDS_MIN + 100;

@@ -6,24 +6,25 @@ use super::instructions::{self, LINE_BYTES, VECTOR_BYTES};
 use super::words::{LINE_WORDS, byte_pointer};
 use crate::Region;
 
-/// How a block is copied. Which is the fastest depends on the processor and on the contents of its cache, by a factor of up
-/// to three either way (docs/results/rdmc.md). On other processors than x86-64 all are the same.
+/// How a block is copied. The fastest depends on the processor and on the contents of its cache, by a factor
+/// of up to three in either direction (docs/results/rdmc.md). On other architectures than x86-64 all are the
+/// same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyStrategy {
-    /// By the processor's own string copy, through the cache.
+    /// With the processor's own string copy, through the cache.
     String,
-    /// Past the cache: the target's lines are not read first and push nothing out, so a source that several processes
-    /// copy stays in the cache, and memory moves half of the bytes.
+    /// With non-temporal stores: the target's lines are not read first and evict nothing, so a source that
+    /// several processes copy stays in the cache, and memory transfers half of the bytes.
     Streamed,
-    /// Through the cache, with the lines of source and target fetched well before their round, more at once than a
-    /// processor asks for by itself.
+    /// Through the cache, with the lines of source and target prefetched well ahead, more at once than a
+    /// processor prefetches by itself.
     Fetched,
 }
 
 impl CopyStrategy {
     pub(super) const ALL: [Self; 3] = [Self::String, Self::Streamed, Self::Fetched];
 
-    /// Copies words; all stores come before any later one.
+    /// Copies words; all stores are ordered before any later one.
     pub(super) fn copy_words(self, target: &Region, first: usize, source: &Region, range: Range<usize>) {
         let head = usize::from(!byte_pointer(target, first).addr().is_multiple_of(VECTOR_BYTES));
         let lines = range.len().saturating_sub(head) / LINE_WORDS;
@@ -34,18 +35,19 @@ impl CopyStrategy {
         target.check(&(first..first + range.len()));
         let (begin, end) = (range.start + head, range.start + head + lines * LINE_WORDS);
         target.copy_words(first, source, range.start..begin);
-        // SAFETY: both ranges are inside their regions, checked above; the target is aligned behind `head`, and writable, or
-        // the copy of the head would have panicked.
+        // SAFETY: both ranges are inside their regions, checked above; the target is aligned after `head`,
+        // and writable, or the copy of the head would have panicked.
         unsafe { self.copy_lines(byte_pointer(target, first + head), byte_pointer(source, begin), lines) };
         target.copy_words(first + (end - range.start), source, end..range.end);
     }
 
-    /// Copies bytes that nothing writes meanwhile, beginning at byte `first`.
+    /// Copies bytes, beginning at byte `first`, that nothing may write meanwhile.
     pub(super) fn copy_bytes_out(self, source: &Region, first: usize, target: &mut [u8]) {
         let (skip, word) = (first % 8, first / 8);
         source.check(&(word..(first + target.len()).div_ceil(8).max(word)));
         if !instructions::EXIST {
-            // Word by word, as in every access: then it is no race if another thread writes the source all the same.
+            // Word by word, as in every access: then a thread that writes the source nevertheless causes no
+            // data race.
             for (i, byte) in target.iter_mut().enumerate() {
                 *byte = source.load_relaxed((first + i) / 8).to_le_bytes()[(first + i) % 8];
             }
@@ -55,10 +57,11 @@ impl CopyStrategy {
         let head = target.as_ptr().align_offset(VECTOR_BYTES).min(target.len());
         let lines = if self == Self::String { 0 } else { (target.len() - head) / LINE_BYTES };
         let middle = head + lines * LINE_BYTES;
-        // SAFETY: `head`, the lines and the rest make up the target, and as many bytes of the source were checked.
+        // SAFETY: `head`, the lines and the rest make up the target, and the same number of bytes of the
+        // source was checked.
         unsafe { instructions::string_bytes(to, from, head) };
         if lines > 0 {
-            // SAFETY: as above; the target is aligned behind `head`.
+            // SAFETY: as above; the target is aligned after `head`.
             unsafe { self.copy_lines(to.wrapping_add(head), from.wrapping_add(head), lines) };
         }
         let rest = target.len() - middle;
@@ -66,11 +69,13 @@ impl CopyStrategy {
         unsafe { instructions::string_bytes(to.wrapping_add(middle), from.wrapping_add(middle), rest) };
     }
 
+    /// Copies lines with this strategy.
+    ///
     /// # Safety
-    /// As [`instructions::streamed_lines`]; not for [`CopyStrategy::String`].
+    /// Same as for [`instructions::streamed_lines`]; `self` must not be [`CopyStrategy::String`].
     unsafe fn copy_lines(self, target: *mut u8, source: *const u8, lines: usize) {
         let copy = match self {
-            Self::String => unreachable!("the string instruction knows no lines"),
+            Self::String => unreachable!("the string instruction does not copy by lines"),
             Self::Streamed => instructions::streamed_lines,
             Self::Fetched => instructions::fetched_lines,
         };
@@ -84,7 +89,7 @@ mod tests {
     use super::*;
     use crate::RegionId;
 
-    /// All alignments of both ends, lengths around the vector and the line.
+    /// All alignments of both ends, with lengths around the sizes of the vector and the line.
     #[test]
     fn exactly_the_bytes_are_copied() {
         let source = Region::heap(RegionId(1), 64);
@@ -123,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "words 1..17 of 16")]
+    #[should_panic(expected = "words 1..17 are out of range for a region of 16 words")]
     fn words_beyond_the_end_panic() {
         let region = Region::heap(RegionId(1), 16);
         CopyStrategy::Streamed.copy_words(&Region::heap(RegionId(2), 16), 1, &region, 0..16);

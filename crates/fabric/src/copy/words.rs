@@ -7,10 +7,10 @@ use crate::atomics::{AtomicU64, Ordering};
 use crate::region::{Access, Region};
 
 impl Region {
-    /// Copies words out, each whole, but with no order among them [F2].
+    /// Copies words out of the region, each whole, but with no order among them [F2].
     ///
     /// # Panics
-    /// If the range ends beyond the region.
+    /// Panics if the range ends beyond the region.
     #[inline]
     pub fn copy_out(&self, first: usize, target: &mut [u64]) {
         self.check(&(first..first + target.len()));
@@ -25,13 +25,13 @@ impl Region {
         }
     }
 
-    /// Copies words in, each whole, but with no order among them [F2].
+    /// Copies words into the region, each whole, but with no order among them [F2].
     ///
     /// # Panics
-    /// If the range ends beyond the region or the region is read-only.
+    /// Panics if the range ends beyond the region or the region is read-only.
     #[inline]
     pub fn copy_in(&self, first: usize, source: &[u64]) {
-        assert!(self.access() == Access::ReadWrite, "a view of another node's mirror is read-only");
+        assert!(self.access() == Access::ReadWrite, "an attachment of another node's mirror is read-only");
         self.check(&(first..first + source.len()));
         let target = &self.atomics()[first..first + source.len()];
         let ((own_lines, own_rest), (lines, rest)) =
@@ -44,13 +44,14 @@ impl Region {
         }
     }
 
-    /// Copies the words of `range` of another region in, each whole, but with no order among them [F2].
+    /// Copies the words of `range` of another region into this one, each whole, but with no order among them
+    /// [F2].
     ///
     /// # Panics
-    /// If a range ends beyond its region or this region is read-only.
+    /// Panics if a range ends beyond its region or this region is read-only.
     #[inline]
     pub fn copy_words(&self, first: usize, source: &Self, range: Range<usize>) {
-        assert!(self.access() == Access::ReadWrite, "a view of another node's mirror is read-only");
+        assert!(self.access() == Access::ReadWrite, "an attachment of another node's mirror is read-only");
         source.check(&range);
         self.check(&(first..first + range.len()));
         if instructions::EXIST && range.len() >= STRING_WORDS_MIN {
@@ -69,16 +70,17 @@ impl Region {
         to_rest.iter().zip(from_rest).for_each(|(to, from)| copy(to, from));
     }
 
-    /// As [`Region::copy_words`], but a few lines are copied by 16-byte moves: faster for words that are in a cache.
+    /// Same as [`Region::copy_words`], but copies a few lines by 16-byte moves, which is faster for words in
+    /// a cache.
     ///
     /// # Panics
-    /// If a range ends beyond its region or this region is read-only.
+    /// Panics if a range ends beyond its region or this region is read-only.
     #[inline]
     pub fn copy_words_wide(&self, first: usize, source: &Self, range: Range<usize>) {
         if range.len() >= WIDE_WORDS_END {
             return self.copy_words(first, source, range);
         }
-        assert!(self.access() == Access::ReadWrite, "a view of another node's mirror is read-only");
+        assert!(self.access() == Access::ReadWrite, "an attachment of another node's mirror is read-only");
         source.check(&range);
         self.check(&(first..first + range.len()));
         let mut done = 0;
@@ -94,21 +96,21 @@ impl Region {
         }
     }
 
-    /// Copies bytes out, beginning at the first byte of word `first`.
+    /// Copies bytes out of the region, beginning at the first byte of word `first`.
     ///
     /// # Panics
-    /// If the bytes end beyond the region.
+    /// Panics if the bytes end beyond the region.
     pub fn copy_bytes_out(&self, first: usize, target: &mut [u8]) {
         for (i, chunk) in target.chunks_mut(8).enumerate() {
             chunk.copy_from_slice(&self.load_relaxed(first + i).to_le_bytes()[..chunk.len()]);
         }
     }
 
-    /// Copies bytes in, beginning at the first byte of word `first`; the last word is filled with zeros. Not fuzzed: all bytes are
-    /// words.
+    /// Copies bytes into the region, beginning at the first byte of word `first`; the last word is padded
+    /// with zeros. Not fuzzed: any bytes are valid.
     ///
     /// # Panics
-    /// If the bytes end beyond the region or the region is read-only.
+    /// Panics if the bytes end beyond the region or the region is read-only.
     pub fn copy_bytes_in(&self, first: usize, source: &[u8]) {
         for (i, chunk) in source.chunks(8).enumerate() {
             let mut word = [0; 8];
@@ -118,18 +120,20 @@ impl Region {
     }
 }
 
-/// The address of a word, for loops over lines.
+/// Returns the address of a word, for loops over lines.
 pub(super) fn byte_pointer(region: &Region, word: usize) -> *mut u8 {
     region.pointer(word).as_ptr().cast()
 }
 
-/// Words of a cache line: one round of a loop over words that may change meanwhile, which compilers do not unroll.
+/// The words of a cache line: one iteration of a loop over words that may change meanwhile, which compilers
+/// do not unroll.
 pub(crate) const LINE_WORDS: usize = 8;
-/// From here on the string instruction's beginning costs less than it saves.
+/// From this size on, the string instruction saves more than its start-up costs.
 const STRING_WORDS_MIN: usize = 256;
-/// Below this a loop over words is as fast as one over lines.
+/// Below this size, a loop over words is as fast as one over lines.
 const WIDE_WORDS_MIN: usize = 16;
-/// From here on the string instruction is as fast as 16-byte moves, and faster where no cache holds the words.
+/// From this size on, the string instruction is as fast as 16-byte moves, and faster for words that are in no
+/// cache.
 const WIDE_WORDS_END: usize = 512;
 
 #[cfg(test)]
@@ -149,7 +153,7 @@ mod tests {
         assert_eq!(unsafe { region.bytes(1, 12) }, b"memory speed");
     }
 
-    /// Below and above where the loop changes, exactly the words are copied.
+    /// Exactly the given words are copied, for sizes below and above those at which the loop changes.
     #[test]
     fn exactly_the_words_are_copied() {
         let source = Region::heap(RegionId(1), 1000);
@@ -174,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "words 1..17 of 16")]
+    #[should_panic(expected = "words 1..17 are out of range for a region of 16 words")]
     fn a_copy_beyond_the_end_panics() {
         let region = Region::heap(RegionId(1), 16);
         region.copy_words_wide(1, &region, 0..16);
@@ -182,7 +186,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "read-only")]
-    fn nothing_is_copied_into_a_view() {
+    fn nothing_is_copied_into_a_read_only_region() {
         let region = Region::heap(RegionId(1), 16);
         region.read_only().copy_words_wide(0, &region, 0..16);
     }

@@ -1,47 +1,48 @@
-//! The adversary: does all that the axioms of [`crate::model`] allow, by chance.
+//! The adversary: exercises everything that the axioms of [`crate::model`] allow, at random.
 //!
-//! It decides on delays, on the order in which the words of one write land [F2], on when source words are read
-//! [F5], on how late completions come [F6], on how much lands around a break [F11], on how slow a revocation is
-//! [F9], and on what readers see early [M2]. Crashes, pauses, partitions and breaks are faults: see
-//! [`super::Rule`].
+//! It decides on delays, on the order in which the words of one write land [F2], on when source words are
+//! read [F5], on how late completions arrive [F6], on how much lands around a break [F11], on how slow a
+//! revocation is [F9], and on what readers see early [M2]. Crashes, pauses, partitions and breaks are faults:
+//! see [`super::Rule`].
 
 use super::Prng;
 use crate::Duration;
 
-/// How far the adversary goes. All zeros is a fabric without delay that keeps every promise at once.
+/// The limits of the adversary. All zeros give a fabric that has no delay and keeps every promise at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adversary {
-    /// Each connection has a delay of its own up to this, and each post up to as much again.
+    /// The maximum delay of a connection; each post is delayed by up to the same again.
     pub delay_max: Duration,
-    /// How often a post is held up much longer, and everything behind it on its connection with it.
+    /// How often a post is delayed for much longer, and everything after it on its connection with it.
     pub stall_per_mille: u32,
-    /// How long then, at most.
+    /// The maximum of such a longer delay.
     pub stall_max: Duration,
     /// How often the words of a write land in pieces, in any order and at different times [F2].
     pub scatter_per_mille: u32,
-    /// Into how many pieces, at most; a short write is cut into single words.
+    /// The maximum number of pieces; a short write is cut into single words.
     pub pieces_max: usize,
     /// How often source words are read when they land, instead of when they are posted [F5].
     pub late_source_per_mille: u32,
-    /// How long completions wait after the landing, at most [F6].
+    /// The maximum delay of a completion after the landing [F6].
     pub late_done_max: Duration,
-    /// How long a revocation takes, at most [F9]; as long may pass until a break is noticed [F11].
+    /// The maximum delay of a revocation [F9], and of the detection of a break [F11].
     pub late_notice_max: Duration,
-    /// How often a poll yields only some of the events that wait.
+    /// How often a poll yields only some of the pending events.
     pub partial_poll_per_mille: u32,
-    /// How often a poll of a reader, or a push of an owner, shows the reader all that is stored [M2].
+    /// How often a poll of a reader, or a push of an owner, shows the reader everything that is stored [M2].
     pub glimpse_per_mille: u32,
-    /// How long a node rests between two polls, at most.
+    /// The maximum pause of a node between two polls.
     pub poll_gap_max: Duration,
-    /// Clocks of different nodes differ by up to this.
+    /// The maximum offset of a node's clock from the world's time.
     pub clock_offset_max: Duration,
-    /// Clocks of different nodes run faster or slower than the world's by up to so many millionths of the slower one.
+    /// The maximum drift of a node's clock against the world's, in parts per million of the slower one.
     pub clock_drift_max: u32,
 }
 
 impl Adversary {
-    /// An adversary of its own kind for each run: some habits strong, some absent, so that over many seeds bugs
-    /// appear that need one habit *without* another (swarm testing). All clocks run alike.
+    /// Draws an adversary of a different character for each run: some habits strong, some absent, so that
+    /// many seeds reveal bugs that need one habit *without* another (swarm testing). All clocks run at the
+    /// same rate.
     #[must_use]
     pub fn drawn(prng: &mut Prng) -> Self {
         let mut up_to = |max_ns: u64| match prng.below(4) {
@@ -73,20 +74,21 @@ impl Adversary {
         }
     }
 
-    /// Up to `max`, small values more often than great ones.
+    /// Draws a time of up to `max`; small values are more frequent than large ones.
     pub(super) fn wait_ns(prng: &mut Prng, max: Duration) -> u64 {
         let max = u64::try_from(max.as_nanos()).unwrap_or(u64::MAX / 4);
         let bound = prng.below(max.saturating_add(1));
         prng.below(bound.saturating_add(1))
     }
 
-    /// How long a post is held up, over what its connection takes anyway.
+    /// Draws the delay of a post, beyond what its connection takes anyway.
     pub(super) fn post_delay_ns(&self, prng: &mut Prng) -> u64 {
         let stalled = prng.chance(self.stall_per_mille);
         Self::wait_ns(prng, if stalled { self.stall_max } else { self.delay_max })
     }
 
-    /// Cuts `words` words into pieces `(first, count)` and brings them into any order; the last one lands first.
+    /// Cuts `words` words into pieces `(first, count)` and shuffles them; the last one in the list lands
+    /// first.
     pub(super) fn cut(&self, prng: &mut Prng, words: u32, pieces: &mut Vec<(u32, u32)>) {
         pieces.clear();
         if words < 2 || !prng.chance(self.scatter_per_mille) {

@@ -1,4 +1,4 @@
-//! The agenda of the world: what will happen at which virtual time.
+//! The agenda of the world: the actions scheduled in virtual time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -9,36 +9,36 @@ use super::link::LaneId;
 use super::mirror::AttachmentId;
 use crate::BreakReason;
 
-/// Something that will happen.
+/// A scheduled action.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SimAction {
-    /// The first post of a lane may move on.
+    /// The first post of a lane may proceed.
     Lane(LaneId),
     /// Completions of a connection's end are due.
     Completions(EndId),
-    /// Both ends are open.
+    /// Both ends are open, so they connect.
     Connect(EndId),
     /// The end learns that its connection is broken.
     Break(EndId, BreakNotice),
-    /// The oldest post of the lane (its number is given) has waited long enough for a receive.
+    /// The oldest post of the lane (given by its number) has waited long enough for a receive.
     ReceiverNotReady(LaneId, u64),
-    /// Reader and owner of a mirror have found each other.
+    /// The reader and the owner of a mirror have found each other.
     Attach(AttachmentId),
     /// A reader that shares the owner's memory sees what is stored there.
     Glimpse { owner: u32, reader: u32 },
-    /// No write under the grant lands any more.
+    /// No further write under the grant lands.
     Revoked(GrantIndex),
-    /// A node learns that another is gone.
+    /// A node learns that it has lost another.
     Lose { node: u32, peer: u32, reason: BreakReason },
-    /// Two nodes have been cut off from each other since the partition of that number.
+    /// Two nodes have been separated since the partition with that number.
     Unreachable { nodes: [u32; 2], partition: u32 },
-    /// A rule's time has come.
+    /// A rule is due.
     Rule(usize),
-    /// A paused node goes on, unless it was paused again or resumed since (the pause's number is given).
+    /// A paused node continues, unless it was paused again or resumed since (the pause's number is given).
     Resume { node: u32, pause: u32 },
 }
 
-/// Actions in order of time; of two at the same time the one entered first comes first.
+/// Actions ordered by time; of two at the same time, the one entered first comes first.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     entries: BinaryHeap<Reverse<Entry>>,
@@ -53,13 +53,13 @@ struct Entry {
 }
 
 impl Agenda {
-    /// Enters `action` for the time `at`.
+    /// Enters `action` for time `at`.
     pub(super) fn enter(&mut self, at: u64, action: SimAction) {
         self.entries.push(Reverse(Entry { at, number: self.entered, action }));
         self.entered += 1;
     }
 
-    /// The time of the next action.
+    /// Returns the time of the next action.
     pub(super) fn next_at(&self) -> Option<u64> {
         self.entries.peek().map(|Reverse(entry)| entry.at)
     }

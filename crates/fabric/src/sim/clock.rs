@@ -1,4 +1,4 @@
-//! Clocks of nodes: each begins at a time of its own and runs at a rate of its own.
+//! Node clocks: each begins at its own time and runs at its own rate.
 
 use super::Prng;
 use crate::Instant;
@@ -6,15 +6,15 @@ use crate::Instant;
 /// A clock, as a function of the world's time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DriftingClock {
-    /// What it shows at the beginning of the world.
+    /// The time that it shows at the beginning of the world.
     offset: u64,
-    /// While the world's time goes on by `world`, the clock goes on by `own`.
+    /// While the world's time advances by `world`, the clock advances by `own`.
     own: u64,
     world: u64,
 }
 
 impl DriftingClock {
-    /// A clock that is faster or slower than the world by up to `drift_max` millionths.
+    /// Draws a clock that is faster or slower than the world by up to `drift_max` millionths.
     pub(super) fn drawn(offset: u64, drift_max: u32, prng: &mut Prng) -> Self {
         let drift = prng.below(u64::from(drift_max) + 1);
         let (own, world) =
@@ -22,12 +22,12 @@ impl DriftingClock {
         Self { offset, own, world }
     }
 
-    /// What it shows at a time of the world.
+    /// Returns what the clock shows at world time `at`.
     pub(super) fn show(self, at: u64) -> Instant {
         Instant::from_nanos(self.offset + scale(at, self.own, self.world))
     }
 
-    /// The first time of the world at which it shows `instant`, or 0.
+    /// Returns the first world time at which the clock shows `instant`, or 0.
     pub(super) fn time_of(self, instant: Instant) -> u64 {
         let own = instant.as_nanos().saturating_sub(self.offset);
         let at = scale(own, self.world, self.own);
@@ -43,7 +43,7 @@ impl Default for DriftingClock {
 
 const MILLION: u64 = 1_000_000;
 
-/// `value` times `by` over `over`, rounded down.
+/// Returns `value` times `by` over `over`, rounded down.
 fn scale(value: u64, by: u64, over: u64) -> u64 {
     u64::try_from(u128::from(value) * u128::from(by) / u128::from(over)).unwrap_or(u64::MAX)
 }
@@ -52,7 +52,7 @@ fn scale(value: u64, by: u64, over: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Who sleeps until its clock shows something wakes when it does, and no earlier.
+    /// A node that sleeps until its clock shows a time wakes exactly then, and no earlier.
     #[test]
     fn a_clock_shows_what_was_waited_for() {
         let mut prng = Prng::new(3);

@@ -10,7 +10,7 @@ use super::link::LaneId;
 use super::trace::Happening;
 use crate::{BreakReason, Channel, ConnId, FabricEvent, NodeId, PostError, Token};
 
-/// Where an end stands in the table; its node knows it as a [`ConnId`].
+/// The index of an end in the table; its node knows it as a [`ConnId`].
 pub(super) type EndId = usize;
 
 /// One node's end of one incarnation of a connection.
@@ -22,10 +22,10 @@ pub(super) struct ConnectionEnd {
     pub(super) state: EndState,
     /// The other end, once connected.
     partner: Option<EndId>,
-    /// What this node posts, once connected.
+    /// The lane of this node's posts, once connected.
     pub(super) lane: Option<LaneId>,
     pub(super) receives: VecDeque<PostedReceive>,
-    /// Completions on their way to the poster, in order of time.
+    /// Completions in flight to the poster, ordered by time.
     completions: VecDeque<(u64, Token)>,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum EndState {
     Over,
 }
 
-/// How an end learns that it is over.
+/// How an end learns that its connection has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BreakNotice {
     Broken(BreakReason),
@@ -53,7 +53,7 @@ pub(super) struct PostedReceive {
 }
 
 impl PostedReceive {
-    /// Takes the bytes of a send; `None` if they do not fit.
+    /// Stores the bytes of a send; returns `None` if they do not fit.
     pub(super) fn fill(self, memories: &[super::SimMemory], end: EndId, bytes: &[u8]) -> Option<FabricEvent> {
         if bytes.len() > self.range.len() * 8 {
             return None;
@@ -62,14 +62,14 @@ impl PostedReceive {
         Some(FabricEvent::Received { conn: conn_id(end), token: self.token, length: bytes.len() })
     }
 
-    /// Announces a write with immediate.
+    /// Reports a write with immediate.
     pub(super) fn announce(self, end: EndId, immediate: u32) -> FabricEvent {
         FabricEvent::Arrived { conn: conn_id(end), token: self.token, immediate }
     }
 }
 
 impl WorldState {
-    /// The end that `node` knows as `conn`.
+    /// Returns the end that `node` knows as `conn`.
     pub(super) fn end_of(&self, node: u32, conn: ConnId) -> EndId {
         let id = usize::try_from(conn.0).expect("a connection of this node");
         assert!(
@@ -126,7 +126,7 @@ impl WorldState {
         }
     }
 
-    /// The lane on which `node` may post to `conn`.
+    /// Returns the lane on which `node` may post to `conn`.
     pub(super) fn lane_for_post(&mut self, node: u32, conn: ConnId) -> Result<LaneId, PostError> {
         let end = &self.ends[self.end_of(node, conn)];
         let lane = end.lane.filter(|_| end.state == EndState::Connected).ok_or(PostError::NotConnected)?;
@@ -157,7 +157,7 @@ impl WorldState {
         Ok(())
     }
 
-    /// Sends the completion of a placed post back to its poster.
+    /// Sends the completion of a landed post back to its poster.
     pub(super) fn complete(&mut self, lane: LaneId, token: Token) {
         let late = match &self.config.adversary {
             Some(adversary) => Adversary::wait_ns(&mut self.prng, adversary.late_done_max),
@@ -171,7 +171,7 @@ impl WorldState {
         self.agenda.enter(at, SimAction::Completions(from_end));
     }
 
-    /// Yields the completions that are due. In a partition they wait too.
+    /// Yields the completions that are due. In a partition they are delayed too.
     pub(super) fn on_completions(&mut self, id: EndId) {
         let ConnectionEnd { node, peer, .. } = self.ends[id];
         if self.path(peer, node).is_shut() {
@@ -186,7 +186,7 @@ impl WorldState {
         }
     }
 
-    /// The node gives its end up; the peer is told.
+    /// Closes the node's own end; the peer is notified.
     pub(super) fn close_end(&mut self, id: EndId) {
         if self.ends[id].state == EndState::Over {
             return;
@@ -198,7 +198,7 @@ impl WorldState {
         }
     }
 
-    /// The end will learn that the connection is broken, after all completions that are on their way.
+    /// Schedules the notice to the end that the connection is broken, after all completions in flight.
     pub(super) fn sever(&mut self, id: EndId, broke: BreakNotice) {
         let last = self.ends[id].lane.map_or(0, |lane| self.lanes[lane].last_done_at);
         let at = (self.now + self.config.cost.completion_ns + self.notice_delay()).max(last);
@@ -207,14 +207,14 @@ impl WorldState {
 
     pub(super) fn on_break(&mut self, id: EndId, broke: BreakNotice) {
         let ConnectionEnd { node, peer, .. } = self.ends[id];
-        // Word of a close does not pass a cut either.
+        // A partition also delays the notice of a close.
         if matches!(broke, BreakNotice::Broken(BreakReason::PeerClosed)) && self.path(peer, node).is_shut() {
             return self.delayed.push(SimAction::Break(id, broke));
         }
         self.break_end(id, broke);
     }
 
-    /// Tells the node that its end is over, unless it is already.
+    /// Reports to the node that its end is over, unless it already is.
     pub(super) fn break_end(&mut self, id: EndId, broke: BreakNotice) {
         let ConnectionEnd { node, state, .. } = self.ends[id];
         if state == EndState::Over {
@@ -229,7 +229,7 @@ impl WorldState {
         self.push_event(node, event);
     }
 
-    /// Nothing lands at this end any more; of what it posted, some prefix still may.
+    /// Marks the end as over: nothing more lands at it; of its own posts, some prefix still may.
     pub(super) fn end_is_over(&mut self, id: EndId) {
         let end = &mut self.ends[id];
         end.state = EndState::Over;
@@ -244,7 +244,7 @@ impl WorldState {
         }
     }
 
-    /// A write without a valid grant: nothing of the lane lands any more [F10].
+    /// Refuses a write without a valid grant: nothing more of the lane lands [F10].
     pub(super) fn refuse(&mut self, lane: LaneId) {
         let [from_end, to_end] = self.lanes[lane].ends.expect("mirrors need no grants");
         let [from, to] = [self.lanes[lane].from, self.lanes[lane].to];
@@ -254,12 +254,12 @@ impl WorldState {
         self.sever(to_end, BreakNotice::Broken(BreakReason::PeerClosed));
     }
 
-    /// A send did not fit its receive.
+    /// Breaks the lane of a send that did not fit its receive.
     pub(super) fn break_protocol(&mut self, lane: LaneId) {
         self.break_lane(lane, BreakReason::Protocol);
     }
 
-    /// No receive was posted for too long [F7].
+    /// Breaks a lane for which no receive was posted for too long [F7].
     pub(super) fn break_unready(&mut self, lane: LaneId) {
         self.break_lane(lane, BreakReason::ReceiverNotReady);
     }

@@ -1,42 +1,44 @@
-//! The cost model: what hardware takes for each step, so that virtual time predicts real time.
+//! The cost model: the time that hardware takes for each step, so that virtual time predicts real time.
 //!
-//! The defaults are the testbed of Spindle (§3.2, figure 1; §4): 16 machines on a 12.5 GB/s switch, 1.73 µs one way
-//! for 1 byte, 2.46 µs for 4 KB, about 1 µs of the poster's processor for each post. What the paper does not say
-//! (the cost of a poll, a load, a copy) is that of a present server core.
+//! The defaults are the testbed of Spindle (§3.2, figure 1; §4): 16 machines on a 12.5 GB/s switch, a one-way
+//! latency of 1.73 µs for 1 byte and 2.46 µs for 4 KB, and about 1 µs of the poster's processor for each
+//! post. Values that the paper does not give (the cost of a poll, a load, a copy) are those of a current
+//! server core.
 
-/// Costs of processors and wires; all in virtual time.
+/// The costs of processors and wires, all in virtual time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostModel {
-    /// The poster's processor, for each write or send, and for each reader of a push.
+    /// The poster's processor time, for each write or send, and for each reader of a push.
     pub post_ns: u64,
-    /// The processor, for each posted receive.
+    /// The processor time for each posted receive.
     pub post_receive_ns: u64,
-    /// The processor, for each call of [`crate::Fabric::poll`].
+    /// The processor time for each call of [`crate::Fabric::poll`].
     pub poll_ns: u64,
-    /// The processor, for each event that a poll yields.
+    /// The processor time for each event that a poll yields.
     pub event_ns: u64,
-    /// The processor, for each word of shared memory that a protocol looks at, in picoseconds. Charged by the
-    /// driver of the protocol ([`super::SimFabric::charge_loads`]), since loads are not visible to a fabric.
+    /// The processor time for each word of shared memory that a protocol loads, in picoseconds. Charged by
+    /// the driver of the protocol ([`super::SimFabric::charge_loads`]), since loads are not visible to a
+    /// fabric.
     pub load_ps: u64,
-    /// The processor, for each KiB copied. Charged by the driver ([`super::SimFabric::charge_copy`]).
+    /// The processor time for each KiB copied. Charged by the driver ([`super::SimFabric::charge_copy`]).
     pub copy_kib_ns: u64,
-    /// One way, from post to landing, for 1 byte on an idle network.
+    /// The one-way time from post to landing, for 1 byte on an idle network.
     pub wire_byte_ns: u64,
-    /// One way, from post to landing, for 4 KiB on an idle network.
+    /// The one-way time from post to landing, for 4 KiB on an idle network.
     pub wire_4_kib_ns: u64,
-    /// What a node can send, and what it can receive, at the same time; 0 means without limit.
+    /// The bandwidth of a node's link in each direction; 0 means unlimited.
     pub link_bytes_per_us: u64,
-    /// Links carry packets of that many bytes: a post that fits in one does not wait for longer posts of other
-    /// connections, between whose packets it goes, neither at the sender nor at the receiver. 0 means that posts are
-    /// never cut: each waits for all that were there before.
+    /// The size of packets on links. A post that fits in one packet does not wait for longer posts of other
+    /// connections, since it is sent between their packets, and likewise at the receiver. 0 means that posts
+    /// are never split: each waits for all earlier ones.
     pub packet_bytes: u64,
-    /// From landing at the peer to the completion at the poster.
+    /// The time from the landing at the peer to the completion at the poster.
     pub completion_ns: u64,
-    /// From `open` of both ends to `Connected`, and from `publish` and `attach` to `Attached`.
+    /// The time from `open` of both ends to `Connected`, and from `publish` and `attach` to `Attached`.
     pub connect_ns: u64,
-    /// From `revoke` to `Revoked`.
+    /// The time from `revoke` to `Revoked`.
     pub revoke_ns: u64,
-    /// From a store of an owner to its sight by readers that share the memory [M2].
+    /// The time from a store of an owner until readers that share the memory see it [M2].
     pub coherence_ns: u64,
 }
 
@@ -59,7 +61,7 @@ impl CostModel {
         coherence_ns: 100,
     };
 
-    /// Everything takes no time: what time passes is the adversary's doing.
+    /// All steps take no time: only the adversary makes time pass.
     pub const FREE: Self = Self {
         post_ns: 0,
         post_receive_ns: 0,
@@ -77,7 +79,8 @@ impl CostModel {
         coherence_ns: 0,
     };
 
-    /// From post to landing on an idle network: linear up to 4 KiB, then as fast as the link.
+    /// Returns the time from post to landing on an idle network: linear up to 4 KiB, then at the rate of the
+    /// link.
     #[must_use]
     pub fn wire_ns(&self, bytes: u64) -> u64 {
         const KNEE: u64 = 4096;
@@ -86,19 +89,19 @@ impl CostModel {
         self.wire_byte_ns + slope * below / (KNEE - 1) + self.link_ns(bytes.saturating_sub(KNEE))
     }
 
-    /// How long `bytes` occupy a link.
+    /// Returns the time for which `bytes` occupy a link.
     #[must_use]
     pub fn link_ns(&self, bytes: u64) -> u64 {
         (bytes * 1_000).checked_div(self.link_bytes_per_us).unwrap_or(0)
     }
 
-    /// How long a processor takes to copy `bytes`.
+    /// Returns the processor time to copy `bytes`.
     #[must_use]
     pub fn copy_ns(&self, bytes: u64) -> u64 {
         bytes * self.copy_kib_ns / 1024
     }
 
-    /// How long a processor takes to look at `words`.
+    /// Returns the processor time to load `words`.
     #[must_use]
     pub fn loads_ns(&self, words: u64) -> u64 {
         words * self.load_ps / 1000

@@ -8,7 +8,7 @@ use super::node::NodeState;
 use crate::{BreakReason, Duration, FabricEvent, NodeId};
 
 impl WorldState {
-    /// `node` parts with `peer` deliberately: it hears nothing of it any more, and the peer learns that it is gone.
+    /// Removes `peer` at `node` deliberately: `node` gets no more events of it, and the peer gets `PeerLost`.
     pub(super) fn part(&mut self, node: u32, peer: u32) {
         if !self.lives(node) || std::mem::replace(&mut self.path_mut(node, peer).lost, true) {
             return;
@@ -30,7 +30,7 @@ impl WorldState {
         self.agenda.enter(at, SimAction::Lose { node: peer, peer: node, reason });
     }
 
-    /// Ends a node. What it posted lands up to some point; the others learn of it one by one.
+    /// Crashes a node. Its posts land up to some point; the other nodes learn of the crash one by one.
     pub(super) fn crash(&mut self, node: u32) {
         if !self.lives(node) {
             return;
@@ -58,14 +58,14 @@ impl WorldState {
         }
     }
 
-    /// `node` learns soon that `peer` has died.
+    /// Schedules the event by which `node` learns that `peer` has died.
     fn announce_loss(&mut self, node: u32, peer: u32) {
         let at = self.now + self.loss_delay();
         let reason = self.loss_reason();
         self.agenda.enter(at, SimAction::Lose { node, peer, reason });
     }
 
-    /// `node` learns that `peer` is gone.
+    /// Handles the loss of `peer` at `node`.
     pub(super) fn on_lose(&mut self, node: u32, peer: u32, reason: BreakReason) {
         if !self.lives(node) || std::mem::replace(&mut self.path_mut(node, peer).lost, true) {
             return;
@@ -136,8 +136,8 @@ impl WorldState {
         self.await_unreachable(a, b);
     }
 
-    /// Whether two nodes have a link: all have, unless it is said otherwise. What is published for a node without a link, or
-    /// attached from one, waits for the link; a link with a dead node ends.
+    /// Sets whether two nodes have a link; initially all have one. What is published for a node without a
+    /// link, or attached from one, waits for the link; a link with a dead node leads to its loss.
     pub(super) fn set_linked(&mut self, a: u32, b: u32, linked: bool) {
         self.path_mut(a, b).unlinked = !linked;
         self.path_mut(b, a).unlinked = !linked;
@@ -151,7 +151,7 @@ impl WorldState {
         }
     }
 
-    /// If their paths stay cut, the two nodes lose each other after a while.
+    /// Schedules the mutual loss of two nodes, should their paths remain cut.
     fn await_unreachable(&mut self, a: u32, b: u32) {
         let at = self.now + nanos(self.config.unreachable_after) + self.notice_delay();
         self.agenda.enter(at, SimAction::Unreachable { nodes: [a, b], partition: self.partitions });
@@ -162,7 +162,7 @@ impl WorldState {
         self.partition(&[(0..self.node_count()).collect()]);
     }
 
-    /// What waited on paths goes on where they are joined.
+    /// Continues what waited for paths, where they are joined now.
     fn wake_paths(&mut self) {
         for action in std::mem::take(&mut self.delayed) {
             self.agenda.enter(self.now, action);
@@ -172,7 +172,7 @@ impl WorldState {
         }
     }
 
-    /// Two nodes have not heard of each other for too long.
+    /// Handles the timeout of two nodes whose paths were cut.
     pub(super) fn on_unreachable(&mut self, nodes: [u32; 2], partition: u32) {
         let [a, b] = nodes;
         if self.partitions != partition || !self.path(a, b).cut || self.path(a, b).unlinked {
@@ -184,7 +184,7 @@ impl WorldState {
         }
     }
 
-    /// Breaks all connections between two living nodes.
+    /// Breaks all connections between two live nodes.
     pub(super) fn break_between(&mut self, a: u32, b: u32) {
         for end in 0..self.ends.len() {
             let of_pair = [[a, b], [b, a]].contains(&[self.ends[end].node, self.ends[end].peer]);
@@ -196,7 +196,7 @@ impl WorldState {
         }
     }
 
-    /// How late notices of the fabric come.
+    /// Draws the delay of a notice of the fabric.
     pub(super) fn notice_delay(&mut self) -> u64 {
         match &self.config.adversary {
             Some(adversary) => Adversary::wait_ns(&mut self.prng, adversary.late_notice_max),
@@ -204,7 +204,7 @@ impl WorldState {
         }
     }
 
-    /// How long until one node learns of another's death.
+    /// Draws the time until a node learns of another's death.
     fn loss_delay(&mut self) -> u64 {
         match self.config.adversary.is_some() {
             true => Adversary::wait_ns(&mut self.prng, self.config.loss_noticed_after),
@@ -212,7 +212,7 @@ impl WorldState {
         }
     }
 
-    /// A crash and a cut look alike [F11].
+    /// Draws the reported reason: a crash and a partition look alike [F11].
     fn loss_reason(&mut self) -> BreakReason {
         match self.config.adversary.is_some() && self.prng.chance(500) {
             true => BreakReason::Unreachable,

@@ -1,4 +1,4 @@
-//! The grants that a world has given, and which of them are valid [F8].
+//! The grants that a world has issued, and their validity [F8].
 
 use super::WorldState;
 use super::agenda::SimAction;
@@ -6,10 +6,10 @@ use super::prng::mix;
 use super::trace::Happening;
 use crate::{FabricEvent, Grant, NodeId, RegionId};
 
-/// Where a grant stands in the table: the lower half of its key.
+/// The index of a grant in the table, which is the lower half of its key.
 pub(super) type GrantIndex = u32;
 
-/// All grants ever given.
+/// All grants ever issued.
 #[derive(Debug, Default)]
 pub(super) struct SimGrants {
     entries: Vec<Entry>,
@@ -30,7 +30,7 @@ enum State {
 }
 
 impl SimGrants {
-    /// Gives a new grant, with a key that nobody guesses by counting.
+    /// Issues a new grant, with a key that cannot be guessed by counting.
     pub(super) fn issue(
         &mut self,
         owner: u32,
@@ -46,7 +46,8 @@ impl SimGrants {
         grant
     }
 
-    /// The first word that a write of `words` words at `offset` may land on; `None` if it is refused [F10].
+    /// Returns the first word that a write of `words` words at `offset` may store to; `None` if it is refused
+    /// [F10].
     pub(super) fn admit(&self, grant: &Grant, from: u32, to: u32, offset: u64, words: u64) -> Option<usize> {
         let entry = self.entries.get(usize::try_from(grant.key & 0xffff_ffff).ok()?)?;
         let valid = entry.state != State::Revoked && entry.grant == *grant;
@@ -56,7 +57,7 @@ impl SimGrants {
         (valid && ends && inside).then(|| usize::try_from(first).expect("inside a region"))
     }
 
-    /// Whether somebody may, or might, write words of the region.
+    /// Returns whether any peer may, or might, write words of the region.
     pub(super) fn is_granted(&self, region: RegionId) -> bool {
         self.entries.iter().any(|entry| entry.grant.region == region && entry.state != State::Revoked)
     }
@@ -67,10 +68,10 @@ impl SimGrants {
 }
 
 impl WorldState {
-    /// Begins to revoke.
+    /// Begins a revocation.
     pub(super) fn revoke(&mut self, node: u32, grant: &Grant) {
         let index = SimGrants::index(grant);
-        let entry = self.grants.entries.get_mut(index as usize).expect("a grant that this world gave");
+        let entry = self.grants.entries.get_mut(index as usize).expect("a grant that this world issued");
         assert!(entry.grant == *grant && grant.owner.0 == node, "{grant:?} is not a grant of node {node}");
         assert!(entry.state == State::Valid, "{grant:?} is revoked already");
         entry.state = State::Revoking;
@@ -78,7 +79,7 @@ impl WorldState {
         self.agenda.enter(at, SimAction::Revoked(index));
     }
 
-    /// From now on nothing lands under the grant; what landed is visible.
+    /// Completes a revocation: from now on nothing lands under the grant; everything that landed is visible.
     pub(super) fn on_revoked(&mut self, index: GrantIndex) {
         let entry = &mut self.grants.entries[index as usize];
         entry.state = State::Revoked;

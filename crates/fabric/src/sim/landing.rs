@@ -1,5 +1,5 @@
-//! Landing: how the first post of a lane reaches its target. It travels, passes the receiver's link, lands in pieces
-//! [F2], waits for a receive if it needs one [F7], and is placed [F6].
+//! Landing: how the first post of a lane reaches its target. It travels, passes the receiver's link, lands in
+//! pieces [F2], waits for a receive if it needs one [F7], and is done [F6].
 
 use super::agenda::SimAction;
 use super::link::{LaneId, LanePayload, LanePost, LaneStage, LaneTarget};
@@ -7,7 +7,7 @@ use super::trace::Happening;
 use super::{SimMemory, WorldState};
 use crate::Region;
 
-/// What the first post needs next.
+/// What the first post of a lane needs next.
 enum Progress {
     Again,
     At(u64),
@@ -20,7 +20,7 @@ impl WorldState {
         self.run_lane(id);
     }
 
-    /// Moves the first posts as far as time allows.
+    /// Advances the first posts as far as time allows.
     pub(super) fn run_lane(&mut self, id: LaneId) {
         loop {
             match self.advance(id) {
@@ -58,7 +58,7 @@ impl WorldState {
         }
     }
 
-    /// The receiver's link takes one post after the other, in the order of their first bytes.
+    /// Passes the receiver's link, which takes one post after the other, in the order of their first bytes.
     fn pass_link(&mut self, id: LaneId) -> Progress {
         let lane = &mut self.lanes[id];
         let post = lane.posts.front_mut().expect("checked by `advance`");
@@ -114,7 +114,7 @@ impl WorldState {
         Progress::Again
     }
 
-    /// Lands one piece; false if the write is refused.
+    /// Lands one piece; returns false if the write is refused.
     fn land_piece(&mut self, id: LaneId) -> bool {
         let lane = &mut self.lanes[id];
         let (piece, count) = lane.pieces.pop().expect("a piece has yet to land");
@@ -134,7 +134,7 @@ impl WorldState {
                 }
                 (attachment.memory, *first)
             }
-            LaneTarget::Receive => unreachable!("sends do not land in pieces"),
+            LaneTarget::Receive => unreachable!("a send does not land in pieces"),
         };
         let target = &self.memories[memory].region;
         let first = first + piece as usize;
@@ -144,7 +144,7 @@ impl WorldState {
         true
     }
 
-    /// Gives the first post to a posted receive, or begins to wait for one [F7].
+    /// Matches the first post with a posted receive, or begins to wait for one [F7].
     fn take_receive(&mut self, id: LaneId) -> Progress {
         let lane = &self.lanes[id];
         let [_, to_end] = lane.ends.expect("only connections carry sends and immediates");
@@ -160,7 +160,9 @@ impl WorldState {
         let post = lane.posts.front().expect("checked by `advance`");
         let event = match (&post.source, post.immediate) {
             (LanePayload::Bytes(bytes), _) => receive.fill(&self.memories, to_end, bytes),
-            (_, immediate) => Some(receive.announce(to_end, immediate.expect("else it needs no receive"))),
+            (_, immediate) => Some(
+                receive.announce(to_end, immediate.expect("a post without an immediate needs no receive")),
+            ),
         };
         let to = lane.to;
         let Some(event) = event else {
@@ -179,7 +181,7 @@ impl WorldState {
         }
     }
 
-    /// The first post is placed [F6].
+    /// Removes the first post, which has landed completely [F6].
     fn place(&mut self, id: LaneId) {
         let lane = &mut self.lanes[id];
         let post = lane.posts.pop_front().expect("a post was landing");
@@ -192,7 +194,7 @@ impl WorldState {
     }
 }
 
-/// Copies `count` words of the post, from its word `piece`, to `target` at `first`.
+/// Copies `count` words of the post, from its word `piece` on, to `target` at `first`.
 fn copy(memories: &[SimMemory], post: &LanePost, piece: usize, count: usize, target: &Region, first: usize) {
     match &post.source {
         LanePayload::Reference { memory, first: source } => {

@@ -1,7 +1,7 @@
-//! Lanes: what one node has posted towards another, landing in post order [F1].
+//! Lanes: the posts of one node to another, which land in post order [F1].
 //!
-//! Each direction of a connection is a lane, and so is each pair of owner and reader for all mirrors of the
-//! owner [M1]. A lane moves its first post only: see [`super::landing`].
+//! Each direction of a connection is a lane, and so is each pair of owner and reader, for all mirrors of the
+//! owner [M1]. A lane processes only its first post: see [`super::landing`].
 
 use std::collections::VecDeque;
 use std::mem;
@@ -26,35 +26,35 @@ pub(super) struct Lane {
     pub(super) posts: VecDeque<LanePost>,
     /// The number of the first post.
     pub(super) first_post: u64,
-    /// Posts that hold a place in the poster's queue: those that have not landed, and those that are signalled
-    /// and not yet reported.
+    /// Posts that occupy an entry of the poster's queue: those that have not landed, and those that are
+    /// signalled and not yet reported.
     pub(super) outstanding: usize,
     pub(super) stage: LaneStage,
-    /// What has yet to land of the first post, the next piece last.
+    /// The pieces of the first post that have yet to land, the next one last.
     pub(super) pieces: Vec<(u32, u32)>,
-    /// Whether the agenda holds `SimAction::Lane` for it.
+    /// Whether the agenda holds `SimAction::Lane` for this lane.
     pub(super) scheduled: bool,
-    /// Nothing lands any more.
+    /// Whether nothing more lands.
     pub(super) closed: bool,
-    /// The poster's end is over or breaking: what it posts from now on never lands, so that what landed is a prefix
-    /// of its posts [F11].
+    /// Whether the poster's end is over or breaking: later posts never land, so that a prefix of the posts
+    /// has landed [F11].
     is_stranded: bool,
     delay_ns: u64,
     last_arrival_at: u64,
-    /// Completions of the lane come in order: no earlier than this.
+    /// Lower bound of the next completion's time: completions of the lane arrive in order.
     pub(super) last_done_at: u64,
 }
 
-/// Where the first post is.
+/// The progress of the first post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LaneStage {
     Travelling,
-    /// Through the link of the receiver.
+    /// It has passed the receiver's link.
     Received,
     Landing,
     /// All words have landed; a receive is needed.
     NeedsReceive,
-    /// As above, and the time is running.
+    /// As above, and the timeout is running.
     Stalled,
 }
 
@@ -66,24 +66,24 @@ pub(super) struct LanePost {
     pub(super) target: LaneTarget,
     pub(super) immediate: Option<u32>,
     pub(super) signal: Option<Token>,
-    /// When its last byte reaches the receiver's link.
+    /// The time at which its last byte reaches the receiver's link.
     pub(super) arrive_at: u64,
 }
 
-/// Where the words come from.
+/// The source of the words.
 #[derive(Debug)]
 pub(super) enum LanePayload {
     /// By reference to a registered region (its index): read when they land.
     Reference { memory: usize, first: usize },
     /// By value.
     Value([u64; crate::WriteSource::VALUE_WORDS_MAX]),
-    /// Captured at post time although posted by reference, or when the poster crashed.
+    /// Captured when posted, although by reference, or when the poster crashed.
     Captured(Box<[u64]>),
     /// A send.
     Bytes(Box<[u8]>),
 }
 
-/// Where the words go.
+/// The destination of the words.
 #[derive(Debug)]
 pub(super) enum LaneTarget {
     Granted { grant: Grant, offset: u64 },
@@ -92,14 +92,14 @@ pub(super) enum LaneTarget {
 }
 
 impl LanePost {
-    /// What it takes on a link.
+    /// Returns the bytes that the post occupies on a link.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.words) * 8
     }
 }
 
 impl CostModel {
-    /// When the first byte of a post reaches the receiver's link, if that is free.
+    /// Returns when the first byte of a post reaches the receiver's link, if the link is free.
     pub(super) fn first_byte_at(&self, post: &LanePost) -> u64 {
         post.arrive_at.saturating_sub(self.link_ns(post.bytes()))
     }
@@ -136,7 +136,7 @@ impl WorldState {
         self.lanes.len() - 1
     }
 
-    /// Puts a post on its way; the poster's processor has been charged.
+    /// Sends a post on its way; the poster's processor has been charged.
     pub(super) fn enqueue(&mut self, id: LaneId, mut post: LanePost) {
         let cost = &self.config.cost;
         let lane = &mut self.lanes[id];
@@ -175,7 +175,7 @@ impl WorldState {
         }
     }
 
-    /// The adversary may read source words at once [F5].
+    /// Captures source words at post time with the adversary's probability [F5].
     fn capture_early(&mut self, _id: LaneId, post: &mut LanePost) {
         let late = self.config.adversary.as_ref().map_or(1000, |adversary| adversary.late_source_per_mille);
         if !self.prng.chance(late) {
@@ -190,14 +190,14 @@ impl WorldState {
         }
     }
 
-    /// Lets a lane that may have waited look again.
+    /// Schedules a lane that may have waited, so that it checks again.
     pub(super) fn nudge_lane(&mut self, id: LaneId) {
         if !self.lanes[id].posts.is_empty() {
             self.schedule_lane(id, self.now);
         }
     }
 
-    /// The receiver takes nothing more: what has not landed never will.
+    /// Closes a lane at its receiver: posts that have not landed never will.
     pub(super) fn close_lane(&mut self, id: LaneId) {
         let lane = &mut self.lanes[id];
         lane.closed = true;
@@ -206,8 +206,8 @@ impl WorldState {
         lane.stage = LaneStage::Travelling;
     }
 
-    /// The poster is gone or has given up: some prefix of what it posted still lands [F11], with the words that
-    /// its memory holds now [F5].
+    /// Strands a lane whose poster is dead or has closed its end: some prefix of its posts still lands [F11],
+    /// with the words that its memory holds now [F5].
     pub(super) fn strand_lane(&mut self, id: LaneId) {
         if self.config.adversary.is_none() {
             return self.close_lane(id);
@@ -227,7 +227,7 @@ impl WorldState {
     }
 }
 
-/// Reads the source words of a post once for all.
+/// Reads the source words of a post, once and for all.
 fn capture(memories: &[SimMemory], post: &mut LanePost) {
     if let LanePayload::Reference { memory, first } = post.source {
         let mut words = vec![0; post.words as usize];

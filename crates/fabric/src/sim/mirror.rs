@@ -1,8 +1,8 @@
 //! Mirrors in the simulated world: copies that pushes reach with delays, or memory that readers share [M2].
 //!
-//! With early sight, all that a reader sees of an owner is brought up to date from time to time, as a whole: of
-//! memory that is shared only moments of the owner's store order can be seen, and in one thread a whole copy is such
-//! a moment. It costs a comparison of all words, so large windows simulate slower that way.
+//! With early sight, everything that a reader sees of an owner is occasionally updated as a whole: of shared
+//! memory, a reader may see any state in the owner's store order and no other, and in one thread a complete
+//! copy is such a state. An update compares all words, so large windows make this simulation slower.
 
 use std::ops::Range;
 
@@ -40,14 +40,14 @@ pub(super) struct SimAttachment {
     pub(super) source: Option<usize>,
     lane: Option<LaneId>,
     pub(super) frozen: bool,
-    /// The reader has lost the owner, or the owner is dead and shows nothing more.
+    /// Whether the reader has lost the owner, or the owner is dead and shows nothing more.
     pub(super) lost: bool,
-    /// The reader has dropped it, and its words are given back.
+    /// Whether the reader has dropped it and its words are freed.
     pub(super) dropped: bool,
 }
 
 impl SimAttachment {
-    /// Whether its words may still change.
+    /// Returns whether its words may still change.
     pub(super) fn is_fed(&self) -> bool {
         self.source.is_some() && !self.frozen && !self.lost
     }
@@ -104,10 +104,10 @@ impl WorldState {
         region.read_only()
     }
 
-    /// Reader and owner have found each other.
+    /// Attaches a mirror when its reader and owner have found each other.
     pub(super) fn on_attach(&mut self, id: AttachmentId) {
         let SimAttachment { reader, owner, key, memory, source, lost, .. } = self.attachments[id];
-        // It may have been retired meanwhile.
+        // The mirror may have been retired meanwhile.
         let Some(&mirror) = self.mirror_keys.get(&(owner, key.0)) else { return };
         let SimMirror { memory: region, readers, .. } = &self.mirrors[mirror];
         let region = *region;
@@ -133,7 +133,7 @@ impl WorldState {
         self.push_event(owner, FabricEvent::Attached { key, reader: NodeId(reader) });
     }
 
-    /// Pushes words of `range` by reference, or with `by_value` these few words by value.
+    /// Pushes the words of `range` by reference, or, if `by_value`, these few words by value.
     pub(super) fn push(&mut self, node: u32, mirror: MirrorId, range: Range<usize>, by_value: bool) {
         let id = self.mirror_of(node, mirror);
         let memory = self.mirrors[id].memory;
@@ -169,7 +169,7 @@ impl WorldState {
         }
     }
 
-    /// A push where memory is shared: it posts nothing; all readers see it after a while.
+    /// Pushes words of shared memory: nothing is posted; all readers see them after a delay.
     fn show(&mut self, node: u32, mirror: usize, range: &Range<usize>) {
         if !self.begin_free_post(node) {
             return;
@@ -198,7 +198,7 @@ impl WorldState {
         self.glimpse(owner, reader);
     }
 
-    /// Perhaps shows the reader what is stored now, pushed or not.
+    /// With the adversary's probability, shows the reader what is stored now, pushed or not.
     fn chance_glimpse(&mut self, owner: u32, reader: u32) {
         let chance = self.config.adversary.as_ref().map_or(0, |adversary| adversary.glimpse_per_mille);
         if self.prng.chance(chance) && !self.path(owner, reader).is_shut() {
@@ -206,7 +206,7 @@ impl WorldState {
         }
     }
 
-    /// Brings all that the reader sees of the owner up to date.
+    /// Updates everything that the reader sees of the owner.
     fn glimpse(&mut self, owner: u32, reader: u32) {
         let mut changed = false;
         for id in &self.paths[owner as usize][reader as usize].attachments {
@@ -219,7 +219,7 @@ impl WorldState {
         }
     }
 
-    /// A poll of a reader may show it what its owners store.
+    /// May show a polling reader what its owners have stored.
     pub(super) fn glimpse_at_poll(&mut self, reader: u32) {
         for owner in 0..self.node_count() {
             if !self.path(owner, reader).attachments.is_empty() {
@@ -228,14 +228,14 @@ impl WorldState {
         }
     }
 
-    /// Stops an attachment.
+    /// Freezes an attachment.
     pub(super) fn freeze(&mut self, node: u32, region: &Region) {
         let SimMemory { attachment, owner, .. } = self.memories[self.memory_of(region)];
         let attachment = attachment.filter(|_| owner == node).expect("an attachment of this node");
         self.attachments[attachment].frozen = true;
     }
 
-    /// What `node` published shows nothing more at `peer`, and the other way round, as far as `node` decides.
+    /// Ends the mirrors of `node` at `peer` and of `peer` at `node`, as far as `node` decides.
     pub(super) fn forget_mirrors(&mut self, node: u32, peer: u32) {
         for attachment in &mut self.attachments {
             attachment.lost |= attachment.reader == node && attachment.owner == peer;
@@ -252,7 +252,8 @@ impl WorldState {
         }
     }
 
-    /// The owner's process has ended: what its readers share with it stands still, after a last look or not.
+    /// Ends the mirrors of a crashed owner: attachments that share its memory no longer change, with or
+    /// without a last update.
     pub(super) fn abandon_mirrors(&mut self, owner: u32) {
         if !self.config.early_sight {
             return;
@@ -268,7 +269,7 @@ impl WorldState {
             .for_each(|attachment| attachment.lost = true);
     }
 
-    /// Both nodes lose each other.
+    /// Schedules the mutual loss of two nodes.
     fn lose_both(&mut self, a: u32, b: u32, reason_at_a: BreakReason, reason_at_b: BreakReason) {
         for (node, peer, reason) in [(a, b, reason_at_a), (b, a, reason_at_b)] {
             let at = self.now + self.notice_delay();
@@ -277,10 +278,10 @@ impl WorldState {
     }
 }
 
-/// The present values of a few words.
+/// Returns the current values of a few words.
 ///
 /// # Panics
-/// If they are too many to go by value.
+/// Panics if there are too many words to be pushed by value.
 fn values(region: &Region, words: Range<usize>) -> [u64; WriteSource::VALUE_WORDS_MAX] {
     let mut values = [0; WriteSource::VALUE_WORDS_MAX];
     assert!(words.len() <= values.len(), "{} words by value", words.len());
@@ -288,7 +289,8 @@ fn values(region: &Region, words: Range<usize>) -> [u64; WriteSource::VALUE_WORD
     values
 }
 
-/// Copies what differs; true if anything did. Most of it is equal most of the time, so it looks at eight words at once.
+/// Copies the words that differ; returns true if any did. Most are usually equal, so it compares eight words
+/// at once.
 fn bring_up(attachment: &Region, source: &Region) -> bool {
     let mut changed = false;
     for (attachment, source) in attachment.atomics().chunks(8).zip(source.atomics().chunks(8)) {

@@ -1,12 +1,13 @@
 //! The simulated fabric: a whole cluster in one thread, in virtual time, from one seed.
 //!
-//! It serves two ends. With an [`Adversary`] it does all that the axioms of [`crate::model`] allow, so that a
-//! protocol that survives it rests on the axioms and on nothing else. With a [`CostModel`] and no adversary it
-//! predicts what hardware would do. Faults are data: [`Rule`]s.
+//! It serves two purposes. With an [`Adversary`] it does everything that the axioms of [`crate::model`]
+//! allow, so that a protocol that survives it rests on the axioms alone. With a [`CostModel`] and no
+//! adversary it predicts what hardware would do. Faults are data: [`Rule`]s.
 //!
-//! **Law of the world.** Time passes in [`SimWorld::step`], [`SimWorld::advance_to`] and [`SimWorld::next_poll`]
-//! only; calls of a [`SimFabric`] happen at the present time and make its own node busy. The same seed, the same
-//! configuration and the same calls give the same run: [`SimWorld::trace_hash`] tells.
+//! **Contract.** Time passes only in [`SimWorld::step`], [`SimWorld::advance_to`] and
+//! [`SimWorld::next_poll`]; calls of a [`SimFabric`] happen at the current time and make its own node busy.
+//! The same seed, the same configuration and the same calls give the same run, which [`SimWorld::trace_hash`]
+//! verifies.
 
 mod adversary;
 mod agenda;
@@ -40,35 +41,35 @@ pub use self::trace::{Happening, TraceRecord};
 
 use crate::{Duration, Instant};
 
-/// What kind of world to simulate.
+/// The configuration of a simulated world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimConfig {
-    /// Who plays against the protocols, if anybody.
+    /// The adversary of the protocols, if there is one.
     pub adversary: Option<Adversary>,
-    /// What each step costs.
+    /// The cost of each step.
     pub cost: CostModel,
     /// Whether readers of a mirror share its owner's memory (as on one host) instead of holding copies [M2].
     pub early_sight: bool,
     /// Whether writes land while their target does not poll [F12].
     pub one_sided_progress: bool,
-    /// How many posts one direction of a connection holds before it says `Full`.
+    /// The number of posts that one direction of a connection holds before it returns `Full`.
     pub queue_posts_max: usize,
-    /// How many receives one end of a connection holds.
+    /// The number of receives that one end of a connection holds.
     pub queue_receives_max: usize,
-    /// How long a send or an immediate waits for a receive before the connection breaks [F7].
+    /// The time for which a send or an immediate waits for a receive before the connection breaks [F7].
     pub receiver_not_ready_after: Duration,
-    /// How long a partition lasts before the nodes lose each other.
+    /// The time after which nodes that a partition separates lose each other.
     pub unreachable_after: Duration,
-    /// How long the death of a node stays unnoticed; at most that long with an adversary.
+    /// The time until the death of a node is detected; with an adversary, the maximum of that time.
     pub loss_noticed_after: Duration,
-    /// How many of the latest happenings the trace keeps; its hash covers all.
+    /// The number of trace records that are kept, the latest ones; the hash covers all.
     pub trace_records_max: usize,
     /// The faults.
     pub rules: Vec<Rule>,
 }
 
 impl SimConfig {
-    /// Hardware as it is: no adversary, the costs of [`CostModel::SPINDLE`].
+    /// Returns a configuration without an adversary, with the costs of [`CostModel::SPINDLE`].
     #[must_use]
     pub fn hardware() -> Self {
         Self {
@@ -86,8 +87,9 @@ impl SimConfig {
         }
     }
 
-    /// The worst that the axioms allow, of a kind that depends on the seed: see [`Adversary::drawn`]. Costs
-    /// nothing but what the adversary delays, and has short queues, so that `Full` is met.
+    /// Returns the worst that the axioms allow, of a character that depends on the seed: see
+    /// [`Adversary::drawn`]. Steps cost no time except for the adversary's delays, and queues are short, so
+    /// that `Full` occurs.
     #[must_use]
     pub fn adversarial(seed: u64) -> Self {
         let mut prng = Prng::new(seed ^ 0xad7e);
@@ -103,81 +105,81 @@ impl SimConfig {
     }
 }
 
-/// A whole cluster. Cheap to clone: all clones are the same world.
+/// A whole cluster. Cheap to clone: all clones refer to the same world.
 #[derive(Clone, Debug)]
 pub struct SimWorld {
     world: Rc<RefCell<WorldState>>,
 }
 
 impl SimWorld {
-    /// `nodes` nodes, numbered from 0, each of which can reach every other.
+    /// Creates a world of `nodes` nodes, numbered from 0, each of which can reach every other.
     #[must_use]
     pub fn new(seed: u64, config: SimConfig, nodes: u32) -> Self {
         Self { world: Rc::new(RefCell::new(WorldState::new(seed, config, nodes))) }
     }
 
-    /// Node `i`'s access to the network.
+    /// Returns node `i`'s access to the network.
     ///
     /// # Panics
-    /// If there is no such node.
+    /// Panics if there is no such node.
     #[must_use]
     pub fn fabric(&self, i: u32) -> SimFabric {
         assert!(i < self.nodes(), "there is no node {i}");
         SimFabric::new(Rc::clone(&self.world), i)
     }
 
-    /// A further node (a process that starts, or starts again: an incarnation is a node of its own).
+    /// Adds a node (a process that starts or restarts: each incarnation is a node of its own).
     pub fn add_node(&self) -> u32 {
         self.world.borrow_mut().add_node()
     }
 
-    /// How many nodes there are, dead or alive.
+    /// Returns the number of nodes, dead or alive.
     #[must_use]
     pub fn nodes(&self) -> u32 {
         self.world.borrow().node_count()
     }
 
-    /// Virtual time since the beginning. Clocks of nodes may differ from it.
+    /// Returns the virtual time since the beginning. Clocks of nodes may differ from it.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::from_nanos(self.world.borrow().now)
     }
 
-    /// When the fabric does something next; `None` if it is quiet.
+    /// Returns the time of the fabric's next action; `None` if there is none.
     #[must_use]
     pub fn next_event_at(&self) -> Option<Instant> {
         self.world.borrow().agenda.next_at().map(Instant::from_nanos)
     }
 
-    /// Lets the next thing happen, wherever in time it is; false if the fabric is quiet.
+    /// Performs the next action, whenever it is due; returns false if there is none.
     pub fn step(&self) -> bool {
         self.world.borrow_mut().act()
     }
 
-    /// Lets time pass up to `at`, with all that happens on the way.
+    /// Advances time to `at` and performs all actions on the way.
     pub fn advance_to(&self, at: Instant) {
         self.world.borrow_mut().advance_to(at.as_nanos());
     }
 
-    /// Lets time pass up to the next turn of a node and returns it; `None` when `until` comes first. The caller
-    /// polls that node's fabric and cores, then calls [`SimWorld::rest`]. Nodes that are paused or dead get no
-    /// turn; every node gets one at the beginning.
+    /// Advances time until a node is due to poll and returns the node; `None` if `until` comes first. The
+    /// caller polls that node's fabric and cores, then calls [`SimWorld::rest`]. Nodes that are paused or
+    /// dead are never due; every node is due at the beginning.
     pub fn next_poll(&self, until: Instant) -> Option<u32> {
         self.world.borrow_mut().next_poll(until.as_nanos())
     }
 
-    /// Ends the turn of node `i`. If it `worked` it gets another as soon as it is free; else when its memory
-    /// changes, an event waits for it, or `deadline` (by its own clock) comes.
+    /// Ends the step of node `i`. If it `worked`, it is due again as soon as its processor is free; otherwise
+    /// when its memory changes, an event is pending, or `deadline` (by its own clock) is reached.
     pub fn rest(&self, i: u32, worked: bool, deadline: Option<Instant>) {
         self.world.borrow_mut().rest(i, worked, deadline);
     }
 
-    /// Gives node `i` a turn soon, because its application did something.
+    /// Makes node `i` due soon, because its application acted.
     pub fn wake(&self, i: u32) {
         self.world.borrow_mut().touch(i);
     }
 
-    /// Lets a fault strike now.
+    /// Applies a fault now.
     pub fn strike(&self, fault: &Verdict) {
         self.world.borrow_mut().strike(fault);
     }
@@ -187,24 +189,24 @@ impl SimWorld {
         self.world.borrow_mut().add_rule(rule);
     }
 
-    /// Ends node `i`, as `kill -9` would.
+    /// Kills node `i`, as `kill -9` would.
     pub fn crash(&self, i: u32) {
         self.strike(&Verdict::Crash(i));
     }
 
-    /// Stops the processor of node `i` until [`SimWorld::resume`]; its memory stays open to writes.
+    /// Stops the processor of node `i` until [`SimWorld::resume`]; its memory remains open to writes.
     pub fn pause(&self, i: u32) {
         self.note(i, "pauses");
         self.world.borrow_mut().pause(i, None);
     }
 
-    /// Lets a paused node go on.
+    /// Resumes a paused node.
     pub fn resume(&self, i: u32) {
-        self.note(i, "goes on");
+        self.note(i, "resumes");
         self.world.borrow_mut().resume(i);
     }
 
-    /// Cuts all paths between different groups; nodes in none form a group of their own.
+    /// Cuts all paths between different groups; nodes in no group form a group together.
     pub fn partition(&self, groups: &[Vec<u32>]) {
         self.strike(&Verdict::Partition(groups.to_vec()));
     }
@@ -214,54 +216,55 @@ impl SimWorld {
         self.strike(&Verdict::Heal);
     }
 
-    /// Whether the nodes `a` and `b` have a link. All have, unless it is said otherwise: where nodes come and go, what is published
-    /// for one without a link, or attached from it, waits for the link, and neither of them misses it.
+    /// Sets whether the nodes `a` and `b` have a link; initially all have one. For tests in which nodes come
+    /// and go: what is published for a node without a link, or attached from it, waits for the link, and
+    /// neither node reports the other as lost.
     pub fn set_linked(&self, a: u32, b: u32, linked: bool) {
         self.world.borrow_mut().set_linked(a, b, linked);
     }
 
-    /// Whether node `i` has not crashed (a rule may have killed it in the middle of its own poll).
+    /// Returns whether node `i` has not crashed (a rule may have crashed it in the middle of its own poll).
     #[must_use]
     pub fn lives(&self, i: u32) -> bool {
         self.world.borrow().lives(i)
     }
 
-    /// Whether no partition lies between two nodes.
+    /// Returns whether no partition separates two nodes.
     #[must_use]
     pub fn can_reach(&self, from: u32, to: u32) -> bool {
         !self.world.borrow().path(from, to).cut
     }
 
-    /// How many nodes have crashed.
+    /// Returns the number of nodes that have crashed.
     #[must_use]
     pub fn deaths(&self) -> u32 {
         self.world.borrow().deaths
     }
 
-    /// How many pieces of writes from one node have come to land at another.
+    /// Returns the number of pieces of writes from one node that have arrived at another.
     #[must_use]
     pub fn pieces(&self, from: u32, to: u32) -> u64 {
         self.world.borrow().path(from, to).pieces
     }
 
-    /// Draws from the world's source of chance, for the driver's own decisions.
+    /// Draws from the world's random numbers, for the driver's own decisions.
     pub fn draw<T>(&self, draw: impl FnOnce(&mut Prng) -> T) -> T {
         draw(&mut self.world.borrow_mut().prng)
     }
 
-    /// Writes a remark into the trace.
+    /// Adds a note to the trace.
     pub fn note(&self, i: u32, text: impl Into<String>) {
         let world = &mut *self.world.borrow_mut();
         world.trace.add(world.now, i, Happening::Note(text.into()));
     }
 
-    /// The latest happenings, as many as the configuration keeps.
+    /// Returns the latest records of the trace, as many as the configuration keeps.
     #[must_use]
     pub fn trace(&self) -> Vec<TraceRecord> {
         self.world.borrow().trace.records()
     }
 
-    /// A hash of all that has happened: equal for equal runs.
+    /// Returns a hash of everything that has happened: equal for equal runs.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.world.borrow().trace.hash()

@@ -16,16 +16,16 @@ use crate::{
     NodeId, PostError, Region, SEND_BYTES_MAX, Shortage, Token, Write, WriteSource,
 };
 
-/// What the world knows of a node.
+/// The world's state of a node.
 #[derive(Debug)]
 pub(super) struct SimNode {
-    /// When its processor will have done all that it was charged with.
+    /// When its processor will have finished all the work charged to it.
     pub(super) clock: u64,
     pub(super) dial: DriftingClock,
     /// When it polls next; `None` while it sleeps and while it polls.
     pub(super) ready_at: Option<u64>,
     pub(super) state: NodeState,
-    /// How often it was paused.
+    /// The number of times that it was paused.
     pub(super) pause: u32,
     /// Events that its next poll yields.
     pub(super) inbox: VecDeque<FabricEvent>,
@@ -33,10 +33,10 @@ pub(super) struct SimNode {
     pub(super) arrivals: Vec<LaneId>,
     pub(super) egress: LinkDirection,
     pub(super) ingress: LinkDirection,
-    /// Posts so far, as rules count them.
+    /// The number of posts so far, for rules.
     pub(super) posts: u64,
     pub(super) post_rules: Counted,
-    /// Requests for memory so far, as rules count them.
+    /// The number of requests for memory so far, for rules.
     pub(super) requests: u64,
     pub(super) memory_rules: Counted,
     pub(super) counters: NodeCounters,
@@ -45,19 +45,20 @@ pub(super) struct SimNode {
 /// One direction of a node's link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LinkDirection {
-    /// When all that has come so far is through, and when all posts of a single packet are.
+    /// When all earlier posts have passed, and when all earlier posts of a single packet have.
     free_at: u64,
     packets_free_at: u64,
 }
 
 impl LinkDirection {
-    /// Takes a post that is there at `at` and keeps the link busy for `busy_ns`; returns when its first byte goes.
+    /// Takes a post that arrives at `at` and occupies the link for `busy_ns`; returns when its first byte
+    /// passes.
     pub(super) fn take(&mut self, at: u64, busy_ns: u64, is_packet: bool) -> u64 {
         let free_at = if is_packet { &mut self.packets_free_at } else { &mut self.free_at };
         let begin = at.max(*free_at);
         *free_at = begin + busy_ns;
         if is_packet {
-            // It takes its time from whatever is longer.
+            // The packet delays a longer post that is passing by its own time.
             self.free_at = if self.free_at > begin { self.free_at + busy_ns } else { self.packets_free_at };
         }
         begin
@@ -71,14 +72,14 @@ pub(super) enum NodeState {
     Crashed,
 }
 
-/// What a node has done so far.
+/// Statistics of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeCounters {
     /// Writes and sends posted; a push counts once for each reader.
     pub posts: u64,
     /// Bytes posted.
     pub posted_bytes: u64,
-    /// Time that the processor spent posting.
+    /// Processor time spent on posting.
     pub posting_ns: u64,
     /// Calls of [`Fabric::poll`].
     pub polls: u64,
@@ -107,13 +108,13 @@ impl SimNode {
 
 /// One node's access to the simulated network; see [`super::SimWorld::fabric`].
 ///
-/// After its node has crashed all its calls are without effect, so that a core whose node dies in the middle of
-/// a poll runs on to the end of that poll, unheard.
+/// After its node has crashed, its calls have no effect, so a core whose node dies in the middle of a poll
+/// runs to the end of that poll without consequences.
 #[derive(Debug)]
 pub struct SimFabric {
     world: Rc<RefCell<WorldState>>,
     node: u32,
-    /// Reused by `poll`, which must not hold the world while it yields.
+    /// Reused by `poll`, which must not borrow the world while it yields.
     yielded: Vec<FabricEvent>,
 }
 
@@ -122,38 +123,38 @@ impl SimFabric {
         Self { world, node, yielded: Vec::new() }
     }
 
-    /// Parts with a peer deliberately: connections end, mirrors stand still, and nothing tells of it here; the peer loses
-    /// this node. What was pushed before may still land [F11].
+    /// Removes a peer deliberately: connections end, mirrors no longer change, and no event reports it here;
+    /// the peer loses this node. Earlier pushes may still land [F11].
     pub fn remove_peer(&mut self, peer: NodeId) {
         self.world.borrow_mut().part(self.node, peer.0);
     }
 
-    /// Lets this node's processor work for `span`: its clock and its next poll are that much later.
+    /// Charges this node's processor with `span` of work: its clock and its next poll are later by that time.
     pub fn charge(&mut self, span: Duration) {
         self.world.borrow_mut().charge(self.node, nanos(span));
     }
 
-    /// Charges what the cost model says for looking at `words` of shared memory.
+    /// Charges the cost of loading `words` of shared memory.
     pub fn charge_loads(&mut self, words: u64) {
         let mut world = self.world.borrow_mut();
         let span = world.config.cost.loads_ns(words);
         world.charge(self.node, span);
     }
 
-    /// Charges what the cost model says for copying `bytes`.
+    /// Charges the cost of copying `bytes`.
     pub fn charge_copy(&mut self, bytes: u64) {
         let mut world = self.world.borrow_mut();
         let span = world.config.cost.copy_ns(bytes);
         world.charge(self.node, span);
     }
 
-    /// When this node's processor will have done all that it was charged with, by its own clock.
+    /// Returns when this node's processor will have finished all the work charged to it, by its own clock.
     #[must_use]
     pub fn busy_until(&self) -> Instant {
         self.world.borrow().clock(self.node)
     }
 
-    /// What this node has done so far.
+    /// Returns the statistics of this node.
     #[must_use]
     pub fn counters(&self) -> NodeCounters {
         self.world.borrow().nodes[self.node as usize].counters
@@ -204,7 +205,7 @@ impl Fabric for SimFabric {
         let memory = &world.memories[world.memory_of(region)];
         assert!(
             memory.owner == self.node && memory.attachment.is_none(),
-            "node {} grants its own regions only",
+            "node {} can grant its own regions only",
             self.node
         );
         world.grants.issue(self.node, peer.0, region.id(), range)
@@ -237,7 +238,11 @@ impl Fabric for SimFabric {
     }
 
     fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
-        assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes, at most {SEND_BYTES_MAX}", bytes.len());
+        assert!(
+            bytes.len() <= SEND_BYTES_MAX,
+            "a send of {} bytes, but at most {SEND_BYTES_MAX} are allowed",
+            bytes.len()
+        );
         let words = u32::try_from(bytes.len().div_ceil(8)).expect("checked above");
         let source = LanePayload::Bytes(bytes.into());
         let post =
@@ -315,7 +320,12 @@ impl WorldState {
 
 fn by_value(words: &[u64]) -> LanePayload {
     let mut value = [0; WriteSource::VALUE_WORDS_MAX];
-    assert!(words.len() <= value.len(), "{} words by value, at most {}", words.len(), value.len());
+    assert!(
+        words.len() <= value.len(),
+        "{} words by value, but at most {} are allowed",
+        words.len(),
+        value.len()
+    );
     value[..words.len()].copy_from_slice(words);
     LanePayload::Value(value)
 }

@@ -1,8 +1,8 @@
 //! Polling: which node polls next, and when.
 //!
-//! A node that worked polls again as soon as its processor is free (cost model) or after a random rest
-//! (adversary), so that nodes poll in any order. A node that found nothing to do sleeps until its memory changes,
-//! an event waits for it, or its deadline comes: the polls in between would find nothing ([`crate::Core`]).
+//! A node that did work polls again as soon as its processor is free (cost model) or after a random pause
+//! (adversary), so that nodes poll in any order. A node that found no work sleeps until its memory changes,
+//! an event is pending, or its deadline is reached: polls in between would find nothing ([`crate::Core`]).
 
 use super::WorldState;
 use super::adversary::Adversary;
@@ -12,7 +12,7 @@ use super::node::NodeState;
 use crate::Instant;
 
 impl WorldState {
-    /// Lets time pass up to the next turn of a node, and no further than `until`.
+    /// Advances time until a node is due to poll, but no further than `until`.
     pub(super) fn next_poll(&mut self, until: u64) -> Option<u32> {
         loop {
             let poll = self.earliest_poll();
@@ -37,7 +37,7 @@ impl WorldState {
         (0..).zip(&self.nodes).filter_map(|(i, node)| Some((ready(node)?, i))).min()
     }
 
-    /// Ends a node's turn.
+    /// Ends a node's step.
     pub(super) fn rest(&mut self, node: u32, worked: bool, deadline: Option<Instant>) {
         let free_at = self.local_now(node);
         let rest = self.rest_ns();
@@ -51,7 +51,7 @@ impl WorldState {
         state.ready_at = [state.ready_at, deadline_at, again].into_iter().flatten().min();
     }
 
-    /// Something changed for `node`: if it sleeps, it looks soon.
+    /// Wakes `node`, if it sleeps, because something has changed for it.
     pub(super) fn touch(&mut self, node: u32) {
         let rest = self.rest_ns();
         let state = &mut self.nodes[node as usize];
@@ -61,33 +61,33 @@ impl WorldState {
         }
     }
 
-    /// The rest before a poll.
+    /// Draws the pause before a poll.
     fn rest_ns(&mut self) -> u64 {
         match &self.config.adversary {
-            // Time passes even if a protocol never sleeps.
+            // Time must pass even if a protocol never sleeps.
             Some(adversary) => 1 + Adversary::wait_ns(&mut self.prng, adversary.poll_gap_max),
             None => u64::from(self.config.cost.poll_ns == 0),
         }
     }
 
-    /// Lets the processor of `node` work for `span_ns`.
+    /// Charges the processor of `node` with `span_ns` of work.
     pub(super) fn charge(&mut self, node: u32, span_ns: u64) {
         let now = self.now;
         let clock = &mut self.nodes[node as usize].clock;
         *clock = (*clock).max(now) + span_ns;
     }
 
-    /// The time of the world as `node` experiences it: later than all that its processor has done.
+    /// Returns the world's time at `node`: not before its processor has finished all its work.
     pub(super) fn local_now(&self, node: u32) -> u64 {
         self.nodes[node as usize].clock.max(self.now)
     }
 
-    /// What the clock of `node` shows.
+    /// Returns what the clock of `node` shows.
     pub(super) fn clock(&self, node: u32) -> Instant {
         self.nodes[node as usize].dial.show(self.local_now(node))
     }
 
-    /// A clock for a new node.
+    /// Draws a clock for a new node.
     pub(super) fn draw_dial(&mut self) -> DriftingClock {
         let Some(adversary) = &self.config.adversary else { return DriftingClock::default() };
         let offset = self.prng.below(nanos(adversary.clock_offset_max) + 1);

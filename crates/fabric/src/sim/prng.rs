@@ -1,20 +1,21 @@
-//! The one source of chance: xoshiro256**, seeded by splitmix64, our own so that seeds outlive updates.
+//! The only source of random numbers: xoshiro256**, seeded by splitmix64; implemented here so that seeds
+//! remain valid when dependencies change.
 
-/// A stream of numbers that a seed determines for good.
+/// A stream of numbers that a seed determines.
 #[derive(Clone, Debug)]
 pub struct Prng {
     state: [u64; 4],
 }
 
 impl Prng {
-    /// The stream of `seed`.
+    /// Returns the stream of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut state = seed;
         Self { state: [(); 4].map(|()| split_mix(&mut state)) }
     }
 
-    /// The next 64 bits.
+    /// Draws 64 bits.
     pub fn draw(&mut self) -> u64 {
         let [a, b, c, d] = self.state;
         let [c2, d2] = [c ^ a, d ^ b];
@@ -22,27 +23,27 @@ impl Prng {
         b.wrapping_mul(5).rotate_left(7).wrapping_mul(9)
     }
 
-    /// A number below `bound`; 0 if `bound` is 0. (The bias is below `bound` / 2^64.)
+    /// Draws a number below `bound`; 0 if `bound` is 0. (The bias is below `bound` / 2^64.)
     pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.draw()) * u128::from(bound);
         u64::try_from(wide >> 64).expect("the upper half of 128 bits")
     }
 
-    /// An index below `length`.
+    /// Draws an index below `length`.
     ///
     /// # Panics
-    /// If `length` is 0.
+    /// Panics if `length` is 0.
     pub fn index(&mut self, length: usize) -> usize {
         assert!(length > 0, "there is nothing to choose from");
         usize::try_from(self.below(length as u64)).expect("below a usize")
     }
 
-    /// True so many times in a thousand.
+    /// Returns true with a probability of `per_mille` in a thousand.
     pub fn chance(&mut self, per_mille: u32) -> bool {
         per_mille > 0 && self.below(1000) < u64::from(per_mille)
     }
 
-    /// Brings `items` into any order, all equally likely.
+    /// Shuffles `items`; all orders are equally likely.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             let other = self.index(i + 1);
@@ -51,13 +52,13 @@ impl Prng {
     }
 }
 
-/// The next value of splitmix64.
+/// Returns the next value of splitmix64.
 fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mix(*state)
 }
 
-/// Spreads a counter over 64 bits, one to one.
+/// Maps a counter to 64 mixed bits, one to one.
 pub(super) const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -68,7 +69,7 @@ pub(super) const fn mix(value: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Old seeds must find old bugs again: these are the published first outputs of the algorithms.
+    /// Old seeds must reproduce old bugs: these are the published first outputs of the algorithms.
     #[test]
     fn streams_never_change() {
         let mut state = 1_234_567;

@@ -1,4 +1,4 @@
-//! Retirement: mirrors end, and the memory that nobody holds is given back [M6].
+//! Retirement of mirrors, and the release of memory that is no longer held [M6].
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::link::{LanePayload, LaneTarget};
 use crate::{FabricEvent, MirrorId, Region, RegionId};
 
 impl WorldState {
-    /// Ends a mirror. What was pushed before is on its way and arrives.
+    /// Retires a mirror. Earlier pushes are in flight and arrive.
     pub(super) fn retire(&mut self, node: u32, mirror: MirrorId) {
         let id = self.mirror_of(node, mirror);
         let mirror = &mut self.mirrors[id];
@@ -24,15 +24,15 @@ impl WorldState {
         }
     }
 
-    /// The place of a mirror that `node` has published and not retired.
+    /// Returns the index of a mirror that `node` has published and not retired.
     pub(super) fn mirror_of(&self, node: u32, mirror: MirrorId) -> usize {
         let id = mirror.0 as usize;
         let own = self.mirrors.get(id).is_some_and(|mirror| mirror.owner == node && !mirror.retired);
-        assert!(own, "{mirror:?} is not of node {node}, or was retired");
+        assert!(own, "{mirror:?} is not a mirror of node {node}, or was retired");
         id
     }
 
-    /// Gives back the words of attachments and of retired mirrors that no node and no post holds.
+    /// Frees the words of attachments and of retired mirrors that no node and no post holds.
     fn sweep(&mut self) {
         for id in 0..self.attachments.len() {
             if !self.attachments[id].dropped && is_alone(&self.memories[self.attachments[id].memory].region) {
@@ -51,7 +51,7 @@ impl WorldState {
         }
     }
 
-    /// The reader holds the attachment no more: nothing shows in it.
+    /// Drops an attachment that its reader no longer holds: no words are copied into it any more.
     fn drop_attachment(&mut self, id: usize) {
         let attachment = &mut self.attachments[id];
         (attachment.dropped, attachment.lost) = (true, true);
@@ -72,12 +72,12 @@ impl WorldState {
     }
 }
 
-/// Whether only the world holds the memory.
+/// Returns whether only the world holds the memory.
 fn is_alone(region: &Region) -> bool {
     Arc::strong_count(region.memory()) == 1
 }
 
-/// Mirrors retired between two looks for memory to give back.
+/// Retirements between two searches for memory to free.
 const SWEEP_EVERY: u64 = 64;
 
 #[cfg(test)]
@@ -86,9 +86,10 @@ mod tests {
     use super::*;
     use crate::{Duration, Fabric, MirrorKey, NodeId};
 
-    /// Mirrors that come and go, with pushes under way at their ends, take no more memory than a few of them.
+    /// Mirrors that are created and retired, with pushes in flight at their ends, never take more memory than
+    /// a few of them.
     #[test]
-    fn memory_of_what_is_over_is_given_back() {
+    fn memory_of_retired_mirrors_is_freed() {
         const WORDS: usize = 1000;
         for seed in 0..20 {
             let world = SimWorld::new(seed, SimConfig::adversarial(seed), 2);

@@ -1,4 +1,4 @@
-//! Faults as data: when something shall happen, and what. A trace prints them, a shrinker removes them.
+//! Faults as data: what happens, and when. A trace prints them, and a shrinker removes them.
 
 use std::fmt;
 
@@ -10,60 +10,60 @@ use crate::{Duration, Instant};
 /// One fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// When it strikes; each rule strikes once.
+    /// When it applies; each rule applies once.
     pub when: RuleTrigger,
-    /// What happens then.
+    /// The fault.
     pub what: Verdict,
 }
 
-/// When a rule strikes. Posts, pieces and requests are counted from 1, from the beginning of the world.
+/// When a rule applies. Posts, pieces and requests are counted from 1, from the beginning of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleTrigger {
     /// At a virtual time.
     At(Instant),
-    /// Just before a node's `nth` post, which is then posted only if the node lives. A push counts as one post for
-    /// each reader, so that a node can die in the middle of a push.
+    /// Just before a node's `nth` post, which is then posted only if the node is alive. A push counts as one
+    /// post for each reader, so a node can die in the middle of a push.
     Post {
         /// The poster.
         node: u32,
-        /// Which of its posts.
+        /// The number of the post.
         nth: u64,
     },
-    /// Just before the `nth` piece of a write from one node lands at another, so that a connection can break after
-    /// any word.
+    /// Just before the `nth` piece of a write from one node lands at another, so that a connection can break
+    /// after any word.
     Piece {
         /// The writer.
         from: u32,
         /// The target.
         to: u32,
-        /// Which piece on this path, over all its connections and mirrors.
+        /// The number of the piece on this path, over all its connections and mirrors.
         nth: u64,
     },
-    /// Just before a node's `nth` request for memory: a region that it registers, or an attachment that it attaches. To crash
-    /// there is what a shortage of memory makes of a core ([`crate::Shortage`]).
+    /// Just before a node's `nth` request for memory: a region that it registers, or a mirror that it
+    /// attaches. A crash there has the effect that a shortage of memory has on a core ([`crate::Shortage`]).
     Memory {
-        /// Who asks.
+        /// The node that requests memory.
         node: u32,
-        /// Which of its requests.
+        /// The number of the request.
         nth: u64,
     },
 }
 
-/// What a rule does.
+/// The effect of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Ends a node, as `kill -9` would; what it posted lands up to some point.
+    /// Kills a node, as `kill -9` would; its posts land up to some point.
     Crash(u32),
-    /// Stops a node's processor for a while, as SIGSTOP would; its memory stays open to writes.
+    /// Stops a node's processor for a while, as SIGSTOP would; its memory remains open to writes.
     Pause {
         /// The node.
         node: u32,
-        /// For how long.
+        /// The duration.
         span: Duration,
     },
-    /// Cuts all paths between different groups. Nodes that are in none form a group of their own.
+    /// Cuts all paths between different groups. Nodes in no group form a group together.
     Partition(Vec<Vec<u32>>),
-    /// Cuts the paths between two nodes, both ways, and no others.
+    /// Cuts the paths between two nodes in both directions, and no others.
     Cut {
         /// One end.
         a: u32,
@@ -78,10 +78,10 @@ pub enum Verdict {
         from: u32,
         /// The target.
         to: u32,
-        /// By how much; zero ends it.
+        /// The additional delay; zero ends it.
         extra: Duration,
     },
-    /// Breaks all connections between two nodes, which stay alive and can open them again.
+    /// Breaks all connections between two nodes, which remain alive and can open them again.
     Break {
         /// One end.
         a: u32,
@@ -91,7 +91,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The first node that the verdict names.
+    /// Returns the first node that the verdict names.
     fn node(&self) -> u32 {
         match self {
             Self::Crash(node) | Self::Pause { node, .. } => *node,
@@ -104,7 +104,7 @@ impl Verdict {
 }
 
 impl WorldState {
-    /// Takes a rule into the run.
+    /// Adds a rule to the run.
     pub(super) fn add_rule(&mut self, rule: Rule) {
         let index = self.rules.len();
         match rule.when {
@@ -120,7 +120,7 @@ impl WorldState {
         self.rules.push(rule);
     }
 
-    /// Counts a request for memory.
+    /// Counts a request for memory and applies the rules that are due.
     pub(super) fn begin_request(&mut self, node: u32) {
         let state = &mut self.nodes[node as usize];
         state.requests += 1;
@@ -130,13 +130,13 @@ impl WorldState {
         }
     }
 
-    /// Lets a rule strike.
+    /// Applies a rule.
     pub(super) fn on_rule(&mut self, index: usize) {
         let verdict = self.rules[index].what.clone();
         self.strike(&verdict);
     }
 
-    /// Carries out a fault.
+    /// Applies a fault.
     pub(super) fn strike(&mut self, verdict: &Verdict) {
         self.trace.add(self.now, verdict.node(), Happening::Fault(verdict.clone()));
         match verdict {
@@ -151,7 +151,7 @@ impl WorldState {
     }
 }
 
-/// Rules of one counter, in the order in which they strike.
+/// Rules of one counter, in the order in which they apply.
 pub(super) type Counted = std::collections::VecDeque<(u64, usize)>;
 
 fn insert(rules: &mut Counted, nth: u64, index: usize) {
@@ -159,7 +159,7 @@ fn insert(rules: &mut Counted, nth: u64, index: usize) {
     rules.insert(at, (nth, index));
 }
 
-/// Takes the next rule that strikes at `count`.
+/// Takes the next rule that is due at `count`.
 pub(super) fn due(rules: &mut Counted, count: u64) -> Option<usize> {
     let (nth, index) = *rules.front()?;
     (nth <= count).then(|| {

@@ -1,7 +1,7 @@
-//! The trace of a run: what happened, to whom, at which virtual time; and a hash of all of it.
+//! The trace of a run: what happened to which node at which virtual time, and a hash of all of it.
 //!
-//! The hash covers the whole run, always. The happenings themselves are kept only as far as the configuration
-//! asks, the latest ones.
+//! The hash always covers the whole run. Of the records themselves, only the latest are kept, as many as the
+//! configuration says.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,7 +21,7 @@ pub struct TraceRecord {
     pub what: Happening,
 }
 
-/// What can happen.
+/// An occurrence in a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Happening {
     /// The node posted a write, a send or a push.
@@ -39,7 +39,7 @@ pub enum Happening {
         key: MirrorKey,
         /// The first word.
         first: usize,
-        /// How many words.
+        /// The number of words.
         words: usize,
     },
     /// Words landed in the node's memory: a whole write or a piece of one.
@@ -48,7 +48,7 @@ pub enum Happening {
         from: u32,
         /// The first word, within the region.
         first: usize,
-        /// How many words.
+        /// The number of words.
         words: u32,
         /// The value of the first word.
         value: u64,
@@ -60,18 +60,18 @@ pub enum Happening {
     },
     /// A revocation by this node took effect.
     Revoked {
-        /// Whose right ended.
+        /// The peer whose right ended.
         peer: u32,
     },
     /// A poll yielded an event.
     Yielded(FabricEvent),
-    /// A fault struck (the node is the first that it names).
+    /// A fault was applied (the record's node is the first that it names).
     Fault(Verdict),
-    /// A driver's remark.
+    /// A note of the driver.
     Note(String),
 }
 
-/// What a world remembers of its run.
+/// The trace of a world's run.
 #[derive(Debug)]
 pub(super) struct Trace {
     hash: u64,
@@ -118,7 +118,7 @@ impl Trace {
 }
 
 impl Happening {
-    /// Three words that differ where happenings differ.
+    /// Returns three words that differ where happenings differ.
     fn digest(&self) -> [u64; 3] {
         match self {
             Self::Posted { to, words, .. } => [1, u64::from(*to), u64::from(*words)],
@@ -173,7 +173,7 @@ impl fmt::Display for Happening {
                 write!(f, "pushes {words} words of mirror {key:#x}, from word {first} on")
             }
             Self::Landed { from, first, words, value } => {
-                write!(f, "has {words} words of node {from} land at word {first}, beginning with {value:#x}")
+                write!(f, "receives {words} words of node {from} at word {first}, the first being {value:#x}")
             }
             Self::RefusedWrite { from } => write!(f, "refuses a write of node {from}"),
             Self::Revoked { peer } => write!(f, "has revoked a grant of node {peer}"),

@@ -1,4 +1,4 @@
-//! The world: all nodes, what lies between them, and the passing of virtual time.
+//! The world: all nodes, the network between them, and virtual time.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ use crate::{Duration, FabricEvent, Region, RegionId};
 pub(super) struct WorldState {
     pub(super) config: SimConfig,
     pub(super) prng: Prng,
-    /// For the rates of clocks alone, so that nothing else depends on them.
+    /// Only for the rates of clocks, so that nothing else depends on them.
     pub(super) rates: Prng,
-    /// Virtual time in nanoseconds; never goes back.
+    /// Virtual time in nanoseconds; never decreases.
     pub(super) now: u64,
     pub(super) agenda: Agenda,
     pub(super) nodes: Vec<SimNode>,
@@ -35,17 +35,17 @@ pub(super) struct WorldState {
     pub(super) mirrors: Vec<SimMirror>,
     /// By owner and key.
     pub(super) mirror_keys: BTreeMap<(u32, u64), usize>,
-    /// Mirrors retired ever.
+    /// The number of mirrors ever retired.
     pub(super) retirements: u64,
     pub(super) attachments: Vec<SimAttachment>,
     /// By owner, key and reader.
     pub(super) attachment_keys: BTreeMap<(u32, u64, u32), AttachmentId>,
-    /// What waits for paths to be joined again.
+    /// Actions that wait for paths to be joined again.
     pub(super) delayed: Vec<SimAction>,
-    /// How often the network was parted or joined.
+    /// The number of times that the network was partitioned or healed.
     pub(super) partitions: u32,
     pub(super) rules: Vec<Rule>,
-    /// How many nodes have crashed.
+    /// The number of nodes that have crashed.
     pub(super) deaths: u32,
     /// The node that polls now, for fabrics without one-sided progress [F12].
     pub(super) polling: Option<u32>,
@@ -56,23 +56,24 @@ pub(super) struct WorldState {
 #[derive(Clone, Debug, Default)]
 pub(super) struct NetworkPath {
     pub(super) cut: bool,
-    /// The two have no link yet, or none any more: nothing goes from one to the other, and neither misses it.
+    /// Whether the two have no link, not yet or not any more: nothing passes between them, and neither
+    /// reports the other as lost.
     pub(super) unlinked: bool,
     pub(super) extra: Duration,
-    /// The target has noticed that the other is gone: `paths[node][peer].lost` is what `node` knows.
+    /// Whether `from` has noticed the loss of `to`: `paths[node][peer].lost` is what `node` knows.
     pub(super) lost: bool,
     /// The lane of all mirrors of `from` that `to` reads.
     pub(super) mirror_lane: Option<LaneId>,
-    /// The attachments that `to` has attached of mirrors of `from`.
+    /// The attachments by `to` of mirrors of `from`.
     pub(super) attachments: Vec<AttachmentId>,
     pub(super) glimpse_scheduled: bool,
-    /// Pieces of writes that have come to land.
+    /// The number of pieces of writes that have arrived.
     pub(super) pieces: u64,
     pub(super) piece_rules: Counted,
 }
 
 impl NetworkPath {
-    /// Whether nothing gets through.
+    /// Returns whether nothing passes.
     pub(super) const fn is_shut(&self) -> bool {
         self.cut || self.unlinked
     }
@@ -83,7 +84,7 @@ impl NetworkPath {
 pub(super) struct SimMemory {
     pub(super) owner: u32,
     pub(super) region: Region,
-    /// Whether it is an attachment.
+    /// The attachment whose memory this is, if it is one.
     pub(super) attachment: Option<AttachmentId>,
 }
 
@@ -123,7 +124,7 @@ impl WorldState {
         world
     }
 
-    /// A further node, reachable from all others.
+    /// Adds a node, reachable from all others.
     pub(super) fn add_node(&mut self) -> u32 {
         let dial = self.draw_dial();
         self.nodes.push(SimNode::new(dial, self.now));
@@ -138,7 +139,7 @@ impl WorldState {
         u32::try_from(self.nodes.len()).expect("few nodes")
     }
 
-    /// Takes the next action from the agenda; false if there is none.
+    /// Performs the next action of the agenda; returns false if there is none.
     pub(super) fn act(&mut self) -> bool {
         let Some((at, action)) = self.agenda.take() else { return false };
         self.now = self.now.max(at);
@@ -159,7 +160,7 @@ impl WorldState {
         true
     }
 
-    /// Lets time pass, with all that happens on the way.
+    /// Advances time and performs all actions on the way.
     pub(super) fn advance_to(&mut self, at: u64) {
         while self.agenda.next_at().is_some_and(|next| next <= at) {
             self.act();
@@ -174,7 +175,7 @@ impl WorldState {
         region
     }
 
-    /// Takes memory of somebody else [F13].
+    /// Adopts memory that was allocated outside the fabric [F13].
     pub(super) fn adopt(&mut self, owner: u32, memory: &Region) -> Region {
         assert!(memory.access() == Access::ReadWrite, "{memory:?} cannot be adopted: it is read-only");
         let region = memory.clone().renamed(RegionId(self.memories.len() as u64));
@@ -193,7 +194,7 @@ impl WorldState {
         self.memories[memory].region = Region::heap(region.id(), 0);
     }
 
-    /// The index of a region that this world has registered.
+    /// Returns the index of a region that this world has registered.
     pub(super) fn memory_of(&self, region: &Region) -> usize {
         let index = usize::try_from(region.id().0).expect("a region of this world");
         let known =
@@ -214,7 +215,7 @@ impl WorldState {
         self.nodes[node as usize].state != NodeState::Crashed
     }
 
-    /// Hands an event to a node; its next poll yields it.
+    /// Queues an event for a node; its next poll yields it.
     pub(super) fn push_event(&mut self, node: u32, event: FabricEvent) {
         if self.lives(node) {
             self.nodes[node as usize].inbox.push_back(event);
@@ -222,14 +223,14 @@ impl WorldState {
         }
     }
 
-    /// Counts and charges a post; false if the node dies before it.
+    /// Counts and charges a post; returns false if the node dies before it.
     pub(super) fn begin_post(&mut self, node: u32) -> bool {
         self.charge(node, self.config.cost.post_ns);
         self.nodes[node as usize].counters.posting_ns += self.config.cost.post_ns;
         self.begin_free_post(node)
     }
 
-    /// Counts a post that costs nothing; false if the node dies before it.
+    /// Counts a post that costs nothing; returns false if the node dies before it.
     pub(super) fn begin_free_post(&mut self, node: u32) -> bool {
         let state = &mut self.nodes[node as usize];
         if state.state == NodeState::Crashed {
@@ -270,7 +271,7 @@ impl WorldState {
         count + moved
     }
 
-    /// Without one-sided progress writes land while their target polls [F12].
+    /// Lands the writes that have waited for this node to poll, without one-sided progress [F12].
     fn land_arrivals(&mut self, node: u32) -> usize {
         let arrivals = std::mem::take(&mut self.nodes[node as usize].arrivals);
         self.polling = Some(node);

@@ -1,4 +1,5 @@
-//! What is left in a window when its view ends: the messages that the next view's window takes over (Derecho §3.4).
+//! The undelivered backlog of a window whose view ends: messages that the next view's window takes over
+//! (Derecho §3.4).
 
 use std::sync::Arc;
 
@@ -6,8 +7,8 @@ use super::{HEADER_WORDS, LARGE, ReserveError, Shared, WindowGeometry, WindowWri
 use crate::Region;
 use crate::atomics::Ordering;
 
-/// The committed messages of a closed window, from a given one on, in order. Its [`WindowWriter`] may still commit the one
-/// message that it had reserved when the window was closed: that one is taken too.
+/// The committed messages of a closed window, from a given one on, in order. The [`WindowWriter`] may still
+/// commit the one message that it had reserved when the window was closed; the backlog includes that message.
 #[derive(Debug)]
 pub struct WindowBacklog {
     pub(super) region: Region,
@@ -15,15 +16,16 @@ pub struct WindowBacklog {
     pub(super) shared: Arc<Shared>,
     /// The next record to take; `next <= ready`.
     pub(super) next: u64,
-    /// The bodies of large ones among them.
+    /// The bodies of the large messages among them.
     pub(super) bodies: Option<Box<WindowBacklog>>,
 }
 
 impl WindowBacklog {
-    /// Moves messages to another window of the same geometry while it has space and is open; returns how many.
+    /// Moves messages to another window of the same geometry while it has space and is open; returns their
+    /// number.
     ///
     /// # Panics
-    /// If the other window is made for shorter messages.
+    /// Panics if the other window cannot hold messages of this length.
     pub fn move_into(&mut self, writer: &mut WindowWriter) -> u64 {
         let before = self.next;
         for _ in 0..self.left() {
@@ -34,13 +36,14 @@ impl WindowBacklog {
             match writer.reserve_uncleared(length) {
                 Ok(mut message) => {
                     let payload = source.place() + HEADER_WORDS;
-                    // SAFETY: the record is committed, and nobody writes a committed record of a closed window.
+                    // SAFETY: the record is committed, and nothing writes a committed record of a closed
+                    // window.
                     message.copy_from_slice(unsafe { source.region.bytes(payload, length) });
                     message.commit();
                 }
-                // A closed window's messages go on in the one after.
+                // If the next window is closed too, the window after it takes over its messages.
                 Err(ReserveError::Full | ReserveError::Closed) => break,
-                Err(error) => panic!("the next window takes what the last one held: {error}"),
+                Err(error) => panic!("the next window must hold the messages of the last one: {error}"),
             }
             if let Some(bodies) = self.bodies.as_mut().filter(|_| is_large) {
                 bodies.next += 1;
@@ -50,22 +53,23 @@ impl WindowBacklog {
         self.next - before
     }
 
-    /// How many messages are still to be moved.
+    /// Returns the number of messages that are still to be moved.
     #[must_use]
     pub fn left(&self) -> u64 {
         // SYNC: pairs with the release in `Reservation::commit`.
         self.shared.ready.0.load(Ordering::Acquire) - self.next
     }
 
-    /// Where the next record begins.
+    /// Returns where the next record begins.
     fn place(&self) -> usize {
         self.geometry.first + self.shared.start(self.next)
     }
 
-    /// Whether all is moved and nothing more can come: the window's [`WindowWriter`] is gone.
+    /// Returns whether all messages are moved and no more can follow, since the window's [`WindowWriter`] has
+    /// been dropped.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        // SYNC: pairs with the release in `WindowWriter::drop`: its last commit is seen.
+        // SYNC: pairs with the release in `WindowWriter::drop`: its last commit is visible.
         let retired = self.shared.retired.load(Ordering::Acquire);
         retired && self.shared.ready.0.load(Ordering::Relaxed) == self.next
     }
@@ -84,8 +88,8 @@ mod tests {
         (region, geometry, writer, publisher)
     }
 
-    /// [V7] what is left of a closed window goes on in the next one: once, in order, with the message that was still
-    /// under construction.
+    /// [V7] the backlog of a closed window continues in the next one: once, in order, with the message that
+    /// was still under construction.
     #[test]
     fn the_backlog_of_a_window_moves_into_the_next() {
         let (_, _, mut writer, mut publisher) = ring(1);
@@ -98,7 +102,7 @@ mod tests {
         writer.send(1, |bytes| bytes[0] = 2).unwrap();
         let late = writer.reserve(1).unwrap();
         publisher.close();
-        // Indexes: message 0, null, message 1, null; the cut leaves message 0 and its null behind.
+        // Indexes: message 0, null, message 1, null; the backlog begins after message 0 and its null.
         let mut backlog = publisher.backlog(2);
         assert_eq!(backlog.move_into(&mut next), 2);
         late.commit();

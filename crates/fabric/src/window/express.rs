@@ -1,18 +1,21 @@
 //! Express records: a short message and its announcement in one write (Spindle §2.3).
 //!
-//! `Deviation:` Spindle pushes every message and its counter by writes of their own.
+//! `Deviation:` Spindle pushes every message and its counter by separate writes.
 //!
-//! A record in the ring costs two writes, since nothing keeps order within one \[F2\]: the record, and the word that
-//! announces it. A short message that is alone in its window goes by the *express slot* instead, a few words beside
-//! the announcement: the announcement as it would be pushed, a check word, and the payload. The check covers all of
-//! them, so a reader that sees only a part of the write takes it for nothing yet, and looks again.
+//! A record in the ring costs two writes, since there is no order within one \[F2\]: the record, and the word
+//! that announces it. A short message that is alone in its window goes through the *express slot* instead, a
+//! few words next to the announcement: the announcement as it would be pushed, a check word, and the payload.
+//! The check covers all of them, so a reader that sees only a part of the write treats it as not arrived, and
+//! reads it again.
 //!
-//! **The slot.** Word 0 the announcement behind the record, word 1 the check (56 bits) and the length in bytes (8 bits),
-//! then the payload. A part of one write and the rest of the one before pass for whole with probability 2^-56.
+//! **The slot.** Word 0 is the announcement after the record, word 1 the check (56 bits) and the length in
+//! bytes (8 bits); the payload follows. A mixture of one write and the previous one passes the check with
+//! probability 2^-56.
 //!
-//! **Invariant.** The slot is written only when all members have delivered everything that was published before
-//! (\[O5\], `freed == published`): so what lies in it is either delivered everywhere or the last record. The record also
-//! lies in its owner's ring, where the words that it takes stay unused in the others' copies; so readers count them.
+//! **Invariant.** The slot is written only when all members have delivered everything that was published
+//! before (\[O5\], `freed == published`): so it holds the last record or one that is delivered everywhere.
+//! The record is also in its owner's ring, and its words there are skipped by the other members, whose copies
+//! do not hold it.
 
 use std::ops::Range;
 
@@ -20,7 +23,7 @@ use super::{Announcement, record_words};
 use crate::Region;
 use crate::layout::Word;
 
-/// Words of the slot before the payload: announcement, check and length.
+/// The words of the slot before the payload: announcement, and check with length.
 const HEADER_WORDS: usize = 2;
 const PAYLOAD_WORDS: usize = 5;
 
@@ -31,51 +34,51 @@ pub struct ExpressSlot {
 }
 
 impl ExpressSlot {
-    /// The words of a slot. With the announcement's own they fill a cache line.
+    /// The words of a slot. Together with the announcement's own word they fill a cache line.
     pub const WORDS: usize = HEADER_WORDS + PAYLOAD_WORDS;
     /// The longest message that fits, in bytes.
     pub const BYTES_MAX: usize = 8 * PAYLOAD_WORDS;
 
-    /// The slot that begins at word `first` of its sender's region.
+    /// Returns the slot that begins at word `first` of its sender's region.
     #[must_use]
     pub const fn at(first: usize) -> Self {
         Self { first }
     }
 
-    /// The words of the slot.
+    /// Returns the words of the slot.
     #[must_use]
     pub const fn words(self) -> Range<usize> {
         self.first..self.first + Self::WORDS
     }
 
-    /// What the slot announces, if it is whole ([`ExpressSlot::is_whole`]).
+    /// Returns what the slot announces, if it is whole ([`ExpressSlot::is_whole`]).
     #[inline]
     #[must_use]
     pub fn announcement(self, row: &Region) -> Announcement {
         Announcement::from_word(row.load(self.first))
     }
 
-    /// Whether all of the last write to the slot is here.
+    /// Returns whether the last write to the slot has arrived completely.
     #[must_use]
     pub fn is_whole(self, row: &Region) -> bool {
         let stored = row.load(self.first + 1);
         length(stored) <= Self::BYTES_MAX && stored == self.check(row, length(stored))
     }
 
-    /// The length in bytes of the message in a slot that is whole.
+    /// Returns the length in bytes of the message in a slot that is whole.
     #[inline]
     pub(super) fn length(self, row: &Region) -> usize {
         length(row.load_relaxed(self.first + 1))
     }
 
-    /// The first word of the payload.
+    /// Returns the first word of the payload.
     #[inline]
     pub(super) const fn payload(self) -> usize {
         self.first + HEADER_WORDS
     }
 
-    /// Stores the message of `length` bytes whose words begin at `payload` of the same region; returns the words that
-    /// must reach the readers.
+    /// Stores the message of `length` bytes whose words begin at `payload` of the same region; returns the
+    /// words that must reach the readers.
     pub(super) fn store(
         self,
         row: &Region,
@@ -87,12 +90,13 @@ impl ExpressSlot {
             row.store_relaxed(self.payload() + word, row.load_relaxed(payload + word));
         }
         row.store_relaxed(self.first, announcement.to_word());
-        // SYNC: pairs with the acquire in `is_whole`: in shared memory, who sees this check sees all that it covers.
+        // SYNC: pairs with the acquire in `is_whole`: in shared memory, a reader that sees this check sees
+        // all that it covers.
         row.store(self.first + 1, self.check(row, length));
         self.first..self.payload() + length.div_ceil(8)
     }
 
-    /// The check word of a slot that holds `length` bytes.
+    /// Computes the check word of a slot that holds `length` bytes.
     fn check(self, row: &Region, length: usize) -> u64 {
         let payload = (0..length.div_ceil(8)).map(|word| row.load(self.payload() + word));
         let sum = payload.fold(mix(row.load(self.first)), |sum, word| mix(sum ^ word));
@@ -106,14 +110,14 @@ const fn length(check: u64) -> usize {
     (check & LENGTH_MASK) as usize
 }
 
-/// Spreads the bits of a word over a word: the halves of a product, one over the other.
+/// Mixes the bits of a word: exclusive-or of the halves of a product.
 #[expect(clippy::cast_possible_truncation, reason = "the halves of the product")]
 const fn mix(word: u64) -> u64 {
     let product = (word ^ 0x9e37_79b9_7f4a_7c15) as u128 * 0xd6e8_feb8_6659_fd93_u128;
     product as u64 ^ (product >> 64) as u64
 }
 
-// The ring's record is what the writer fills; the slot must be able to hold its payload.
+// A record of the ring that goes through the slot must not have more words than the slot.
 const _: () = assert!(record_words(ExpressSlot::BYTES_MAX) <= ExpressSlot::WORDS);
 
 #[cfg(test)]
@@ -122,7 +126,8 @@ mod tests {
     use super::*;
     use crate::{RegionId, trusted};
 
-    /// Of every message over every other one, each choice of the words that have arrived: only the whole is whole.
+    /// For each pair of messages, all combinations of words that may have arrived: only the complete write is
+    /// whole.
     #[test]
     fn a_part_of_a_write_is_not_whole() {
         let (sender, reader) = (Region::heap(RegionId(1), 16), Region::heap(RegionId(2), 16));
@@ -159,10 +164,10 @@ mod tests {
         assert_eq!(ExpressSlot::at(1).announcement(&row), Announcement::default());
     }
 
-    /// A reader with memory of its own, to which only what is pushed comes: messages of all lengths, alone and in batches,
-    /// nulls among them, over many laps.
+    /// A reader with memory of its own, which receives only what is pushed: messages of all lengths, alone
+    /// and in batches, nulls among them, over many laps.
     #[test]
-    fn readers_follow_both_ways() {
+    fn readers_follow_ring_and_express_slot() {
         let slot = ExpressSlot::at(1);
         let geometry = WindowGeometry { express: Some(slot), ..WindowGeometry::new(8, 5, 60, 300) };
         let words = 8 + geometry.words();

@@ -1,7 +1,7 @@
-//! The bytes of a message under construction, written from the beginning to the end (Spindle §2.3).
+//! The bytes of a message under construction, written from beginning to end (Spindle §2.3).
 
-/// The memory of a message, which is written in order and not read: so it need not be cleared before. What is not written
-/// when the message is sent becomes zeros.
+/// The memory of a message, which is written in order and not read, so it need not be cleared first. The part
+/// that is not written when the message is sent becomes zeros.
 #[derive(Debug)]
 pub struct Payload<'m> {
     bytes: &'m mut [u8],
@@ -10,7 +10,7 @@ pub struct Payload<'m> {
 }
 
 impl<'m> Payload<'m> {
-    /// All of `bytes` is to be written, whatever is there.
+    /// Creates a payload over `bytes`, whatever their current values.
     #[inline]
     pub const fn over(bytes: &'m mut [u8]) -> Self {
         Self { bytes, written: 0 }
@@ -19,7 +19,7 @@ impl<'m> Payload<'m> {
     /// Writes the next bytes.
     ///
     /// # Panics
-    /// If the message is not that long.
+    /// Panics if the message has less space left.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
         self.next(bytes.len()).copy_from_slice(bytes);
@@ -28,20 +28,20 @@ impl<'m> Payload<'m> {
     /// Writes `byte` for the next `count` bytes.
     ///
     /// # Panics
-    /// If the message is not that long.
+    /// Panics if the message has less space left.
     #[inline]
     pub fn put_repeated(&mut self, byte: u8, count: usize) {
         self.next(count).fill(byte);
     }
 
-    /// How many bytes have yet to be written.
+    /// Returns the number of bytes that are not yet written.
     #[must_use]
     #[inline]
     pub const fn remaining(&self) -> usize {
         self.bytes.len() - self.written
     }
 
-    /// Writes zeros for what was not written.
+    /// Writes zeros over the part that was not written.
     #[inline]
     pub fn finish(mut self) {
         if self.remaining() > 0 {
@@ -60,7 +60,7 @@ impl<'m> Payload<'m> {
     }
 }
 
-/// A function of its own, so that the numbers are stored in memory only if it is called.
+/// Panics. A separate function, so that the numbers are stored in memory only if it is called.
 #[cold]
 #[inline(never)]
 fn exceeds(count: usize, left: usize) -> ! {

@@ -25,9 +25,9 @@ pub struct WindowPublisher {
     region: Region,
     geometry: WindowGeometry,
     shared: Arc<Shared>,
-    /// The runs of outstanding records and the present one, in order; never empty.
+    /// The runs of outstanding records and the current run, in order; never empty.
     runs: VecDeque<Run>,
-    /// The writer may not have seen the latest nulls when it gave the next record its index.
+    /// Whether the writer may have missed the latest nulls when it assigned the next record its index.
     doubtful: bool,
     /// Records announced; `freed <= published <= ready`.
     published: u64,
@@ -39,15 +39,15 @@ pub struct WindowPublisher {
 #[derive(Debug)]
 struct Bodies {
     ring: WindowPublisher,
-    /// Of the bodies that are published and not freed: the indexes of their messages, ascending.
+    /// The indexes of the messages whose bodies are published and not freed, ascending.
     indexes: VecDeque<u64>,
-    /// Bodies that nobody here reads any more, for sending; `freed <= released <= published` of the ring.
+    /// Bodies that this member no longer reads for sending; `freed <= released <= published` of the ring.
     released: u64,
-    /// Records that have been looked at for bodies; at most `published` of the window.
+    /// Records that have been searched for bodies; at most `published` of the window.
     looked: u64,
 }
 
-/// The body of a large message that is to be sent.
+/// The body of a large message that must be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageBody {
     /// Its number among the bodies of the window.
@@ -78,7 +78,7 @@ impl WindowPublisher {
         self.bodies = Some(Box::new(Bodies { ring, indexes: VecDeque::new(), released: 0, looked: 0 }));
     }
 
-    /// Messages that are committed but not yet published.
+    /// Returns the number of messages that are committed but not yet published.
     #[inline]
     #[must_use]
     pub fn ready(&self) -> u64 {
@@ -86,21 +86,22 @@ impl WindowPublisher {
         self.shared.ready.0.load(Ordering::Acquire) - self.published
     }
 
-    /// What has been published and raised so far.
+    /// Returns what has been published and raised so far.
     #[inline]
     #[must_use]
     pub fn announcement(&self) -> Announcement {
         Announcement { indexes: self.published + self.nulls(), records: low_bits(self.published) }
     }
 
-    /// Messages that are published but not yet freed.
+    /// Returns the number of messages that are published but not yet freed.
     #[inline]
     #[must_use]
     pub const fn outstanding(&self) -> u64 {
         self.published - self.freed
     }
 
-    /// Whether freeing is worth a look at the other members: half of the window is taken, or the writer waits.
+    /// Returns whether freeing justifies loading the progress of the other members: half of the window is
+    /// used, or the writer waits.
     #[inline]
     #[must_use]
     pub fn wants_space(&self) -> bool {
@@ -108,23 +109,23 @@ impl WindowPublisher {
             || self.shared.starved.load(Ordering::Relaxed)
     }
 
-    /// Whether the writer found no space since the last time that anything was freed.
+    /// Returns whether the writer has found no space since anything was last freed.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         self.shared.starved.load(Ordering::Relaxed)
     }
 
-    /// The index of the oldest message that is published and not freed, if there is one.
+    /// Returns the index of the oldest message that is published and not freed, if there is one.
     #[must_use]
     pub fn oldest(&self) -> Option<u64> {
         (self.outstanding() > 0).then(|| self.freed + self.runs[0].nulls)
     }
 
-    /// Publishes up to `count` committed messages and calls `pushed` for each contiguous range of words that must
-    /// reach the readers, at most twice. The caller then announces [`WindowPublisher::announcement`].
+    /// Publishes up to `count` committed messages and calls `pushed` for each contiguous range of words that
+    /// must reach the readers, at most twice. The caller then announces [`WindowPublisher::announcement`].
     ///
     /// # Panics
-    /// If the view's indexes are used up ([`INDEXES_MAX`]).
+    /// Panics if the view's indexes are used up ([`INDEXES_MAX`]).
     #[inline]
     pub fn publish(&mut self, count: u64, mut pushed: impl FnMut(Range<usize>)) -> u64 {
         let count = self.ready().min(count);
@@ -145,19 +146,20 @@ impl WindowPublisher {
             pushed(self.words(0, to - 1));
         }
         self.published = to;
-        assert!(self.announcement().indexes < INDEXES_MAX, "a view ends before its indexes do");
+        assert!(self.announcement().indexes < INDEXES_MAX, "a view must end before its indexes are used up");
         count
     }
 
-    /// Whether the next message could go by the express slot, once everything before it is freed.
+    /// Returns whether the next message can use the express slot once everything before it is freed.
     #[inline]
     #[must_use]
     pub fn wants_express(&self) -> bool {
         self.geometry.express.is_some() && self.ready() == 1
     }
 
-    /// Publishes a committed message by the express slot, if there is just one, short enough, and everything before it
-    /// is freed [O5]. Returns the words that must reach the readers, in one write; they are the announcement, too.
+    /// Publishes a committed message through the express slot, if there is exactly one, it is short enough,
+    /// and everything before it is freed [O5]. Returns the words that must reach the readers, in one write;
+    /// they include the announcement.
     #[inline]
     pub fn publish_express(&mut self) -> Option<Range<usize>> {
         let express = self.geometry.express?;
@@ -176,16 +178,16 @@ impl WindowPublisher {
         if let Some(bodies) = &mut self.bodies {
             bodies.looked = self.published;
         }
-        assert!(self.announcement().indexes < INDEXES_MAX, "a view ends before its indexes do");
+        assert!(self.announcement().indexes < INDEXES_MAX, "a view must end before its indexes are used up");
         Some(express.store(&self.region, self.announcement(), place + HEADER_WORDS, length))
     }
 
-    /// Calls `publish` for each body of the messages that have been published and not been looked at by this before.
-    /// They must reach the readers before the announcement counts as received.
+    /// Calls `publish` for each body of the messages that have been published since the last call. The bodies
+    /// must reach the readers before the announcement counts as received.
     #[inline]
     pub fn publish_bodies(&mut self, publish: impl FnMut(MessageBody)) {
         if let Some(bodies) = &mut self.bodies {
-            // A body is committed before its record, so with the record it is seen here.
+            // A body is committed before its record, so it is visible here if the record is.
             if bodies.ring.ready() > 0 {
                 bodies.publish(self.published, &self.region, self.geometry.first, &self.shared, publish);
             }
@@ -193,26 +195,27 @@ impl WindowPublisher {
         }
     }
 
-    /// Nobody here reads the next body any more, for sending: once it is delivered, it may be freed.
+    /// Records that this member no longer reads the next body for sending: once delivered, it may be freed.
     pub fn release_body(&mut self) {
         let bodies = self.bodies.as_mut().expect("there are bodies");
         bodies.released += 1;
         assert!(bodies.released <= bodies.ring.published, "more bodies released than published");
     }
 
-    /// The first index that is not to be freed, whoever has delivered it: its body is still being sent.
+    /// Returns the first index that must not be freed, even if all members have delivered it: its body is
+    /// still being sent.
     #[inline]
     #[must_use]
     pub fn unreleased(&self) -> u64 {
         self.bodies.as_ref().map_or(u64::MAX, |bodies| bodies.unreleased())
     }
 
-    /// Counts nulls up to `indexes`; returns how many.
+    /// Adds nulls up to `indexes`; returns their number.
     ///
     /// # Panics
-    /// If the view's indexes are used up ([`INDEXES_MAX`]).
+    /// Panics if the view's indexes are used up ([`INDEXES_MAX`]).
     pub fn raise(&mut self, indexes: u64) -> u64 {
-        assert!(indexes < INDEXES_MAX, "a view ends before its indexes do");
+        assert!(indexes < INDEXES_MAX, "a view must end before its indexes are used up");
         let more = indexes.saturating_sub(self.announcement().indexes);
         if more == 0 {
             return 0;
@@ -227,12 +230,16 @@ impl WindowPublisher {
         more
     }
 
-    /// Frees all messages with an index below `indexes`: all members have delivered them [O5]. Returns how many.
+    /// Frees all messages with an index below `indexes`: all members have delivered them [O5]. Returns their
+    /// number.
     ///
     /// # Panics
-    /// If that is beyond [`WindowPublisher::unreleased`].
+    /// Panics if `indexes` is beyond [`WindowPublisher::unreleased`].
     pub fn free(&mut self, indexes: u64) -> u64 {
-        assert!(indexes <= self.unreleased(), "index {indexes} has a body that is being sent");
+        assert!(
+            indexes <= self.unreleased(),
+            "messages below index {indexes} include one whose body is being sent"
+        );
         if let Some(bodies) = &mut self.bodies {
             bodies.free(indexes);
         }
@@ -253,7 +260,7 @@ impl WindowPublisher {
         self.freed - before
     }
 
-    /// What the window holds from index `indexes` on. Close the window first.
+    /// Returns the messages of the window from index `indexes` on. Close the window first.
     #[must_use]
     pub fn backlog(&self, indexes: u64) -> WindowBacklog {
         let Self { region, geometry, shared, .. } = self;
@@ -268,7 +275,7 @@ impl WindowPublisher {
         }
     }
 
-    /// The first record that is not freed and has an index of at least `indexes`.
+    /// Returns the first record that is not freed and has an index of at least `indexes`.
     fn record_at(&self, indexes: u64) -> u64 {
         let ends = self.runs.iter().skip(1).map(|next| next.first).chain([self.published]);
         for (run, end) in self.runs.iter().zip(ends) {
@@ -280,8 +287,8 @@ impl WindowPublisher {
         self.published
     }
 
-    /// Gives records their indexes anew if the writer did not know of the latest nulls. It learns of them once for
-    /// all, so the first record that is right ends the doubt.
+    /// Reassigns the indexes of records if the writer did not know of the latest nulls. The writer learns of
+    /// them at some record and knows them from then on, so the first correct record ends the correction.
     fn correct_indexes(&mut self, records: Range<u64>) {
         for number in records {
             let place = self.geometry.first + self.shared.start(number);
@@ -294,13 +301,13 @@ impl WindowPublisher {
         }
     }
 
-    /// Nulls sent so far.
+    /// Returns the number of nulls sent so far.
     #[inline]
     fn nulls(&self) -> u64 {
         self.runs.back().expect("never empty").nulls
     }
 
-    /// The words from `first` of the ring to the end of record `last`.
+    /// Returns the words from `first` of the ring to the end of record `last`.
     #[inline]
     fn words(&self, first: usize, last: u64) -> Range<usize> {
         let start = self.geometry.first + self.shared.start(last);
@@ -308,14 +315,14 @@ impl WindowPublisher {
         self.geometry.first + first..start + words_of_record(length)
     }
 
-    /// Ends the window: the writer gets [`super::ReserveError::Closed`] from now on.
+    /// Closes the window: the writer gets [`super::ReserveError::Closed`] from now on.
     pub fn close(&self) {
         self.shared.closed.store(true, Ordering::Relaxed);
     }
 }
 
 impl Bodies {
-    /// Publishes those of the records up to `end` of the window at `first` of `region`.
+    /// Publishes the bodies of the records up to `end` of the window at `first` of `region`.
     #[cold]
     fn publish(
         &mut self,

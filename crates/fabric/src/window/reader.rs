@@ -1,4 +1,4 @@
-//! A reader's walk over a window (Spindle §2.3).
+//! A reader's end of a window (Spindle §2.3).
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::{Announcement, ExpressSlot, HEADER_WORDS, LARGE, WindowGeometry, low_
 use crate::Region;
 use crate::copy::LINE_WORDS;
 
-/// A record that is not what its place and announcement require: the memory or the transport is at fault.
+/// A record that contradicts its place or its announcement: the memory or the transport is faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CorruptRecord {
     /// The word where the record begins.
@@ -31,11 +31,11 @@ impl fmt::Display for CorruptRecord {
 
 impl std::error::Error for CorruptRecord {}
 
-/// How many records ahead a reader fetches into its cache; never beyond what is announced, since fetching a line
-/// that its sender still writes would slow both down.
+/// The number of records ahead that a reader prefetches; never beyond what is announced, since prefetching a
+/// line that its sender still writes would slow both down.
 const PREFETCH_RECORDS: u16 = 12;
 
-/// A reader's walk over a window.
+/// A reader's end of a window.
 #[derive(Clone, Debug)]
 pub struct WindowReader {
     region: Region,
@@ -49,10 +49,10 @@ pub struct WindowReader {
 }
 
 impl WindowReader {
-    /// A reader at the beginning of the window at `geometry` of `region`.
+    /// Creates a reader at the beginning of the window at `geometry` of `region`.
     ///
     /// # Panics
-    /// If the window ends beyond the region.
+    /// Panics if the window ends beyond the region.
     #[must_use]
     pub fn new(region: &Region, geometry: WindowGeometry) -> Self {
         region.check(&(geometry.first..geometry.first + geometry.words()));
@@ -60,10 +60,10 @@ impl WindowReader {
         Self { region: region.clone(), geometry, head: 0, records: 0, bodies: None }
     }
 
-    /// Makes it follow also the ring of bodies at `geometry` of `region`.
+    /// Lets the reader also follow the ring of bodies at `geometry` of `region`.
     ///
     /// # Panics
-    /// If the ring ends beyond the region.
+    /// Panics if the ring ends beyond the region.
     #[must_use]
     pub fn with_bodies(self, region: &Region, geometry: WindowGeometry) -> Self {
         Self { bodies: Some(Box::new(Self::new(region, geometry))), ..self }
@@ -73,7 +73,7 @@ impl WindowReader {
     /// after an announcement that covers them was loaded from the sender's row.
     ///
     /// # Errors
-    /// [`CorruptRecord`]: stop delivering [O6].
+    /// Returns [`CorruptRecord`]; the caller must then stop delivering [O6].
     #[inline(always)]
     pub fn take(
         &mut self,
@@ -87,13 +87,15 @@ impl WindowReader {
         if let Some(express) = self.geometry.express {
             let last = express.announcement(&self.region);
             if last.indexes > index {
-                // Neither delivered everywhere nor beyond the next record: it is the next record.
+                // A record in the slot that is not delivered everywhere and not beyond the next record is the
+                // next record.
                 return self.take_express(express, index, last.indexes - 1);
             }
         }
         let place = self.geometry.first + self.head;
-        // SAFETY: `head` is below the capacity, behind which a whole record has space; `new` checked the region.
-        // Stored plus one, so that memory that was never written is not index 0.
+        // SAFETY: `head` is below the capacity, after which there is space for a whole record; `new` checked
+        // the region. Indexes are stored plus one, so that memory that was never written does not read as
+        // index 0.
         let found = unsafe { self.region.load_unchecked(place) }.wrapping_sub(1);
         // SAFETY: as above.
         let length = unsafe { self.region.load_unchecked(place + 1) };
@@ -109,12 +111,12 @@ impl WindowReader {
         };
         let words = record_words(bytes);
         if waiting > PREFETCH_RECORDS {
-            // Where a record lies is only known when the one before it has been read, so the processor cannot
-            // look ahead by itself; messages are mostly of one length, so we can.
+            // The place of a record is known only when the one before it has been read, so the processor
+            // cannot prefetch it; most messages have the same length, so the place can be predicted here.
             let ahead = place + usize::from(PREFETCH_RECORDS) * words;
             self.region.prefetch(ahead);
             if words > LINE_WORDS {
-                // The payload may begin in the next cache line, in which then no record begins.
+                // The payload may begin in the next cache line, in which no record begins then.
                 self.region.prefetch(ahead + HEADER_WORDS);
             }
         }
@@ -123,7 +125,7 @@ impl WindowReader {
         Ok(Some(WindowRecord { first: place + HEADER_WORDS, length: bytes }))
     }
 
-    /// Takes index `index`, where the next record lies in the express slot and has index `there`.
+    /// Takes index `index`, given that the next record is in the express slot and has index `there`.
     #[cold]
     fn take_express(
         &mut self,
@@ -144,7 +146,8 @@ impl WindowReader {
         Ok(Some(WindowRecord { first: express.payload(), length }))
     }
 
-    /// Takes the record of a large message, and its body, which is whole when a message counts as received.
+    /// Takes the record of a large message, and its body, which is complete when a message counts as
+    /// received.
     #[cold]
     fn take_large(&mut self, index: u64, length: u64) -> Result<WindowRecord, CorruptRecord> {
         let place = self.geometry.first + self.head;
@@ -161,12 +164,12 @@ impl WindowReader {
         Ok(body)
     }
 
-    /// The payload of a record that this reader has taken, in place. It must not be used any more once its index
-    /// has been reported as delivered [O5].
+    /// Returns the payload of a record that this reader has taken, in place. It must not be used once its
+    /// index has been reported as delivered [O5].
     ///
     /// # Safety
-    /// Nobody stores into the words of a record between its announcement and the report that it is delivered here, and the
-    /// bytes are not used after that report.
+    /// Nothing may store into the words of a record between its announcement and the report that it is
+    /// delivered here, and the bytes must not be used after that report.
     #[inline]
     #[must_use]
     pub unsafe fn bytes(&self, record: WindowRecord) -> &[u8] {
@@ -174,12 +177,13 @@ impl WindowReader {
             Some(bodies) if record.length > self.geometry.message_max => &bodies.region,
             _ => &self.region,
         };
-        // SAFETY: as the caller promises: it is announced and not yet reported as delivered, so nobody writes it.
+        // SAFETY: as the caller promises: the record is announced and not yet reported as delivered, so
+        // nothing writes it.
         unsafe { region.bytes(record.first, record.length) }
     }
 }
 
-/// Where a message lies: made by [`WindowReader::take`] for the same reader's [`WindowReader::bytes`].
+/// The place of a message, returned by [`WindowReader::take`] for the same reader's [`WindowReader::bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowRecord {
     first: usize,

@@ -1,5 +1,6 @@
-//! A window between its threads, in explored schedules: an application that reserves, fills and commits, a polling thread
-//! that gives indexes, announces, counts nulls and frees, and a reader in another process (Spindle §2.3, §3.1).
+//! The threads of a window in explored schedules: an application that reserves, fills and commits; a polling
+//! thread that assigns indexes, announces, counts nulls and frees; and a reader in another process (Spindle
+//! §2.3, §3.1).
 
 use std::ops::Range;
 
@@ -8,26 +9,26 @@ use crate::atomics::AtomicU64;
 use crate::explore::{draw, explore, finds_failure, point, thread, yield_now};
 use crate::{RegionId, trusted};
 
-/// A deliberate error of one side.
+/// A deliberate defect of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutation {
-    /// The application fills a message when it has committed it.
+    /// The application fills a message after it has committed it.
     FillAfterCommit,
-    /// The polling thread announces records before their words are with the reader.
+    /// The polling thread announces records before their words have reached the reader.
     AnnounceFirst,
     /// The polling thread frees a message that the reader still reads.
     FreeUnread,
-    /// The reader takes a part of an express record for the whole.
+    /// The reader accepts a part of an express record as the whole.
     PartOfExpress,
 }
 
-/// What a run is about.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    /// The reader maps the sender's memory; else it has a copy, to which only what is pushed comes.
+    /// Whether the reader maps the sender's memory; if not, it has a copy that receives only what is pushed.
     shared: bool,
     express: bool,
-    /// The most messages in the window: so many that they or their bytes fill it.
+    /// The most messages in the window: few enough that their number or their bytes fill it.
     records: usize,
     mutation: Option<Mutation>,
 }
@@ -47,13 +48,14 @@ impl Case {
 }
 
 const MESSAGES: u64 = 12;
-/// Nulls that the polling thread adds, at most.
+/// The most nulls that the polling thread adds.
 const NULLS: u64 = 3;
-/// The word of the announcement, as in the row of a subgroup: the express slot fills the rest of its line.
+/// The word of the announcement, as in the row of a subgroup: the express slot fills the rest of its cache
+/// line.
 const ANNOUNCED: usize = 0;
 const LARGE_MAX: usize = 48;
 
-/// Messages of all kinds, from some kind on: empty, short, as long as the ring takes, large.
+/// Returns lengths of all kinds, beginning with kind `first`: empty, short, the longest of the ring, large.
 fn length(number: u64, first: usize) -> usize {
     const LENGTHS: [usize; 8] = [16, 0, 24, LARGE_MAX, 8, 0, 1, 32];
     LENGTHS[(usize::try_from(number).expect("small") + first) % LENGTHS.len()]
@@ -80,7 +82,7 @@ fn regions(case: Case) -> (Region, Region) {
 fn apply(mut writer: WindowWriter, region: &Region, first: usize, case: Case) {
     for number in 0..MESSAGES {
         let length = length(number, first);
-        // A reservation that is given back leaves no trace.
+        // A reservation that is dropped leaves no trace.
         drop(writer.reserve(length));
         loop {
             match writer.reserve(length) {
@@ -108,7 +110,7 @@ fn apply(mut writer: WindowWriter, region: &Region, first: usize, case: Case) {
     }
 }
 
-/// Brings words to the reader, in no order.
+/// Copies words to the reader, in no order.
 fn push(case: Case, sender: &Region, view: &Region, words: Range<usize>) {
     if !case.shared {
         let (first, count) = (words.start, words.len());
@@ -168,7 +170,7 @@ fn poll(
     assert_eq!(sent, MESSAGES);
 }
 
-/// What the reader sees of the announcement, as a subgroup does.
+/// Returns the announcement that the reader sees, as a subgroup computes it.
 fn announced(view: &Region, express: Option<ExpressSlot>, case: Case) -> Announcement {
     let stored = Announcement::from_word(view.load(ANNOUNCED));
     let Some(express) = express else { return stored };
@@ -223,7 +225,7 @@ fn run(case: Case) {
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
-/// [O2] [O3] [O5] [O6] [N1] What is committed is read: once, in order, whole, however nulls and laps fall.
+/// [O2] [O3] [O5] [O6] [N1] Committed messages are read: once, in order, whole, however nulls and laps fall.
 #[test]
 fn what_is_committed_is_read() {
     for (shared, express) in [(true, false), (true, true), (false, false), (false, true)] {
@@ -246,10 +248,10 @@ fn errors_of_each_side_are_found() {
     }
 }
 
-/// [V7] A window that closes while the application sends: what is committed goes on in the next window, once and in order,
-/// however late it is committed.
+/// [V7] A window that closes while the application sends: its committed messages continue in the next window,
+/// once and in order, however late they are committed.
 #[test]
-fn what_a_closed_window_holds_goes_on() {
+fn messages_of_a_closed_window_continue_in_the_next() {
     explore(10_000, || {
         let ring = |id| {
             let geometry = WindowGeometry::new(0, 3, 24, 1);
@@ -296,6 +298,6 @@ fn what_a_closed_window_holds_goes_on() {
             }
             next_publisher.free(taken);
         }
-        assert_eq!(application.join().expect("no panic"), expected, "all are moved, and none twice");
+        assert_eq!(application.join().expect("no panic"), expected, "all messages are moved, and none twice");
     });
 }

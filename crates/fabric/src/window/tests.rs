@@ -1,11 +1,11 @@
-//! Windows: what is sent is read, once and in order, however records and indexes wrap (Spindle §2.3).
+//! Windows: sent messages are read, once and in order, however records and indexes wrap (Spindle §2.3).
 
 use std::collections::VecDeque;
 
 use super::*;
 use crate::{RegionId, trusted};
 
-/// Draws numbers below `below`; good enough to vary lengths.
+/// A source of numbers, random enough to vary lengths.
 struct Draw(u64);
 
 impl Draw {
@@ -26,7 +26,7 @@ fn ring(
     (region, geometry, writer, publisher)
 }
 
-/// Sends a message of one byte again and again, by either path.
+/// Sends a message of `length` bytes `byte`, by either function.
 fn send(writer: &mut WindowWriter, written: bool, length: usize, byte: u8) -> Result<(), ReserveError> {
     match written {
         true => writer.send_written(length, |payload| payload.put_repeated(byte, length)),
@@ -34,8 +34,8 @@ fn send(writer: &mut WindowWriter, written: bool, length: usize, byte: u8) -> Re
     }
 }
 
-/// Messages of all lengths, nulls anywhere, a window that is full most of the time: what is taken is what
-/// was sent, in place and in order, over many laps.
+/// Messages of all lengths, nulls anywhere, a window that is full most of the time: the messages taken are
+/// those sent, in place and in order, over many laps.
 #[test]
 fn readers_take_what_was_sent() {
     for seed in 0..200 {
@@ -72,7 +72,8 @@ fn readers_take_what_was_sent() {
     }
 }
 
-/// Counts of records wrap in the announcement, while indexes come near their limit: as many as may be are under way.
+/// Record counts wrap in the announcement, while indexes approach their limit and as many records as allowed
+/// are outstanding.
 #[test]
 fn counts_wrap_and_indexes_end() {
     let (region, geometry, mut writer, mut publisher) = ring(RECORDS_MAX, 8, RECORDS_MAX * 16);
@@ -101,7 +102,8 @@ fn counts_wrap_and_indexes_end() {
     assert_eq!(reader.take(index, publisher.announcement()), Ok(None));
 }
 
-/// Nobody sees bytes of an earlier message: neither who fills a message, nor who reads what was not filled.
+/// No bytes of an earlier message are visible: neither to the code that fills a message, nor to a reader of
+/// the part that was not filled.
 #[test]
 fn old_bytes_are_not_shown() {
     let (region, geometry, mut writer, mut publisher) = ring(2, 40, 1);
@@ -118,7 +120,7 @@ fn old_bytes_are_not_shown() {
         writer.send(40, |bytes| bytes.fill(0xff)).unwrap();
         take(&mut publisher, &[0xff; 40]);
         writer.reserve(40).unwrap().fill(0xee);
-        assert_eq!(*writer.reserve(40).unwrap(), [0; 40], "given up, and reserved again");
+        assert_eq!(*writer.reserve(40).unwrap(), [0; 40], "dropped, and reserved again");
         writer.send(40, |bytes| bytes[..2].copy_from_slice(b"ab")).unwrap();
         take(&mut publisher, &[b"ab".as_slice(), &[0; 38]].concat());
         writer.send(40, |bytes| bytes.fill(0xff)).unwrap();
@@ -139,8 +141,9 @@ fn with_bodies(
     (ends, WindowReader::new(&region, geometry).with_bodies(&ring, bodies))
 }
 
-/// Messages of all lengths, of which the long ones have bodies; bodies are released late. What is taken is what was
-/// sent, nothing is overwritten before it is freed and released, and what is left goes on in the next window.
+/// Messages of all lengths, the long ones with bodies that are released late. The messages taken are those
+/// sent, nothing is overwritten before it is freed and released, and the backlog continues in the next
+/// window.
 #[test]
 fn large_messages_keep_their_place_and_their_bytes() {
     for seed in 0..200 {
@@ -232,7 +235,7 @@ fn a_full_window_is_a_value_and_a_long_message_an_error() {
     assert_eq!(writer.send_written(8, |_| ()), Err(ReserveError::Closed));
 }
 
-/// [N1] a reservation that is given back leaves no trace; [N6] an empty message is not a null.
+/// [N1] a reservation that is dropped leaves no trace; [N6] an empty message is not a null.
 #[test]
 fn a_dropped_reservation_is_not_sent_and_an_empty_message_is() {
     let (region, geometry, mut writer, mut publisher) = ring(4, 8, 1000);
@@ -247,7 +250,7 @@ fn a_dropped_reservation_is_not_sent_and_an_empty_message_is() {
     assert_eq!(trusted::payload(&reader, record), []);
 }
 
-/// [O6] a record that never arrived is found out: it is not taken for a null.
+/// [O6] a record that never arrived is detected: it is not taken for a null.
 #[test]
 fn a_lost_record_is_corrupt() {
     let (region, geometry, mut writer, mut publisher) = ring(4, 8, 1000);

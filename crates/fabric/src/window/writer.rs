@@ -18,7 +18,7 @@ pub struct WindowWriter {
     freed: u64,
     /// Where the next record begins; below the capacity.
     head: usize,
-    /// Where record `freed` begins, or will begin; kept here to spare a look at `starts` for each message.
+    /// Where record `freed` begins, or will begin; kept here to save a load of `starts` for each message.
     tail: usize,
     /// The ring of the bodies of large messages; it has none itself.
     bodies: Option<Box<WindowWriter>>,
@@ -34,16 +34,16 @@ impl WindowWriter {
         self.bodies = Some(Box::new(ring));
     }
 
-    /// The longest message in bytes, large ones among them.
+    /// Returns the length in bytes of the longest message, including large ones.
     #[must_use]
     pub fn message_max(&self) -> usize {
         self.bodies.as_ref().map_or(self.geometry.message_max, |bodies| bodies.geometry.message_max)
     }
 
-    /// Reserves a message of `length` bytes, all zeros, to be filled in place. Dropping the reservation gives it back.
+    /// Reserves a message of `length` zero bytes, to be filled in place. Dropping the reservation cancels it.
     ///
     /// # Errors
-    /// [`ReserveError`]: try again when members have delivered, send something shorter, or stop.
+    /// Returns [`ReserveError`]: try again when members have delivered, send something shorter, or stop.
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Reservation<'_>, ReserveError> {
         let mut reservation = self.reserve_uncleared(length)?;
@@ -51,7 +51,8 @@ impl WindowWriter {
         Ok(reservation)
     }
 
-    /// As [`WindowWriter::reserve`], for what is written as a whole: its bytes are those of an earlier message.
+    /// Same as [`WindowWriter::reserve`], for messages that are written completely: the bytes are those of an
+    /// earlier message.
     #[inline(always)]
     pub(super) fn reserve_uncleared(&mut self, length: usize) -> Result<Reservation<'_>, ReserveError> {
         if length > self.geometry.message_max {
@@ -73,7 +74,7 @@ impl WindowWriter {
         Ok(())
     }
 
-    /// A message that has its bytes among the bodies.
+    /// Reserves a message whose bytes are stored among the bodies.
     #[cold]
     fn reserve_large(&mut self, length: usize) -> Result<Reservation<'_>, ReserveError> {
         let message_max = self.message_max();
@@ -95,11 +96,12 @@ impl WindowWriter {
         ReserveError::Full
     }
 
-    /// Space for a record of `words` words, after another look at `freed` if need be.
+    /// Returns whether there is space for a record of `words` words, after reloading `freed` if necessary.
     #[inline]
     fn finds_space(&mut self, words: usize) -> bool {
         self.has_space(words) || {
-            // SYNC: pairs with the release in `WindowPublisher::free`: all readers are done with what is freed.
+            // SYNC: pairs with the release in `WindowPublisher::free`: all readers have finished with what is
+            // freed.
             self.freed = self.shared.freed.0.load(Ordering::Acquire);
             self.tail = if self.freed == self.reserved { self.head } else { self.shared.start(self.freed) };
             self.has_space(words)
@@ -109,7 +111,7 @@ impl WindowWriter {
     /// Reserves, fills and commits a message.
     ///
     /// # Errors
-    /// As [`WindowWriter::reserve`].
+    /// Same as [`WindowWriter::reserve`].
     #[inline]
     pub fn send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), ReserveError> {
         let mut reservation = self.reserve(length)?;
@@ -118,11 +120,11 @@ impl WindowWriter {
         Ok(())
     }
 
-    /// Reserves, writes and commits a message that `write` writes from its beginning on. Nothing is cleared before, so
-    /// long messages cost less than with [`WindowWriter::send`].
+    /// Reserves, writes and commits a message that `write` writes from its beginning on. Nothing is cleared
+    /// first, so long messages cost less than with [`WindowWriter::send`].
     ///
     /// # Errors
-    /// As [`WindowWriter::reserve`].
+    /// Same as [`WindowWriter::reserve`].
     #[inline]
     pub fn send_written(
         &mut self,
@@ -132,11 +134,12 @@ impl WindowWriter {
         if length > self.geometry.message_max {
             return self.send_large(length, write);
         }
-        // No reservation: it would be kept in memory, and its stores would take places in the processor's store buffer, where
-        // the words of the messages wait for cache lines that the readers have.
+        // No reservation: it would be kept in memory, and its stores would occupy entries of the processor's
+        // store buffer, where the words of the messages wait for cache lines that the readers hold.
         let words = record_words(length);
         self.reserve_record(words)?;
-        // SAFETY: `reserve_record` says that these words are freed, and only this writer may write them.
+        // SAFETY: `reserve_record` guarantees that these words are freed, and only this writer may write
+        // them.
         let bytes = unsafe { self.region.bytes_mut(self.geometry.first + self.head + HEADER_WORDS, length) };
         let mut payload = Payload::over(bytes);
         write(&mut payload);
@@ -159,26 +162,26 @@ impl WindowWriter {
         Ok(())
     }
 
-    /// Whether the group behind the window has ended.
+    /// Returns whether the group behind the window has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.closed.load(Ordering::Relaxed)
     }
 
-    /// How many messages have been committed in this window.
+    /// Returns the number of messages committed in this window.
     #[must_use]
     pub const fn committed(&self) -> u64 {
         self.reserved
     }
 
-    /// How many of them all members have delivered; those are the first.
+    /// Returns the number of committed messages that all members have delivered; those are the first ones.
     #[must_use]
     pub fn delivered(&self) -> u64 {
         // SYNC: pairs with the release in `WindowPublisher::free`.
         self.shared.freed.0.load(Ordering::Acquire)
     }
 
-    /// Space for a record of `words` words, as far as `freed` tells.
+    /// Returns whether there is space for a record of `words` words, according to the last seen `freed`.
     #[inline]
     fn has_space(&self, words: usize) -> bool {
         let outstanding = self.reserved - self.freed;
@@ -196,7 +199,7 @@ impl Drop for WindowWriter {
     }
 }
 
-/// A message under construction. Dereferences to its bytes.
+/// A message under construction, which dereferences to its bytes.
 #[derive(Debug)]
 pub struct Reservation<'a> {
     writer: &'a mut WindowWriter,
@@ -214,7 +217,7 @@ impl Reservation<'_> {
         writer.append(length as u64, record_words(length));
     }
 
-    /// Where its bytes are.
+    /// Returns where the message's bytes are.
     #[inline]
     fn place(&self) -> (&Region, usize) {
         let Self { writer, length } = self;
@@ -227,12 +230,13 @@ impl Reservation<'_> {
 }
 
 impl WindowWriter {
-    /// Commits a record with this length word, of so many words.
+    /// Commits a record of `words` words with the length word `length`.
     #[inline]
     fn append(&mut self, length: u64, words: usize) {
         let place = self.geometry.first + self.head;
         let index = self.reserved + self.shared.nulls.0.load(Ordering::Relaxed);
-        // SAFETY: `head` is below the capacity, behind which a whole record has space; `window` checked the access.
+        // SAFETY: `head` is below the capacity, after which there is space for a whole record; `window`
+        // checked the access.
         unsafe { self.region.store_unchecked(place, index + 1) };
         // SAFETY: as above.
         unsafe { self.region.store_unchecked(place + 1, length) };
@@ -244,7 +248,7 @@ impl WindowWriter {
         self.shared.ready.0.store(self.reserved, Ordering::Release);
     }
 
-    /// Commits a large message: the body first, so that who sees the record finds it.
+    /// Commits a large message: the body first, so that a thread that sees the record also sees the body.
     #[cold]
     fn append_large(&mut self, length: usize) {
         let bodies = self.bodies.as_mut().expect("reserved there");
@@ -259,7 +263,8 @@ impl std::ops::Deref for Reservation<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         let (region, start) = self.place();
-        // SAFETY: `has_space` says that these words are freed, and only this reservation may write them.
+        // SAFETY: `has_space` guarantees that these words are freed, and only this reservation may write
+        // them.
         unsafe { region.bytes(start, self.length) }
     }
 }
@@ -268,7 +273,8 @@ impl std::ops::DerefMut for Reservation<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let (region, start) = self.place();
-        // SAFETY: `has_space` says that these words are freed, and only this reservation may write them.
+        // SAFETY: `has_space` guarantees that these words are freed, and only this reservation may write
+        // them.
         unsafe { region.bytes_mut(start, self.length) }
     }
 }

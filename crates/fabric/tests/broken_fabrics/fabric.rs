@@ -24,7 +24,7 @@ pub(crate) struct BrokenHarness {
 }
 
 impl BrokenHarness {
-    /// What the next clusters of this thread break, and their seeds.
+    /// Sets the breach of the next clusters of this thread, and their seeds.
     pub(crate) fn next(breach: Breach, seed: u64) {
         NEXT.set((breach, seed));
     }
@@ -74,7 +74,7 @@ impl Harness for BrokenHarness {
     }
 }
 
-/// What a fabric has to know to do wrong: everybody's memory and grants.
+/// What a fabric needs to know to break a promise: the memory and grants of all nodes.
 #[derive(Default)]
 struct Shared {
     regions: Vec<Region>,
@@ -87,7 +87,7 @@ impl Shared {
         self.regions.iter().find(|region| region.id() == id)
     }
 
-    /// Stores the words of a write as if it had landed, and one more if asked for.
+    /// Stores the words of a write as if it had landed.
     fn land(&self, write: &Write<'_>, first: usize) {
         let Some(region) = self.region(write.grant.region) else { return };
         for (i, value) in words(&write.source).into_iter().enumerate() {
@@ -99,18 +99,18 @@ impl Shared {
     }
 }
 
-/// One node of it.
+/// One node of the cluster.
 pub(crate) struct BrokenFabric {
     inner: SimFabric,
     breach: Breach,
     shared: Rc<RefCell<Shared>>,
-    /// Events made up, for the next poll.
+    /// Invented events, for the next poll.
     invented: Vec<FabricEvent>,
-    /// A write that waits for the next one, to land after it.
+    /// A write that is held back to land after the next one.
     held: Option<Held>,
-    /// A push that waits for the next one.
+    /// A push that is held back until after the next one.
     held_push: Option<(MirrorId, Range<usize>)>,
-    /// A pushed word that waits for the next one.
+    /// A pushed word that is held back until after the next one.
     held_word: Option<(MirrorId, usize)>,
     /// Writes by reference that are not done: what to land again, and where.
     writes: Vec<(ConnId, Token, Region, Range<usize>, RegionId, usize)>,
@@ -175,7 +175,7 @@ impl BrokenFabric {
         }
     }
 
-    /// Takes the result of a post as the breach wants it.
+    /// Changes the result of a post as the breach requires.
     fn outcome(&self, result: Result<(), PostError>) -> Result<(), PostError> {
         match (self.breach, result) {
             (Breach::PostToTheDead, Err(PostError::NotConnected)) => Ok(()),
@@ -184,7 +184,7 @@ impl BrokenFabric {
         }
     }
 
-    /// A write, with what goes wrong around it.
+    /// Posts a write, with the defect of the breach.
     fn write_wrongly(&mut self, conn: ConnId, mut write: Write<'_>) -> Result<(), PostError> {
         let first = usize::try_from(write.grant.first).unwrap_or(usize::MAX).saturating_add(write.offset);
         match self.breach {
@@ -215,10 +215,10 @@ impl BrokenFabric {
         self.inner.write(conn, write)
     }
 
-    /// Holds every other write back until the next has been posted.
+    /// Holds back every other write until the next has been posted.
     fn swap(&mut self, conn: ConnId, write: &Write<'_>) -> Result<(), PostError> {
         let Some(held) = self.held.take() else {
-            // Only what is taken may be held.
+            // Only a write that is accepted may be held back.
             self.held = Some(Held::new(conn, write));
             return Ok(());
         };
@@ -260,7 +260,7 @@ impl BrokenFabric {
         }
     }
 
-    /// Lands the words of finished writes again, with what the source holds now.
+    /// Lands the words of finished writes again, with the source's current values.
     fn land_again(&mut self) {
         for (_, _, source, range, region, first) in &self.writes {
             if let Some(target) = self.shared.borrow().region(*region) {
@@ -276,7 +276,7 @@ impl BrokenFabric {
         }
     }
 
-    /// What of an event reaches the caller.
+    /// Returns the event as it reaches the caller, if it does.
     fn alter(&mut self, event: FabricEvent) -> Option<FabricEvent> {
         match (self.breach, &event) {
             (Breach::HideBreaks, FabricEvent::Broken { .. } | FabricEvent::PeerLost { .. }) => return None,

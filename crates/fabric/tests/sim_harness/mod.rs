@@ -19,7 +19,8 @@ impl SimCluster {
         Self { world, nodes }
     }
 
-    /// Mostly one event, so that the suite looks between any two; sometimes all events of up to a millisecond.
+    /// Usually performs one event, so that the suite looks between any two; sometimes all events of up to a
+    /// millisecond.
     fn step(&mut self) {
         let leap = self.world.draw(|prng| if prng.chance(900) { 0 } else { prng.below(1_000_000) });
         let limit = self.world.now() + Duration::from_millis(1);
@@ -31,7 +32,7 @@ impl SimCluster {
     }
 }
 
-/// The cost model, no adversary.
+/// The cost model, without an adversary.
 #[allow(dead_code, reason = "not every test binary needs it")]
 pub(crate) struct HardwareCluster(SimCluster);
 
@@ -57,17 +58,17 @@ thread_local! {
     static NEXT: RefCell<(u64, Option<SimConfig>)> = const { RefCell::new((0, None)) };
 }
 
-/// Under an adversary; each cluster of a thread has the next seed.
+/// A cluster with an adversary; each cluster of a thread has the next seed.
 pub(crate) struct AdverseCluster(SimCluster);
 
 impl AdverseCluster {
-    /// The next clusters of this thread have the seeds from `seed` on, and adversaries of their own.
+    /// Gives the next clusters of this thread the seeds from `seed` on, and the adversaries of these seeds.
     #[allow(dead_code, reason = "not every test binary needs it")]
     pub(crate) fn seed(seed: u64) {
         NEXT.set((seed, None));
     }
 
-    /// The next clusters of this thread have the seeds from `seed` on, and this configuration.
+    /// Gives the next clusters of this thread the seeds from `seed` on, and this configuration.
     #[allow(dead_code, reason = "not every test binary needs it")]
     pub(crate) fn configure(seed: u64, config: SimConfig) {
         NEXT.set((seed, Some(config)));

@@ -1,4 +1,4 @@
-//! What the adversary does to writes, completions and revocations.
+//! The adversary's effects on writes, completions and revocations.
 
 use squall_fabric::conformance::{ConformanceCluster, GrantedLink};
 use squall_fabric::sim::{Adversary, SimConfig};
@@ -6,7 +6,7 @@ use squall_fabric::{Duration, Fabric, FabricEvent, Token, Write};
 
 use crate::sim_harness::AdverseCluster;
 
-/// An adversary with one habit.
+/// Returns a configuration whose adversary has one habit.
 fn with(habit: Adversary) -> SimConfig {
     SimConfig {
         adversary: Some(habit),
@@ -34,7 +34,7 @@ fn linked(seed: u64, config: SimConfig, words: usize) -> (ConformanceCluster<Adv
     (cluster, link)
 }
 
-/// [F2]: some words of a write are seen without others, and later words before earlier ones.
+/// [F2]: some words of a write are seen before others, and later words before earlier ones.
 #[test]
 fn torn_writes_are_seen() {
     let [mut torn, mut backwards] = [0, 0];
@@ -51,7 +51,8 @@ fn torn_writes_are_seen() {
     assert!(torn > 20 && backwards > 5, "torn {torn}, backwards {backwards}");
 }
 
-/// [F5]: source words are read after the post, in one run at different times; and without the habit, at the post.
+/// [F5]: source words are read after the post, within one run at different times; without the habit, at the
+/// post.
 #[test]
 fn source_words_are_read_late() {
     for (late_source_per_mille, expected) in [(1000, [false, true]), (0, [true, false])] {
@@ -73,7 +74,7 @@ fn source_words_are_read_late() {
     }
 }
 
-/// The mistake that [F5] forbids is punished: a guard by reference runs ahead of what it announces.
+/// The error that [F5] forbids is detected: a guard by reference precedes the data that it announces.
 #[test]
 fn a_guard_by_reference_is_caught() {
     let early_guards = |by_value: bool| -> u64 {
@@ -98,11 +99,11 @@ fn a_guard_by_reference_is_caught() {
         }
         early
     };
-    assert!(early_guards(false) > 10, "the mistake was caught {} times", early_guards(false));
+    assert!(early_guards(false) > 10, "the error was detected {} times", early_guards(false));
     assert_eq!(early_guards(true), 0);
 }
 
-/// [F6]: a completion comes long after the landing.
+/// [F6]: a completion can come long after the landing.
 #[test]
 fn completions_come_late() {
     let habit = Adversary { late_done_max: Duration::from_millis(1), ..Adversary::default() };
@@ -118,7 +119,7 @@ fn completions_come_late() {
     assert!(latest > Duration::from_micros(100), "at most {latest:?} late");
 }
 
-/// [F1] says nothing between connections: later posts on another one land first.
+/// [F1] promises nothing between connections: later posts on another one land first.
 #[test]
 fn connections_overtake_each_other() {
     let habit = Adversary { delay_max: Duration::from_micros(50), ..Adversary::default() };
@@ -137,7 +138,7 @@ fn connections_overtake_each_other() {
     assert!(overtaken > 0);
 }
 
-/// [F9]: writes land between `revoke` and `Revoked`, and others are refused in the middle.
+/// [F9]: writes land between `revoke` and `Revoked`, and some are refused in the middle.
 #[test]
 fn revocation_is_slow() {
     let habit = Adversary { late_notice_max: Duration::from_micros(500), ..scattering() };

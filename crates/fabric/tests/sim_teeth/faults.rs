@@ -32,7 +32,8 @@ fn linked(seed: u64, config: SimConfig) -> (ConformanceCluster<AdverseCluster>, 
     (cluster, link)
 }
 
-/// [F11]: a connection breaks after any word of a write, for both ends, and the words stay as they are.
+/// [F11]: a connection can break after any word of a write, for both ends, and the words then remain
+/// unchanged.
 #[test]
 fn a_break_comes_after_any_word() {
     let mut landed_words = [false; 9];
@@ -53,7 +54,8 @@ fn a_break_comes_after_any_word() {
     assert!(landed_words[..8].iter().all(|seen| *seen), "breaks came after {landed_words:?} words");
 }
 
-/// [F11]: what has landed around a break is a prefix of the posts, also of those that the writer posts before it knows.
+/// [F11]: around a break some prefix of the posts has landed, including the posts before the writer learns of
+/// the break.
 #[test]
 fn a_break_leaves_a_prefix() {
     const WRITES: usize = 64;
@@ -75,9 +77,9 @@ fn a_break_leaves_a_prefix() {
     }
 }
 
-/// [F11]: words still land after the *writer* has learned of the break; not after the target has.
+/// [F11]: words still land after the *writer* has learned of the break, but not after the target has.
 #[test]
-fn words_land_after_the_writer_has_given_up() {
+fn words_land_after_the_writer_knows_of_the_break() {
     let mut late = 0;
     for seed in 0..100 {
         let when = RuleTrigger::Piece { from: 0, to: 1, nth: 2 };
@@ -92,8 +94,8 @@ fn words_land_after_the_writer_has_given_up() {
     assert!(late > 0);
 }
 
-/// A partition that heals soon only delays; one that lasts makes both sides lose each other; after it they connect
-/// again.
+/// A short partition only delays; a long one makes both sides lose each other, and they can connect again
+/// after it.
 #[test]
 fn partitions_delay_or_break() {
     for lasts in [false, true] {
@@ -138,9 +140,10 @@ fn partitions_delay_or_break() {
     }
 }
 
-/// A paused node gets no turn, but its memory takes writes; without one-sided progress it does not [F12].
+/// A paused node is not due to poll, but its memory takes writes; without one-sided progress it does not
+/// [F12].
 #[test]
-fn a_paused_node_stands_still() {
+fn a_paused_node_does_not_poll() {
     for one_sided_progress in [true, false] {
         let pause = Verdict::Pause { node: 1, span: Duration::from_millis(5) };
         let rule = Rule { when: RuleTrigger::At(Instant::from_nanos(20_000_000)), what: pause };
@@ -167,7 +170,7 @@ fn a_paused_node_stands_still() {
         }
         assert!(!polls.contains(&1), "a paused node was polled");
         assert_eq!(target.load(0) == 1, one_sided_progress);
-        assert_eq!(world.next_poll(Instant::from_nanos(30_000_000)), Some(1), "it goes on after its pause");
+        assert_eq!(world.next_poll(Instant::from_nanos(30_000_000)), Some(1), "it continues after its pause");
         nodes[1].poll(&mut |_| {});
         world.advance_to(Instant::from_nanos(40_000_000));
         nodes[1].poll(&mut |_| {});
@@ -175,7 +178,7 @@ fn a_paused_node_stands_still() {
     }
 }
 
-/// A slow path delays what goes that way.
+/// A slow path delays what passes in that direction.
 #[test]
 fn a_slow_link_is_slow() {
     let config = SimConfig::hardware();
@@ -194,7 +197,7 @@ fn a_slow_link_is_slow() {
     assert_eq!(target.load(0), 1);
 }
 
-/// The same seed gives the same run, word for word; another seed another one.
+/// The same seed gives the same run, word for word; a different seed a different one.
 #[test]
 fn one_seed_is_one_run() {
     let run = |seed: u64, records: usize| -> (u64, Vec<TraceRecord>) {
@@ -211,11 +214,11 @@ fn one_seed_is_one_run() {
         assert_ne!(hash, run(seed + 1, 0).0);
         assert!(records.len() > 100);
         let text: Vec<_> = records.iter().map(ToString::to_string).collect();
-        assert!(text.iter().any(|line| line.contains("FAULT: node 2 crashes")), "faults stand in the trace");
+        assert!(text.iter().any(|line| line.contains("FAULT: node 2 crashes")), "faults are in the trace");
     }
 }
 
-/// Three nodes write to each other in their turns.
+/// Three nodes write to each other in turn.
 fn chatter(seed: u64, config: SimConfig) -> SimWorld {
     let world = SimWorld::new(seed, config, 3);
     let mut nodes: Vec<_> = (0..3).map(|i| world.fabric(i)).collect();
@@ -244,7 +247,7 @@ fn chatter(seed: u64, config: SimConfig) -> SimWorld {
     world
 }
 
-/// Clocks of different nodes differ, as the model warns.
+/// Clocks of different nodes differ, as the documentation warns.
 #[test]
 fn clocks_differ() {
     let habit = Adversary { clock_offset_max: Duration::from_secs(3600), ..Adversary::default() };
@@ -271,7 +274,7 @@ fn open(
     conn
 }
 
-/// Polls until nothing more comes: a poll may yield only some of what waits.
+/// Polls until no more events follow: a poll may yield only some of the pending ones.
 fn poll_all(node: &mut squall_fabric::sim::SimFabric, mut sink: impl FnMut(FabricEvent)) {
     for _ in 0..20 {
         node.poll(&mut sink);

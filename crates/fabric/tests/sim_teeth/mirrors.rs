@@ -1,4 +1,4 @@
-//! What readers of mirrors see early, late, or only some of them.
+//! Readers of mirrors see pushes and stores early, late, or only some of them.
 
 use squall_fabric::conformance::ConformanceCluster;
 use squall_fabric::sim::{Adversary, Rule, RuleTrigger, SimConfig, Verdict};
@@ -41,7 +41,7 @@ fn with(early_sight: bool, rules: Vec<Rule>) -> SimConfig {
     }
 }
 
-/// [M2]: with early sight a reader sees what was never pushed; with copies nobody does.
+/// [M2]: with early sight a reader sees what was never pushed; with copies no reader does.
 #[test]
 fn stored_words_are_seen_early() {
     for early_sight in [true, false] {
@@ -53,7 +53,7 @@ fn stored_words_are_seen_early() {
             early += attachments.iter().filter(|attachment| attachment.load(3) == 1).count();
         }
         assert_eq!(early > 0, early_sight, "{early} early sights with early_sight {early_sight}");
-        // Not always, else a protocol could come to rely on it.
+        // Not always, or a protocol could come to rely on it.
         assert!(early < 40, "every store was seen early");
     }
 }
@@ -87,7 +87,7 @@ fn a_push_reaches_only_some_readers() {
             region.store(3, 1);
             cluster.node(0).push_word(mirror, 3);
             if nth == 4 {
-                // It has pushed to all three and dies before its next post.
+                // It has pushed to all three readers and dies before its next post.
                 cluster.node(0).push_word(mirror, 3);
             }
             for reader in 1..4 {
@@ -104,7 +104,7 @@ fn a_push_reaches_only_some_readers() {
     }
 }
 
-/// [M4], [F11]: of what a dead owner stored and never pushed, readers may see all or nothing.
+/// [M4], [F11]: readers may or may not see what a dead owner stored and never pushed.
 #[test]
 fn a_dead_owners_last_stores_are_seen_or_not() {
     let mut seen = [false; 2];
@@ -114,7 +114,7 @@ fn a_dead_owners_last_stores_are_seen_or_not() {
         cluster.kill(0);
         region.store(3, 2);
         cluster.rounds(50);
-        assert!(attachments[0].load(3) <= 1, "a dead node's stores are nobody's to see");
+        assert!(attachments[0].load(3) <= 1, "stores of a dead node must not be seen");
         seen[usize::try_from(attachments[0].load(3)).expect("0 or 1")] = true;
     }
     assert_eq!(seen, [true, true]);

@@ -1,24 +1,11 @@
-//! The faults of `squall chaos` as data: a seed draws them, people write them, and the end of a run counts them.
+//! The faults of `squall chaos` as data: a seed draws them, scripts name them, and the result counts them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use clap::ValueEnum;
 use serde::Serialize;
-
-/// Chance by a seed (splitmix64).
-pub(crate) struct SeededDice(pub(crate) u64);
-
-impl SeededDice {
-    /// Returns a number below `bound`.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % bound.max(1)
-    }
-}
+use squall_fabric::sim::Prng;
 
 /// What can happen to a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
@@ -66,7 +53,7 @@ impl FaultKind {
         matches!(self, Self::Cut | Self::CutOneWay)
     }
 
-    /// How many members are lost to the group at most.
+    /// The most members that the group loses by it.
     pub(crate) const fn victims(self) -> usize {
         match self {
             Self::Kill | Self::Halt | Self::Cut | Self::CutOneWay => 1,
@@ -84,13 +71,13 @@ pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
     /// Between its two parts, such as a member's death and the halt of another one.
     pub(crate) after_ms: u64,
-    /// How long it lasts; without, a process that is halted never goes on.
+    /// How long it lasts; `None`: a process that is halted never continues.
     pub(crate) lasts_ms: Option<u64>,
 }
 
 impl Fault {
-    /// Draws one of `kinds`, which are not none.
-    pub(crate) fn draw(dice: &mut SeededDice, kinds: &[FaultKind], suspicion_ms: u64) -> Self {
+    /// Draws one of `kinds`, which is not empty.
+    pub(crate) fn draw(dice: &mut Prng, kinds: &[FaultKind], suspicion_ms: u64) -> Self {
         let all: u64 = kinds.iter().map(|kind| kind.weight()).sum();
         let mut place = dice.below(all);
         let is_drawn = |kind: &&FaultKind| {
@@ -128,13 +115,13 @@ impl FromStr for Fault {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |part: Option<&str>| {
-            let wrong = |part| format!("`{part}` in `{text}` is no number of milliseconds");
+            let wrong = |part| format!("`{part}` in `{text}` is not a number of milliseconds");
             part.map(|part| part.parse::<u64>().map_err(|_| wrong(part))).transpose()
         };
         let (rest, lasts) = text.split_once('~').map_or((text, None), |(rest, lasts)| (rest, Some(lasts)));
         let (kind, after) = rest.split_once('@').map_or((rest, None), |(kind, after)| (kind, Some(after)));
         let names: Vec<String> = FaultKind::value_variants().iter().map(|kind| kind.name()).collect();
-        let unknown = |_| format!("`{kind}` is no fault: write one of {}", names.join(", "));
+        let unknown = |_| format!("`{kind}` is not a fault: write one of {}", names.join(", "));
         let kind = FaultKind::from_str(kind, false).map_err(unknown)?;
         Ok(Self { kind, after_ms: number(after)?.unwrap_or(0), lasts_ms: number(lasts)? })
     }
@@ -158,7 +145,7 @@ mod tests {
     #[test]
     fn a_seed_draws_all_kinds() {
         let draw = || {
-            let mut dice = SeededDice(7);
+            let mut dice = Prng::new(7);
             (0..200).map(|_| Fault::draw(&mut dice, FaultKind::value_variants(), 1000)).collect::<Vec<_>>()
         };
         let faults = draw();

@@ -1,7 +1,7 @@
 //! Threads that take processor time from the members for a while.
 //!
-//! They run at the priority of the members: the scheduler then gives each member a fair share of what is left, which is
-//! what a machine does that is too small for its work.
+//! They run at the priority of the members: the scheduler then gives each member its fair share, as on a machine that is
+//! too small for its work.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub(crate) struct ProcessorLoad {
 }
 
 impl ProcessorLoad {
-    /// Starts as many threads as run `work` until it is told that the time is over.
+    /// Starts threads that run `work` until the time is over.
     pub(crate) fn start(lasts: Duration, works: impl IntoIterator<Item = Box<dyn FnMut() + Send>>) -> Self {
         let (until, is_over) = (Instant::now() + lasts, Arc::<AtomicBool>::default());
         let run = |mut work: Box<dyn FnMut() + Send>| {
@@ -26,7 +26,7 @@ impl ProcessorLoad {
                 }
             })
         };
-        // Nobody waits for them: one may wait for a member that is halted.
+        // They are not joined: one may wait for a member that is halted.
         works.into_iter().for_each(|work| drop(run(work)));
         Self { until, is_over }
     }

@@ -1,5 +1,5 @@
 //! Faults done to a group of real processes under load, and what must hold all the time: the healthy majority continues,
-//! in one view, within a bound; nobody healthy is excluded; nothing acknowledged is lost.
+//! in one view, within a bound; no healthy member is excluded; nothing acknowledged is lost.
 
 pub(crate) mod fault;
 mod load;
@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
+use squall_fabric::sim::Prng;
 
 use crate::accounts::Accounts;
 use crate::cluster::churn::{ProcessPool, ProcessState, START_TIMEOUT};
 use crate::control::{ParentCommand, StoreJob, TransportName};
 use crate::member::churn::EXCLUDED;
 use crate::terminal::output;
-use fault::{Fault, FaultKind, SeededDice};
+use fault::{Fault, FaultKind};
 use load::ProcessorLoad;
 use network::NetworkNamespaces;
 use strangers::StrangerCounters;
@@ -53,7 +54,7 @@ pub(crate) struct ChaosOutcome {
     /// Connections of strangers.
     pub(crate) strangers: u64,
     pub(crate) agree: bool,
-    /// What should not be.
+    /// All violations.
     pub(crate) faults: Vec<String>,
 }
 
@@ -82,11 +83,11 @@ pub(crate) struct ChaosRun {
     network: Option<NetworkNamespaces>,
     witness: Option<WitnessWriters>,
     plan: ChaosPlan,
-    dice: SeededDice,
+    dice: Prng,
     begun: Instant,
-    /// Who is halted, and when it goes on.
+    /// The processes that are halted, and when each continues.
     halted: Vec<(usize, Instant)>,
-    /// Who may be excluded, since it was halted or cut off, and how long.
+    /// The processes that may be excluded, since they were halted or cut off, and until when.
     excuses: BTreeMap<usize, Instant>,
     loads: Vec<ProcessorLoad>,
     reached: Arc<StrangerCounters>,
@@ -106,7 +107,7 @@ impl ChaosRun {
             pool,
             network,
             witness: None,
-            dice: SeededDice(outcome.seed ^ 0x5eed),
+            dice: Prng::new(outcome.seed ^ 0x5eed),
             begun: Instant::now(),
             halted: Vec::new(),
             excuses: BTreeMap::new(),
@@ -124,6 +125,7 @@ impl ChaosRun {
 
     /// Draws faults for some time.
     pub(crate) fn rage(&mut self, time: Duration) -> Result<()> {
+        self.report();
         let mut next_line = self.begun + LINE_PERIOD;
         while self.begun.elapsed() < time {
             let pause = Duration::from_millis(50 + self.dice.below(500));
@@ -147,7 +149,7 @@ impl ChaosRun {
         Ok(())
     }
 
-    /// Does one fault after the other, each to a group that is whole and delivers.
+    /// Does one fault after another, each to a group that is whole and delivers.
     pub(crate) fn follow(&mut self, script: &[Fault]) -> Result<()> {
         for fault in script {
             self.await_calm()?;
@@ -158,7 +160,7 @@ impl ChaosRun {
             self.release_surplus()?;
             self.await_deliveries()?;
             ensure!(self.perform(*fault)?, "{fault} needs more members: {}", self.pool.describe());
-            // Long enough for anybody who is suspected for it.
+            // Long enough for every member that is suspected because of it.
             self.rest(self.plan.suspicion + self.plan.suspicion / 2)?;
             self.await_others()?;
         }
@@ -166,7 +168,7 @@ impl ChaosRun {
         Ok(())
     }
 
-    /// Lets members leave in order that are more than there are to be, the youngest first.
+    /// Lets surplus members leave in order, the youngest first.
     fn release_surplus(&mut self) -> Result<()> {
         while self.present() > self.plan.members {
             let Some(leaver) = self.pool.running().pop() else { break };
@@ -185,7 +187,7 @@ impl ChaosRun {
         self.await_calm()
     }
 
-    /// Those that run or will.
+    /// The number of processes that run or will.
     fn present(&self) -> usize {
         let is_present = |state: &ProcessState| {
             matches!(state, ProcessState::Starting | ProcessState::Running | ProcessState::Halted)
@@ -193,7 +195,7 @@ impl ChaosRun {
         self.pool.lives.iter().filter(|life| is_present(&life.state)).count()
     }
 
-    /// Lets time pass, and looks at what the members say meanwhile.
+    /// Lets time pass, and checks what the members report meanwhile.
     fn rest(&mut self, time: Duration) -> Result<()> {
         let deadline = Instant::now() + time;
         loop {
@@ -209,13 +211,13 @@ impl ChaosRun {
         }
     }
 
-    /// Waits until something is so, which is `what` in words.
-    fn await_that(&mut self, what: &str, timeout: Duration, is_so: impl Fn(&Self) -> bool) -> Result<()> {
+    /// Waits until a condition holds, which is `what` in words.
+    fn await_that(&mut self, what: &str, timeout: Duration, holds: impl Fn(&Self) -> bool) -> Result<()> {
         let deadline = Instant::now() + timeout;
-        while !is_so(self) {
+        while !holds(self) {
             ensure!(
                 Instant::now() < deadline,
-                "after {timeout:?} it is not so that {what}; the members: {}",
+                "not within {timeout:?}: {what}; the members: {}",
                 self.pool.describe()
             );
             self.rest(LOOK_PERIOD)?;
@@ -223,9 +225,9 @@ impl ChaosRun {
         Ok(())
     }
 
-    /// Waits until nobody is halted, or comes or goes, and all that run are the members of one view.
+    /// Waits until no process is halted, joins or leaves, and all that run are the members of one view.
     fn await_calm(&mut self) -> Result<()> {
-        // Whoever is halted goes on after three suspicion times at most.
+        // A halted process continues after three suspicion times at most.
         let timeout = START_TIMEOUT + 3 * self.plan.suspicion + self.outage_max();
         self.await_that("all that run are in one view, alone", timeout, |run| {
             let is_passing = |state: &ProcessState| {
@@ -238,7 +240,7 @@ impl ChaosRun {
     /// Waits until the healthy members are in one view without those that were halted for good, which are killed then.
     fn await_others(&mut self) -> Result<()> {
         let is_halted = |run: &Self, number: usize| run.halted.iter().all(|(other, _)| *other != number);
-        self.await_that("the healthy members have gone on in one view", self.outage_max(), |run| {
+        self.await_that("the healthy members have continued in one view", self.outage_max(), |run| {
             let is_for_good = |number: &usize| {
                 run.pool.lives[*number].state == ProcessState::Halted && is_halted(run, *number)
             };
@@ -296,13 +298,13 @@ impl ChaosRun {
         for (number, _) in due {
             self.pool.resume(number);
             if let Some(excuse) = self.excuses.get_mut(&number) {
-                // It finds out soon that the others have gone on without it.
+                // It notices soon that the others have continued without it.
                 *excuse = now + 2 * self.plan.suspicion + Duration::from_secs(10);
             }
         }
     }
 
-    /// A member that fails must have been halted or cut off, and nobody may stand still for long.
+    /// A member that fails must have been halted or cut off, and no healthy member may stall for long.
     fn look_for_faults(&mut self, now: Instant) -> Result<()> {
         if let Some(witness) = &self.witness {
             witness.look(self.outage_max())?;
@@ -326,7 +328,7 @@ impl ChaosRun {
                 _ => {}
             }
         }
-        // They wait to be told, and their ends are no longer of interest.
+        // They wait for this command, and how they end is no longer of interest.
         for number in gone {
             self.outcome.excluded += 1;
             self.pool.send(number, ParentCommand::Stop);
@@ -335,11 +337,11 @@ impl ChaosRun {
         Ok(())
     }
 
-    /// All go on; who is a member delivers all that there is, and what clients were told holds.
+    /// Lets all continue: members deliver everything, and what was acknowledged to clients must be there.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.loads.clear();
         self.resume_due(Instant::now() + Duration::from_secs(1 << 20));
-        // Time for those that were excluded to find out.
+        // Time for those that were excluded to notice.
         self.rest(2 * self.plan.suspicion + Duration::from_secs(1))?;
         self.await_calm()?;
         self.note_outage();
@@ -365,7 +367,7 @@ impl ChaosRun {
         let mut accounts = Accounts::default();
         let survivors = self.pool.running();
         for (number, life) in self.pool.lives.iter().enumerate() {
-            // Who was never let in has none.
+            // A process that was never admitted has none.
             let path = life.account.as_deref().filter(|path| path.exists());
             if let Some(path) = path {
                 accounts.read(path, survivors.contains(&number))?;
@@ -402,7 +404,7 @@ impl ChaosRun {
         }
     }
 
-    /// Says what is done.
+    /// Prints what is done.
     fn say(&self, what: std::fmt::Arguments<'_>) {
         if !self.plan.is_quiet {
             output::note(format_args!("{:9.3} s: {what}", self.begun.elapsed().as_secs_f64()));
@@ -437,7 +439,7 @@ fn left_behind(name: &str) -> Vec<String> {
     left
 }
 
-/// Between lines that tell how it goes.
+/// The time between two lines of progress.
 const LINE_PERIOD: Duration = Duration::from_secs(10);
-/// Between looks at the members.
+/// The time between two checks of the members.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);

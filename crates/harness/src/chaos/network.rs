@@ -1,7 +1,7 @@
 //! Network namespaces on one bridge, one for each member, so that the link between two of them can be cut.
 //!
-//! A link is cut by a route to nowhere: what a member sends to the other one vanishes, as on a broken cable. It needs
-//! root and `ip`, and nothing of it is left behind: what a killed run could not remove, the next one removes.
+//! A link is cut by a route to nowhere: what a member sends to the other one vanishes, as on a broken cable. This needs
+//! root and `ip`. It leaves nothing behind: what a killed run could not remove, the next one removes.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ impl NetworkNamespaces {
     /// Makes `count` namespaces.
     ///
     /// # Errors
-    /// If this process may not, or there is no `ip`.
+    /// If this process lacks the permission, or there is no `ip`.
     pub(crate) fn build(count: usize) -> Result<Self> {
         ensure!(rustix::process::geteuid().is_root(), "network namespaces need root");
         remove_orphans();
@@ -87,7 +87,7 @@ fn spaces() -> Vec<String> {
     names.filter(|name| name.starts_with(PREFIX)).collect()
 }
 
-/// Removes what runs have left behind that were killed.
+/// Removes what killed runs have left behind.
 fn remove_orphans() {
     for space in spaces() {
         let owner = space[PREFIX.len()..].split('-').next().unwrap_or_default();

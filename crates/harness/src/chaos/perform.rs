@@ -12,7 +12,7 @@ use crate::cluster::churn::{ProcessState, START_TIMEOUT};
 use crate::member::{self, store};
 
 impl ChaosRun {
-    /// Does it, if the group can bear it; returns whether.
+    /// Does the fault if the group can bear it; returns whether it did.
     pub(super) fn perform(&mut self, fault: Fault) -> Result<bool> {
         if !self.can_spare(fault.kind.victims()) {
             return Ok(false);
@@ -49,15 +49,15 @@ impl ChaosRun {
         Ok(is_done)
     }
 
-    /// Whether the latest view keeps a majority that is well if so many more fall out. As long as a view changes, nobody
-    /// else is harmed than its majority can bear: who has heard of the next view, and who not, makes no difference.
+    /// Whether the latest view keeps a healthy majority if `more` members are lost. While a view changes, no more members are
+    /// harmed than its majority can bear: which of them have learnt of the next view makes no difference.
     fn can_spare(&self, count: usize) -> bool {
         let (_, ranks) = self.pool.view();
         let well = self.well();
         let is_well = |rank: &&usize| well.iter().any(|life| self.pool.lives[*life].rank == **rank);
         let lost = ranks.len() - ranks.iter().filter(is_well).count();
-        // One that was halted on its way in may be in a view that nobody has delivered in yet. It may also be on its way out
-        // of that view when it continues.
+        // A joiner that was halted may be in a view in which no member has delivered yet, and may be excluded from that view
+        // when it continues.
         let is_coming = |number: &usize| {
             let life = &self.pool.lives[*number];
             let is_back = matches!(life.state, ProcessState::Starting | ProcessState::Running)
@@ -68,7 +68,7 @@ impl ChaosRun {
         count == 0 || lost + coming + count <= (ranks.len() - 1) / 2
     }
 
-    /// The processes that run and that the group has no reason to exclude: one that continues after a halt may be on its way out.
+    /// The processes that run and that the group has no reason to exclude: one that continues after a halt may be about to be excluded.
     fn well(&self) -> Vec<usize> {
         self.pool.running().into_iter().filter(|number| !self.is_excused(*number)).collect()
     }
@@ -178,14 +178,14 @@ impl ChaosRun {
             ranks.into_iter().filter(|rank| present.contains(rank)).count()
         };
         self.await_that("one end of the cut link is removed", self.outage_max(), |run| remaining(run) < 2)?;
-        // Nobody else goes, as long as the link is cut.
+        // No other member is removed while the link is cut.
         self.rest(self.plan.suspicion + self.plan.suspicion / 2)?;
         ensure!(remaining(self) == 1, "both ends of a cut link were removed: {}", self.pool.describe());
         self.set_cut(places, both_ways, false)?;
         let stays = if self.pool.view().1.contains(&ranks[0]) { one } else { other };
         self.excuses.remove(&stays);
         let gone = if stays == one { other } else { one };
-        self.await_that("the removed end has found out", self.outage_max(), |run| {
+        self.await_that("the removed end has noticed", self.outage_max(), |run| {
             run.pool.lives[gone].state == ProcessState::Killed
         })?;
         self.await_calm()?;
@@ -198,11 +198,11 @@ impl ChaosRun {
         if both_ways { network.cut(other, one, is_cut) } else { Ok(()) }
     }
 
-    /// Replaces each member: a process joins, and a member leaves in order as soon as it has come.
+    /// Replaces each member: a process joins, and a member leaves in order as soon as that has joined.
     fn restart(&mut self) -> Result<bool> {
         for leaver in self.pool.running() {
             let joiner = self.join()?;
-            self.await_that("the joiner has come", START_TIMEOUT, |run| {
+            self.await_that("the joiner has joined", START_TIMEOUT, |run| {
                 run.pool.lives[joiner].state == ProcessState::Running
             })?;
             self.release(leaver)?;
@@ -210,7 +210,7 @@ impl ChaosRun {
         Ok(true)
     }
 
-    /// What a client has to know.
+    /// The configuration of a client.
     pub(super) fn client(&self) -> Result<Config> {
         let mut config = member::config(&self.pool.contact())?;
         if config.contacts.is_empty() {
@@ -223,7 +223,7 @@ impl ChaosRun {
     }
 }
 
-/// How many members that have all states are left alone.
+/// The number of members with all states that are left alone.
 const HOLDERS_MIN: usize = 2;
-/// How long a fault lasts that does not say it.
+/// How long a fault lasts that names no time.
 const LASTS: Duration = Duration::from_secs(2);

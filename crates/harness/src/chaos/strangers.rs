@@ -1,4 +1,4 @@
-//! Processes that are no members and connect where members listen: with garbage, silence, floods and a wrong secret.
+//! Processes that are not members and connect to them: with garbage, silence, floods and a wrong secret.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -10,15 +10,15 @@ use std::time::Duration;
 use squall::Config;
 use squall::config::{Address, Secret};
 use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::sim::Prng;
 
-use super::fault::SeededDice;
 use super::load::ProcessorLoad;
 
 /// What strangers have reached.
 #[derive(Debug, Default)]
 pub(crate) struct StrangerCounters {
     connections: AtomicU64,
-    /// A member has answered one that has another secret.
+    /// A member has answered a process with another secret.
     answers: AtomicU64,
 }
 
@@ -34,7 +34,7 @@ impl StrangerCounters {
     }
 }
 
-/// Connects in four ways for a while to where members listen, which are the contacts of `config`.
+/// Connects in four ways for a while to the members, which listen at the contacts of `config`.
 pub(crate) fn start(
     lasts: Duration,
     config: &Config,
@@ -55,16 +55,16 @@ pub(crate) fn start(
 trait Link: Read + Write + Send {}
 impl<T: Read + Write + Send> Link for T {}
 
-/// Who connects to one member after the other.
+/// Connects to one member after another.
 struct Caller {
     addresses: Vec<Address>,
-    dice: SeededDice,
+    dice: Prng,
     reached: Arc<StrangerCounters>,
 }
 
 impl Caller {
     fn new(addresses: &[Address], seed: u64, reached: &Arc<StrangerCounters>) -> Self {
-        Self { addresses: addresses.to_vec(), dice: SeededDice(seed), reached: Arc::clone(reached) }
+        Self { addresses: addresses.to_vec(), dice: Prng::new(seed), reached: Arc::clone(reached) }
     }
 
     fn target(&mut self) -> Address {
@@ -72,7 +72,7 @@ impl Caller {
         self.addresses[usize::try_from(place).unwrap_or(0)].clone()
     }
 
-    /// A connection with some member; none if that one has gone or takes no more.
+    /// A connection with the next member; `None` if that one has gone or accepts no more.
     fn call(&mut self) -> Option<Box<dyn Link>> {
         let link = connected(&self.target()).ok()?;
         self.reached.connections.fetch_add(1, Ordering::Relaxed);
@@ -107,14 +107,14 @@ fn garbage(mut caller: Caller) -> Box<dyn FnMut() + Send> {
         if let Some(mut link) = caller.call() {
             let length = 1 + caller.dice.below(600);
             let bytes: Vec<u8> = (0..length).map(|_| caller.dice.below(256) as u8).collect();
-            // A member closes as soon as it sees what this is.
+            // A member closes as soon as it recognises this.
             let _ = link.write_all(&bytes).and_then(|()| link.read(&mut [0; 256]));
         }
         std::thread::sleep(Duration::from_millis(10));
     })
 }
 
-/// Keeps some connections open, sends one byte now and then, and never enough.
+/// Keeps some connections open, sends a byte occasionally, and never enough.
 fn half_open(mut caller: Caller) -> Box<dyn FnMut() + Send> {
     let mut links: Vec<Box<dyn Link>> = Vec::new();
     Box::new(move || {
@@ -135,7 +135,7 @@ fn flood(mut caller: Caller) -> Box<dyn FnMut() + Send> {
     })
 }
 
-/// Speaks the protocol of those who ask a member, but with another secret.
+/// Speaks the protocol of a status request, but with another secret.
 fn wrong_secret(mut caller: Caller, mut config: Config) -> Box<dyn FnMut() + Send> {
     config.secret = Secret::new("a secret that no member has").expect("it is long enough");
     Box::new(move || {

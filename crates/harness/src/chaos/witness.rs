@@ -1,7 +1,7 @@
 //! Clients outside the group that write notes all the time and remember what was acknowledged.
 //!
-//! At the end each acknowledged note has to be where its reply has said, once; a note that is there must have been written; notes
-//! of a writer stand in the order in which it has begun them \[A3\] \[A7\] \[A11\]; and what all have written is linearizable
+//! At the end each acknowledged note has to be at the place in its reply, once; a note that is there must have been written;
+//! the notes of a writer are in the order in which it has begun them \[A3\] \[A7\] \[A11\]; and the whole history is linearizable
 //! \[A12\].
 
 use std::collections::{BTreeMap, VecDeque};
@@ -78,7 +78,7 @@ impl WitnessWriters {
         Self { record, config, is_over, threads }
     }
 
-    /// Says where members are now, for a client that has lost all that it knew.
+    /// Replaces the configuration, for a client that has lost all members that it knew.
     pub(crate) fn set_config(&self, config: Config) {
         *lock(&self.config) = config;
     }
@@ -149,7 +149,7 @@ fn write(writer: u64, record: &Mutex<Record>, config: &Mutex<Config>, is_over: &
             return;
         }
         if client.is_none() {
-            // Nobody may answer just now.
+            // Possibly no member answers now.
             let config = lock(config).clone();
             client = connect(&config).ok();
         }
@@ -171,7 +171,7 @@ fn write(writer: u64, record: &Mutex<Record>, config: &Mutex<Config>, is_over: &
     }
 }
 
-/// That nothing more is to be written.
+/// Whether nothing more is to be written.
 struct Over;
 
 impl Record {

@@ -1,4 +1,4 @@
-//! Members that come and go: started, halted and killed one by one, while the others go on.
+//! Members that join and leave: started, halted and killed one by one, while the others continue.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -18,7 +18,7 @@ use crate::terminal::{Interrupted, Interrupts};
 #[derive(Clone, Debug)]
 pub(crate) struct ChurnPlan {
     pub(crate) transport: TransportName,
-    /// With how many members the group starts.
+    /// The number of members with which the group starts.
     pub(crate) members: usize,
     /// Where processes run, in turn.
     pub(crate) locations: Vec<MemberLocation>,
@@ -27,7 +27,7 @@ pub(crate) struct ChurnPlan {
     pub(crate) folder: Option<PathBuf>,
 }
 
-/// All processes that there ever were, by number. Dropping it kills and reaps those that run.
+/// All processes that were ever started, by number. Dropping it kills and reaps those that run.
 pub(crate) struct ProcessPool {
     plan: ChurnPlan,
     name: String,
@@ -47,15 +47,15 @@ pub(crate) struct PoolProcess {
     pub(crate) report: Option<MemberReport>,
     /// How much it has delivered, and since when no more than that.
     pub(crate) delivered: (u64, Instant),
-    /// The longest time without a delivery, but for the times in which it was halted.
+    /// The longest time without a delivery, except while it was halted.
     pub(crate) outage: Duration,
     /// It has joined, and the group has admitted it.
     pub(crate) is_admitted: bool,
-    /// It has come in.
+    /// It has begun its first view.
     is_ready: bool,
-    /// Why it was not let in, when it asked last.
+    /// Why it was not admitted when it last asked.
     waits: String,
-    /// It has the states of all objects that it is to have.
+    /// It has the states of all objects that it should have.
     pub(crate) has_states: bool,
     /// The place of its location in the plan's.
     pub(crate) place: usize,
@@ -68,15 +68,15 @@ pub(crate) struct PoolProcess {
 pub(crate) enum ProcessState {
     Starting,
     Running,
-    /// Stopped by a signal, to go on later.
+    /// Stopped by a signal, to continue later.
     Halted,
-    /// It has been told to leave.
+    /// It has been asked to leave.
     Leaving,
     /// It has left in order.
     Left,
     /// Killed by us.
     Killed,
-    /// It has said that it cannot go on, and why.
+    /// It has reported that it cannot continue, and why.
     Failed(String),
 }
 
@@ -151,7 +151,7 @@ impl ProcessPool {
         Ok(number)
     }
 
-    /// The place of the first location at which no process is, or else of the one whose turn it is.
+    /// The index of the first location without a process, or else of the next in turn.
     fn free_place(&self) -> usize {
         let is_here = |life: &&PoolProcess| {
             !matches!(life.state, ProcessState::Killed | ProcessState::Left | ProcessState::Failed(_))
@@ -161,7 +161,7 @@ impl ProcessPool {
         (0..count).find(|place| !taken.contains(place)).unwrap_or(self.lives.len() % count)
     }
 
-    /// What a client has to know of the group, and where members listen at present.
+    /// The configuration of a client, with the addresses at which members listen now.
     pub(crate) fn contact(&self) -> GroupJob {
         let running = self.lives.iter().filter(|life| life.state == ProcessState::Running);
         self.group(0, running.filter_map(|life| life.address.clone()).collect())
@@ -184,7 +184,7 @@ impl ProcessPool {
         self.lives[number].process.halt(true);
     }
 
-    /// Lets a halted process go on. One that was halted while it joined is a member when it says so.
+    /// Lets a halted process continue. One that was halted while it joined is a member when it reports so.
     pub(crate) fn resume(&mut self, number: usize) {
         let life = &mut self.lives[number];
         life.delivered.1 = Instant::now();
@@ -192,13 +192,13 @@ impl ProcessPool {
         life.process.halt(false);
     }
 
-    /// Tells a member to leave in order.
+    /// Asks a member to leave in order.
     pub(crate) fn leave(&mut self, number: usize) {
         self.lives[number].state = ProcessState::Leaving;
         self.send(number, ParentCommand::Leave);
     }
 
-    /// Tells a process something.
+    /// Sends a process a command.
     pub(crate) fn send(&mut self, number: usize, command: ParentCommand) {
         self.lives[number].process.send(&command);
     }
@@ -208,25 +208,25 @@ impl ProcessPool {
         (0..self.lives.len()).filter(|number| self.lives[*number].state == ProcessState::Running).collect()
     }
 
-    /// The latest view that anybody has told of: its number and the ranks of its members.
+    /// The latest view that a member has reported: its number and the ranks of its members.
     pub(crate) fn view(&self) -> (u64, Vec<usize>) {
         let news = self.lives.iter().filter_map(|life| life.views.last());
         let first = || (0, (0..self.plan.members).collect());
         news.max_by_key(|news| news.view).map_or_else(first, |news| (news.view, news.ranks.clone()))
     }
 
-    /// Waits until `until`, taking what the members say meanwhile.
+    /// Lets time pass, and takes what the members report meanwhile.
     pub(crate) fn rest(&mut self, time: Duration) -> Result<()> {
         let deadline = Instant::now() + time;
         while self.take_notice(deadline)? {}
-        // Whoever has ended meanwhile is reaped.
+        // Processes that have ended meanwhile are reaped.
         for life in &mut self.lives {
             life.process.is_running();
         }
         Ok(())
     }
 
-    /// Waits until something is so, which is `what` in words.
+    /// Waits until a condition holds, which is `what` in words.
     pub(crate) fn wait(
         &mut self,
         what: &str,
@@ -236,7 +236,7 @@ impl ProcessPool {
         let deadline = Instant::now() + timeout;
         while !is_so(self) {
             if !self.take_notice(deadline)? {
-                bail!("after {timeout:?} it is not so that {what}; the members: {}", self.describe());
+                bail!("not within {timeout:?}: {what}; the members: {}", self.describe());
             }
         }
         Ok(())
@@ -255,7 +255,7 @@ impl ProcessPool {
         lives.map(line).collect::<Vec<_>>().join("; ")
     }
 
-    /// Takes what a member says; false when the time is over.
+    /// Takes what a member reports; false when the time is over.
     fn take_notice(&mut self, deadline: Instant) -> Result<bool> {
         let notice = match self.notices.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(notice) => notice,
@@ -277,7 +277,7 @@ impl ProcessPool {
                 ) && life.report.is_none()
                 {
                     life.state =
-                        ProcessState::Failed(nonsense.unwrap_or_else(|| "it ended without a word".into()));
+                        ProcessState::Failed(nonsense.unwrap_or_else(|| "it ended without a report".into()));
                 }
             }
         }
@@ -318,5 +318,5 @@ impl PoolProcess {
     }
 }
 
-/// The time for a process to come into the group, on a very busy machine.
+/// The time for a process to join the group, on a very busy machine.
 pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(40);

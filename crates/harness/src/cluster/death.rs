@@ -6,17 +6,17 @@ use std::process::ExitStatus;
 
 use super::process::MemberProcess;
 
-/// Which members died, and what the others said.
+/// Which members died, and what the others reported.
 #[derive(Debug)]
 pub(crate) struct MemberDeaths {
-    /// One line for each member that has something to tell: first those that died, then those that noticed.
+    /// One line for each member: first those that died, then those that noticed.
     lines: Vec<String>,
 }
 
 impl MemberDeaths {
     /// Of the members as they are now.
     pub(super) fn of(processes: &mut [MemberProcess]) -> Self {
-        // Those that are done have ended as they were told to.
+        // Those that are done have ended as they were asked to.
         let members = processes.iter_mut().enumerate().filter(|(_, process)| !process.done);
         let members = members.map(|(rank, process)| {
             let status = process.status();

@@ -1,6 +1,6 @@
 //! The parent's side: starts members as processes of this program, brings them together, watches them, ends them.
 //!
-//! Member 0 is started first and tells where it listens; then the others. Each has a process group of its own, so
+//! Member 0 is started first and reports its address; then the others start. Each has a process group of its own, so
 //! that Ctrl-C reaches the parent alone, which ends them all; if the parent is killed, they end themselves. Whatever
 //! happens, every member is reaped before the command returns.
 
@@ -29,10 +29,10 @@ pub(crate) use process::launcher;
 /// The time for members to come together, a little more than their own.
 const READY_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// The time for members to end when they are told to.
+/// The time for members to end when they are asked to.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time in which the others notice that a member has died and say so.
+/// The time in which the others notice that a member has died and report it.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What to start.
@@ -45,9 +45,9 @@ pub(crate) struct ClusterPlan {
     /// The members take these in turn; without any they are here.
     pub(crate) locations: Vec<MemberLocation>,
     pub(crate) work: MemberWork,
-    /// The work goes on when members die, as long as the group does.
+    /// The work continues when members die, as long as the group does.
     pub(crate) survives: bool,
-    /// The last member is killed when it has done so much.
+    /// The last member is killed when it has done this much.
     pub(crate) kill_after: Option<u64>,
     /// When it has been killed, another process joins with the next rank.
     pub(crate) join: bool,
@@ -64,15 +64,15 @@ pub(crate) struct ClusterEnding {
     pub(crate) killed_ns: Option<u64>,
 }
 
-/// What happens, for whoever shows it.
+/// Is informed of what happens.
 pub(crate) trait ClusterObserver {
     /// Member `rank` runs as process `pid`.
     fn on_started(&mut self, rank: usize, pid: u32);
-    /// So many have joined.
+    /// This number of members have joined.
     fn on_joined(&mut self, joined: usize);
-    /// Member `rank` has done so much.
+    /// Member `rank` has done this much.
     fn on_progress(&mut self, rank: usize, done: u64);
-    /// Member `rank` goes on without `member`.
+    /// Member `rank` continues without `member`.
     fn on_gone(&mut self, _rank: usize, _member: usize) {}
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct ProcessCluster<'o> {
     survives: bool,
     /// Where each member listens.
     addresses: Vec<Option<String>>,
-    /// The latest view of which the joiner has been told.
+    /// The latest view that was sent to the joiner.
     announced_view: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ impl<'o> ProcessCluster<'o> {
     /// Starts the members, lets them do their work, and returns what each has done.
     ///
     /// # Errors
-    /// If a member fails, or dies and the plan does not survive that: which, how, and what the others say. All have
+    /// If a member fails, or dies and the plan does not survive that: which, how, and what the others report. All have
     /// ended then.
     pub(crate) fn run(
         plan: &ClusterPlan,
@@ -185,7 +185,7 @@ impl<'o> ProcessCluster<'o> {
         Ok(())
     }
 
-    /// What each has done, and when one was killed.
+    /// Waits for all reports; returns them, and when a member was killed.
     fn await_reports(
         &mut self,
         plan: &ClusterPlan,
@@ -207,7 +207,7 @@ impl<'o> ProcessCluster<'o> {
                         }
                     }
                 }
-                // All members say the same.
+                // All members report the same.
                 Some((_, MemberEvent::Arrived { view, missing })) if self.announced_view < Some(view) => {
                     self.announced_view = Some(view);
                     self.processes[plan.members].send(&ParentCommand::CatchUp { view, missing });
@@ -227,7 +227,7 @@ impl<'o> ProcessCluster<'o> {
         Ok((reports, killed_ns))
     }
 
-    /// What a member says next; a member that fails ends all.
+    /// Waits for the next report of a member; a member that fails ends all.
     fn next_event(&mut self, deadline: Instant) -> Result<Option<(usize, MemberEvent)>> {
         let notice = match self.notices.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(notice) => notice,
@@ -259,8 +259,8 @@ impl<'o> ProcessCluster<'o> {
         }
     }
 
-    /// Something is wrong with a member: collects how each ends and what it says about it, so that the one that died
-    /// can be told from those that only noticed.
+    /// After a failure: collects how each member ends and what it reports, to distinguish the member that died from those that
+    /// only noticed.
     fn await_last_words(&mut self) -> MemberDeaths {
         let deadline = Instant::now() + LAST_WORDS_TIMEOUT;
         while self.processes.iter_mut().any(MemberProcess::may_speak) {
@@ -296,7 +296,7 @@ impl<'o> ProcessCluster<'o> {
     }
 }
 
-/// What a member of the plan with this rank has to know, but for what is of this one run.
+/// The job of the member with this rank, except for what belongs to this one run.
 fn blank(plan: &ClusterPlan, rank: usize) -> GroupJob {
     GroupJob {
         name: String::new(),
@@ -313,11 +313,11 @@ fn blank(plan: &ClusterPlan, rank: usize) -> GroupJob {
     }
 }
 
-/// Whether members on this transport can run at these places, before any is started: so that one error says why not.
+/// Checks that members on this transport can run at these places, before any is started, so that one error says why not.
 pub(crate) fn check_locations(transport: TransportName, locations: &[MemberLocation]) -> Result<()> {
     match transport {
         TransportName::Shm if !locations.is_empty() => bail!(
-            "members on shared memory run here, not elsewhere: choose --transport tcp, auto or verbs, or leave --at out"
+            "members on shared memory run here, not elsewhere: choose --transport tcp, auto or verbs, or omit --at"
         ),
         TransportName::Verbs => check_devices(locations),
         _ => Ok(()),

@@ -1,45 +1,53 @@
 //! One member's process and its pipes.
 
-use std::io::BufReader;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command as Program, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command as Program, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
 
 use super::Notice;
 use crate::control::{MemberJob, ParentCommand};
 use crate::lines::{read_line, write_line};
+use crate::terminal::{log, output};
 
 /// A member as the parent sees it. Dropping it kills and reaps it.
 pub(super) struct MemberProcess {
     child: Child,
     commands: ChildStdin,
+    /// Copies its log to this process's.
+    log: Option<JoinHandle<()>>,
     status: Option<ExitStatus>,
-    /// It has said all that it will ever say.
+    /// It will report nothing more.
     closed: bool,
     /// It has reported all its work.
     pub(super) done: bool,
-    /// Why it cannot go on, in its own words.
+    /// Why it cannot continue, as it reported.
     pub(super) last_words: Option<String>,
 }
 
 impl MemberProcess {
-    /// Starts a member and gives it its job. What it says goes to `notices`, as member `number`.
+    /// Starts a member and sends it its job. Its reports go to `notices`, as member `number`.
     pub(super) fn start(job: &MemberJob, number: usize, notices: &Sender<Notice>) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's file")?;
         let mut child = launcher(program, job.group.location.netns.as_deref())
             .args(["member", "--parent", &std::process::id().to_string()])
+            .args(log::inherited())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
             .context("cannot start a member")?;
         let commands = child.stdin.take().expect("it was asked for");
         let events = child.stdout.take().expect("it was asked for");
+        let errors = child.stderr.take().expect("it was asked for");
+        let log = Some(std::thread::spawn(move || copy_log(errors)));
         let mut process =
-            Self { child, commands, status: None, closed: false, done: false, last_words: None };
+            Self { child, commands, log, status: None, closed: false, done: false, last_words: None };
         let notices = notices.clone();
         std::thread::spawn(move || forward(number, events, &notices));
         write_line(&mut process.commands, job).context("a member ended before it had its job")?;
@@ -50,12 +58,12 @@ impl MemberProcess {
         self.child.id()
     }
 
-    /// If it has gone, its other pipe says so.
+    /// Sends a command. If the member has gone, its other pipe shows that.
     pub(super) fn send(&mut self, command: &ParentCommand) {
         let _ = write_line(&mut self.commands, command);
     }
 
-    /// Notes that its pipe has closed, perhaps after a line that made no sense.
+    /// Records that its pipe has closed, perhaps after a line that made no sense.
     pub(super) fn close(&mut self, nonsense: Option<String>) {
         self.closed = true;
         if self.last_words.is_none() {
@@ -74,7 +82,7 @@ impl MemberProcess {
         let _ = self.child.kill();
     }
 
-    /// Stops it, as `kill -STOP` does, or lets it go on.
+    /// Stops it, as `kill -STOP` does, or lets it continue.
     pub(super) fn halt(&mut self, halted: bool) {
         let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
         let signal = if halted { rustix::process::Signal::STOP } else { rustix::process::Signal::CONT };
@@ -84,7 +92,7 @@ impl MemberProcess {
         }
     }
 
-    /// Whether it may still say why it cannot go on. Those that are done only wait to be told to stop.
+    /// Whether it may still report why it cannot continue. Members that are done only wait for the command to stop.
     pub(super) fn may_speak(&mut self) -> bool {
         let is_over = self.closed && !self.is_running();
         !self.done && self.last_words.is_none() && !is_over
@@ -110,10 +118,12 @@ impl Drop for MemberProcess {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+        // It ends with the member's pipe; a panic of that thread has been reported.
+        let _ = self.log.take().map(JoinHandle::join);
     }
 }
 
-/// What runs `program` in a network namespace. `ip` replaces itself by the program, so the process is the member.
+/// A command that runs `program` in a network namespace. `ip` replaces itself by the program, so the process is the member.
 pub(crate) fn launcher(program: PathBuf, netns: Option<&str>) -> Program {
     let Some(netns) = netns else { return Program::new(program) };
     let mut launcher = Program::new("ip");
@@ -121,7 +131,14 @@ pub(crate) fn launcher(program: PathBuf, netns: Option<&str>) -> Program {
     launcher
 }
 
-/// Forwards what a member says until its pipe closes.
+/// Prints a member's log, line by line, so that no line disturbs the progress bars of this process.
+fn copy_log(errors: ChildStderr) {
+    for line in BufReader::new(errors).split(b'\n').map_while(Result::ok) {
+        output::note(String::from_utf8_lossy(&line));
+    }
+}
+
+/// Forwards the reports of a member until its pipe closes.
 fn forward(number: usize, events: ChildStdout, notices: &Sender<Notice>) {
     let mut events = BufReader::new(events);
     loop {
@@ -131,7 +148,7 @@ fn forward(number: usize, events: ChildStdout, notices: &Sender<Notice>) {
             Err(error) => Notice::Closed(number, Some(format!("{error:#}"))),
         };
         let closed = matches!(notice, Notice::Closed(..));
-        // Nobody listens any more when the cluster has ended.
+        // The receiver has gone when the cluster has ended.
         if notices.send(notice).is_err() || closed {
             return;
         }

@@ -19,23 +19,23 @@ use crate::terminal::{CommandVerdict, Interrupts, output, units};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ChaosArguments {
-    /// How long
+    /// How long faults happen
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Processes, as far as they live; a kill with a halt needs five
+    /// Processes; a kill with a halt needs five
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(3..=16))]
     members: u64,
     /// How they reach each other
     #[arg(long, value_enum, default_value = "shm")]
     transport: TransportName,
-    /// What may happen [default: all that can be done here]
+    /// Which faults may happen [default: all that are possible here]
     #[arg(long, value_enum, value_name = "FAULT", value_delimiter = ',')]
     faults: Vec<FaultKind>,
     /// These faults one after the other, each to a group that is whole, instead of faults at random: FAULT, FAULT@AFTER_MS
-    /// (from its first part to its second), FAULT~LASTS_MS (else halted processes never go on)
+    /// (from its first part to its second), FAULT~LASTS_MS (else halted processes never continue)
     #[arg(long, value_name = "FAULT", value_delimiter = ',', conflicts_with_all = ["faults", "seconds"])]
     script: Vec<Fault>,
-    /// How many times the script
+    /// How many times to run the script
     #[arg(long, value_name = "N", default_value_t = 1, requires = "script")]
     repeat: usize,
     /// Where processes run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
@@ -66,14 +66,14 @@ pub struct ChaosArguments {
 
 const EXAMPLES: &str =
     "All members send all the time, and a client updates a replicated object. A majority of each view is \
-left alone, and the last two members that have all states. All the time the healthy members must \
-deliver, within four suspicion times and ten seconds, and none of them may be excluded. At the end \
-all must be in one view and have delivered the same messages in the same order in each view, \
-without a gap; whatever anybody has delivered, the dead included, all that went on must have, too; \
-each acknowledged update must be there once; and nothing may be left behind.
+left alone, and the last two members that have all states. The healthy members must keep delivering, \
+within four suspicion times and ten seconds, and none of them may be excluded. At the end all must be \
+in one view and have delivered the same messages in the same order in each view, without a gap; every \
+message that any member has delivered, also one that died, must have been delivered by all that \
+continued; each acknowledged update must be there once; and nothing may be left behind.
 
-A suspicion time below two seconds takes members for dead that only wait for a processor, where \
-processors are few: then healthy members are excluded, and the run fails.
+With a suspicion time below two seconds, members that only wait for a processor are taken for dead \
+where processors are few: then healthy members are excluded, and the run fails.
 
 Examples:
   squall chaos
@@ -82,7 +82,7 @@ Examples:
   squall chaos --script join-halt@2,kill-halt@8,restart --repeat 50
   squall chaos --transport tcp --members 4 --script cut,cut-one-way";
 
-/// Does faults to a group, judges its members' accounts, and prints what has happened.
+/// Injects faults into a group, compares its members' accounts, and prints what has happened.
 ///
 /// # Errors
 /// If the group cannot be started or judged, or does not continue.
@@ -91,7 +91,7 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
     let interrupts = Interrupts::take()?;
     let folder = Folder::open(arguments.keep.as_deref())?;
     let (kinds, network, left_out) = choose(arguments)?;
-    // From elsewhere, a client may not reach members that the user has placed.
+    // A client here may not reach members that the user has placed elsewhere.
     let store = arguments.locations.is_empty().then(|| StoreJob {
         replicas: arguments.replicas.map_or(0, |replicas| usize::try_from(replicas).expect("at most 16")),
         transfer_ms: arguments.transfer_ms,
@@ -130,7 +130,7 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
     Ok(if outcome.agree { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
-/// The faults that can be done here, the network that they need, and what is left out and why.
+/// The faults that are possible here, the network that they need, and what is left out and why.
 fn choose(arguments: &ChaosArguments) -> Result<(Vec<FaultKind>, Option<NetworkNamespaces>, Vec<String>)> {
     let scripted = arguments.script.iter().map(|fault| fault.kind);
     let mut kinds: Vec<FaultKind> = scripted.chain(arguments.faults.iter().copied()).collect();
@@ -154,7 +154,7 @@ fn choose(arguments: &ChaosArguments) -> Result<(Vec<FaultKind>, Option<NetworkN
     }
     left_out.iter().for_each(output::note);
     let is_whole = arguments.script.is_empty() || left_out.is_empty();
-    ensure!(is_whole && !kinds.is_empty(), "what was asked for cannot be done here: {}", left_out.join("; "));
+    ensure!(is_whole && !kinds.is_empty(), "these faults are not possible here: {}", left_out.join("; "));
     Ok((kinds, network, left_out))
 }
 
@@ -167,7 +167,7 @@ fn links(arguments: &ChaosArguments) -> Result<NetworkNamespaces> {
 
 fn print(outcome: &ChaosOutcome, json: bool) -> Result<()> {
     if json {
-        output::line(serde_json::to_string(outcome)?);
+        output::json(outcome)?;
         return Ok(());
     }
     let ChaosOutcome { seconds, killed, halted, excluded, joined, views, messages, .. } = outcome;
@@ -188,7 +188,7 @@ fn print(outcome: &ChaosOutcome, json: bool) -> Result<()> {
     }
     if outcome.acknowledged > 0 {
         output::line(format_args!(
-            "{} updates acknowledged, each of them there once and linearizable; at longest {} ms between two",
+            "{} updates acknowledged, each of them there once and linearizable; at most {} ms between two",
             units::grouped(outcome.acknowledged),
             outcome.update_outage_ms
         ));
@@ -200,7 +200,7 @@ fn print(outcome: &ChaosOutcome, json: bool) -> Result<()> {
             format!("All accounts agree: {messages} messages, none lost, none twice, in one order.");
         output::line(console::style(verdict).green().bold());
     } else {
-        output::line(console::style("SOMETHING IS NOT AS IT SHOULD BE.").red().bold());
+        output::line(console::style("THE RUN HAS VIOLATED A PROMISE.").red().bold());
     }
     Ok(())
 }

@@ -34,7 +34,7 @@ pub struct DemoArguments {
     /// Send the lines of this file instead of poems of the sea
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// Send the whole text so many times [default: once for a file; for the poems, until there are 300000 lines]
+    /// Send the whole text this many times [default: once for a file; for the poems, until there are 300000 lines]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
     /// Lines that each member may have under way
@@ -46,10 +46,10 @@ pub struct DemoArguments {
     /// Where members run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
     locations: Vec<MemberLocation>,
-    /// Let nobody die and nobody join
+    /// Let no member die and no process join
     #[arg(long, conflicts_with = "kill")]
     calm: bool,
-    /// Only kill the last member (-9), and let nobody join
+    /// Only kill the last member (-9), and let no process join
     #[arg(long)]
     kill: bool,
     /// Write the view changes as a trace into this file, for chrome://tracing or ui.perfetto.dev
@@ -65,14 +65,14 @@ pub struct DemoArguments {
 
 const EXAMPLES: &str =
     "Every member sends its share of the lines and delivers all of them. With at least three members \
-the last one is killed (-9) when it has delivered a third, and another joins: the others go on. At \
+the last one is killed (-9) when it has delivered a third, and another joins: the others continue. At \
 the end the members' logs are compared by digest, the joiner's from its first view on. The exit \
 status is 0 if all agree.
 
 Examples:
   squall demo
   squall demo --members 5 --transport tcp
-  squall demo --calm                              (nobody dies, nobody joins)
+  squall demo --calm                              (no deaths, no joins)
   squall demo --trace views.json                  (views, for chrome://tracing)
   squall demo --input /etc/services --keep logs   (all logs/*.log are the same)";
 
@@ -88,9 +88,9 @@ struct Outcome {
     latency_ns: Option<Percentiles>,
     agree: bool,
     digests: Vec<String>,
-    /// Members that died on the way, by rank.
+    /// Members that died, by rank.
     died: Vec<usize>,
-    /// The rank of who joined on the way.
+    /// The rank of the joiner.
     joined: Option<usize>,
     /// From the kill to the first delivery in the next view, at the survivor that needed longest.
     crash_to_delivery_ms: Option<f64>,
@@ -132,7 +132,7 @@ pub fn run(arguments: &DemoArguments) -> Result<CommandVerdict> {
     let mut outcome = judge(&reports, members, arguments.transport);
     outcome.crash_to_delivery_ms = crash_to_delivery_ms(&reports, killed_ns);
     if arguments.json {
-        output::line(serde_json::to_string(&outcome)?);
+        output::json(&outcome)?;
     } else {
         print(&outcome, &reports, display.pids(), killed_ns);
         if let Some(folder) = &arguments.keep {
@@ -149,7 +149,7 @@ pub fn run(arguments: &DemoArguments) -> Result<CommandVerdict> {
     Ok(if outcome.agree && outcome.died == expected { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
-/// What happens on the way.
+/// What happens to the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drama {
     Calm,
@@ -161,7 +161,7 @@ impl Drama {
     fn of(arguments: &DemoArguments, text: &DemoText) -> Self {
         match arguments {
             DemoArguments { kill: true, .. } => Self::Kill,
-            // One of two is no majority, and everybody is to have something to send.
+            // One of two is no majority, and every member should have something to send.
             DemoArguments { calm: false, members, .. }
                 if *members >= 3 && text.lines() as u64 >= *members =>
             {
@@ -176,7 +176,7 @@ fn job(arguments: &DemoArguments, text: &DemoText, drama: Drama) -> Result<DemoJ
     let lines = text.lines() as u64;
     let usual = if arguments.input.is_some() { 1 } else { MESSAGES_MIN.div_ceil(lines) };
     let rounds = arguments.rounds.unwrap_or(usual);
-    let messages = lines.checked_mul(rounds).context("so many rounds cannot be counted")?;
+    let messages = lines.checked_mul(rounds).context("too many rounds: lower --rounds")?;
     ensure!(u32::try_from(text.longest()).is_ok(), "the input has a line of {} bytes", text.longest());
     // Members run in the same folder, but a path says more when it is whole.
     let input = arguments.input.as_deref().map(std::path::absolute).transpose()?;
@@ -191,8 +191,8 @@ fn job(arguments: &DemoArguments, text: &DemoText, drama: Drama) -> Result<DemoJ
     Ok(DemoJob { input, rounds, messages, message_max: text.longest().max(1), window, keep, joiner })
 }
 
-/// The members agree if all logs are the same and hold exactly what each member that lives says it has sent, and the log
-/// of who came later is what the others have since then.
+/// The members agree if all logs are the same and hold exactly what each surviving member reports to have sent, and the log
+/// of the joiner is what the others have since it joined.
 fn judge(all: &[Option<MemberReport>], members: usize, transport: TransportName) -> Outcome {
     let died = (0..members).filter(|rank| all[*rank].is_none()).collect();
     let joined = all.get(members).map(|_| members);
@@ -231,8 +231,8 @@ fn judge(all: &[Option<MemberReport>], members: usize, transport: TransportName)
 }
 
 fn crash_to_delivery_ms(reports: &[Option<MemberReport>], killed_ns: Option<u64>) -> Option<f64> {
-    let went_on_ns = reports.iter().flatten().filter_map(|report| report.went_on_ns).max()?;
-    Some(went_on_ns.saturating_sub(killed_ns?) as f64 / 1e6)
+    let resumed_ns = reports.iter().flatten().filter_map(|report| report.resumed_ns).max()?;
+    Some(resumed_ns.saturating_sub(killed_ns?) as f64 / 1e6)
 }
 
 fn write_trace(file: &Path, reports: &[Option<MemberReport>]) -> Result<()> {
@@ -311,14 +311,12 @@ fn print(outcome: &Outcome, reports: &[Option<MemberReport>], pids: &[u32], kill
     timeline(reports, killed_ns).iter().for_each(output::line);
     if let Some(ms) = outcome.crash_to_delivery_ms {
         output::line(format_args!(
-            "The others delivered again {ms:.2} ms after the kill, in a view without the dead."
+            "The others delivered again {ms:.2} ms after the kill, in a view without the dead member."
         ));
     }
     if outcome.agree {
         if let Some(rank) = outcome.joined {
-            output::line(format_args!(
-                "Member {rank} joined on the way; its log is what the others have since then."
-            ));
+            output::line(format_args!("Member {rank} joined; its log is what the others have since then."));
         }
         let messages = units::grouped(outcome.messages);
         let logs = outcome.digests.len();
@@ -353,7 +351,7 @@ mod tests {
         assert!(!agree(&[good[0].clone(), report("e", ["a", "b"], "b")]), "another order");
         assert!(!agree(&[good[0].clone(), report("d", ["a", "b"], "c")]), "not what was sent");
         assert!(!agree(&[good[0].clone(), Some(MemberReport::default())]), "no log");
-        assert!(agree(&[good[0].clone(), None]), "who lives agrees with itself");
+        assert!(agree(&[good[0].clone(), None]), "a survivor agrees with itself");
         assert_eq!(judge(&[good[0].clone(), None], 2, TransportName::Shm).died, [1]);
     }
 }

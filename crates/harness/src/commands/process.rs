@@ -1,5 +1,5 @@
-//! The hidden commands by which other commands start processes of their own program. So the program has to offer them,
-//! under these names.
+//! The hidden commands by which other commands start processes of their own program, which has to offer them under these
+//! names.
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -20,12 +20,12 @@ pub enum ProcessCommand {
     /// The receiving end of `bench stream`
     #[command(hide = true)]
     StreamReceiver {
-        /// What to do
+        /// The job
         job: String,
     },
 }
 
-/// Does what the parent wants; a member ends its process then.
+/// Does the work that the parent asks for; a member ends its process then.
 ///
 /// # Errors
 /// If the receiving end fails; a member reports its failure to its parent.

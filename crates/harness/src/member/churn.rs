@@ -1,10 +1,10 @@
-//! The work of `squall chaos` and `squall bench view`: every member sends without end while others die and come, and
+//! The work of `squall chaos` and `squall bench view`: every member sends without end while others die and join, and
 //! keeps account of what it delivers.
 //!
 //! **The account** is a file of records of 16 bytes, in the order of delivery. A view begins with its number, marked by
 //! the highest bit, and a digest of its members; each message adds the number of the view, and a digest of all messages
 //! of the view up to it. A batch of messages is one write to the file before anything rests on it, so the account of a
-//! member that was killed holds what it had delivered, but for the last batch.
+//! member that was killed holds what it had delivered, except for the last batch.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,10 +25,10 @@ use crate::control::{ChurnJob, GroupJob, MemberEvent, MemberReport, ViewNews};
 /// Marks the beginning of a view in an account.
 pub(crate) const VIEW_MARK: u64 = 1 << 63;
 
-/// How the last words begin of a member without which the others go on.
+/// How the last report of a member begins without which the others continue.
 pub(crate) const EXCLUDED: &str = "excluded";
 
-/// How long nothing must come before a drained member says that nothing comes any more.
+/// How long nothing must arrive before a drained member reports that it is done.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// Messages sent between two polls.
@@ -82,7 +82,7 @@ pub(super) fn perform(group: &GroupJob, job: &ChurnJob, watchdog: &ParentWatchdo
     }
 }
 
-/// The outcome, whose error says so if the others continue without this member.
+/// The outcome, whose error begins with [`EXCLUDED`] if the others continue without this member.
 fn named<T>(outcome: Result<T>) -> Result<T> {
     let is_stopped = |error: &anyhow::Error| {
         let stop = error.chain().find_map(|cause| match (cause.downcast_ref(), cause.downcast_ref()) {
@@ -94,7 +94,7 @@ fn named<T>(outcome: Result<T>) -> Result<T> {
     outcome.map_err(|error| if is_stopped(&error) { error.context(EXCLUDED) } else { error })
 }
 
-/// What the account tells the sending side; both are on one thread.
+/// What the account shares with the sending side; both are on one thread.
 #[derive(Debug, Default)]
 struct Ledger {
     delivered: u64,
@@ -131,7 +131,7 @@ impl Account {
             Ok(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
         };
         let (sender, number) = (word(0)?, word(8)?);
-        // Who joins hears a sender from the middle on; from there on nothing may be missing, double or out of order.
+        // A joiner receives a sender's messages from the middle on; from there nothing may be missing, double or out of order.
         match self.next.insert(sender, number + 1) {
             Some(next) if next != number => {
                 bail!("view {}: message {number} of {sender} came where {next} was due", self.view)
@@ -187,7 +187,7 @@ impl MemberInbox for Account {
     }
 }
 
-/// Sends until told to drain or to leave, and then waits until there is nothing more to deliver, or nothing of its own.
+/// Sends until asked to drain or to leave, and then waits until there is nothing more to deliver, or nothing of its own.
 fn send(
     member: &mut impl MulticastMember,
     job: &ChurnJob,
@@ -214,7 +214,7 @@ fn send(
         }
         match job.pace {
             None => member.step()?,
-            // To sleep until somebody rings would be to miss the next message's time.
+            // A thread that sleeps until the doorbell rings would miss the next message's time.
             Some(_) => {
                 member.poll()?;
                 std::thread::sleep(member.pause());

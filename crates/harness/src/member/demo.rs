@@ -60,7 +60,7 @@ struct SharedProgress {
     is_closed: AtomicBool,
     /// A joiner's first view.
     first_view: AtomicU64,
-    /// What a joiner has been told: how much each member had yet to deliver when its first view began.
+    /// What a joiner was sent: how much each member had yet to deliver when its first view began.
     reported: Mutex<Option<Vec<u64>>>,
     /// What the log holds at the end.
     closed: Mutex<Option<Result<ClosedLog>>>,
@@ -94,7 +94,7 @@ struct ClosedLog {
     by_sender: Vec<String>,
     since: Option<String>,
     bytes: u64,
-    went_on_ns: Option<u64>,
+    resumed_ns: Option<u64>,
     latencies: Latencies,
 }
 
@@ -103,9 +103,9 @@ struct Log {
     rank: usize,
     /// How many lines each member has yet to deliver to us, by rank.
     missing: Vec<u64>,
-    /// The rank of who joins on the way.
+    /// The rank of the joiner.
     joiner: Option<usize>,
-    /// Who is to join has come.
+    /// The joiner is in the view.
     has_come: bool,
     /// The present view.
     view: Option<u64>,
@@ -116,7 +116,7 @@ struct Log {
     bytes: u64,
     /// A member has gone and nothing has been delivered since.
     is_interrupted: bool,
-    went_on_ns: Option<u64>,
+    resumed_ns: Option<u64>,
     /// `None` once the log is closed.
     digests: Option<Digests>,
     latencies: Latencies,
@@ -127,7 +127,7 @@ struct Log {
 
 struct Digests {
     whole: SequenceDigest,
-    /// Since the joiner came.
+    /// Since the joiner is in the view.
     since: Option<SequenceDigest>,
     by_sender: Vec<SequenceDigest>,
 }
@@ -154,7 +154,7 @@ impl Log {
             own: 0,
             bytes: 0,
             is_interrupted: false,
-            went_on_ns: None,
+            resumed_ns: None,
             digests: Some(Digests { whole: SequenceDigest::new(), since: None, by_sender }),
             latencies: Latencies::default(),
             file,
@@ -190,7 +190,7 @@ impl Log {
                 by_sender: digests.by_sender.into_iter().map(SequenceDigest::finish).collect(),
                 since: digests.since.map(SequenceDigest::finish),
                 bytes: self.bytes,
-                went_on_ns: self.went_on_ns,
+                resumed_ns: self.resumed_ns,
                 latencies: std::mem::take(&mut self.latencies),
             }),
         };
@@ -198,7 +198,7 @@ impl Log {
         self.shared.is_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Nobody who is still there has a line missing, and nobody is yet to come.
+    /// No member of the view has a line missing, and no joiner is expected.
     fn is_complete(&self) -> bool {
         let all_are_there = self.joiner.is_none() || self.has_come;
         all_are_there && self.members.iter().all(|member| self.missing[*member] == 0)
@@ -215,7 +215,7 @@ impl Log {
     }
 }
 
-/// What a joiner takes for the number of lines missing, until it is told.
+/// What a joiner takes for the number of lines missing, until it learns it.
 const UNKNOWN: u64 = 1 << 62;
 
 impl MemberInbox for Log {
@@ -226,7 +226,7 @@ impl MemberInbox for Log {
         let Some(digests) = &mut self.digests else { return };
         let (sender, bytes) = (self.members[message.sender], message.bytes);
         if std::mem::take(&mut self.is_interrupted) {
-            self.went_on_ns = Some(now_ns());
+            self.resumed_ns = Some(now_ns());
         }
         digests.whole.append(sender, bytes);
         digests.by_sender[sender].append(sender, bytes);
@@ -248,7 +248,7 @@ impl MemberInbox for Log {
     }
 
     fn on_view(&mut self, view: u64, members: &[usize]) {
-        // A joiner that the others have removed before it had arrived comes again, some views later.
+        // A joiner that the others have removed before it had arrived rejoins, some views later.
         if self.view.replace(view).is_none_or(|before| before + 1 < view) {
             self.shared.first_view.store(view, Ordering::Relaxed);
         }
@@ -259,7 +259,7 @@ impl MemberInbox for Log {
         }
         let before = std::mem::replace(&mut self.members, members.to_vec());
         let was_there = |member: usize| before.contains(&member);
-        // Who has nothing more to hear from the others does not wait for them.
+        // A member that expects nothing more from the others does not wait for them.
         self.is_interrupted &= members.iter().any(|member| self.missing[*member] > 0);
         let comes = self
             .joiner
@@ -279,7 +279,7 @@ impl MemberInbox for Log {
     }
 }
 
-/// Sends this member's lines and logs everybody's.
+/// Sends this member's lines and logs those of all.
 fn send_and_log(
     member: &mut impl MulticastMember,
     group: &GroupJob,
@@ -324,7 +324,7 @@ fn send_and_log(
         sent,
         delivered: shared.delivered.load(Ordering::Relaxed),
         bytes: closed.bytes,
-        went_on_ns: closed.went_on_ns,
+        resumed_ns: closed.resumed_ns,
         seconds,
         latencies: closed.latencies,
         log: Some(LogReport {

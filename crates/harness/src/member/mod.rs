@@ -1,4 +1,4 @@
-//! A member: a process of its own that the parent has started, does its work and tells the parent.
+//! A member: a process that the parent has started, which does its work and reports to the parent.
 
 pub(crate) mod churn;
 mod demo;
@@ -42,8 +42,8 @@ const LINGER: Duration = Duration::from_secs(5);
 /// The one subgroup of the command's groups.
 const SUBGROUP: &str = "all";
 
-/// Runs this process as a member of the parent `parent`. All that goes wrong is told to the parent; the exit status
-/// is that of the process.
+/// Runs this process as a member of the parent `parent`. Failures are reported to the parent; the result is
+/// the exit status of the process.
 pub(crate) fn run(parent: u32) -> i32 {
     parent_watchdog::die_with(parent);
     // Not inside `match`, which would keep standard input locked against the parent watchdog.
@@ -79,7 +79,7 @@ fn perform(job: &MemberJob, watchdog: &ParentWatchdog) -> Result<Ended> {
     }
 }
 
-/// Tells the parent. Where it has gone, the parent watchdog ends this process.
+/// Reports to the parent. If the parent has gone, the parent watchdog ends this process.
 pub(crate) fn say(event: &MemberEvent) {
     let _ = write_line(&mut std::io::stdout().lock(), event);
 }
@@ -91,14 +91,14 @@ pub(crate) trait MemberInbox: Send + 'static {
     /// After a run of messages that were delivered together.
     fn on_batch_end(&mut self);
 
-    /// A view begins: senders are places among these members from now on, which are named by their ranks.
+    /// A view begins: from now on senders are indexes into these members, which are named by their ranks.
     fn on_view(&mut self, _view: u64, _members: &[usize]) {}
 }
 
 /// An inbox behind the library's upcalls.
 struct Inlet<I> {
     inbox: I,
-    /// The rank of each member of the present view, which the group tells before.
+    /// The rank of each member of the present view, which the group announces before.
     ranks: Arc<Mutex<BTreeMap<NodeId, usize>>>,
 }
 
@@ -120,12 +120,12 @@ impl<I: MemberInbox> Deliver for Inlet<I> {
     }
 }
 
-/// What moves on when it is polled.
+/// Makes progress when it is polled.
 pub(crate) trait PolledMember {
-    /// Moves on, and waits a little if there was nothing to do.
+    /// Makes progress, and waits a little if there was nothing to do.
     fn step(&mut self) -> Result<()>;
 
-    /// Moves on without waiting.
+    /// Makes progress without waiting.
     fn poll(&mut self) -> Result<()>;
 
     /// How long a member that sends at a pace may sleep between two polls.
@@ -260,15 +260,14 @@ impl PolledMember for GroupMember {
     }
 }
 
-/// Reports what was done, and goes on acknowledging for the others until all are done. Where the work has failed,
-/// says so, and does not leave before the others have found out by themselves: else they would take this member for
-/// the one that died.
+/// Reports what was done, and keeps acknowledging for the others until all are done. If the work has failed, reports that,
+/// and does not leave before the others have noticed by themselves: else they would take this member for the one that died.
 fn finish(mut member: impl PolledMember, outcome: Result<MemberReport>, watchdog: &ParentWatchdog) -> Ended {
     match outcome {
         Ok(report) => {
             say(&MemberEvent::Done(Box::new(report)));
             while !watchdog.is_stopped() {
-                // Whoever fails now fails after the work is done; the parent sees to it.
+                // A failure now comes after the work; the parent handles it.
                 let _ = member.poll();
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -285,7 +284,7 @@ fn finish(mut member: impl PolledMember, outcome: Result<MemberReport>, watchdog
     }
 }
 
-/// How a member's work has ended; the parent knows.
+/// How a member's work has ended; the parent has been informed.
 enum Ended {
     Well,
     Badly,
@@ -342,7 +341,7 @@ const fn batching(send: bool, receive: bool, delivery: bool) -> Batching {
     Batching { send, receive, delivery }
 }
 
-/// Tells the parent what happens while the members find each other.
+/// Reports to the parent what happens while the members find each other.
 pub(crate) fn report_progress(progress: BootstrapProgress) {
     match progress {
         BootstrapProgress::Listening { address } => {
@@ -360,7 +359,7 @@ pub(crate) fn report_progress(progress: BootstrapProgress) {
     }
 }
 
-/// Says how far the work has come, many times a second and at little cost.
+/// Reports the progress of the work, many times a second and at little cost.
 pub(crate) struct ProgressTicker {
     steps: u32,
     next: Instant,

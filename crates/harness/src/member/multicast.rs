@@ -1,4 +1,4 @@
-//! The work of `squall bench multicast`: senders send, everybody delivers and reads.
+//! The work of `squall bench multicast`: senders send, all members deliver and read.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::latency::Latencies;
 /// deliveries are not held back.
 const BURST: u32 = 64;
 
-/// Bytes that come into a core's cache together; one of each is read.
+/// Bytes that enter a core's cache together; one of each is read.
 const LINE_BYTES: usize = 64;
 
 pub(super) fn perform(group: &GroupJob, job: &MulticastJob, watchdog: &ParentWatchdog) -> Result<Ended> {
@@ -82,7 +82,7 @@ impl Tally {
     }
 }
 
-/// Counts messages and reads each, so that their bytes come into this core's cache.
+/// Counts messages and reads each, so that their bytes enter this core's cache.
 struct Reader {
     rank: usize,
     latency: bool,
@@ -132,7 +132,7 @@ impl MemberInbox for Reader {
     }
 }
 
-/// Sends this member's messages and delivers everybody's.
+/// Sends this member's messages and delivers those of all.
 fn send_and_deliver(
     member: &mut impl MulticastMember,
     rank: usize,

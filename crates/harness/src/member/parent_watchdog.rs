@@ -1,7 +1,6 @@
-//! What ties a member to its parent: it never outlives it.
+//! A member never outlives its parent.
 //!
-//! The kernel kills the member when the parent dies, however that dies; and the pipe of commands closes. Either is
-//! enough.
+//! The kernel kills the member when the parent dies, for whatever reason; and the pipe of commands closes. Either is enough.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -13,7 +12,7 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 use crate::control::ParentCommand;
 use crate::lines::read_line;
 
-/// The exit status of a member whose parent has gone; nobody is there to see it.
+/// The exit status of a member whose parent has gone.
 const PARENT_GONE: i32 = 3;
 
 /// Asks the kernel to kill this process when the parent dies.
@@ -22,7 +21,7 @@ pub(crate) fn die_with(parent: u32) {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let is_parent = |pid: Pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(parent);
     if !getppid().is_some_and(is_parent) {
-        // It died before we asked.
+        // It died before this request.
         std::process::exit(PARENT_GONE);
     }
 }
@@ -51,7 +50,7 @@ impl ParentWatchdog {
             let mut pipe = std::io::stdin().lock();
             loop {
                 match read_line(&mut pipe) {
-                    // Nobody waits for it any more if the work has failed meanwhile.
+                    // The receiver has gone if the work has failed meanwhile.
                     Ok(Some(ParentCommand::Go)) => drop(sender.send(())),
                     Ok(Some(ParentCommand::CatchUp { view, missing })) => drop(news.send((view, missing))),
                     Ok(Some(ParentCommand::Drain)) => drain.store(true, Ordering::Relaxed),
@@ -72,7 +71,7 @@ impl ParentWatchdog {
         self.go.recv().map_err(|_| anyhow!("the parent has gone"))
     }
 
-    /// What a joiner has been told next, and of which view.
+    /// What a joiner was sent next, and for which view.
     pub(crate) fn caught_up(&self) -> Option<(u64, Vec<u64>)> {
         self.catch_up.try_recv().ok()
     }

@@ -1,4 +1,4 @@
-//! The work of `squall bench rdmc`: the root sends objects, the others receive them and look at what came (RDMC §4).
+//! The work of `squall bench rdmc`: the root sends objects, the others receive and check them (RDMC §4).
 
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ pub(super) fn perform(group: &GroupJob, job: &RdmcJob, watchdog: &ParentWatchdog
             Ended::Badly
         }
     };
-    // Nobody leaves before all are done.
+    // No member leaves before all are done.
     while !watchdog.is_stopped() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }

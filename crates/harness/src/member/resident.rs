@@ -18,7 +18,7 @@ pub(super) struct ResidentMember {
 }
 
 impl ResidentMember {
-    /// Joins, and says so when it has all states that it is to have.
+    /// Joins, and reports when it has all states that it should have.
     pub(super) fn join(config: Config, inbox: impl MemberInbox, job: &StoreJob) -> Result<Self> {
         let mut group = builder(config, inbox).join()?;
         let sender = group.subgroup(SUBGROUP)?.sender()?;
@@ -27,7 +27,7 @@ impl ResidentMember {
         let waiting = notes.clone();
         std::thread::spawn(move || match waiting.wait_ready(PATIENCE) {
             Ok(()) => say(&MemberEvent::Held),
-            // The sending thread says so.
+            // The sending thread reports it.
             Err(ObjectError::Group(_)) => {}
             Err(error) => say(&MemberEvent::Failed { message: format!("it does not get a state: {error}") }),
         });
@@ -63,11 +63,11 @@ impl PolledMember for ResidentMember {
         self.group.failure().map_or(Ok(()), |failure| Err(failure.into()))
     }
 
-    /// Nobody waits for this thread.
+    /// No thread waits for this one.
     fn pause(&self) -> Duration {
         Duration::from_millis(5)
     }
 }
 
-/// How long a state may take to come, or to be handed over.
+/// How long a state may take to arrive, or to be handed over.
 const PATIENCE: Duration = Duration::from_secs(60);

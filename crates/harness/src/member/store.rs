@@ -1,5 +1,5 @@
-//! The replicated object of members that come and go: notes in the order in which they were written, whose state takes
-//! its time to travel.
+//! The replicated object of members that join and leave: notes in the order in which they were written, whose state takes
+//! a chosen time to travel.
 
 use std::io::{Read, Write};
 use std::thread;
@@ -13,7 +13,7 @@ use crate::control::StoreJob;
 /// The name of the object.
 pub(crate) const NAME: &str = "notes";
 
-/// How many shards it has.
+/// The number of its shards.
 pub(crate) const SHARDS: usize = 4;
 
 /// Notes at most in the answer to one query.
@@ -46,7 +46,7 @@ impl StoredNotes {
 
 impl Replicated for StoredNotes {
     type Update = u64;
-    /// From which place on.
+    /// From this place on.
     type Query = u64;
     type Reply = Vec<u64>;
 

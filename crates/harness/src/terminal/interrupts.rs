@@ -5,23 +5,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 
-/// Where Ctrl-C and requests to terminate go.
+/// Receives Ctrl-C and requests to terminate.
 pub struct Interrupts(Arc<Mutex<Box<dyn FnMut() + Send>>>);
 
 impl Interrupts {
-    /// Takes the signals of this process, once.
+    /// Takes over the signals of this process, once.
     ///
     /// # Errors
     /// If the system refuses.
     pub fn take() -> Result<Self> {
-        let nobody: Box<dyn FnMut() + Send> = Box::new(|| std::process::exit(INTERRUPTED_STATUS.into()));
-        let target = Arc::new(Mutex::new(nobody));
+        let end: Box<dyn FnMut() + Send> = Box::new(|| std::process::exit(INTERRUPTED_STATUS.into()));
+        let target = Arc::new(Mutex::new(end));
         let shared = Arc::clone(&target);
         ctrlc::set_handler(move || shared.lock().unwrap_or_else(PoisonError::into_inner)())?;
         Ok(Self(target))
     }
 
-    /// Calls `target` from now on, instead of what was set before; at first the process ends.
+    /// Calls `target` from now on, instead of what was set before; until the first call, a signal ends the process.
     pub fn set(&self, target: impl FnMut() + Send + 'static) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(target);
     }
@@ -30,7 +30,7 @@ impl Interrupts {
 /// The exit status after Ctrl-C, as shells expect it.
 pub const INTERRUPTED_STATUS: u8 = 130;
 
-/// Somebody pressed Ctrl-C, or asked this process to terminate.
+/// The user pressed Ctrl-C, or asked this process to terminate.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted(&'static str);
 

@@ -1,19 +1,22 @@
-//! What all commands do alike where they meet their user: results, numbers, tables and progress bars, Ctrl-C, and how a
+//! What all commands share where they meet their user: results, numbers, tables, progress bars, the log, Ctrl-C, and how a
 //! command ends.
 
 pub mod bars;
 mod interrupts;
+pub mod log;
 pub mod output;
+mod pending;
 pub mod table;
 pub mod units;
 
 pub use interrupts::{INTERRUPTED_STATUS, Interrupted, Interrupts};
+pub use pending::PendingNote;
 
 /// How a command ended that did what it was asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandVerdict {
     /// All is well.
     Good,
-    /// It found what should not be; it has been printed.
+    /// It found a fault, and has printed it.
     Bad,
 }

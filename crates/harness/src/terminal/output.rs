@@ -1,31 +1,95 @@
-//! Printing results: where nobody reads any more (`squall demo | head -1`), the command ends quietly.
+//! Printing results. When the reader of the output has ended (`squall demo | head -1`), the command ends quietly.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
-/// The exit status that shells show for a program that ended because nobody read its output.
-const UNREAD_STATUS: i32 = 141;
+use anyhow::Result;
+use console::{Term, measure_text_width};
+use serde::Serialize;
 
-/// Prints a line to standard output.
+use super::bars;
+
+/// The exit status that shells show for a program that ended because its output was no longer read.
+pub const UNREAD_STATUS: u8 = 141;
+
+/// Prints a line to standard output. On a terminal, a line that is too long continues between two words.
 pub fn line(text: impl Display) {
-    write(&format!("{text}\n"));
+    write(&format!("{}\n", fitted(&text.to_string(), &Term::stdout())));
+}
+
+/// Prints a value as one line of JSON.
+///
+/// # Errors
+/// If it cannot be JSON.
+pub fn json(value: &impl Serialize) -> Result<()> {
+    write(&format!("{}\n", serde_json::to_string(value)?));
+    Ok(())
 }
 
 /// Prints to standard output as it is.
 pub fn write(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let outcome = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    match outcome {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(UNREAD_STATUS),
+    let print = || {
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush())
+    };
+    match if console::user_attended() { bars::suspend(print) } else { print() } {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(UNREAD_STATUS.into()),
         Err(error) => {
-            note(format_args!("squall: cannot print the result: {error}"));
+            note(format_args!("squall: failed to print the result: {error}"));
             std::process::exit(1);
         }
         Ok(()) => {}
     }
 }
 
-/// Prints a line to standard error, if anybody reads it.
+/// Prints a line to standard error, if it is still read.
 pub fn note(text: impl Display) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let text = fitted(&text.to_string(), &Term::stderr());
+    let _ = bars::suspend(|| writeln!(std::io::stderr(), "{text}"));
+}
+
+/// `text` with its long lines broken between words, if it is printed on a terminal.
+fn fitted(text: &str, terminal: &Term) -> String {
+    let width = terminal.features().is_attended().then(|| terminal.size_checked()).flatten();
+    width.map_or_else(|| text.to_owned(), |(_, columns)| wrapped(text, columns.into()))
+}
+
+/// `text` with its lines broken between words so that none is wider than `columns`, as far as words allow. Continuations
+/// are indented.
+fn wrapped(text: &str, columns: usize) -> String {
+    let wrap = |line: &str| {
+        if measure_text_width(line) <= columns {
+            return line.to_owned();
+        }
+        let (mut wrapped, mut used) = (String::new(), 0);
+        for word in line.split_inclusive(' ') {
+            let width = measure_text_width(word.trim_end());
+            if used + width > columns && used > INDENT.len() {
+                wrapped.truncate(wrapped.trim_end().len());
+                wrapped.extend(["\n", INDENT]);
+                used = INDENT.len();
+            }
+            wrapped.push_str(word);
+            used += measure_text_width(word);
+        }
+        wrapped
+    };
+    text.split('\n').map(wrap).collect::<Vec<_>>().join("\n")
+}
+
+/// In front of the rest of a broken line.
+const INDENT: &str = "    ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        assert_eq!(wrapped("one two three four\nfive", 10), "one two\n    three\n    four\nfive");
+        assert_eq!(wrapped("one two", 7), "one two");
+        assert_eq!(wrapped("a-word-that-is-too-long b", 10), "a-word-that-is-too-long\n    b");
+        let green = console::style("one two three").green().force_styling(true).to_string();
+        assert_eq!(console::strip_ansi_codes(&wrapped(&green, 8)), "one two\n    three");
+    }
 }

@@ -1,22 +1,23 @@
-//! Tables for people: columns as wide as they need to be, numbers to the right.
+//! Tables: columns as wide as their widest cell, numbers to the right.
 
-/// Lines of a table whose first row is the header. Columns but the first are set to the right.
+use console::measure_text_width;
+
+/// Returns the lines of a table whose first row is the header. Columns other than the first are aligned to the right.
+#[must_use]
 pub fn lines(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| letters(cell)).max();
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| measure_text_width(cell)).max()
+    };
     let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-            let space = " ".repeat(width - letters(cell));
+            let space = " ".repeat(width - measure_text_width(cell));
             if column == 0 { format!("{cell}{space}") } else { format!("{space}{cell}") }
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     rows.iter().map(line).collect()
-}
-
-fn letters(cell: &str) -> usize {
-    cell.chars().count()
 }
 
 #[cfg(test)]

@@ -1,26 +1,36 @@
-//! Numbers as people read them: three digits and a unit.
+//! Numbers for people: three digits and a unit, in powers of 1000.
 
-/// A rate of things, as in `1.23 M`.
+/// A number of things per second, as in `1.23 M`.
+#[must_use]
 pub fn count(value: f64) -> String {
     scaled(value, &[(1e9, " G"), (1e6, " M"), (1e3, " k")])
 }
 
-/// A rate of bytes, as in `9.70 GB`.
+/// A number of bytes, as in `9.70 GB`.
+#[must_use]
 pub fn bytes(value: f64) -> String {
     scaled(value, &[(1e9, " GB"), (1e6, " MB"), (1e3, " kB"), (1.0, " B")])
 }
 
 /// A time, as in `12.3 µs`.
+#[must_use]
 pub fn nanos(value: u64) -> String {
     scaled(value as f64, &[(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1.0, " ns")])
 }
 
 /// A whole number with its thousands apart, as in `300 000`.
+#[must_use]
 pub fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let groups: Vec<_> =
         digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group)).collect();
     groups.join("\u{202f}")
+}
+
+/// A number of things, as in `1 file` and `2 000 files`.
+#[must_use]
+pub fn things(count: u64, name: &str) -> String {
+    format!("{} {name}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
@@ -51,6 +61,10 @@ mod tests {
         assert_eq!(
             [nanos(0), nanos(512), nanos(1730), nanos(250_000_000)],
             ["0 ns", "512 ns", "1.73 µs", "250 ms"]
+        );
+        assert_eq!(
+            [things(0, "file"), things(1, "file"), things(12, "file")],
+            ["0 files", "1 file", "12 files"]
         );
         assert_eq!(
             [grouped(0), grouped(1000), grouped(1_234_567)],

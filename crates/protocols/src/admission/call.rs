@@ -1,23 +1,23 @@
-//! What the driver of a joiner does, and hands in (Derecho §3.3).
+//! The actions that the driver of a joiner carries out, and what it hands in (Derecho §3.3).
 
 use squall_fabric::{Duration, Instant, NodeId};
 
 use super::message::Admitted;
 use crate::membership::StopReason;
 
-/// How long things may take.
+/// The time limits of a joiner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinerSettings {
-    /// For all of it.
+    /// For the whole join.
     pub timeout: Duration,
-    /// For a connection to prove the secret, in the end; it is less in the first rounds, so that a silent contact holds them up
-    /// for a moment only.
+    /// For a connection to prove the secret in the later rounds. The first rounds allow less, so that a silent
+    /// contact delays them only briefly.
     pub handshake: Duration,
     /// For a member to answer a request.
     pub answer: Duration,
-    /// For the other members to let this process in once it has lost the leader that has admitted it.
+    /// For the other members to admit this process after it has lost the leader that admitted it.
     pub orphan: Duration,
-    /// For a member that does not hear a link yet to do so.
+    /// For a member that does not accept links yet to begin to accept them.
     pub link: Duration,
     /// The shortest and the longest pause between rounds of attempts.
     pub pauses: [Duration; 2],
@@ -26,7 +26,7 @@ pub struct JoinerSettings {
 }
 
 impl JoinerSettings {
-    /// For processes on real machines: pauses of 20 to 250 ms, and a second without a leader.
+    /// Returns the settings for real machines: pauses of 20 to 250 ms, and one second without a leader.
     #[must_use]
     pub const fn new(timeout: Duration, handshake: Duration, answer: Duration) -> Self {
         let (orphan, patience_min) = (Duration::from_secs(1), Duration::from_millis(250));
@@ -36,94 +36,100 @@ impl JoinerSettings {
     }
 }
 
-/// What the driver is to do.
+/// An action for the driver to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinerAction<A> {
-    /// To ask this contact to be let in, and to hand in its answer ([`super::Joiner::handle_answer`]) or the failure
-    /// ([`super::Joiner::handle_failure`]). The connection stays open if the answer is [`super::JoinAnswer::Admit`].
+    /// Asks this contact to admit this process. The driver hands in the answer ([`super::Joiner::handle_answer`]) or
+    /// the failure ([`super::Joiner::handle_failure`]). The connection stays open if the answer is
+    /// [`super::JoinAnswer::Admit`].
     Ask {
-        /// Whom.
+        /// The contact.
         contact: A,
-        /// How long it may take to connect and to prove the secret.
+        /// The time limit for connecting and proving the secret.
         patience: Duration,
-        /// When to give up.
+        /// When the driver gives up.
         until: Instant,
     },
-    /// To link with this member under the number that was given ([`super::Joiner::handle_linked`], [`super::Joiner::handle_failure`]).
+    /// Links with this member under the assigned number ([`super::Joiner::handle_linked`],
+    /// [`super::Joiner::handle_failure`]).
     Link {
         /// The number of this process.
         own: NodeId,
         /// The member.
         node: NodeId,
-        /// Where it is reached.
+        /// Its address.
         address: A,
-        /// When to give up.
+        /// When the driver gives up.
         until: Instant,
     },
-    /// To report to the leader that all links stand ([`super::Joiner::handle_reported`], [`super::Joiner::handle_failure`]).
+    /// Reports to the leader that all links are established ([`super::Joiner::handle_reported`],
+    /// [`super::Joiner::handle_failure`]).
     Report {
-        /// When to give up.
+        /// When the driver gives up.
         until: Instant,
     },
-    /// To begin with all links, and to hand in how it stands now and then ([`super::Joiner::handle_arrival`]).
+    /// Starts the group with all links. From then on the driver hands in the standing of this process from time to
+    /// time ([`super::Joiner::handle_arrival`]).
     Begin(Admitted<A>),
-    /// To close all connections and links, and the group if it has begun; another attempt follows.
+    /// Closes all connections and links, and the group if it has started; another attempt follows.
     Abandon,
-    /// To close everything: this process does not become a member.
+    /// Closes everything: this process does not become a member.
     GiveUp(JoinFailure),
 }
 
-/// Why a call has failed.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallFailure<E> {
-    /// The request was not heard: no process listens there, or it takes no such requests yet.
+    /// The request was not received: no process listens at the address, or the process does not accept such requests
+    /// yet.
     Unheard(String),
-    /// It may work next time; the text says what happened. The request may have been heard.
+    /// The call may succeed next time; the text says what happened. The request may have been received.
     Again(String),
-    /// What is reached there has not proved the secret, whatever it says: next time it may be another process.
+    /// The process at the address has not proved the secret, whatever it says. Next time it may be another process.
     Unproved(E),
-    /// A process that has proved the secret says so, or the system.
+    /// The call can never succeed, according to a process that has proved the secret, or to the operating system.
     Never(E),
 }
 
-/// How a joiner with all links stands.
+/// The standing of a joiner that has all its links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinStanding {
     /// It is in no view yet.
     Waiting {
-        /// It has lost the leader that has admitted it.
+        /// Whether it has lost the leader that admitted it.
         has_lost_leader: bool,
     },
-    /// It is in a view that not all members have begun.
+    /// It is in a view that not all members have begun yet.
     Opening,
-    /// Messages flow, and everything that has come so far was looked at: after a pause the news that the view has begun may lie
-    /// before the news that it is over.
+    /// Messages flow, and everything received so far has been processed: after a pause, the notice that the view has
+    /// begun may be followed in the queue by the notice that it has ended.
     Ready,
-    /// The others have gone on without it.
+    /// The others have continued without it.
     Removed(StopReason),
-    /// It has lost everybody.
+    /// It has lost all other members.
     Alone,
-    /// The group has failed here, for a reason that another attempt does not change.
+    /// The group has failed at this process, for a reason that another attempt does not remove.
     Failed,
 }
 
-/// Why a process has not become a member.
+/// Why a process did not become a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinFailure {
-    /// What all contacts say can never work; [`super::Joiner::take_error`] has it.
+    /// According to all contacts, the join can never succeed; [`super::Joiner::take_error`] returns the error.
     Hopeless(String),
-    /// No member has admitted it in time. What stood in the way last, in words; [`super::Joiner::take_error`] may have more.
+    /// No member admitted it in time. The text is the latest obstacle; [`super::Joiner::take_error`] may return an
+    /// error with details.
     NotAdmitted(String),
-    /// It was admitted, and no view has come in time.
+    /// It was admitted, but no view came in time.
     NoView,
-    /// It is in a view that not all members have begun in time.
+    /// It is in a view that not all members began in time.
     NotReady,
-    /// The others have gone on without it again and again.
+    /// The others have continued without it repeatedly.
     Removed(StopReason),
 }
 
 impl<E: ToString> CallFailure<E> {
-    /// The failure in words.
+    /// Returns the failure as text.
     pub(crate) fn into_cause(self) -> String {
         match self {
             Self::Unheard(cause) | Self::Again(cause) => cause,

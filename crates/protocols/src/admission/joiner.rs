@@ -2,55 +2,60 @@
 
 use std::collections::BTreeMap;
 
-use squall_fabric::{Duration, Instant};
+use squall_fabric::{Backoff, Duration, Instant};
 
 use super::call::{CallFailure, JoinFailure, JoinStanding, JoinerAction, JoinerSettings};
 use super::message::{Admitted, JoinAnswer};
-use super::mutation::{AdmissionMutation, is_on};
+use super::mutation;
 use crate::coverage::{Point, reach};
 
-/// A process that joins a group whose members are each reached at an `A`. What cannot be helped is an `E` of the driver.
+/// A process that joins a group. `A` is the type of addresses, and `E` the driver's type for errors that another
+/// attempt does not remove.
 ///
-/// **Law.** The driver takes an action ([`Joiner::poll_action`]), carries it out, and hands in what has come of it with the
-/// `handle_*` named there; then it takes the next. While there is none it waits until [`Joiner::next_deadline`]. Calls
-/// ([`JoinerAction::Ask`], [`JoinerAction::Link`], [`JoinerAction::Report`]) are over at their `until` at the latest, and the
-/// driver gives them up when the connection with the leader that has admitted this process ends.
+/// **Law.** The driver takes an action ([`Joiner::poll_action`]), carries it out, and hands in the result with the
+/// `handle_*` method that the action names; then it takes the next action. While there is none, it waits until
+/// [`Joiner::next_deadline`]. Calls ([`JoinerAction::Ask`], [`JoinerAction::Link`], [`JoinerAction::Report`]) end at
+/// their `until` at the latest, and the driver aborts them when the connection with the leader that admitted this
+/// process ends.
 ///
-/// Bounded: one call at a time, at most [`HOPS_MAX`] redirections in a row, [`JoinerSettings::pauses`] between
-/// rounds of the contacts, [`REMOVALS_MAX`] further attempts after the others have gone on without this process, and
-/// [`JoinerSettings::timeout`] for all of it.
+/// Bounded: one call at a time, at most [`HOPS_MAX`] redirections in a row, [`JoinerSettings::pauses`] between rounds
+/// of the contacts, [`REMOVALS_MAX`] further attempts after the others have continued without this process, and
+/// [`JoinerSettings::timeout`] for the whole join.
 #[derive(Debug)]
 pub struct Joiner<A, E> {
     settings: JoinerSettings,
     contacts: Vec<A>,
-    /// Where the members of the latest admission are reached: they are asked as well, should the contacts be gone.
+    /// The addresses of the members of the latest admission. They are asked as well, because the contacts may be
+    /// gone.
     members: Vec<A>,
     deadline: Instant,
     state: State<A>,
-    /// The action was taken.
+    /// Whether the action of the present state has been taken.
     is_under_way: bool,
-    /// Contacts asked so far, redirections not counted.
+    /// The number of contacts asked so far, without redirections.
     asked: usize,
     hops: u32,
     /// The leader that was named last.
     leader: Option<A>,
-    pause: Duration,
-    patience: Duration,
+    pause: Backoff<Duration>,
+    /// How long a contact may take to connect and to prove the secret; a slow network has its time later.
+    patience: Backoff<Duration>,
     removals: u32,
-    /// What can never work, by contact: processes that have proved the secret say so.
+    /// Permanent errors by contact, reported by processes that have proved the secret.
     hopeless: BTreeMap<A, E>,
-    /// What some process without a proof said last.
+    /// The latest error from a process that has not proved the secret.
     unproved: Option<E>,
-    /// The last failure.
+    /// The latest failure.
     cause: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State<A> {
-    /// Asks the next contact then.
+    /// Asks the next contact at this time.
     Pausing(Instant),
     Asking(A),
-    /// Links with the members from `next` on, other than the leader: not before `at`, and with this one since `since`.
+    /// Links with the members from `next` on, except the leader. The next try is not before `at`; the first try with
+    /// this member was at `since`.
     Linking {
         admitted: Admitted<A>,
         next: usize,
@@ -60,7 +65,7 @@ enum State<A> {
     Reporting {
         admitted: Admitted<A>,
     },
-    /// All links stand, and the leader knows it, or may know it.
+    /// All links are established, and the leader knows this (`is_known`) or may know it.
     Beginning {
         admitted: Admitted<A>,
         is_known: bool,
@@ -69,21 +74,22 @@ enum State<A> {
     Arriving {
         orphan_until: Option<Instant>,
     },
-    /// Closes all that it has, and asks again then.
+    /// Closes all connections and links, and asks again at this time.
     Abandoning(Instant),
     Ending(JoinFailure),
     Over,
 }
 
 impl<A: Clone + Ord, E> Joiner<A, E> {
-    /// A process that asks `contacts`, of which there must be one.
+    /// Returns a joiner that asks `contacts`.
     ///
     /// # Panics
-    /// If there are no contacts.
+    /// If `contacts` is empty.
     #[must_use]
     pub fn new(settings: JoinerSettings, contacts: Vec<A>, now: Instant) -> Self {
         assert!(!contacts.is_empty(), "a joiner without contacts");
         let (members, hopeless, cause) = (Vec::new(), BTreeMap::new(), String::new());
+        let patience_max = settings.handshake.max(settings.patience_min) * PATIENCE_FACTOR;
         Self {
             settings,
             contacts,
@@ -94,8 +100,8 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
             asked: 0,
             hops: 0,
             leader: None,
-            pause: settings.pauses[0],
-            patience: settings.patience_min,
+            pause: Backoff::new(settings.pauses[0], settings.pauses[1]),
+            patience: Backoff::new(settings.patience_min, patience_max),
             removals: 0,
             hopeless,
             unproved: None,
@@ -103,12 +109,12 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         }
     }
 
-    /// The error of the failure, if the driver has handed one in that explains it.
+    /// Takes the error that explains the failure, if the driver has handed one in.
     pub fn take_error(&mut self) -> Option<E> {
         self.hopeless.pop_first().map(|(_, error)| error).or_else(|| self.unproved.take())
     }
 
-    /// What to do next; `None`: to wait until [`Joiner::next_deadline`], or for what comes of the last action.
+    /// Returns the next action; `None` to wait until [`Joiner::next_deadline`], or for the result of the last action.
     pub fn poll_action(&mut self, now: Instant) -> Option<JoinerAction<A>> {
         if let State::Pausing(at) = self.state
             && now >= at
@@ -131,7 +137,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
             State::Arriving { .. } => None,
             State::Asking(contact) => {
                 let until = self.deadline.min(now + self.settings.answer);
-                Some(JoinerAction::Ask { contact, patience: self.patience, until })
+                Some(JoinerAction::Ask { contact, patience: self.patience.spacing(), until })
             }
             State::Linking { admitted, next, .. } => {
                 let (node, address) = admitted.members[next].clone();
@@ -157,7 +163,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         }
     }
 
-    /// When there is something to do, if nothing comes before.
+    /// Returns when to poll again if there is no input before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
@@ -170,9 +176,9 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         }
     }
 
-    /// The next contact in turn; after the contacts of the configuration the members that are known.
+    /// Returns the next contact in turn: the contacts of the configuration, followed by the known members.
     fn next_contact(&mut self) -> A {
-        if let Some(leader) = self.leader.clone().filter(|_| is_on(AdmissionMutation::AskOneLeader)) {
+        if let Some(leader) = self.leader.clone().filter(|_| mutant!(AskOneLeader)) {
             return leader;
         }
         let known = self.members.iter().filter(|member| !self.contacts.contains(member));
@@ -182,7 +188,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         contact
     }
 
-    /// Whether the contact that comes next begins another round.
+    /// Returns whether the next contact begins another round.
     fn is_round_over(&self) -> bool {
         let known = self.members.iter().filter(|member| !self.contacts.contains(member)).count();
         self.asked.is_multiple_of(self.contacts.len() + known)
@@ -192,7 +198,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         (self.state, self.is_under_way) = (state, false);
     }
 
-    /// A contact has answered.
+    /// Handles the answer of a contact.
     pub fn handle_answer(&mut self, now: Instant, answer: JoinAnswer<A>) {
         let State::Asking(contact) = self.state.clone() else { return };
         self.unproved = None;
@@ -205,7 +211,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 self.leader = Some(leader.clone());
                 self.enter(State::Asking(leader));
             }
-            // Members may name each other in a circle while leadership changes.
+            // While the leadership changes, members may redirect to each other in a cycle.
             JoinAnswer::Redirect(_) => self.pause(now, NO_LEADER.into()),
             JoinAnswer::Wait(reason) | JoinAnswer::Refuse(reason) => self.pause(now, reason),
         }
@@ -217,7 +223,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         self.link_from(now, admitted, 0);
     }
 
-    /// Links with the members from `next` on; reports when there are no more.
+    /// Links with the members from `next` on, and reports once all links are established.
     fn link_from(&mut self, now: Instant, admitted: Admitted<A>, next: usize) {
         let others = admitted.members.iter().enumerate().skip(next);
         let next = others.into_iter().find(|(_, (node, _))| *node != admitted.leader).map(|(next, _)| next);
@@ -227,29 +233,29 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         });
     }
 
-    /// The link that was asked for stands.
+    /// Handles that the requested link is established.
     pub fn handle_linked(&mut self, now: Instant) {
         if let State::Linking { admitted, next, .. } = self.state.clone() {
             self.link_from(now, admitted, next + 1);
         }
     }
 
-    /// The leader has taken the report.
+    /// Handles that the leader has taken the report.
     pub fn handle_reported(&mut self) {
         if let State::Reporting { admitted } = self.state.clone() {
             self.enter(State::Beginning { admitted, is_known: true });
         }
     }
 
-    /// A call has failed, or a contact has refused this process for good ([`JoinAnswer::Refuse`]), which only the driver can put
-    /// into words.
+    /// Handles the failure of a call, or a permanent refusal by a contact ([`JoinAnswer::Refuse`]), for which only
+    /// the driver can build the error.
     pub fn handle_failure(&mut self, now: Instant, failure: CallFailure<E>)
     where
         E: ToString,
     {
         match self.state.clone() {
             State::Asking(contact) => self.on_contact_failed(now, contact, failure),
-            // It may have become a member just now, and be about to take links.
+            // The peer may have become a member only just now, and be about to accept links.
             State::Linking { admitted, next, since, .. }
                 if matches!(failure, CallFailure::Unheard(_)) && now < since + self.settings.link =>
             {
@@ -257,14 +263,14 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 let at = now + self.settings.pauses[0];
                 self.enter(State::Linking { admitted, next, at, since });
             }
-            // The leader may have taken the report, and the next view may count on this process \[J9\]: else a leader that dies
-            // now would cost the group two members.
-            State::Reporting { admitted } if !is_on(AdmissionMutation::AbandonReport) => {
+            // The leader may have taken the report, and the next view may count on this process \[J9\]. If this
+            // process left, a leader that dies now would cost the group two members.
+            State::Reporting { admitted } if !mutant!(AbandonReport) => {
                 reach(Point::ReportUnanswered);
                 self.enter(State::Beginning { admitted, is_known: false });
             }
-            // A member cannot be reached, or the leader has gone. Which of them is dead the group knows when this process asks
-            // again.
+            // A member is unreachable, or the leader is gone. By the time this process asks again, the group knows
+            // which of them is dead.
             State::Linking { .. } | State::Reporting { .. } => {
                 reach(Point::LinkMissing);
                 self.abandon(now, failure.into_cause());
@@ -295,15 +301,13 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         }
     }
 
-    /// How this process stands with all links.
+    /// Handles the standing of this process, which has all its links.
     pub fn handle_arrival(&mut self, now: Instant, arrival: JoinStanding) {
         let State::Arriving { orphan_until } = self.state else { return };
         let is_late = now >= self.deadline;
         match arrival {
             JoinStanding::Ready | JoinStanding::Failed => self.enter(State::Over),
-            JoinStanding::Removed(stop)
-                if self.removals == REMOVALS_MAX || is_on(AdmissionMutation::GiveUpRemoved) =>
-            {
+            JoinStanding::Removed(stop) if self.removals == REMOVALS_MAX || mutant!(GiveUpRemoved) => {
                 self.enter(State::Ending(JoinFailure::Removed(stop)));
             }
             JoinStanding::Removed(_) => {
@@ -319,10 +323,8 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 reach(Point::JoinerOrphaned);
                 self.close_and_ask(now);
             }
-            // The others may let it in yet, if the leader has told them.
-            JoinStanding::Waiting { has_lost_leader: true }
-                if !is_on(AdmissionMutation::WaitForDeadLeader) =>
-            {
+            // The others may still admit it, if the leader has proposed it to them.
+            JoinStanding::Waiting { has_lost_leader: true } if !mutant!(WaitForDeadLeader) => {
                 let until = orphan_until.unwrap_or(now + self.settings.orphan);
                 self.state = State::Arriving { orphan_until: Some(until) };
             }
@@ -330,13 +332,13 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         }
     }
 
-    /// Whether this process has become a member, or has given up.
+    /// Returns whether this process has become a member, or has given up.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         matches!(self.state, State::Over)
     }
 
-    /// Closes all that this attempt has \[J6\], and asks again after a pause.
+    /// Closes all connections and links of this attempt \[J6\], and asks again after a pause.
     fn abandon(&mut self, now: Instant, cause: String) {
         match self.next_try(now, cause) {
             Some(at) => self.close_and_ask(at),
@@ -345,16 +347,12 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     }
 
     fn close_and_ask(&mut self, at: Instant) {
-        // The contacts of the configuration first.
+        // The next round starts with the contacts of the configuration.
         (self.hops, self.asked) = (0, 0);
-        self.enter(if is_on(AdmissionMutation::KeepAttempt) {
-            State::Pausing(at)
-        } else {
-            State::Abandoning(at)
-        });
+        self.enter(if mutant!(KeepAttempt) { State::Pausing(at) } else { State::Abandoning(at) });
     }
 
-    /// Goes on with the next contact: at once, or, when all have been asked, after a pause.
+    /// Asks the next contact: at once, or after a pause once all have been asked.
     fn ask_next(&mut self, now: Instant, cause: String) {
         self.hops = 0;
         if self.is_round_over() {
@@ -375,15 +373,12 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         }
     }
 
-    /// When to ask again after a failure, if there is time.
+    /// Returns when to ask again after a failure, if there is time.
     fn next_try(&mut self, now: Instant, cause: String) -> Option<Instant> {
         (self.cause, self.hops) = (cause, 0);
-        let at = now + self.pause;
-        self.pause = (self.pause * 2).min(self.settings.pauses[1]);
-        // A slow network has its time later.
-        let most = self.settings.handshake.max(self.settings.patience_min) * PATIENCE_FACTOR;
-        self.patience = (self.patience * 2).min(most);
-        (at < self.deadline || is_on(AdmissionMutation::AskForEver)).then_some(at)
+        let at = now + self.pause.grow();
+        self.patience.grow();
+        (at < self.deadline || mutant!(AskForEver)).then_some(at)
     }
 
     fn time_is_over(&mut self) {
@@ -393,12 +388,13 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     }
 }
 
-/// Members that name another leader, one after the other.
+/// The maximum number of consecutive redirections.
 pub const HOPS_MAX: u32 = 4;
-/// How often a joiner asks once more after the others have gone on without it. Each time costs them two views; more often than
-/// that, it is no pause that keeps it out.
+/// How often a joiner asks again after the others have continued without it. Each attempt costs them two views, and
+/// after this many removals the cause is not a temporary pause of this process.
 pub const REMOVALS_MAX: u32 = 2;
-/// How much longer than a handshake a contact may take to prove the secret in the last rounds: others may be served before.
+/// By which factor a contact may exceed the handshake's time limit in the last rounds: it may serve other processes
+/// first.
 const PATIENCE_FACTOR: u32 = 5;
 const NO_LEADER: &str = "it does not know the leader";
 

@@ -1,56 +1,58 @@
-//! Links of processes that are in no view yet: few, and for a limited time \[J4\] (Derecho §3.3).
+//! Links of processes that are in no view yet, bounded in number and in time \[J4\] (Derecho §3.3).
 //!
-//! Whoever knows the secret can link with a member and name any number. So a number must be one that a leader can have given
-//! about now; a link whose process does not become a member ends; and where a link is closed that may be a candidate's, the
-//! group is told, because the others may have taken theirs: the candidate would come into a view in which this member cannot
-//! reach it \[J3\].
+//! Every process that knows the secret can link with a member and claim any number. So the number must be one that a
+//! leader can have assigned recently, and a link whose process does not become a member is closed. When a member
+//! closes a link that may belong to a candidate, it reports this to the group: the others may have accepted their
+//! links, and the candidate would enter a view in which this member cannot reach it \[J3\].
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use squall_fabric::{Duration, Instant, NodeId};
 
-use super::mutation::{AdmissionMutation, is_on};
+use super::mutation;
 use super::number::is_timely;
 
-/// The links of those who are in no view, since when they stand.
+/// The links of processes that are in no view, each with the time at which it was accepted.
 #[derive(Debug)]
 pub(super) struct PendingLinks {
     since: BTreeMap<NodeId, Instant>,
     life: Duration,
 }
 
-/// What becomes of a link.
+/// The decision about a new link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkVerdict {
-    /// The driver gives it to the fabric.
+    /// The link is accepted: the driver hands it to the fabric.
     Take,
-    /// It is closed: no candidate has this number.
+    /// The link is closed: no candidate has this number.
     Close,
-    /// It is closed, and so is what there is of this number, which a candidate may have.
+    /// The link is closed, and so is every other link of this number, which a candidate may have.
     Report,
 }
 
 impl fmt::Display for LinkVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Take => "it is taken",
-            Self::Close => "no process that joins has this number",
-            Self::Report => "there are several of its number, or too many; the process has to ask again",
+            Self::Take => "the link is accepted",
+            Self::Close => "no joining process has this number",
+            Self::Report => {
+                "the process has several links, or there are too many pending links; it has to ask again"
+            }
         })
     }
 }
 
 impl PendingLinks {
-    /// None yet; each may stand for `life`.
+    /// Returns an empty set, in which each link may remain for `life`.
     pub(super) const fn new(life: Duration) -> Self {
         Self { since: BTreeMap::new(), life }
     }
 
-    /// Judges a new link, while the view is number `view`. If it is taken, it counts.
+    /// Decides about a new link during view number `view`. An accepted link is counted.
     pub(super) fn judge(&mut self, node: NodeId, is_known: bool, view: u64, now: Instant) -> LinkVerdict {
         if self.since.contains_key(&node) {
-            // A leader gives each number once, so one of the two links is nobody's.
+            // A leader assigns each number once, so one of the two links is not the candidate's.
             return LinkVerdict::Report;
         }
         if is_known || !is_timely(node, view) {
@@ -63,7 +65,7 @@ impl PendingLinks {
         LinkVerdict::Take
     }
 
-    /// The link is closed; whether it stood.
+    /// Removes a closed link. Returns whether it was pending.
     pub(super) fn remove(&mut self, node: NodeId) -> bool {
         self.since.remove(&node).is_some()
     }
@@ -76,28 +78,27 @@ impl PendingLinks {
         self.since.len()
     }
 
-    /// Those that `is_over` is true of are forgotten here, and returned.
+    /// Removes and returns the nodes for which `is_over` is true.
     pub(super) fn take(&mut self, is_over: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
         self.since.extract_if(.., |node, _| is_over(*node)).map(|(node, _)| node).collect()
     }
 
-    /// Those whose time is over; they do not count any more.
+    /// Removes and returns the nodes whose links have expired.
     pub(super) fn take_expired(&mut self, now: Instant) -> Vec<NodeId> {
-        if is_on(AdmissionMutation::KeepLinks) {
-            return Vec::new();
-        }
+        mutant!(KeepLinks => return Vec::new());
         let life = self.life;
         self.since.extract_if(.., |_, since| *since + life <= now).map(|(node, _)| node).collect()
     }
 
-    /// When the first of them is over.
+    /// Returns when the first link expires.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let first = self.since.values().min().filter(|_| !is_on(AdmissionMutation::KeepLinks));
+        let first = self.since.values().min().filter(|_| !mutant!(KeepLinks));
         first.map(|since| *since + self.life)
     }
 }
 
-/// The most links of processes in no view. A leader admits one process at a time, so honest ones are few.
+/// The maximum number of links of processes in no view. A leader admits one process at a time, so legitimate links
+/// are few.
 pub const LINKS_MAX: usize = 16;
 
 #[cfg(test)]
@@ -113,7 +114,7 @@ mod tests {
         Instant::default() + Duration::from_secs(seconds)
     }
 
-    /// The number that was given after `count` others in a view.
+    /// Returns the number that is assigned after `count` others in a view.
     fn number(view: u64, count: u32) -> NodeId {
         let mut numbers = NodeNumbers::default();
         (0..count).for_each(|_| _ = numbers.next(view, 64));
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_no_leader_has_given_is_nobodys() {
+    fn a_link_with_a_number_that_no_leader_assigned_is_closed() {
         let mut links = none();
         for (view, node) in [(0, 7), (0, u32::MAX), (500, 1 << 6), (5, (200 << 6) + 1)] {
             let verdict = links.judge(NodeId(node), false, view, at(0));
@@ -134,9 +135,10 @@ mod tests {
         }
     }
 
-    /// The leader has given the number to one process. Whose link came first, nobody can say.
+    /// The leader has assigned the number to one process, and the member cannot tell which of the two links is that
+    /// process's.
     #[test]
-    fn a_number_that_comes_twice_is_reported() {
+    fn a_second_link_with_the_same_number_is_reported() {
         let mut links = none();
         let node = number(0, 0);
         assert_eq!(links.judge(node, false, 0, at(0)), LinkVerdict::Take);
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn links_without_a_member_are_few_and_do_not_stay() {
+    fn pending_links_are_bounded_in_number_and_time() {
         let mut links = none();
         let taken =
             (0..60).filter(|count| links.judge(number(3, *count), false, 3, at(5)) == LinkVerdict::Take);
@@ -154,7 +156,7 @@ mod tests {
         assert_eq!(
             links.judge(late, false, 3, at(6)),
             LinkVerdict::Report,
-            "a candidate's link is not taken"
+            "a candidate's link is not accepted"
         );
         assert!(links.take_expired(at(100)).is_empty());
         assert_eq!(links.next_deadline(), Some(at(125)));

@@ -1,29 +1,29 @@
-//! What a member answers a process that asks to join (Derecho §3.3).
+//! The answers of a member to a process that asks to join (Derecho §3.3).
 
 use squall_fabric::NodeId;
 
-/// The answer of a member, which is reached at an `A` as all members are.
+/// A member's answer to a request to join. `A` is the type of the members' addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinAnswer<A> {
     /// The process is the leader's candidate.
     Admit(Admitted<A>),
-    /// The leader is reached there.
+    /// The leader is reached at this address.
     Redirect(A),
-    /// Ask again soon; the reason is for people.
+    /// The process is to ask again soon. The reason is meant for people.
     Wait(String),
-    /// Give up; the reason says what to do next.
+    /// The process is to give up. The reason says what to do next.
     Refuse(String),
 }
 
-/// What a candidate has to know.
+/// What a candidate needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted<A> {
-    /// The candidate's number, which no node ever had \[J1\].
+    /// The candidate's number, which no node has ever had \[J1\].
     pub node: NodeId,
-    /// The rank that it will have in the configuration, its tag in the views; no member has it.
+    /// The rank that it will have in the configuration, which is its tag in the views. No member has this rank.
     pub rank: u64,
-    /// The member that has admitted it.
+    /// The member that admitted it.
     pub leader: NodeId,
-    /// All members, the leader included, and where each is reached: with whom the candidate links.
+    /// The members with which the candidate links, the leader included, and the address of each.
     pub members: Vec<(NodeId, A)>,
 }

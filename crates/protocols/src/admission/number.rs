@@ -1,11 +1,11 @@
-//! The numbers of nodes: no two attempts to join have the same \[J1\] (Derecho §3.3).
+//! Node numbers: no two attempts to join ever have the same one \[J1\] (Derecho §3.3).
 
 use squall_fabric::NodeId;
 
-use super::mutation::{AdmissionMutation, is_on};
+use super::mutation;
 use crate::membership::MEMBERS_MAX;
 
-/// The numbers that this member has given in the present view.
+/// The numbers that this member has assigned in the present view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeNumbers {
     view: u64,
@@ -13,10 +13,10 @@ pub(super) struct NodeNumbers {
 }
 
 impl NodeNumbers {
-    /// The next number in view `view`, of which there are `most`.
+    /// Returns the next number of view `view`, in which at most `most` numbers are assigned.
     ///
     /// # Errors
-    /// [`NumbersExhausted`].
+    /// [`NumbersExhausted`] if the view, or the group, has no number left.
     pub(super) fn next(&mut self, view: u64, most: u32) -> Result<NodeId, NumbersExhausted> {
         if self.view != view {
             *self = Self { view, given: 0 };
@@ -26,33 +26,35 @@ impl NodeNumbers {
             return Err(NumbersExhausted::View);
         }
         let node = NodeId(first + self.given);
-        self.given += u32::from(!is_on(AdmissionMutation::RepeatNumber));
+        self.given += u32::from(!mutant!(RepeatNumber));
         Ok(node)
     }
 }
 
-/// There is no number.
+/// No number is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NumbersExhausted {
-    /// In this view; the next view has some.
+    /// In this view; the next view has further numbers.
     View,
     /// The group has had 2^26 views.
     Group,
 }
 
-/// The first number that is given in view `view`, if there are numbers. The first members have lower ones.
+/// Returns the first number that is assigned in view `view`, if the view has numbers. The first members of the group
+/// have lower numbers.
 fn first_number(view: u64) -> Option<u32> {
     u32::try_from(view.checked_add(1)?).ok()?.checked_mul(ADMISSIONS_MAX)
 }
 
-/// Whether a leader can have given this number about now. Views may pass while a process joins, and a member may hear of them
-/// late.
+/// Returns whether a leader can have assigned this number at about the time of view `view`. Views may pass while a
+/// process joins, and a member may learn of them late.
 pub(super) fn is_timely(node: NodeId, view: u64) -> bool {
     let given = u64::from(node.0 / ADMISSIONS_MAX).checked_sub(1);
     given.is_some_and(|given| given.abs_diff(view) <= VIEWS_APART_MAX)
 }
 
-/// The numbers of a view: few, so that they last for 2^26 views. A leader that needs more asks for the next view.
+/// The count of numbers in a view. It is small, so that the numbers last for 2^26 views. A leader that needs more
+/// asks for the next view.
 pub const ADMISSIONS_MAX: u32 = 64;
 const VIEWS_APART_MAX: u64 = 64;
 
@@ -65,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_never_given_twice() {
+    fn numbers_are_never_assigned_twice() {
         let mut given = BTreeSet::new();
         for view in [0, 1, 2, 70, (1 << 26) - 2] {
             let mut numbers = NodeNumbers::default();
@@ -78,20 +80,20 @@ mod tests {
             assert_eq!(
                 numbers.next(view + 1, ADMISSIONS_MAX).is_ok(),
                 view + 2 < 1 << 26,
-                "the next view has some"
+                "the next view has further numbers"
             );
         }
     }
 
-    /// Views are numbered with 64 bits, nodes with 32.
+    /// View numbers have 64 bits, node numbers 32.
     #[test]
-    fn the_last_view_with_numbers_is_known() {
+    fn no_numbers_are_assigned_after_the_last_view_that_has_some() {
         for view in [(1 << 26) - 1, 1 << 26, u64::from(u32::MAX), u64::MAX] {
             assert_eq!(NodeNumbers::default().next(view, 1), Err(NumbersExhausted::Group), "view {view}");
         }
         assert!(
             !is_timely(NodeId(7), 0) && !is_timely(NodeId(u32::MAX), 0),
-            "no leader gives these in view 0"
+            "no leader assigns these in view 0"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A member's side of admission: who is let in, under which number and rank (Derecho §3.3).
+//! A member's side of admission: which process is admitted, and under which number and rank (Derecho §3.3).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,48 +6,50 @@ use squall_fabric::{Duration, Instant, NodeId};
 
 use super::links::{LinkVerdict, PendingLinks};
 use super::message::{Admitted, JoinAnswer};
-use super::mutation::{AdmissionMutation, is_on};
+use super::mutation;
 use super::number::{ADMISSIONS_MAX, NodeNumbers, NumbersExhausted};
 use crate::coverage::{Point, reach};
 use crate::membership::{MEMBERS_MAX, Member, View};
 
-/// A member's side of admission. Each member is reached at an `A`.
+/// A member's side of admission. `A` is the type of the members' addresses.
 ///
-/// **Law.** The driver hands in the requests and links of processes outside the group ([`AdmissionService::handle_request`],
-/// [`AdmissionService::handle_link`]), what becomes of the candidate's connection ([`AdmissionService::handle_connected`],
-/// [`AdmissionService::handle_gone`]), losses of peers ([`AdmissionService::handle_peer_lost`]), each view as soon as all members
-/// have begun it ([`AdmissionService::handle_view`]), and the time ([`AdmissionService::handle_timeout`], at
-/// [`AdmissionService::next_deadline`] or earlier). After each of these, and now and then while a view has begun everywhere
-/// ([`AdmissionService::poll_view`]), it takes the actions ([`AdmissionService::poll_action`]) until there are none.
+/// **Law.** The driver hands in the requests and links of processes outside the group
+/// ([`AdmissionService::handle_request`], [`AdmissionService::handle_link`]), the events of the candidate's
+/// connection ([`AdmissionService::handle_connected`], [`AdmissionService::handle_gone`]), losses of peers
+/// ([`AdmissionService::handle_peer_lost`]), each view as soon as all members have begun it
+/// ([`AdmissionService::handle_view`]), and the time ([`AdmissionService::handle_timeout`], at
+/// [`AdmissionService::next_deadline`] or earlier). After each of these, and from time to time once all members have
+/// begun the view ([`AdmissionService::poll_view`]), it takes the actions ([`AdmissionService::poll_action`]) until
+/// there are none.
 #[derive(Debug)]
 pub struct AdmissionService<A> {
     settings: AdmissionSettings,
     node: NodeId,
-    /// Where the members are reached, and the processes that have linked.
+    /// Returns the addresses of the members, and of the processes that have linked.
     roster: BTreeMap<NodeId, A>,
     roster_changed: bool,
-    /// The process that was admitted here and is not a member yet. Only at a leader.
+    /// The process that this member admitted and that is not a member yet. Only a leader has one.
     candidate: Option<Candidate>,
-    /// The processes that have linked and are in no view.
+    /// The links of processes that are in no view.
     links: PendingLinks,
     numbers: NodeNumbers,
     actions: VecDeque<AdmissionAction>,
 }
 
-/// The same at all members.
+/// The settings of admission, the same at all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionSettings {
-    /// How long a candidate may take to link with all members.
+    /// The time in which a candidate must have linked with all members.
     pub candidate_life: Duration,
-    /// How long the link of a process may stand that is in no view: as long as a candidate takes to link, and as views take
-    /// when members fail meanwhile.
+    /// How long a process that is in no view may keep its link. It covers the time that a candidate takes to link,
+    /// and the time that views take when members fail meanwhile.
     pub link_life: Duration,
-    /// How many processes a leader admits in one view; at most [`ADMISSIONS_MAX`].
+    /// The number of processes that a leader admits in one view; at most [`ADMISSIONS_MAX`].
     pub admissions_max: u32,
 }
 
 impl Default for AdmissionSettings {
-    /// Ten seconds, two minutes, and all numbers of a view.
+    /// Returns ten seconds, two minutes, and all numbers of a view.
     fn default() -> Self {
         Self {
             candidate_life: Duration::from_secs(10),
@@ -62,31 +64,31 @@ impl Default for AdmissionSettings {
 struct Candidate {
     node: NodeId,
     rank: u64,
-    /// All its links stand, as it has reported.
+    /// Whether it has reported that all its links are established.
     is_connected: bool,
-    /// The view whose group has been asked to let it in.
+    /// The view in which the group was asked to admit it.
     proposed_in: Option<u64>,
-    /// When it must have linked.
+    /// The deadline for its links.
     until: Instant,
 }
 
-/// What the driver is to do.
+/// An action for the driver to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmissionAction {
-    /// To end what there is of this process in the fabric: it is in no view. The text says why.
+    /// Removes this process, which is in no view, from the fabric. The text says why.
     Part(NodeId, &'static str),
-    /// To tell the group that this member has lost the process, or has no link with it \[J3\].
+    /// Reports to the group that this member has lost the process, or has no link with it \[J3\].
     ReportLost(NodeId),
-    /// To close the connection of the process that was admitted here.
+    /// Closes the connection of the process that this member admitted.
     Dismiss(NodeId),
-    /// To let the process in with the next view.
+    /// Proposes the process for the next view.
     Admit(Member),
-    /// To ask the group for the next view, with the same members \[J1\].
+    /// Asks the group for the next view, with the same members \[J1\].
     Renew,
 }
 
 impl<A: Clone> AdmissionService<A> {
-    /// The service of the member `node`, which knows where these are reached.
+    /// Returns the service of member `node`, which knows the addresses in `roster`.
     #[must_use]
     pub fn new(settings: AdmissionSettings, node: NodeId, roster: BTreeMap<NodeId, A>) -> Self {
         let (links, numbers) = (PendingLinks::new(settings.link_life), NodeNumbers::default());
@@ -94,36 +96,36 @@ impl<A: Clone> AdmissionService<A> {
         Self { settings, node, roster, roster_changed: true, candidate: None, links, numbers, actions }
     }
 
-    /// Where the members are reached, and the processes that have linked.
+    /// Returns the addresses of the members, and of the processes that have linked.
     #[must_use]
     pub const fn roster(&self) -> &BTreeMap<NodeId, A> {
         &self.roster
     }
 
-    /// Whether the roster has changed since this was last taken.
+    /// Returns whether the roster has changed since the last call.
     pub const fn take_roster_change(&mut self) -> bool {
         std::mem::replace(&mut self.roster_changed, false)
     }
 
-    /// How many processes have a link and are in no view.
+    /// Returns the number of linked processes that are in no view.
     #[must_use]
     pub fn links(&self) -> usize {
         self.links.len()
     }
 
-    /// The process that was admitted here and is not a member yet.
+    /// Returns the process that this member admitted and that is not a member yet.
     #[must_use]
     pub fn candidate(&self) -> Option<NodeId> {
         self.candidate.map(|candidate| candidate.node)
     }
 
-    /// What to do next.
+    /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<AdmissionAction> {
         self.actions.pop_front()
     }
 
-    /// A process asks to join, and for this rank if it names one. `view` is the group's, if it has not ended here, and
-    /// `is_ready` says whether messages flow in it.
+    /// Handles a request to join, with the rank that the process asks for, if any. `view` is the group's view, or
+    /// `None` if the group has ended at this member; `is_ready` says whether messages flow in the view.
     pub fn handle_request(
         &mut self,
         now: Instant,
@@ -134,7 +136,7 @@ impl<A: Clone> AdmissionService<A> {
         let wait = |reason: &str| JoinAnswer::Wait(reason.into());
         let Some(view) = view else { return wait("its group has ended") };
         let leader = view.members[0].node;
-        if leader != self.node && !is_on(AdmissionMutation::AdmitEverywhere) {
+        if leader != self.node && !mutant!(AdmitEverywhere) {
             reach(Point::JoinRedirected);
             return self
                 .roster
@@ -143,22 +145,22 @@ impl<A: Clone> AdmissionService<A> {
                 .map_or_else(|| wait(WITHOUT_LEADER), JoinAnswer::Redirect);
         }
         if !is_ready {
-            return wait("its view changes just now");
+            return wait("its view is changing");
         }
         self.handle_timeout(now);
-        if self.candidate.is_some() && !is_on(AdmissionMutation::AdmitTwo) {
+        if self.candidate.is_some() && !mutant!(AdmitTwo) {
             reach(Point::JoinDeferred);
-            return wait("another process joins just now");
+            return wait("another process is joining");
         }
         if view.members.len() == MEMBERS_MAX {
-            let text = format!("its group has {MEMBERS_MAX} members, and cannot have more");
+            let text = format!("its group has {MEMBERS_MAX} members, which is the maximum");
             return JoinAnswer::Refuse(text);
         }
         match free_rank(rank, view) {
             Ok(rank) => self.admit(now, rank, view),
             Err(member) => {
                 let text = format!(
-                    "{} has rank {}: end that process, or ask for another rank",
+                    "{} has rank {}: stop that process, or ask for another rank",
                     member.node, member.tag
                 );
                 JoinAnswer::Wait(text)
@@ -169,21 +171,21 @@ impl<A: Clone> AdmissionService<A> {
     fn admit(&mut self, now: Instant, rank: u64, view: &View) -> JoinAnswer<A> {
         let member = |node: NodeId| Some((node, self.roster.get(&node)?.clone()));
         let Some(members) = view.nodes().into_iter().map(member).collect::<Option<Vec<_>>>() else {
-            return JoinAnswer::Wait("it does not know yet where all members are reached".into());
+            return JoinAnswer::Wait("it does not know the addresses of all members yet".into());
         };
         let node = match self.numbers.next(view.id, self.settings.admissions_max) {
             Ok(node) => node,
             Err(NumbersExhausted::Group) => {
                 return JoinAnswer::Refuse(
-                    "its group has used up all numbers of nodes: start it anew".into(),
+                    "its group has used up all node numbers: restart the group".into(),
                 );
             }
             Err(NumbersExhausted::View) => {
                 reach(Point::NumbersRenewed);
-                if !is_on(AdmissionMutation::NeverRenew) {
+                if !mutant!(NeverRenew) {
                     self.actions.push_back(AdmissionAction::Renew);
                 }
-                return JoinAnswer::Wait("it needs a new view for further numbers of nodes".into());
+                return JoinAnswer::Wait("it needs a new view for further node numbers".into());
             }
         };
         reach(Point::Admitted);
@@ -192,8 +194,9 @@ impl<A: Clone> AdmissionService<A> {
         JoinAnswer::Admit(Admitted { node, rank, leader: self.node, members })
     }
 
-    /// A process has linked with this member as `node`, and says that it is reached at `address`. `view` is the group's, begun
-    /// everywhere or not; `is_lost` says whether the group has lost the node before.
+    /// Handles a new link of a process that calls itself `node` and gives `address` as its address. `view` is the
+    /// group's view, whether or not all members have begun it; `is_lost` says whether the group has lost the node
+    /// before.
     pub fn handle_link(
         &mut self,
         now: Instant,
@@ -203,10 +206,10 @@ impl<A: Clone> AdmissionService<A> {
         is_lost: bool,
     ) -> LinkVerdict {
         self.handle_timeout(now);
-        // A member has its links, also when its first view has only just begun. A process that the group has lost would be accused
-        // as soon as it were a member: it has to ask for another number.
+        // A member has its links already, even if its first view has only just begun. A process that the group has
+        // lost would be suspected as soon as it became a member, so it has to ask for another number.
         let is_about_to_be = self.actions.contains(&AdmissionAction::ReportLost(node));
-        let is_lost = (is_lost || is_about_to_be) && !is_on(AdmissionMutation::TakeLost);
+        let is_lost = (is_lost || is_about_to_be) && !mutant!(TakeLost);
         let verdict = match view.rank(node).is_some() || is_lost {
             true => LinkVerdict::Close,
             false => self.links.judge(node, self.roster.contains_key(&node), view.id, now),
@@ -219,20 +222,20 @@ impl<A: Clone> AdmissionService<A> {
             LinkVerdict::Close => reach(Point::LinkClosed),
             LinkVerdict::Report => {
                 reach(Point::LinkReported);
-                self.forget(node, "there is a second link with its number, or there are too many");
+                self.forget(node, "a second link uses its number, or there are too many links");
                 self.report_lost(node);
             }
         }
         verdict
     }
 
-    /// Whether the link of `node` was taken here and not given up since.
+    /// Returns whether this member has accepted the link of `node` and still has it.
     #[must_use]
     pub fn has_taken(&self, node: NodeId, view: &View) -> bool {
         self.links.contains(node) || view.rank(node).is_some() && self.roster.contains_key(&node)
     }
 
-    /// The fabric has not taken the link, or nothing is left of it.
+    /// Handles that the fabric has not accepted the link, or has nothing left of it.
     pub fn handle_link_failed(&mut self, node: NodeId) {
         self.links.remove(node);
         self.strike_off(node);
@@ -240,41 +243,38 @@ impl<A: Clone> AdmissionService<A> {
     }
 
     fn report_lost(&mut self, node: NodeId) {
-        if !is_on(AdmissionMutation::RefuseSilently) {
-            self.actions.push_back(AdmissionAction::ReportLost(node));
-        }
+        mutant!(RefuseSilently => return);
+        self.actions.push_back(AdmissionAction::ReportLost(node));
     }
 
-    /// The candidate `node` has reported that all its links stand.
+    /// Handles the report of candidate `node` that all its links are established.
     pub fn handle_connected(&mut self, node: NodeId) {
         if let Some(candidate) = self.candidate.as_mut().filter(|candidate| candidate.node == node) {
             candidate.is_connected = true;
         }
     }
 
-    /// The connection of the candidate `node` has ended before it reported.
+    /// Handles the end of the connection of candidate `node`. If it has not reported, it is no candidate any more.
     pub fn handle_gone(&mut self, node: NodeId) {
         let has_gone =
             self.candidate.is_some_and(|candidate| candidate.node == node && !candidate.is_connected);
-        if has_gone && !is_on(AdmissionMutation::KeepCandidate) {
+        if has_gone && !mutant!(KeepCandidate) {
             reach(Point::CandidateGone);
             self.candidate = None;
         }
     }
 
-    /// The fabric has lost this node.
+    /// Handles that the fabric has lost this node.
     pub fn handle_peer_lost(&mut self, node: NodeId) {
         self.forget(node, "its link has ended");
     }
 
-    /// Ends what there is of a process that is in no view.
+    /// Removes the link and the candidacy of a process that is in no view.
     fn forget(&mut self, node: NodeId, why: &'static str) {
         if self.links.remove(node) {
             self.part(node, why);
         }
-        self.candidate = self
-            .candidate
-            .filter(|candidate| candidate.node != node || is_on(AdmissionMutation::KeepCandidate));
+        self.candidate = self.candidate.filter(|candidate| candidate.node != node || mutant!(KeepCandidate));
     }
 
     fn part(&mut self, node: NodeId, why: &'static str) {
@@ -286,15 +286,16 @@ impl<A: Clone> AdmissionService<A> {
         self.roster_changed |= self.roster.remove(&node).is_some();
     }
 
-    /// All members have begun `view`. Returns the members that have linked here before; the driver counts them among its peers.
-    /// `has_lost` says of a process that was a member of an earlier view whether the group has lost it.
+    /// Handles that all members have begun `view`. Returns the members whose links were pending here; the driver
+    /// counts them among its peers. `has_lost` says whether the group has lost a process that was a member of an
+    /// earlier view.
     ///
-    /// A joiner that was a member of a view which ended before all had begun it can ask again as soon as it sees that its links
-    /// have ended.
+    /// A joiner may have been a member only of a view that ended before all members had begun it. It can ask again as
+    /// soon as it sees that its links have ended.
     pub fn handle_view(&mut self, view: &View, has_lost: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
         for node in self.links.take(&has_lost) {
             reach(Point::JoinerRemoved);
-            self.part(node, "it was removed before it had begun its first view");
+            self.part(node, "it was removed before its first view had begun");
         }
         self.candidate = self.candidate.filter(|candidate| !has_lost(candidate.node));
         let arrived = self.links.take(|node| view.rank(node).is_some());
@@ -305,13 +306,14 @@ impl<A: Clone> AdmissionService<A> {
         arrived
     }
 
-    /// To be called now and then while messages flow in `view`: the candidate goes into the next view, or has come into this one.
+    /// Proposes the candidate for the next view, or forgets it if it is a member of this view. The driver calls this
+    /// from time to time while messages flow in `view`.
     pub fn poll_view(&mut self, view: &View) {
         let Some(mut candidate) = self.candidate else { return };
         if view.rank(candidate.node).is_some() {
             self.candidate = None;
-        } else if view.members[0].node != self.node && !is_on(AdmissionMutation::AdmitEverywhere) {
-            self.forget(candidate.node, "another member leads now");
+        } else if view.members[0].node != self.node && !mutant!(AdmitEverywhere) {
+            self.forget(candidate.node, "another member is the leader now");
             self.candidate = None;
         } else if candidate.is_connected && candidate.proposed_in != Some(view.id) {
             candidate.proposed_in = Some(view.id);
@@ -321,16 +323,16 @@ impl<A: Clone> AdmissionService<A> {
         }
     }
 
-    /// Ends the links and the candidate whose time is over.
+    /// Closes the links, and dismisses the candidate, whose time is over.
     pub fn handle_timeout(&mut self, now: Instant) {
         for node in self.links.take_expired(now) {
             reach(Point::LinkExpired);
-            self.part(node, "it has not become a member in time");
+            self.part(node, "it did not become a member in time");
             self.candidate = self.candidate.filter(|candidate| candidate.node != node);
         }
         let is_over = |candidate: &Candidate| !candidate.is_connected && candidate.until <= now;
         if let Some(candidate) = self.candidate.filter(is_over)
-            && !is_on(AdmissionMutation::KeepCandidate)
+            && !mutant!(KeepCandidate)
         {
             reach(Point::CandidateLate);
             self.candidate = None;
@@ -338,33 +340,31 @@ impl<A: Clone> AdmissionService<A> {
         }
     }
 
-    /// When there is something to do without an input.
+    /// Returns when to call [`AdmissionService::handle_timeout`] if there is no input before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let candidate = self
-            .candidate
-            .filter(|candidate| !candidate.is_connected && !is_on(AdmissionMutation::KeepCandidate));
+        let candidate = self.candidate.filter(|candidate| !candidate.is_connected && !mutant!(KeepCandidate));
         [self.links.next_deadline(), candidate.map(|candidate| candidate.until)].into_iter().flatten().min()
     }
 }
 
-/// The rank that a candidate gets: what it asks for, or the lowest that no member has \[J2\].
+/// Returns the rank of a candidate: the one that it asks for, or the lowest that no member has \[J2\].
 ///
 /// # Errors
-/// The member that has the rank.
+/// Returns the member that has the rank.
 fn free_rank(rank: Option<u64>, view: &View) -> Result<u64, Member> {
     let holder = |rank: u64| view.members.iter().find(|member| member.tag == rank);
     match rank {
         None => Ok((0..).find(|rank| holder(*rank).is_none()).expect("there are more numbers than members")),
         Some(rank) => match holder(rank) {
-            Some(member) if !is_on(AdmissionMutation::AdmitTakenRank) => Err(*member),
+            Some(member) if !mutant!(AdmitTakenRank) => Err(*member),
             _ => Ok(rank),
         },
     }
 }
 
-/// Why a member cannot redirect.
-const WITHOUT_LEADER: &str = "it does not know yet where the leader is reached";
+/// The reason that a member gives when it cannot redirect.
+const WITHOUT_LEADER: &str = "it does not know the leader's address yet";
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! What the driver of an assembly does, and how it ends (Derecho §2.2).
+//! The actions of the driver of an assembly, and the outcomes of an assembly (Derecho §2.2).
 
 use std::collections::BTreeMap;
 
@@ -7,37 +7,37 @@ use squall_fabric::{Duration, Instant, NodeId};
 use super::message::{AssemblyAnswer, AssemblyNotice};
 use super::roster::Roster;
 
-/// A connection that another process has made with this one. The driver gives them out in ascending order.
+/// Identifies a connection that another process has made to this one. The driver assigns these in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VisitorId(pub u64);
 
-/// What a process wants, and how long things may take.
+/// The settings and the time limits of a process that assembles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssemblySettings {
     /// `1 <= members <= MEMBERS_MAX`.
     pub members: u32,
-    /// A digest of whatever else all members must have the same.
+    /// A digest of everything else that all members must have in common.
     pub agreement: [u8; 32],
-    /// The rank that this process wants.
+    /// The rank that this process asks for.
     pub rank: Option<u32>,
-    /// A number that no other process has: the names of sessions are made of it.
+    /// A number that no other process has. The names of sessions derive from it.
     pub nonce: u64,
-    /// For all of it.
+    /// The time limit for the whole assembly.
     pub timeout: Duration,
-    /// For all members to report, after which the coordinator continues without those that have not.
+    /// The time in which all members must report; then the coordinator continues without those that have not.
     pub linking: Duration,
-    /// For a coordinator to be silent, after which a follower leaves it.
+    /// How long a coordinator may be silent before a follower leaves it.
     pub silence: Duration,
-    /// For a connection to prove the secret, in the end; it is less in the first rounds.
+    /// The time limit for a connection to prove the secret in the later rounds; the first rounds allow less.
     pub handshake: Duration,
-    /// For a connection to prove the secret in the first round.
+    /// The time limit for a connection to prove the secret in the first round.
     pub patience_min: Duration,
-    /// The shortest and the longest pause between rounds of the contacts.
+    /// The shortest and the longest pause between rounds of attempts at all contacts.
     pub pauses: [Duration; 2],
 }
 
 impl AssemblySettings {
-    /// For processes on real machines.
+    /// Returns the settings for real machines.
     #[must_use]
     pub fn new(members: u32, timeout: Duration, handshake: Duration) -> Self {
         Self {
@@ -55,20 +55,20 @@ impl AssemblySettings {
     }
 }
 
-/// What the driver is to do.
+/// An action for the driver to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssemblyAction<A> {
-    /// To send this process's claim ([`super::Assembler::claim`]) to a contact, and to hand in what has come of it
+    /// Sends this process's claim ([`super::Assembler::claim`]) to a contact. The driver hands in the result
     /// ([`super::Assembler::handle_answer`], [`super::Assembler::handle_failure`]).
     Ask {
-        /// Which.
+        /// The contact.
         contact: A,
-        /// How long it may take to connect and to prove the secret.
+        /// The time limit for connecting and proving the secret.
         patience: Duration,
-        /// When to give up.
+        /// When the driver gives up.
         until: Instant,
     },
-    /// To link with a member, and to hand in what has come of it ([`super::Assembler::handle_linked`],
+    /// Links with a member. The driver hands in the result ([`super::Assembler::handle_linked`],
     /// [`super::Assembler::handle_failure`]).
     Link {
         /// Names the attempt.
@@ -77,121 +77,121 @@ pub enum AssemblyAction<A> {
         own: NodeId,
         /// The member.
         node: NodeId,
-        /// Where it is reached.
+        /// Its address.
         address: A,
-        /// When to give up.
+        /// When the driver gives up.
         until: Instant,
     },
-    /// To keep the connection of the last call: with the coordinator, or with the member that it was to link with.
+    /// Keeps the connection of the last call: with the coordinator, or with the member to be linked.
     Keep,
-    /// To close the connection of the last call, which is of no use any more.
+    /// Closes the connection of the last call, which is not needed any more.
     Discard,
-    /// To send an answer to a claim, and to close the connection unless it is [`AssemblyAnswer::Accepted`].
+    /// Sends an answer to a claim, and closes the connection unless the answer is [`AssemblyAnswer::Accepted`].
     Answer(VisitorId, AssemblyAnswer<A>),
-    /// To accept a link.
+    /// Accepts a link.
     TakeLink(VisitorId),
-    /// To send a notice to a process that was gathered.
+    /// Sends a notice to a gathered process.
     Notify(VisitorId, AssemblyNotice<A>),
-    /// To close the connection with a process that was gathered.
+    /// Closes the connection with a gathered process.
     Close(VisitorId),
-    /// To report to the coordinator that all links of this session stand.
+    /// Reports to the coordinator that all links of this session are established.
     Report {
-        /// Its name.
+        /// Names the session.
         session: u64,
     },
-    /// To close all links with members; the connection with the coordinator is none.
+    /// Closes all links with members. The connection with the coordinator is not one of them.
     CloseLinks,
-    /// To close the connection with the coordinator.
+    /// Closes the connection with the coordinator.
     Leave,
-    /// To report to people.
+    /// Reports progress to people.
     Progress(AssemblyProgress<A>),
-    /// To begin.
+    /// Begins the first view.
     Begin(AssembledGroup<A>),
-    /// To join the group that runs: this contact says so.
+    /// Joins the running group that this contact reported.
     Join(A),
-    /// To close everything: this process gives up.
+    /// Closes everything: this process gives up.
     GiveUp(AssemblyFailure<A>),
 }
 
-/// What happens, for people to see.
+/// The progress of an assembly, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssemblyProgress<A> {
-    /// How many have been gathered, the coordinator included.
+    /// The number of gathered processes has changed.
     Joined {
-        /// The number.
+        /// Their number, the coordinator included.
         joined: u32,
     },
-    /// A process that was gathered has gone.
+    /// A gathered process is gone.
     Left(VisitorId),
-    /// As many as planned are here, and too few contacts are among them.
+    /// The planned number of processes has been gathered, but too few of them are contacts.
     NoQuorum {
-        /// How many are here.
+        /// The number of contacts among them.
         present: u32,
     },
-    /// A contact gathers that comes before this one, or is named by another.
+    /// This process follows a contact that gathers.
     Following {
-        /// Where it is reached.
+        /// Its address.
         contact: A,
     },
-    /// A contact does not accept this process yet.
+    /// A contact has not accepted this process yet.
     Calling {
-        /// Which.
+        /// The contact.
         contact: A,
-        /// Why not.
+        /// The reason.
         cause: String,
     },
-    /// A member was lost before the first view had begun; the others are gathered again.
+    /// A member was lost before the first view began; the others are gathered again.
     MemberLost {
-        /// Where it was reached.
+        /// Its address.
         address: A,
     },
 }
 
-/// A group that can begin its first view.
+/// A group that is ready to begin its first view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssembledGroup<A> {
     /// Its members.
     pub roster: Roster<A>,
     /// The rank of this process.
     pub node: NodeId,
-    /// The connection with each other member.
+    /// The connection with each of the other members.
     pub links: BTreeMap<NodeId, LinkConnection>,
 }
 
-/// Which connection a link is.
+/// The connection that serves as a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkConnection {
-    /// A visitor's.
+    /// The connection of a visitor.
     Visitor(VisitorId),
-    /// The one that [`AssemblyAction::Link`] has made.
+    /// The connection that [`AssemblyAction::Link`] made.
     Called,
     /// The connection with the coordinator.
     Coordinator,
 }
 
-/// Why a process has given up.
+/// Why a process gave up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssemblyFailure<A> {
-    /// What all contacts say can never work; [`super::Assembler::take_error`] has it.
+    /// According to all contacts, the assembly can never succeed; [`super::Assembler::take_error`] returns the error.
     Hopeless(String),
-    /// No contact has accepted this process; [`super::Assembler::take_error`] may have more.
+    /// No contact accepted this process; [`super::Assembler::take_error`] may return an error with details.
     Unreachable(String),
     /// Members are missing.
     Incomplete {
-        /// How many have been gathered, the coordinator included.
+        /// The number of gathered processes, the coordinator included.
         joined: u32,
     },
-    /// As many as planned are here, and too few contacts are among them.
+    /// The planned number of processes has been gathered, but too few of them are contacts.
     NoQuorum {
-        /// How many contacts are here.
+        /// The number of contacts among them.
         present: u32,
     },
-    /// Members have not reported in time.
+    /// These members did not report in time.
     Unready(Vec<(NodeId, A)>),
-    /// A member cannot be reached.
+    /// This member is unreachable.
     Unlinked(NodeId, A),
-    /// The coordinator was lost when the others might have begun.
+    /// The coordinator was lost at a time when the others may have begun.
     CoordinatorLost(A),
-    /// The coordinator has sent something that it must not.
+    /// The coordinator sent something that the protocol does not allow.
     Nonsense(A, &'static str),
 }

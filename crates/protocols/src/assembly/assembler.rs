@@ -1,26 +1,28 @@
-//! The assembler of a process: gathers, or asks contacts until one accepts it (Derecho §2.2). Its sides as a coordinator and as a
-//! follower have files of their own.
+//! The assembler of a process, which gathers, or asks contacts until one accepts it (Derecho §2.2). Its roles as a
+//! coordinator and as a follower are in files of their own.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use squall_fabric::{Duration, Instant, NodeId};
+use squall_fabric::{Backoff, Duration, Instant, NodeId};
 
 use super::action::{AssemblyAction, AssemblyFailure, AssemblyProgress, AssemblySettings, VisitorId};
 use super::contacts::ContactList;
 use super::coordinating::{Follower, RosterIntroduction};
 use super::following::{FollowedCoordinator, RosterBinding};
 use super::message::{AssemblyAnswer, AssemblyClaim};
-use super::mutation::{AssemblyMutation, is_on};
+use super::mutation;
 use crate::admission::CallFailure;
 
-/// A process that assembles with others, each of which is reached at an `A`. What cannot be helped is an `E` of the driver.
+/// A process that assembles with others. `A` is the type of addresses, and `E` the driver's type for errors that
+/// another attempt does not remove.
 ///
-/// **Law.** The driver takes an action ([`Assembler::poll_action`]), carries it out, and takes the next. While there is none it waits
-/// until [`Assembler::next_deadline`], and hands in what comes with the `handle_*`. One call ([`AssemblyAction::Ask`],
-/// [`AssemblyAction::Link`]) is under way at a time; what comes of it is followed by [`AssemblyAction::Keep`] or
-/// [`AssemblyAction::Discard`]. It may take its time, while everything else continues.
+/// **Law.** The driver takes an action ([`Assembler::poll_action`]), carries it out, and takes the next. While there
+/// is none, it waits until [`Assembler::next_deadline`], and hands in events with the `handle_*` methods. One call
+/// ([`AssemblyAction::Ask`], [`AssemblyAction::Link`]) is in progress at a time; its result is followed by
+/// [`AssemblyAction::Keep`] or [`AssemblyAction::Discard`]. A call may take long; everything else continues
+/// meanwhile.
 ///
-/// Bounded: [`super::MEMBERS_MAX`] followers, as many links as members.
+/// Bounded: at most [`super::MEMBERS_MAX`] followers, and at most as many links as members.
 #[derive(Debug)]
 pub struct Assembler<A, E> {
     pub(super) settings: AssemblySettings,
@@ -29,44 +31,45 @@ pub struct Assembler<A, E> {
     pub(super) deadline: Instant,
     pub(super) role: AssemblerRole<A>,
     pub(super) actions: VecDeque<AssemblyAction<A>>,
-    /// The call that is under way.
+    /// The call in progress.
     pub(super) call: Option<AssemblerCall<A>>,
-    /// The processes that were gathered here, in the order in which they came.
+    /// The gathered processes, in the order of their arrival.
     pub(super) followers: BTreeMap<VisitorId, Follower<A>>,
-    /// When to show them a sign of life.
+    /// When to send the followers the next sign of life.
     pub(super) announce_at: Instant,
-    /// Whether people know that a quorum is missing.
+    /// Whether the missing quorum has been reported.
     pub(super) has_no_quorum: bool,
-    /// Links that have come before the roster.
+    /// Links that arrived before the roster.
     pub(super) early: BTreeMap<VisitorId, (u64, NodeId)>,
-    /// Rosters made here.
+    /// The number of rosters that this process has made.
     pub(super) rosters: u64,
-    /// How many had been gathered, as was heard last.
+    /// The latest number of gathered processes.
     pub(super) joined: u32,
-    /// Other contacts asked in this round.
+    /// The number of other contacts asked in this round.
     asked: usize,
-    /// When to ask the next one.
+    /// When to ask the next contact.
     ask_at: Instant,
-    /// Which one, if not the next on the list.
+    /// The contact to ask next, if it is not the next on the list.
     next_contact: Option<A>,
-    /// Redirections in a row.
+    /// The number of consecutive redirections.
     hops: u32,
-    pause: Duration,
-    patience: Duration,
-    /// What can never work, by contact: processes that have proved the secret say so.
+    pause: Backoff<Duration>,
+    /// How long a contact may take to connect and to prove the secret. Later rounds leave enough time for a slow network.
+    patience: Backoff<Duration>,
+    /// Permanent errors by contact, reported by processes that have proved the secret.
     hopeless: BTreeMap<A, E>,
-    /// What some process without a proof said last.
+    /// The latest error from a process that has not proved the secret.
     unproved: Option<E>,
-    /// The last failure of a call.
+    /// The latest failure of a call.
     cause: String,
 }
 
-/// What a process is doing.
+/// The role of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AssemblerRole<A> {
-    /// It asks contacts, and gathers if it is one.
+    /// It asks contacts, and gathers if it is a contact.
     Open,
-    /// It has sent the roster to those that it has gathered.
+    /// It has sent the roster to the processes that it has gathered.
     Introducing(RosterIntroduction<A>),
     /// A contact has accepted it.
     Following(FollowedCoordinator<A>),
@@ -76,7 +79,7 @@ pub(super) enum AssemblerRole<A> {
     Over,
 }
 
-/// A call that is under way.
+/// A call in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AssemblerCall<A> {
     Ask(A),
@@ -84,7 +87,7 @@ pub(super) enum AssemblerCall<A> {
 }
 
 impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
-    /// A process that is reached at `listen`.
+    /// Returns the assembler of a process whose address is `listen`.
     ///
     /// # Panics
     /// If the number of members is out of range.
@@ -93,8 +96,8 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         assert!((1..=super::MEMBERS_MAX).contains(&settings.members), "{} members", settings.members);
         let mut assembler = Self {
             deadline: now + settings.timeout,
-            pause: settings.pauses[0],
-            patience: settings.patience_min,
+            pause: Backoff::new(settings.pauses[0], settings.pauses[1]),
+            patience: Backoff::new(settings.patience_min, settings.handshake.max(settings.patience_min)),
             settings,
             contacts,
             listen,
@@ -119,10 +122,10 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         assembler
     }
 
-    /// What this process says of itself.
+    /// Returns the claim of this process.
     #[must_use]
     pub fn claim(&self) -> AssemblyClaim<A> {
-        let own = self.contacts.own().map(|own| u32::try_from(own).expect("a list that was read"));
+        let own = self.contacts.own().map(|own| u32::try_from(own).expect("the list of contacts is short"));
         AssemblyClaim {
             members: self.settings.members,
             agreement: self.settings.agreement,
@@ -132,21 +135,21 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    /// The error of the failure, if the driver has handed one in that explains it.
+    /// Takes the error that explains the failure, if the driver has handed one in.
     pub fn take_error(&mut self) -> Option<E> {
         self.hopeless.pop_first().map(|(_, error)| error).or_else(|| self.unproved.take())
     }
 
-    /// Whether this process gathers others.
+    /// Returns whether this process gathers others.
     pub(super) fn gathers(&self) -> bool {
-        let is_one = match is_on(AssemblyMutation::FirstOnly) {
+        let is_one = match mutant!(FirstOnly) {
             true => self.contacts.own() == Some(0),
             false => self.contacts.own().is_some(),
         };
         is_one && self.role == AssemblerRole::Open
     }
 
-    /// What to do next; `None`: to wait until [`Assembler::next_deadline`], or for something to hand in.
+    /// Returns the next action; `None` to wait until [`Assembler::next_deadline`], or for an event.
     pub fn poll_action(&mut self, now: Instant) -> Option<AssemblyAction<A>> {
         if self.actions.is_empty() {
             self.check_time(now);
@@ -161,7 +164,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.actions.pop_front()
     }
 
-    /// When to poll again, whatever comes before.
+    /// Returns when to poll again if there is no event before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let can_call = self.call.is_none();
@@ -172,7 +175,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             AssemblerRole::Introducing(introduction) => Some(introduction.until),
             AssemblerRole::Following(_) | AssemblerRole::Bound(_) => self.link_at(),
         };
-        let end = (!is_on(AssemblyMutation::WaitForEver)).then_some(self.deadline);
+        let end = (!mutant!(WaitForEver)).then_some(self.deadline);
         own.into_iter().chain(self.silent_at()).chain(announce).chain(end).min()
     }
 
@@ -184,14 +187,14 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         if self.role == AssemblerRole::Over {
             return;
         }
-        if now >= self.deadline && !is_on(AssemblyMutation::WaitForEver) {
+        if now >= self.deadline && !mutant!(WaitForEver) {
             return self.end_late();
         }
         self.check_coordinating(now);
         self.check_following(now);
     }
 
-    /// The time is over.
+    /// Ends because the time is over.
     fn end_late(&mut self) {
         let failure = match &self.role {
             AssemblerRole::Introducing(_) => return self.end_unready(),
@@ -206,7 +209,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.give_up(failure);
     }
 
-    /// Ends without a notice: the others see the end of their connections.
+    /// Gives up without a notice: the others see the end of their connections.
     pub(super) fn give_up(&mut self, failure: AssemblyFailure<A>) {
         self.role = AssemblerRole::Over;
         self.actions.push_back(AssemblyAction::GiveUp(failure));
@@ -221,14 +224,15 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         let contact = next.unwrap_or_else(|| {
             let place = self.asked;
             self.asked += 1;
-            self.contacts.others().nth(place).expect("a round has an end").clone()
+            self.contacts.others().nth(place).expect("a round asks each contact once").clone()
         });
         self.call = Some(AssemblerCall::Ask(contact.clone()));
-        let (patience, until) = (self.patience, self.deadline.min(now + self.settings.handshake * PATIENCE));
+        let (patience, until) =
+            (self.patience.spacing(), self.deadline.min(now + self.settings.handshake * PATIENCE));
         self.actions.push_back(AssemblyAction::Ask { contact, patience, until });
     }
 
-    /// A contact has answered the claim.
+    /// Handles the answer of a contact to the claim.
     pub fn handle_answer(&mut self, now: Instant, answer: AssemblyAnswer<A>) {
         let Some(AssemblerCall::Ask(contact)) = self.call.take() else { return };
         self.unproved = None;
@@ -254,14 +258,14 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             AssemblyAnswer::Redirect(_) => self.ask_next(now, contact, "it follows another contact".into()),
             AssemblyAnswer::Later(reason) => self.ask_next(now, contact, reason),
             AssemblyAnswer::Refused(_) => {
-                unreachable!("a refusal is a failure, which the driver puts into words")
+                unreachable!("the driver hands in a refusal with handle_failure")
             }
         }
         self.actions.push_back(AssemblyAction::Discard);
     }
 
-    /// A call has failed, or a contact has refused this process for good ([`AssemblyAnswer::Refused`]), which only the driver can
-    /// put into words.
+    /// Handles the failure of a call, or a permanent refusal by a contact ([`AssemblyAnswer::Refused`]), for which
+    /// only the driver can build the error.
     pub fn handle_failure(&mut self, now: Instant, failure: CallFailure<E>) {
         match self.call.take() {
             Some(AssemblerCall::Ask(contact)) if self.role == AssemblerRole::Open => {
@@ -292,24 +296,22 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.ask_next(now, contact, cause);
     }
 
-    /// Continues with the next contact: at once, or, when all have been asked, after a pause.
+    /// Continues with the next contact: at once, or after a pause once all have been asked.
     fn ask_next(&mut self, now: Instant, contact: A, cause: String) {
         self.hops = 0;
-        // To one that gathers it does not matter.
+        // A process that gathers does not depend on the other contacts.
         if !self.gathers() {
             self.report_obstacle(contact, cause);
         }
         self.ask_at = now;
         if self.asked >= self.contacts.others().count() {
             self.asked = 0;
-            self.ask_at = now + self.pause;
-            self.pause = (self.pause * 2).min(self.settings.pauses[1]);
-            // A slow network has its time later.
-            self.patience = (self.patience * 2).min(self.settings.handshake.max(self.settings.patience_min));
+            self.ask_at = now + self.pause.grow();
+            self.patience.grow();
         }
     }
 
-    /// Reports what is in the way, once.
+    /// Reports an obstacle, unless it is the one reported last.
     pub(super) fn report_obstacle(&mut self, contact: A, cause: String) {
         if cause != self.cause {
             self.cause.clone_from(&cause);
@@ -322,15 +324,15 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         (self.next_contact, self.ask_at) = (Some(contact), now);
     }
 
-    /// Follows no coordinator any more, and asks the contacts again.
+    /// Stops following a coordinator, and asks the contacts again.
     pub(super) fn open(&mut self, now: Instant) {
         self.role = AssemblerRole::Open;
         self.early.clear();
         (self.asked, self.hops, self.ask_at) = (0, 0, now + self.settings.pauses[0]);
-        self.pause = self.settings.pauses[0];
+        self.pause.reset();
     }
 
-    /// The group runs, says this contact.
+    /// Joins the running group that this contact reported.
     pub(super) fn join(&mut self, contact: A) {
         let release = super::message::ReleaseReason::Running(contact.clone());
         self.release_all(&release);
@@ -339,7 +341,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     }
 }
 
-/// Contacts that name another one, one after the other.
+/// The maximum number of consecutive redirections.
 const HOPS_MAX: u32 = 4;
-/// How many handshakes of others pass before a contact that is being asked is asked again.
+/// The time limit of a call to a contact, in handshakes: the contact may serve other processes first.
 const PATIENCE: u32 = 5;

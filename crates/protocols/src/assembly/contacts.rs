@@ -1,44 +1,48 @@
-//! The list of contacts, and which sets of them may start a group (Derecho §2.2).
+//! The list of contacts, and the sets of contacts that may start a group (Derecho §2.2).
 
-/// The contacts of a cluster, the same at every process, in the same order.
+/// The contacts of a cluster, the same at every process and in the same order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContactList<A> {
-    /// Where some of the processes listen.
+    /// The addresses at which some of the processes listen.
     all: Vec<A>,
-    /// The place of this process on the list.
+    /// The position of this process on the list.
     own: Option<usize>,
 }
 
 impl<A: Clone + PartialEq> ContactList<A> {
-    /// A list on which this process is at place `own`, or not at all.
+    /// Returns a list on which this process has position `own`, or does not appear.
     ///
     /// # Panics
-    /// If the list is empty, or `own` is not a place on it.
+    /// If the list is empty, or `own` is not a position on it.
     #[must_use]
     pub fn new(all: Vec<A>, own: Option<usize>) -> Self {
-        assert!(!all.is_empty() && own.is_none_or(|own| own < all.len()), "no place on the list of contacts");
+        assert!(
+            !all.is_empty() && own.is_none_or(|own| own < all.len()),
+            "not a position on the list of contacts"
+        );
         Self { all, own }
     }
 
-    /// All of them.
+    /// Returns all contacts.
     #[must_use]
     pub fn all(&self) -> &[A] {
         &self.all
     }
 
-    /// The place of this process.
+    /// Returns the position of this process.
     #[must_use]
     pub const fn own(&self) -> Option<usize> {
         self.own
     }
 
-    /// The other contacts, in the order of the list.
+    /// Returns the other contacts, in the order of the list.
     pub(super) fn others(&self) -> impl Iterator<Item = &A> {
         self.all.iter().enumerate().filter(|(place, _)| Some(*place) != self.own).map(|(_, contact)| contact)
     }
 
-    /// Whether processes at these places, each of which is named once, may start a group of `members`: a majority of the contacts,
-    /// where the first one breaks a tie; or, if fewer members are planned than that takes, the first one.
+    /// Returns whether the contacts at these distinct positions may start a group of `members`: they are a majority
+    /// of the contacts, where the first contact breaks a tie, or, if fewer members than that are planned, include the
+    /// first contact.
     #[must_use]
     pub fn is_quorum(&self, places: &[usize], members: u32) -> bool {
         let has_first = places.contains(&0);
@@ -48,7 +52,7 @@ impl<A: Clone + PartialEq> ContactList<A> {
         2 * places.len() + usize::from(has_first) > self.all.len()
     }
 
-    /// The size of the smallest quorum.
+    /// Returns the size of the smallest quorum.
     #[must_use]
     pub const fn quorum(&self) -> usize {
         self.all.len().div_ceil(2)
@@ -59,7 +63,8 @@ impl<A: Clone + PartialEq> ContactList<A> {
 mod tests {
     use super::*;
 
-    /// Any two quorums of up to seven contacts have one in common, for every number of members; and all contacts are a quorum.
+    /// Any two quorums of up to seven contacts have a contact in common, for every number of members, and all
+    /// contacts together are a quorum.
     #[test]
     fn quorums_intersect() {
         for contacts in 1..=7_usize {
@@ -74,12 +79,15 @@ mod tests {
                     assert_ne!(a & b, 0, "{contacts} contacts, {members} members");
                 }
                 let least = quorums.iter().map(|set| set.count_ones()).min();
-                assert!(least <= Some(members), "as many contacts as members at most");
+                assert!(
+                    least <= Some(members),
+                    "the smallest quorum has at most as many contacts as there are members"
+                );
             }
         }
     }
 
-    /// With two contacts the first one alone may start a group, with three any two.
+    /// Of two contacts, the first alone may start a group; of three, any two may.
     #[test]
     fn a_majority_or_half_with_the_first() {
         let two = ContactList::new(vec!['a', 'b'], Some(1));

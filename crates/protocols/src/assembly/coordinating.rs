@@ -1,4 +1,4 @@
-//! The side of a process that gathers others (Derecho §2.2).
+//! The role of a process that gathers others (Derecho §2.2).
 
 use std::collections::BTreeMap;
 
@@ -10,42 +10,42 @@ use super::action::{
 };
 use super::assembler::{Assembler, AssemblerRole};
 use super::message::{AssemblyAnswer, AssemblyClaim, AssemblyNotice, AssemblyRefusal, ReleaseReason};
-use super::mutation::{AssemblyMutation, is_on};
+use super::mutation;
 use super::roster::{Roster, assign};
 use crate::coverage::{Point, reach};
 
-/// A process that was gathered.
+/// A gathered process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Follower<A> {
     rank: Option<u32>,
     listen: A,
-    /// Its place on the list of contacts.
+    /// Its position on the list of contacts, if it is a contact.
     contact: Option<usize>,
     has_reported: bool,
 }
 
-/// A roster whose members link with each other.
+/// A roster whose members are linking with each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RosterIntroduction<A> {
     roster: Roster<A>,
     own: NodeId,
     members: BTreeMap<NodeId, VisitorId>,
-    /// When those that have not reported are given up.
+    /// When the members that have not reported are given up.
     pub(super) until: Instant,
 }
 
 impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
-    /// The processes that are here, this one included.
+    /// Returns the number of gathered processes, this one included.
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.followers.len() + 1).expect("at most MEMBERS_MAX")
     }
 
-    /// Whether as many as planned are here.
+    /// Returns whether the planned number of processes has been gathered.
     pub(super) fn is_full(&self) -> bool {
         self.count() >= self.settings.members
     }
 
-    /// The contacts that are here.
+    /// Returns the number of contacts among the gathered processes and this one.
     pub(super) fn contacts_here(&self) -> u32 {
         u32::try_from(self.places().len()).expect("as many as processes at most")
     }
@@ -54,7 +54,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.followers.values().filter_map(|follower| follower.contact).chain(self.contacts.own()).collect()
     }
 
-    /// A process that has proved the secret wants to be among the first members.
+    /// Handles the claim of a process that has proved the secret.
     pub fn handle_claim(&mut self, now: Instant, visitor: VisitorId, claim: AssemblyClaim<A>) {
         let answer = match &self.role {
             AssemblerRole::Open => match self.judge(&claim) {
@@ -76,7 +76,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.actions.push_back(AssemblyAction::Answer(visitor, answer));
     }
 
-    /// What keeps this process from accepting another one.
+    /// Returns the answer if this process does not accept the claim.
     fn judge(&self, claim: &AssemblyClaim<A>) -> Option<AssemblyAnswer<A>> {
         let refused = |refusal| Some(AssemblyAnswer::Refused(refusal));
         if !self.gathers() || self.count() >= MEMBERS_MAX {
@@ -118,7 +118,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.introduce(now);
     }
 
-    /// Shows all followers how many are here.
+    /// Sends all followers the number of gathered processes.
     fn announce(&mut self, now: Instant) {
         self.announce_at = now + self.settings.silence / SIGNS;
         let joined = self.count();
@@ -129,19 +129,18 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    /// Gives out the ranks and sends the roster, if all are here.
+    /// Assigns the ranks and sends the roster, if all have been gathered.
     pub(super) fn introduce(&mut self, now: Instant) {
         if !self.gathers() || !self.is_full() {
             return;
         }
         let mut chosen: Vec<VisitorId> = self.followers.keys().copied().collect();
-        // Contacts first: a quorum of them is needed.
+        // Contacts come first, because a quorum of them is needed.
         chosen.sort_by_key(|follower| self.followers[follower].contact.unwrap_or(usize::MAX));
         chosen.truncate(self.settings.members as usize - 1);
         let places = chosen.iter().filter_map(|follower| self.followers[follower].contact);
         let places: Vec<usize> = places.chain(self.contacts.own()).collect();
-        if !self.contacts.is_quorum(&places, self.settings.members) && !is_on(AssemblyMutation::IgnoreQuorum)
-        {
+        if !self.contacts.is_quorum(&places, self.settings.members) && !mutant!(IgnoreQuorum) {
             reach(Point::QuorumAwaited);
             if !std::mem::replace(&mut self.has_no_quorum, true) {
                 let progress = AssemblyProgress::NoQuorum { present: self.contacts_here() };
@@ -183,10 +182,10 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.go_if_linked();
     }
 
-    /// A process that was gathered reports that all its links of a session stand.
+    /// Handles the report of a gathered process that all its links of a session are established.
     pub fn handle_report(&mut self, visitor: VisitorId, session: u64) {
         let AssemblerRole::Introducing(introduction) = &self.role else { return };
-        let is_present = introduction.roster.session == session || is_on(AssemblyMutation::TakeStaleReport);
+        let is_present = introduction.roster.session == session || mutant!(TakeStaleReport);
         if let Some(follower) = self.followers.get_mut(&visitor).filter(|_| is_present) {
             follower.has_reported = true;
             self.go_if_linked();
@@ -197,7 +196,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         let AssemblerRole::Introducing(introduction) = &self.role else { return };
         let waits = |follower: &&VisitorId| !self.followers[*follower].has_reported;
         let waiting = introduction.members.values().filter(waits).count();
-        if waiting > usize::from(is_on(AssemblyMutation::GoTooSoon)) {
+        if waiting > usize::from(mutant!(GoTooSoon)) {
             return;
         }
         let AssemblerRole::Introducing(RosterIntroduction { roster, own, members, .. }) =
@@ -222,15 +221,16 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.actions.push_back(AssemblyAction::Begin(AssembledGroup { roster, node: own, links }));
     }
 
-    /// The connection with a process that was gathered has ended, or it has sent something that it must not. Links need not be
-    /// watched: the coordinator notices when a member dies, and the group when a link is broken.
+    /// Handles the end of the connection with a gathered process, or a message from it that the protocol does not
+    /// allow. Links need not be watched: the coordinator notices the death of a member, and the group notices a
+    /// broken link.
     pub fn handle_lost(&mut self, now: Instant, visitor: VisitorId) {
         let is_member = |introduction: &RosterIntroduction<A>| {
             introduction.members.iter().find(|(_, member)| **member == visitor).map(|(node, _)| *node)
         };
         match &self.role {
             AssemblerRole::Introducing(introduction) => match is_member(introduction) {
-                Some(_) if is_on(AssemblyMutation::WaitForLost) => {}
+                Some(_) if mutant!(WaitForLost) => {}
                 Some(node) => self.gather_again(now, &[node]),
                 None => {
                     self.followers.remove(&visitor);
@@ -248,7 +248,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    /// Releases the members of the roster and gathers again, without those that are lost.
+    /// Releases the members of the roster and gathers again, without the lost ones.
     fn gather_again(&mut self, now: Instant, lost: &[NodeId]) {
         let AssemblerRole::Introducing(introduction) = std::mem::replace(&mut self.role, AssemblerRole::Open)
         else {
@@ -274,7 +274,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.introduce(now);
     }
 
-    /// Signs of life, and members that take too long.
+    /// Sends signs of life, and gives up members that take too long.
     pub(super) fn check_coordinating(&mut self, now: Instant) {
         if let AssemblerRole::Introducing(introduction) = &self.role
             && now >= introduction.until
@@ -289,7 +289,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    /// The time is over before all have reported.
+    /// Ends because the time is over before all members have reported.
     pub(super) fn end_unready(&mut self) {
         let AssemblerRole::Introducing(introduction) = self.role.clone() else { return };
         let late = introduction.members.iter().filter(|(_, visitor)| !self.followers[visitor].has_reported);
@@ -309,10 +309,10 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     }
 }
 
-/// Signs of life of a coordinator in the time after which its followers leave it.
+/// The number of signs of life in the time after which the followers of a silent coordinator leave it.
 const SIGNS: u32 = 4;
 const LINKING: &str = "its members are linking with each other";
 const ENDING: &str = "it has just begun, or ended";
-const NO_CONTACT: &str = "it gathers no members: give all processes the same `contacts`";
-const EARLIER: &str = "it comes later on the list of contacts";
-const TWICE: &str = "another process listens at the same contact: end one of the two";
+const NO_CONTACT: &str = "it is not a contact: give all processes the same `contacts`";
+const EARLIER: &str = "it is later on the list of contacts";
+const TWICE: &str = "another process claims the same contact: stop one of the two";

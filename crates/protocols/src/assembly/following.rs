@@ -1,4 +1,4 @@
-//! The side of a process that a contact has accepted (Derecho §2.2).
+//! The role of a process that a contact has accepted (Derecho §2.2).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::action::{
 };
 use super::assembler::{Assembler, AssemblerCall, AssemblerRole};
 use super::message::{AssemblyAnswer, AssemblyNotice, AssemblyRefusal, ReleaseReason};
-use super::mutation::{AssemblyMutation, is_on};
+use super::mutation;
 use super::roster::Roster;
 use crate::admission::CallFailure;
 use crate::coverage::{Point, reach};
@@ -18,11 +18,11 @@ use crate::coverage::{Point, reach};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FollowedCoordinator<A> {
     pub(super) at: A,
-    /// When it was heard last.
+    /// When the latest notice arrived.
     pub(super) heard: Instant,
 }
 
-/// A roster that was received.
+/// A received roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RosterBinding<A> {
     pub(super) following: FollowedCoordinator<A>,
@@ -40,7 +40,7 @@ impl<A: Clone> RosterBinding<A> {
         self.roster.nodes().filter(move |node| *node != own && *node != coordinator)
     }
 
-    /// The member with which this process is to link next.
+    /// Returns the member with which this process links next.
     fn next(&self) -> Option<NodeId> {
         self.others().find(|node| *node < self.own && !self.links.contains_key(node))
     }
@@ -49,27 +49,27 @@ impl<A: Clone> RosterBinding<A> {
         self.others().all(|node| self.links.contains_key(&node))
     }
 
-    /// Why the time is over.
+    /// Returns the failure at the deadline.
     pub(super) fn late(&self) -> AssemblyFailure<A> {
         match self.others().find(|node| !self.links.contains_key(node)) {
             Some(node) => AssemblyFailure::Unlinked(node, self.roster.address(node).clone()),
-            // Others miss each other, and the coordinator has not said which.
+            // Links between other members are missing, and the coordinator has not said which.
             None => AssemblyFailure::Unready(Vec::new()),
         }
     }
 }
 
 impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
-    /// A contact has accepted this process.
+    /// Follows a contact that has accepted this process.
     pub(super) fn follow(&mut self, now: Instant, contact: A) {
-        if is_on(AssemblyMutation::FollowNobody) && self.gathers() {
+        if mutant!(FollowNobody) && self.gathers() {
             self.actions.push_back(AssemblyAction::Leave);
             return self.open(now);
         }
         if !self.followers.is_empty() {
             reach(Point::ContactYielded);
         }
-        if !is_on(AssemblyMutation::KeepGathered) {
+        if !mutant!(KeepGathered) {
             self.release_all(&ReleaseReason::Redirect(contact.clone()));
         }
         let progress = AssemblyProgress::Following { contact: contact.clone() };
@@ -78,7 +78,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.has_no_quorum = false;
     }
 
-    /// The coordinator that this process follows.
+    /// Returns the coordinator that this process follows.
     fn following(&mut self) -> Option<&mut FollowedCoordinator<A>> {
         match &mut self.role {
             AssemblerRole::Following(following) => Some(following),
@@ -87,7 +87,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    /// The coordinator has sent a notice.
+    /// Handles a notice of the coordinator.
     pub fn handle_notice(&mut self, now: Instant, notice: AssemblyNotice<A>) {
         let Some(following) = self.following() else { return };
         following.heard = now;
@@ -114,11 +114,11 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             && own.0 < members
             && roster.coordinator.0 < members
             && own != roster.coordinator
-            && (self.settings.rank.is_none_or(|rank| rank == own.0) || is_on(AssemblyMutation::IgnoreRanks));
+            && (self.settings.rank.is_none_or(|rank| rank == own.0) || mutant!(IgnoreRanks));
         if !is_sound {
-            return self.handle_nonsense("a roster that cannot be");
+            return self.handle_nonsense("an impossible roster");
         }
-        // Its own word may be a wildcard, but there it was reached.
+        // The coordinator's own address may be a wildcard, but this one has reached it.
         roster.listen[roster.coordinator.0 as usize] = following.at.clone();
         let links = BTreeMap::new();
         self.role = AssemblerRole::Bound(RosterBinding {
@@ -143,7 +143,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             }
             before => {
                 self.role = before;
-                self.handle_nonsense("the word to go before the report");
+                self.handle_nonsense("go before the report");
             }
         }
     }
@@ -191,17 +191,17 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    /// The coordinator has sent something that it must not, or that the driver cannot read.
+    /// Handles a message of the coordinator that the protocol does not allow, or that the driver cannot read.
     pub fn handle_nonsense(&mut self, what: &'static str) {
         let Some(FollowedCoordinator { at, .. }) = self.following().cloned() else { return };
         self.give_up(AssemblyFailure::Nonsense(at, what));
     }
 
-    /// The connection with the coordinator has ended.
+    /// Handles the end of the connection with the coordinator.
     pub fn handle_coordinator_lost(&mut self, now: Instant) {
         if let AssemblerRole::Bound(binding) = &self.role
             && binding.has_reported
-            && !is_on(AssemblyMutation::ReportTwice)
+            && !mutant!(ReportTwice)
         {
             // The others may have begun \[Q1\].
             reach(Point::CoordinatorLostLate);
@@ -222,7 +222,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.introduce(now);
     }
 
-    /// A coordinator that stalls is left, unless the others may have begun.
+    /// Leaves a coordinator that stalls, unless the others may have begun.
     pub(super) fn check_following(&mut self, now: Instant) {
         if self.silent_at().is_some_and(|at| now >= at) {
             reach(Point::SilentCoordinatorLeft);
@@ -230,14 +230,14 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    /// When to leave the coordinator, should it stay silent.
+    /// Returns when to leave the coordinator if it stays silent.
     pub(super) fn silent_at(&self) -> Option<Instant> {
         let heard = match &self.role {
             AssemblerRole::Following(following) => following.heard,
             AssemblerRole::Bound(binding) if !binding.has_reported => binding.following.heard,
             _ => return None,
         };
-        (!is_on(AssemblyMutation::StayWithSilent)).then(|| heard + self.settings.silence)
+        (!mutant!(StayWithSilent)).then(|| heard + self.settings.silence)
     }
 
     /// When to link with the next member.
@@ -260,7 +260,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.actions.push_back(AssemblyAction::Link { session, own: binding.own, node, address, until });
     }
 
-    /// The link that was asked for stands.
+    /// Handles that the requested link is established.
     pub fn handle_linked(&mut self, now: Instant) {
         let Some(AssemblerCall::Link { session: asked, node }) = self.call.take() else { return };
         match &mut self.role {
@@ -276,8 +276,8 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    /// The link is tried again: if the member has died, the coordinator knows, and if it cannot be reached, the coordinator continues
-    /// without those that have not reported.
+    /// Tries the link again later: if the member has died, the coordinator knows, and if it is unreachable, the
+    /// coordinator continues without the members that have not reported.
     pub(super) fn on_link_failed(&mut self, now: Instant, asked: u64, node: NodeId, failure: CallFailure<E>) {
         let pause = self.settings.pauses[0];
         let AssemblerRole::Bound(binding) = &mut self.role else { return };
@@ -289,7 +289,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.report_obstacle(contact, failure.into_cause());
     }
 
-    /// A member that has proved the secret wants to link with this process.
+    /// Handles the request for a link by a member that has proved the secret.
     pub fn handle_link(&mut self, visitor: VisitorId, asked: u64, node: NodeId) {
         let members = self.settings.members as usize;
         match &mut self.role {

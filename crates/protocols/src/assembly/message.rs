@@ -1,48 +1,48 @@
-//! What processes that assemble send each other (Derecho §2.2).
+//! The messages of assembly (Derecho §2.2).
 
 use squall_fabric::NodeId;
 
-/// What a process says that wants to be among the first members.
+/// The claim of a process that asks to be among the first members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssemblyClaim<A> {
     /// The number of members that it expects.
     pub members: u32,
-    /// A digest of whatever else all members must have the same.
+    /// A digest of everything else that all members must have in common.
     pub agreement: [u8; 32],
-    /// The rank that it wants.
+    /// The rank that it asks for.
     pub rank: Option<u32>,
-    /// Where it is reached.
+    /// Its address.
     pub listen: A,
-    /// If it listens at a contact: its place, and the list that it has.
+    /// If it is a contact, its position on the list of contacts, and the list that it has.
     pub contact: Option<(u32, Vec<A>)>,
 }
 
 /// The answer to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssemblyAnswer<A> {
-    /// The process is gathered; the connection stays open, for [`AssemblyNotice`]s.
+    /// The process is gathered. The connection stays open for [`AssemblyNotice`]s.
     Accepted,
-    /// That contact gathers.
+    /// The process is to ask this contact, which gathers.
     Redirect(A),
-    /// Ask again; the reason is for people.
+    /// The process is to ask again later. The reason is meant for people.
     Later(String),
-    /// The process cannot be a member, or not with this configuration.
+    /// The process cannot be a member, or not with its configuration.
     Refused(AssemblyRefusal),
-    /// The group runs.
+    /// The group is already running.
     Running,
 }
 
 /// Why a claim, or a link, is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssemblyRefusal {
-    /// The coordinator waits for another number of members.
+    /// The coordinator expects another number of members.
     MemberCount {
-        /// The number that the coordinator has.
+        /// The number that the coordinator expects.
         coordinator: u32,
     },
-    /// What all members must have the same differs.
+    /// The digests of what all members must have in common differ.
     Agreement,
-    /// The contact has another list of contacts.
+    /// The two processes have different lists of contacts.
     Contacts,
     /// Another process has asked for this rank.
     RankTaken {
@@ -58,28 +58,28 @@ pub enum AssemblyRefusal {
     OtherSession,
 }
 
-/// What a coordinator sends to a process that it has gathered.
+/// A notice from a coordinator to a process that it has gathered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssemblyNotice<A> {
-    /// How many processes have been gathered, the coordinator included. Also a sign of life.
+    /// The number of gathered processes. It also serves as a sign of life.
     Joined {
         /// The number.
         joined: u32,
     },
-    /// The members, in the order of their ranks.
+    /// The members of the first view.
     Roster {
-        /// Names this attempt; no two have the same name.
+        /// Names this attempt; no two attempts have the same name.
         session: u64,
         /// The rank of the process, its number in the first view.
         node: NodeId,
-        /// That of the coordinator.
+        /// The rank of the coordinator.
         coordinator: NodeId,
-        /// Where each is reached.
+        /// The address of each member, in the order of the ranks.
         listen: Vec<A>,
     },
-    /// All links stand.
+    /// All links are established: the first view begins.
     Go,
-    /// The roster, if there was one, is void: the coordinator never says go for it.
+    /// The roster, if there was one, is void: the coordinator never sends go for it.
     Released(ReleaseReason<A>),
 }
 
@@ -88,17 +88,17 @@ pub enum AssemblyNotice<A> {
 pub enum ReleaseReason<A> {
     /// The coordinator follows this contact.
     Redirect(A),
-    /// This member was lost. The coordinator gathers again, and those that it releases stay with it.
+    /// This member was lost. The coordinator gathers again, and the released processes stay with it.
     MemberLost {
         /// Its rank.
         node: NodeId,
-        /// Where it was reached.
+        /// Its address.
         listen: A,
     },
-    /// The group runs, says this contact.
+    /// The group is already running, as this contact reported.
     Running(A),
     /// The group has begun without this process.
     Complete,
-    /// The time of the coordinator is over before these members had all their links.
+    /// The coordinator's time is over, and these members have not reported all their links.
     Unready(Vec<NodeId>),
 }

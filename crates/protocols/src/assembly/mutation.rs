@@ -5,17 +5,17 @@ mutations! {
     pub enum AssemblyMutation {
         /// \[Q1\] A coordinator does not wait for a quorum of the contacts.
         IgnoreQuorum,
-        /// \[Q1\] A member that has reported, and has lost its coordinator, looks for another one.
+        /// \[Q1\] A member that has reported, and then lost its coordinator, asks for another one.
         ReportTwice,
-        /// \[Q2\] A coordinator says go when all but one have reported.
+        /// \[Q2\] A coordinator sends go when all members but one have reported.
         GoTooSoon,
-        /// \[Q2\] A report counts, whichever roster it is about.
+        /// \[Q2\] A report counts, regardless of the roster that it refers to.
         TakeStaleReport,
-        /// \[Q3\] Ranks are given out in the order of arrival only.
+        /// \[Q3\] Ranks are assigned in the order of arrival only.
         IgnoreRanks,
-        /// \[Q4\] A contact that gathers follows no other one.
+        /// \[Q4\] A contact that gathers follows no other contact.
         FollowNobody,
-        /// \[Q5\] A contact that follows another one keeps those that it has gathered.
+        /// \[Q5\] A contact that follows another one keeps the processes that it has gathered.
         KeepGathered,
         /// \[Q5\] A coordinator that has lost a member waits for it.
         WaitForLost,
@@ -23,7 +23,7 @@ mutations! {
         StayWithSilent,
         /// \[Q5\] Only the first contact gathers.
         FirstOnly,
-        /// \[Q6\] A process whose time is over waits all the same.
+        /// \[Q6\] A process waits beyond its deadline.
         WaitForEver,
     }
 }

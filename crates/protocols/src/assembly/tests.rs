@@ -1,4 +1,4 @@
-//! Rules that few random runs get to, and what the driver relies on (Derecho §2.2).
+//! Tests of rules that few random runs reach, and of what the driver relies on (Derecho §2.2).
 
 use squall_fabric::{Duration, Instant, NodeId};
 
@@ -27,7 +27,7 @@ fn claim(own: char, members: u32) -> AssemblyClaim<char> {
     AssemblyClaim { members, agreement: [0; 32], rank: None, listen: own, contact: None }
 }
 
-/// A coordinator with a roster of `a`, `b` and `c`, and `d` beyond it.
+/// Returns a coordinator whose roster is `a`, `b` and `c`, while `d` asks as well.
 fn introduced() -> Core {
     let mut core = process('a', 3, &['a']);
     for (visitor, own) in (0..).zip(['b', 'c', 'd']) {
@@ -41,7 +41,7 @@ fn begins(core: &mut Core) -> bool {
     actions(core).iter().any(|action| matches!(action, AssemblyAction::Begin(_)))
 }
 
-/// The report of `b` about the first roster comes after `c` was lost and the second roster was made.
+/// The report of `b` for the first roster arrives after `c` was lost and the second roster was made.
 fn takes_stale_report() -> bool {
     let mut core = introduced();
     core.handle_claim(start(), VisitorId(3), claim('d', 3));
@@ -54,12 +54,12 @@ fn takes_stale_report() -> bool {
 }
 
 #[test]
-fn a_report_counts_for_its_own_roster() {
+fn a_report_counts_only_for_its_own_roster() {
     assert!(!takes_stale_report());
     assert!(with(AssemblyMutation::TakeStaleReport, takes_stale_report));
 }
 
-/// Alone, the first contact begins at once.
+/// In a group of one, the first contact begins at once.
 #[test]
 fn a_group_of_one_begins_by_itself() {
     assert!(begins(&mut process('a', 1, &['a', 'b', 'c'])));
@@ -85,7 +85,7 @@ fn the_roster_has_all_members_in_the_order_of_their_ranks() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_reason() {
+fn an_impossible_claim_is_refused_with_the_reason() {
     let mut core = process('a', 3, &['a', 'b']);
     let mut refusal = |claim| {
         core.handle_claim(start(), VisitorId(9), claim);
@@ -109,7 +109,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
 
 /// A process gives up if all contacts refuse its configuration, not if one does.
 #[test]
-fn what_all_contacts_say_ends_a_process() {
+fn a_refusal_by_all_contacts_ends_a_process() {
     let mut core = process('x', 3, &['a', 'b']);
     let gives_up = |core: &mut Core| {
         assert!(matches!(actions(core)[..], [.., AssemblyAction::Ask { .. }]));

@@ -1,11 +1,11 @@
-//! The subgroups of the present view that a node belongs to (Derecho §2.3).
+//! The subgroups of the current view that a node belongs to (Derecho §2.3).
 
 use squall_fabric::{Fabric, NodeId};
 
 use super::{GroupApplication, SubgroupId};
 use crate::membership::{Proposal, SenderSegment, Subgroups};
 use crate::multicast::{Deliver, Message, MessageBatch, NoUpcall, Subgroup};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// A subgroup that this node belongs to.
 pub(super) struct ActiveSubgroup<D> {
@@ -14,15 +14,15 @@ pub(super) struct ActiveSubgroup<D> {
     pub(super) segment: SenderSegment,
 }
 
-/// Deliveries go to an upcall, or are pulled.
+/// A subgroup whose messages are delivered to an upcall, or pulled.
 pub(super) enum AnySubgroup<D> {
     Upcall(Subgroup<UpcallGate<D>>),
     Pulled(Subgroup<NoUpcall>),
 }
 
-/// An upcall, which hears nothing of a node that stands by ([`GroupCore::stand_by`](super::GroupCore::stand_by)): neither of a
-/// view nor of the messages that are delivered at its end. The first view of its application is the one in which it takes part
-/// \[J8\].
+/// An upcall that gets nothing while its node stands by ([`GroupCore::stand_by`](super::GroupCore::stand_by)):
+/// neither a view nor the messages that are delivered at the view's end. The first view of its application is the one
+/// in which the node takes part \[J8\].
 pub(super) struct UpcallGate<D> {
     deliver: D,
     is_shut: bool,
@@ -39,7 +39,7 @@ impl<D: Deliver> UpcallGate<D> {
         self.deliver
     }
 
-    /// From now on the upcall hears everything.
+    /// Lets the upcall get everything from now on.
     pub(super) fn open(&mut self) {
         self.is_shut = false;
         if let Some((view, members)) = self.begun.take() {
@@ -65,7 +65,7 @@ impl<D: Deliver> Deliver for UpcallGate<D> {
 
     #[inline]
     fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
-        if self.is_shut && !is_on(GroupMutation::HearEarly) && !is_on(GroupMutation::TakePartEarly) {
+        if self.is_shut && !mutant!(HearEarly) && !mutant!(TakePartEarly) {
             batch.for_each(|_| ());
         } else {
             self.deliver.deliver_batch(batch);
@@ -73,7 +73,7 @@ impl<D: Deliver> Deliver for UpcallGate<D> {
     }
 }
 
-/// Calls the same method of whichever subgroup it is.
+/// Calls the same method of either kind of subgroup.
 macro_rules! either {
     ($self:expr, $core:ident => $call:expr) => {
         match $self {
@@ -91,7 +91,7 @@ impl<D: Deliver> ActiveSubgroup<D> {
         either!(&mut self.core, core => core.stop());
     }
 
-    /// The subgroup that it was, and its upcall, if it has one.
+    /// Returns the subgroup's id, and its upcall, if it has one.
     pub(super) fn into_deliver(self) -> (SubgroupId, Option<D>) {
         let deliver = match self.core {
             AnySubgroup::Upcall(core) => core.into_deliver().map(UpcallGate::into_deliver),
@@ -100,14 +100,14 @@ impl<D: Deliver> ActiveSubgroup<D> {
         (self.id, deliver)
     }
 
-    /// Whether all of the trim is here.
+    /// Returns whether this member has all of the trim.
     pub(super) fn covers(&self, decision: &Proposal) -> bool {
         let SenderSegment { trims, senders, .. } = self.segment;
         either!(&self.core, core => core.covers(&decision.trims[trims..trims + senders]))
     }
 }
 
-/// The subgroups as membership sees them, with the application that knows of their states.
+/// The subgroups as membership sees them, with the application that knows which states it holds.
 pub(super) struct ViewSubgroups<'a, A: GroupApplication> {
     pub(super) application: &'a mut A,
     pub(super) subgroups: &'a mut Vec<ActiveSubgroup<A::Deliver>>,
@@ -141,7 +141,7 @@ impl<F: Fabric, A: GroupApplication> Subgroups<F> for ViewSubgroups<'_, A> {
     }
 }
 
-/// Adds a subgroup to a set of those that may have states.
+/// Adds a subgroup to a set of subgroups that may have states.
 fn add(id: SubgroupId, states: &mut [u64]) {
     if let Some(word) = states.get_mut(id.0 as usize / 64) {
         *word |= 1 << (id.0 % 64);

@@ -1,4 +1,4 @@
-//! From one view to the next: the subgroups deliver their trims and begin anew (Derecho §3.4).
+//! The change from one view to the next: subgroups deliver their trims and begin anew (Derecho §3.4).
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use super::{GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupOutlet, V
 use crate::coverage::{Point, reach};
 use crate::membership::{Membership, Proposal, SenderSegment, StopReason, View, ViewNotifier};
 use crate::multicast::{Deliver, Subgroup, SubgroupFailure, ViewStart};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// What the subgroups of an ended view leave to the next one.
 type Carryovers<D> = BTreeMap<SubgroupId, Carryover<D>>;
 
-/// What one subgroup leaves: its upcall, if it has one, and for [`ViewStart::known`].
+/// What one subgroup leaves: its upcall, if it has one, and the value of [`ViewStart::known`].
 type Carryover<D> = (Option<D>, Vec<(NodeId, u64)>);
 
 impl<A: GroupApplication> GroupCore<A> {
@@ -31,7 +31,7 @@ impl<A: GroupApplication> GroupCore<A> {
         let rank = membership.view().rank(self.node).expect("it is a member of its own view");
         let next = membership.view().next(&decision);
         self.timeline.add(ViewChange::decided(&membership, &decision));
-        // Who was taken for dead is not asked how much it has, so the trim may be beyond it.
+        // A member that was considered dead is not asked how much it has, so the trim may be beyond that.
         if decision.removes(rank) && !subgroups.iter().all(|active| active.covers(&decision)) {
             reach(Point::ExcludedShort);
             subgroups.iter_mut().for_each(ActiveSubgroup::stop);
@@ -61,7 +61,7 @@ impl<A: GroupApplication> GroupCore<A> {
         }
     }
 
-    /// Each subgroup delivers its trim.
+    /// Ends the subgroups, each of which delivers its trim.
     fn end_subgroups(
         &mut self,
         subgroups: Vec<ActiveSubgroup<A::Deliver>>,
@@ -98,9 +98,9 @@ impl<A: GroupApplication> GroupCore<A> {
         mut carryovers: Carryovers<A::Deliver>,
     ) {
         let (mut placements, unplaced) = self.layout.place(&view);
-        if is_on(GroupMutation::LayoutOfOneMember) && view.rank(self.node) == Some(1) {
+        mutant!(LayoutOfOneMember if view.rank(self.node) == Some(1) => {
             placements.iter_mut().for_each(|placement| placement.members.reverse());
-        }
+        });
         let segments = segments(&view, &placements);
         self.application.install(&view, &placements, &unplaced);
         let settings = self.settings.membership.clone();
@@ -163,7 +163,7 @@ impl<A: GroupApplication> GroupCore<A> {
         ActiveSubgroup { id, core, segment }
     }
 
-    /// Ends the group here because membership has stopped: what is stable is delivered first \[V14\].
+    /// Ends the group here because membership has stopped, after it delivers what is stable \[V14\].
     pub(super) fn stop(&mut self, stop: StopReason) {
         if let GroupStage::Present(present) = &mut self.stage {
             present.subgroups.iter_mut().for_each(ActiveSubgroup::stop);
@@ -171,7 +171,7 @@ impl<A: GroupApplication> GroupCore<A> {
         self.end(GroupEnd::Stopped(stop));
     }
 
-    /// Ends the group here, as when its process dies: the others go on without it.
+    /// Ends the group here, as if its process had died: the others continue without it.
     pub fn close(&mut self) {
         if self.ended().is_none() {
             self.end(GroupEnd::Stopped(StopReason::Left));

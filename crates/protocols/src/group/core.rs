@@ -1,4 +1,4 @@
-//! The group's core: drives membership and subgroups, and goes from view to view (Derecho §2, §3.4).
+//! The group's core: it drives membership and subgroups from view to view (Derecho §2, §3.4).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,18 +14,18 @@ use crate::membership::{
     self, Member, Membership, MembershipState, StopReason, View, ViewChangeStep, ViewNotice, ViewNotifier,
 };
 use crate::multicast::MulticastCounters;
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use crate::rdmc;
 
-/// Settings of a group, the same at all members.
+/// The settings of a group, the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSettings {
-    /// How members are judged, and when a part of the group goes on.
+    /// When members are suspected, and when a part of the group may continue.
     pub membership: membership::MembershipSettings,
-    /// How bodies of large messages go from member to member; `None`: as suits the longest.
+    /// How bodies of large messages are relayed from member to member; `None`: as suits the longest messages.
     pub relays: Option<rdmc::RdmcSettings>,
-    /// A view ends, and the next one begins, when a sender has sent so many messages and nulls in a subgroup, and twice its
-    /// window; less than [`INDEXES_MAX`].
+    /// A view ends, and the next one begins, when a sender has sent this many messages and nulls in a subgroup, and
+    /// at least twice its window; less than [`INDEXES_MAX`].
     pub view_indexes_max: u64,
 }
 
@@ -34,7 +34,7 @@ impl Default for GroupSettings {
         Self {
             membership: membership::MembershipSettings::default(),
             relays: None,
-            // A view ends long before what is sent meanwhile could use up the other half.
+            // A view ends long before the messages sent meanwhile could use up the other half.
             view_indexes_max: INDEXES_MAX / 2,
         }
     }
@@ -47,26 +47,26 @@ pub struct GroupCore<A: GroupApplication> {
     pub(super) settings: GroupSettings,
     pub(super) node: NodeId,
     pub(super) stage: GroupStage<A::Deliver>,
-    /// Nodes that the fabric has lost; none of them comes back.
+    /// The nodes that the fabric has lost; none of them returns.
     pub(super) lost: BTreeSet<NodeId>,
     pub(super) notifiers: Vec<ViewNotifier>,
-    /// Mirrors of earlier views, which laggards may still read.
+    /// Mirrors of earlier views, which slow members may still read.
     pub(super) past: Vec<MirrorId>,
     pub(super) successions: Successions,
     pub(super) relays: Relays,
-    /// Evaluations since membership was looked at.
+    /// Weighted evaluations since membership was evaluated.
     pub(super) skipped: u32,
     pub(super) timeline: Timeline,
     pub(super) standstill: Option<ConsumerStandstill>,
-    /// This node wishes to leave, in whichever view.
+    /// This node wishes to leave, whatever the view.
     pub(super) leaving: bool,
-    /// It takes no messages yet.
+    /// It does not take messages yet.
     pub(super) stands_by: bool,
     /// The subgroups that it was in when the group ended here, and their upcalls.
     pub(super) left: Vec<(SubgroupId, Option<A::Deliver>)>,
 }
 
-/// Where a node is on its way through a group.
+/// The stage of a node's life in a group.
 pub(super) enum GroupStage<D> {
     /// It waits for its first view.
     Joining(ViewNotice, Vec<NodeId>),
@@ -99,7 +99,7 @@ impl<A: GroupApplication> GroupCore<A> {
         group
     }
 
-    /// Joins a group: `contacts` are its members, one of which has been asked to let this node in.
+    /// Joins a group: `contacts` are its members, one of which has been asked to admit this node.
     pub fn join<F: Fabric>(
         fabric: &mut F,
         contacts: &[NodeId],
@@ -139,14 +139,14 @@ impl<A: GroupApplication> GroupCore<A> {
         }
     }
 
-    /// From now on this node takes part in views, and in no message, until [`GroupCore::take_part`]: for a process that joins,
-    /// and may yet have to come once more as another node. What it had taken as the first would be followed by a gap. So
-    /// upcalls hear of no view and no message until then \[J8\].
+    /// Makes this node take part in views, but not in messages, until [`GroupCore::take_part`]. This is for a process
+    /// that joins, and may have to join again as another node: a gap would follow the messages that it had taken as
+    /// the first node. So upcalls get no view and no message until then \[J8\].
     pub const fn stand_by(&mut self) {
         self.stands_by = true;
     }
 
-    /// Messages flow to this node and from it from now on.
+    /// Lets messages flow to this node and from it from now on.
     pub fn take_part(&mut self) {
         self.stands_by = false;
         if let GroupStage::Present(present) = &mut self.stage {
@@ -169,8 +169,8 @@ impl<A: GroupApplication> GroupCore<A> {
         &self.application
     }
 
-    /// Ends the group here, and gives the application back as it was before, with all its upcalls: it may come to the group once
-    /// more, as another node.
+    /// Ends the group here, and returns the application as it was before, with all its upcalls: it may join the group
+    /// again, as another node.
     #[must_use]
     pub fn into_application(mut self) -> A {
         self.close();
@@ -180,7 +180,7 @@ impl<A: GroupApplication> GroupCore<A> {
         self.application
     }
 
-    /// The present view, if there is one.
+    /// Returns membership of the current view, if there is one.
     #[must_use]
     pub const fn membership(&self) -> Option<&Membership> {
         match &self.stage {
@@ -189,28 +189,29 @@ impl<A: GroupApplication> GroupCore<A> {
         }
     }
 
-    /// The latest view changes, the oldest first, with the instant of each step of this node.
+    /// Returns the latest view changes, the oldest first, with the instant of each step of this node.
     #[must_use]
     pub fn timeline(&self) -> impl ExactSizeIterator<Item = &ViewChange> {
         self.timeline.changes()
     }
 
-    /// Whether the fabric has lost `node`; it does not come back.
+    /// Returns whether the fabric has lost `node`, which does not return.
     #[must_use]
     pub fn has_lost(&self, node: NodeId) -> bool {
         self.lost.contains(&node)
     }
 
-    /// Whether messages flow: this node is in a view whose members have all attached, and which does not end yet. (A view that
-    /// ends does not wait for members that are accused, so that all others having attached says nothing about those.)
+    /// Returns whether messages flow: this node is in a view whose members have all attached, and which is not
+    /// ending. (A view that is ending does not wait for accused members, so that having attached all others implies
+    /// nothing about those.)
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let state = self.membership().map(Membership::state);
-        let flows = state == Some(MembershipState::Normal) || is_on(GroupMutation::ReadyWhileEnding);
+        let flows = state == Some(MembershipState::Normal) || mutant!(ReadyWhileEnding);
         flows && self.has_opened()
     }
 
-    /// Whether all members of the view have attached, but for those that are accused.
+    /// Returns whether all members of the view have attached, except those that are accused.
     fn has_opened(&self) -> bool {
         match &self.stage {
             GroupStage::Present(present) => {
@@ -221,7 +222,7 @@ impl<A: GroupApplication> GroupCore<A> {
         }
     }
 
-    /// Why the group has ended here, if it has.
+    /// Returns why the group has ended here, if it has.
     #[must_use]
     pub const fn ended(&self) -> Option<GroupEnd> {
         match &self.stage {
@@ -230,7 +231,7 @@ impl<A: GroupApplication> GroupCore<A> {
         }
     }
 
-    /// Lets a joiner in with the next view, if this member leads; it has connections to all members.
+    /// Admits a joiner with the next view, if this member leads; the joiner has connections to all members.
     pub fn admit(&mut self, joiner: Member) {
         if let GroupStage::Present(present) = &mut self.stage
             && !self.lost.contains(&joiner.node)
@@ -248,17 +249,17 @@ impl<A: GroupApplication> GroupCore<A> {
         }
     }
 
-    /// Leaves the group with the next view, or, if this node alone holds some state, with the one after another member has
-    /// got it \[A9\]. Views that end for other reasons do not change that \[V13\].
+    /// Leaves the group with the next view, or, if only this node holds some state, with the view after another
+    /// member has got it \[A9\]. Views that end for other reasons do not change that \[V13\].
     pub fn leave(&mut self) {
-        self.leaving = !is_on(GroupMutation::ForgetWish);
+        self.leaving = !mutant!(ForgetWish);
         if let GroupStage::Present(present) = &mut self.stage {
             present.membership.leave();
             self.skipped = SKIP;
         }
     }
 
-    /// What the subgroup `id` has done in the present view.
+    /// Returns what the subgroup `id` has done in the current view.
     #[must_use]
     pub fn counters(&self, id: SubgroupId) -> Option<MulticastCounters> {
         let GroupStage::Present(present) = &self.stage else { return None };
@@ -266,7 +267,7 @@ impl<A: GroupApplication> GroupCore<A> {
         Some(either!(&active.core, core => *core.counters()))
     }
 
-    /// All but the subgroups.
+    /// Evaluates everything but the subgroups; returns the amount of work done.
     fn poll_views<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let notified: usize = self.notifiers.iter_mut().map(|notifier| notifier.poll(fabric)).sum();
         self.retire_past(fabric);
@@ -279,19 +280,22 @@ impl<A: GroupApplication> GroupCore<A> {
         work
     }
 
-    /// Whether another member has said something. It costs a few loads, so who is idle asks every time.
+    /// Returns whether there is something new for membership: from another member, or, while this member may publish it,
+    /// a state that it holds. It costs a load for each member, and one more.
     #[inline]
     fn has_news(&self) -> bool {
         match &self.stage {
-            GroupStage::Present(present) => {
-                present.membership.has_news() || self.application.has_state_news()
+            GroupStage::Present(PresentView { membership, .. }) => {
+                let is_normal = membership.state() == MembershipState::Normal;
+                membership.has_news() || (is_normal && self.application.has_state_news())
             }
             GroupStage::Joining(..) => true,
             GroupStage::Ended(_) => false,
         }
     }
 
-    /// Ends the view before a sender's indexes are used up: a group must never stop because it has sent much.
+    /// Ends the view before a sender's indexes are used up: a group must never stop because it has sent many
+    /// messages.
     fn look_at_indexes(&mut self) {
         let GroupStage::Present(present) = &mut self.stage else { return };
         let is_used_up = |active: &ActiveSubgroup<A::Deliver>| {
@@ -306,7 +310,8 @@ impl<A: GroupApplication> GroupCore<A> {
         }
     }
 
-    /// When all members have begun the present view, nobody reads what is left of earlier ones.
+    /// Retires the mirrors of earlier views when all members have begun the current one, since no member reads them
+    /// any more.
     fn retire_past<F: Fabric>(&mut self, fabric: &mut F) {
         let has_begun = self.membership().is_some_and(Membership::is_ready);
         if has_begun && !(self.past.is_empty() && self.notifiers.is_empty()) {
@@ -316,7 +321,7 @@ impl<A: GroupApplication> GroupCore<A> {
         }
     }
 
-    /// Looks at membership; returns the amount of work done.
+    /// Evaluates membership; returns the amount of work done.
     fn poll_membership<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let GroupStage::Present(PresentView { membership, subgroups }) = &mut self.stage else { return 0 };
         let application = &mut self.application;
@@ -326,7 +331,7 @@ impl<A: GroupApplication> GroupCore<A> {
             self.stop(stop);
         } else if let Some(decision) = membership.decision() {
             let rank = membership.view().rank(self.node).expect("it is a member of its own view");
-            let goes_on = is_on(GroupMutation::GoOnRemoved) && !membership.is_leaving();
+            let goes_on = mutant!(GoOnRemoved) && !membership.is_leaving();
             if decision.removes(rank) && (goes_on || !membership.is_known_to_all()) {
                 return work;
             }
@@ -342,7 +347,7 @@ impl<A: GroupApplication> GroupCore<A> {
         let GroupStage::Joining(notice, contacts) = &self.stage else { return 0 };
         if let Some(view) = notice.view() {
             if view.rank(self.node).is_some() {
-                // Who has told this joiner may have died before it told the others.
+                // The member that notified this joiner may have died before it notified the others.
                 for node in view.nodes().into_iter().filter(|node| *node != self.node) {
                     self.notifiers.push(ViewNotifier::new(fabric, node, view.clone()));
                 }
@@ -362,10 +367,10 @@ impl<A: GroupApplication> GroupCore<A> {
     fn poll_subgroups<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let mut work = self.successions.poll(&mut self.application);
         let GroupStage::Present(present) = &mut self.stage else { return 0 };
-        // A view that ends needs everybody.
+        // A view that ends needs all members.
         let is_open =
             matches!(present.membership.state(), MembershipState::Opening | MembershipState::Normal);
-        if self.stands_by && is_open && !is_on(GroupMutation::TakePartEarly) {
+        if self.stands_by && is_open && !mutant!(TakePartEarly) {
             return work;
         }
         for active in &mut present.subgroups {
@@ -405,7 +410,7 @@ impl<F: Fabric, A: GroupApplication> Core<F> for GroupCore<A> {
         let mut views = if due { self.poll_views(fabric) } else { 0 };
         let subgroups = self.poll_subgroups(fabric);
         let is_idle = views + subgroups == 0;
-        // Who has nothing else to do misses no news, and who is busy asks now and then.
+        // A node that has nothing else to do misses no news, and a busy one asks from time to time.
         if !due && (is_idle || self.skipped.is_multiple_of(ASK)) && self.has_news() {
             due = true;
             views = self.poll_views(fabric);
@@ -433,11 +438,11 @@ impl<F: Fabric, A: GroupApplication> Core<F> for GroupCore<A> {
     }
 }
 
-/// Membership is looked at in one of so many evaluations while nobody says anything about it and messages flow.
+/// Membership is evaluated in one of this many evaluations while it has no news and messages flow.
 pub(super) const SKIP: u32 = 64;
 
-/// An evaluation in which nothing happens counts for so many.
+/// An evaluation in which nothing happens counts for this many.
 const IDLE: u32 = 4;
 
-/// Whether anybody has said something about membership is asked in one of so many evaluations while messages flow.
+/// While messages flow, one of this many evaluations checks for news about membership.
 const ASK: u32 = 16;

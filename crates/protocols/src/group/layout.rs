@@ -7,7 +7,7 @@ use squall_fabric::NodeId;
 use crate::membership::{SenderSegment, View};
 use crate::multicast;
 
-/// Names a subgroup, or one shard of it, for the life of the group.
+/// Identifies a subgroup, or one shard of it, for the life of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubgroupId(pub u32);
 
@@ -20,7 +20,7 @@ impl fmt::Display for SubgroupId {
 /// A subgroup in one view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Which subgroup.
+    /// The subgroup's id.
     pub id: SubgroupId,
     /// Its members, by rank in the subgroup; members of the view, each once.
     pub members: Vec<NodeId>,
@@ -28,19 +28,20 @@ pub struct Placement {
     pub settings: multicast::SubgroupSettings,
 }
 
-/// A subgroup that a view has not enough members for. The group waits for more, without it.
+/// A subgroup for which a view has not enough members. The group continues without it until there are more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unplaced {
-    /// Which subgroup.
+    /// The subgroup's id.
     pub id: SubgroupId,
-    /// What it waits for, in words.
+    /// What it waits for, as text.
     pub reason: String,
 }
 
-/// Places the subgroups in a view. All members must come to the same result, so it looks at the view alone, in all
-/// cases: also when there are too few members \[D6\].
+/// Places the subgroups in a view. All members must get the same result, so the layout depends on the view alone, in
+/// all cases, including those in which there are too few members \[D6\].
 pub trait SubgroupLayout {
-    /// The subgroups of `view`, in ascending order of their ids; and those that it has no members for.
+    /// Returns the subgroups of `view`, in ascending order of their ids, and those for which it has not enough
+    /// members.
     fn place(&self, view: &View) -> (Vec<Placement>, Vec<Unplaced>);
 }
 
@@ -50,7 +51,8 @@ impl<T: Fn(&View) -> (Vec<Placement>, Vec<Unplaced>)> SubgroupLayout for T {
     }
 }
 
-/// Where each subgroup's words are in the rows and in proposals. Subgroups without common members share columns.
+/// Returns where each subgroup's words are in the rows and in proposals. Subgroups without common members share
+/// columns.
 pub(super) fn segments(view: &View, placements: &[Placement]) -> Vec<SenderSegment> {
     let mut taken = vec![0; view.members.len()];
     let mut trims = 0;

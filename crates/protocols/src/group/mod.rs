@@ -1,29 +1,30 @@
 //! The group: membership and its subgroups, from view to view (Derecho §2, §3.4).
 //!
 //! **State.** Either this node waits for its first view, or it is in a view, with one
-//! [`Subgroup`](crate::multicast::Subgroup) for each subgroup that it belongs to, or it has stopped. Beside that, for
-//! each subgroup in which it sends, its *succession*: what it has sent or committed in earlier views and what has not
-//! been delivered there.
+//! [`Subgroup`](crate::multicast::Subgroup) for each subgroup that it belongs to, or it has stopped. In addition, for
+//! each subgroup in which it sends, it has its *succession*: the messages that it has sent or committed in earlier
+//! views and that were not delivered there.
 //!
 //! **Step order** of one evaluation (`poll` of [`GroupCore`]):
 //! 1. Membership ([`crate::membership`]). It freezes and wedges subgroups when it must.
-//! 2. If the next view is decided: each subgroup delivers its trim and ends; the application is told of the view; the
-//!    subgroups of the next view begin with windows of their own; joiners are told of their first view.
-//! 3. Successions: messages of earlier views move into the present window, whose
-//!    [`WindowWriter`](squall_fabric::window::WindowWriter) the application takes behind them ([`Succession`]).
+//! 2. If the next view is decided: each subgroup delivers its trim and ends; the application is notified of the view;
+//!    the subgroups of the next view begin with windows of their own; joiners are notified of their first view.
+//! 3. Successions: messages of earlier views move into the current window, whose
+//!    [`WindowWriter`](squall_fabric::window::WindowWriter) the application takes, positioned after them
+//!    ([`Succession`]).
 //! 4. Subgroups ([`crate::multicast`]), then the bodies of large messages between members (`relays`).
 //!
-//! With step 1 goes a look at those who hold others up ([`ConsumerStandstill`]).
+//! Step 1 includes a check for consumers that hold up others ([`ConsumerStandstill`]).
 //!
-//! Step 1 is skipped in most evaluations, so that a view costs next to nothing until it ends: while messages flow it
-//! is taken in one of 64, and in one of sixteen that find nothing to do. A node that finds nothing to do looks at the members'
-//! heartbeats each time, one word each, and a busy one in one of sixteen evaluations; step 1 is taken if one has changed.
-//! Events of the fabric, and calls of the application, make it due at once. So a deadline that has passed is seen
-//! within 64 evaluations.
+//! Step 1 is skipped in most evaluations, so that a view costs almost nothing until it ends: while messages flow it
+//! is taken in one of 64 evaluations, and in one of 16 that find nothing to do. A node that finds nothing to do reads
+//! the members' heartbeats each time, one word each, and a busy node does so in one of 16 evaluations; step 1 is
+//! taken if a heartbeat has changed. Events of the fabric and calls of the application make it due at once. So a
+//! deadline that has passed is noticed within 64 evaluations.
 //!
 //! **Invariants.** \[V7\] a message is delivered once, in the view in which it was stable, or in a later one if its
-//! sender goes on; the messages of one sender keep their order across views. Windows belong to a view: after its wedge
-//! no word of them is written again, except for a message that was being built. The placement of subgroups is a
+//! sender continues; the messages of one sender keep their order across views. Windows belong to a view: after its
+//! wedge no word of them is written again, except for a message that was being built. The placement of subgroups is a
 //! function of the view alone ([`SubgroupLayout`]).
 
 mod active;

@@ -1,21 +1,23 @@
-//! Relays: the bodies of large messages go from member to member by RDMC (Derecho §3.1, "Large messages"; RDMC §2).
+//! Relays: the bodies of large messages are relayed from member to member by RDMC (Derecho §3.1, "Large messages";
+//! RDMC §2).
 //!
-//! As in the paper, each sender of a subgroup has an RDMC group of its own in each view, of which it is the root. What is
-//! received goes straight to its place in the receiver's ring of that sender ([`crate::multicast`], `bodies`).
+//! As in the paper, each sender of a subgroup has an RDMC group of its own in each view, of which it is the root. A
+//! body is received directly at its place in the receiver's ring for that sender ([`crate::multicast`], `bodies`).
 //!
-//! **State.** For each sender of each subgroup whose bodies are relayed a *transfer*: where the next body goes, which
-//! bodies may still be read to be sent on, and what the subgroup has not been told yet. Transfers of ended views are
-//! *past*: they are only there until their memory is at rest.
+//! **State.** For each sender of each subgroup whose bodies are relayed there is a *transfer*: the place of the next
+//! body, the bodies that may still be read to be forwarded, and what has not been reported to the subgroup yet.
+//! Transfers of ended views are *past*: they exist only until their memory is no longer accessed.
 //!
-//! **Step order** of one evaluation, after the subgroups': begin transfers of subgroups that have become ready, send the
-//! bodies of what was published, drive RDMC, give memory that has become free, tell the subgroups.
+//! **Step order** of one evaluation, after the subgroups': begin transfers of subgroups that have become ready, send
+//! the bodies of published messages, drive RDMC, supply memory that has become free, report to the subgroups.
 //!
 //! **Invariants.**
-//! - \[L2\] A body goes to where the sender has it. The sender frees that place when all have delivered what was there, so
-//!   it is free here as well, but for what is still read to be sent on: that is waited for.
-//! - A transfer that fails ends the view: its cause is suspected. What was under way is sent again in the next view, if its
-//!   sender goes on \[V7\].
-//! - The connections are opened when all members have attached, so all are peers by then.
+//! - \[L2\] A body has the same place as at its sender. The sender frees that place when all members have delivered
+//!   the previous content, so it is free here as well, except if the content is still read to be forwarded: then the
+//!   body waits.
+//! - A transfer that fails ends the view, since the member that is its cause is suspected. Messages in flight are
+//!   sent again in the next view, if their sender continues \[V7\].
+//! - The connections are opened when all members have attached, so all of them are peers by then.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -28,7 +30,7 @@ use super::active::{ActiveSubgroup, either};
 use crate::coverage::{Point, reach};
 use crate::membership::View;
 use crate::multicast::{Deliver, OutgoingBody, Subgroup};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use crate::rdmc::schedule::{TransportProfile, choose};
 use crate::rdmc::{
     self, FailureCause, GroupId, ObjectAnswer, ObjectMemory, Rdmc, RdmcApplication, RdmcFailure, RdmcObject,
@@ -39,9 +41,9 @@ use crate::rdmc::{
 pub(super) struct Relays {
     rdmc: Rdmc<Transfers>,
     settings: Option<rdmc::RdmcSettings>,
-    /// Subgroups of the present view whose transfers have begun, with the first of these.
+    /// The subgroups of the current view whose transfers have begun, with the number of the first transfer.
     begun: BTreeMap<SubgroupId, u64>,
-    /// Something has happened since RDMC was driven, or is under way.
+    /// Something has happened since RDMC was driven, or a transfer is in progress.
     is_due: bool,
 }
 
@@ -56,11 +58,12 @@ struct Transfer {
     geometry: WindowGeometry,
     /// Where the next body begins, counted from the beginning of the ring.
     head: usize,
-    /// Bodies that are still read here to be sent on, in order.
+    /// The bodies that are still read here to be forwarded, in order.
     unreleased: VecDeque<Range<usize>>,
-    /// A body whose place is not yet free.
+    /// A body whose place is not free yet.
     waiting: Option<RdmcObject>,
-    /// Bodies that are whole, and own ones that are released, of which the subgroup has not heard.
+    /// The numbers of complete bodies, and of this member's bodies that are released, that have not been reported to
+    /// the subgroup.
     whole: u64,
     released: u64,
     /// Why it has stopped.
@@ -84,7 +87,8 @@ impl Relays {
         Core::<F>::next_deadline(&self.rdmc)
     }
 
-    /// Takes the bodies of a subgroup, whose transfers have numbers from `first` on; begins these if it is time.
+    /// Takes the bodies of a subgroup, whose transfers have numbers from `first` on; begins the transfers when the
+    /// subgroup is ready.
     pub(super) fn take_bodies<F: Fabric, D: Deliver>(
         &mut self,
         fabric: &mut F,
@@ -106,8 +110,8 @@ impl Relays {
         while let Some(OutgoingBody { region, first, bytes }) = subgroup.next_body() {
             let (members, settings) = (subgroup.members(), subgroup.settings());
             let sender = settings.senders.iter().position(|sender| members[*sender] == fabric.node());
-            let group = GroupId(own + sender.expect("it sends") as u64);
-            // If the transfer has failed the view ends, and the message goes on in the next one.
+            let group = GroupId(own + sender.expect("this member sends") as u64);
+            // If the transfer has failed the view ends, and the message continues in the next one.
             let _ = self.rdmc.send(group, ObjectMemory { region, first }, bytes);
             self.is_due = true;
         }
@@ -128,12 +132,12 @@ impl Relays {
             let (ring, geometry) = subgroup.body_ring(sender).expect("bodies are relayed");
             self.rdmc.application_mut().0.insert(group, Transfer::new(ring, geometry));
             let created = self.rdmc.create(fabric, group, &order, relays.clone());
-            created.expect("settings that fit, and a number of its own");
+            created.expect("valid settings, and a number of its own");
         }
     }
 
-    /// Lets bodies go on their way and tells subgroups what has arrived and what is released. Returns the amount of work
-    /// done, and who is to be suspected, if anybody.
+    /// Drives the transfers and reports to the subgroups which bodies have arrived and which are released. Returns
+    /// the amount of work done, and the member to suspect, if there is one.
     pub(super) fn advance<F: Fabric, D: Deliver>(
         &mut self,
         fabric: &mut F,
@@ -160,7 +164,7 @@ impl Relays {
         work
     }
 
-    /// Tells a subgroup what has arrived and what is released; returns how much.
+    /// Reports to a subgroup which bodies have arrived and which are released; returns their number.
     fn report<D: Deliver>(&mut self, id: SubgroupId, subgroup: &mut Subgroup<D>) -> usize {
         let Some(first) = self.begun.get(&id) else { return 0 };
         let senders = subgroup.settings().senders.len() as u64;
@@ -174,8 +178,8 @@ impl Relays {
         usize::try_from(work).expect("few bodies")
     }
 
-    /// Who is the cause that a transfer of the present view has failed. Those that stop because their view ends are no
-    /// cause: the end of the view comes by itself.
+    /// Returns the member that has caused a transfer of the current view to fail. Members that stop because their
+    /// view ends are not a cause: that view ends anyway.
     fn culprit(&self) -> Option<NodeId> {
         let failed = self.rdmc.application().0.values().filter(|transfer| !transfer.is_past);
         failed.filter_map(|transfer| transfer.cause).find_map(|cause| match cause {
@@ -187,25 +191,25 @@ impl Relays {
         })
     }
 
-    /// The view has ended: nothing more is sent or received in it.
+    /// Ends the view: nothing more is sent or received in it.
     pub(super) fn end_view(&mut self) {
         self.begun.clear();
         self.rdmc.application_mut().0.values_mut().for_each(|transfer| transfer.is_past = true);
         let groups: Vec<GroupId> = self.rdmc.application().0.keys().copied().collect();
         for group in groups {
-            // One that has failed already stops by itself.
+            // A group that has already failed stops by itself.
             let _ = self.rdmc.wedge(group);
         }
         self.is_due = true;
     }
 
-    /// `node` is no member any more, and all know that.
+    /// Notes that `node` is no longer a member, as all members know.
     pub(super) fn part_with<F: Fabric>(&mut self, fabric: &mut F, node: NodeId) {
         self.rdmc.part_with(fabric, node);
         self.is_due = true;
     }
 
-    /// Gives the memory that bodies wait for, if it is free now.
+    /// Supplies the memory that bodies wait for, if it is free now; returns the number of bodies.
     fn supply(&mut self) -> usize {
         let transfers = self.rdmc.application_mut().0.iter_mut();
         let ready: Vec<_> = transfers
@@ -222,13 +226,13 @@ impl Relays {
             .collect();
         let count = ready.len();
         for (RdmcObject { group, number, .. }, memory) in ready {
-            // If the group has failed meanwhile nobody waits.
+            // If the group has failed meanwhile, nothing waits for the memory.
             let _ = self.rdmc.supply(group, number, memory);
         }
         count
     }
 
-    /// Forgets transfers of ended views whose memory is at rest.
+    /// Forgets transfers of ended views whose memory is no longer accessed.
     fn destroy_past(&mut self) -> usize {
         let is_over = |transfer: &Transfer| transfer.is_past && transfer.cause.is_some();
         let transfers = &mut self.rdmc.application_mut().0;
@@ -257,7 +261,7 @@ impl Transfer {
         }
     }
 
-    /// The place of the next body, unless something there is still read to be sent on \[L2\].
+    /// Returns the place of the next body, unless its content is still read to be forwarded \[L2\].
     fn place(&mut self, object: &RdmcObject) -> Option<ObjectMemory> {
         let place = self.head..self.head + object.words();
         let overlaps = |other: &Range<usize>| other.start < place.end && place.start < other.end;
@@ -273,7 +277,7 @@ impl Transfer {
 
 impl Transfers {
     fn of(&mut self, object: &RdmcObject) -> &mut Transfer {
-        self.0.get_mut(&object.group).expect("a transfer is there as long as its group")
+        self.0.get_mut(&object.group).expect("a transfer exists as long as its group")
     }
 }
 
@@ -294,30 +298,28 @@ impl<F: Fabric> RdmcApplication<F> for Transfers {
     }
 
     fn on_block(&mut self, object: &RdmcObject, block: u64) {
-        if is_on(GroupMutation::CountPartialBody) && block == 0 {
-            self.of(object).whole += 1;
-        }
+        mutant!(CountPartialBody if block == 0 => self.of(object).whole += 1);
     }
 
     fn on_received(&mut self, object: &RdmcObject, _: &ObjectMemory) {
-        self.of(object).whole += u64::from(!is_on(GroupMutation::CountPartialBody));
+        self.of(object).whole += u64::from(!mutant!(CountPartialBody));
     }
 
     fn on_released(&mut self, object: &RdmcObject, _: ObjectMemory) {
         let transfer = self.of(object);
         if transfer.unreleased.pop_front().is_none() {
-            // At the root.
+            // This member is the root.
             transfer.released += 1;
         }
     }
 
     fn on_failed(&mut self, failure: RdmcFailure) {
-        let transfer = self.0.get_mut(&failure.group).expect("it is there as long as its group");
+        let transfer = self.0.get_mut(&failure.group).expect("a transfer exists as long as its group");
         transfer.cause = Some(failure.cause);
     }
 }
 
-/// RDMC takes this one and the next.
+/// RDMC uses this channel and the next one.
 const CHANNEL: Channel = Channel(16);
 
 #[cfg(test)]
@@ -326,10 +328,11 @@ mod tests {
 
     use super::*;
 
-    /// [L2] a body whose place is still read to be sent on waits until it is not. The simulator cannot see that: whoever
-    /// sends the next body knows that all have the one before, so no read that is still allowed does harm there [F5].
+    /// [L2] A body whose place is still read to be forwarded waits until it is not. The simulator cannot test that:
+    /// the sender of the next body knows that all members have the previous one, so no read that is still allowed
+    /// does harm there [F5].
     #[test]
-    fn a_body_does_not_land_on_one_that_is_still_sent() {
+    fn a_body_does_not_overwrite_one_that_is_still_sent() {
         let geometry = WindowGeometry::of_bodies(0, 8, 8 * 8, 0);
         let ring = Region::heap(RegionId(1), geometry.words());
         let mut transfer = Transfer::new(&ring, geometry);

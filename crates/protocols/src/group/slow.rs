@@ -1,8 +1,9 @@
-//! Slow consumers: who is excluded for holding a subgroup up, where the settings say so (Derecho §3.4).
+//! Slow consumers: members that are excluded for holding up a subgroup, if the settings say so (Derecho §3.4).
 //!
-//! A sender that has been held up for [`SubgroupSettings::slow_after`](crate::multicast::SubgroupSettings::slow_after) reports
-//! the member that holds it up, which then leaves ([`Membership::report_slow`](crate::membership::Membership::report_slow));
-//! only while the rest is a majority \[V5\]: if all are slow it is better to wait.
+//! A sender that has been held up for
+//! [`SubgroupSettings::slow_after`](crate::multicast::SubgroupSettings::slow_after) reports the member that holds it
+//! up, which then leaves ([`Membership::report_slow`](crate::membership::Membership::report_slow)), but only while
+//! the rest is a majority \[V5\]: if all members are slow it is better to wait.
 
 use squall_fabric::{Duration, Fabric, Instant};
 
@@ -11,19 +12,19 @@ use super::core::{GroupCore, GroupStage};
 use super::{GroupApplication, SubgroupId};
 use crate::multicast::HeldUp;
 
-/// This member's own consumer stands still.
+/// A standstill of this member's own consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsumerStandstill {
-    /// In which subgroup.
+    /// The subgroup.
     pub subgroup: SubgroupId,
-    /// Since when.
+    /// The instant since which it has made no progress.
     pub since: Instant,
-    /// After how long the others exclude this member for that, if they do.
+    /// The time after which the others exclude this member for that, if they do.
     pub slow_after: Option<Duration>,
 }
 
 impl<A: GroupApplication> GroupCore<A> {
-    /// Looks at the consumers of all subgroups, if it is time.
+    /// Checks the consumers of all subgroups, if it is time.
     pub(super) fn look_at_consumers<F: Fabric>(&mut self, fabric: &F) {
         let GroupStage::Present(present) = &mut self.stage else { return };
         let now = fabric.now();
@@ -45,7 +46,7 @@ impl<A: GroupApplication> GroupCore<A> {
         }
     }
 
-    /// The member that holds the application up in the subgroup `id`, if one does.
+    /// Returns the member that holds up the application in the subgroup `id`, if one does.
     #[must_use]
     pub fn held_up_by(&self, id: SubgroupId) -> Option<HeldUp> {
         let GroupStage::Present(present) = &self.stage else { return None };
@@ -53,7 +54,8 @@ impl<A: GroupApplication> GroupCore<A> {
         either!(&active.core, core => core.held_up_by())
     }
 
-    /// Since when this member's own consumer of the subgroup `id` has not moved, although there are messages.
+    /// Returns since when this member's own consumer of the subgroup `id` has made no progress, although there are
+    /// messages.
     #[must_use]
     pub fn stands_still_since(&self, id: SubgroupId) -> Option<Instant> {
         let GroupStage::Present(present) = &self.stage else { return None };
@@ -61,7 +63,8 @@ impl<A: GroupApplication> GroupCore<A> {
         either!(&active.core, core => core.stands_still_since())
     }
 
-    /// The own consumer that has stood still for the longest, if one does; when the group has ended here, the one at its end.
+    /// Returns the longest standstill of this member's own consumers, if there is one; after the group has ended
+    /// here, the one at its end.
     #[must_use]
     pub const fn standstill(&self) -> Option<ConsumerStandstill> {
         self.standstill

@@ -1,4 +1,4 @@
-//! What the application gives to a group and gets from it (Derecho §2).
+//! The interface between a group and its application (Derecho §2).
 
 use std::fmt;
 use std::ops::DerefMut;
@@ -12,57 +12,60 @@ use crate::multicast::{Deliver, Pull, SubgroupFailure};
 pub enum SubgroupOutlet<D> {
     /// By an upcall on the polling thread.
     Upcall(D),
-    /// By whoever holds the [`Pull`] of the view.
+    /// By the holder of the view's [`Pull`].
     Pull,
 }
 
-/// The application side of a group, as the polling thread calls it. Everything here should be brief.
+/// The application's side of a group, which the polling thread calls. All methods should be brief.
 pub trait GroupApplication {
-    /// Takes messages by upcall.
+    /// The type that takes messages by upcall.
     type Deliver: Deliver;
 
-    /// This node has become a member of a subgroup: how does it take its messages?
+    /// Returns how messages are taken of a subgroup of which this node has become a member.
     fn outlet(&mut self, id: SubgroupId) -> SubgroupOutlet<Self::Deliver>;
 
-    /// A view is installed: all that is delivered from now on is delivered in it, at all its members.
+    /// Notes that a view is installed: all messages from now on are delivered in it, at all its members.
     fn install(&mut self, view: &View, placements: &[Placement], unplaced: &[Unplaced]);
 
-    /// The succession of a subgroup in which this node sends, where the sending end of the present view is taken
-    /// ([`Succession::take_writer`]). It is the application's, one for each subgroup and empty at first, since its threads
-    /// use it as well as the one that polls.
+    /// Returns the succession of a subgroup in which this node sends, from which the sending end of the current view
+    /// is taken ([`Succession::take_writer`]). The application owns it, one for each subgroup and empty at first,
+    /// since its threads use it as well as the polling thread.
     fn succession(&mut self, id: SubgroupId) -> impl DerefMut<Target = Succession>;
 
-    /// As [`GroupApplication::succession`], without waiting: `None` while another thread has it, which advances it too.
+    /// Returns the succession as [`GroupApplication::succession`] does, without waiting: `None` while another thread
+    /// has it, which also advances it.
     fn try_succession(&mut self, id: SubgroupId) -> Option<impl DerefMut<Target = Succession>> {
         Some(self.succession(id))
     }
 
-    /// The receiving end of a subgroup for the present view. The one before has ended: take the rest from it first.
+    /// Takes the receiving end of a subgroup for the current view. The previous one has ended: its remaining messages
+    /// should be taken first.
     fn take_pull(&mut self, id: SubgroupId, pull: Pull);
 
-    /// Whether there may be more states that this node holds than when this was last taken.
+    /// Returns whether this node may hold more states than when this was last taken.
     fn has_state_news(&self) -> bool {
         false
     }
 
-    /// As [`GroupApplication::has_state_news`], and from now on there are none until something changes.
+    /// Returns what [`GroupApplication::has_state_news`] does, and resets it until something changes.
     fn take_state_news(&mut self) -> bool {
         false
     }
 
-    /// Whether this node holds the state of a subgroup: it can give it to others, up to all that is delivered here. Once
-    /// it does, it does so until it leaves the subgroup.
+    /// Returns whether this node holds the state of a subgroup: it can provide the state to others, with all updates
+    /// that are delivered here. Once it holds the state, it does so until it leaves the subgroup.
     fn holds(&self, _id: SubgroupId) -> bool {
         false
     }
 
-    /// The view ends: whether this node holds the state of a subgroup. From now on it takes none to be held until the next
-    /// view is installed \[A8\].
+    /// Ends the view; returns whether this node holds the state of a subgroup. From now on until the next view is
+    /// installed, no further state counts as held \[A8\].
     fn seal(&mut self, _id: SubgroupId) -> bool {
         false
     }
 
-    /// This node is no longer a member of a subgroup, whose upcall it gets back: it may come into the subgroup again.
+    /// Notes that this node is no longer a member of a subgroup, and returns the subgroup's upcall to the
+    /// application, since the node may become a member again.
     fn leave_subgroup(&mut self, id: SubgroupId, deliver: Option<Self::Deliver>);
 }
 
@@ -71,7 +74,7 @@ pub trait GroupApplication {
 pub enum GroupEnd {
     /// Membership has ended it.
     Stopped(StopReason),
-    /// A subgroup cannot go on.
+    /// A subgroup cannot continue.
     Failed(SubgroupId, SubgroupFailure),
     /// All members that this node had asked to join are gone.
     NobodyLeft,
@@ -82,7 +85,7 @@ impl fmt::Display for GroupEnd {
         match self {
             Self::Stopped(stop) => stop.fmt(f),
             Self::Failed(id, failure) => write!(f, "{id}: {failure}"),
-            Self::NobodyLeft => f.write_str("the members that were to let this one in are gone: join again"),
+            Self::NobodyLeft => f.write_str("the members that were to admit this one are gone: join again"),
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Succession: what a sender had under way goes on in the next view, once and in order \[V7\] (Derecho §3.4).
+//! Succession: a sender's messages in flight continue in the next view, once and in order \[V7\] (Derecho §3.4).
 //!
-//! The polling thread moves messages of earlier windows into the present one. It cannot know whether the application
-//! still fills a message that it had reserved when its window was closed. So the application takes the next window
-//! itself, when it has given the earlier one up; until then the polling thread moves what is committed late.
+//! The polling thread moves messages of earlier windows into the current one. It cannot know whether the application
+//! is still filling a message that it had reserved when its window was closed. So the application takes the next
+//! window itself, when it has given up the earlier one; until then the polling thread moves messages that are
+//! committed late.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::DerefMut;
@@ -11,12 +12,12 @@ use squall_fabric::window::{WindowBacklog, WindowWriter};
 
 use super::{GroupApplication, SubgroupId};
 
-/// The subgroups whose successions are not over.
+/// The subgroups whose successions still have messages to move.
 #[derive(Debug, Default)]
 pub(super) struct Successions(BTreeSet<SubgroupId>);
 
 impl Successions {
-    /// A view begins with this window.
+    /// Begins a view with this window.
     pub(super) fn begin_view(
         &mut self,
         id: SubgroupId,
@@ -27,13 +28,13 @@ impl Successions {
         self.0.insert(id);
     }
 
-    /// This member no longer sends there.
+    /// Removes the succession of a subgroup in which this member no longer sends.
     pub(super) fn remove(&mut self, id: SubgroupId, mut succession: impl DerefMut<Target = Succession>) {
         succession.clear();
         self.0.remove(&id);
     }
 
-    /// Moves what is left of earlier views; returns the amount of work done.
+    /// Moves the remaining messages of earlier views; returns the amount of work done.
     #[inline]
     pub(super) fn poll<A: GroupApplication>(&mut self, application: &mut A) -> usize {
         if self.0.is_empty() { 0 } else { self.advance(application) }
@@ -51,20 +52,21 @@ impl Successions {
     }
 }
 
-/// One sender's way from window to window. Both the polling thread and the application advance it, one at a time; the
-/// application takes its writers here.
+/// One sender's messages that pass from window to window. Both the polling thread and the application advance it, one
+/// at a time; the application takes its writers from it.
 #[derive(Debug, Default)]
 pub struct Succession {
-    /// The present window's writer, until the application takes it.
+    /// The current window's writer, until the application takes it.
     writer: Option<WindowWriter>,
-    /// Windows of earlier views that are not yet empty, or whose writers still live; the messages that go first in front.
+    /// Windows of earlier views that are not empty yet, or whose writers still exist; the messages that are to be
+    /// moved first are in front.
     sources: VecDeque<WindowBacklog>,
-    /// Whether all messages that are not delivered are in `sources` and the window of `writer`.
+    /// Whether all undelivered messages are in `sources` and the window of `writer`.
     is_complete: bool,
 }
 
 impl Succession {
-    /// A view has ended with these messages left; they were there before those that had not yet moved.
+    /// Ends a view with these messages left, which precede those that had not been moved yet.
     pub(super) fn end_view(&mut self, backlog: Option<WindowBacklog>) {
         // A writer that the application has not taken is gone with its window.
         self.writer = None;
@@ -78,12 +80,12 @@ impl Succession {
         self.writer = Some(writer);
     }
 
-    /// Nothing goes on.
+    /// Drops all messages: nothing continues.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Moves what there is space for; returns how many messages were moved.
+    /// Moves as many messages as there is space for; returns their number.
     pub fn advance(&mut self) -> u64 {
         let Some(writer) = &mut self.writer else { return 0 };
         let mut moved = 0;
@@ -97,8 +99,9 @@ impl Succession {
         moved
     }
 
-    /// The writer of the present view's window, behind all that was committed before. Drop the one before first. `None`
-    /// while the view changes, while there is no space for what was committed before, and if it is taken.
+    /// Takes the writer of the current view's window, positioned after all that was committed before. The caller
+    /// drops the previous writer first. Returns `None` while the view changes, while there is no space for what was
+    /// committed before, and if the writer has been taken.
     pub fn take_writer(&mut self) -> Option<WindowWriter> {
         self.advance();
         if !self.sources.is_empty() {
@@ -109,14 +112,14 @@ impl Succession {
         writer
     }
 
-    /// Whether the present view's window is here, though it may have no space.
+    /// Returns whether the current view's window is available, although it may have no space.
     #[must_use]
     pub const fn has_window(&self) -> bool {
         self.writer.is_some()
     }
 
-    /// How many messages of this sender are committed and not delivered; `None` while the window that holds them is the
-    /// application's.
+    /// Returns how many messages of this sender are committed and not delivered; `None` while the application has the
+    /// window that holds them.
     #[must_use]
     pub fn under_way(&self) -> Option<u64> {
         let moved = self.writer.as_ref().map_or(0, |writer| writer.committed() - writer.delivered());
@@ -124,7 +127,7 @@ impl Succession {
         self.is_complete.then_some(moved + left)
     }
 
-    /// Whether nothing is left to move.
+    /// Returns whether nothing is left to move.
     fn is_over(&self) -> bool {
         self.sources.is_empty()
     }

@@ -42,7 +42,7 @@ fn step((fabric, group): &mut Node) -> usize {
     work + group.poll(fabric)
 }
 
-/// Three members whose view has begun; the first one then loses the third.
+/// Returns the first of three members whose view has begun; it then loses the third.
 fn member_that_loses_another() -> Node {
     let world = SimWorld::new(1, SimConfig::hardware(), 3);
     let members: Vec<Member> = (0..3).map(|i| Member { node: NodeId(i), tag: 0 }).collect();
@@ -69,7 +69,7 @@ fn member_that_loses_another() -> Node {
     first
 }
 
-/// A process that joins would be told that it is a member, and its group would end at once.
+/// Otherwise a process that joins would learn that it is a member, and its group would end at once.
 #[test]
 fn a_view_that_ends_is_not_ready() {
     assert!(!member_that_loses_another().1.is_ready());

@@ -6,28 +6,28 @@ use squall_fabric::Instant;
 
 use crate::membership::{Membership, Proposal, View, ViewChangeStep, ViewChangeSteps};
 
-/// So many view changes are remembered: enough to look at the last few, little enough to keep always.
+/// The number of view changes that are kept: enough to examine the last few, and few enough to keep always.
 pub const CHANGES_KEPT: usize = 16;
 
-/// How a node came from one view to the next.
+/// A node's change from one view to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViewChange {
     /// The number of the view that begins, or would have begun.
     pub to: u64,
-    /// How many members it has; 0 if this node never knew.
+    /// The number of its members; 0 if this node never learned it.
     pub members: usize,
-    /// How many members of the view before are not in it.
+    /// The number of members of the previous view that are not in it.
     pub removed: usize,
-    /// How many members are new in it; all of them, if it is the first view of this node.
+    /// The number of members that are new in it; all of them, if it is the first view of this node.
     pub joined: usize,
-    /// Whether this node led when the view before ended.
+    /// Whether this node led when the previous view ended.
     pub led: bool,
     /// When each step was taken, by this node's clock. Without [`ViewChangeStep::Installed`] the group has ended here.
     pub steps: ViewChangeSteps,
 }
 
 impl ViewChange {
-    /// The end of the view of `membership` is decided.
+    /// Returns the change that begins when the end of the view of `membership` is decided.
     pub(super) fn decided(membership: &Membership, decision: &Proposal) -> Self {
         let removed = decision.removed.count_ones() as usize;
         let joined = decision.joins.len();
@@ -35,13 +35,13 @@ impl ViewChange {
         Self { members, removed, joined, ..Self::stopped(membership) }
     }
 
-    /// The node stops in the view of `membership`.
+    /// Returns the change in which the node stops in the view of `membership`.
     pub(super) fn stopped(membership: &Membership) -> Self {
         let (to, led) = (membership.view().id + 1, membership.leads());
         Self { to, members: 0, removed: 0, joined: 0, led, steps: *membership.steps() }
     }
 
-    /// `view` is the first of this node.
+    /// Returns the change to `view`, which is this node's first.
     fn first(view: &View) -> Self {
         let members = view.members.len();
         Self {
@@ -59,7 +59,7 @@ impl ViewChange {
 #[derive(Clone, Debug)]
 pub(super) struct Timeline {
     changes: VecDeque<ViewChange>,
-    /// The latest view is installed and not ready.
+    /// The latest view is installed and not ready yet.
     opening: bool,
 }
 
@@ -84,7 +84,7 @@ impl Timeline {
         self.opening = false;
     }
 
-    /// `view` is installed.
+    /// Notes that `view` is installed.
     pub(super) fn install(&mut self, view: &View, at: Instant) {
         if self.changes.back().is_none_or(|change| change.to != view.id) {
             self.add(ViewChange::first(view));
@@ -93,7 +93,7 @@ impl Timeline {
         self.opening = true;
     }
 
-    /// The latest change has come to `step`.
+    /// Notes that the latest change has reached `step`.
     pub(super) fn note(&mut self, step: ViewChangeStep, at: Instant) {
         if let Some(change) = self.changes.back_mut() {
             change.steps.note(step, at);

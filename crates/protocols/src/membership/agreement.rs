@@ -1,14 +1,14 @@
-//! Agreement on how a view ends: propose, echo, decide, and take over from a leader that is gone (Derecho §3.4).
+//! Agreement on how a view ends: propose, echo, decide, and take over from a failed leader (Derecho §3.4).
 
 use squall_fabric::Instant;
 
 use super::cut::{everybody, ranks};
 use super::{JOINS_MAX, MEMBERS_MAX, Membership, Proposal, SenderSegment, ViewChangeStep};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl Membership {
-    /// One step of the agreement; returns the amount of work done.
+    /// Takes one step of the agreement; returns the amount of work done.
     pub(super) fn agree(&mut self, now: Instant) -> usize {
         let Some(leader) = self.leader() else { return 0 };
         let (work, step) = match leader == self.table.rank() {
@@ -26,7 +26,7 @@ impl Membership {
         work
     }
 
-    /// Another member, perhaps one that is gone by now, has decided.
+    /// Takes over the decision of another member, which may have failed by now; returns whether there is one.
     pub(super) fn take_over_decision(&mut self) -> bool {
         for rank in 0..self.view.members.len() {
             let decided = index(self.row.decided.load(self.table.row(rank)));
@@ -40,7 +40,7 @@ impl Membership {
                 continue;
             }
             match self.echoed.clone() {
-                // [V1] Two decisions, or two proposals of one leader: a member has not kept to the protocol.
+                // [V1] Two decisions, or two proposals of one leader: a member has violated the protocol.
                 Some((echoed, own)) if echoed >= leader && own != proposal => {
                     self.on_contradiction(rank, leader, &own);
                     continue;
@@ -60,15 +60,13 @@ impl Membership {
         false
     }
 
-    /// As leader: proposes once, when all that stay have stopped and follow this leader. A leader that is in the cut
-    /// itself resigns, even if it has proposed: it does not hear all that stay, so it cannot know how much they have,
-    /// and those who do not hear it echo nothing of it.
+    /// As leader: proposes once, when all members that stay have wedged and follow this leader. A leader that is in
+    /// the cut itself resigns, even if it has proposed: it does not hear all members that stay, so it cannot know how
+    /// much they have, and those that do not hear it echo nothing of it.
     fn propose(&mut self) -> usize {
         let own = self.table.rank();
         let has_proposed = self.echoed_last() > own;
-        if has_proposed && is_on(GroupMutation::LeadForEver) {
-            return 0;
-        }
+        mutant!(LeadForEver if has_proposed => return 0);
         let Some(cut) = self.cut() else {
             reach(Point::CutUnclear);
             return 0;
@@ -95,9 +93,7 @@ impl Membership {
         let proposal = match earlier {
             Some((.., mut earlier)) => {
                 reach(Point::ProposedEarlier);
-                if is_on(GroupMutation::BlendProposal) {
-                    earlier.removed |= cut;
-                }
+                mutant!(BlendProposal => earlier.removed |= cut);
                 earlier
             }
             None => {
@@ -109,36 +105,33 @@ impl Membership {
         1
     }
 
-    /// Whom to remove because some members do not hear each other; `None` while that is not clear.
+    /// Returns the members to remove because some members do not hear each other; `None` while that is not clear.
     fn cut(&self) -> Option<u64> {
         if self.disputed == 0 {
             return Some(0);
         }
-        if is_on(GroupMutation::CutAccused) {
-            return Some(self.accused);
-        }
+        mutant!(CutAccused => return Some(self.accused));
         self.reports().cut(self.table.rank(), |stay| self.suffice(stay))
     }
 
-    /// Whether `rank` has wedged and will echo nobody below `leader` any more \[D1\].
+    /// Returns whether `rank` has wedged and will not echo any leader below `leader` any more \[D1\].
     fn follows(&self, rank: usize, leader: usize) -> bool {
         let row = self.table.row(rank);
         let below = (1 << leader) - 1;
-        let accepts =
-            self.row.suspected.load(row) & below == below || is_on(GroupMutation::ProposeUnaccepted);
+        let accepts = self.row.suspected.load(row) & below == below || mutant!(ProposeUnaccepted);
         let is_complete = self.row.wedged.load(row) >> self.table.rank() & 1 == 1;
         is_complete && accepts
     }
 
-    /// The proposal of the latest earlier leader that anybody has echoed \[D2\]: in whose row it is, and of which leader.
+    /// Returns the proposal of the latest earlier leader that any member has echoed \[D2\], with the rank in whose
+    /// row it is, and the leader's rank.
     fn earlier_proposal(&self) -> Option<(usize, usize, Proposal)> {
-        if is_on(GroupMutation::IgnoreEarlierProposal) {
-            return None;
-        }
+        mutant!(IgnoreEarlierProposal => return None);
         let echoes = (0..self.view.members.len())
             .map(|rank| (index(self.row.echoed.load(self.table.row(rank))), rank));
         let echoes = echoes.filter(|(echoed, _)| (1..=self.view.members.len()).contains(echoed));
-        // What cannot be read was missed here, and is in a row that accuses this member: no decision needs that one.
+        // A proposal that cannot be read was missed here, and is in a row that accuses this member: no decision
+        // depends on that one.
         let readable = echoes.filter_map(|(echoed, rank)| Some((echoed, rank, self.load(rank, echoed - 1)?)));
         let readable: Vec<(usize, usize, Proposal)> = readable.collect();
         if readable.iter().any(|(echoed, ..)| *echoed != readable[0].0) {
@@ -150,10 +143,11 @@ impl Membership {
 
     fn new_proposal(&self, cut: u64) -> Proposal {
         let members = self.view.members.len();
-        // A joiner for whom there is no place takes no state over.
+        // A joiner for which there is no place takes over no state.
         let is_full = members == MEMBERS_MAX;
         let (leaving, removed) = self.departures(cut, if is_full { &[] } else { &self.joins });
-        let most = if is_on(GroupMutation::OneJoinPerView) { 1 } else { JOINS_MAX };
+        let mut most = JOINS_MAX;
+        mutant!(OneJoinPerView => most = 1);
         let places = most.min(MEMBERS_MAX - (members - removed.count_ones() as usize));
         let joins: Vec<_> = self.joins.iter().copied().take(places).collect();
         if joins.len() > 1 {
@@ -163,16 +157,16 @@ impl Membership {
         Proposal { removed, leaving, joins, holders: self.holders(removed), trims }
     }
 
-    /// For each sender of a segment the least count of those members that are not in the cut.
+    /// Returns for each sender of a segment the least count of the members that are not in the cut.
     fn trim(&self, segment: &SenderSegment, cut: u64) -> impl Iterator<Item = u64> {
         (segment.counts..segment.counts + segment.senders).map(move |i| {
             let counts = segment
                 .ranks
                 .iter()
-                .filter(|rank| cut >> **rank & 1 == 0 || is_on(GroupMutation::TrimWithDead))
+                .filter(|rank| cut >> **rank & 1 == 0 || mutant!(TrimWithDead))
                 .map(|rank| self.row.counts.column(i).load(self.table.row(*rank)));
-            let least = if is_on(GroupMutation::TrimOfOne) { counts.max() } else { counts.min() };
-            least.unwrap_or(0)
+            mutant!(TrimOfOne => return counts.max().unwrap_or(0));
+            counts.min().unwrap_or(0)
         })
     }
 
@@ -193,15 +187,14 @@ impl Membership {
         1
     }
 
-    /// Whether a majority has echoed the leader's proposal, and everybody that can be expected to: not those that it
-    /// removes, nor, where a majority is what makes a decision safe, those that follow this leader no more.
+    /// Returns whether a majority has echoed the leader's proposal, and so have all members that can be expected to:
+    /// not those that it removes, nor, where a majority makes a decision safe, those that no longer follow this
+    /// leader.
     fn all_have_echoed(&self, leader: usize) -> bool {
         let Some((_, proposal)) = self.echoed.as_ref().filter(|(echoed, _)| *echoed == leader) else {
             return false;
         };
-        if is_on(GroupMutation::DecideAlone) {
-            return true;
-        }
+        mutant!(DecideAlone => return true);
         let has_echoed = |rank: usize| index(self.row.echoed.load(self.table.row(rank))) == leader + 1;
         let can_echo = |rank: usize| {
             let row = self.table.row(rank);
@@ -214,15 +207,13 @@ impl Membership {
             && ranks(self.heard_members()).all(|rank| has_echoed(rank) || !can_echo(rank))
     }
 
-    /// The proposal of `leader`, which this member has echoed, is decided.
+    /// Decides the proposal of `leader`, which this member has echoed.
     fn decide(&mut self, leader: usize) {
-        let (echoed, proposal) = self.echoed.clone().expect("it is echoed first");
+        let (echoed, mut proposal) = self.echoed.clone().expect("a proposal is echoed before it is decided");
         assert_eq!(echoed, leader, "what is decided was echoed last");
         self.table.raise(self.row.decided, leader as u64 + 1);
-        self.decision = Some(match is_on(GroupMutation::HoldersOfOneMember) {
-            true => Proposal { holders: self.holders(proposal.removed), ..proposal },
-            false => proposal,
-        });
+        mutant!(HoldersOfOneMember => proposal.holders = self.holders(proposal.removed));
+        self.decision = Some(proposal);
     }
 
     fn store(&mut self, leader: usize, proposal: Proposal) {
@@ -232,29 +223,28 @@ impl Membership {
         self.echoed = Some((leader, proposal));
     }
 
-    /// The proposal of `leader` in the row of `rank`, if it has come here.
+    /// Returns the proposal of `leader` in the row of `rank`, if it has arrived here.
     pub(super) fn load(&self, rank: usize, leader: usize) -> Option<Proposal> {
         Proposal::load(self.table.row(rank), self.row.proposal(leader), self.row.trims, self.row.states)
     }
 
-    /// One more than the rank of the leader whose proposal this member has echoed last.
+    /// Returns one more than the rank of the leader whose proposal this member has echoed last, or 0.
     pub(super) fn echoed_last(&self) -> usize {
         self.echoed.as_ref().map_or(0, |(leader, _)| leader + 1)
     }
 }
 
-/// Of proposals, each with one more than the rank of its leader and the rank of a member that has echoed it, the one of the
-/// latest leader \[D2\]: the rank of a member that has echoed it, and the rank of that leader.
+/// Returns the proposal of the latest leader \[D2\], with the rank of a member that has echoed it, and the leader's
+/// rank. `echoes` has for each proposal one more than the rank of its leader, and the rank of a member that has
+/// echoed it.
 fn latest(echoes: impl Iterator<Item = (usize, usize, Proposal)>) -> Option<(usize, usize, Proposal)> {
     let key = |(echoed, rank, _): &(usize, usize, Proposal)| (*echoed, *rank);
-    let (echoed, rank, proposal) = match is_on(GroupMutation::TakeEarliestProposal) {
-        false => echoes.max_by_key(key)?,
-        true => echoes.min_by_key(key)?,
-    };
-    Some((rank, echoed - 1, proposal))
+    let taken = |(echoed, rank, proposal)| (rank, echoed - 1, proposal);
+    mutant!(TakeEarliestProposal => return echoes.min_by_key(key).map(taken));
+    echoes.max_by_key(key).map(taken)
 }
 
-/// A word of a row that names a rank; what is no rank is beyond all.
+/// Converts a word of a row to a rank; a word that is too large becomes greater than all ranks.
 fn index(word: u64) -> usize {
     usize::try_from(word).unwrap_or(usize::MAX)
 }
@@ -268,15 +258,15 @@ mod tests {
         Proposal { removed, leaving: 0, joins: Vec::new(), holders: Vec::new(), trims: Vec::new() }
     }
 
-    /// A leader dies when the third has its proposal and the second has not, the second when its own is decided and no
-    /// other member knows that: what was decided has to be taken over, not what was proposed before. To see that in the simulator takes
-    /// three deaths, each at one of a few posts.
+    /// A leader dies when the third member has its proposal and the second has not; then the second dies when its own
+    /// proposal is decided and no other member knows that: what was decided has to be taken over, not what was
+    /// proposed before. To reach this in the simulator takes three deaths, each at one of a few posts.
     #[test]
     fn the_proposal_of_the_latest_leader_is_taken_over() {
         let echoes = || [(1, 2, removal(0b1)), (2, 1, removal(0b101)), (2, 3, removal(0b101))].into_iter();
         assert_eq!(latest(echoes()), Some((3, 1, removal(0b101))));
         assert_eq!(latest(std::iter::empty()), None);
         let caught = || latest(echoes()) != Some((3, 1, removal(0b101)));
-        assert!(mutation::with(GroupMutation::TakeEarliestProposal, caught));
+        assert!(mutation::with(mutation::Mutation::TakeEarliestProposal, caught));
     }
 }

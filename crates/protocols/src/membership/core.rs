@@ -9,25 +9,25 @@ use super::{
     ViewChangeStep, ViewChangeSteps,
 };
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use crate::sst::StateTable;
 
-/// The subgroups of a view, as membership needs them.
+/// The subgroups of a view, as membership uses them.
 pub trait Subgroups<F> {
-    /// `member` is suspected: its rows never change again here \[S5\].
+    /// Freezes the rows of `member`, which is suspected: they never change again here \[S5\].
     fn freeze(&mut self, fabric: &mut F, member: NodeId);
 
-    /// The view is over: send and acknowledge nothing more, and write how many indexes of each sender are here
-    /// ([`SenderSegment::counts`]), and which states are held here: from now on until the next view no other state counts as
-    /// held \[A8\].
+    /// Ends the view: nothing more is sent or acknowledged. Writes how many indexes of each sender this member has
+    /// ([`SenderSegment::counts`]), and which states it holds: from now on until the next view no other state counts
+    /// as held \[A8\].
     fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]);
 
-    /// Adds the states that are held here by now, by their subgroups' numbers; whether there may be more than at the last
-    /// call. What is added is held until the view ends.
+    /// Adds the states that this member holds by now, by their subgroups' numbers; returns whether there may be more
+    /// than at the last call. A state that is added is held until the view ends.
     fn hold(&mut self, states: &mut [u64]) -> bool;
 }
 
-/// How far the present view is.
+/// The state of the current view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MembershipState {
     /// Members are attaching each other's rows.
@@ -48,31 +48,31 @@ pub struct Membership {
     pub(super) segments: Vec<SenderSegment>,
     pub(super) row: MembershipRow,
     pub(super) table: StateTable,
-    /// The ranks that this member does not hear; grows only. `frozen ⊆ accused`.
+    /// The ranks that this member does not hear; only grows. `frozen ⊆ accused`.
     pub(super) accused: u64,
     frozen: u64,
-    /// The ranks that anybody accuses, as far as this member knows: `accused ⊆ disputed`.
+    /// The ranks that any member accuses, as far as this one knows: `accused ⊆ disputed`.
     pub(super) disputed: u64,
     /// The disputed ranks that have answered: `vouched ⊆ disputed`.
     vouched: u64,
-    /// The ranks that this member follows no more: `accused ⊆ suspected`. Beside these, leaders that have resigned, and
-    /// this member once it has.
+    /// The ranks that this member no longer follows: `accused ⊆ suspected`. Besides the accused, these are leaders
+    /// that have resigned, and this member once it has resigned.
     pub(super) suspected: u64,
     pub(super) wedged: bool,
     pub(super) leaving: bool,
-    /// It leaves since others find it too slow.
+    /// It leaves because others find it too slow.
     pub(super) is_slow: bool,
-    /// The ranks whose consumers hold this member up for too long; grows only.
+    /// The ranks whose consumers hold this member up for too long; only grows.
     pub(super) slow: u64,
     /// The states that this member holds, as published.
     pub(super) states: Vec<u64>,
-    /// Who wants to join, as this member knows; it matters if it leads.
+    /// The joiners that this member knows of; they matter if it leads.
     pub(super) joins: Vec<Member>,
-    /// The view is to end although its members stay, as far as this member is concerned.
+    /// This member wants the view to end although its members stay.
     pub(super) renewing: bool,
-    /// The ranks that accuse this member, as far as it knows; its own among them if anybody does.
+    /// The ranks that accuse this member, as far as it knows, and its own rank if any does.
     pub(super) accusers: u64,
-    /// It has stalled, and an accusation against it stems from that \[V15\].
+    /// It has stalled, and an accusation against it is caused by that \[V15\].
     pub(super) concedes: bool,
     pub(super) silence: Option<Silence>,
     /// The proposal that was echoed last, and the rank of its leader.
@@ -81,16 +81,16 @@ pub struct Membership {
     stop: Option<StopReason>,
     state: MembershipState,
     pub(super) steps: ViewChangeSteps,
-    /// The latest heartbeat of each member, by rank, that was there when this member last looked.
+    /// The latest heartbeat of each member, by rank, that this member has seen.
     heard: Vec<u64>,
-    /// It is time for a sign of life.
+    /// A sign of life is due.
     owes_sign: bool,
-    /// Whose row holds what no member writes, and what.
+    /// The members whose rows violated the protocol, and how.
     pub(super) distrusted: Vec<(NodeId, &'static str)>,
 }
 
 impl Membership {
-    /// Begins a view. `lost` are nodes that the fabric has reported as lost so far.
+    /// Begins a view. `lost` are the nodes that the fabric has reported as lost so far.
     ///
     /// # Panics
     /// If this node is not a member, or the view has more than [`super::MEMBERS_MAX`] members.
@@ -140,74 +140,75 @@ impl Membership {
         membership
     }
 
-    /// The view.
+    /// Returns the view.
     #[must_use]
     pub const fn view(&self) -> &View {
         &self.view
     }
 
-    /// How the view ends, once that is decided.
+    /// Returns how the view ends, once that is decided.
     #[must_use]
     pub const fn decision(&self) -> Option<&Proposal> {
         self.decision.as_ref()
     }
 
-    /// Whether all that stay know the decision, too. A member that leaves waits for that, since nobody hears of it later.
+    /// Returns whether all members that stay know the decision, too. A member that leaves waits for that, since no
+    /// member can learn anything from it later.
     #[must_use]
     pub fn is_known_to_all(&self) -> bool {
         let removed = self.decision.as_ref().map_or(0, |decision| decision.removed);
         ranks(self.heard_members() & !removed).all(|rank| self.row.decided.load(self.table.row(rank)) > 0)
     }
 
-    /// Why this member has stopped, if it has.
+    /// Returns why this member has stopped, if it has.
     #[must_use]
     pub const fn stopped(&self) -> Option<StopReason> {
         self.stop
     }
 
-    /// Where each subgroup's words are.
+    /// Returns the columns of each subgroup.
     #[must_use]
     pub fn segments(&self) -> &[SenderSegment] {
         &self.segments
     }
 
-    /// How far the view is.
+    /// Returns the state of the view.
     #[must_use]
     pub const fn state(&self) -> MembershipState {
         self.state
     }
 
-    /// When this member took which step towards the end of the view.
+    /// Returns when this member took each step towards the end of the view.
     #[must_use]
     pub const fn steps(&self) -> &ViewChangeSteps {
         &self.steps
     }
 
-    /// Whether all members that live have attached.
+    /// Returns whether all live members have attached.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.table.is_ready()
     }
 
-    /// The lowest rank that this member does not suspect, if there is one.
+    /// Returns the lowest rank that this member does not suspect, if there is one.
     #[must_use]
     pub fn leader(&self) -> Option<usize> {
         ranks(everybody(self.view.members.len()) & !self.suspected).next()
     }
 
-    /// Whether this member leads the view.
+    /// Returns whether this member leads the view.
     #[must_use]
     pub fn leads(&self) -> bool {
         self.leader() == Some(self.table.rank())
     }
 
-    /// Whether this member does not hear the member with this rank.
+    /// Returns whether this member does not hear the member with this rank.
     #[must_use]
     pub const fn accuses(&self, rank: usize) -> bool {
         self.accused >> rank & 1 == 1
     }
 
-    /// Takes an event of the fabric.
+    /// Handles an event of the fabric.
     pub fn handle_event(&mut self, event: &FabricEvent) {
         self.table.handle_event(event);
         if let FabricEvent::PeerLost { peer, .. } = event {
@@ -233,11 +234,11 @@ impl Membership {
 
     /// Leaves the group with the next view, or, if this member alone holds some state, as soon as another one has it.
     pub fn leave(&mut self) {
-        self.leaving = !is_on(GroupMutation::StayForEver);
+        self.leaving = !mutant!(StayForEver);
     }
 
-    /// Whether another member has said something since the last evaluation. One load for each member; time is not
-    /// looked at, so an evaluation is due now and then all the same.
+    /// Returns whether another member has written something since the last evaluation. It costs one load for each
+    /// member. It does not read the clock, so evaluations are nevertheless due from time to time.
     #[inline]
     #[must_use]
     pub fn has_news(&self) -> bool {
@@ -255,7 +256,7 @@ impl Membership {
         self.suspect_silent(now);
         if self.decision.is_some() {
             reach(Point::SignAfterDecision);
-            // Who stays to see that all know of it hears and gives signs of life.
+            // A member that remains until all know the decision continues to hear and to give signs of life.
             self.flush(fabric);
             return 0;
         }
@@ -265,7 +266,7 @@ impl Membership {
             self.steps.note_first(ViewChangeStep::Suspected, now);
         }
         let mut work = self.freeze_accused(fabric, subgroups);
-        // A decision counts, whatever has become of those who made it.
+        // A decision counts, whatever has happened to the members that made it.
         if self.table.is_ready() && self.take_over_decision() {
             self.enter_decided(now);
             return work + 1 + self.flush(fabric);
@@ -275,7 +276,8 @@ impl Membership {
         }
         if !self.table.is_ready() {
             reach(Point::SignWhileOpening);
-            // Signs of life flow from the first evaluation on: a member that does not attach is the only one not heard.
+            // Signs of life are given from the first evaluation on: a member that does not attach is the only one
+            // that is not heard.
             return work + self.flush(fabric);
         }
         self.state = self.state.max(MembershipState::Normal);
@@ -301,34 +303,34 @@ impl Membership {
         work + self.flush(fabric)
     }
 
-    /// When to poll even if nothing happens.
+    /// Returns when to poll even if nothing happens.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.silence.as_ref().filter(|_| self.stop.is_none()).map(Silence::deadline)
     }
 
-    /// The table of rows, for checkers and tools.
+    /// Returns the table of rows, for checkers and tools.
     #[must_use]
     pub const fn table(&self) -> &StateTable {
         &self.table
     }
 
-    /// The ranks that this member does not accuse, its own among them.
+    /// Returns the ranks that this member does not accuse, including its own.
     pub(super) fn heard_members(&self) -> u64 {
         everybody(self.view.members.len()) & !self.accused
     }
 
-    /// Whether so many members are a majority of the view, or none is needed \[V5\].
+    /// Returns whether this number of members is a majority of the view, or no majority is needed \[V5\].
     pub(super) fn suffice(&self, members: u32) -> bool {
         2 * members as usize > self.view.members.len() || !self.needs_majority()
     }
 
-    /// Whether only a majority of the view may continue.
+    /// Returns whether only a majority of the view may continue.
     pub(super) fn needs_majority(&self) -> bool {
-        self.settings.partition_safety == PartitionSafety::Majority && !is_on(GroupMutation::NoPartitionRule)
+        self.settings.partition_safety == PartitionSafety::Majority && !mutant!(NoPartitionRule)
     }
 
-    /// What all members say of each other, as far as this one knows.
+    /// Returns what all members report about each other, as far as this one knows.
     pub(super) fn reports(&self) -> HearingReports {
         let own = self.table.rank();
         let column = |column: Column<u64>, here: u64| {
@@ -338,7 +340,7 @@ impl Membership {
         HearingReports {
             accused: column(self.row.accused, self.accused),
             vouched: column(self.row.vouched, self.vouched),
-            // After the answers, which are posted later.
+            // Read after the answers, which are posted later.
             concedes: self.conceding(),
         }
     }
@@ -348,16 +350,16 @@ impl Membership {
         self.steps.note_first(ViewChangeStep::Decided, now);
     }
 
-    /// Notes what the others have said by now: all of it is looked at in this evaluation.
+    /// Notes the others' heartbeats: everything posted before them is processed in this evaluation.
     fn hear(&mut self) {
         for (row, heard) in self.table.rows().iter().zip(&mut self.heard) {
             *heard = self.row.heartbeat.load(row);
         }
     }
 
-    /// Posts what was stored, in order, and last of all the heartbeat, which is all that idle members look at.
+    /// Posts what was stored, in order, and the heartbeat last, since idle members read only that.
     fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let says = self.table.has_posts() && !is_on(GroupMutation::SilentNews);
+        let says = self.table.has_posts() && !mutant!(SilentNews);
         if says || self.owes_sign {
             self.owes_sign = false;
             let (heartbeat, own) = (self.row.heartbeat, self.table.rank());
@@ -367,7 +369,7 @@ impl Membership {
         self.table.flush(fabric)
     }
 
-    /// Gives a sign of life and looks at those of the others, if it is time.
+    /// Gives a sign of life and checks those of the others, if it is time.
     fn suspect_silent(&mut self, now: Instant) {
         let Some(silence) = &mut self.silence else { return };
         if !silence.is_due(now) {
@@ -378,26 +380,25 @@ impl Membership {
         let mut silent = 0;
         silence.look(now, signs, |rank| silent |= u64::from(rank != own) << rank);
         ranks(silent).for_each(|rank| self.accuse(rank));
-        self.owes_sign = self.table.is_ready() || !is_on(GroupMutation::MuteWhileOpening);
+        self.owes_sign = self.table.is_ready() || !mutant!(MuteWhileOpening);
     }
 
-    /// Learns whom the others accuse, who has answered to that, and which leaders have resigned. Nobody is accused for
-    /// what another member says \[V11\].
+    /// Learns which members the others accuse, which of these have answered, and which leaders have resigned. No
+    /// member is accused because another one accuses it \[V11\].
     fn hear_opinions(&mut self) {
         let (own, all) = (self.table.rank(), everybody(self.view.members.len()));
-        // What a member said before it was accused counts as well.
+        // What a member wrote before it was accused counts, too.
         for rank in ranks(all & !(1 << own)) {
             let row = self.table.row(rank);
             let accused = self.row.accused.load(row) & all;
             self.disputed |= accused | self.row.disputed.load(row) & all;
             self.suspected |= self.row.suspected.load(row) & 1 << rank;
-            if is_on(GroupMutation::TakeOverAccusations) {
-                ranks(accused & !(1 << own)).for_each(|rank| self.accuse(rank));
-            }
+            mutant!(TakeOverAccusations => ranks(accused & !(1 << own)).for_each(|rank| self.accuse(rank)));
         }
         for rank in ranks(self.disputed & self.heard_members() & !(1 << own)) {
-            let answer = self.row.disputed.load(self.table.row(rank)) & 1 << rank;
-            self.vouched |= if is_on(GroupMutation::VouchUnheard) { 1 << rank } else { answer };
+            let mut answer = self.row.disputed.load(self.table.row(rank)) & 1 << rank;
+            mutant!(VouchUnheard => answer = 1 << rank);
+            self.vouched |= answer;
         }
     }
 
@@ -429,8 +430,8 @@ impl Membership {
         self.stop.is_some()
     }
 
-    /// Without the members of `lost` there is no majority. If any of them has said that it does not hear this member, the
-    /// others are more likely to be without this one than the other way round.
+    /// Stops because there is no majority without the members of `lost`. If any of them has published that it does
+    /// not hear this member, it is more likely that the others continue without this one than the reverse.
     pub(super) fn stop_as_minority(&mut self, lost: u64) {
         let own = self.table.rank();
         let accuses_this = |rank| self.row.accused.load(self.table.row(rank)) >> own & 1 == 1;
@@ -441,10 +442,12 @@ impl Membership {
         self.stop = Some(if is_excluded { StopReason::Excluded } else { minority });
     }
 
-    /// What this member thinks of the others, its states and the wish to leave go into the row, before anything that rests on them.
+    /// Publishes this member's opinions of the others, its states and the wish to leave, before anything that depends
+    /// on them.
     fn publish<F>(&mut self, subgroups: &mut impl Subgroups<F>) {
-        // Who was accused before it attached, and lives, has to learn of it: it may lead members that hear it.
-        let is_missed = self.table.take_late_reader() && !is_on(GroupMutation::MissLateReader);
+        // A member that was accused before it attached, and lives, has to learn of it: it may lead members that hear
+        // it.
+        let is_missed = self.table.take_late_reader() && !mutant!(MissLateReader);
         self.publish_concession(is_missed);
         let MembershipRow { accused, disputed, vouched, suspected, .. } = self.row;
         let opinions = [

@@ -1,42 +1,45 @@
-//! The cut: which members go when some do not hear each other (Derecho §2).
+//! The cut: which members are removed when some do not hear each other (Derecho §2).
 //!
-//! A link that fails between two members is seen by these two alone, and each accuses the other. If members took over
-//! accusations as they come, in whatever order, both ends could go, and with several bad links a healthy majority would
-//! fall apart. So an accusation removes no member by itself. The leader collects the accusations of all members that it
-//! hears and removes a smallest set of members with an end of each bad link: those who stay hear each other \[V11\].
+//! A link that fails between two members is noticed only by these two, and each accuses the other. If members adopted
+//! accusations as they arrive, in any order, both ends could be removed, and with several bad links a healthy
+//! majority would fall apart. So an accusation removes no member by itself. The leader collects the accusations of
+//! all members that it hears and removes a smallest set of members that contains an end of each bad link: the members
+//! that stay hear each other \[V11\].
 //!
-//! - A member that all whom the leader hears accuse, the leader too, is gone as far as they can tell: it is in the cut.
-//! - For what is left the cut is a *least vertex cover* of the graph of accusations; of several, the one with the
-//!   younger members. So of two members that accuse each other alone, the younger one goes.
-//! - A member that *concedes* an accusation (`concession.rs`) goes before its accuser does: of all covers, the cut takes one with the
-//!   fewest members that do not concede. So a member that has accused several that stalled is not taken for their
-//!   common cause \[V15\]. If no majority would be left, concessions do not count.
-//! - A report that is still missing matters only if it could accuse somebody who stays of not being heard by somebody
-//!   who stays. Every other report adds a link that the cut covers already, and what it covers already stays a least
-//!   cover. So the leader waits only for the former: a member either accuses whoever is accused, or vouches for it.
-//! - The leader waits also until each member that it accuses itself, and that would stay, is vouched for by a member that
-//!   it hears. Such a member stays only if the cover takes the leader instead. If nobody else hears it either, it is
-//!   dead, and the leader must not go for its sake: the reports that put it into the cut are still on their way.
+//! - A member that is accused by all members that the leader hears, including the leader, is gone as far as they
+//!   know: it is in the cut.
+//! - For the rest, the cut is a *minimum vertex cover* of the graph of accusations; of several, the one with the
+//!   younger members. So of two members that accuse only each other, the younger one is removed.
+//! - A member that *concedes* an accusation (`concession.rs`) is removed rather than its accuser: of all covers, the
+//!   cut takes one with the fewest members that do not concede. So a member that has accused several that stalled is
+//!   not mistaken for their common cause \[V15\]. If no majority would be left, concessions do not count.
+//! - A report that is still missing matters only if it could say that a member that stays does not hear another that
+//!   stays. Every other report adds a link that the cut already covers, and with such links the cut remains a minimum
+//!   cover. So the leader waits only for the former: a member either accuses a disputed member, or vouches for it.
+//! - The leader also waits until each member that it accuses itself, and that would stay, is vouched for by a member
+//!   that it hears. Such a member stays only if the cover contains the leader instead. If no other member hears it
+//!   either, it is dead, and the leader must not be removed for its sake: the reports that put it into the cut have
+//!   not arrived yet.
 //!
-//! The aim is that of Rapid's cut detection (Suresh et al. 2018); the means differ, since here every member hears every
-//! other and a view has few of them.
+//! The aim is that of Rapid's cut detection (Suresh et al. 2018); the method differs, since here every member hears
+//! every other and a view has few members.
 
 use crate::coverage::{Point, reach};
 
-/// Who says what of whom in a view; sets of ranks are sets of bits.
+/// What the members of a view report about each other; sets of ranks are bit sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HearingReports {
-    /// By rank: whom the member does not hear.
+    /// By rank: the members that this member does not hear.
     pub(super) accused: Vec<u64>,
-    /// By rank: who was accused by somebody, and has answered to this member after that.
+    /// By rank: the members that were accused by any member, and have answered this one after that.
     pub(super) vouched: Vec<u64>,
-    /// The ranks that have said that they concede.
+    /// The ranks that have published that they concede.
     pub(super) concedes: u64,
 }
 
 impl HearingReports {
-    /// The ranks to remove, as the member with rank `own` has to see it; `None` while a report is missing that could
-    /// change it. `suffice` returns whether that many members may continue.
+    /// Returns the ranks to remove, as the member with rank `own` has to determine them; `None` while a report is
+    /// missing that could change them. `suffice` returns whether that many members may continue.
     pub(super) fn cut(&self, own: usize, suffice: impl Fn(u32) -> bool) -> Option<u64> {
         let members = self.accused.len();
         let heard = everybody(members) & !self.accused[own];
@@ -59,9 +62,9 @@ impl HearingReports {
         is_clear.then_some(cut)
     }
 
-    /// A set with an end of each bad link among `among`, and as few members as can be that do not concede: a least set for the
-    /// links between these; then all that concede to any of them that is left; then a least set for the links that are left between
-    /// those that concede.
+    /// Returns a set that contains an end of each bad link among `among`, and as few members that do not concede as
+    /// possible: a minimum set for the links between members that do not concede; then all members that concede to
+    /// one of these that is left; then a minimum set for the links that are left between members that concede.
     fn cover(&self, among: u64, conceded: u64) -> u64 {
         let cover = least_cover(&self.links(among & !conceded));
         let links = self.links(among & !cover);
@@ -70,14 +73,14 @@ impl HearingReports {
         cover | least_cover(&self.links(among & conceded & !cover))
     }
 
-    /// Whether somebody in `heard` vouches for each of `accused`. A member that nobody vouches for may yet be forced
-    /// into the cut: its accuser does not go for its sake before that is known.
+    /// Returns whether some member of `heard` vouches for each of `accused`. A member for which none vouches may
+    /// still be forced into the cut: until that is known, its accuser is not removed for its sake.
     fn answers_for(&self, accused: u64, heard: u64) -> bool {
         let vouched = ranks(heard).fold(0, |all, rank| all | self.vouched[rank]);
         accused & !vouched == 0
     }
 
-    /// The bad links among `among`: by rank, the other ends.
+    /// Returns the bad links among `among`: by rank, the other ends.
     fn links(&self, among: u64) -> Vec<u64> {
         let members = self.accused.len();
         let mut links = vec![0; members];
@@ -91,13 +94,13 @@ impl HearingReports {
     }
 }
 
-/// The set of all ranks of a view.
+/// Returns the set of all ranks of a view.
 pub(super) const fn everybody(members: usize) -> u64 {
     u64::MAX >> (super::MEMBERS_MAX - members)
 }
 
-/// The ranks of a set, the lowest first. It takes a step for each of them, not for each of the [`super::MEMBERS_MAX`] that a
-/// view may have: an evaluation walks through several sets, and most are small.
+/// Returns the ranks of a set, the lowest first. It takes a step for each of them, not for each of the
+/// [`super::MEMBERS_MAX`] that a view may have: an evaluation iterates over several sets, and most are small.
 pub(super) fn ranks(set: u64) -> impl Iterator<Item = usize> {
     let mut left = set;
     std::iter::from_fn(move || {
@@ -107,15 +110,16 @@ pub(super) fn ranks(set: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A smallest set with an end of each link; of several the greatest number, so the one with the younger members.
+/// Returns a minimum set that contains an end of each link; of several the one with the greatest number, which has
+/// the younger members.
 fn least_cover(links: &[u64]) -> u64 {
     let mut search = Search { links, best: everybody(links.len()), steps: 0 };
     search.extend(everybody(links.len()), 0);
     search.best
 }
 
-/// Steps after which the best cover found so far has to do. Links among 64 members that fail at random take some
-/// thousands; each costs less than a microsecond.
+/// The number of steps after which the best cover found so far is used. Links among 64 members that fail at random
+/// take some thousands of steps; each costs less than a microsecond.
 const STEPS_MAX: u32 = 20_000;
 
 struct Search<'a> {
@@ -125,7 +129,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Goes through the covers that contain `chosen` and, beside that, members of `open` alone.
+    /// Searches the covers that contain `chosen` and, besides it, only members of `open`.
     fn extend(&mut self, open: u64, chosen: u64) {
         self.steps += 1;
         let degree = |rank: usize| (self.links[rank] & open).count_ones();
@@ -184,29 +188,29 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_accuse_each_other_the_younger_goes() {
+    fn of_two_that_accuse_each_other_the_younger_is_removed() {
         let accused = [0, 0b0100, 0b0010, 0];
         assert_eq!(reports(&accused, &[0b0110, 0, 0, 0b0110]).cut_of_majority(0), Some(0b0100));
-        // The other two have not yet said whom they hear.
+        // The other two have not reported yet which members they hear.
         assert_eq!(reports(&accused, &[0b0110, 0, 0, 0]).cut_of_majority(0), None);
         assert_eq!(
             reports(&accused, &[0b0010, 0, 0, 0b0010]).cut_of_majority(0),
             Some(0b0100),
-            "what is covered needs no word"
+            "a covered link needs no report"
         );
     }
 
     #[test]
-    fn a_leader_with_several_bad_links_goes_itself() {
+    fn a_leader_with_several_bad_links_is_removed_itself() {
         let accused = [0b00110, 0b00001, 0b00001, 0, 0];
         let vouched = [0, 0, 0, 0b00111, 0b00111];
         assert_eq!(reports(&accused, &vouched).cut_of_majority(0), Some(0b00001));
         assert_eq!(reports(&accused, &[0; 5]).cut_of_majority(0), None);
     }
 
-    /// Two members die at once: their killer's link is not taken for the cause.
+    /// Two members die at once: the member that noticed it first is not mistaken for the cause.
     #[test]
-    fn two_deaths_at_once_wait_for_the_others_word() {
+    fn two_deaths_at_once_wait_for_the_others_reports() {
         let accused = [0b00110, 0, 0, 0, 0];
         assert_eq!(reports(&accused, &[0; 5]).cut_of_majority(0), None);
         let accused = [0b00110, 0, 0, 0b00110, 0b00110];
@@ -215,14 +219,14 @@ mod tests {
 
     /// The last member of four learns of the others' deaths one by one.
     #[test]
-    fn an_accuser_does_not_go_for_members_that_nobody_hears() {
+    fn an_accuser_is_not_removed_for_members_that_no_other_hears() {
         assert_eq!(reports(&[0b1000, 0b0101, 0, 0], &[0; 4]).cut_of_majority(1), None);
         assert_eq!(reports(&[0b1000, 0b1101, 0, 0], &[0; 4]).cut_of_majority(1), Some(0b1101));
     }
 
     /// The first of three stalled: the second accuses it, and the third has heard it again.
     #[test]
-    fn who_concedes_goes_and_not_its_accuser() {
+    fn a_member_that_concedes_is_removed_and_not_its_accuser() {
         let blamed = reports(&[0, 0b001, 0], &[0b001, 0, 0b001]);
         assert_eq!(blamed.cut_of_majority(0), Some(0b010), "a bad link like any other");
         let conceded = HearingReports { concedes: 0b001, ..blamed };
@@ -232,16 +236,16 @@ mod tests {
     }
 
     #[test]
-    fn several_that_concede_go_for_one_accuser() {
+    fn several_that_concede_are_removed_for_one_accuser() {
         let accused = [0, 0, 0b00011, 0, 0];
         let vouched = [0b00011; 5];
         assert_eq!(reports(&accused, &vouched).cut_of_majority(0), Some(0b00100));
         let conceded = HearingReports { concedes: 0b00011, ..reports(&accused, &vouched) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b00011));
-        // It does not hear one either that has not stalled, and goes for that reason.
+        // The accuser also does not hear one that has not stalled, and is removed for that reason.
         let conceded = HearingReports { concedes: 0b00001, ..reports(&accused, &vouched) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b00100));
-        // What another one accuses one of them for is not excused by that.
+        // An accusation by another member is not excused by that.
         let conceded =
             HearingReports { concedes: 0b00001, ..reports(&[0, 0, 0b00011, 0, 0b00001], &vouched) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b00101));
@@ -255,9 +259,9 @@ mod tests {
         assert_eq!(conceded.cut(0, |_| true), Some(0b00111), "partition safety is off");
     }
 
-    /// Two stalled, and the one that came back first found the other one silent.
+    /// Two stalled, and the one that resumed first found the other one silent.
     #[test]
-    fn of_two_that_concede_to_each_other_the_younger_goes() {
+    fn of_two_that_concede_to_each_other_the_younger_is_removed() {
         let conceded = HearingReports { concedes: 0b011, ..reports(&[0b010, 0, 0], &[0b010; 3]) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b010));
         let conceded = HearingReports { concedes: 0b111, ..reports(&[0, 0b001, 0], &[0b001; 3]) };
@@ -266,7 +270,7 @@ mod tests {
 
     /// Of all sets that cover all links, none has fewer members that do not concede.
     #[test]
-    fn covers_spare_whom_they_can() {
+    fn covers_have_the_fewest_members_that_do_not_concede() {
         for graph in 0..1_u32 << 10 {
             let pairs = (0..5_usize).flat_map(|a| (a + 1..5).map(move |b| (a, b)));
             let mut accused = [0_u64; 5];
@@ -288,13 +292,13 @@ mod tests {
     }
 
     #[test]
-    fn a_part_without_connection_removes_the_others() {
+    fn each_of_two_separated_parts_removes_the_other() {
         assert_eq!(reports(&[0b10, 0b01], &[0; 2]).cut_of_majority(0), Some(0b10));
         assert_eq!(reports(&[0b10, 0b01], &[0; 2]).cut_of_majority(1), Some(0b01));
     }
 
     #[test]
-    fn covers_are_least_in_every_small_graph() {
+    fn covers_are_minimal_in_every_small_graph() {
         for graph in 0..1_u32 << 15 {
             let pairs = (0..6_usize).flat_map(|a| (a + 1..6).map(move |b| (a, b)));
             let mut links = vec![0_u64; 6];

@@ -3,7 +3,7 @@
 use super::cut::{everybody, ranks};
 use super::{Member, Membership};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl Membership {
     /// Puts the states that this member holds into its row.
@@ -16,21 +16,20 @@ impl Membership {
         }
     }
 
-    /// Whether the view is to end because this member wishes to leave: the others have yet to hear of the wish, or others
-    /// that stay hold all that this member holds.
+    /// Returns whether the view is to end because this member wishes to leave: either the others have not learned of
+    /// the wish yet, or others that stay hold every state that this member holds.
     pub(super) fn may_end_view(&self) -> bool {
         let own = self.table.rank();
         let is_known = self.view.leaving >> own & 1 == 1;
         !is_known || self.can_spare(own, self.heard_members(), &[])
     }
 
-    /// Who wishes to leave and is in the next view all the same, and who is removed, as sets of ranks: as leader, which
-    /// removes the cut and lets `joins` in.
+    /// Returns the ranks that wish to leave and are nevertheless in the next view, and the ranks that are removed:
+    /// called as leader, which removes the cut and admits `joins`.
     pub(super) fn departures(&self, cut: u64, joins: &[Member]) -> (u64, u64) {
         let rest = everybody(self.view.members.len()) & !cut;
         let wish = |rank: &usize| self.wishes_to_leave(*rank);
-        let goes =
-            |rank: &usize| self.can_spare(*rank, rest, joins) || is_on(GroupMutation::RemoveLastHolder);
+        let goes = |rank: &usize| self.can_spare(*rank, rest, joins) || mutant!(RemoveLastHolder);
         let removed = ranks(rest).filter(wish).filter(goes).fold(cut, |removed, rank| removed | 1 << rank);
         let leaving = ranks(rest & !removed).filter(wish).fold(0, |leaving, rank| leaving | 1 << rank);
         if leaving != 0 {
@@ -39,16 +38,16 @@ impl Membership {
         (leaving, removed)
     }
 
-    /// Whether this member has lost somebody, and whoever it still hears wishes to leave, as it does. Those that it has lost may
-    /// live and have decided without it, as they do when it leaves: no view comes for whose sake a part that nobody stays in
-    /// would have to decide alone.
+    /// Returns whether this member has lost a member, and all members that it still hears wish to leave, as it does.
+    /// The lost members may live and have decided without it, as they do when it leaves: a part in which no member
+    /// stays has no reason to decide alone, since no view follows for it.
     pub(super) fn leaves_with_the_rest(&self) -> bool {
         let all_leave = || ranks(self.heard_members()).all(|rank| self.wishes_to_leave(rank));
         let is_alone = self.leaving && self.accused != 0 && !self.needs_majority() && all_leave();
-        is_alone && !is_on(GroupMutation::DecideDeparted)
+        is_alone && !mutant!(DecideDeparted)
     }
 
-    /// Notes why this member wedges.
+    /// Records why this member wedges.
     pub(super) fn note_reason(&self) {
         let leaves = |rank: usize| self.row.leaving.load(self.table.row(rank));
         reach(match () {
@@ -60,8 +59,8 @@ impl Membership {
         });
     }
 
-    /// For each state the members that hold it and are not `removed`, as a set of ranks. All of them have wedged, so what
-    /// their rows say does not change any more.
+    /// Returns for each state the members that hold it and are not `removed`, as a set of ranks. All of them have
+    /// wedged, so their rows do not change any more in this respect.
     pub(super) fn holders(&self, removed: u64) -> Vec<u64> {
         let go_on = everybody(self.view.members.len()) & !removed;
         let holders = |state: usize| {
@@ -71,7 +70,7 @@ impl Membership {
         (0..self.row.states).map(holders).collect()
     }
 
-    /// The subgroups whose state this member holds and no other that stays does, as far as it knows.
+    /// Returns the subgroups whose state this member holds and no other member that stays does, as far as it knows.
     #[must_use]
     pub fn sole_states(&self) -> Vec<u32> {
         let own = self.table.rank();
@@ -83,13 +82,13 @@ impl Membership {
         (0..self.row.states).filter(is_sole).filter_map(|state| u32::try_from(state).ok()).collect()
     }
 
-    /// Whether `rank` wishes to leave, as far as this member knows.
+    /// Returns whether `rank` wishes to leave, as far as this member knows.
     pub(super) fn wishes_to_leave(&self, rank: usize) -> bool {
         self.view.leaving >> rank & 1 == 1 || self.row.leaving.load(self.table.row(rank))
     }
 
-    /// Whether those of `among` that do not wish to leave hold all that `rank` holds, or there are none of them and nobody
-    /// joins \[A9\].
+    /// Returns whether those of `among` that do not wish to leave hold every state that `rank` holds, or there are
+    /// none of them and no process joins \[A9\].
     fn can_spare(&self, rank: usize, among: u64, joins: &[Member]) -> bool {
         let stay: Vec<usize> = ranks(among).filter(|other| !self.wishes_to_leave(*other)).collect();
         let is_held = |word: usize| {
@@ -103,7 +102,7 @@ impl Membership {
         self.states_of(rank, state / 64) >> (state % 64) & 1 == 1
     }
 
-    /// A word of the states that `rank` holds.
+    /// Returns a word of the set of states that `rank` holds.
     fn states_of(&self, rank: usize, word: usize) -> u64 {
         self.row.holds.column(word).load(self.table.row(rank))
     }

@@ -1,8 +1,8 @@
-//! Rows that no member writes that keeps to the protocol (beside Derecho §3.4): a member that shows one is accused, and the
+//! Rows that violate the protocol (not in Derecho §3.4): a member whose row shows a violation is accused, and the
 //! reason is kept.
 //!
-//! The model is of members that stop, not of members that lie; so nothing is promised about how a group fares with such a
-//! one. But no word that it writes into its row ends another process by a panic.
+//! The fault model has members that stop, not Byzantine members, so nothing is guaranteed about a group with such a
+//! member. But no word that it writes to its row makes another process panic.
 
 use std::collections::BTreeSet;
 
@@ -10,17 +10,17 @@ use squall_fabric::NodeId;
 
 use super::cut::everybody;
 use super::{MEMBERS_MAX, Membership, Proposal};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl Membership {
-    /// Members whose rows hold what no member writes that keeps to the protocol, and what that was, in the order in which it was
-    /// noticed. They are accused.
+    /// Returns the members whose rows violated the protocol, and how, in the order in which that was noticed. They
+    /// are accused.
     #[must_use]
     pub fn distrusted(&self) -> &[(NodeId, &'static str)] {
         &self.distrusted
     }
 
-    /// Accuses the member with this rank, which is another one, because of what it has written.
+    /// Accuses the member with this rank, which is not this one, because of what it has written.
     pub(super) fn distrust(&mut self, rank: usize, why: &'static str) {
         let node = self.view.members[rank].node;
         if self.distrusted.iter().all(|(other, _)| *other != node) {
@@ -29,13 +29,13 @@ impl Membership {
         self.suspect(node);
     }
 
-    /// Whether a proposal of `leader` in the row of `rank` can be one; accuses `rank` if not.
+    /// Returns whether a proposal of `leader` in the row of `rank` is valid; accuses `rank` if it is not.
     pub(super) fn accepts(&mut self, rank: usize, leader: usize, proposal: &Proposal) -> bool {
         let own = self.table.rank();
         let has_proposed = leader != own || self.echoed_last() > own;
         let fault = match has_proposed {
             true => self.fault(proposal),
-            false => Some("a decision of what this member was to propose, and has not"),
+            false => Some("a decision on a proposal that this member would have made, and has not"),
         };
         let Some(why) = fault.filter(|_| rank != own) else { return true };
         self.distrust(rank, why);
@@ -45,27 +45,27 @@ impl Membership {
     fn fault(&self, proposal: &Proposal) -> Option<&'static str> {
         let all = everybody(self.view.members.len());
         if proposal.removed & !all != 0 {
-            return Some("a proposal that removes members whom the view does not have");
+            return Some("a proposal that removes members that the view does not have");
         }
         let stay = (all & !proposal.removed).count_ones() as usize;
         if stay + proposal.joins.len() > MEMBERS_MAX {
-            return Some("a proposal of more members than a view has");
+            return Some("a proposal of more members than a view may have");
         }
         let mut joins = BTreeSet::new();
         if !proposal.joins.iter().all(|join| self.view.rank(join.node).is_none() && joins.insert(join.node)) {
             return Some("a proposal in which a node joins that is a member, or joins twice");
         }
         let own = self.table.rank();
-        if !self.wedged && !proposal.removes(own) && !is_on(GroupMutation::TakeMissedProposal) {
-            return Some("a decision before a member has wedged that stays [V2]");
+        if !self.wedged && !proposal.removes(own) && !mutant!(TakeMissedProposal) {
+            return Some("a decision before a member that stays has wedged [V2]");
         }
         if !proposal.removes(own) && self.exceeds(proposal, own) {
-            return Some("a trim beyond what a member has that stays [V2]");
+            return Some("a trim beyond what a member that stays has [V2]");
         }
         None
     }
 
-    /// Whether a trim is beyond what this member had when it wedged.
+    /// Returns whether a trim is beyond what this member had when it wedged.
     fn exceeds(&self, proposal: &Proposal, own: usize) -> bool {
         let segments = self.segments.iter().filter(|segment| segment.ranks.contains(&own));
         segments.into_iter().any(|segment| {
@@ -77,8 +77,8 @@ impl Membership {
         })
     }
 
-    /// The row of `rank` says that a proposal of `leader` is decided which is not the one that this member has echoed: one of
-    /// the two has changed what it had written.
+    /// Handles a row of `rank` in which a proposal of `leader` is decided that differs from the one that this member
+    /// has echoed: one of the two has changed what it had written.
     pub(super) fn on_contradiction(&mut self, rank: usize, leader: usize, echoed: &Proposal) {
         let own = self.table.rank();
         let guilty = if leader != own && self.load(leader, leader).is_some_and(|own| own != *echoed) {

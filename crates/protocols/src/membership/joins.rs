@@ -1,11 +1,11 @@
-//! Views that end because the leader lets processes in, or for new numbers (Derecho §2).
+//! Views that end because the leader admits processes, or because numbers are used up (Derecho §2).
 
 use super::{MEMBERS_MAX, Member, Membership};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl Membership {
-    /// Lets `member` in with the next view, if this member leads.
+    /// Admits `member` with the next view, if this member leads.
     pub fn admit(&mut self, member: Member) {
         let is_known =
             self.view.rank(member.node).is_some() || self.joins.iter().any(|other| other.node == member.node);
@@ -14,15 +14,15 @@ impl Membership {
         }
     }
 
-    /// Ends the view although its members stay, since counts that begin anew with a view are used up: the numbers of nodes that
-    /// a leader gives \[J1\], or the indexes of messages.
+    /// Ends the view although its members stay, because numbers that begin anew with each view are used up: the
+    /// numbers of nodes that a leader assigns \[J1\], or the indexes of messages.
     pub const fn renew(&mut self) {
         self.renewing = true;
     }
 
-    /// Whether it leads and somebody waits that there is a place for.
+    /// Returns whether this member leads, and a joiner waits for which the view has a place.
     pub(super) fn can_admit(&self) -> bool {
-        let is_full = self.view.members.len() >= MEMBERS_MAX && !is_on(GroupMutation::EndFullView);
+        let is_full = self.view.members.len() >= MEMBERS_MAX && !mutant!(EndFullView);
         if is_full && !self.joins.is_empty() {
             reach(Point::JoinedInVain);
         }

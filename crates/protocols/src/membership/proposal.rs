@@ -1,40 +1,41 @@
-//! What a leader proposes: the trim, and who goes and comes (Derecho §3.4).
+//! A leader's proposal: the trim, and the members that leave and join (Derecho §3.4).
 
 use std::ops::Range;
 
 use squall_fabric::{NodeId, Region};
 
 use super::Member;
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
-/// The most joiners that one change lets in; more wait for the next.
+/// The largest number of joiners that one change admits; more wait for the next change.
 pub const JOINS_MAX: usize = 16;
 
-/// Words before the joiners: who is removed, one more than how many join, who is leaving.
+/// The number of words before the joiners: the members removed, one more than the number of joiners, and the members
+/// leaving.
 const HEAD: usize = 3;
 
-/// The end of a view.
+/// How a view ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposal {
-    /// The ranks that are not in the next view, as a set of bits.
+    /// The ranks that are not in the next view, as a bit set.
     pub removed: u64,
-    /// The ranks that wish to leave and are in the next view, since they hold a state that no other member has.
+    /// The ranks that wish to leave and are in the next view, because they hold a state that no other member has.
     pub leaving: u64,
-    /// Who is new in the next view.
+    /// The members that are new in the next view.
     pub joins: Vec<Member>,
-    /// For each subgroup that may have a state the ranks that hold it and are in the next view \[A8\].
+    /// For each subgroup that may have a state, the ranks that hold it and are in the next view \[A8\].
     pub holders: Vec<u64>,
     /// How many indexes of each sender of each subgroup are delivered in this view ([`super::SenderSegment::trims`]).
     pub trims: Vec<u64>,
 }
 
 impl Proposal {
-    /// The words that a proposal with `trims` trims about `states` states takes.
+    /// Returns the number of words of a proposal with `trims` trims about `states` states.
     pub(super) const fn words(trims: usize, states: usize) -> usize {
         HEAD + 2 * JOINS_MAX + states + trims
     }
 
-    /// Whether the member with this rank is not in the next view.
+    /// Returns whether the member with this rank is not in the next view.
     #[must_use]
     pub const fn removes(&self, rank: usize) -> bool {
         self.removed >> rank & 1 == 1
@@ -56,10 +57,10 @@ impl Proposal {
         first..lists + self.holders.len() + self.trims.len()
     }
 
-    /// Reads a proposal with `trims` trims about `states` states that [`Proposal::store`] has written; `None` if it has not
-    /// come here.
+    /// Reads a proposal with `trims` trims about `states` states that [`Proposal::store`] has written; returns `None`
+    /// if it has not arrived here.
     pub(super) fn load(row: &Region, first: usize, trims: usize, states: usize) -> Option<Self> {
-        let missed = is_on(GroupMutation::TakeMissedProposal).then_some(0);
+        let missed = mutant!(TakeMissedProposal).then_some(0);
         let joins = row.load(first + 1).checked_sub(1).or(missed)?;
         let joins = usize::try_from(joins).map_or(JOINS_MAX, |joins| joins.min(JOINS_MAX));
         let join = |i: usize| {
@@ -84,12 +85,12 @@ mod tests {
     use squall_fabric::RegionId;
 
     #[test]
-    fn what_is_stored_is_loaded() {
+    fn a_proposal_is_loaded_as_it_was_stored() {
         let row = Region::heap(RegionId(1), 100);
         let joins = vec![Member { node: NodeId(7), tag: 9 }, Member { node: NodeId(8), tag: 0 }];
         let (holders, trims) = (vec![0b11, 0], vec![3, u64::MAX, 0]);
         let proposal = Proposal { removed: 0b101, leaving: 0b10, joins, holders, trims };
-        assert_eq!(Proposal::load(&row, 5, 3, 2), None, "it has not come");
+        assert_eq!(Proposal::load(&row, 5, 3, 2), None, "it has not arrived");
         assert_eq!(proposal.store(&row, 5).len(), Proposal::words(3, 2));
         assert_eq!(Proposal::load(&row, 5, 3, 2), Some(proposal));
     }

@@ -7,35 +7,36 @@ use squall_fabric::{Column, RowLayout};
 
 use super::Proposal;
 
-/// Where things are in each member's row.
+/// The layout of each member's row.
 #[derive(Clone, Debug)]
 pub struct MembershipRow {
-    /// Rises while the member lives, and after all else that it says here: who has seen it and no more has missed
-    /// nothing.
+    /// Rises while the member lives, and after everything else that it writes here: a reader that finds it unchanged
+    /// has missed nothing.
     pub heartbeat: Column<u64>,
-    /// The ranks that the member does not hear, as a set of bits. This column and the next three are adjacent: they are
-    /// pushed together.
+    /// The ranks that the member does not hear, as a bit set. This column and the next three are adjacent, since they
+    /// are pushed together.
     pub accused: Column<u64>,
-    /// The ranks that somebody accuses, as far as the member knows. Its own rank among them is its answer.
+    /// The ranks that any member accuses, as far as this member knows. Its own rank in the set is its answer.
     pub disputed: Column<u64>,
     /// The disputed ranks whose answer the member has heard.
     pub vouched: Column<u64>,
-    /// The ranks that the member follows no more: those that it accuses, and those that do not lead any more. Its own
-    /// rank is among them once it has resigned.
+    /// The ranks that the member no longer follows: those that it accuses, and those that no longer lead. Its own
+    /// rank is in the set once it has resigned.
     pub suspected: Column<u64>,
-    /// The member has stalled, and does not blame those who accuse it \[V15\]. Posted before its answer.
+    /// The member has stalled, and does not blame the members that accuse it \[V15\]. Posted before its answer.
     pub concedes: Column<bool>,
-    /// The member wants to leave, and the view is to end for it: the wish is new, or others hold all that it holds.
+    /// The member wishes to leave, and the view is to end for that: the wish is new, or others hold every state that
+    /// it holds.
     pub leaving: Column<bool>,
-    /// The ranks whose consumers hold the member up for too long, as a set of bits.
+    /// The ranks whose consumers hold the member up for too long, as a bit set.
     pub slow: Column<u64>,
-    /// The states that the member holds, by their subgroups' numbers, as sets of bits; what is here once it has wedged
+    /// The states that the member holds, by their subgroups' numbers, as bit sets; the value once it has wedged
     /// counts.
     pub holds: Columns<u64>,
-    /// How many indexes of each sender it has of the subgroups that it is in ([`SenderSegment::counts`]).
+    /// How many indexes of each sender it has, in the subgroups that it is in ([`SenderSegment::counts`]).
     pub counts: Columns<u64>,
-    /// Not 0: the member has wedged; announces `counts`. It is the set of those ranks that have not missed them: who was
-    /// accused before it attached may see this word alone \[S2\].
+    /// Not 0: the member has wedged; announces `counts`. It is the set of the ranks that have not missed them: a
+    /// reader that was accused before it attached may see only this word \[S2\].
     pub wedged: Column<u64>,
     /// Space for the proposal of each leader, by rank.
     proposals: Vec<usize>,
@@ -43,17 +44,17 @@ pub struct MembershipRow {
     pub echoed: Column<u64>,
     /// One more than the rank of the leader whose proposal is decided, and which the member has echoed.
     pub decided: Column<u64>,
-    /// How many trims a proposal has.
+    /// The number of trims of a proposal.
     pub trims: usize,
-    /// Of how many states a proposal says who holds them.
+    /// The number of states whose holders a proposal lists.
     pub states: usize,
-    /// Words of the whole row.
+    /// The number of words of the whole row.
     pub words: usize,
 }
 
 impl MembershipRow {
-    /// The row in a view of `members` members with these segments, and with so many subgroups that may have a state; the
-    /// same at all members.
+    /// Returns the row's layout in a view of `members` members with these segments, and with `states` subgroups that
+    /// may have a state; it is the same at all members.
     #[must_use]
     pub fn new(members: usize, segments: &[SenderSegment], states: usize) -> Self {
         let counts = segments.iter().map(|segment| segment.counts + segment.senders).max().unwrap_or(0);
@@ -89,27 +90,27 @@ impl MembershipRow {
         }
     }
 
-    /// The words of what a member thinks of the others.
+    /// Returns the words of a member's opinions of the others.
     #[must_use]
     pub fn opinions(&self) -> Range<usize> {
         self.accused.word()..self.suspected.word() + 1
     }
 
-    /// Where the proposal of the leader with rank `leader` lies.
+    /// Returns the first word of the proposal of the leader with rank `leader`.
     pub(super) fn proposal(&self, leader: usize) -> usize {
         self.proposals[leader]
     }
 }
 
-/// The senders of one subgroup or shard, in the rows and in the proposals. Shards without common members share their
-/// columns: each member has one of them only.
+/// The senders of one subgroup or shard, in the rows and in the proposals. Shards without common members share
+/// columns, since each member is in only one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SenderSegment {
     /// The first of its columns in [`MembershipRow::counts`].
     pub counts: usize,
-    /// The first of its places in [`Proposal::trims`].
+    /// The first of its indices in [`Proposal::trims`].
     pub trims: usize,
-    /// How many senders it has.
+    /// The number of its senders.
     pub senders: usize,
     /// The ranks of its members.
     pub ranks: Vec<usize>,

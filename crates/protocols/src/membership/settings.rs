@@ -1,31 +1,31 @@
-//! What can be chosen for membership (Derecho §2).
+//! The settings of membership (Derecho §2).
 
 use squall_fabric::Duration;
 
-/// When a part of a view may go on alone.
+/// When a part of a view may continue alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PartitionSafety {
-    /// With a majority of the view: two parts never go on both \[V5\]. In a view of two members the loss of one stops
-    /// the other.
+    /// If it has a majority of the view, so that two parts never both continue \[V5\]. In a view of two members the
+    /// loss of one stops the other.
     #[default]
     Majority,
-    /// Always. If the network parts, both parts go on, each without the other.
+    /// Always. If the network is partitioned, both parts continue, each without the other.
     Off,
 }
 
-/// Settings of a group's membership, the same at all members.
+/// The settings of a group's membership, the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MembershipSettings {
     /// A member that shows no sign of life for this long is suspected. `None`: only what the fabric reports counts.
     pub suspicion_after: Option<Duration>,
-    /// When a part of a view may go on alone.
+    /// When a part of a view may continue alone.
     pub partition_safety: PartitionSafety,
     /// Subgroups with numbers below this may have a state, and views say which members hold it.
     pub states: usize,
 }
 
 impl MembershipSettings {
-    /// Signs of life within one suspicion time: several may be late or lost in a queue.
+    /// The number of signs of life within one suspicion time: several may be late or stuck in a queue.
     pub(super) const BEATS: u32 = 4;
 }
 

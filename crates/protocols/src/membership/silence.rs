@@ -1,23 +1,24 @@
-//! Signs of life: members that say nothing for too long are suspected (Derecho §2).
+//! Signs of life: members that are silent for too long are suspected (Derecho §2).
 //!
-//! A member that was stopped itself, and comes back, has heard nothing from anybody: it gives all others the whole time
-//! again before it suspects them. For as long it also takes an accusation against itself for deserved (`concession.rs`).
+//! A member that was itself stopped, and resumes, has heard nothing from any other: it gives all others the whole
+//! time again before it suspects them. For the same time it also considers an accusation against itself deserved
+//! (`concession.rs`).
 
 use squall_fabric::{Duration, Instant};
 
 use super::MembershipSettings;
 use crate::coverage::{Point, reach};
 
-/// What one member knows of the others' signs of life.
+/// What one member knows about the others' signs of life.
 #[derive(Clone, Debug)]
 pub(super) struct Silence {
     after: Duration,
-    /// The latest sign of each member, by rank, and when it was new here.
+    /// The latest sign of each member, by rank, and when it was first seen here.
     heard: Vec<(u64, Instant)>,
-    /// When this member last looked, and when it looks again.
+    /// When this member last checked the signs, and when it checks again.
     looked: Instant,
     next: Instant,
-    /// When this member came back from its latest pause.
+    /// When this member resumed after its latest pause.
     back: Option<Instant>,
 }
 
@@ -27,7 +28,8 @@ impl Silence {
         Some(Self { after, heard: vec![(0, now); members], looked: now, next: now, back: None })
     }
 
-    /// Whether it is time to give a sign and to look at those of the others; several times within `after`.
+    /// Returns whether it is time to give a sign and to check those of the others, which is several times within
+    /// `after`.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.next;
         if is_due {
@@ -59,25 +61,25 @@ impl Silence {
         }
     }
 
-    /// Whether an accusation of which this member learns now may stem from a pause of its own: it comes back from one,
-    /// or has done so within the time that the others wait.
+    /// Returns whether an accusation of which this member learns now may be caused by a pause of its own: it is just
+    /// resuming, or has resumed within the time that the others wait.
     pub(super) fn has_paused(&self, now: Instant) -> bool {
         self.is_away(now) || self.back.is_some_and(|back| now.since(back) <= self.after)
     }
 
-    /// Continues from the view before: a pause may have begun there.
+    /// Continues from the previous view, in which a pause may have begun.
     pub(super) const fn follow(&mut self, earlier: &Self) {
         self.looked = earlier.looked;
         self.back = earlier.back;
     }
 
-    /// Whether this member has not looked for so long that others may find it silent. They do so after no less than three
-    /// intervals without a look here, less the delay of its signs.
+    /// Returns whether enough time has passed since this member's last check for others to consider it silent. They
+    /// do so after no less than three intervals without a check here, minus the delay of its signs.
     fn is_away(&self, now: Instant) -> bool {
         now.since(self.looked) > 2 * self.interval()
     }
 
-    /// When it is due again.
+    /// Returns when it is due again.
     pub(super) const fn deadline(&self) -> Instant {
         self.next
     }
@@ -106,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_for_too_long_is_found_out() {
+    fn a_member_that_is_silent_for_too_long_is_detected() {
         let mut silence = silence();
         let mut found = Vec::new();
         for millis in (0..=1000).step_by(100) {
@@ -118,20 +120,20 @@ mod tests {
     }
 
     #[test]
-    fn who_was_away_itself_suspects_nobody() {
+    fn a_member_that_was_away_itself_suspects_no_other() {
         let mut silence = silence();
         silence.look(at(0), [1, 1].into_iter(), |_| panic!("too soon"));
         silence.look(at(5000), [1, 1].into_iter(), |_| panic!("it was away"));
         silence.look(at(5100), [1, 2].into_iter(), |_| panic!("too soon"));
     }
 
-    /// A pause does not make a member guilty forever.
+    /// A pause justifies accusations only for a while.
     #[test]
     fn a_pause_is_a_reason_to_be_accused_for_a_while() {
         let mut silence = silence();
         silence.look(at(0), [1, 1].into_iter(), |_| panic!("too soon"));
-        assert!(!silence.has_paused(at(200)), "signs came as they should");
-        assert!(silence.has_paused(at(201)), "it has not looked yet");
+        assert!(!silence.has_paused(at(200)), "its signs were in time");
+        assert!(silence.has_paused(at(201)), "it has not checked yet");
         silence.look(at(201), [1, 1].into_iter(), |_| panic!("it was away"));
         let mut next = self::silence();
         next.follow(&silence);
@@ -143,7 +145,7 @@ mod tests {
                 });
             }
             assert!(silence.has_paused(at(601)));
-            assert!(!silence.has_paused(at(602)), "what comes now has another reason");
+            assert!(!silence.has_paused(at(602)), "a later accusation has another reason");
         }
     }
 

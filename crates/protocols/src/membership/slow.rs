@@ -1,24 +1,26 @@
-//! Slow consumers leave: a member whose consumer holds others up for too long is told so, and leaves (Derecho §2).
+//! Slow consumers leave: a member whose consumer holds others up for too long is notified, and leaves (Derecho §2).
 //!
-//! Its polling thread lives, so nobody takes it for dead: it goes like a member that leaves, with everything delivered
-//! that is stable, and ends as excluded. The members that wait say so in their rows. Only as many may go as leave a
-//! majority of the view \[V5\]; the oldest member that is reported waits, should there be more.
+//! Its polling thread lives, so no member considers it dead: it leaves like a member that wishes to, with everything
+//! delivered that is stable, and ends as excluded. The members that wait for it report that in their rows. Only as
+//! many may leave as keep a majority of the view \[V5\]; if there are more, the oldest members that are reported
+//! stay.
 
 use squall_fabric::NodeId;
 
 use super::Membership;
 use super::cut::{everybody, ranks};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl Membership {
-    /// Whether this member wished to leave.
+    /// Returns whether this member wished to leave.
     #[must_use]
     pub const fn is_leaving(&self) -> bool {
         self.leaving && !self.is_slow
     }
 
-    /// Says that the consumer of `node` holds this member up for too long, unless the rest would be no majority.
+    /// Reports that the consumer of `node` holds this member up for too long, unless the rest would not be a
+    /// majority.
     pub fn report_slow(&mut self, node: NodeId) {
         let Some(rank) = self.view.rank(node).filter(|rank| *rank != self.table.rank()) else { return };
         let reported = self.reported_slow() | self.accused | 1 << rank;
@@ -27,12 +29,12 @@ impl Membership {
         }
     }
 
-    /// Leaves if others say that this member is too slow; puts into the row whom this member finds too slow.
+    /// Leaves if others report that this member is too slow; publishes the members that this one finds too slow.
     pub(super) fn heed_slow(&mut self) {
         let (members, own) = (self.view.members.len(), self.table.rank());
         let younger = self.reported_slow() >> own;
         let may_go = younger.count_ones() as usize <= (members - 1) / 2;
-        if younger & 1 == 1 && may_go && !self.leaving && !is_on(GroupMutation::StayThoughSlow) {
+        if younger & 1 == 1 && may_go && !self.leaving && !mutant!(StayThoughSlow) {
             reach(Point::SlowLeaver);
             (self.leaving, self.is_slow) = (true, true);
         }
@@ -41,7 +43,7 @@ impl Membership {
         }
     }
 
-    /// The ranks that this member, or one that it hears, finds too slow.
+    /// Returns the ranks that this member, or one that it hears, finds too slow.
     fn reported_slow(&self) -> u64 {
         let all = everybody(self.view.members.len());
         let heard = ranks(self.heard_members());

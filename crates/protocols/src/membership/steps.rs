@@ -1,17 +1,17 @@
-//! The instants of a view's end, as one member sees it (Derecho §3.4 measures the same).
+//! The instants of the steps in which a view ends, at one member (Derecho §3.4 measures the same).
 
 use squall_fabric::Instant;
 
-/// What a member does on the way from one view to the next, in the usual order. Not every member takes every step.
+/// A step of a member from one view to the next, in the usual order. Not every member takes every step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ViewChangeStep {
     /// It suspects a member of the view, for the first time.
     Suspected,
     /// It has stopped sending and acknowledging.
     Wedged,
-    /// As leader, it has proposed how the view ends; the last time, if it did so more than once.
+    /// As leader, it has proposed how the view ends; the last instant counts, if it did so more than once.
     Proposed,
-    /// It has echoed the leader's proposal; the last time, if there were several leaders.
+    /// It has echoed the leader's proposal; the last instant counts, if there were several leaders.
     Echoed,
     /// It knows how the view ends.
     Decided,
@@ -33,7 +33,7 @@ impl ViewChangeStep {
         Self::Ready,
     ];
 
-    /// The step in a word.
+    /// Returns the step's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,13 +53,13 @@ impl ViewChangeStep {
 pub struct ViewChangeSteps([Option<Instant>; ViewChangeStep::ALL.len()]);
 
 impl ViewChangeSteps {
-    /// When `step` was taken, if it was.
+    /// Returns when `step` was taken, if it was.
     #[must_use]
     pub const fn at(&self, step: ViewChangeStep) -> Option<Instant> {
         self.0[step as usize]
     }
 
-    /// The steps that were taken, in the order of their instants.
+    /// Returns the steps that were taken, in the order of their instants.
     #[must_use]
     pub fn taken(&self) -> Vec<(ViewChangeStep, Instant)> {
         let mut taken: Vec<_> =

@@ -1,4 +1,4 @@
-//! The view: who is in the group (Derecho §2).
+//! The view: the members of the group (Derecho §2).
 
 use std::fmt;
 
@@ -6,41 +6,41 @@ use squall_fabric::{MirrorKey, NodeId};
 
 use super::Proposal;
 
-/// The most members of a group: a set of ranks is one word.
+/// The largest number of members of a group: a set of ranks is one word.
 pub const MEMBERS_MAX: usize = 64;
 
 /// A member of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Member {
-    /// The process, in one incarnation.
+    /// The process; another incarnation of it has another node.
     pub node: NodeId,
-    /// What the application knows the member by; layouts may look at it.
+    /// The number by which the application knows the member; layouts may use it.
     pub tag: u64,
 }
 
 /// One view of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Views are numbered from 0, without gaps.
+    /// The number of the view; views are numbered from 0, without gaps.
     pub id: u64,
     /// The members by rank, the oldest first; at most [`MEMBERS_MAX`].
     pub members: Vec<Member>,
     /// The members that wish to leave and hold a state that no other member has yet, as a set of ranks.
     pub leaving: u64,
-    /// For each subgroup that may have a state ([`super::MembershipSettings::states`]) the members that hold it, as a set of
-    /// ranks: those that held it when the view before ended \[A8\]. Empty in the first view, in which every member of a
-    /// subgroup has the state with which it begins.
+    /// For each subgroup that may have a state ([`super::MembershipSettings::states`]), the members that hold it, as
+    /// a set of ranks: those that held it when the previous view ended \[A8\]. Empty in the first view, in which
+    /// every member of a subgroup has its initial state.
     pub holders: Vec<u64>,
 }
 
 impl View {
-    /// The first view.
+    /// Returns the first view.
     #[must_use]
     pub const fn first(members: Vec<Member>) -> Self {
         Self { id: 0, members, leaving: 0, holders: Vec::new() }
     }
 
-    /// The members that hold the state of the subgroup with this number, by rank.
+    /// Returns the members that hold the state of the subgroup with this number, in the order of their ranks.
     #[must_use]
     pub fn holders(&self, subgroup: u32) -> Vec<NodeId> {
         let holders = self.holders.get(subgroup as usize).copied().unwrap_or(0);
@@ -48,29 +48,29 @@ impl View {
         self.members.iter().enumerate().filter(holds).map(|(_, member)| member.node).collect()
     }
 
-    /// Whether `node` is a member that wishes to leave.
+    /// Returns whether `node` is a member that wishes to leave.
     #[must_use]
     pub fn is_leaving(&self, node: NodeId) -> bool {
         self.rank(node).is_some_and(|rank| self.leaving >> rank & 1 == 1)
     }
 
-    /// The rank of `node`, if it is a member.
+    /// Returns the rank of `node`, if it is a member.
     #[must_use]
     pub fn rank(&self, node: NodeId) -> Option<usize> {
         self.members.iter().position(|member| member.node == node)
     }
 
-    /// The members' nodes, by rank.
+    /// Returns the members' nodes, by rank.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeId> {
         self.members.iter().map(|member| member.node).collect()
     }
 
-    /// The view after this one, as decided: those who stay keep their order, joiners come last.
+    /// Returns the view after this one, as decided: members that stay keep their order, and joiners come last.
     #[must_use]
     pub fn next(&self, decision: &Proposal) -> Self {
         let stay: Vec<usize> = (0..self.members.len()).filter(|rank| !decision.removes(*rank)).collect();
-        // The same members by the ranks that they have next.
+        // The same members by their ranks in the next view.
         let next =
             |ranks: u64| stay.iter().enumerate().fold(0, |next, (new, old)| next | (ranks >> old & 1) << new);
         let members = stay.iter().map(|rank| self.members[*rank]).chain(decision.joins.iter().copied());
@@ -82,7 +82,7 @@ impl View {
         }
     }
 
-    /// The key of the mirror for `purpose` in this view: 0 is membership's own.
+    /// Returns the key of the mirror for `purpose` in this view; purpose 0 is membership's own.
     ///
     /// # Panics
     /// If the purpose has more than 20 bits.
@@ -104,7 +104,7 @@ impl fmt::Display for View {
 mod tests {
     use super::*;
 
-    /// Sets of ranks name the same members after a change as before, and nobody else.
+    /// Sets of ranks name the same members after a change as before, and no others.
     #[test]
     fn holders_keep_their_states_under_new_ranks() {
         let member = |node: u32| Member { node: NodeId(node), tag: 0 };

@@ -1,23 +1,23 @@
 //! The view notice: how a joiner learns of its first view (Derecho §2).
 //!
 //! Each member that installs a view publishes a mirror for each of its joiners, and stores the view once the joiner
-//! has attached. The joiner waits for the first that is complete; all say the same \[V1\].
+//! has attached. The joiner waits for the first notice that is complete; all contain the same view \[V1\].
 
 use squall_fabric::layout::Columns;
 use squall_fabric::{Column, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region, RowLayout};
 
 use super::{MEMBERS_MAX, Member, View};
 
-/// Where things are in a view notice.
+/// The layout of a view notice.
 #[derive(Debug)]
 struct Words {
     id: Column<u64>,
     /// Node and tag of each member.
     members: Columns<u64>,
     leaving: Column<u64>,
-    /// Who holds each state.
+    /// The holders of each state.
     holders: Columns<u64>,
-    /// How many members; announces the rest.
+    /// The number of members, which announces the rest.
     count: Column<u64>,
     words: usize,
 }
@@ -35,7 +35,7 @@ fn key(joiner: NodeId) -> MirrorKey {
     MirrorKey(1 << 63 | u64::from(joiner.0))
 }
 
-/// A member's side: tells one joiner of the view.
+/// A member's side: sends the view to one joiner.
 #[derive(Debug)]
 pub struct ViewNotifier {
     joiner: NodeId,
@@ -48,7 +48,7 @@ pub struct ViewNotifier {
 }
 
 impl ViewNotifier {
-    /// Tells `joiner` of `view` once it has attached.
+    /// Returns a notifier that sends `view` to `joiner` once the joiner has attached.
     pub fn new<F: Fabric>(fabric: &mut F, joiner: NodeId, view: View) -> Self {
         let words = Words::new(view.holders.len());
         let region = fabric.register(words.words);
@@ -56,25 +56,25 @@ impl ViewNotifier {
         Self { joiner, view, region, mirror, words, attached: false, notified: false }
     }
 
-    /// Takes an event of the fabric.
+    /// Handles an event of the fabric.
     pub fn handle_event(&mut self, event: &FabricEvent) {
         let FabricEvent::Attached { key: attached, reader } = event else { return };
         self.attached |= (*attached, *reader) == (key(self.joiner), self.joiner);
     }
 
-    /// Whom it tells.
+    /// Returns the joiner that it notifies.
     #[must_use]
     pub const fn joiner(&self) -> NodeId {
         self.joiner
     }
 
-    /// The mirror, to be taken back when it is not needed any more.
+    /// Returns the mirror, to be retired when it is no longer needed.
     #[must_use]
     pub const fn mirror(&self) -> MirrorId {
         self.mirror
     }
 
-    /// Tells the joiner, once; returns the amount of work done.
+    /// Sends the view, once; returns the amount of work done.
     pub fn poll<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         if !self.attached || self.notified {
             return 0;
@@ -110,14 +110,14 @@ pub struct ViewNotice {
 }
 
 impl ViewNotice {
-    /// Waits for a view from any of `contacts`, in a group in which so many subgroups may have a state.
+    /// Waits for a view from any of `contacts`, in a group in which `states` subgroups may have a state.
     pub fn new<F: Fabric>(fabric: &mut F, contacts: &[NodeId], states: usize) -> Self {
         let (words, key) = (Words::new(states), key(fabric.node()));
         let mirrors = contacts.iter().map(|contact| fabric.attach(*contact, key, words.words)).collect();
         Self { words, mirrors }
     }
 
-    /// The first view of this node, once a member has told it.
+    /// Returns the first view of this node, once a member has sent it.
     #[must_use]
     pub fn view(&self) -> Option<View> {
         self.mirrors.iter().find_map(|mirror| {

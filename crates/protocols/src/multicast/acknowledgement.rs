@@ -1,39 +1,38 @@
-//! Acknowledgements: what a member tells the others about what it has, and what they know without being told
+//! Acknowledgements: what a member reports to the others about what it has, and what they know without a report
 //! (Derecho §3.4, Spindle §2.3 and table 1).
 //!
-//! - *Received.* Who has announced a message has it. So an announcement acknowledges the sender's own sequences, as
-//!   far as no sequence of another comes between, and `received` is pushed only where it says more: [`acknowledged`].
-//! - *Delivered* frees messages of others, and is pushed only while there may be any.
-//! - If both rise in one evaluation they go by one write: nothing depends on which of them is seen first.
+//! - *Received.* A member that has announced a message has it. So an announcement acknowledges the sender's own
+//!   sequences, as far as no sequence of another sender comes in between, and `received` is pushed only where it says
+//!   more: [`acknowledged`].
+//! - *Delivered* frees messages of other members, and is pushed only while there may be such messages.
+//! - If both rise in one evaluation they are pushed in one write: nothing depends on which of them is seen first.
 //!
-//! Both are stored in the own row in any case. With one sender and one receiver a message costs three writes, record,
-//! announcement and one back, or two, if record and announcement are one.
+//! Both are stored in the member's own row in any case. With one sender and one receiver a message costs three
+//! writes, record, announcement and one back, or two, if record and announcement are one write.
 //!
 //! `Deviation:` (Spindle §2.3) each member pushes both counts whenever they rise.
 
 use squall_fabric::window::Announcement;
 
 use super::{Deliver, DeliveryMode, Subgroup};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
-/// What the others have been told, in total order.
+/// What this member has reported to the others, in total order.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnnouncedProgress {
-    /// `progress_announced.received <= received`, as pushed or as the announcement says.
+    /// `progress_announced.received <= received`, as pushed or as implied by the announcement.
     received: u64,
     /// `progress_announced.delivered <= delivered`
     delivered: u64,
-    /// All messages of other members that were announced lie below this sequence.
+    /// All messages of other members that were announced have sequences below this one.
     awaited: u64,
 }
 
-/// How far a member has received everything, if it has published `received`, and announced `indexes` as the sender with
-/// rank `sender` among `senders`.
+/// Returns up to which sequence a member has received everything, if it has published `received`, and announced
+/// `indexes` as the sender with rank `sender` among `senders`.
 #[inline]
 pub(super) fn acknowledged(received: u64, sender: usize, indexes: u64, senders: usize) -> u64 {
-    if is_on(GroupMutation::AnnouncementCoversOthers) {
-        return received.max(indexes * senders as u64);
-    }
+    mutant!(AnnouncementCoversOthers => return received.max(indexes * senders as u64));
     if senders == 1 {
         return received.max(indexes);
     }
@@ -42,24 +41,24 @@ pub(super) fn acknowledged(received: u64, sender: usize, indexes: u64, senders: 
 }
 
 impl<D: Deliver> Subgroup<D> {
-    /// The sender with rank `sender` has announced something.
+    /// Notes that the sender with rank `sender` has announced something.
     #[inline]
     pub(super) fn note_announced(&mut self, sender: usize, before: Announcement, now: Announcement) {
         let own = self.publisher.as_ref().is_some_and(|(_, own)| *own == sender);
-        // Nulls take no memory: nobody waits for it.
-        if own || before.records == now.records || is_on(GroupMutation::KeepDelivered) {
+        // Nulls take no memory, so no sender waits for their acknowledgement.
+        if own || before.records == now.records || mutant!(KeepDelivered) {
             return;
         }
         let behind = (now.indexes - 1) * self.announced.len() as u64 + sender as u64 + 1;
         self.progress_announced.awaited = self.progress_announced.awaited.max(behind);
     }
 
-    /// How far the member with rank `rank` has received everything, as far as this one knows.
+    /// Returns up to which sequence the member with rank `rank` has received everything, as far as this one knows.
     #[inline]
     pub(super) fn received_by(&self, rank: usize) -> u64 {
         let received = self.row.received.load(self.table.row(rank));
         match self.sender_ranks[rank] {
-            // What nobody waits for is not worth a division.
+            // The division is avoided where no sequence waits for this member.
             Some(sender) if received < self.received => {
                 acknowledged(received, sender, self.announced[sender].indexes, self.announced.len())
             }
@@ -67,7 +66,7 @@ impl<D: Deliver> Subgroup<D> {
         }
     }
 
-    /// Queues what the others do not know.
+    /// Queues the counts that the others do not know yet.
     #[inline]
     pub(super) fn announce(&mut self) {
         if self.settings.mode != DeliveryMode::Atomic {
@@ -105,9 +104,9 @@ mod tests {
     use super::acknowledged;
     use crate::multicast::sequences_complete;
 
-    /// Against the definition: who has everything below `received`, and its own indexes.
+    /// Compares the function with its definition: the member has everything below `received`, and its own indexes.
     #[test]
-    fn an_announcement_acknowledges_the_own_messages_only() {
+    fn an_announcement_acknowledges_only_the_senders_own_messages() {
         for senders in 1..5 {
             for sender in 0..senders {
                 for received in 0..20 {

@@ -1,22 +1,22 @@
-//! Large messages: their bodies travel beside the window, and their records take their place in the order
-//! (Derecho §3.1, "Large messages"; RDMC §2).
+//! Large messages: their bodies are sent outside the window, and their records take their place in the order (Derecho
+//! §3.1, "Large messages"; RDMC §2).
 //!
-//! A message longer than `message_max` has a record without payload in its sender's window, and a *body* in a ring of its
-//! own. The ring has the same size at all members, and bodies lie at the same places in it everywhere, so a receiver
-//! needs no memory but what it has from the beginning, and a body is freed as records are.
+//! A message longer than `message_max` has a record without payload in its sender's window, and a *body* in a
+//! separate ring. The ring has the same size at all members, and a body has the same position in it everywhere, so a
+//! receiver needs no memory beyond what it has from the beginning, and bodies are freed like records.
 //!
-//! **How bodies travel** ([`Carrier`]). *Pushed*: the ring is a part of the row; a body is pushed before its record is
-//! announced, so who sees the announcement has the body \[M1\]. On one host nothing moves, and bodies are read in place.
-//! *Relayed*: each member has rings of its own, and somebody outside (the group, by RDMC) carries bodies from ring to
-//! ring ([`Subgroup::next_body`], [`Subgroup::on_body`]). Then the row says which indexes have bodies, in a list
-//! behind a count, pushed before the announcement.
+//! **How bodies are sent** ([`Carrier`]). *Pushed*: the ring is a part of the row; a body is pushed before its record
+//! is announced, so a member that sees the announcement has the body \[M1\]. On one host nothing is copied, and
+//! bodies are read in place. *Relayed*: each member has rings of its own, and a carrier outside this core (the group,
+//! by RDMC) copies bodies from ring to ring ([`Subgroup::next_body`], [`Subgroup::on_body`]). Then the row has a list
+//! of the indexes that have bodies, guarded by a count and pushed before the announcement.
 //!
 //! **Invariants.**
-//! - \[L1\] An index counts as received only when its body, if it has one, is whole here. So what is stable, and what
-//!   a trim covers, has its body at every member that goes on.
-//! - \[L2\] The place of a body is written again only when all members have delivered its message and nobody reads it
-//!   any more to send it.
-//! - `whole` bodies come in order; `0 <= released <= published`, and `published - freed <= LargeMessages::window`.
+//! - \[L1\] An index counts as received only when its body, if it has one, has arrived completely. So what is stable,
+//!   and what a trim covers, has its body at every member that continues.
+//! - \[L2\] The memory of a body is written again only when all members have delivered its message and no carrier
+//!   reads it any more to send it.
+//! - Bodies become `whole` in order; `0 <= released <= published`, and `published - freed <= LargeMessages::window`.
 
 use std::collections::VecDeque;
 
@@ -26,18 +26,18 @@ use squall_fabric::{Column, Fabric, Region, RowLayout};
 
 use super::{Carrier, CorruptMemory, Deliver, LargeMessages, Subgroup, SubgroupFailure, SubgroupSettings};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use crate::sst::StateTable;
 
-/// Where things about bodies are in a row.
+/// The columns of a row that concern bodies.
 #[derive(Clone, Debug)]
 pub struct BodyColumns {
     carrier: Carrier,
-    /// Bodies announced: the guard of `indexes`.
+    /// The number of bodies announced: the guard of `indexes`.
     count: Column<u64>,
     /// The index of body `number` at `number % window`.
     indexes: Columns<u64>,
-    /// The ring, in the row if bodies are pushed, else in a region of its own.
+    /// The ring, in the row if bodies are pushed, else in a separate region.
     pub(super) ring: WindowGeometry,
 }
 
@@ -58,23 +58,23 @@ pub(super) struct Bodies {
     /// The region of each sender's ring, by rank among the senders.
     rings: Vec<Region>,
     senders: Vec<Incoming>,
-    /// Own bodies that are published and not yet taken by who carries them.
+    /// This member's bodies that are published and not yet taken by their carrier.
     outgoing: VecDeque<MessageBody>,
 }
 
 /// The bodies of one sender.
 #[derive(Clone, Debug, Default)]
 struct Incoming {
-    /// Bodies whose indexes were looked at.
+    /// The number of bodies whose indexes were read.
     seen: u64,
-    /// Bodies that are here from beginning to end.
+    /// The number of bodies that have arrived completely.
     whole: u64,
     /// The indexes of bodies `whole..seen`.
     missing: VecDeque<u64>,
 }
 
 impl Bodies {
-    /// The rings for the rows of `table`.
+    /// Returns the rings for the rows of `table`.
     pub(super) fn new<F: Fabric>(
         fabric: &mut F,
         table: &StateTable,
@@ -88,7 +88,7 @@ impl Bodies {
         let rings = settings.senders.iter().map(ring).collect();
         let mut senders = vec![Incoming::default(); settings.senders.len()];
         for (sender, member) in settings.senders.iter().enumerate() {
-            // Pushed bodies are here before they are announced, and own ones from the beginning.
+            // Pushed bodies arrive before they are announced, and this member has its own from the beginning.
             if columns.carrier == Carrier::Pushed || *member == table.rank() {
                 senders[sender].whole = u64::MAX;
             }
@@ -96,12 +96,12 @@ impl Bodies {
         Self { columns: columns.clone(), rings, senders, outgoing: VecDeque::new() }
     }
 
-    /// The ring of a sender.
+    /// Returns the ring of a sender.
     pub(super) fn ring(&self, sender: usize) -> (&Region, WindowGeometry) {
         (&self.rings[sender], self.columns.ring)
     }
 
-    /// Sends the bodies of what has just been published, or leaves them to who carries them.
+    /// Sends the bodies of what has just been published, or queues them for their carrier.
     pub(super) fn send(&mut self, publisher: &mut WindowPublisher, table: &mut StateTable) {
         let Self { columns, outgoing, .. } = self;
         let window = columns.indexes.count() as u64;
@@ -126,12 +126,13 @@ impl Bodies {
         }
     }
 
-    /// Of `announced` indexes of a sender, how many count as received: up to the first whose body is missing \[L1\].
-    /// `row` is the sender's, from which `announced` was loaded before. `None` if the row cannot be right.
+    /// Returns how many of the `announced` indexes of a sender count as received: those before the first whose body
+    /// is missing \[L1\]. `row` is the sender's, from which `announced` was loaded before. Returns `None` if the row
+    /// is not valid.
     pub(super) fn received(&mut self, sender: usize, announced: u64, row: &Region) -> Option<u64> {
         let window = self.columns.indexes.count() as u64;
         let incoming = &mut self.senders[sender];
-        if incoming.whole == u64::MAX || is_on(GroupMutation::CountMissingBody) {
+        if incoming.whole == u64::MAX || mutant!(CountMissingBody) {
             return Some(announced);
         }
         let count = self.columns.count.load(row);
@@ -158,20 +159,20 @@ impl Incoming {
     }
 }
 
-/// A body of this member, to be carried to the other members of the subgroup.
+/// A body of this member that is to be sent to the other members of the subgroup.
 #[derive(Clone, Debug)]
 pub struct OutgoingBody {
-    /// The region and the first word of its record.
+    /// The region that contains it.
     pub region: Region,
-    /// Where it begins in the region.
+    /// The word of the region at which its record begins.
     pub first: usize,
-    /// Its size in bytes, the record's header counted.
+    /// Its size in bytes, including the record's header.
     pub bytes: u64,
 }
 
 impl<D: Deliver> Subgroup<D> {
-    /// The next of the own bodies that is to be carried, in order. When the carrier reads it no more it says so by
-    /// [`Subgroup::release_body`].
+    /// Returns the next of this member's bodies that is to be sent, in order. The carrier calls
+    /// [`Subgroup::release_body`] when it no longer reads the body.
     pub fn next_body(&mut self) -> Option<OutgoingBody> {
         let (_, sender) = self.publisher.as_ref()?;
         let bodies = self.bodies.as_mut()?;
@@ -180,24 +181,24 @@ impl<D: Deliver> Subgroup<D> {
         Some(OutgoingBody { region, first, bytes: 8 * words.len() as u64 })
     }
 
-    /// The ring of the sender with this rank among the senders, and where in it bodies lie, if bodies are relayed.
+    /// Returns the ring of the sender with this rank among the senders, and its geometry, if bodies are relayed.
     #[must_use]
     pub fn body_ring(&self, sender: usize) -> Option<(&Region, WindowGeometry)> {
         let bodies = self.bodies.as_ref().filter(|bodies| bodies.columns.carrier == Carrier::Relayed)?;
         Some(bodies.ring(sender))
     }
 
-    /// The next body of a sender is whole, in its ring.
+    /// Notes that the next body of a sender has arrived completely in its ring.
     ///
     /// # Panics
     /// If bodies are not relayed, or the sender is this member.
     pub fn on_body(&mut self, sender: usize) {
         let bodies = self.bodies.as_mut().expect("bodies are relayed");
-        assert!(bodies.senders[sender].whole < u64::MAX, "the bodies of sender {sender} come otherwise");
+        assert!(bodies.senders[sender].whole < u64::MAX, "the bodies of sender {sender} are not relayed");
         bodies.senders[sender].on_body();
     }
 
-    /// The next of the own bodies is not read any more by who carries it \[L2\].
+    /// Notes that the carrier no longer reads the next of this member's bodies \[L2\].
     ///
     /// # Panics
     /// If it was not taken by [`Subgroup::next_body`].
@@ -206,7 +207,8 @@ impl<D: Deliver> Subgroup<D> {
         publisher.release_body();
     }
 
-    /// How many of the announced indexes of a sender count as received. `None` if the subgroup has failed just now.
+    /// Returns how many of the announced indexes of a sender count as received; `None` if the subgroup has failed
+    /// just now.
     pub(super) fn limit(&mut self, sender: usize) -> Option<u64> {
         let announced = self.announced[sender].indexes;
         let Some(bodies) = &mut self.bodies else { return Some(announced) };
@@ -219,7 +221,7 @@ impl<D: Deliver> Subgroup<D> {
     }
 }
 
-/// Where the index of body `number` stands.
+/// Returns the position of the index of body `number`.
 fn place(number: u64, window: u64) -> usize {
     usize::try_from(number % window).expect("below the window")
 }

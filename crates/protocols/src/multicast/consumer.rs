@@ -1,10 +1,10 @@
 //! Delivery: walking stable messages in place, in order (Derecho §3.4, Spindle §3.1, §3.5).
 //!
-//! A [`Consumer`] holds one reader per sender. The polling thread owns one for upcalls; an application thread
-//! may own it instead and pull, so that a slow consumer fills the window but never holds up acknowledgements.
+//! A [`Consumer`] holds one reader per sender. The polling thread owns it for upcalls; an application thread may own
+//! it instead and pull, so that a slow consumer fills the window but never holds up acknowledgements.
 //!
 //! **Lanes.** In total order there is one lane, which counts sequences; in the other modes each sender has a lane,
-//! which counts its indexes. `taken[lane]` says how far the walk has come.
+//! which counts its indexes. `taken[lane]` is the position of the walk.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use squall_fabric::{NodeId, Region, trusted};
 use super::bodies::Bodies;
 use super::{DeliveryMode, MulticastRow, SubgroupSettings, ViewStart};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use crate::sst::StateTable;
 
 /// A message as it is delivered, in place.
@@ -23,27 +23,28 @@ use crate::sst::StateTable;
 pub struct Message<'a> {
     /// The view in which it is delivered.
     pub view: u64,
-    /// The sender's rank among the *members* of the subgroup in this view; it changes from view to view.
+    /// The sender's rank among the *members* of the subgroup in this view; it may differ from view to view.
     pub sender: usize,
     /// The sender, which is the same in all views.
     pub node: NodeId,
-    /// The place among the sender's messages and nulls.
+    /// The position among the sender's messages and nulls.
     pub index: u64,
-    /// The place in the total order, nulls counted; in the other modes the same as `index`.
+    /// The position in the total order, counting nulls; in the other modes the same as `index`.
     pub sequence: u64,
     /// The payload, valid until it is reported as delivered.
     pub bytes: &'a [u8],
 }
 
-/// Takes deliveries by upcall from the polling thread. It should be brief: the whole node waits (Spindle §3.5).
+/// Takes messages by upcall from the polling thread. It should be brief, because the whole node waits for it (Spindle
+/// §3.5).
 pub trait Deliver {
     /// Takes the next message.
     fn deliver(&mut self, message: Message<'_>);
 
-    /// A view begins: messages from now on are delivered in it. `members` are the subgroup's, by rank.
+    /// Begins a view, in which messages are delivered from now on. `members` are the subgroup's, by rank.
     fn begin_view(&mut self, _view: u64, _members: &[NodeId]) {}
 
-    /// Takes all messages that are deliverable now, nulls left out. What is not taken comes again.
+    /// Takes all messages that are deliverable now, without nulls. Messages that are not taken are offered again.
     fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
         batch.for_each(|message| self.deliver(message));
     }
@@ -65,7 +66,7 @@ impl Deliver for Box<dyn Deliver + Send> {
         (**self).begin_view(view, members);
     }
 
-    /// One indirect call for the whole batch.
+    /// Makes one indirect call for the whole batch.
     fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
         (**self).deliver_batch(batch);
     }
@@ -88,8 +89,8 @@ impl fmt::Debug for MessageBatch<'_> {
 }
 
 impl<'a> MessageBatch<'a> {
-    /// The same messages; `tap` sees each of them before it is handed over, and none that is not. There is one tap: it
-    /// replaces the one before.
+    /// Returns the same batch; `tap` sees each message before it is handed over, and none that is not handed over.
+    /// There is one tap: it replaces a previous one.
     #[doc(hidden)]
     #[must_use]
     pub fn tapped<'b>(self, tap: &'b mut dyn FnMut(Message<'_>)) -> MessageBatch<'b>
@@ -132,7 +133,7 @@ impl<'a> MessageBatch<'a> {
     }
 }
 
-/// How far each lane has come; one lane in total order, one per sender else.
+/// The position of each lane; there is one lane in total order, and one per sender otherwise.
 pub type Lanes = Box<[u64]>;
 
 /// A walk over all senders' windows.
@@ -142,7 +143,7 @@ pub struct Consumer {
     senders: Vec<Source>,
     /// Whether there is one lane for all senders.
     ordered: bool,
-    /// Sequences or indexes taken, by lane.
+    /// The number of sequences or indexes taken, by lane.
     taken: Lanes,
     /// In total order: the next sequence is index `round` of sender `next_sender`.
     round: u64,
@@ -150,11 +151,11 @@ pub struct Consumer {
     /// Messages and bytes handed over, nulls not counted.
     messages: u64,
     bytes: u64,
-    /// When the view has ended: how many indexes of each sender are delivered in it; the rest is passed over.
+    /// When the view has ended: how many indexes of each sender are delivered in it; the rest are skipped.
     ends: Option<Box<[u64]>>,
 }
 
-/// A message that has been taken and not yet looked at.
+/// A message that has been taken and not yet read.
 #[derive(Clone, Copy, Debug)]
 pub struct TakenMessage {
     sender: usize,
@@ -164,7 +165,7 @@ pub struct TakenMessage {
 }
 
 impl TakenMessage {
-    /// How many of its lane come before it.
+    /// Returns how many sequences or indexes of its lane precede it.
     pub(crate) const fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -179,12 +180,12 @@ struct Source {
     columns: Arc<MulticastRow>,
     announced: Announcement,
     reader: WindowReader,
-    /// Messages that this member has delivered in an earlier view and that come once more.
+    /// The number of messages that this member has delivered in an earlier view and that are sent again.
     known: u64,
 }
 
 impl Consumer {
-    /// A walk from the beginning of a view.
+    /// Returns a walk from the beginning of a view.
     #[must_use]
     pub(super) fn new(
         table: &StateTable,
@@ -214,9 +215,7 @@ impl Consumer {
             known: start.known(table.members()[*member]),
         });
         let mut senders: Vec<Source> = senders.collect();
-        if is_on(GroupMutation::OrderOfOneMember) && table.rank() == 1 {
-            senders.reverse();
-        }
+        mutant!(OrderOfOneMember if table.rank() == 1 => senders.reverse());
         Self {
             view: start.view,
             senders,
@@ -230,17 +229,17 @@ impl Consumer {
         }
     }
 
-    /// The view has ended: of each sender so many indexes are delivered in it, and no more.
+    /// Ends the view: `ends` are the numbers of indexes of each sender that are delivered in it.
     pub(super) fn end_view(&mut self, ends: &[u64]) {
         self.ends = Some(ends.into());
     }
 
-    /// Whether the view has ended.
+    /// Returns whether the view has ended.
     pub(super) const fn has_ended(&self) -> bool {
         self.ends.is_some()
     }
 
-    /// How far each lane has come.
+    /// Returns the position of each lane.
     #[inline]
     #[must_use]
     pub fn taken(&self) -> &[u64] {
@@ -253,7 +252,7 @@ impl Consumer {
         (self.messages, self.bytes)
     }
 
-    /// Hands over the messages of `lane` up to `limit`, but at most `count` sequences or indexes. Returns how many
+    /// Hands over the messages of `lane` below `limit`, but at most `count` sequences or indexes. Returns how many
     /// were taken.
     ///
     /// # Errors
@@ -273,7 +272,7 @@ impl Consumer {
         corrupt.map_or(Ok(self.taken[lane] - before), Err)
     }
 
-    /// Hands over all messages of `lane` up to `limit`.
+    /// Hands over all messages of `lane` below `limit`.
     #[inline]
     fn walk(
         &mut self,
@@ -302,7 +301,7 @@ impl Consumer {
         result
     }
 
-    /// Takes the next message of `lane` below `limit`, if there is one; nulls are passed over.
+    /// Takes the next message of `lane` below `limit`, if there is one; nulls are skipped.
     ///
     /// # Errors
     /// [`CorruptMemory`]: nothing more may be delivered [O6].
@@ -310,9 +309,8 @@ impl Consumer {
         while self.taken[lane] < limit {
             let sequence = self.taken[lane];
             let (sender, index) = self.step(lane, sequence);
-            if self.ends.as_ref().is_some_and(|ends| index >= ends[sender])
-                && !is_on(GroupMutation::DeliverBeyondTrim)
-            {
+            let is_beyond = self.ends.as_ref().is_some_and(|ends| index >= ends[sender]);
+            if is_beyond && !mutant!(DeliverBeyondTrim) {
                 continue;
             }
             if let Some(record) = self.senders[sender].take(index)? {
@@ -322,7 +320,7 @@ impl Consumer {
         Ok(None)
     }
 
-    /// A message that [`Consumer::take_next`] has taken, in place.
+    /// Returns a message that [`Consumer::take_next`] has taken, in place.
     pub fn message(&mut self, taken: TakenMessage) -> Message<'_> {
         let source = &self.senders[taken.sender];
         let bytes = trusted::payload(&source.reader, taken.record);
@@ -338,7 +336,7 @@ impl Consumer {
         }
     }
 
-    /// Counts one sequence of `lane` as taken and says whose and which index it is.
+    /// Counts one sequence of `lane` as taken; returns its sender and index.
     #[inline]
     fn step(&mut self, lane: usize, sequence: u64) -> (usize, u64) {
         self.taken[lane] = sequence + 1;
@@ -355,13 +353,13 @@ impl Consumer {
     }
 }
 
-/// The state of one batch, apart from the consumer's so that it stays in registers.
+/// The state of one batch, separate from the consumer's so that it stays in registers.
 struct Walk {
     next_sender: usize,
     round: u64,
     messages: u64,
     bytes: u64,
-    /// Counts what has been taken without an error.
+    /// The number of sequences or indexes taken without an error.
     taken: u64,
 }
 
@@ -401,7 +399,7 @@ impl Walk {
 }
 
 impl Source {
-    // Called for each message from one place only; its result would go through memory.
+    // It is called for each message, from one place only; without inlining its result would go through memory.
     #[inline(always)]
     fn take(&mut self, index: u64) -> Result<Option<WindowRecord>, CorruptMemory> {
         if self.announced.indexes <= index {
@@ -411,13 +409,13 @@ impl Source {
             }
         }
         let taken = self.reader.take(index, self.announced);
-        if is_on(GroupMutation::EmptyIsNull) {
+        if mutant!(EmptyIsNull) {
             return Ok(taken
                 .unwrap_or(None)
                 .filter(|record| !trusted::payload(&self.reader, *record).is_empty()));
         }
         let record = taken.map_err(|record| CorruptMemory::Record { member: self.member, record })?;
-        if self.known > 0 && record.is_some() && !is_on(GroupMutation::DeliverKnown) {
+        if self.known > 0 && record.is_some() && !mutant!(DeliverKnown) {
             reach(Point::KnownPassedOver);
             self.known -= 1;
             return Ok(None);
@@ -426,7 +424,7 @@ impl Source {
     }
 }
 
-/// Memory that is not as the protocol requires: the transport, the memory or a member is at fault.
+/// Memory that violates the protocol: the transport, the memory or a member is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CorruptMemory {
     /// A record is not the one that was announced.
@@ -436,7 +434,7 @@ pub enum CorruptMemory {
         /// What was found.
         record: CorruptRecord,
     },
-    /// An announcement went back [S1].
+    /// An announcement decreased [S1].
     Announcement {
         /// The sender's rank among the members.
         member: usize,

@@ -1,17 +1,17 @@
-//! What a subgroup has done, for figures and for cost models (Spindle §4.1.1 reports the same).
+//! Counters of a subgroup's work, for figures and for cost models (Spindle §4.1.1 reports the same).
 
-/// Counts since the subgroup began. Plain numbers: reading them disturbs nothing.
+/// Counts since the subgroup began. They are plain numbers, which can be read at no cost to the subgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MulticastCounters {
     /// Evaluations of the subgroup's predicates.
     pub polls: u64,
     /// Words of other members' rows that were loaded.
     pub words_polled: u64,
-    /// Evaluations that sent something, and the messages sent by them.
+    /// Evaluations that sent messages.
     pub send_batches: u64,
     /// Messages sent.
     pub messages_sent: u64,
-    /// Of these, messages that took one write: record and announcement in one.
+    /// Of these, messages whose record and announcement were sent in one write.
     pub express: u64,
     /// Nulls sent.
     pub nulls_sent: u64,

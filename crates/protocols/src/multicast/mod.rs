@@ -1,38 +1,38 @@
 //! Atomic multicast of small messages (Derecho §3.4, Spindle §2.3–3.5).
 //!
-//! A subgroup is a fixed list of members within one view; some of them are senders. Each member has a row:
-//! what it has announced, received and delivered, and its window of messages ([`squall_fabric::window`]).
+//! A subgroup is a fixed list of members within one view; some of them are senders. Each member has a row, which
+//! contains what it has announced, received and delivered, and its window of messages ([`squall_fabric::window`]).
 //!
-//! **Order.** Message or null `i` of the sender with rank `r` among `n` senders has sequence `i * n + r`. All
-//! counts are numbers of sequences (or indexes): "received = s" means that sequences `0..s` are here.
+//! **Order.** Message or null `i` of the sender with rank `r` among `n` senders has sequence `i * n + r`. All counts
+//! are numbers of sequences (or indexes): "received = s" means that this member has sequences `0..s`.
 //!
 //! **Step order** of one evaluation ([`Subgroup`]):
-//! 1. *Send*: give committed messages their indexes, push their words, announce; a short one that is alone goes with its
-//!    announcement (`Express`).
-//! 2. *Receive*: load each sender's announcement once; if this sender has to fill rounds that others have begun,
-//!    raise the announcement by nulls; store `received`.
-//! 3. *Deliver*: everything below the least `received` of all members is stable; hand it over, in order, nulls
-//!    left out; store `delivered`, and tell the others what they do not know of both (`acknowledgement`).
-//! 4. *Free*: messages below the least `delivered` of all members give their words back to the writer.
+//! 1. *Send*: give committed messages their indexes, push their words, announce; a single short message is sent
+//!    together with its announcement (`Express`).
+//! 2. *Receive*: load each sender's announcement once; if this member is a sender and has to fill rounds that others
+//!    have begun, raise its announcement by nulls; store `received`.
+//! 3. *Deliver*: everything below the least `received` of all members is stable; deliver it in order, without the
+//!    nulls; store `delivered`, and publish what the others do not know of both counts (`acknowledgement`).
+//! 4. *Free*: return the words of messages below the least `delivered` of all members to the writer.
 //! 5. Post all that was stored, in the order in which it was stored; no lock is held (Spindle §3.4).
 //!
-//! Each of 1–3 takes all that is there and never waits (opportunistic batching, Spindle §3.2); [`Batching`] turns
-//! that off stage by stage, for the figures.
+//! Each of 1–3 processes everything that is available and never waits (opportunistic batching, Spindle §3.2);
+//! [`Batching`] turns that off stage by stage, for the figures.
 //!
 //! **Invariants.**
 //! - \[O1\] the same order everywhere, \[O2\] FIFO per sender, \[O3\] no gap, no duplicate: sequences are taken one by
 //!   one, and each names one index of one sender.
 //! - \[O4\] delivered means received by all members: `delivered <= min received` in mode `Atomic`.
 //! - \[O5\] a record is reused only when *all* members have delivered it and no lease is held.
-//! - \[O6\] a record carries its index; another one than expected stops the subgroup ([`SubgroupFailure::Corrupt`]). A record
-//!   that announces itself counts when all of it is here.
+//! - \[O6\] a record carries its index; an unexpected index stops the subgroup ([`SubgroupFailure::Corrupt`]). A
+//!   record that announces itself counts when all of it has arrived.
 //! - \[N1\] a null never takes the place of a reserved message; \[N2\] nulls are counts, so no ring wraps over them;
 //!   \[N3\] one active sender among many runs at its own speed; \[N4\] without messages only finitely many nulls are
 //!   sent; \[N5\] the whole gap is filled at once; \[N6\] a message of size 0 is a message; \[N7\] nulls in flight at a
 //!   wedge are part of the announced count, like messages.
 //!
-//! Messages longer than `message_max` have their bytes beside the window and count as received when these are whole
-//! (`bodies`, \[L1\] \[L2\]).
+//! Messages longer than `message_max` have their bytes outside the window and count as received when these are
+//! complete (`bodies`, \[L1\] \[L2\]).
 //!
 //! `Deviation:` (Spindle §3.3) a null takes no slot: the sender raises its announcement past it. (Derecho §3.4)
 //! counts begin at 0, not at −1. Both are collected in docs/papers/.

@@ -1,12 +1,15 @@
-//! Null-sends: how far a sender without messages must go, so that others need not wait (Spindle §3.3).
+//! Null-sends: how far a sender without messages must raise its announcement, so that others need not wait (Spindle
+//! §3.3).
 //!
 //! Message `k` of rank `j` is preceded in the order by indexes `0..=k` of ranks below `j` and by `0..k` of ranks
-//! above. So who has received `a` indexes of rank `j` owes `a` indexes if its own rank is below `j`, else `a − 1`.
+//! above. So a sender that has received `a` indexes of rank `j` owes `a` indexes if its own rank is below `j`, else
+//! `a − 1`.
 //!
 //! `Deviation:` Spindle sends one null per received message and proves by induction that this is enough. With
 //! batches it is not [N5]: the whole gap is filled at once.
 
-/// How many indexes the sender of rank `own` owes in all, when the sender of each rank has sent `indexes[rank]`.
+/// Returns how many indexes the sender of rank `own` owes in total, when the sender of each rank has sent
+/// `indexes[rank]`.
 #[inline]
 #[must_use]
 pub fn indexes_owed(own: usize, indexes: &[u64]) -> u64 {
@@ -20,7 +23,8 @@ mod tests {
     use super::*;
     use crate::multicast::sequences_complete;
 
-    /// Against the definition: with fewer indexes the latest message waits, with as many it does not.
+    /// Compares the function with its definition: with fewer indexes the latest message waits, with that many it does
+    /// not.
     #[test]
     fn exactly_the_gap_is_owed() {
         for own in 0..3 {
@@ -44,9 +48,9 @@ mod tests {
         }
     }
 
-    /// [N4] Once everyone has paid what it owes, nobody owes more: nulls alone never cause nulls for ever.
+    /// [N4] Once every sender has sent what it owes, none owes more: nulls alone do not cause nulls forever.
     #[test]
-    fn paying_ends() {
+    fn nulls_end() {
         let mut indexes = vec![0, 7, 3, 0];
         for _ in 0..3 {
             for own in 0..4 {

@@ -1,18 +1,18 @@
 //! Round-robin order: the arithmetic of sequences and indexes (Derecho §3.4, Spindle §2.1).
 
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
-/// How many sequences are complete when the sender of each rank has sent `indexes[rank]` indexes: the greatest
-/// `s` such that every sequence below `s` is there.
+/// Returns the number of complete sequences when the sender of each rank has sent `indexes[rank]` indexes: the
+/// greatest `s` such that every sequence below `s` has been sent.
 #[inline]
 #[must_use]
 pub fn sequences_complete(indexes: &[u64]) -> u64 {
     let rounds = indexes.iter().copied().min().unwrap_or(0);
     let ahead = indexes.iter().take_while(|indexes| **indexes > rounds).count();
-    rounds * indexes.len() as u64 + ahead as u64 + u64::from(is_on(GroupMutation::CompleteTooSoon))
+    rounds * indexes.len() as u64 + ahead as u64 + u64::from(mutant!(CompleteTooSoon))
 }
 
-/// How many indexes of the sender with rank `rank` among `senders` lie below `sequences`.
+/// Returns how many indexes of the sender with rank `rank` among `senders` have sequences below `sequences`.
 #[inline]
 #[must_use]
 pub const fn indexes_below(sequences: u64, rank: usize, senders: usize) -> u64 {
@@ -32,7 +32,7 @@ mod tests {
         assert_eq!(sequences_complete(&[3]), 3);
     }
 
-    /// Against the definition, by enumeration.
+    /// Compares the function with its definition, by enumeration.
     #[test]
     fn indexes_below_counts_the_sequences_of_one_sender() {
         for senders in 1..6 {

@@ -1,7 +1,8 @@
 //! Pulled deliveries: an application thread walks stable messages in place, at its own pace (Spindle §3.1, §3.5).
 //!
-//! The polling thread says how far messages are stable; the consumer says how far it has given them back, and only
-//! that counts as delivered. So a slow consumer fills the senders' windows and holds up nothing else.
+//! The polling thread publishes how far messages are stable; the consumer publishes how far it has released them, and
+//! only released messages count as delivered. So a slow consumer fills the senders' windows and holds up nothing
+//! else.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,9 +11,9 @@ use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 use super::consumer::TakenMessage;
 use super::{Consumer, CorruptMemory, Deliver, Message};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
-/// What the polling thread and a pulling consumer share, by lane: `released <= limit`.
+/// The state that the polling thread and a pulling consumer share, by lane: `released <= limit`.
 #[derive(Debug)]
 pub(super) struct Handoff {
     limit: Vec<AtomicU64>,
@@ -20,7 +21,7 @@ pub(super) struct Handoff {
     /// Set before the last limits: see [`Consumer::end_view`].
     ends: OnceLock<Box<[u64]>>,
     closed: AtomicBool,
-    /// The others wait for what the consumer has taken: see [`Pull::is_urged`].
+    /// Other members wait for what the consumer has taken: see [`Pull::is_urged`].
     urged: AtomicBool,
 }
 
@@ -36,7 +37,7 @@ impl Handoff {
         }
     }
 
-    /// Lets the consumer take what is below `limit`; returns whether that is news.
+    /// Lets the consumer take what is below `limit`; returns whether the limit has changed.
     #[inline]
     pub(super) fn offer(&self, lane: usize, limit: u64) -> bool {
         let news = self.limit[lane].load(Ordering::Relaxed) != limit;
@@ -47,22 +48,21 @@ impl Handoff {
         news
     }
 
-    /// How far the consumer has given back.
+    /// Returns how far the consumer has released messages.
     #[inline]
     pub(super) fn released(&self, lane: usize) -> u64 {
-        if is_on(GroupMutation::ReleaseUnread) {
-            return self.limit[lane].load(Ordering::Relaxed);
-        }
-        // SYNC: pairs with the release in `Pull::release`: leases below are given back.
+        mutant!(ReleaseUnread => return self.limit[lane].load(Ordering::Relaxed));
+        // SYNC: pairs with the release in `Pull::release`: leases below are released.
         self.released[lane].load(Ordering::Acquire)
     }
 
-    /// The view has ended; the limits that follow are the last.
+    /// Ends the view; the limits that follow are the last.
     pub(super) fn end_view(&self, ends: &[u64]) {
         self.ends.get_or_init(|| ends.into());
     }
 
-    /// How far the consumer has given back, all lanes together, and whether there is more that it could take.
+    /// Returns how much the consumer has released in all lanes together, and whether there is more that it could
+    /// take.
     pub(super) fn standing(&self) -> (u64, bool) {
         let sum =
             |counts: &[AtomicU64]| counts.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
@@ -70,7 +70,7 @@ impl Handoff {
         (released, released < limit)
     }
 
-    /// Asks the consumer to give back what it has taken.
+    /// Asks the consumer to release what it has taken.
     pub(super) fn urge(&self) {
         self.urged.store(true, Ordering::Relaxed);
     }
@@ -81,7 +81,7 @@ impl Handoff {
     }
 }
 
-/// The polling thread's end of a handoff. However it goes, the consumer learns that nothing more comes.
+/// The polling thread's end of a handoff. When it is dropped, the consumer learns that nothing more follows.
 #[derive(Debug)]
 pub(super) struct HandoffProducer(pub(super) Arc<Handoff>);
 
@@ -100,7 +100,7 @@ impl Drop for HandoffProducer {
     }
 }
 
-/// The upcall of a subgroup whose deliveries are pulled: there is none.
+/// The upcall type of a subgroup whose deliveries are pulled, which has no upcall.
 #[derive(Debug)]
 pub enum NoUpcall {}
 
@@ -116,7 +116,7 @@ impl Deliver for NoUpcall {
 pub struct Pull {
     consumer: Consumer,
     handoff: Arc<Handoff>,
-    /// A message that has been looked for and not yet handed over, and its lane.
+    /// A message that has been found and not yet handed over, and its lane.
     found: Option<(usize, TakenMessage)>,
 }
 
@@ -125,7 +125,7 @@ impl Pull {
         Self { consumer, handoff, found: None }
     }
 
-    /// Whether there is a message now.
+    /// Returns whether there is a message now.
     ///
     /// # Errors
     /// [`CorruptMemory`]: nothing more may be delivered [O6].
@@ -140,7 +140,7 @@ impl Pull {
         Ok(self.found.is_some())
     }
 
-    /// The next message, in place, if there is one now. Until [`Pull::release`] its words are not reused.
+    /// Returns the next message, in place, if there is one now. Until [`Pull::release`] its words are not reused.
     ///
     /// # Errors
     /// [`CorruptMemory`]: nothing more may be delivered [O6].
@@ -149,7 +149,7 @@ impl Pull {
         Ok(self.found.take().map(|(_, taken)| self.consumer.message(taken)))
     }
 
-    /// Hands over all that is stable, then releases it; returns how many messages.
+    /// Hands over everything that is stable, then releases it; returns the number of messages.
     ///
     /// # Errors
     /// [`CorruptMemory`]: nothing more may be delivered [O6].
@@ -168,33 +168,33 @@ impl Pull {
         Ok(self.consumer.handed_over().0 - before)
     }
 
-    /// Whether there is anything to give back: messages that were handed over, or nulls and messages of an earlier view
-    /// that were passed over. The latter take space in their senders' windows too, so a consumer that finds no message
-    /// releases them.
+    /// Returns whether there is anything to release: messages that were handed over, or nulls and messages of an
+    /// earlier view that were skipped. The latter also take space in their senders' windows, so a consumer that finds
+    /// no message releases them.
     #[inline]
     #[must_use]
     pub fn owes_release(&self) -> bool {
         let is_behind = |(lane, released): (usize, &AtomicU64)| {
-            // Written by this thread alone.
+            // Only this thread writes it.
             released.load(Ordering::Relaxed) != self.given_up(lane)
         };
         self.handoff.released.iter().enumerate().any(is_behind)
     }
 
-    /// Gives everything handed over so far back to its senders.
+    /// Releases everything handed over so far to its senders.
     pub fn release(&mut self) {
         for (lane, released) in self.handoff.released.iter().enumerate() {
             reach(Point::PullReleased);
             // SYNC: pairs with the acquire in `Handoff::released`.
             released.store(self.given_up(lane), Ordering::Release);
         }
-        // The polling thread reads this cache line in each evaluation: a store each time would take it away from it.
+        // The polling thread reads this cache line in each evaluation, and a store each time would make it miss.
         if self.is_urged() {
             self.handoff.urged.store(false, Ordering::Relaxed);
         }
     }
 
-    /// How much of `lane` was handed over or passed over.
+    /// Returns how much of `lane` was handed over or skipped.
     #[inline]
     fn given_up(&self, lane: usize) -> u64 {
         match &self.found {
@@ -203,15 +203,15 @@ impl Pull {
         }
     }
 
-    /// Whether nothing has been given back for a while, although there are messages: release what was taken, since the
-    /// others cannot tell a consumer that gives back late from one that has stopped.
+    /// Returns whether nothing has been released for a while, although there are messages. Then release what was
+    /// taken, since the others cannot distinguish a consumer that releases late from one that has stopped.
     #[inline]
     #[must_use]
     pub fn is_urged(&self) -> bool {
         self.handoff.urged.load(Ordering::Relaxed)
     }
 
-    /// Whether the subgroup has ended; what is stable can still be taken.
+    /// Returns whether the subgroup has ended; what is stable can still be taken.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         // SYNC: pairs with the release in `Handoff::close`.
@@ -238,7 +238,7 @@ mod tests {
 
     use crate::multicast::{Subgroup, SubgroupSettings, ViewStart};
 
-    /// As when its member is excluded: a consumer that waits must not wait for ever [V4].
+    /// As when its member is excluded: a consumer that waits must not wait forever [V4].
     #[test]
     fn a_subgroup_that_is_dropped_is_closed() {
         let mut fabric = SimWorld::new(1, SimConfig::hardware(), 1).fabric(0);

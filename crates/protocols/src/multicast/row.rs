@@ -6,30 +6,29 @@ use squall_fabric::{Column, Region, RowLayout};
 
 use super::{BodyColumns, DeliveryMode, SubgroupSettings};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
-/// Where things are in the row of each member. Columns that are polled for different reasons lie in cache lines
-/// of their own.
+/// The layout of each member's row. Columns that are polled for different reasons are in different cache lines.
 #[derive(Clone, Debug)]
 pub struct MulticastRow {
-    /// What this member has sent: the guard of its window. The window's express slot fills the rest of its line, so that
-    /// who polls both polls one line.
+    /// What this member has sent: the guard of its window. The window's express slot fills the rest of its cache
+    /// line, so that polling both touches one line.
     pub announced: Column<Announcement>,
-    /// Sequences that are here without a gap.
+    /// The number of sequences that the member has without a gap.
     pub received: Column<u64>,
-    /// Sequences delivered (one lane, total order, behind `received`), or indexes delivered of each sender (a lane
-    /// each).
+    /// The number of sequences delivered (one lane in total order, stored after `received`), or of indexes delivered
+    /// of each sender (one lane each).
     pub delivered: Columns<u64>,
     /// The window.
     pub window: WindowGeometry,
-    /// The bodies of large messages, if there may be any.
+    /// The columns of large messages' bodies, if large messages are allowed.
     pub bodies: Option<BodyColumns>,
-    /// Words of the whole row.
+    /// The number of words of the whole row.
     pub words: usize,
 }
 
 impl MulticastRow {
-    /// The row for `settings`, the same at all members.
+    /// Returns the row's layout for `settings`, which is the same at all members.
     #[must_use]
     pub fn new(settings: &SubgroupSettings) -> Self {
         let mut layout = RowLayout::new();
@@ -51,8 +50,8 @@ impl MulticastRow {
         Self { announced, received, delivered, window, bodies, words: layout.words() }
     }
 
-    /// What a member has sent, if its announcement says `stored`: the express record behind that counts, too, if all of it
-    /// is in `row`.
+    /// Returns what a member has sent, if its stored announcement is `stored`: an express record after that counts,
+    /// too, if all of it is in `row`.
     #[inline]
     pub(super) fn with_express(&self, row: &Region, stored: Announcement) -> Announcement {
         let Some(express) = self.window.express else { return stored };
@@ -60,7 +59,7 @@ impl MulticastRow {
         if claimed.indexes <= stored.indexes {
             return stored;
         }
-        if express.is_whole(row) || is_on(GroupMutation::PartOfExpress) {
+        if express.is_whole(row) || mutant!(PartOfExpress) {
             reach(Point::ExpressTaken);
             claimed
         } else {
@@ -68,8 +67,8 @@ impl MulticastRow {
         }
     }
 
-    /// What a member has sent, as far as `row` shows. It may be less than what was seen before, while the express slot is
-    /// written anew: then all members have delivered what lay in it.
+    /// Returns what a member has sent, as far as `row` shows. It may be less than what was seen before, while the
+    /// express slot is rewritten: then all members have delivered the slot's former message.
     #[must_use]
     pub fn announcement(&self, row: &Region) -> Announcement {
         self.with_express(row, self.announced.load(row))

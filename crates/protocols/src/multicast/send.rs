@@ -1,12 +1,12 @@
-//! The first step of an evaluation: what the application has committed is sent (Spindle §2.3, §3.2).
+//! The first step of an evaluation: committed messages are sent (Spindle §2.3, §3.2).
 
 use squall_fabric::window::{Announcement, INDEXES_MAX};
 
 use super::{Deliver, Subgroup, SubgroupFailure};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl<D: Deliver> Subgroup<D> {
-    /// Sends what the application has committed; returns how many messages.
+    /// Sends the messages that the application has committed; returns how many.
     pub(super) fn send(&mut self) -> u64 {
         if self.send_express() {
             return 1;
@@ -17,7 +17,7 @@ impl<D: Deliver> Subgroup<D> {
         let mut pushes = 0;
         let sent = publisher.publish(count, |words| {
             pushes += 1;
-            if pushes == 1 || !is_on(GroupMutation::HalfOfWrappedBatch) {
+            if pushes == 1 || !mutant!(HalfOfWrappedBatch) {
                 table.append(words);
             }
         });

@@ -1,4 +1,4 @@
-//! What can be chosen for a subgroup (Spindle §3, §4).
+//! The settings of a subgroup (Spindle §3, §4).
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ pub enum DeliveryMode {
     /// Total order, when all members have received (Derecho's atomic multicast).
     #[default]
     Atomic,
-    /// FIFO per sender, at receipt; a view change cleans up what is under way.
+    /// FIFO per sender, at receipt; after a view change, surviving senders send their messages in flight again.
     Unordered,
-    /// FIFO per sender, at receipt, and no promise across a view change.
+    /// FIFO per sender, at receipt, without guarantees across a view change.
     Raw,
 }
 
-/// Which stages take all that is there, instead of one message at a time (Spindle §3.2).
+/// The stages that process everything that is available, instead of one message at a time (Spindle §3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
     /// Send all committed messages by one push.
@@ -35,30 +35,30 @@ impl Batching {
     pub const NONE: Self = Self { send: false, receive: false, delivery: false };
 }
 
-/// How large messages go: their bodies beside the window (Derecho §3.1).
+/// Settings of large messages, whose bodies are outside the window (Derecho §3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeMessages {
-    /// The longest message in bytes; above [`SubgroupSettings::message_max`].
+    /// The length of the longest message in bytes; above [`SubgroupSettings::message_max`].
     pub message_max: usize,
-    /// The most bodies that a sender may have under way; `1..=BODIES_MAX`.
+    /// The largest number of bodies that a sender may have in flight; `1..=BODIES_MAX`.
     pub window: usize,
-    /// The most bytes of bodies that a sender may have under way; one of the longest fits in any case. Each member has
-    /// space for so many of each sender, and once more for the longest.
+    /// The largest number of bytes of bodies that a sender may have in flight; one of the longest bodies fits in any
+    /// case. Each member has space for that many bytes of each sender, and for one more of the longest bodies.
     pub window_bytes: usize,
-    /// How bodies travel.
+    /// How bodies are sent.
     pub carrier: Carrier,
 }
 
-/// How the bodies of large messages travel.
+/// How the bodies of large messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
-    /// From the sender to each member, as records do. On one host nothing moves.
+    /// From the sender to each member, like records. On one host nothing is copied.
     Pushed,
     /// From member to member, by RDMC.
     Relayed,
 }
 
-/// The most bodies that a sender may have under way: each is one transfer, and a word of the row.
+/// The largest number of bodies that a sender may have in flight: each is one transfer, and a word of the row.
 pub const BODIES_MAX: usize = 64;
 
 /// The settings of a subgroup, the same at all members.
@@ -66,32 +66,33 @@ pub const BODIES_MAX: usize = 64;
 pub struct SubgroupSettings {
     /// When and in which order messages are delivered.
     pub mode: DeliveryMode,
-    /// The most messages that a sender may have under way; `1..=RECORDS_MAX`.
+    /// The largest number of messages that a sender may have in flight; `1..=RECORDS_MAX`.
     pub window: usize,
-    /// The longest message in bytes.
+    /// The length of the longest message in bytes.
     pub message_max: usize,
-    /// The most bytes that a sender may have under way; at least two of the longest messages fit in any case.
+    /// The largest number of bytes that a sender may have in flight; at least two of the longest messages fit in any
+    /// case.
     pub window_bytes: usize,
-    /// Which stages take all that is there.
+    /// The stages that process everything that is available.
     pub batching: Batching,
-    /// Messages longer than `message_max`, if there may be any.
+    /// Settings of messages longer than `message_max`, if they are allowed.
     pub large: Option<LargeMessages>,
     /// Whether a sender without messages fills the rounds that others have begun (Spindle §3.3).
     pub null_sends: bool,
-    /// Whether a short message that is alone in its window goes by one write
-    /// ([`ExpressSlot`](squall_fabric::window::ExpressSlot)). That pays where a push is a transfer; in shared memory two stores
-    /// are cheaper than a check.
+    /// Whether a short message that is alone in its window is sent in one write
+    /// ([`ExpressSlot`](squall_fabric::window::ExpressSlot)). That is worthwhile where a push is a transfer; in
+    /// shared memory two stores are cheaper than a check.
     pub express: bool,
-    /// A member whose consumer holds a sender up for so long, without taking a single message, is excluded, if the rest
-    /// is a majority. `None`: the others wait.
+    /// A member whose consumer holds up a sender for this long, without taking a single message, is excluded, if the
+    /// rest is a majority. `None`: the others wait.
     pub slow_after: Option<Duration>,
     /// The ranks of the members that send, ascending; not empty.
     pub senders: Vec<usize>,
 }
 
 impl SubgroupSettings {
-    /// Atomic, all optimisations on, a window of 256 messages and at most 16 MiB, and all of `members` members
-    /// send.
+    /// Returns settings in which delivery is atomic, all optimisations are on, the window has 256 messages and at
+    /// most 16 MiB, and all of `members` members send.
     #[must_use]
     pub fn new(members: usize, message_max: usize) -> Self {
         Self {
@@ -108,10 +109,10 @@ impl SubgroupSettings {
         }
     }
 
-    /// Checks that the settings make sense for `members` members.
+    /// Checks that the settings are valid for `members` members.
     ///
     /// # Errors
-    /// The first thing that does not.
+    /// The first setting that is not valid.
     pub fn check(&self, members: usize) -> Result<(), SubgroupSettingsError> {
         if !(1..=RECORDS_MAX).contains(&self.window) {
             return Err(SubgroupSettingsError::Window(self.window));
@@ -141,13 +142,13 @@ impl SubgroupSettings {
         }
     }
 
-    /// The longest message in bytes, large ones among them.
+    /// Returns the length of the longest message in bytes, including large messages.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.large.map_or(self.message_max, |large| large.message_max)
     }
 
-    /// How many `delivered` counts a member has: one in total order, else one per sender.
+    /// Returns the number of `delivered` counts of a member: one in total order, else one per sender.
     #[must_use]
     pub fn lanes(&self) -> usize {
         match self.mode {
@@ -164,16 +165,16 @@ pub enum SubgroupSettingsError {
     Window(usize),
     /// The longest message is 4 GiB or more.
     MessageMax(usize),
-    /// The longest large message is no larger than others, or 4 GiB or more.
+    /// The longest large message is no longer than other messages, or 4 GiB or more.
     LargeMax {
-        /// The longest large message in bytes.
+        /// The length of the longest large message in bytes.
         large_max: usize,
-        /// The longest other message in bytes.
+        /// The length of the longest other message in bytes.
         message_max: usize,
     },
     /// The window for large messages is 0 or too large.
     LargeWindow(usize),
-    /// No senders, or not in ascending order.
+    /// There are no senders, or they are not in ascending order.
     Senders,
     /// A sender that is not a member.
     UnknownSender {
@@ -198,7 +199,10 @@ impl fmt::Display for SubgroupSettingsError {
             }
             Self::Senders => f.write_str("senders: name at least one, in ascending order, each once"),
             Self::UnknownSender { rank, members } => {
-                write!(f, "sender {rank} is not among the {members} members (ranks begin at 0)")
+                write!(
+                    f,
+                    "sender {rank} is not among the {members} members (ranks begin at 0): name another rank, or add members"
+                )
             }
         }
     }

@@ -1,27 +1,29 @@
 //! Slow consumers: which member holds a subgroup up, and for how long (Derecho §3.4).
 //!
-//! A message keeps its place in its sender's window until all members have delivered it, so a consumer that stops fills
-//! all windows. This core finds out who that is. It decides nothing: [`crate::group`] reports the member if the settings
-//! say so ([`SubgroupSettings::slow_after`](super::SubgroupSettings::slow_after)), and it leaves in a view on which all agree.
+//! A message keeps its place in its sender's window until all members have delivered it, so a consumer that stops
+//! fills all windows. This core determines which member that is. It decides nothing: [`crate::group`] reports the
+//! member if the settings say so ([`SubgroupSettings::slow_after`](super::SubgroupSettings::slow_after)), and the
+//! member leaves in a view on which all agree.
 //!
-//! **State.** For each member, how far it has delivered when this one last looked, and since when it has stood still
-//! there while it was waited for. The same of the own consumer.
+//! **State.** For each member, how far it had delivered when this one last checked, and since when it has made no
+//! progress while this one waited for it; and the same for this member's own consumer.
 //!
-//! **Law.** A member is *waited for* if this one's application found no space for a message, and the oldest message in its
-//! window is stable, and the member has not delivered it. So one that has not received it is not waited for here: whether
-//! it lives is for membership to say. Whoever moves, by one message, begins anew; a consumer that is slow but moves is
-//! never excluded. The own consumer is waited for if it could take a message.
+//! **Law.** This member *waits for* another if its application found no space for a message, the oldest message in
+//! its window is stable, and the other member has not delivered it. So it does not wait here for a member that has
+//! not received the message: membership decides whether that one lives. A member that makes progress, by one message,
+//! begins anew; a consumer that is slow but makes progress is never excluded. A member waits for its own consumer if
+//! the consumer could take a message.
 //!
-//! **Invariant.** `since <= now`, and a member that was not waited for, or moved, between two looks has a later `since`
-//! than the first of them.
+//! **Invariant.** `since <= now`; and a member that made progress between two checks, or that this one did not wait
+//! for at one of them, has a later `since` than the first check.
 
 use squall_fabric::{Duration, Instant, NodeId};
 
 use super::subgroup::DeliveryOutlet;
 use super::{Deliver, DeliveryMode, Subgroup};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
-/// Where a consumer stands, while it is waited for.
+/// The progress of a consumer, and how long it has made none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stand {
     position: u64,
@@ -30,23 +32,23 @@ struct Stand {
 
 impl Stand {
     fn note(&mut self, is_waited_for: bool, position: u64, now: Instant) {
-        let has_moved = self.position != position && !is_on(GroupMutation::SlowThoughMoving);
+        let has_moved = self.position != position && !mutant!(SlowThoughMoving);
         let stands = is_waited_for && !has_moved;
         let since = self.since.filter(|_| stands).unwrap_or(now);
         *self = Self { position, since: is_waited_for.then_some(since) };
     }
 }
 
-/// A member that holds a subgroup up.
+/// A member that holds up a subgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldUp {
-    /// Which.
+    /// The member.
     pub member: NodeId,
-    /// Since when it has not moved, although it was waited for.
+    /// Since when it has made no progress, although others waited for it.
     pub since: Instant,
 }
 
-/// What one member knows of the consumers of a subgroup.
+/// What one member knows about the consumers of a subgroup.
 #[derive(Debug)]
 pub(super) struct ConsumerProgress {
     interval: Duration,
@@ -63,7 +65,7 @@ impl ConsumerProgress {
         Self { interval, next: Instant::from_nanos(0), stands, own: Stand::default() }
     }
 
-    /// Whether it is time to look.
+    /// Returns whether it is time to check.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.next;
         if is_due {
@@ -74,7 +76,7 @@ impl ConsumerProgress {
 }
 
 impl<D: Deliver> Subgroup<D> {
-    /// Looks at who has delivered how much, if it is time.
+    /// Checks how much each member has delivered, if it is time.
     pub fn look_at_consumers(&mut self, now: Instant) {
         if !self.is_ready() || self.wedged || !self.consumers.is_due(now) {
             return;
@@ -95,7 +97,7 @@ impl<D: Deliver> Subgroup<D> {
         }
     }
 
-    /// The member that this one's application has waited for the longest, if it waits for any.
+    /// Returns the member that this one's application has waited for the longest, if it waits for any.
     #[must_use]
     pub fn held_up_by(&self) -> Option<HeldUp> {
         let stands = self.consumers.stands.iter().zip(self.members());
@@ -103,13 +105,13 @@ impl<D: Deliver> Subgroup<D> {
         held.min_by_key(|held| held.since)
     }
 
-    /// Since when this member's own consumer has not moved, although there were messages.
+    /// Returns since when this member's own consumer has made no progress, although there were messages.
     #[must_use]
     pub const fn stands_still_since(&self) -> Option<Instant> {
         self.consumers.own.since
     }
 
-    /// When to look again, if there is anything to look at.
+    /// Returns when to check again, if there is anything to check.
     #[must_use]
     pub fn next_look(&self) -> Option<Instant> {
         let sends = self.publisher.as_ref().is_some_and(|(publisher, _)| publisher.outstanding() > 0);
@@ -117,8 +119,8 @@ impl<D: Deliver> Subgroup<D> {
         (!self.wedged && (sends || waits)).then_some(self.consumers.next)
     }
 
-    /// In what `delivered` counts: the sequence, or index, of the oldest message in the own window, if the application
-    /// found no space, and all members have the message.
+    /// Returns the position, in the units of `delivered`, of the oldest message in this member's window, if the
+    /// application found no space, and all members have the message.
     fn oldest_waiting(&self) -> Option<u64> {
         let (publisher, sender) = self.publisher.as_ref()?;
         let index = publisher.oldest().filter(|_| publisher.is_starved())?;
@@ -131,7 +133,7 @@ impl<D: Deliver> Subgroup<D> {
         }
     }
 
-    /// The lane in which the own messages are delivered.
+    /// Returns the lane in which this member's messages are delivered.
     fn own_lane(&self) -> usize {
         match (&self.publisher, self.settings.mode) {
             (Some((_, sender)), DeliveryMode::Unordered | DeliveryMode::Raw) => *sender,
@@ -140,10 +142,10 @@ impl<D: Deliver> Subgroup<D> {
     }
 }
 
-/// How often consumers are looked at within [`SubgroupSettings::slow_after`](super::SubgroupSettings::slow_after).
+/// How often consumers are checked within [`SubgroupSettings::slow_after`](super::SubgroupSettings::slow_after).
 const LOOKS: u32 = 8;
 
-/// And at least that often, for those who ask.
+/// The longest interval between checks, for status reports.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn who_moves_begins_anew() {
+    fn a_consumer_that_makes_progress_begins_anew() {
         let mut stand = Stand::default();
         for (millis, waited_for, position, since) in [
             (1, false, 0, None),
@@ -174,8 +176,8 @@ mod tests {
         }
     }
 
-    /// A sender without space knows the member whose consumer has stopped, and that member knows, too; when it takes its
-    /// messages nobody is held up.
+    /// A sender without space knows the member whose consumer has stopped, and that member knows it, too; when it
+    /// takes its messages, no member is held up.
     #[test]
     fn a_sender_finds_the_consumer_that_has_stopped() {
         let world = SimWorld::new(1, SimConfig::hardware(), 2);
@@ -190,7 +192,7 @@ mod tests {
         let mut writer = writer.expect("it sends");
         let mut settle = |sender: &mut Subgroup<_>, slow: &mut Subgroup<_>| {
             let end = here.now() + Duration::from_millis(5);
-            // What the application did wakes nobody in this world.
+            // The simulated world does not wake a node when its application does something.
             (0..2).for_each(|node| world.wake(node));
             while let Some(node) = world.next_poll(end) {
                 let mut events = Vec::new();

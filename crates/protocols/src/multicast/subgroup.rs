@@ -1,4 +1,4 @@
-//! The core of a subgroup: send, receive, deliver and free, as predicates over its table (Spindle §2.4, §3).
+//! The core of a subgroup: it sends, receives, delivers and frees, as predicates over its table (Spindle §2.4, §3).
 //!
 //! See the module above for the step order and the invariants.
 
@@ -17,7 +17,7 @@ use super::{
     ViewStart, indexes_below, indexes_owed, sequences_complete,
 };
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use crate::sst::StateTable;
 
 /// A subgroup of a fixed list of members, as one member sees it.
@@ -27,13 +27,13 @@ pub struct Subgroup<D> {
     pub(super) table: StateTable,
     pub(super) row: MulticastRow,
     pub(super) settings: SubgroupSettings,
-    /// The own window, if this member sends, and its rank among the senders.
+    /// This member's window, if it sends, and its rank among the senders.
     pub(super) publisher: Option<(WindowPublisher, usize)>,
-    /// The bodies of large messages, if there may be any.
+    /// The bodies of large messages, if these are allowed.
     pub(super) bodies: Option<Bodies>,
     /// Announcements as last seen, by sender.
     pub(super) announced: Vec<Announcement>,
-    /// The indexes that the announcements' own words said last, express records left out.
+    /// The indexes that the announcements' own words had last, without express records.
     announced_indexes: Vec<u64>,
     /// Their indexes, as far as they count as received: `indexes[i] <= announced[i].indexes`.
     pub(super) indexes: Vec<u64>,
@@ -47,7 +47,7 @@ pub struct Subgroup<D> {
     /// The least `delivered` of all members that was last freed up to.
     freed: u64,
     pub(super) failure: Option<SubgroupFailure>,
-    /// The view is over: nothing is sent or acknowledged any more.
+    /// The view has ended: nothing is sent or acknowledged any more.
     pub(super) wedged: bool,
     pub(super) counters: MulticastCounters,
     pub(super) consumers: ConsumerProgress,
@@ -58,23 +58,23 @@ pub struct Subgroup<D> {
 pub(super) enum DeliveryOutlet<D> {
     /// To an upcall on the polling thread.
     Upcall { consumer: Consumer, deliver: D },
-    /// To whoever holds the [`Pull`].
+    /// To the holder of the [`Pull`].
     Pull(HandoffProducer),
 }
 
 /// Why a subgroup has stopped. Nothing wrong was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubgroupFailure {
-    /// Memory is not as the protocol requires [O6].
+    /// Memory violates the protocol [O6].
     Corrupt(CorruptMemory),
-    /// The indexes of this view are used up, or a member claims so.
+    /// The indexes of this view are used up, or a member claims that they are.
     Exhausted,
 }
 
 impl fmt::Display for SubgroupFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Corrupt(corrupt) => write!(f, "{corrupt}; delivery has stopped before it"),
+            Self::Corrupt(corrupt) => write!(f, "{corrupt}; delivery has stopped before it: join again"),
             Self::Exhausted => f.write_str("the message numbers of this view are used up: start a new view"),
         }
     }
@@ -83,11 +83,11 @@ impl fmt::Display for SubgroupFailure {
 impl std::error::Error for SubgroupFailure {}
 
 impl<D: Deliver> Subgroup<D> {
-    /// Joins the subgroup `key` of `members` in a view; deliveries go to `deliver`, on the thread that polls. The writer is
-    /// there if this member sends.
+    /// Joins the subgroup `key` of `members` in a view; messages are delivered to `deliver`, on the thread that
+    /// polls. Returns a writer if this member sends.
     ///
     /// # Panics
-    /// If the settings do not fit the members ([`SubgroupSettings::check`]), or this node is not a member.
+    /// If the settings do not fit the members ([`SubgroupSettings::check`]), or if this node is not a member.
     pub fn new<F: Fabric>(
         fabric: &mut F,
         key: MirrorKey,
@@ -151,49 +151,49 @@ impl<D: Deliver> Subgroup<D> {
         (subgroup, writer)
     }
 
-    /// Whether all members have attached: messages flow from now on.
+    /// Returns whether all members have attached, so that messages flow.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.table.is_ready()
     }
 
-    /// Why the subgroup has stopped, if it has.
+    /// Returns why the subgroup has stopped, if it has.
     #[must_use]
     pub const fn failure(&self) -> Option<SubgroupFailure> {
         self.failure
     }
 
-    /// What has been done so far.
+    /// Returns counters of what has been done so far.
     #[must_use]
     pub const fn counters(&self) -> &MulticastCounters {
         &self.counters
     }
 
-    /// The table of rows, for checkers and tools.
+    /// Returns the table of rows, for checkers and tools.
     #[must_use]
     pub const fn table(&self) -> &StateTable {
         &self.table
     }
 
-    /// Where things are in each row.
+    /// Returns the layout of each row.
     #[must_use]
     pub const fn row(&self) -> &MulticastRow {
         &self.row
     }
 
-    /// The members by rank.
+    /// Returns the members by rank.
     #[must_use]
     pub fn members(&self) -> &[NodeId] {
         self.table.members()
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub const fn settings(&self) -> &SubgroupSettings {
         &self.settings
     }
 
-    /// The upcall, unless deliveries are pulled.
+    /// Returns the upcall, unless deliveries are pulled.
     pub const fn deliver_mut(&mut self) -> Option<&mut D> {
         match &mut self.outlet {
             DeliveryOutlet::Upcall { deliver, .. } => Some(deliver),
@@ -216,7 +216,7 @@ impl<D: Deliver> Subgroup<D> {
         self.close();
     }
 
-    /// Looks at all announcements, fills rounds by nulls, stores `received`.
+    /// Reads all announcements, fills rounds by nulls, and stores `received`; returns the amount of work done.
     fn receive(&mut self, sent: u64) -> usize {
         let mut work = 0;
         for sender in 0..self.announced.len() {
@@ -237,7 +237,7 @@ impl<D: Deliver> Subgroup<D> {
             if !self.take_announced() {
                 return work;
             }
-            if work > 0 || !is_on(GroupMutation::OneNullPerReceipt) {
+            if work > 0 || !mutant!(OneNullPerReceipt) {
                 self.fill_rounds(sent);
             }
             self.acknowledge();
@@ -247,13 +247,13 @@ impl<D: Deliver> Subgroup<D> {
         work
     }
 
-    /// How many messages and nulls the sender that has sent most has sent, as far as they count as received here.
+    /// Returns the largest number of messages and nulls of one sender that count as received here.
     #[must_use]
     pub fn indexes_max(&self) -> u64 {
         self.indexes.iter().copied().max().unwrap_or(0)
     }
 
-    /// What a sender has announced by now.
+    /// Returns what a sender has announced by now.
     #[inline]
     pub(super) fn look_at(&mut self, sender: usize) -> Result<Announcement, CorruptMemory> {
         let member = self.settings.senders[sender];
@@ -267,7 +267,7 @@ impl<D: Deliver> Subgroup<D> {
         Ok(announced)
     }
 
-    /// Counts all that is announced and whole as received; false if the subgroup has failed.
+    /// Counts everything that is announced and complete as received; returns false if the subgroup has failed.
     #[inline]
     pub(super) fn take_announced(&mut self) -> bool {
         if self.bodies.is_none() {
@@ -283,7 +283,7 @@ impl<D: Deliver> Subgroup<D> {
         true
     }
 
-    /// Receive without batching: one message of each sender, each with its own acknowledgement.
+    /// Receives without batching: one message of each sender, each with its own acknowledgement.
     fn receive_singly(&mut self, sent: u64) -> usize {
         let mut work = 0;
         for sender in 0..self.indexes.len() {
@@ -298,26 +298,20 @@ impl<D: Deliver> Subgroup<D> {
         work
     }
 
-    /// Null-sends (Spindle §3.3): committed messages go first; what is still owed is filled by nulls [N1]. A sender
-    /// that has just sent at least as much as it still owes keeps pace: it is not helped, since every null is a
+    /// Sends nulls (Spindle §3.3): committed messages go first; what is still owed is filled by nulls [N1]. A sender
+    /// that has just sent at least as much as it still owes keeps pace, and sends no nulls, since every null is a
     /// round that its next message could have taken. If it stops, the next evaluation fills the gap.
     #[inline]
     fn fill_rounds(&mut self, sent: u64) {
         let Some((publisher, sender)) = &mut self.publisher else { return };
-        if !self.settings.null_sends
-            || self.settings.mode != DeliveryMode::Atomic
-            || is_on(GroupMutation::NoNulls)
-        {
+        mutant!(NoNulls => return);
+        if !self.settings.null_sends || self.settings.mode != DeliveryMode::Atomic {
             return;
         }
         let mut owed = indexes_owed(*sender, &self.indexes);
         let present = publisher.announcement().indexes;
-        if is_on(GroupMutation::NullTooMany) && owed >= present && owed > 0 {
-            owed += 1;
-        }
-        if is_on(GroupMutation::OneNullPerReceipt) {
-            owed = owed.min(present + 1);
-        }
+        mutant!(NullTooMany if owed >= present && owed > 0 => owed += 1);
+        mutant!(OneNullPerReceipt => owed = owed.min(present + 1));
         if owed <= publisher.announcement().indexes + sent || publisher.ready() > 0 {
             return;
         }
@@ -329,7 +323,7 @@ impl<D: Deliver> Subgroup<D> {
         self.indexes[*sender] = announcement.indexes;
     }
 
-    /// Stores `received` if it has grown. Without a total order nobody waits for it.
+    /// Stores `received` if it has grown. Without a total order no member waits for it.
     #[inline]
     fn acknowledge(&mut self) {
         if self.settings.mode != DeliveryMode::Atomic {
@@ -344,36 +338,37 @@ impl<D: Deliver> Subgroup<D> {
         }
     }
 
-    /// The least `received` of all members: everything below is stable [O4].
+    /// Updates `stable` to the least `received` of all members: everything below is stable [O4].
     #[inline]
     pub(super) fn update_stable(&mut self) {
         if self.received == self.stable {
             return;
         }
         let mut stable = self.received;
-        let last = self.table.members().len() - 1;
-        for rank in 0..=last {
-            let skipped = is_on(GroupMutation::DeliverUnstable)
-                || (is_on(GroupMutation::StableWithoutLast) && rank == last);
-            if rank != self.table.rank() && !skipped {
+        let members = self.table.members().len();
+        for rank in 0..members {
+            mutant!(DeliverUnstable => continue);
+            mutant!(StableWithoutLast if rank == members - 1 => continue);
+            if rank != self.table.rank() {
                 stable = stable.min(self.received_by(rank));
             }
         }
-        self.counters.words_polled += self.table.members().len() as u64 - 1;
+        self.counters.words_polled += members as u64 - 1;
         self.stable = self.stable.max(stable);
     }
 
-    /// Hands over what is stable and stores `delivered`.
+    /// Delivers what is stable and stores `delivered`; returns the amount of work done.
     fn deliver(&mut self) -> usize {
         if self.settings.mode == DeliveryMode::Atomic {
             self.update_stable();
         }
         let mut work = 0;
         for lane in 0..self.row.delivered.count() {
+            let mut sender = lane;
+            mutant!(LaneOfNextSender => sender = (lane + 1) % self.indexes.len());
             let limit = match self.settings.mode {
                 DeliveryMode::Atomic => self.stable,
-                _ if is_on(GroupMutation::LaneOfNextSender) => self.indexes[(lane + 1) % self.indexes.len()],
-                DeliveryMode::Unordered | DeliveryMode::Raw => self.indexes[lane],
+                DeliveryMode::Unordered | DeliveryMode::Raw => self.indexes[sender],
             };
             match self.deliver_lane(lane, limit) {
                 Ok(done) => work |= done,
@@ -407,7 +402,7 @@ impl<D: Deliver> Subgroup<D> {
         };
         let column = self.row.delivered.column(lane);
         if delivered == self.table.own().load_relaxed(column.word()) {
-            return Ok(usize::from(news && !is_on(GroupMutation::SilentWork)));
+            return Ok(usize::from(news && !mutant!(SilentWork)));
         }
         self.counters.delivery_batches += 1;
         self.table.note(column, delivered);
@@ -418,9 +413,9 @@ impl<D: Deliver> Subgroup<D> {
         Ok(1)
     }
 
-    /// Gives the words of messages that all members have delivered back to the writer [O5]. Looks at the other
-    /// members only when the window fills, or when there is nothing else to do: their counts are in cache lines
-    /// that change often.
+    /// Returns the words of messages that all members have delivered to the writer [O5]. It reads the other members'
+    /// counts only when the window fills, or when there is nothing else to do: they are in cache lines that change
+    /// often.
     pub(super) fn free(&mut self, idle: bool) -> usize {
         let Some((publisher, sender)) = &mut self.publisher else { return 0 };
         if publisher.outstanding() == 0 || !(idle || publisher.wants_space()) {
@@ -429,18 +424,15 @@ impl<D: Deliver> Subgroup<D> {
         let lane = if self.settings.mode == DeliveryMode::Atomic { 0 } else { *sender };
         let column = self.row.delivered.column(lane);
         let mut least = self.table.rows().iter().map(|row| column.load(row)).min().unwrap_or(0);
-        if is_on(GroupMutation::ReuseAfterOwnDelivery) {
-            least = column.load(self.table.own());
-        }
+        mutant!(ReuseAfterOwnDelivery => least = column.load(self.table.own()));
         self.counters.words_polled += self.table.members().len() as u64 - 1;
         if least <= self.freed {
             return 0;
         }
+        let mut sender = *sender;
+        mutant!(RoundsOfFirst => sender = 0);
         let indexes = match self.settings.mode {
-            DeliveryMode::Atomic if is_on(GroupMutation::RoundsOfFirst) => {
-                indexes_below(least, 0, self.settings.senders.len())
-            }
-            DeliveryMode::Atomic => indexes_below(least, *sender, self.settings.senders.len()),
+            DeliveryMode::Atomic => indexes_below(least, sender, self.settings.senders.len()),
             DeliveryMode::Unordered | DeliveryMode::Raw => least,
         };
         reach(Point::WordsFreed);
@@ -453,10 +445,10 @@ impl<D: Deliver> Subgroup<D> {
 }
 
 impl Subgroup<NoUpcall> {
-    /// Joins like [`Subgroup::new`], but deliveries wait for whoever holds the [`Pull`], on any thread.
+    /// Joins like [`Subgroup::new`], but messages wait for the holder of the [`Pull`], on any thread.
     ///
     /// # Panics
-    /// As [`Subgroup::new`].
+    /// If [`Subgroup::new`] would panic.
     pub fn pulled<F: Fabric>(
         fabric: &mut F,
         key: MirrorKey,
@@ -492,6 +484,7 @@ impl<F: Fabric, D: Deliver> Core<F> for Subgroup<D> {
         work += self.free(work == 0);
         let posts = self.table.flush(fabric);
         self.counters.posts += posts as u64;
-        if is_on(GroupMutation::SilentWork) { work } else { work + posts }
+        mutant!(SilentWork => return work);
+        work + posts
     }
 }

@@ -1,15 +1,15 @@
-//! The end of a view: wedge, trim, and what goes on in the next view (Derecho §3.4, "ragged trim").
+//! The end of a view: wedge, trim, and what continues in the next view (Derecho §3.4, "ragged trim").
 //!
-//! A wedged subgroup sends, acknowledges and delivers nothing more. It says how many indexes of each sender it has;
-//! membership agrees on a trim, the least of these over the survivors, and then each survivor delivers exactly the
-//! trim, in order. Sequences of the dead beyond it are passed over.
+//! A wedged subgroup sends, acknowledges and delivers nothing more. It publishes how many indexes of each sender it
+//! has; membership agrees on a trim, the least of these over the survivors, and then each survivor delivers exactly
+//! the trim, in order. Sequences of dead members beyond it are skipped.
 //!
-//! - \[V2\] All who go on deliver the same. \[V3\] What anyone delivered before was received by all, so it is below
-//!   the trim.
-//! - \[V14\] A member that stops delivers what its frozen rows show to be stable.
-//! - \[V7\] What a surviving sender has sent beyond the trim, or has committed, goes on in the next view ([`WindowBacklog`]).
-//!   In mode `Unordered` some members have delivered it already; there it is passed over ([`ViewStart::known`]).
-//!   In mode `Raw` only what was not sent at all goes on.
+//! - \[V2\] All members that continue deliver the same messages. \[V3\] What any member delivered before was received
+//!   by all, so it is below the trim.
+//! - \[V14\] A member that stops delivers what is stable according to its frozen rows.
+//! - \[V7\] What a surviving sender has sent beyond the trim, or has committed, continues in the next view
+//!   ([`WindowBacklog`]). In mode `Unordered` some members have already delivered it; they skip it
+//!   ([`ViewStart::known`]). In mode `Raw` only messages that were not sent at all continue.
 
 use squall_fabric::window::WindowBacklog;
 use squall_fabric::{Fabric, MirrorId, NodeId};
@@ -18,19 +18,19 @@ use super::order::sequences_complete;
 use super::subgroup::DeliveryOutlet;
 use super::{Deliver, DeliveryMode, Subgroup, SubgroupFailure};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// How a view begins for a subgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ViewStart {
-    /// The view.
+    /// The view's number.
     pub view: u64,
-    /// How many messages of a sender come once more that this member has delivered; only in mode `Unordered`.
+    /// How many messages of each sender are sent again that this member has delivered; only in mode `Unordered`.
     pub known: Vec<(NodeId, u64)>,
 }
 
 impl ViewStart {
-    /// How many messages of `sender` come once more.
+    /// Returns how many messages of `sender` are sent again that this member has delivered.
     pub(super) fn known(&self, sender: NodeId) -> u64 {
         self.known.iter().find(|(node, _)| *node == sender).map_or(0, |(_, known)| *known)
     }
@@ -41,23 +41,23 @@ impl ViewStart {
 pub struct SubgroupCarryover<D> {
     /// The upcall, unless deliveries are pulled.
     pub deliver: Option<D>,
-    /// Messages of this member that go on in the next view, if it sends.
+    /// The messages of this member that continue in the next view, if it sends.
     pub backlog: Option<WindowBacklog>,
-    /// The mirror of the own row: retire it when all members have begun the next view.
+    /// The mirror of this member's row: retire it when all members have begun the next view.
     pub mirror: MirrorId,
     /// What the next view begins with: see [`ViewStart`].
     pub known: Vec<(NodeId, u64)>,
 }
 
 impl<D: Deliver> Subgroup<D> {
-    /// Stops the row of a member that is suspected: it never changes again here [S5].
+    /// Freezes the row of a suspected member: it never changes again here [S5].
     pub fn freeze<F: Fabric>(&mut self, fabric: &mut F, member: NodeId) {
         if let Some(rank) = self.members().iter().position(|node| *node == member) {
             self.table.freeze(fabric, rank);
         }
     }
 
-    /// Ends sending and receiving, and returns how many indexes of each sender are here.
+    /// Ends sending and receiving, and returns how many indexes of each sender this member has.
     pub fn wedge(&mut self) -> &[u64] {
         if !self.wedged {
             self.wedged = true;
@@ -69,19 +69,19 @@ impl<D: Deliver> Subgroup<D> {
         &self.indexes
     }
 
-    /// Whether all of the trim is here, as it is at each member that goes on.
+    /// Returns whether this member has all of the trim, as each member that continues does.
     #[must_use]
     pub fn covers(&self, trim: &[u64]) -> bool {
         self.wedged && trim.iter().zip(&self.indexes).all(|(trim, here)| trim <= here)
     }
 
-    /// Whether the view has ended here.
+    /// Returns whether the view has ended here.
     #[must_use]
     pub const fn is_wedged(&self) -> bool {
         self.wedged
     }
 
-    /// Takes what has been announced, and no more: nothing is acknowledged.
+    /// Takes what has been announced, without acknowledging anything.
     fn take_announcements(&mut self) {
         for sender in 0..self.announced.len() {
             match self.look_at(sender) {
@@ -101,15 +101,19 @@ impl<D: Deliver> Subgroup<D> {
     /// [`SubgroupFailure`]: this member must leave the group.
     ///
     /// # Panics
-    /// If the subgroup is not wedged, or the trim is beyond what is here: membership agrees on nothing such.
+    /// If the subgroup is not wedged, or the trim is beyond what this member has, on which membership never agrees.
     pub fn finish(mut self, trim: &[u64]) -> Result<SubgroupCarryover<D>, SubgroupFailure> {
-        assert!(self.covers(trim), "[V2] the trim {trim:?} is beyond what is here, {:?}", self.indexes);
+        assert!(
+            self.covers(trim),
+            "[V2] the trim {trim:?} is beyond what this member has, {:?}",
+            self.indexes
+        );
         if let Some(failure) = self.failure {
             return Err(failure);
         }
         let backlog = self.publisher.as_ref().map(|(publisher, sender)| {
             let sent = publisher.announcement().indexes;
-            let goes_on = self.settings.mode != DeliveryMode::Raw && !is_on(GroupMutation::NoResend);
+            let goes_on = self.settings.mode != DeliveryMode::Raw && !mutant!(NoResend);
             publisher.backlog(if goes_on { trim[*sender] } else { sent })
         });
         if trim != self.indexes {
@@ -126,12 +130,12 @@ impl<D: Deliver> Subgroup<D> {
         Ok(SubgroupCarryover { deliver: self.into_deliver(), backlog, mirror, known })
     }
 
-    /// Ends the subgroup at a member that stops: it is in no later view, and nobody asks it how much it has. It delivers what
-    /// all members of the view have received, as its rows show, and nothing more \[V14\]. The trim of those that continue, if
-    /// any do, covers that.
+    /// Ends the subgroup at a member that stops: it is in no later view, and no member asks how much it has. It
+    /// delivers what all members of the view have received, as its rows show, and nothing more \[V14\]. The trim of
+    /// those that continue, if any do, covers that.
     pub fn stop(&mut self) {
         self.wedge();
-        if self.failure.is_none() && !is_on(GroupMutation::StopUndelivered) {
+        if self.failure.is_none() && !mutant!(StopUndelivered) {
             reach(Point::StableDelivered);
             let here = self.indexes.clone();
             let result = if self.settings.mode == DeliveryMode::Atomic {
@@ -146,7 +150,7 @@ impl<D: Deliver> Subgroup<D> {
         self.close();
     }
 
-    /// The upcall of a subgroup that has ended, unless deliveries are pulled.
+    /// Returns the upcall of a subgroup that has ended, unless deliveries are pulled.
     #[must_use]
     pub fn into_deliver(self) -> Option<D> {
         match self.outlet {
@@ -155,8 +159,8 @@ impl<D: Deliver> Subgroup<D> {
         }
     }
 
-    /// Of the messages beyond the trim, which come again, how many are delivered here: all that came in this view,
-    /// and those that were yet to come again in this one.
+    /// Returns how many of the messages beyond the trim, which are sent again, this member has delivered: all that
+    /// arrived in this view, and those that were still to be sent again in this one.
     fn known_beyond(&self, trim: &[u64]) -> Vec<(NodeId, u64)> {
         if self.settings.mode != DeliveryMode::Unordered {
             return Vec::new();
@@ -169,7 +173,7 @@ impl<D: Deliver> Subgroup<D> {
         known.filter(|(_, known)| *known > 0).collect()
     }
 
-    /// Hands over what lies below `limits` (by lane) and `ends` (by sender).
+    /// Delivers what is below `limits` (by lane) and `ends` (by sender).
     fn deliver_rest(&mut self, limits: &[u64], ends: &[u64]) -> Result<(), SubgroupFailure> {
         match &mut self.outlet {
             DeliveryOutlet::Upcall { consumer, deliver } => {
@@ -194,7 +198,7 @@ impl<D: Deliver> Subgroup<D> {
     }
 }
 
-/// The sequences among which all of the trim is.
+/// Returns the number of sequences that contain all of the trim.
 fn sequences_of(trim: &[u64]) -> u64 {
     let last = |(sender, indexes): (usize, &u64)| (indexes - 1) * trim.len() as u64 + sender as u64 + 1;
     trim.iter().enumerate().filter(|(_, indexes)| **indexes > 0).map(last).max().unwrap_or(0)

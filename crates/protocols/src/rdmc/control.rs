@@ -1,4 +1,4 @@
-//! Control messages: what each says to this member (RDMC §3.2, "Initialization" and "Data Transfer Schedules").
+//! Control messages, and how this member handles them (RDMC §3.2, "Initialization" and "Data Transfer Schedules").
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use super::offer::TargetOffer;
 use super::outgoing::ReadyForBlock;
 use super::{FailureCause, GroupId};
 
-/// What was heard of groups that this member has not yet created.
+/// Messages about groups that this member has not created yet.
 #[derive(Debug)]
 pub(super) struct EarlyMessages {
     /// At most [`EARLY_MAX`].
     heard: BTreeMap<(GroupId, NodeId), MemberStatement>,
 }
 
-/// What a member has said of a group.
+/// What a member has reported about a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemberStatement {
     pub(super) digest: u64,
@@ -30,17 +30,17 @@ impl EarlyMessages {
         Self { heard: BTreeMap::new() }
     }
 
-    /// What `peer` has said of `group`.
+    /// Takes what `peer` has reported about `group`.
     pub(super) fn take(&mut self, group: GroupId, peer: NodeId) -> Option<MemberStatement> {
         self.heard.remove(&(group, peer))
     }
 
-    /// Forgets what a lost peer has said.
+    /// Forgets the messages of a lost peer.
     pub(super) fn forget(&mut self, peer: NodeId) {
         self.heard.retain(|(_, other), _| *other != peer);
     }
 
-    /// A peer has created a group that is not known here; false if that is one too many.
+    /// Notes that a peer has created a group that is not known here; returns false if there are too many such groups.
     fn on_join(&mut self, peer: NodeId, group: GroupId, digest: u64) -> bool {
         self.heard.insert((group, peer), MemberStatement { digest, failed: None });
         self.heard.len() <= EARLY_MAX
@@ -53,7 +53,7 @@ impl EarlyMessages {
     }
 }
 
-/// Takes a message of `peer` about a group; false if it is a breach that ends the link.
+/// Handles a message of `peer` about a group; returns false if it is a protocol violation that ends the link.
 pub(super) fn on_group_message(
     groups: &mut BTreeMap<GroupId, RdmcGroup>,
     early: &mut EarlyMessages,
@@ -71,7 +71,7 @@ pub(super) fn on_group_message(
     }
 }
 
-/// This member has not yet created the group, or has destroyed it.
+/// Handles a message about a group that this member has not created yet, or has destroyed.
 fn on_unknown_group(
     early: &mut EarlyMessages,
     links: &mut RdmcLinks,
@@ -80,7 +80,7 @@ fn on_unknown_group(
 ) -> bool {
     match message {
         RdmcMessage::Join { group, digest } => return early.on_join(peer, group, digest),
-        // Only who has heard our own `Join` announces: we have destroyed the group.
+        // A peer announces only after it has received this member's `Join`: this member has destroyed the group.
         RdmcMessage::Announce { group, .. } => {
             links.say(peer, RdmcMessage::Failed { group, cause: FailureCause::Left(links.node()) });
         }
@@ -88,7 +88,7 @@ fn on_unknown_group(
             early.on_failed(peer, group, cause);
             links.say(peer, RdmcMessage::Stopped { group });
         }
-        // Late answers to what we said before we destroyed the group.
+        // Late answers to messages that this member sent before it destroyed the group.
         RdmcMessage::Offer { .. }
         | RdmcMessage::Ready { .. }
         | RdmcMessage::Stopped { .. }
@@ -136,7 +136,7 @@ impl RdmcGroup {
         }
     }
 
-    /// What a neighbour has said before the group was created here.
+    /// Handles what a neighbour has reported before the group was created here.
     pub(super) fn on_heard(&mut self, links: &mut RdmcLinks, peer: NodeId, heard: MemberStatement) {
         self.on_join(links, peer, heard.digest);
         if let Some(cause) = heard.failed {
@@ -145,7 +145,7 @@ impl RdmcGroup {
         }
     }
 
-    /// Who takes us for a neighbour has another list of members, or another schedule.
+    /// Handles a message of a member that is not a neighbour: it has another list of members, or another schedule.
     fn on_stranger(&mut self, links: &mut RdmcLinks, peer: NodeId, message: RdmcMessage) {
         let (group, cause) = (self.id, FailureCause::Disagreed(peer));
         if matches!(message, RdmcMessage::Join { .. }) {
@@ -154,7 +154,7 @@ impl RdmcGroup {
         self.wedge(links, cause);
     }
 
-    /// A neighbour has created the group.
+    /// Notes that a neighbour has created the group.
     pub(super) fn on_join(&mut self, links: &mut RdmcLinks, peer: NodeId, digest: u64) {
         let agrees = digest == self.digest;
         let id = self.id;
@@ -169,5 +169,5 @@ impl RdmcGroup {
     }
 }
 
-/// A peer that is so many groups ahead of us is out of its mind.
+/// A peer that is this many groups ahead violates the protocol.
 const EARLY_MAX: usize = 1 << 16;

@@ -20,8 +20,8 @@ use super::{
 
 /// RDMC at one member.
 ///
-/// **Law.** [`Rdmc::create`], [`Rdmc::send`] and the like are called between evaluations; what they begin is done by
-/// [`Core::poll`]. The application hears of everything through [`RdmcApplication`], from inside `poll`.
+/// **Law.** [`Rdmc::create`], [`Rdmc::send`] and similar methods are called between evaluations; [`Core::poll`]
+/// carries them out. It reports everything to the application through [`RdmcApplication`].
 #[derive(Debug)]
 pub struct Rdmc<A> {
     links: RdmcLinks,
@@ -35,25 +35,25 @@ pub struct Rdmc<A> {
     retry_at: Option<Instant>,
 }
 
-/// What a member has done so far, in all groups.
+/// Counters of a member's work, in all groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RdmcCounters {
-    /// Blocks posted to others.
+    /// The number of blocks posted to others.
     pub blocks_posted: u64,
-    /// Blocks that have arrived.
+    /// The number of blocks that have arrived.
     pub blocks_received: u64,
 }
 
 /// Why a group was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RdmcCreateError {
-    /// The settings do not fit.
+    /// The settings are not valid for the group.
     Settings(RdmcSettingsError),
     /// This node is not in the list, or a node is in it twice.
     Members,
-    /// There is, or was just now, a group of that number here.
+    /// A group of that number exists here.
     Exists,
-    /// What is left of this object does not fit: its number is too low, or its blocks have another size.
+    /// What is left of this object does not fit the group: its number is too low, or its blocks have another size.
     Unfinished(u64),
 }
 
@@ -61,7 +61,9 @@ impl fmt::Display for RdmcCreateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Settings(error) => write!(f, "{error}"),
-            Self::Members => f.write_str("the list of members must name this node, and each node once"),
+            Self::Members => f.write_str(
+                "the list of members does not name this node, or names a node twice: name each node once",
+            ),
             Self::Exists => f.write_str("a group of this number exists here: choose another number"),
             Self::Unfinished(number) => {
                 write!(
@@ -75,7 +77,7 @@ impl fmt::Display for RdmcCreateError {
 
 impl std::error::Error for RdmcCreateError {}
 
-/// Why an object was not taken.
+/// Why a call about an object was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RdmcSendError {
     /// There is no such group here.
@@ -90,7 +92,7 @@ pub enum RdmcSendError {
     Memory,
     /// No object of that number waits for memory.
     NotAsked,
-    /// Objects are unfinished.
+    /// There are unfinished objects.
     Unfinished,
 }
 
@@ -103,10 +105,12 @@ impl fmt::Display for RdmcSendError {
             Self::TooManyBlocks(blocks) => {
                 write!(f, "{blocks} blocks, at most {BLOCKS_MAX}: choose larger blocks")
             }
-            Self::Memory => f.write_str("the memory is shorter than the object"),
+            Self::Memory => {
+                f.write_str("the memory is shorter than the object: provide memory of the object's size")
+            }
             Self::NotAsked => f.write_str("no object of this number waits for memory"),
             Self::Unfinished => {
-                f.write_str("objects are under way: wait for their release, or wedge the group")
+                f.write_str("objects are unfinished: wait for their release, or wedge the group")
             }
         }
     }
@@ -115,7 +119,7 @@ impl fmt::Display for RdmcSendError {
 impl std::error::Error for RdmcSendError {}
 
 impl<A> Rdmc<A> {
-    /// RDMC of `node`, which uses `channel` and the next one to all peers; they use the same.
+    /// Returns the RDMC of `node`, which uses `channel` and the next one to all peers; they use the same channels.
     pub const fn new(node: NodeId, channel: Channel, application: A) -> Self {
         Self {
             links: RdmcLinks::new(node, channel),
@@ -143,11 +147,11 @@ impl<A> Rdmc<A> {
         self.resume(fabric, group, members, settings, 0, Vec::new())
     }
 
-    /// Creates a group that goes on where a failed one ended \[B7\]: its objects have the numbers of the old one,
+    /// Creates a group that continues where a failed one ended \[B7\]: its objects have the numbers of the old one,
     /// from `first` on, and `unfinished` is what *this* member holds of them, as [`RdmcApplication::on_failed`] has
-    /// told it, or, if it had finished an object, that object as a whole. The root sends the objects again (it must
-    /// have them as a whole); members get the blocks that they lack, and who has nothing of an object is asked for
-    /// memory as usual. All members give the same `first`.
+    /// reported, or, if it had finished an object, that complete object. The root sends the objects again (it must
+    /// have them completely); members get the blocks that they lack, and a member that has nothing of an object is
+    /// asked for memory as usual. All members pass the same `first`.
     ///
     /// # Errors
     /// [`RdmcCreateError`].
@@ -197,8 +201,8 @@ impl<A> Rdmc<A> {
         self.groups.insert(id, group);
     }
 
-    /// Sends an object of `bytes` bytes that lies in `memory`, which must not change before
-    /// [`RdmcApplication::on_released`]. Returns its number.
+    /// Sends an object of `bytes` bytes in `memory`, which must not change before [`RdmcApplication::on_released`].
+    /// Returns its number.
     ///
     /// # Errors
     /// [`RdmcSendError`].
@@ -214,11 +218,12 @@ impl<A> Rdmc<A> {
         }
     }
 
-    /// Offers memory for object `number`, the next that will be announced, from [`ObjectMemory::first`] to the end of its
-    /// region: its first block need not wait until it has been announced and answered. Returns whether the memory is taken.
-    /// Then the object comes into it without an upcall for memory, if it fits; if it does not, the application is asked,
-    /// and the memory is its own again, as it is when the group has failed. Otherwise nothing has happened: the object is
-    /// announced or resumed, the one before it is not yet open, or another offer stands.
+    /// Offers memory for object `number`, the next that will be announced, from [`ObjectMemory::first`] to the end of
+    /// its region: the object's first block need not wait for the answer to its announcement. Returns whether the
+    /// offer is accepted. Then the object is received into the memory without an upcall for memory, if it fits; if it
+    /// does not fit, the application is asked, and gets the memory back, as it does when the group fails. If the
+    /// offer is not accepted, nothing has changed: the object is already announced or resumed, the previous one is
+    /// not open yet, or another offer is pending.
     ///
     /// # Errors
     /// [`RdmcSendError`].
@@ -231,7 +236,7 @@ impl<A> Rdmc<A> {
         Ok(self.running(group)?.offer(number, memory))
     }
 
-    /// Gives memory to an object for which the application has answered [`super::ObjectAnswer::Later`].
+    /// Provides memory for an object for which the application has answered [`super::ObjectAnswer::Later`].
     ///
     /// # Errors
     /// [`RdmcSendError`].
@@ -246,8 +251,8 @@ impl<A> Rdmc<A> {
         Ok(())
     }
 
-    /// As [`Rdmc::supply`], where some blocks of the object lie in `memory` already, from an earlier attempt \[B7\].
-    /// Those that a summary cannot tell of are sent again.
+    /// Provides memory like [`Rdmc::supply`], if `memory` already has some blocks of the object from an earlier
+    /// attempt \[B7\]. Blocks that a summary cannot describe are sent again.
     ///
     /// # Errors
     /// [`RdmcSendError`]; [`RdmcSendError::Memory`] also if `held` is about another number of blocks.
@@ -269,10 +274,10 @@ impl<A> Rdmc<A> {
         Ok(())
     }
 
-    /// Stops a group everywhere; each member's application is told by [`RdmcApplication::on_failed`].
+    /// Stops a group at all members; each member's application is notified by [`RdmcApplication::on_failed`].
     ///
     /// # Errors
-    /// If there is no such group or it has failed already.
+    /// If there is no such group or it has already failed.
     pub fn wedge(&mut self, group: GroupId) -> Result<(), RdmcSendError> {
         self.running(group)?;
         let cause = FailureCause::Wedged(self.links.node());
@@ -280,7 +285,7 @@ impl<A> Rdmc<A> {
         Ok(())
     }
 
-    /// Forgets a group that is idle and has no offer that stands, or whose failure has been reported.
+    /// Forgets a group that is idle and has no pending offer, or whose failure has been reported.
     ///
     /// # Errors
     /// [`RdmcSendError::Unfinished`] or [`RdmcSendError::NoGroup`].
@@ -298,17 +303,17 @@ impl<A> Rdmc<A> {
         self.on_link_lost(fabric, peer, FailureCause::Lost(peer));
     }
 
-    /// Whether nothing is under way: until the next event or call, evaluating does nothing.
+    /// Returns whether nothing is in progress: until the next event or call, evaluating does nothing.
     pub fn is_idle(&self) -> bool {
         self.groups.values().all(RdmcGroup::is_idle) && self.links.are_idle()
     }
 
-    /// Whether all that this member has to say to others has been posted.
+    /// Returns whether all messages of this member have been posted.
     pub fn has_sent_all(&self) -> bool {
         self.links.are_idle()
     }
 
-    /// What this member has done so far.
+    /// Returns counters of what this member has done so far.
     pub const fn counters(&self) -> &RdmcCounters {
         &self.counters
     }
@@ -383,7 +388,7 @@ impl<A> Rdmc<A> {
             .on_done(target);
     }
 
-    /// The link to `peer` is no more, or must not be.
+    /// Ends the link to `peer`, which is broken or must be closed.
     fn on_link_lost<F: Fabric>(&mut self, fabric: &mut F, peer: NodeId, cause: FailureCause) {
         if !self.links.remove(fabric, peer) {
             return;
@@ -410,7 +415,7 @@ impl<A> Rdmc<A> {
         work
     }
 
-    /// Objects take turns, one block each, as long as any can post.
+    /// Posts blocks of the objects in turn, one block each, as long as any can be posted.
     fn post_blocks<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let count = self.slots.len();
         let mut work = 0;
@@ -469,7 +474,7 @@ impl<F: Fabric, A: RdmcApplication<F>> Core<F> for Rdmc<A> {
             FabricEvent::Revoked { grant } => {
                 self.groups.values_mut().for_each(|group| group.on_revoked(grant))
             }
-            // Connections to a lost peer break one by one, and mirrors are not used here.
+            // Connections to a lost peer break one by one, and this core uses no mirrors.
             FabricEvent::PeerLost { .. } | FabricEvent::Attached { .. } => {}
         }
     }
@@ -491,5 +496,5 @@ impl<F: Fabric, A: RdmcApplication<F>> Core<F> for Rdmc<A> {
     }
 }
 
-/// A full queue gives no event when it has space again.
+/// When to retry after a full queue, which gives no event when it has space again.
 const RETRY: Duration = Duration::from_micros(10);

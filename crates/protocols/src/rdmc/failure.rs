@@ -1,17 +1,17 @@
-//! Failures: how a group stops, at every member, and what it leaves behind (RDMC §2; Derecho §3.1 "Failures"; [B7]).
+//! Failures: how a group stops at every member, and what it leaves behind (RDMC §2; Derecho §3.1 "Failures"; [B7]).
 
 use squall_fabric::{Duration, Fabric, Grant, Instant, NodeId};
 
 use super::group::{Neighbour, RdmcGroup, RdmcState};
 use super::link::RdmcLinks;
 use super::message::RdmcMessage;
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::slots::ObjectSlots;
 use super::{FailureCause, RdmcApplication, RdmcFailure, UnfinishedObject};
 use crate::coverage::{Point, reach};
 
 impl RdmcGroup {
-    /// The group has failed: it posts no more blocks, and says so to its neighbours, on each connection after the
+    /// Fails the group: it posts no more blocks, and reports that to its neighbours, on each connection after the
     /// last block.
     pub(super) fn wedge(&mut self, links: &mut RdmcLinks, cause: FailureCause) {
         if !self.is_running() {
@@ -22,20 +22,21 @@ impl RdmcGroup {
         for neighbour in &mut self.neighbours {
             if !links.contains(neighbour.node) {
                 neighbour.has_stopped = true;
-            } else if !is_on(RdmcMutation::KeepFailureSecret) {
+            } else if !mutant!(KeepFailureSecret) {
                 links.say(neighbour.node, RdmcMessage::Failed { group: self.id, cause });
             }
         }
     }
 
-    /// A neighbour has said that it posts no more blocks.
+    /// Notes that a neighbour posts no more blocks.
     pub(super) fn on_stopped(&mut self, peer: NodeId) {
         if let Some(neighbour) = self.neighbour_mut(peer) {
             neighbour.has_stopped = true;
         }
     }
 
-    /// The link to `peer` is no more: what it had posted may land until its rights are revoked [F9] [F11].
+    /// Handles the loss of the link to `peer`: what the peer had posted may arrive until its grants are revoked [F9]
+    /// [F11].
     pub(super) fn on_lost<F: Fabric>(
         &mut self,
         fabric: &mut F,
@@ -57,15 +58,16 @@ impl RdmcGroup {
         }
     }
 
-    /// No write under the right lands any more.
+    /// Notes that no write under the grant arrives any more.
     pub(super) fn on_revoked(&mut self, grant: &Grant) {
         if let RdmcState::Wedged { fences, .. } = &mut self.state {
             fences.retain(|fence| fence != grant);
         }
     }
 
-    /// The neighbours that have not stopped in time, or that do not take what was posted to them: links to them are
-    /// to be ended, since whoever is told of a failure answers at once, and without an answer nothing is at rest.
+    /// Returns the neighbours that have not stopped in time, or that do not take what was posted to them. Links to
+    /// them are to be ended: a member that learns of a failure answers at once, and without its answer memory may
+    /// still be accessed.
     pub(super) fn silent_neighbours(&mut self, now: Instant) -> Vec<NodeId> {
         let RdmcState::Wedged { deadline, .. } = &mut self.state else { return vec![] };
         let is_due = deadline.is_some_and(|deadline| now >= deadline);
@@ -82,7 +84,7 @@ impl RdmcGroup {
         silent.map(|neighbour| neighbour.node).collect()
     }
 
-    /// When [`RdmcGroup::silent_neighbours`] wants to look again.
+    /// Returns when [`RdmcGroup::silent_neighbours`] is to be called again.
     pub(super) const fn deadline(&self) -> Option<Instant> {
         match self.state {
             RdmcState::Wedged { deadline, .. } => deadline,
@@ -90,7 +92,7 @@ impl RdmcGroup {
         }
     }
 
-    /// Reports the failure if no write of the group is under way, to or from this member.
+    /// Reports the failure if no write of the group is in flight to or from this member.
     pub(super) fn report<F: Fabric, A: RdmcApplication<F>>(
         &mut self,
         fabric: &mut F,
@@ -101,7 +103,7 @@ impl RdmcGroup {
         let is_settled = fences.is_empty()
             && self.neighbours.iter().all(Neighbour::is_still)
             && self.multicasts.values().all(|multicast| multicast.outgoing.is_at_rest());
-        if !is_settled && !is_on(RdmcMutation::ReportUnsettled) {
+        if !is_settled && !mutant!(ReportUnsettled) {
             return 0;
         }
         let (group, cause) = (self.id, *cause);
@@ -111,7 +113,7 @@ impl RdmcGroup {
         1
     }
 
-    /// What is left of all objects, by number.
+    /// Returns what is left of all objects, by number.
     fn unfinished<F: Fabric>(&mut self, fabric: &mut F, slots: &mut ObjectSlots) -> Vec<UnfinishedObject> {
         self.end_offer(fabric, slots);
         let mut unfinished: Vec<_> = std::mem::take(&mut self.resumed).into_values().collect();
@@ -119,9 +121,7 @@ impl RdmcGroup {
             multicast.take_grants().for_each(|grant| fabric.revoke(&grant));
             multicast.slot.into_iter().for_each(|slot| slots.free(slot));
             let (object, memory, mut held) = (multicast.object, multicast.memory, multicast.held);
-            if is_on(RdmcMutation::ForgetHeld) {
-                held.forget_last();
-            }
+            mutant!(ForgetHeld => held.forget_last());
             unfinished.push(UnfinishedObject { object, memory, held });
         }
         unfinished.sort_by_key(|unfinished| unfinished.object.number);
@@ -129,5 +129,5 @@ impl RdmcGroup {
     }
 }
 
-/// Longer than a healthy process is ever held up; shorter than somebody waits for an error message.
+/// Longer than a healthy process is ever delayed, and shorter than a user waits for an error message.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);

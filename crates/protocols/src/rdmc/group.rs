@@ -6,7 +6,7 @@ use squall_fabric::{Fabric, Grant, Instant, NodeId};
 
 use super::link::{PostOutcome, RdmcLinks};
 use super::multicast::ObjectMulticast;
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::offer::{MemoryOffer, TargetOffer};
 use super::outgoing::ReadyForBlock;
 use super::schedule::TransferPlan;
@@ -23,16 +23,17 @@ pub(super) struct RdmcGroup {
     pub(super) rank: usize,
     pub(super) settings: RdmcSettings,
     pub(super) digest: u64,
-    /// All with whom blocks are ever exchanged, by node.
+    /// All members with which blocks are ever exchanged, by node.
     pub(super) neighbours: Vec<Neighbour>,
-    /// Objects from `finished` on that are known here; a number may lack for a while.
+    /// The objects from `finished` on that are known here; a number may be missing for a while.
     pub(super) multicasts: BTreeMap<u64, ObjectMulticast>,
-    /// Memory for an object that has not been announced, and who it is offered to: the source of all first blocks \[B6\].
+    /// Memory for an object that has not been announced, and the member to which it is offered: the source of all
+    /// first blocks \[B6\].
     pub(super) offer: Option<MemoryOffer>,
     pub(super) first_source: Option<NodeId>,
-    /// Left over from a failed group, until the root sends it again [B7].
+    /// Objects left over from a failed group, until the root sends them again [B7].
     pub(super) resumed: BTreeMap<u64, UnfinishedObject>,
-    /// Objects below are released.
+    /// Objects below this number are released.
     pub(super) finished: u64,
     pub(super) state: RdmcState,
 }
@@ -54,15 +55,15 @@ pub(super) struct Neighbour {
 #[derive(Debug)]
 pub(super) enum RdmcState {
     Running,
-    /// Failed; blocks may still land.
+    /// It has failed; blocks may still arrive.
     Wedged {
         cause: FailureCause,
-        /// Rights of lost neighbours that are being revoked.
+        /// Grants of lost neighbours that are being revoked.
         fences: Vec<Grant>,
-        /// When neighbours must have stopped; set in the first evaluation.
+        /// The time by which neighbours must have stopped; set in the first evaluation.
         deadline: Option<Instant>,
     },
-    /// Failed, and the application knows.
+    /// It has failed, and that is reported to the application.
     Reported {
         cause: FailureCause,
     },
@@ -109,7 +110,7 @@ impl RdmcGroup {
         matches!(self.state, RdmcState::Running)
     }
 
-    /// Why it has failed, if it has.
+    /// Returns why it has failed, if it has.
     pub(super) const fn cause(&self) -> Option<FailureCause> {
         match self.state {
             RdmcState::Running => None,
@@ -122,7 +123,7 @@ impl RdmcGroup {
         Some(&mut self.neighbours[at])
     }
 
-    /// Whether it can be forgotten.
+    /// Returns whether it can be forgotten.
     pub(super) fn is_idle(&self) -> bool {
         match self.state {
             RdmcState::Running => self.multicasts.is_empty() && self.offer.is_none(),
@@ -131,7 +132,7 @@ impl RdmcGroup {
         }
     }
 
-    /// The root sends an object; its number is the next one.
+    /// Sends an object, at the root; returns its number, which is the next one.
     pub(super) fn send(&mut self, memory: ObjectMemory, bytes: u64) -> u64 {
         let number = self.multicasts.last_key_value().map_or(self.finished, |(last, _)| last + 1);
         let object = RdmcObject { group: self.id, number, bytes };
@@ -141,7 +142,7 @@ impl RdmcGroup {
         number
     }
 
-    /// A source has an object for us.
+    /// Handles the announcement of an object by a source.
     pub(super) fn on_announce(
         &mut self,
         peer: NodeId,
@@ -161,7 +162,7 @@ impl RdmcGroup {
             self.take_offer(&mut multicast);
             self.multicasts.insert(number, multicast);
         }
-        let multicast = self.multicasts.get_mut(&number).expect("it is here now");
+        let multicast = self.multicasts.get_mut(&number).expect("it was inserted above");
         match multicast.incoming.source_mut(peer) {
             Some(source) if source.slot.is_none() => source.slot = Some(slot),
             _ => return breach,
@@ -172,7 +173,7 @@ impl RdmcGroup {
         self.take_up(peer, number)
     }
 
-    /// Goes on with what a failed group has left of the object, if it is the same [B7].
+    /// Continues with what a failed group has left of the object, if it is the same object [B7].
     fn take_up(&mut self, peer: NodeId, number: u64) -> Result<(), FailureCause> {
         let Some(UnfinishedObject { object, memory, held }) = self.resumed.remove(&number) else {
             return Ok(());
@@ -190,7 +191,7 @@ impl RdmcGroup {
         Ok(())
     }
 
-    /// A target is ready for the blocks of an object.
+    /// Notes that a target is ready for the blocks of an object.
     pub(super) fn on_ready(
         &mut self,
         peer: NodeId,
@@ -209,8 +210,8 @@ impl RdmcGroup {
         Ok(())
     }
 
-    /// Gives memory to the next objects, announces them and says ready, of one more perhaps beforehand; returns the work
-    /// done.
+    /// Gets memory for the next objects, announces them and reports *ready*, and sends an offer for one more; returns
+    /// the amount of work done.
     pub(super) fn open<F: Fabric, A: RdmcApplication<F>>(
         &mut self,
         fabric: &mut F,
@@ -238,7 +239,7 @@ impl RdmcGroup {
         Ok(work)
     }
 
-    /// Posts a block of an object, if all of the objects before are posted.
+    /// Posts a block of an object, if all earlier objects are posted completely.
     pub(super) fn post_next<F: Fabric>(
         &mut self,
         fabric: &mut F,
@@ -254,7 +255,8 @@ impl RdmcGroup {
         }
     }
 
-    /// Hands over what is complete, in order, and releases what is finished; returns the work done.
+    /// Hands over objects that are complete, in order, and releases those that are finished; returns the amount of
+    /// work done.
     pub(super) fn finish<F: Fabric, A: RdmcApplication<F>>(
         &mut self,
         fabric: &mut F,
@@ -264,7 +266,7 @@ impl RdmcGroup {
         let mut work = 0;
         for (expected, (number, multicast)) in (self.finished..).zip(&mut self.multicasts) {
             let is_next = *number == expected && multicast.is_complete();
-            if !is_next && !is_on(RdmcMutation::HandOverUnordered) {
+            if !is_next && !mutant!(HandOverUnordered) {
                 break;
             }
             if multicast.is_complete() && !multicast.is_handed_over {
@@ -287,7 +289,7 @@ impl RdmcGroup {
 }
 
 impl Neighbour {
-    /// Whether no block comes from there any more; none came from who has not joined.
+    /// Returns whether no block comes from there any more; a member that has not joined has sent none.
     pub(super) const fn is_still(&self) -> bool {
         self.has_stopped || !self.has_joined
     }
@@ -301,7 +303,7 @@ impl ObjectMulticast {
         }
     }
 
-    /// Everything has arrived and everything is placed: nobody uses the rights that were given.
+    /// Releases the object: everything has arrived and everything is placed, so no peer uses its grants any more.
     fn release<F: Fabric, A: RdmcApplication<F>>(
         mut self,
         fabric: &mut F,
@@ -314,13 +316,14 @@ impl ObjectMulticast {
     }
 }
 
-/// The neighbour `node`.
+/// Returns the neighbour `node`.
 pub(super) fn neighbour_of(neighbours: &mut [Neighbour], node: NodeId) -> &mut Neighbour {
     let at = neighbours.binary_search_by_key(&node, |neighbour| neighbour.node);
     &mut neighbours[at.expect("a neighbour")]
 }
 
-/// With whom a member ever exchanges blocks: some only if there are several blocks, some only if there is one.
+/// Returns the members with which a member ever exchanges blocks: with some only if there are several blocks, with
+/// some only if there is one.
 fn neighbours(settings: &RdmcSettings, members: usize, rank: usize) -> Vec<usize> {
     let many = 4 * u64::from(members.next_power_of_two().ilog2()) + 4;
     let mut ranks = Vec::new();

@@ -1,4 +1,4 @@
-//! Which blocks of an object a member holds (RDMC §3; resumption [B7]).
+//! The blocks of an object that a member holds (RDMC §3; resumption [B7]).
 
 use super::BlockSummary;
 use super::message::WINDOW_BLOCKS;
@@ -14,13 +14,13 @@ pub struct HeldBlocks {
 }
 
 impl HeldBlocks {
-    /// None of `blocks` blocks.
+    /// Returns the set of none of `blocks` blocks.
     #[must_use]
     pub fn none(blocks: u64) -> Self {
         Self { bits: vec![0; word(blocks + 63)], blocks, count: 0 }
     }
 
-    /// All of `blocks` blocks.
+    /// Returns the set of all of `blocks` blocks.
     #[must_use]
     pub fn all(blocks: u64) -> Self {
         let mut held = Self::none(blocks);
@@ -28,31 +28,31 @@ impl HeldBlocks {
         held
     }
 
-    /// How many blocks the object has.
+    /// Returns the number of blocks of the object.
     #[must_use]
     pub const fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// How many of them are held.
+    /// Returns the number of blocks that are held.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether all are held.
+    /// Returns whether all blocks are held.
     #[must_use]
     pub const fn is_all(&self) -> bool {
         self.count == self.blocks
     }
 
-    /// Whether `block` is held.
+    /// Returns whether `block` is held.
     #[must_use]
     pub fn contains(&self, block: u64) -> bool {
         block < self.blocks && self.bits[word(block)] >> (block % 64) & 1 == 1
     }
 
-    /// Adds a block; false if it is there already or the object has no such block.
+    /// Adds a block; returns false if it is already held or the object has no such block.
     pub fn insert(&mut self, block: u64) -> bool {
         if block >= self.blocks || self.contains(block) {
             return false;
@@ -70,7 +70,7 @@ impl HeldBlocks {
         }
     }
 
-    /// What of it a message can tell: all up to the first that lacks, and some after it.
+    /// Returns the part that a message can describe: all blocks up to the first missing one, and some after it.
     pub(super) fn summary(&self) -> BlockSummary {
         let prefix = (0..self.blocks).find(|block| !self.contains(*block)).unwrap_or(self.blocks);
         let mut summary = BlockSummary { prefix, window: [0; WINDOW_BLOCKS as usize / 64] };
@@ -80,7 +80,7 @@ impl HeldBlocks {
         summary
     }
 
-    /// Forgets what the summary cannot tell; the sources will send it again.
+    /// Forgets the blocks that the summary cannot describe; the sources will send them again.
     pub(super) fn cut_to_summary(&mut self) {
         let summary = self.summary();
         let mut held = Self::none(self.blocks);
@@ -109,13 +109,17 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_tells_the_beginning_and_some_more() {
+    fn a_summary_describes_the_beginning_and_some_more() {
         let mut held = HeldBlocks::none(2000);
         (0..100).chain([101, 300, 611, 612, 613, 1999]).for_each(|block| assert!(held.insert(block)));
         let summary = held.summary();
         assert_eq!(summary.prefix, 100);
         let reported: Vec<u64> = (100..3000).filter(|block| summary.contains(*block)).collect();
-        assert_eq!(reported, [101, 300, 611], "the window begins at the first that lacks and has 512 blocks");
+        assert_eq!(
+            reported,
+            [101, 300, 611],
+            "the window begins at the first missing block and has 512 blocks"
+        );
         held.cut_to_summary();
         assert_eq!(held.count(), 103);
         assert_eq!(held.summary(), summary);

@@ -1,16 +1,16 @@
-//! What comes: the sources of an object, and *ready for block* (RDMC §3.2, "Data Transfer Schedules").
+//! The receiving side: the sources of an object, and *ready for block* (RDMC §3.2, "Data Transfer Schedules").
 //!
-//! A receiver opens its receives in the order of the schedule's steps, a window of them at a time, and tells each
-//! source up to which step it may send. So nobody runs ahead of a receiver by more than the window: a source with
-//! time to spare (the root, which has nothing to receive) would else fill the link of a member with blocks of later
-//! steps, while the block that this member has to relay next stands behind them.
+//! A receiver opens its receives in the order of the schedule's steps, a window of them at a time, and reports to
+//! each source up to which step it may send. So no source runs ahead of a receiver by more than the window: otherwise
+//! a source with time to spare (the root, which receives nothing) would fill the link of a member with blocks of
+//! later steps, while the block that this member has to relay next waits behind them.
 
 use std::collections::VecDeque;
 
 use squall_fabric::{Fabric, Grant, NodeId};
 
 use super::link::{PostOutcome, RdmcLinks};
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::schedule::{BlockTransfer, TransferPlan};
 use super::slots::ObjectSlot;
 use super::{HeldBlocks, ObjectMemory};
@@ -18,16 +18,16 @@ use super::{HeldBlocks, ObjectMemory};
 /// The receiving side of a multicast.
 #[derive(Debug)]
 pub(super) struct IncomingObject {
-    /// Receives that are open and have yet to come, in the order of steps: at most `window`.
+    /// The receives that are open and have not arrived yet, in the order of steps: at most `window`.
     open: VecDeque<BlockTransfer>,
-    /// Receives in earlier steps have come, are open, or are not needed.
+    /// Receives in earlier steps have arrived, are open, or are not needed.
     listed: u64,
     window: usize,
     /// By rank.
     pub(super) sources: Vec<BlockSource>,
 }
 
-/// A member from which blocks of the object come.
+/// A member that sends blocks of the object.
 #[derive(Debug)]
 pub(super) struct BlockSource {
     rank: usize,
@@ -35,12 +35,12 @@ pub(super) struct BlockSource {
     /// The slot of the object there, once it has announced it.
     pub(super) slot: Option<ObjectSlot>,
     pub(super) is_answered: bool,
-    /// Given with the answer, or offered before.
+    /// The grant that it has, from the answer or an earlier offer.
     pub(super) grant: Option<Grant>,
-    /// It may send in steps below, and knows of those below `reported`: `reported <= bound`.
+    /// It may send in steps below this one, and knows of those below `reported`: `reported <= bound`.
     pub(super) bound: u64,
     reported: u64,
-    /// Open receives from it of which it knows, and of which it does not know.
+    /// The numbers of open receives from it that it knows about, and that it does not know about.
     waiting: usize,
     unreported: usize,
 }
@@ -67,12 +67,12 @@ impl IncomingObject {
         self.sources.iter_mut().find(|source| source.node == node)
     }
 
-    /// Opens the next receives, as far as the window reaches; what is held is not needed.
+    /// Opens the next receives, as far as the window allows; blocks that are held are not needed.
     pub(super) fn open(&mut self, plan: &TransferPlan, rank: usize, held: &HeldBlocks) {
         while self.open.len() < self.window {
             let Some(transfer) = plan.next_receive(rank, self.listed) else { return };
             self.listed = transfer.step + 1;
-            if !held.contains(transfer.block) || is_on(RdmcMutation::SendHeld) {
+            if !held.contains(transfer.block) || mutant!(SendHeld) {
                 self.open.push_back(transfer);
                 let at = self.sources.binary_search_by_key(&transfer.peer, |source| source.rank);
                 let source = &mut self.sources[at.expect("sources are those of the plan")];
@@ -82,12 +82,12 @@ impl IncomingObject {
         }
     }
 
-    /// Whether all sources have announced the object and been answered.
+    /// Returns whether all sources have announced the object and been answered.
     pub(super) fn are_all_heard(&self) -> bool {
         self.sources.iter().all(|source| source.slot.is_some() && source.is_answered)
     }
 
-    /// The source of the first block was told that it may send it, before the object was announced.
+    /// Notes that the source of the first block may send it since before the object was announced.
     pub(super) fn on_reported_first(&mut self, node: NodeId, grant: Grant) {
         let first = self.open.front().map(|transfer| transfer.step);
         let source = self.source_mut(node).expect("the source of the first block is a source");
@@ -99,7 +99,7 @@ impl IncomingObject {
         }
     }
 
-    /// A block has come; false if it was not expected from there.
+    /// Notes that a block has arrived; returns false if it was not expected from that source.
     pub(super) fn on_block(&mut self, node: NodeId, block: u64) -> bool {
         let expected = self.open.iter().position(|transfer| transfer.block == block);
         let Some(source) = self.sources.iter_mut().find(|source| source.node == node) else { return false };
@@ -111,7 +111,8 @@ impl IncomingObject {
         true
     }
 
-    /// The answer to those that have announced the object: a right to its memory, and how far they may go.
+    /// Answers the sources that have announced the object, with a grant to its memory, and how far they may go;
+    /// returns their number.
     pub(super) fn answer<F: Fabric>(
         &mut self,
         fabric: &mut F,
@@ -133,7 +134,7 @@ impl IncomingObject {
         work
     }
 
-    /// Tells sources how far they may go by now; returns how many writes that took.
+    /// Reports to sources how far they may go by now; returns the number of writes.
     pub(super) fn report<F: Fabric>(&mut self, fabric: &mut F, links: &mut RdmcLinks) -> usize {
         let batch = (self.window / 4).max(1);
         let mut work = 0;

@@ -1,10 +1,10 @@
 //! Links: two connections to each peer, shared by all groups, with credits for receives (RDMC §3.2).
 //!
 //! One connection carries blocks and messages. A write with immediate and a send consume a receive of the peer [F7].
-//! Each end posts [`RECEIVES`] of them before it connects, posts each again as soon as it is consumed, and now and
-//! then writes their total number into a word of the peer, by value. In the same way targets tell how far a source
-//! may go with the object of each slot. These words need no receive, so neither end ever waits for the other's credits
-//! in a circle; and they have a connection of their own, so that none waits behind a block [F1].
+//! Each end posts [`RECEIVES`] of them before it connects, posts each again as soon as it is consumed, and from time
+//! to time writes their total number into a word of the peer, by value. In the same way targets report how far a
+//! source may go with the object of each slot. These words need no receive, so the two ends never wait for each
+//! other's credits in a cycle; and they have a connection of their own, so that none waits behind a block [F1].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +12,7 @@ use squall_fabric::layout::LINE_WORDS;
 use squall_fabric::{Channel, ConnId, Fabric, Grant, NodeId, PostError, Region, Token, Write, WriteSource};
 
 use super::message::{MESSAGE_BYTES_MAX, MalformedMessage, RdmcMessage};
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::settings::RECEIVES;
 use super::slots::{ObjectSlot, SLOTS_MAX};
 
@@ -23,39 +23,39 @@ pub(super) struct RdmcLinks {
     channel: Channel,
     by_peer: BTreeMap<NodeId, Link>,
     peers: BTreeMap<ConnId, NodeId>,
-    /// A post was refused for want of space in a queue: try again soon.
+    /// A post was refused because a queue was full: it is to be tried again soon.
     pub(super) was_full: bool,
 }
 
 #[derive(Debug)]
 struct Link {
-    /// For blocks and messages.
+    /// The connection for blocks and messages.
     conn: ConnId,
     is_connected: bool,
-    /// For words.
+    /// The connection for words.
     words: ConnId,
-    /// The memory of the receives, then the words that the peer writes: how many receives it has posted, and how far
-    /// we may go with the object of each slot.
+    /// The memory of the receives, followed by the words that the peer writes: how many receives it has posted, and
+    /// how far this member may go with the object of each slot.
     memory: Region,
-    /// The peer's right to those words.
+    /// The peer's grant to those words.
     credits: Grant,
-    /// Where to tell the peer.
+    /// This member's grant to the peer's words.
     peer_credits: Option<Grant>,
-    /// What has been posted here that consumes a receive of the peer: `used <= allowed()`.
+    /// The number of posts that consume a receive of the peer: `used <= allowed()`.
     used: u64,
-    /// Receives posted here, and how many of them the peer knows of: `reported <= posted`.
+    /// The number of receives posted here, and of those that the peer knows about: `reported <= posted`.
     posted: u64,
     reported: u64,
-    /// Control messages that wait for a credit or for space.
+    /// The control messages that wait for a credit or for space.
     waiting: VecDeque<RdmcMessage>,
 }
 
-/// What became of a post.
+/// The outcome of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PostOutcome {
-    /// It is on its way.
+    /// It is posted.
     Yes,
-    /// No credit, no space, or no connection yet: later.
+    /// There is no credit, no space, or no connection yet: try again later.
     Later,
 }
 
@@ -80,12 +80,12 @@ impl RdmcLinks {
         self.by_peer.insert(peer, link);
     }
 
-    /// Whose link `conn` is; `None` if it is none, or not any more.
+    /// Returns the peer of the link that `conn` belongs to; `None` if there is no such link any more.
     pub(super) fn peer(&self, conn: ConnId) -> Option<NodeId> {
         self.peers.get(&conn).copied()
     }
 
-    /// Both ends are there: the peer may have the word for credits.
+    /// Notes that both ends are connected, and sends the peer the grant for credits.
     pub(super) fn on_connected(&mut self, conn: ConnId) {
         let Some(link) = self.link_mut(conn).filter(|link| link.conn == conn) else { return };
         link.is_connected = true;
@@ -93,13 +93,13 @@ impl RdmcLinks {
         link.waiting.push_front(hello);
     }
 
-    /// The peer has said where to tell it of receives; false if it has said so before.
+    /// Notes the peer's grant for credits; returns false if it has sent one before.
     pub(super) fn on_hello(&mut self, conn: ConnId, credits: Grant) -> bool {
         let Some(link) = self.link_mut(conn) else { return true };
         credits.words >= REPORTED_WORDS as u64 && link.peer_credits.replace(credits).is_none()
     }
 
-    /// Ends the link to `peer`, if there is one. The caller tells the groups.
+    /// Ends the link to `peer`; returns whether there was one. The caller notifies the groups.
     pub(super) fn remove<F: Fabric>(&mut self, fabric: &mut F, peer: NodeId) -> bool {
         let Some(link) = self.by_peer.remove(&peer) else { return false };
         for conn in [link.conn, link.words] {
@@ -110,7 +110,7 @@ impl RdmcLinks {
         true
     }
 
-    /// A receive was consumed: reads the message in it and posts it again.
+    /// Reads the message of a consumed receive, and posts the receive again.
     pub(super) fn take_message<F: Fabric>(
         &mut self,
         fabric: &mut F,
@@ -131,15 +131,15 @@ impl RdmcLinks {
         message
     }
 
-    /// A receive was consumed by a block: posts it again.
+    /// Posts a receive again that was consumed by a block.
     pub(super) fn post_receive<F: Fabric>(&mut self, fabric: &mut F, conn: ConnId, token: Token) {
         if let Some(link) = self.link_mut(conn) {
             link.post_receive(fabric, token.0);
         }
     }
 
-    /// Says something to a peer, as soon as there is a credit. Without a link it is lost, and the groups are told
-    /// of that elsewhere.
+    /// Sends a message to a peer, as soon as there is a credit. Without a link the message is dropped, and the groups
+    /// are notified of the loss elsewhere.
     pub(super) fn say(&mut self, peer: NodeId, message: RdmcMessage) {
         if let Some(link) = self.by_peer.get_mut(&peer) {
             link.waiting.push_back(message);
@@ -158,7 +158,7 @@ impl RdmcLinks {
         write: Write<'_>,
     ) -> PostOutcome {
         let Some(link) = self.by_peer.get_mut(&peer) else { return PostOutcome::Later };
-        // What waits goes first: a control message that was said before must not be overtaken for ever.
+        // Waiting messages go first: a control message must not be overtaken forever.
         if !link.is_connected || !link.waiting.is_empty() || !link.has_credit(CREDITS_RESERVED) {
             return PostOutcome::Later;
         }
@@ -166,13 +166,13 @@ impl RdmcLinks {
         link.count(posted, &mut self.was_full)
     }
 
-    /// How far `peer` has said that we may go with the object of `slot`.
+    /// Returns how far `peer` lets this member go with the object of `slot`.
     pub(super) fn bound(&self, peer: NodeId, slot: ObjectSlot) -> u64 {
         let word = |link: &Link| link.memory.load(CREDIT_WORD + reported_word(slot));
         self.by_peer.get(&peer).map_or(0, |link| slot.bound(word(link)))
     }
 
-    /// Tells `peer` how far it may go with the object of its `slot`.
+    /// Reports to `peer` how far it may go with the object of its `slot`.
     pub(super) fn report_bound<F: Fabric>(
         &mut self,
         fabric: &mut F,
@@ -184,7 +184,7 @@ impl RdmcLinks {
         link.write(fabric, reported_word(slot), slot.word(bound), &mut self.was_full)
     }
 
-    /// Sends what waits and tells peers of new receives; returns how much was posted.
+    /// Sends waiting messages and reports new receives to peers; returns the number of posts.
     pub(super) fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let mut work = 0;
         for link in self.by_peer.values_mut().filter(|link| link.is_connected) {
@@ -193,7 +193,7 @@ impl RdmcLinks {
         work
     }
 
-    /// Whether nothing waits to be said.
+    /// Returns whether no message waits.
     pub(super) fn are_idle(&self) -> bool {
         !self.was_full && self.by_peer.values().all(|link| link.waiting.is_empty())
     }
@@ -228,19 +228,19 @@ impl Link {
     fn post_receive<F: Fabric>(&mut self, fabric: &mut F, receive: u64) {
         match fabric.post_receive(self.conn, &self.memory, receive_words(receive), Token(receive)) {
             Ok(()) => self.posted += 1,
-            // The connection is broken; its event will come.
+            // The connection is broken; its event will follow.
             Err(PostError::NotConnected) => {}
             Err(PostError::Full) => unreachable!("a fabric has space for {RECEIVES} receives"),
         }
     }
 
-    /// Receives that the peer has posted, as far as it has told.
+    /// Returns the number of receives that the peer has posted, as far as it has reported.
     fn allowed(&self) -> u64 {
         self.memory.load(CREDIT_WORD).max(RECEIVES)
     }
 
     fn has_credit(&self, reserve: u64) -> bool {
-        is_on(RdmcMutation::NoCredits) || self.used + reserve < self.allowed()
+        mutant!(NoCredits) || self.used + reserve < self.allowed()
     }
 
     fn count(&mut self, posted: Result<(), PostError>, was_full: &mut bool) -> PostOutcome {
@@ -280,7 +280,7 @@ impl Link {
         1
     }
 
-    /// Writes one of the words that the peer has for us, by value.
+    /// Writes one of the words that the peer has for this member, by value.
     fn write<F: Fabric>(
         &mut self,
         fabric: &mut F,
@@ -300,7 +300,7 @@ impl Link {
         match fabric.write(self.words, write) {
             Ok(()) => return PostOutcome::Yes,
             Err(PostError::Full) => *was_full = true,
-            // Its `Connected` or `Broken` will come.
+            // Its `Connected` or `Broken` event will follow.
             Err(PostError::NotConnected) => {}
         }
         PostOutcome::Later
@@ -320,7 +320,7 @@ const MESSAGE_WORDS: usize = MESSAGE_BYTES_MAX.div_ceil(8).next_multiple_of(LINE
 const CREDIT_WORD: usize = RECEIVES as usize * MESSAGE_WORDS;
 /// The number of receives, and a bound for each slot.
 const REPORTED_WORDS: usize = 1 + SLOTS_MAX;
-/// Blocks leave some credits to control messages.
+/// The number of credits that blocks leave to control messages.
 const CREDITS_RESERVED: u64 = 4;
-/// Less than what blocks leave unused is never worth a write.
+/// The number of new receives that are worth a report.
 const REPORT_EVERY: u64 = RECEIVES / 4;

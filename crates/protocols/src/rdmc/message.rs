@@ -6,22 +6,22 @@ use squall_fabric::{GRANT_BYTES, Grant, NodeId};
 
 use super::{FailureCause, GroupId, ObjectSlot};
 
-/// What neighbours say to each other, apart from blocks.
+/// A message between neighbours, apart from blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RdmcMessage {
-    /// The first message of a connection: the peer may write here how many receives it has posted.
+    /// The first message of a connection: the peer may write into these words how many receives it has posted.
     Hello {
-        /// A word for that, and one for each slot (`Announce`).
+        /// A word for the number of receives, and one for each slot (`Announce`).
         credits: Grant,
     },
     /// The sender has created the group.
     Join {
         /// The group.
         group: GroupId,
-        /// Settings and members, so that differences are found.
+        /// A digest of settings and members, by which differences are found.
         digest: u64,
     },
-    /// An object comes.
+    /// An object will be sent.
     Announce {
         /// The group.
         group: GroupId,
@@ -29,10 +29,10 @@ pub enum RdmcMessage {
         number: u64,
         /// Its size.
         bytes: u64,
-        /// Its slot at the sender: where targets tell how far it may go.
+        /// Its slot at the sender, to which targets report how far the sender may go.
         slot: ObjectSlot,
     },
-    /// *Ready for block* before the object is announced: for its first block, if it fits.
+    /// *Ready for block* before the object is announced: for the object's first block, if the object fits.
     Offer {
         /// The group.
         group: GroupId,
@@ -40,7 +40,7 @@ pub enum RdmcMessage {
         number: u64,
         /// As in `Ready`.
         slot: u8,
-        /// As in `Ready`; how much memory there is.
+        /// As in `Ready`; its size is that of the offered memory.
         grant: Grant,
     },
     /// *Ready for block*: the answer to `Announce`.
@@ -49,13 +49,14 @@ pub enum RdmcMessage {
         group: GroupId,
         /// The object's number.
         number: u64,
-        /// What to put into the upper 8 bits of immediate values.
+        /// The value of the upper 8 bits of immediate values.
         slot: u8,
-        /// The right to write the object; its first word is the object's first.
+        /// The grant to write the object; its first word is the object's first.
         grant: Grant,
-        /// The source may send in steps below; more is told by writes to the word of its slot.
+        /// The source may send in steps below this one; greater bounds are reported by writes to the word of its
+        /// slot.
         bound: u64,
-        /// What need not be sent.
+        /// The blocks that need not be sent.
         held: BlockSummary,
     },
     /// The group has failed; the sender posts no more blocks of it [B7].
@@ -65,24 +66,24 @@ pub enum RdmcMessage {
         /// Why.
         cause: FailureCause,
     },
-    /// The answer to `Failed` by who does not know the group (any more): no block comes from there.
+    /// The answer to `Failed` by a member that does not know the group (any more): no block comes from there.
     Stopped {
         /// The group.
         group: GroupId,
     },
 }
 
-/// Which blocks of an object a member holds, as far as a message can tell.
+/// The blocks of an object that a member holds, as far as a message can describe them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockSummary {
-    /// All blocks below.
+    /// All blocks below this one are held.
     pub prefix: u64,
     /// A bit for each of the blocks that follow.
     pub window: [u64; WINDOW_BLOCKS as usize / 64],
 }
 
 impl BlockSummary {
-    /// Whether it tells that `block` is held.
+    /// Returns whether it says that `block` is held.
     #[must_use]
     pub fn contains(&self, block: u64) -> bool {
         match block.checked_sub(self.prefix) {
@@ -96,20 +97,20 @@ impl BlockSummary {
     }
 }
 
-/// Bytes that are no message.
+/// The bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedMessage;
 
 impl fmt::Display for MalformedMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("these bytes are no message of RDMC: does the peer run the same version?")
+        f.write_str("these bytes are not a message of RDMC: run the same release at all members")
     }
 }
 
 impl std::error::Error for MalformedMessage {}
 
 impl RdmcMessage {
-    /// The group that it is about.
+    /// Returns the group that it is about.
     #[must_use]
     pub const fn group(&self) -> Option<GroupId> {
         match self {
@@ -123,7 +124,7 @@ impl RdmcMessage {
         }
     }
 
-    /// The bytes of the message and their number.
+    /// Returns the bytes of the message and their number.
     #[must_use]
     pub fn encode(&self) -> ([u8; MESSAGE_BYTES_MAX], usize) {
         let mut writer = Writer { bytes: [0; MESSAGE_BYTES_MAX], length: 0 };
@@ -152,7 +153,7 @@ impl RdmcMessage {
         (writer.bytes, writer.length)
     }
 
-    /// Reads a message; whether its values make sense is checked later. Fuzzed as `rdmc`.
+    /// Reads a message; whether its values are valid is checked later. Fuzzed as `rdmc`.
     ///
     /// # Errors
     /// If the bytes are not exactly one message.
@@ -260,7 +261,7 @@ const CAUSES: [fn(NodeId) -> FailureCause; 6] = [
     FailureCause::Wedged,
 ];
 
-/// How far a summary looks beyond the first block that lacks. The schedules receive blocks nearly in order: a
+/// How many blocks a summary describes beyond the first missing one. The schedules receive blocks nearly in order: a
 /// pipeline of 2^20 members has 20 out of order.
 pub(super) const WINDOW_BLOCKS: u64 = 512;
 /// The longest message.

@@ -1,4 +1,4 @@
-//! A multicast: one object on its way through this member (RDMC §3.2, "Data Transfer Schedules").
+//! A multicast: one object at this member (RDMC §3.2, "Data Transfer Schedules").
 
 use squall_fabric::{Fabric, Grant, NodeId};
 
@@ -6,7 +6,7 @@ use super::group::{Neighbour, neighbour_of};
 use super::incoming::IncomingObject;
 use super::link::{PostOutcome, RdmcLinks};
 use super::message::RdmcMessage;
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::outgoing::{BlockTarget, OutgoingObject, SendContext};
 use super::schedule::TransferPlan;
 use super::settings::RdmcSettings;
@@ -20,24 +20,24 @@ pub(super) struct ObjectMulticast {
     plan: TransferPlan,
     rank: usize,
     block_words: usize,
-    /// Names the object in tokens here, in immediate values that come, and in what targets tell.
+    /// The object's number in tokens here, in immediate values that arrive, and in bounds that targets report.
     pub(super) slot: Option<ObjectSlot>,
-    /// Given by the application; the root's from the beginning. It has space for the object.
+    /// The memory from the application, at the root from the beginning. It has space for the object.
     pub(super) memory: Option<ObjectMemory>,
     /// The application was asked for memory.
     asked: bool,
     pub(super) held: HeldBlocks,
-    /// The application has been told that it is complete.
+    /// The application has been notified that it is complete.
     pub(super) is_handed_over: bool,
     pub(super) incoming: IncomingObject,
     pub(super) outgoing: OutgoingObject,
 }
 
 impl ObjectMulticast {
-    /// The way of `object` through the member of rank `rank`, which holds nothing yet.
+    /// Returns the multicast of `object` at the member of rank `rank`, which holds nothing yet.
     pub(super) fn new(object: RdmcObject, settings: &RdmcSettings, members: &[NodeId], rank: usize) -> Self {
         let blocks = settings.blocks(object.bytes);
-        // An empty object has no block, but is announced on the way of a single one [B5].
+        // An empty object has no block, but is announced along the path of a single one [B5].
         let plan = TransferPlan::new(&settings.schedule, members.len(), blocks.max(1));
         let in_flight_max = settings.in_flight_max();
         let mut outgoing = OutgoingObject::new(&plan, rank, members, in_flight_max);
@@ -59,24 +59,23 @@ impl ObjectMulticast {
         }
     }
 
-    /// Whether blocks may move.
+    /// Returns whether blocks may be transferred.
     pub(super) const fn is_open(&self) -> bool {
         self.slot.is_some() && self.memory.is_some()
     }
 
-    /// Whether all blocks are here.
+    /// Returns whether all blocks have arrived.
     pub(super) fn is_complete(&self) -> bool {
-        let blocks =
-            self.held.blocks() - u64::from(is_on(RdmcMutation::ReceivedTooSoon) && self.held.blocks() > 1);
+        let blocks = self.held.blocks() - u64::from(mutant!(ReceivedTooSoon) && self.held.blocks() > 1);
         self.is_open() && self.held.count() >= blocks
     }
 
-    /// Whether this member has nothing more to do with the object.
+    /// Returns whether this member has nothing more to do with the object.
     pub(super) fn is_finished(&self) -> bool {
         self.is_complete() && self.incoming.are_all_heard() && self.outgoing.is_finished(self.held.blocks())
     }
 
-    /// Takes memory, and with it what is known to lie there.
+    /// Takes memory, with the blocks that it already holds.
     pub(super) fn supply(&mut self, memory: ObjectMemory, held: HeldBlocks) {
         assert!(memory.holds(self.object.words()), "{:?} does not fit {memory:?}", self.object);
         self.memory = Some(memory);
@@ -86,17 +85,17 @@ impl ObjectMulticast {
         }
     }
 
-    /// Takes memory in which nothing lies.
+    /// Takes memory that holds no blocks.
     pub(super) fn supply_empty(&mut self, memory: ObjectMemory) {
         self.supply(memory, HeldBlocks::none(self.held.blocks()));
     }
 
-    /// Whether the application has yet to give memory for which it was asked.
+    /// Returns whether the application has not provided the memory yet for which it was asked.
     pub(super) const fn awaits_memory(&self) -> bool {
         self.asked && self.memory.is_none()
     }
 
-    /// Tells the targets that have created the group.
+    /// Announces the object to the targets that have created the group; returns their number.
     pub(super) fn announce(&mut self, links: &mut RdmcLinks, neighbours: &mut [Neighbour]) -> usize {
         let RdmcObject { group, number, bytes } = self.object;
         let Some(slot) = self.slot else { return 0 };
@@ -114,21 +113,22 @@ impl ObjectMulticast {
         work
     }
 
-    /// Targets that know of the object and have offered memory for it are ready for their first block, if it fits.
+    /// Marks targets that know of the object and have offered memory for it as ready for their first block, if it
+    /// fits.
     pub(super) fn use_offers(&mut self, neighbours: &mut [Neighbour]) {
         let RdmcObject { number, .. } = self.object;
         let unready = |target: &&mut BlockTarget| target.is_announced && target.ready.is_none();
         for target in self.outgoing.targets.iter_mut().filter(unready) {
             let offered = &mut neighbour_of(neighbours, target.node).offered;
-            // Those for earlier objects have come too late.
-            let offered = offered.take_if(|o| o.number <= number || is_on(RdmcMutation::WrongOffer));
-            if let Some(offered) = offered.filter(|o| o.number == number || is_on(RdmcMutation::WrongOffer)) {
+            // Offers for earlier objects have arrived too late.
+            let offered = offered.take_if(|o| o.number <= number || mutant!(WrongOffer));
+            if let Some(offered) = offered.filter(|o| o.number == number || mutant!(WrongOffer)) {
                 target.use_offer(&offered, &self.plan, &self.object);
             }
         }
     }
 
-    /// Asks the application for memory, once; false if it refuses.
+    /// Asks the application for memory, once; returns false if it refuses.
     pub(super) fn ask<F: Fabric, A: RdmcApplication<F>>(
         &mut self,
         fabric: &mut F,
@@ -145,7 +145,7 @@ impl ObjectMulticast {
         true
     }
 
-    /// *Ready for block*, to the sources that have announced the object.
+    /// Sends *ready for block* to the sources that have announced the object; returns their number.
     pub(super) fn answer<F: Fabric>(&mut self, fabric: &mut F, links: &mut RdmcLinks) -> usize {
         let (Some(slot), Some(memory)) = (self.slot, &self.memory) else { return 0 };
         let RdmcObject { group, number, .. } = self.object;
@@ -155,16 +155,16 @@ impl ObjectMulticast {
         })
     }
 
-    /// A block has landed; false if it was not expected from there.
+    /// Notes that a block has arrived; returns false if it was not expected from that peer.
     pub(super) fn on_block(&mut self, peer: NodeId, block: u64) -> bool {
         if !self.incoming.on_block(peer, block) || !self.held.insert(block) {
-            return is_on(RdmcMutation::SendTwice);
+            return mutant!(SendTwice);
         }
         self.incoming.open(&self.plan, self.rank, &self.held);
         true
     }
 
-    /// Posts the next block that can go.
+    /// Posts the next block that can be sent.
     pub(super) fn post_next<F: Fabric>(&mut self, fabric: &mut F, links: &mut RdmcLinks) -> PostOutcome {
         let (Some(slot), Some(memory)) = (self.slot, &self.memory) else { return PostOutcome::Later };
         let Self { plan, rank, object, held, block_words, .. } = self;
@@ -172,13 +172,13 @@ impl ObjectMulticast {
         self.outgoing.post_next(fabric, links, &stock)
     }
 
-    /// The link to `node` is no more. Returns the right that `node` had, if any.
+    /// Handles the loss of the link to `node`; returns the grant that `node` had, if any.
     pub(super) fn on_lost(&mut self, node: NodeId) -> Option<Grant> {
         self.outgoing.on_lost(node);
         self.incoming.source_mut(node)?.grant.take()
     }
 
-    /// All rights that were given.
+    /// Takes all grants that were given.
     pub(super) fn take_grants(&mut self) -> impl Iterator<Item = Grant> {
         self.incoming.sources.iter_mut().filter_map(|source| source.grant.take())
     }

@@ -1,4 +1,5 @@
-//! What goes: the targets of an object and the next sends of the schedule (RDMC §3.2, "Data Transfer Schedules").
+//! The sending side: the targets of an object and the next sends of the schedule (RDMC §3.2, "Data Transfer
+//! Schedules").
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,7 @@ use squall_fabric::{Fabric, Grant, NodeId, Write, WriteSource as Words};
 
 use super::link::{PostOutcome, RdmcLinks};
 use super::message::BlockSummary;
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::offer::TargetOffer;
 use super::schedule::{BlockTransfer, TransferPlan};
 use super::slots::{self, ObjectSlot};
@@ -15,7 +16,7 @@ use super::{HeldBlocks, ObjectMemory, RdmcObject};
 /// The sending side of a multicast.
 #[derive(Debug)]
 pub(super) struct OutgoingObject {
-    /// The next sends of the schedule, as many as it looks ahead; empty when all are posted.
+    /// The next sends of the schedule, up to the look-ahead; empty when all are posted.
     upcoming: VecDeque<BlockTransfer>,
     /// Sends in earlier steps are posted or among `upcoming`.
     listed: u64,
@@ -26,28 +27,28 @@ pub(super) struct OutgoingObject {
     pub(super) targets: Vec<BlockTarget>,
 }
 
-/// A member that gets blocks of the object from here.
+/// A member to which this one sends blocks of the object.
 #[derive(Debug)]
 pub(super) struct BlockTarget {
     rank: usize,
     pub(super) node: NodeId,
     pub(super) is_announced: bool,
     pub(super) ready: Option<ReadyForBlock>,
-    /// Posted and not yet placed.
+    /// The number of blocks posted and not placed yet.
     in_flight: u64,
 }
 
-/// *Ready for block*: where to write, in which slot, what not, and in which steps.
+/// *Ready for block*: where to write, in which slot, which blocks to skip, and up to which step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadyForBlock {
     pub(super) grant: Grant,
     pub(super) slot: u8,
     pub(super) held: BlockSummary,
-    /// Steps below, at first; later the target writes a greater bound into the link.
+    /// The first bound on steps; later the target writes greater bounds into the link.
     pub(super) bound: u64,
 }
 
-/// What posting a block needs to know of the object.
+/// What posting a block needs to know about the object.
 pub(super) struct SendContext<'a> {
     pub(super) plan: &'a TransferPlan,
     pub(super) rank: usize,
@@ -76,25 +77,25 @@ impl OutgoingObject {
         self.targets.iter_mut().find(|target| target.node == node)
     }
 
-    /// Whether all sends are posted.
+    /// Returns whether all sends are posted.
     pub(super) fn is_posted(&self) -> bool {
         self.upcoming.is_empty()
     }
 
-    /// Whether all sends of an object of so many blocks are placed, and all targets have been heard.
+    /// Returns whether all sends of an object of `blocks` blocks are placed, and all targets have answered.
     pub(super) fn is_finished(&self, blocks: u64) -> bool {
         let is_heard =
             |target: &BlockTarget| if blocks == 0 { target.is_announced } else { target.ready.is_some() };
-        let is_placed = self.in_flight == 0 || is_on(RdmcMutation::ReleaseUnplaced);
+        let is_placed = self.in_flight == 0 || mutant!(ReleaseUnplaced);
         self.is_posted() && is_placed && self.targets.iter().all(is_heard)
     }
 
-    /// Whether no block is under way.
+    /// Returns whether no block is in flight.
     pub(super) const fn is_at_rest(&self) -> bool {
         self.in_flight == 0
     }
 
-    /// Whether no block is under way to `node`.
+    /// Returns whether no block is in flight to `node`.
     pub(super) fn is_at_rest_to(&self, node: NodeId) -> bool {
         self.targets.iter().all(|target| target.node != node || target.in_flight == 0)
     }
@@ -108,11 +109,11 @@ impl OutgoingObject {
         }
     }
 
-    /// Posts the next block of the schedule that can go: it is held and its target is ready for it. Blocks that
-    /// their targets hold are left out.
+    /// Posts the next block of the schedule that can be sent: it is held and its target is ready for it. Blocks that
+    /// their targets hold are skipped.
     ///
-    /// If nothing is in flight, it looks some steps ahead for a block that can go, so that a late member does not
-    /// hold up the sends that do not depend on it (RDMC app. A (2)).
+    /// If nothing is in flight, it looks some steps ahead for a block that can be sent, so that a late member does
+    /// not hold up the sends that do not depend on it (RDMC app. A (2)).
     pub(super) fn post_next<F: Fabric>(
         &mut self,
         fabric: &mut F,
@@ -135,7 +136,7 @@ impl OutgoingObject {
             }
             let bound = ready.bound.max(links.bound(target.node, stock.slot));
             if step < bound && self.post(fabric, links, stock, at, block) == PostOutcome::Yes {
-                if !(is_on(RdmcMutation::SendTwice) && block == 3 && self.in_flight % 2 == 1) {
+                if !(mutant!(SendTwice) && block == 3 && self.in_flight % 2 == 1) {
                     self.pass(i, stock);
                 }
                 return PostOutcome::Yes;
@@ -145,7 +146,7 @@ impl OutgoingObject {
         PostOutcome::Later
     }
 
-    /// The `i`th of the next sends is done.
+    /// Removes the `i`th of the next sends, which is done.
     fn pass(&mut self, i: usize, stock: &SendContext<'_>) {
         self.upcoming.remove(i);
         self.look_ahead(stock.plan, stock.rank);
@@ -159,7 +160,7 @@ impl OutgoingObject {
         at: usize,
         block: u64,
     ) -> PostOutcome {
-        let is_held = stock.held.contains(block) || is_on(RdmcMutation::SendUnheld);
+        let is_held = stock.held.contains(block) || mutant!(SendUnheld);
         if !is_held || self.in_flight >= self.in_flight_max {
             return PostOutcome::Later;
         }
@@ -183,13 +184,13 @@ impl OutgoingObject {
         PostOutcome::Yes
     }
 
-    /// A block is placed at the `at`th target [F6].
+    /// Notes that a block is placed at the `at`th target [F6].
     pub(super) fn on_done(&mut self, at: usize) {
         self.targets[at].in_flight -= 1;
         self.in_flight -= 1;
     }
 
-    /// Nothing of what is in flight to `node` will be heard of [F11].
+    /// Forgets what is in flight to `node`, for which no completions will come [F11].
     pub(super) fn on_lost(&mut self, node: NodeId) {
         if let Some(target) = self.targets.iter_mut().find(|target| target.node == node) {
             self.in_flight -= std::mem::take(&mut target.in_flight);
@@ -198,17 +199,17 @@ impl OutgoingObject {
 
     fn mutated_target(&self, at: usize) -> usize {
         let other = (at + 1) % self.targets.len();
-        if is_on(RdmcMutation::WrongPartner) && self.targets[other].ready.is_some() { other } else { at }
+        if mutant!(WrongPartner) && self.targets[other].ready.is_some() { other } else { at }
     }
 }
 
 impl BlockTarget {
-    /// It is ready for the first block, if the object has any and fits.
+    /// Marks the target as ready for the first block, if the object has any and fits.
     pub(super) fn use_offer(&mut self, offered: &TargetOffer, plan: &TransferPlan, object: &RdmcObject) {
         let TargetOffer { slot, grant, .. } = *offered;
         let first = plan.next_receive(self.rank, 0).expect("each object has a way to each target");
         let words = object.words() as u64;
-        let fits = words <= grant.words || is_on(RdmcMutation::OverfillOffer);
+        let fits = words <= grant.words || mutant!(OverfillOffer);
         if words > 0 && fits {
             self.ready =
                 Some(ReadyForBlock { grant, slot, held: BlockSummary::default(), bound: first.step + 1 });
@@ -217,17 +218,15 @@ impl BlockTarget {
 }
 
 fn is_left_out(block: u64, held: &HeldBlocks) -> bool {
-    is_on(RdmcMutation::DropLast) && block + 1 == held.blocks()
+    mutant!(DropLast) && block + 1 == held.blocks()
 }
 
 impl ReadyForBlock {
     fn lacks(&self, block: u64) -> bool {
-        if is_on(RdmcMutation::OmitUnheld) && self.held.prefix > 0 && block == self.held.prefix {
-            return false;
-        }
-        is_on(RdmcMutation::SendHeld) || !self.held.contains(block)
+        mutant!(OmitUnheld if self.held.prefix > 0 && block == self.held.prefix => return false);
+        mutant!(SendHeld) || !self.held.contains(block)
     }
 }
 
-/// How many sends it looks ahead.
+/// The number of sends that it looks ahead.
 const LOOK_AHEAD: usize = 4;

@@ -1,10 +1,10 @@
-//! What the members of a group agree on (RDMC §3, "configuration parameters like block size").
+//! The settings that the members of a group share (RDMC §3, "configuration parameters like block size").
 
 use std::fmt;
 
 use super::schedule::{Algorithm, Schedule};
 
-/// Names a group, once and for all: a number is never used again, also not after a failure.
+/// Identifies a group: a number is never used again, even after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u64);
 
@@ -19,10 +19,10 @@ impl fmt::Display for GroupId {
 pub struct RdmcSettings {
     /// The size of a block in bytes: a multiple of 8.
     pub block_bytes: u64,
-    /// How blocks travel.
+    /// The schedule by which blocks are sent.
     pub schedule: Schedule,
-    /// How many bytes of one object a member has in flight, but at least two blocks, so that the link never waits
-    /// for a completion. Objects under way at the same time share the links in this proportion.
+    /// How many bytes of one object a member has in flight, but at least two blocks, so that the link never waits for
+    /// a completion. Objects that are sent at the same time share the links in this proportion.
     pub in_flight_bytes: u64,
 }
 
@@ -32,16 +32,16 @@ impl Default for RdmcSettings {
     }
 }
 
-/// Why settings do not fit a group.
+/// Why settings are not valid for a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RdmcSettingsError {
     /// `block_bytes` is 0 or not a multiple of 8.
     BlockBytes(u64),
-    /// The topology of a hybrid names another number of members.
+    /// The topology of a hybrid has another number of members.
     Topology {
-        /// What it names.
+        /// The number of members in the topology.
         named: usize,
-        /// What the group has.
+        /// The number of members of the group.
         members: usize,
     },
 }
@@ -76,18 +76,18 @@ impl RdmcSettings {
         }
     }
 
-    /// The number of blocks of an object.
+    /// Returns the number of blocks of an object.
     #[must_use]
     pub const fn blocks(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.block_bytes)
     }
 
-    /// How many blocks of one object a member has in flight.
+    /// Returns how many blocks of one object a member may have in flight.
     pub(super) fn in_flight_max(&self) -> u64 {
         (self.in_flight_bytes / self.block_bytes).clamp(2, IN_FLIGHT_BLOCKS_MAX)
     }
 
-    /// A number that differs where members of a group disagree; not secret.
+    /// Returns a number that differs where members of a group disagree; it is not a secret.
     pub(super) fn digest(&self, members: &[squall_fabric::NodeId], first: u64) -> u64 {
         let mut digest = mix(self.block_bytes, first);
         for member in members {
@@ -113,11 +113,13 @@ const fn mix(digest: u64, value: u64) -> u64 {
     (mixed ^ (mixed >> 29)).wrapping_add(1)
 }
 
-/// The most blocks of an object: an immediate value has 24 bits for the block, and 8 for the object's slot.
+/// The largest number of blocks of an object: an immediate value has 24 bits for the block, and 8 for the object's
+/// slot.
 pub const BLOCKS_MAX: u64 = 1 << 24;
-/// How many objects of a group are open at a member: one that flows, and the next, whose memory is being made ready.
+/// The number of objects of a group that are open at a member: one that is transferred, and the next, whose memory is
+/// prepared.
 pub const OBJECTS_AHEAD: u64 = 2;
-/// How many receives a link has posted; both ends count on it from the beginning.
+/// The number of receives that a link has posted; both ends rely on it from the beginning.
 pub const RECEIVES: u64 = 32;
-/// A completion takes a few microseconds; this many of the smallest sensible blocks (16 KiB) last longer.
+/// A completion takes a few microseconds; this many of the smallest useful blocks (16 KiB) take longer.
 const IN_FLIGHT_BLOCKS_MAX: u64 = 16;

@@ -3,10 +3,10 @@
 use squall_fabric::Token;
 
 use super::GroupId;
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::settings::BLOCKS_MAX;
 
-/// Which object has which slot. A slot is free again only when no block and no completion under way names it.
+/// The slots and their objects. A slot is free again only when no block and no completion in flight names it.
 #[derive(Debug)]
 pub(super) struct ObjectSlots {
     /// At most [`SLOTS_MAX`].
@@ -19,12 +19,12 @@ struct Entry {
     uses: u32,
 }
 
-/// A slot and which use of it this is, since words about a former use may still be under way.
+/// A slot, and the number of its use, since words about a former use may still be in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectSlot {
-    /// Which slot.
+    /// The slot's index.
     pub index: u8,
-    /// Which use, below 2^24.
+    /// The number of the use, below 2^24.
     pub uses: u32,
 }
 
@@ -33,7 +33,7 @@ impl ObjectSlots {
         Self { entries: Vec::new() }
     }
 
-    /// A slot for object `number` of `group`; `None` if all are taken.
+    /// Takes a slot for object `number` of `group`; returns `None` if all are taken.
     pub(super) fn take(&mut self, group: GroupId, number: u64) -> Option<ObjectSlot> {
         let free = self.entries.iter().position(|entry| entry.object.is_none());
         let index = free.or_else(|| (self.entries.len() < SLOTS_MAX).then_some(self.entries.len()))?;
@@ -50,54 +50,54 @@ impl ObjectSlots {
         self.entries[usize::from(slot.index)].object = None;
     }
 
-    /// The object that has the slot.
+    /// Returns the object that has the slot.
     pub(super) fn object(&self, index: usize) -> Option<(GroupId, u64)> {
         self.entries.get(index)?.object
     }
 
-    /// How many slots there are, free or taken.
+    /// Returns the number of slots, free or taken.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 }
 
 impl ObjectSlot {
-    /// The word by which a target tells how far a source may go: in steps below `bound`.
+    /// Returns the word by which a target reports how far a source may go: in steps below `bound`.
     pub(super) fn word(self, bound: u64) -> u64 {
         u64::from(self.uses) << BOUND_BITS | bound.min((1 << BOUND_BITS) - 1)
     }
 
-    /// The bound in a word that is about this use of the slot, else 0.
+    /// Returns the bound in a word that is about this use of the slot, else 0.
     pub(super) fn bound(self, word: u64) -> u64 {
-        let is_of_this_use = word >> BOUND_BITS == u64::from(self.uses) || is_on(RdmcMutation::StaleBound);
+        let is_of_this_use = word >> BOUND_BITS == u64::from(self.uses) || mutant!(StaleBound);
         if is_of_this_use { word & ((1 << BOUND_BITS) - 1) } else { 0 }
     }
 }
 
-/// The immediate value of a block, in the slot that its receiver has named.
+/// Returns the immediate value of a block, in the slot that its receiver has named.
 pub(super) fn immediate(slot: u8, block: u64) -> u32 {
     assert!(block < BLOCKS_MAX, "block {block} of at most {BLOCKS_MAX}");
     u32::from(slot) << 24 | u32::try_from(block).expect("24 bits")
 }
 
-/// Slot and block of an immediate value.
+/// Returns slot and block of an immediate value.
 pub(super) fn slot_and_block(immediate: u32) -> (usize, u64) {
     (immediate as usize >> 24, u64::from(immediate & 0xff_ffff))
 }
 
-/// The token of a block that was posted for the object in `slot`, to its `target`th target.
+/// Returns the token of a block that was posted for the object in `slot`, to its `target`th target.
 pub(super) fn token(slot: u8, target: usize) -> Token {
     Token((target as u64) << 8 | u64::from(slot))
 }
 
-/// Slot and target of a token.
+/// Returns slot and target of a token.
 pub(super) fn slot_and_target(token: Token) -> (usize, usize) {
     ((token.0 & 0xff) as usize, usize::try_from(token.0 >> 8).expect("a token of this module"))
 }
 
-/// As many as 8 bits of an immediate value name.
+/// As many as 8 bits of an immediate value can name.
 pub(super) const SLOTS_MAX: usize = 256;
-/// Until a use comes again, words of the last one have long landed.
+/// By the time a use number recurs, words of its former use have long arrived.
 const USES_MAX: u32 = 1 << 24;
 /// A million members and [`BLOCKS_MAX`] blocks sent one after the other have fewer steps.
 const BOUND_BITS: u32 = 40;

@@ -1,23 +1,28 @@
-//! A client of one shard: what it sends to which member, and what it makes of the answers (Derecho app. A: external clients).
+//! A client of one shard: what it sends to which member, and how it handles the answers (Derecho app. A: external
+//! clients).
 //!
-//! It runs in a process outside the group, and at members that are not in the shard. Many updates are under way at a time, in
-//! order, to one member after the other.
+//! It runs in processes outside the group, and at members that are not in the shard. Many updates are in flight at a
+//! time, in order, to one member after the other.
 //!
-//! **State** of a [`ShardClient`]: what is wanted and not yet answered, updates in their order and queries; the *session*, by which an
-//! update counts once; the *conversation*: the member that is asked, and which call each request went out with. A call
-//! belongs to one conversation: when that ends, its answers count no more.
+//! **State** of a [`ShardClient`]: the tasks that are not answered yet, updates in their order and queries; the
+//! *session*, by which an update counts once; the *conversation*: the member that is asked, and the call with which
+//! each request was sent. A call belongs to one conversation: when that ends, answers to its calls no longer count.
 //!
-//! **Step order.** [`ShardClient::submit`] for what is wanted; [`ShardClient::handle_members`] when the shard's members have changed;
-//! then [`ShardClient::poll_action`] until there is none, and again after each [`ShardClient::handle_answer`] and
-//! [`ShardClient::handle_failure`], and when [`ShardClient::next_deadline`] has come.
+//! **Step order.** [`ShardClient::submit`] for each task; [`ShardClient::handle_members`] when the shard's members
+//! have changed; then [`ShardClient::poll_action`] until it returns none, and again after each
+//! [`ShardClient::handle_answer`] and [`ShardClient::handle_failure`], and when [`ShardClient::next_deadline`] has
+//! come.
 //! 1. A conversation begins with the next member in turn. Requests are sent over one connection in their order: to open a
 //!    session, if there is none, then updates, numbered in the session, and at any time queries.
-//! 2. An update says how many before it are open, so that members apply them in order, and know what is given up \[A11\].
-//! 3. If the member refuses, fails, or says nothing for long, the conversation ends: what has no answer is sent again to
-//!    the next member, under the same numbers \[A3\]. After a round of failures it asks for the members, and pauses.
-//! 4. If the session was forgotten, what was sent in this conversation only is not applied: it is sent in a new session. Of
-//!    what had been sent before, it is unknown \[A4\].
-//! 5. What has no answer in time is given up: it is unknown, if it was ever sent, and its number is passed over.
+//! 2. An update states how many before it are open, so that members apply them in order, and know which ones are
+//!    given up \[A11\].
+//! 3. If the member refuses, fails, or is silent for too long, the conversation ends: requests without an answer are
+//!    sent again to the next member, under the same numbers \[A3\]. After a round of failures it asks for the
+//!    members, and pauses.
+//! 4. If the session was forgotten, updates that were sent only in this conversation are not applied: they are sent
+//!    in a new session. For updates that had been sent before, it is unknown \[A4\].
+//! 5. An update without an answer in time is given up: its outcome is unknown, if it was ever sent, and its number is
+//!    skipped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,48 +30,48 @@ use std::sync::Arc;
 use squall_fabric::{Duration, Instant, NodeId};
 
 use super::message::{ShardAnswer, ShardRequest};
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use super::sessions::OPEN_MAX;
 use crate::coverage::{Point, reach};
 
-/// What a client may choose.
+/// The settings of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientSettings {
-    /// Updates that are sent and not yet answered, at most.
+    /// The largest number of updates that are sent and not answered yet.
     pub under_way_max: usize,
     /// How long an update or a query is tried.
     pub timeout: Duration,
-    /// How long a member that owes answers may say nothing.
+    /// How long a member that owes answers may be silent.
     pub silence_max: Duration,
-    /// Between rounds of questions to all members.
+    /// The pause between rounds of requests to all members.
     pub pause: Duration,
 }
 
-/// Something that is wanted.
+/// A task for a client.
 #[derive(Clone, Debug)]
 pub enum Task {
-    /// To apply this update.
+    /// Apply this update.
     Update(Arc<[u8]>),
     /// To answer this query.
     Query(Arc<[u8]>),
-    /// To answer this query from a state with all that was acknowledged to anybody before.
+    /// Answer this query from a state that includes every update acknowledged to any caller before.
     Latest(Arc<[u8]>),
 }
 
-/// What has become of it.
+/// The outcome of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskOutcome {
-    /// This is the reply.
+    /// The reply.
     Reply(Vec<u8>),
-    /// It is applied, and the reply had so many bytes, more than members keep.
+    /// It is applied, and the reply had this number of bytes, which is more than members keep.
     ReplyTooLong(u64),
-    /// It may be applied, or not.
+    /// It may or may not be applied.
     Unknown(Doubt),
-    /// It is not applied; why the last member did not take it.
+    /// It is not applied, for the reason for which the last member did not take it.
     Unreachable(String),
-    /// It is not applied, and never will be; what the member says.
+    /// It is not applied, and never will be, for the reason that the member gives.
     Refused(String),
-    /// The shard's state is lost, which these held last.
+    /// The shard's state is lost, which these members held last.
     Lost(Vec<NodeId>),
 }
 
@@ -75,30 +80,30 @@ pub enum TaskOutcome {
 pub enum Doubt {
     /// There was no answer in time.
     TimeOver,
-    /// The shard has forgotten the session, as too many others were opened.
+    /// The shard has forgotten the session, because too many others were opened.
     Forgotten,
-    /// Members passed it over, though it was not given up: that is against \[A11\].
+    /// Members skipped it, although it was not given up, which violates \[A11\].
     PassedOver,
 }
 
-/// What a client's driver is to do.
+/// An action for a client's driver.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ClientAction<T> {
-    /// Send this request to a member, behind those before it. If there is no connection with that member, connect, and close
-    /// the one with another; if that fails, [`ShardClient::handle_failure`].
+    /// Send this request to a member, after those before it. If there is no connection to that member, connect, and
+    /// close the connection to another one; if that fails, call [`ShardClient::handle_failure`].
     Ask {
         /// The member.
         node: NodeId,
-        /// By which its answer is known.
+        /// The number by which its answer is recognised.
         call: u64,
-        /// What is asked.
+        /// The request.
         request: ShardRequest,
     },
-    /// Close the connection with this member: it says nothing.
+    /// Close the connection to this member, which is silent.
     HangUp(NodeId),
-    /// Find out who the members are: none of those that are known has taken a request.
+    /// Ask for the current members: none of those that are known has taken a request.
     AskForMembers,
-    /// Tell who has waited for this.
+    /// Report the outcome to the waiter.
     Done(T, TaskOutcome),
 }
 
@@ -106,18 +111,19 @@ pub enum ClientAction<T> {
 struct Wanted<T> {
     ticket: T,
     bytes: Arc<[u8]>,
-    /// Queries: whether the answer is to have all that was acknowledged before.
+    /// For queries: whether the answer is to include all updates acknowledged before.
     is_latest: bool,
     until: Instant,
     /// The call by which it was sent in this conversation.
     call: Option<u64>,
-    /// Updates: the number in the session, from 1; and whether a member of an earlier conversation may have passed it on.
+    /// For updates: the number in the session, from 1; and whether a member of an earlier conversation may have
+    /// passed it on.
     number: Option<u64>,
     is_open: bool,
 }
 
 impl<T> Wanted<T> {
-    /// The conversation ends.
+    /// Notes that the conversation has ended.
     fn unsend(&mut self) {
         self.is_open |= self.call.take().is_some();
     }
@@ -126,16 +132,16 @@ impl<T> Wanted<T> {
 #[derive(Clone, Copy, Debug)]
 enum Session {
     None,
-    /// It is asked for by this call.
+    /// It was requested by this call.
     Opening(u64),
     Open {
         id: u64,
-        /// The number of the next update that has none.
+        /// The next number to assign.
         next: u64,
     },
 }
 
-/// See the module's documentation; `T` stands for who waits for a task.
+/// A client of one shard, see the module's documentation; `T` stands for the waiter of a task.
 #[derive(Debug)]
 pub struct ShardClient<T> {
     settings: ClientSettings,
@@ -144,17 +150,17 @@ pub struct ShardClient<T> {
     updates: VecDeque<Wanted<T>>,
     queries: VecDeque<Wanted<T>>,
     session: Session,
-    /// The member that is asked, in the present conversation.
+    /// The member of the current conversation.
     asked: Option<NodeId>,
-    /// The one of the conversation before.
+    /// The member of the previous conversation.
     left: Option<NodeId>,
-    /// When it has said something last, or was first asked.
+    /// When it last sent an answer, or was first asked.
     heard: Instant,
     calls: u64,
-    /// Which member is next, as they are counted round and round.
+    /// The number of the next member, counted cyclically.
     next_member: usize,
     failures: usize,
-    /// Nobody is asked before.
+    /// No member is asked before this time.
     paused_until: Option<Instant>,
     wants_members: bool,
     /// Why the last member did not take a request.
@@ -163,7 +169,7 @@ pub struct ShardClient<T> {
 }
 
 impl<T> ShardClient<T> {
-    /// A client that knows no member yet.
+    /// Returns a client that knows no member yet.
     #[must_use]
     pub fn new(settings: ClientSettings) -> Self {
         Self {
@@ -186,33 +192,33 @@ impl<T> ShardClient<T> {
         }
     }
 
-    /// Tasks without an outcome.
+    /// Returns the number of tasks without an outcome.
     #[must_use]
     pub fn len(&self) -> usize {
         self.updates.len() + self.queries.len()
     }
 
-    /// Whether there is no task without an outcome.
+    /// Returns whether there is no task without an outcome.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The view by whose members it goes.
+    /// Returns the view whose members it uses.
     #[must_use]
     pub const fn view(&self) -> u64 {
         self.view
     }
 
-    /// The shard has these members in this view, as far as is known.
+    /// Sets the shard's members in a view, as far as they are known.
     pub fn handle_members(&mut self, view: u64, members: Vec<NodeId>) {
         (self.view, self.members) = (view, members);
     }
 
-    /// Takes a task; its outcome comes with `ticket`.
+    /// Takes a task; its outcome is reported with `ticket`.
     pub fn submit(&mut self, now: Instant, ticket: T, task: Task) {
         let until = now + self.settings.timeout;
-        let is_latest = matches!(task, Task::Latest(_)) && !is_on(ReplicaMutation::AskOutOfOrder);
+        let is_latest = matches!(task, Task::Latest(_)) && !mutant!(AskOutOfOrder);
         let (queue, bytes) = match task {
             Task::Update(bytes) => (&mut self.updates, bytes),
             Task::Query(bytes) | Task::Latest(bytes) => (&mut self.queries, bytes),
@@ -220,7 +226,7 @@ impl<T> ShardClient<T> {
         queue.push_back(Wanted { ticket, bytes, is_latest, until, call: None, number: None, is_open: false });
     }
 
-    /// What is to be done next.
+    /// Returns the next action.
     pub fn poll_action(&mut self, now: Instant) -> Option<ClientAction<T>> {
         self.expire(now);
         self.listen(now);
@@ -248,14 +254,14 @@ impl<T> ShardClient<T> {
         Some(ClientAction::Ask { node, call, request })
     }
 
-    /// The next member in turn, and not the one that has just failed if there is another.
+    /// Returns the next member in turn, but not the one that has just failed if there is another.
     fn next_member(&self) -> Option<NodeId> {
         let first = self.next_member.checked_rem(self.members.len())?;
         let mut order = self.members[first..].iter().chain(&self.members[..first]).copied();
         order.find(|node| self.left != Some(*node)).or_else(|| self.members.first().copied())
     }
 
-    /// Whether the member owes an answer to another call.
+    /// Returns whether the member owes an answer to another call.
     fn is_owed_but(&self, call: u64) -> bool {
         let calls = self.updates.iter().chain(&self.queries).filter_map(|wanted| wanted.call);
         calls.chain(self.opening()).any(|other| other != call)
@@ -306,19 +312,17 @@ impl<T> ShardClient<T> {
             reach(Point::UpdatesUnderWay);
         }
         let mut open = u32::try_from(number - oldest).unwrap_or(OPEN_MAX);
-        if is_on(ReplicaMutation::SkipUnanswered) {
-            open = 0;
-        }
+        mutant!(SkipUnanswered => open = 0);
         Some(ShardRequest::Update { session, number, open, update: Arc::clone(&update.bytes) })
     }
 
-    /// Gives up what has no answer in time.
+    /// Gives up tasks without an answer in time.
     fn expire(&mut self, now: Instant) {
         for queue in [&mut self.updates, &mut self.queries] {
-            // The oldest ends first, as all are tried for as long.
+            // The oldest expires first, because all are tried for the same time.
             while let Some(first) = queue.pop_front_if(|first| first.until <= now) {
                 let may_be_applied = first.number.is_some() && (first.is_open || first.call.is_some());
-                let outcome = if may_be_applied && !is_on(ReplicaMutation::DenySent) {
+                let outcome = if may_be_applied && !mutant!(DenySent) {
                     reach(Point::UpdateGivenUp);
                     TaskOutcome::Unknown(Doubt::TimeOver)
                 } else {
@@ -329,7 +333,7 @@ impl<T> ShardClient<T> {
         }
     }
 
-    /// Ends a conversation in which the member says nothing.
+    /// Ends a conversation in which the member is silent for too long.
     fn listen(&mut self, now: Instant) {
         if let Some(node) = self.asked
             && self.is_owed_but(0)
@@ -337,12 +341,12 @@ impl<T> ShardClient<T> {
         {
             reach(Point::MemberSilent);
             self.actions.push_back(ClientAction::HangUp(node));
-            self.cause = format!("{node} says nothing");
+            self.cause = format!("{node} did not answer in time");
             self.end_conversation(now);
         }
     }
 
-    /// What was sent and not answered is sent to the next member.
+    /// Ends the conversation: requests that were sent and not answered are sent to the next member.
     fn end_conversation(&mut self, now: Instant) {
         self.left = self.asked.take();
         if let Session::Opening(_) = self.session {
@@ -358,7 +362,7 @@ impl<T> ShardClient<T> {
         }
     }
 
-    /// The connection with a member has failed, or could not be made, and why.
+    /// Notes that the connection to a member has failed, or could not be made, and why.
     pub fn handle_failure(&mut self, now: Instant, node: NodeId, why: &str) {
         if self.asked == Some(node) {
             self.cause = format!("{node}: {why}");
@@ -366,12 +370,12 @@ impl<T> ShardClient<T> {
         }
     }
 
-    /// Why nobody can be asked, for those whose time ends now.
+    /// Sets the reason why no member can be asked, for tasks that expire now.
     pub fn set_cause(&mut self, cause: String) {
         self.cause = cause;
     }
 
-    /// A member has answered a call.
+    /// Handles a member's answer to a call.
     pub fn handle_answer(&mut self, now: Instant, call: u64, answer: ShardAnswer) {
         if self.opening() == Some(call) {
             return self.handle_opened(now, answer);
@@ -424,15 +428,15 @@ impl<T> ShardClient<T> {
         self.actions.push_back(ClientAction::Done(query.ticket, outcome));
     }
 
-    /// The session was forgotten when the update at `place` came. Nothing of it is applied from then on, so neither are those
-    /// that were sent behind it.
+    /// Handles the answer that the session was forgotten when the update at `place` arrived. Nothing of the session
+    /// is applied from then on, so neither are the updates that were sent after it.
     fn forget_session(&mut self, place: usize) {
         self.failures = 0;
         self.session = Session::None;
-        // What was sent before it in this conversation had come before, and has no answer yet.
+        // Updates that were sent before it in this conversation arrived before it, and have no answer yet.
         self.updates.iter_mut().take(place).for_each(Wanted::unsend);
         for mut update in std::mem::take(&mut self.updates) {
-            if update.is_open && !is_on(ReplicaMutation::SendAgainInNewSession) {
+            if update.is_open && !mutant!(SendAgainInNewSession) {
                 let outcome = TaskOutcome::Unknown(Doubt::Forgotten);
                 self.actions.push_back(ClientAction::Done(update.ticket, outcome));
                 continue;
@@ -445,7 +449,7 @@ impl<T> ShardClient<T> {
         }
     }
 
-    /// What a member says that does not do what was asked.
+    /// Handles an answer of a member that has not done what was asked.
     fn handle_rest(&mut self, now: Instant, answer: ShardAnswer) {
         let node = self.asked.map_or_else(String::new, |node| node.to_string());
         self.cause = match answer {
@@ -457,17 +461,17 @@ impl<T> ShardClient<T> {
                 return;
             }
             ShardAnswer::NotYet => format!("{node} has no state yet"),
-            ShardAnswer::Elsewhere => format!("{node} is not in it"),
+            ShardAnswer::Elsewhere => format!("{node} is not in the shard"),
             ShardAnswer::Early => format!("{node} lacks an earlier update"),
             ShardAnswer::Failed(why) => format!("{node}: {why}"),
             answer => {
-                format!("{node} answers {answer:?}, which makes no sense: run the same version everywhere")
+                format!("{node} sent an unexpected answer, {answer:?}: run the same release everywhere")
             }
         };
         self.end_conversation(now);
     }
 
-    /// When [`ShardClient::poll_action`] has to be called at the latest.
+    /// Returns when [`ShardClient::poll_action`] has to be called at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let ends = [&self.updates, &self.queries].into_iter().filter_map(VecDeque::front);

@@ -1,44 +1,46 @@
-//! Which members a client outside the group knows, and when it asks for the present ones (Derecho app. A: external clients).
+//! The members that a client outside the group knows, and when it asks for the current ones (Derecho app. A: external
+//! clients).
 
 use std::collections::{BTreeMap, VecDeque};
 
 use squall_fabric::{Duration, Instant, NodeId};
 
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use crate::membership::View;
 
-/// What a client knows of the group: a view, and where its members are reached, each at an `A`.
+/// What a client knows about the group: a view, and the address `A` of each member.
 ///
-/// All members may be replaced one by one while a client is idle, or while the one member that it uses stays. So it does not
-/// wait for a failure: it asks for the members when an answer names a later view than it knows, and otherwise now and then.
+/// All members may be replaced one by one while a client is idle, or while the one member that it uses stays. So it
+/// does not wait for a failure: it asks for the members when an answer names a later view than it knows, and
+/// otherwise periodically.
 ///
-/// **Law.** Each answer of a member names the view that the member is in ([`Contacts::handle_view`]). When
-/// [`Contacts::next_at`] has come, or after a round of failures, the client asks the [`Contacts::candidates`] in their order
-/// until one answers, and hands in that answer ([`Contacts::handle_members`]), or that there was none
+/// **Law.** Each answer of a member names the member's view ([`Contacts::handle_view`]). When [`Contacts::next_at`]
+/// has come, or after a round of failures, the client asks the [`Contacts::candidates`] in their order until one
+/// answers, and hands in that answer ([`Contacts::handle_members`]), or that there was none
 /// ([`Contacts::handle_silence`]).
 ///
-/// Bounded: the members of one view, [`FORMER_MAX`] former ones, and the contacts of the configuration. A client that waits
-/// asks once in a period, and not more than [`EAGER`] times as often when answers name later views.
+/// It is bounded: it has the members of one view, [`FORMER_MAX`] former ones, and the contacts of the configuration.
+/// An idle client asks once in a period, and at most [`EAGER`] times as often when answers name later views.
 #[derive(Clone, Debug)]
 pub struct Contacts<A> {
     configured: Vec<A>,
     view: View,
     members: BTreeMap<NodeId, A>,
-    /// Where members of earlier views were reached, the latest first.
+    /// The addresses of members of earlier views, the latest first.
     former: VecDeque<A>,
     period: Duration,
-    /// How often members have been asked for, so that each is asked first in its turn.
+    /// How often the client has asked, so that each member is asked first in its turn.
     inquiries: usize,
-    /// When it asks next.
+    /// When the client asks next.
     next_at: Instant,
-    /// It does not ask before, unless something has failed.
+    /// It does not ask before this time, unless something has failed.
     earliest: Instant,
-    /// Since when members answer with a view before the known one.
+    /// Since when members have answered with a view before the known one.
     behind_since: Option<Instant>,
 }
 
 impl<A: Clone + PartialEq> Contacts<A> {
-    /// A client that knows nothing but the `configured` contacts, and asks once in a `period` when nothing happens.
+    /// Returns a client that knows only the `configured` contacts, and asks once in a `period` when nothing happens.
     #[must_use]
     pub const fn new(configured: Vec<A>, period: Duration) -> Self {
         let start = Instant::from_nanos(0);
@@ -55,36 +57,35 @@ impl<A: Clone + PartialEq> Contacts<A> {
         }
     }
 
-    /// The latest view that is known; without members at first.
+    /// Returns the latest view that is known, which has no members at first.
     #[must_use]
     pub const fn view(&self) -> &View {
         &self.view
     }
 
-    /// Where a member of the view is reached.
+    /// Returns the address of a member of the view.
     #[must_use]
     pub fn address(&self, node: NodeId) -> Option<&A> {
         self.members.get(&node)
     }
 
-    /// When the client asks for the members next.
+    /// Returns when the client asks for the members next.
     #[must_use]
     pub const fn next_at(&self) -> Instant {
         self.next_at
     }
 
-    /// An answer has come from a member that is in the view `id`. Returns whether [`Contacts::next_at`] is earlier now.
+    /// Handles an answer of a member that is in the view `id`. Returns whether [`Contacts::next_at`] is earlier now.
     pub fn handle_view(&mut self, id: u64) -> bool {
-        let is_news =
-            id > self.view.id && self.earliest < self.next_at && !is_on(ReplicaMutation::AskAfterFailures);
+        let is_news = id > self.view.id && self.earliest < self.next_at && !mutant!(AskAfterFailures);
         if is_news {
             self.next_at = self.earliest;
         }
         is_news
     }
 
-    /// Whom to ask for the members: those of the view, another one first each time; then former ones, which may have come
-    /// back; in the end the configured ones.
+    /// Returns the processes to ask for the members: those of the view, another one first each time; then former
+    /// ones, which may have returned; and the configured ones last.
     #[must_use]
     pub fn candidates(&self) -> Vec<A> {
         let first = self.inquiries.checked_rem(self.members.len()).unwrap_or(0);
@@ -98,10 +99,11 @@ impl<A: Clone + PartialEq> Contacts<A> {
         candidates
     }
 
-    /// One of the candidates, the node `by`, has answered with its view and where the members are reached.
+    /// Handles the answer of one of the candidates, the node `by`, with its view and the members' addresses.
     ///
-    /// A view before the known one counts only if `by` is no member of that one, which is asked only when the members are
-    /// silent, or if members answer so for two periods: a group that has begun anew numbers its views from 0.
+    /// A view before the known one counts only if `by` is not a member of the known one, and so is asked only when
+    /// the members are silent, or if members answer with such views for two periods: a group that has started again
+    /// numbers its views from 0.
     pub fn handle_members(&mut self, now: Instant, by: NodeId, view: View, members: BTreeMap<NodeId, A>) {
         if view.id >= self.view.id || members.is_empty() {
             self.behind_since = None;
@@ -126,7 +128,7 @@ impl<A: Clone + PartialEq> Contacts<A> {
         self.former.truncate(FORMER_MAX);
     }
 
-    /// None of the candidates has answered.
+    /// Notes that none of the candidates has answered.
     pub fn handle_silence(&mut self, now: Instant) {
         self.wait(now);
     }
@@ -135,17 +137,15 @@ impl<A: Clone + PartialEq> Contacts<A> {
         self.inquiries += 1;
         self.earliest = now + self.period / EAGER;
         self.next_at = now + self.period;
-        if is_on(ReplicaMutation::AskAfterFailures) {
-            self.next_at = now + self.period * NEVER;
-        }
+        mutant!(AskAfterFailures => self.next_at = now + self.period * NEVER);
     }
 }
 
-/// Former members that a client remembers: one group of the largest size.
+/// The number of former members that a client remembers: one group of the largest size.
 pub const FORMER_MAX: usize = crate::membership::MEMBERS_MAX;
-/// How many times as often a client asks whose answers name later views than it knows.
+/// How many times as often a client asks when answers name later views than it knows.
 pub const EAGER: u32 = 16;
-/// Periods that no run lasts.
+/// A number of periods that no run reaches.
 const NEVER: u32 = 1 << 20;
 
 #[cfg(test)]
@@ -159,7 +159,7 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    /// The view `id` with these nodes, each reached at its number.
+    /// Returns the view `id` with these nodes, each with its number as its address.
     fn group(id: u64, nodes: &[u32]) -> (View, BTreeMap<NodeId, u32>) {
         let member = |node: &u32| Member { node: NodeId(*node), tag: 0 };
         let view = View { id, ..View::first(nodes.iter().map(member).collect()) };
@@ -171,9 +171,10 @@ mod tests {
         contacts.handle_members(at(millis), NodeId(by), view, members);
     }
 
-    /// An idle client asks once in a period, and one that hears of a later view soon, but not more often than is stated.
+    /// An idle client asks once in a period, and one that learns of a later view asks soon, but not more often than
+    /// stated.
     #[test]
-    fn it_asks_now_and_then_and_when_there_is_news() {
+    fn it_asks_periodically_and_when_there_is_a_later_view() {
         let mut contacts = Contacts::new(vec![0], PERIOD);
         assert_eq!(contacts.next_at(), at(0), "at once");
         learn(&mut contacts, 100, 0, 3, &[0, 1]);
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!(contacts.next_at(), at(117));
     }
 
-    /// Members first, each in its turn; then former ones; in the end the configured ones, each once.
+    /// Members are asked first, each in its turn; then former ones; and the configured ones last, each once.
     #[test]
     fn everyone_known_is_asked() {
         let mut contacts = Contacts::new(vec![0, 9], PERIOD);
@@ -198,12 +199,13 @@ mod tests {
         assert_eq!(contacts.candidates(), [2, 3, 1, 0, 9]);
         assert_eq!(contacts.address(NodeId(0)), None);
         learn(&mut contacts, 0, 2, 3, &[0, 3]);
-        assert_eq!(contacts.candidates(), [3, 0, 2, 1, 9], "who comes back is a former one no longer");
+        assert_eq!(contacts.candidates(), [3, 0, 2, 1, 9], "a member that returns is no longer a former one");
     }
 
-    /// Among known members an earlier view is no news; another group is, and so is one that has begun anew.
+    /// An earlier view from a known member does not count; that of another group does, and so does that of a group
+    /// that has started again.
     #[test]
-    fn a_group_that_began_anew_counts() {
+    fn a_group_that_has_started_again_counts() {
         let mut contacts = Contacts::new(vec![0], PERIOD);
         learn(&mut contacts, 0, 0, 7, &[0, 1]);
         learn(&mut contacts, 0, 1, 6, &[0, 1, 2]);
@@ -214,15 +216,15 @@ mod tests {
         learn(&mut contacts, 40, 0, 1, &[0, 1]);
         learn(&mut contacts, 71, 1, 1, &[0, 1]);
         learn(&mut contacts, 71, 1, 9, &[]);
-        assert_eq!(contacts.view().id, 7, "a member that knows no addresses says nothing");
+        assert_eq!(contacts.view().id, 7, "an answer without addresses does not count");
         learn(&mut contacts, 72, 1, 1, &[0, 1]);
         learn(&mut contacts, 104, 1, 1, &[0, 1]);
-        assert_eq!(contacts.view().id, 1, "nobody is behind for so long");
+        assert_eq!(contacts.view().id, 1, "no member is behind for this long");
     }
 
-    /// However many members come and go, few are remembered.
+    /// However many members join and leave, few are remembered.
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn former_members_are_bounded() {
         let mut contacts = Contacts::new(vec![0], PERIOD);
         for node in 0..1000 {
             learn(&mut contacts, 0, node, node.into(), &[node, node + 1]);

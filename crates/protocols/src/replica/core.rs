@@ -1,49 +1,49 @@
-//! The replica's core: applies updates, takes and gives the state (Derecho app. A, §3.4).
+//! The replica's core: it applies updates, and takes over and provides the state (Derecho app. A, §3.4).
 
 use std::collections::VecDeque;
 
 use squall_fabric::NodeId;
 
 use super::message::{ShardPosition, UpdateOrigin, items};
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use super::search::Search;
 use super::sessions::{SessionAnswer, Sessions};
 use crate::coverage::{Point, reach};
 
-/// The object that is replicated. What it does is a function of its state and the update alone.
+/// The replicated object, whose behaviour is a function of its state and the update alone.
 pub trait Machine {
-    /// What an update is answered with.
+    /// The reply to an update.
     type Reply;
-    /// A consistent copy of the state, cheap to take: it is sent while updates go on.
+    /// A consistent copy of the state that is cheap to take: it is sent while updates continue.
     type Snapshot;
 
     /// Applies an update.
     fn apply(&mut self, update: &[u8]) -> Self::Reply;
 
-    /// A reply as bytes, as clients get it and sessions keep it.
+    /// Encodes a reply as clients get it and sessions keep it.
     fn encode(reply: &Self::Reply) -> Vec<u8>;
 
-    /// Answers a query, as [`Machine::encode`] writes replies.
+    /// Answers a query, with a reply as [`Machine::encode`] encodes it.
     fn query(&self, query: &[u8]) -> Vec<u8>;
 
-    /// The state as it is now.
+    /// Returns the state as it is now.
     fn snapshot(&self) -> Self::Snapshot;
 }
 
-/// Limits of a replica, the same at all members.
+/// The limits of a replica, the same at all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaSettings {
-    /// Sessions of clients in one shard; above that, the one used least recently is forgotten.
+    /// The largest number of clients' sessions in one shard; above that, the least recently used one is forgotten.
     pub sessions_max: usize,
-    /// The longest reply in bytes that a session keeps; an update of a client whose reply is longer is applied, and the
-    /// client is told only how long it was.
+    /// The length of the longest reply in bytes that a session keeps; a client's update with a longer reply is
+    /// applied, but the client learns only the reply's length.
     pub reply_bytes_max: usize,
-    /// Bytes of all replies that sessions keep; above that, the sessions used least recently are forgotten.
+    /// The bytes of all replies that sessions keep; above that, the least recently used sessions are forgotten.
     pub replies_bytes_max: usize,
 }
 
 impl Default for ReplicaSettings {
-    /// A thousand clients that are active at a time, and replies that take no more than 64 MiB together.
+    /// Returns limits for a thousand active clients, and replies that take no more than 64 MiB together.
     fn default() -> Self {
         Self { sessions_max: 1024, reply_bytes_max: 64 << 10, replies_bytes_max: 64 << 20 }
     }
@@ -58,8 +58,8 @@ pub struct ShardView {
     pub group: Vec<NodeId>,
     /// The members of the shard, by rank in it.
     pub members: Vec<NodeId>,
-    /// The members of the group that held the shard's state when the view before ended; if there are any, some of them are
-    /// members of the shard \[A8\]. In view 0 all members have the first state.
+    /// The members of the group that held the shard's state when the previous view ended; if there are any, some of
+    /// them are members of the shard \[A8\]. In view 0 all members have the initial state.
     pub holders: Vec<NodeId>,
 }
 
@@ -70,27 +70,27 @@ pub struct ShardDelivery<'a> {
     pub view: u64,
     /// The sender's rank in the shard.
     pub sender: usize,
-    /// Its place in the view.
+    /// Its sequence number in the view.
     pub sequence: u64,
     /// Its bytes.
     pub bytes: &'a [u8],
 }
 
-/// What an own update is answered with, when it is applied.
+/// The answer to one of this member's updates, when it is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AppliedReply<R> {
-    /// The reply to an own update.
+    /// The reply to an update of this member.
     Reply(R),
-    /// What to tell the client.
+    /// The answer to a client.
     Session(SessionAnswer),
-    /// The answer to an own query.
+    /// The answer to a query of this member.
     Query(Vec<u8>),
 }
 
 /// A state with all that belongs to it.
 #[derive(Clone, Debug)]
 pub struct ShardSnapshot<S> {
-    /// All up to here is in it, and nothing else.
+    /// It contains everything up to this position, and nothing else.
     pub position: ShardPosition,
     /// The clients' sessions.
     pub sessions: Vec<u8>,
@@ -101,35 +101,35 @@ pub struct ShardSnapshot<S> {
 /// The answer to a joiner.
 #[derive(Clone, Debug)]
 pub enum StateReply<S> {
-    /// Here it is.
+    /// The state.
     State(ShardSnapshot<S>),
-    /// This member does not hold it, or has not come so far: ask again, or another.
+    /// This member does not hold it, or has not applied enough yet: ask again, or ask another.
     NotYet,
 }
 
-/// What has become of a state that was offered.
+/// The outcome of taking over a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotOutcome {
     /// This member holds the state now.
     Taken,
-    /// It waits for none (any more), or for a later one.
+    /// This member does not wait for a state (any more), or waits for a later one.
     NotWanted,
 }
 
-/// Whether a question can be answered here.
+/// Whether a request can be answered here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Now.
+    /// It can be answered now.
     Ready,
-    /// When this member has moved on.
+    /// It can be answered when this member has made progress.
     NotYet,
-    /// Not by this member: it is not in the shard.
+    /// This member cannot answer it, because it is not in the shard.
     Elsewhere,
-    /// By no member: all that held the state are gone.
+    /// No member can answer it, because all that held the state are gone.
     Lost,
 }
 
-/// One member's part in one shard. The module's doc states its law.
+/// One member's part in one shard. The module's documentation states its law.
 #[derive(Debug)]
 pub struct Replica<M: Machine> {
     node: NodeId,
@@ -139,36 +139,37 @@ pub struct Replica<M: Machine> {
     standing: Standing<M>,
     /// The members that held the state last, by the views that this member has seen.
     last_holders: Vec<NodeId>,
-    /// Up to here messages have come.
+    /// Messages have arrived up to this position.
     seen: ShardPosition,
-    /// In which view this member has come into the shard.
+    /// The view in which this member has entered the shard.
     since: u64,
 }
 
-/// A state and how far it has come.
+/// A state and its position.
 #[derive(Debug)]
 struct Held<M> {
     machine: M,
     sessions: Sessions,
-    /// All up to here is applied. It may lie behind what was seen, when the state has just been taken over.
+    /// Everything up to this position is applied. It may be before `seen`, when the state has just been taken over.
     position: ShardPosition,
 }
 
 #[derive(Debug)]
 enum Standing<M> {
-    /// Not in the shard.
+    /// It is not in the shard.
     Absent,
-    /// Waits for the state; keeps what is delivered meanwhile.
+    /// It waits for the state, and keeps what is delivered meanwhile.
     Waiting { search: Search, delivered: VecDeque<(ShardPosition, Box<[u8]>)>, bytes: usize },
-    /// Holds it.
+    /// It holds the state.
     Holding(Held<M>),
-    /// All that held it are gone.
+    /// All members that held the state are gone.
     Lost,
 }
 
 impl<M: Machine> Held<M> {
-    /// Applies a message; hands out whose each update was, and the answer. What is no update all find alike. Queries are
-    /// answered by their sender alone.
+    /// Applies a message; passes the origin of each update and its answer to `on_applied`, if the message is this
+    /// member's. Bytes that are not an update are skipped, by all members alike. Queries are answered only by their
+    /// sender.
     fn apply(
         &mut self,
         position: ShardPosition,
@@ -197,19 +198,16 @@ impl<M: Machine> Held<M> {
     }
 
     fn shard_snapshot(&self) -> ShardSnapshot<M::Snapshot> {
-        let sessions = if is_on(ReplicaMutation::LeaveSessionsBehind) {
-            Sessions::default().encode()
-        } else {
-            self.sessions.encode()
-        };
+        let sessions =
+            if mutant!(LeaveSessionsBehind) { Sessions::default().encode() } else { self.sessions.encode() };
         let later = ShardPosition::start_of(self.position.view + 1);
-        let position = if is_on(ReplicaMutation::TagWithNextView) { later } else { self.position };
+        let position = if mutant!(TagWithNextView) { later } else { self.position };
         ShardSnapshot { position, sessions, snapshot: self.machine.snapshot() }
     }
 }
 
 impl<M: Machine> Replica<M> {
-    /// The part of `node`, before the first view.
+    /// Returns the part of `node`, before the first view.
     #[must_use]
     pub fn new(node: NodeId, settings: ReplicaSettings) -> Self {
         Self {
@@ -223,12 +221,12 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// The next view begins; all messages of the one before have been delivered. Views in which this member is not in the
-    /// shard may be passed over, but not all that lie between two stays ([`ShardEvents`](super::ShardEvents)). `first` makes
-    /// the state with which the shard begins in view 0.
+    /// Begins the next view; all messages of the previous one have been delivered. Views in which this member is not
+    /// in the shard may be skipped, but not all views between two stays ([`ShardEvents`](super::ShardEvents)).
+    /// `first` makes the initial state of the shard, in view 0.
     ///
     /// # Panics
-    /// If views go back.
+    /// If the view is not later than the previous one.
     pub fn begin_view(&mut self, view: ShardView, first: impl FnOnce() -> M) {
         let before = self.view.as_ref().map(|view| view.id);
         assert!(before.is_none_or(|before| before < view.id), "[V1] view {} after {before:?}", view.id);
@@ -252,8 +250,8 @@ impl<M: Machine> Replica<M> {
         } else if !view.holders.is_empty() {
             self.last_holders.clone_from(&view.holders);
         }
-        // Nobody can give it, so in later views there will be no holder either.
-        let is_lost = view.holders.len() <= usize::from(is_on(ReplicaMutation::LoseTooSoon));
+        // No member can provide it, so in later views there will be no holder either.
+        let is_lost = view.holders.len() <= usize::from(mutant!(LoseTooSoon));
         if self.is_waiting() && is_lost {
             reach(Point::StateLost);
             self.standing = Standing::Lost;
@@ -268,17 +266,18 @@ impl<M: Machine> Replica<M> {
         Standing::Holding(Held { machine: first(), sessions: Sessions::default(), position: self.seen })
     }
 
-    /// Takes the next message. If it is an own one, hands out whose each of its updates was, and the answer.
+    /// Takes the next message. If it is this member's, passes the origin of each of its updates and the answer to
+    /// `on_own`.
     ///
     /// # Panics
-    /// If messages go back, or come in another view: the group promises order.
+    /// If the message is not later than the previous one, or is of another view: the group guarantees order.
     pub fn deliver(
         &mut self,
         message: ShardDelivery<'_>,
         on_own: impl FnMut(UpdateOrigin, AppliedReply<M::Reply>),
     ) {
         let position = ShardPosition { view: message.view, sequence: message.sequence + 1 };
-        let view = self.view.as_ref().expect("messages come in views");
+        let view = self.view.as_ref().expect("messages are delivered in views");
         assert!(view.id == message.view && self.seen < position, "[O1] {position:?} after {:?}", self.seen);
         self.seen = position;
         let is_own = view.members.get(message.sender) == Some(&self.node);
@@ -297,7 +296,8 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// Whom to ask for the state next, and the earliest position that will do. `None` if this member waits for none.
+    /// Returns the member to ask for the state next, and the earliest position that suffices; `None` if this member
+    /// waits for no state.
     pub fn ask(&mut self) -> Option<(NodeId, ShardPosition)> {
         let (Standing::Waiting { search, .. }, Some(view)) = (&mut self.standing, &self.view) else {
             return None;
@@ -305,10 +305,10 @@ impl<M: Machine> Replica<M> {
         Some((search.next(view, self.node)?, ShardPosition::start_of(self.since)))
     }
 
-    /// The answer to a joiner that asks for a state at `since` or later.
+    /// Returns the answer to a joiner that asks for a state at `since` or later.
     pub fn provide_state(&self, since: ShardPosition) -> StateReply<M::Snapshot> {
         match &self.standing {
-            Standing::Holding(held) if held.position >= since || is_on(ReplicaMutation::TakeOlderState) => {
+            Standing::Holding(held) if held.position >= since || mutant!(TakeOlderState) => {
                 StateReply::State(held.shard_snapshot())
             }
             _ => {
@@ -318,20 +318,19 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// Whether a state at `position` is of use here: if so, since which view this member is in the shard, for
+    /// Returns, if a state at `position` is useful here, the view since which this member has been in the shard, for
     /// [`Holding::hold`](super::Holding::hold).
     #[must_use]
     pub fn wants(&self, position: ShardPosition) -> Option<u64> {
-        let reaches =
-            position >= ShardPosition::start_of(self.since) || is_on(ReplicaMutation::TakeOlderState);
+        let reaches = position >= ShardPosition::start_of(self.since) || mutant!(TakeOlderState);
         if !self.is_waiting() || !reaches {
             reach(Point::StateUnwanted);
         }
         (self.is_waiting() && reaches).then_some(self.since)
     }
 
-    /// Takes a state that was given, restored as `machine`: skips what is in it of all that was delivered, applies the
-    /// rest. [`Holding::hold`](super::Holding::hold) comes first.
+    /// Takes over a state that was received, restored as `machine`: skips the delivered messages that it contains,
+    /// and applies the rest. [`Holding::hold`](super::Holding::hold) is called before.
     pub fn take_over(&mut self, position: ShardPosition, sessions: Sessions, machine: M) -> SnapshotOutcome {
         let is_wanted = self.wants(position).is_some();
         let Standing::Waiting { delivered, .. } = &mut self.standing else {
@@ -341,10 +340,10 @@ impl<M: Machine> Replica<M> {
             return SnapshotOutcome::NotWanted;
         }
         let mut held = Held { machine, sessions, position };
-        for (position, bytes) in delivered.drain(..).filter(|_| !is_on(ReplicaMutation::ForgetKept)) {
+        for (position, bytes) in delivered.drain(..).filter(|_| !mutant!(ForgetKept)) {
             let is_in = position <= held.position;
             reach(if is_in { Point::KeptSkipped } else { Point::KeptApplied });
-            if !is_in || is_on(ReplicaMutation::ApplyAllKept) {
+            if !is_in || mutant!(ApplyAllKept) {
                 held.apply(position, &bytes, self.settings, false, |_, _| ());
             }
         }
@@ -353,12 +352,12 @@ impl<M: Machine> Replica<M> {
         SnapshotOutcome::Taken
     }
 
-    /// Whether a question that was asked in `view` can be answered here [A5].
+    /// Returns whether a request that was made in `view` can be answered here [A5].
     #[must_use]
     pub fn readiness(&self, view: u64) -> Readiness {
         match &self.standing {
             Standing::Holding(held) if held.position.view >= view => Readiness::Ready,
-            Standing::Holding(_) if is_on(ReplicaMutation::AnswerFromEarlierView) => Readiness::Ready,
+            Standing::Holding(_) if mutant!(AnswerFromEarlierView) => Readiness::Ready,
             Standing::Holding(_) | Standing::Waiting { .. } => Readiness::NotYet,
             Standing::Absent if self.view_id().is_none_or(|present| present < view) => Readiness::NotYet,
             Standing::Absent => Readiness::Elsewhere,
@@ -366,7 +365,7 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// The state, if it is held here.
+    /// Returns the state, if it is held here.
     #[must_use]
     pub const fn machine(&self) -> Option<&M> {
         match &self.standing {
@@ -375,7 +374,7 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// How far the state here has come, if it is held.
+    /// Returns the position of the state here, if it is held.
     #[must_use]
     pub const fn position(&self) -> Option<ShardPosition> {
         match &self.standing {
@@ -384,25 +383,26 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// The members that held the state last, by the views that this member has seen: if it is lost, they have all gone.
+    /// Returns the members that held the state last, according to the views that this member has seen: if the state
+    /// is lost, all of them are gone.
     #[must_use]
     pub fn last_holders(&self) -> &[NodeId] {
         &self.last_holders
     }
 
-    /// The present view's number, once there is one.
+    /// Returns the current view's number, once there is one.
     #[must_use]
     pub fn view_id(&self) -> Option<u64> {
         self.view.as_ref().map(|view| view.id)
     }
 
-    /// The present view.
+    /// Returns the current view.
     #[must_use]
     pub const fn view(&self) -> Option<&ShardView> {
         self.view.as_ref()
     }
 
-    /// Since which view this member is in the shard, if it holds the state: see
+    /// Returns the view since which this member has been in the shard, if it holds the state: see
     /// [`UnderWay::begin`](super::UnderWay::begin).
     #[must_use]
     pub const fn may_send_since(&self) -> Option<u64> {
@@ -412,13 +412,13 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// Whether this member waits for the state.
+    /// Returns whether this member waits for the state.
     #[must_use]
     pub const fn is_waiting(&self) -> bool {
         matches!(self.standing, Standing::Waiting { .. })
     }
 
-    /// Bytes of messages kept until the state comes.
+    /// Returns the bytes of messages kept until the state arrives.
     #[must_use]
     pub const fn bytes_waiting(&self) -> usize {
         match &self.standing {

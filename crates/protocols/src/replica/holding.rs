@@ -1,60 +1,61 @@
 //! Holding: whether a member's state counts when a view ends (Derecho app. A: state transfer).
 //!
-//! A view says which members hold the state of a shard, as of the end of the view before. So it has to be settled for each
-//! member, at the moment at which it wedges, whether it holds the state. The thread that polls the group and the one that
+//! A view says which members held the state of a shard when the previous view ended. So each member has to determine,
+//! at the moment at which it wedges, whether it holds the state. The thread that polls the group and the one that
 //! receives states share this.
 
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 
 /// One member's claim to the state of a shard.
 ///
-/// **Law.** [`Holding::begin_view`] when a view is installed; [`Holding::seal`] when it ends; [`Holding::hold`] before a
-/// state that has come is taken over, which must follow if the answer is [`HoldDecision::Counted`].
+/// **Law.** [`Holding::begin_view`] when a view is installed; [`Holding::seal`] when it ends; [`Holding::hold`]
+/// before a state that has arrived is taken over, which must follow if the answer is [`HoldDecision::Counted`].
 #[derive(Debug, Default)]
 pub struct Holding {
-    /// In which view this member has come into the shard, while it is in it.
+    /// The view in which this member has entered the shard, while it is in it.
     stay: Option<u64>,
-    /// The stay in which it has got the state.
+    /// The stay in which it has got the state, by the view in which it began.
     held: Option<u64>,
-    /// The present view has ended, so no state is taken over.
+    /// The current view has ended, so no state is taken over.
     is_sealed: bool,
-    /// The present view has no holder, so none will ever be.
+    /// The current view has no holder, so there will never be one.
     is_lost: bool,
 }
 
-/// What may be done with a state that has come.
+/// What may be done with a state that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldDecision {
     /// Take it over: this member counts as one that holds the state.
     Counted,
     /// The view is about to change: ask again.
     Later,
-    /// Drop it: this member has left the shard since, or the group takes the state for lost.
+    /// Drop it: this member has left the shard since, or the group considers the state lost.
     NotWanted,
 }
 
 impl Holding {
-    /// View `view` is installed: this member is in the shard since view `stay`, or not at all; and `has_holders` says
-    /// whether some member of the view holds the state.
+    /// Notes that view `view` is installed: this member has been in the shard since view `stay`, or is not in it;
+    /// `has_holders` says whether some member of the view holds the state.
     pub const fn begin_view(&mut self, view: u64, stay: Option<u64>, has_holders: bool) {
         self.stay = stay;
         self.is_sealed = false;
         self.is_lost = view > 0 && !has_holders;
     }
 
-    /// The view ends. Whether this member holds the state: no more and no less until the next view.
+    /// Ends the view; returns whether this member holds the state, which does not change until the next view.
     pub fn seal(&mut self) -> bool {
-        self.is_sealed = !is_on(ReplicaMutation::HoldAfterWedge);
+        self.is_sealed = !mutant!(HoldAfterWedge);
         self.holds()
     }
 
-    /// Whether this member holds the state. With the state of view 0 all members begin.
+    /// Returns whether this member holds the state. All members of view 0 begin with the initial state.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.stay.is_some() && (self.stay == Some(0) || self.stay == self.held)
     }
 
-    /// Whether this member, which is in the shard since view `since` as far as it has come, may take a state over.
+    /// Returns whether this member, which has been in the shard since view `since` as far as it knows, may take over
+    /// a state.
     pub fn hold(&mut self, since: u64) -> HoldDecision {
         if self.stay != Some(since) || self.is_lost {
             return HoldDecision::NotWanted;
@@ -71,7 +72,7 @@ impl Holding {
 mod tests {
     use super::*;
 
-    /// What counts when a view ends stays as it is until the next one.
+    /// What counts when a view ends does not change until the next one.
     #[test]
     fn between_two_views_nothing_is_taken_over() {
         let mut holding = Holding::default();

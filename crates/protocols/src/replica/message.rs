@@ -1,9 +1,9 @@
-//! What members and clients say to each other about one shard, and where an update stands in the order (Derecho §3.4,
+//! The messages between members and clients about one shard, and the positions of updates in its order (Derecho §3.4,
 //! app. A).
 //!
-//! A message of the shard's subgroup holds one or more updates ([`items`]): what waited for space in the window goes in one
-//! message. A [`ShardRequest`] asks a member for something, and an [`ShardAnswer`] says what has become of it; both are bytes on a
-//! stream, in words of 8 bytes, little endian, and lengths of 4.
+//! A message of the shard's subgroup has one or more updates ([`items`]): updates that waited for space in the window
+//! are sent in one message. A [`ShardRequest`] asks a member for something, and a [`ShardAnswer`] reports its
+//! outcome; both are bytes on a stream, in little-endian words of 8 bytes and lengths of 4 bytes.
 
 use std::sync::Arc;
 
@@ -11,48 +11,48 @@ use squall_fabric::NodeId;
 
 use super::sessions::SessionAnswer;
 
-/// A place in the order of a shard: behind all messages of earlier views and so many sequences of this one.
+/// A position in the order of a shard: after all messages of earlier views and `sequence` sequences of this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ShardPosition {
     /// The view.
     pub view: u64,
-    /// Sequences of the view that lie before.
+    /// The number of sequences of the view that precede it.
     pub sequence: u64,
 }
 
 impl ShardPosition {
-    /// Where a view begins.
+    /// Returns the position at which a view begins.
     #[must_use]
     pub const fn start_of(view: u64) -> Self {
         Self { view, sequence: 0 }
     }
 }
 
-/// Whose an update is.
+/// The origin of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateOrigin {
-    /// Its sender's own; the number is the sender's.
+    /// The sender's own update; the number is the sender's.
     Member(u64),
     /// It opens a session for a client; the number is the sender's.
     Open(u64),
-    /// No update, but a query that its sender answers when it comes back; the number is the sender's.
+    /// Not an update, but a query that its sender answers when the message is delivered; the number is the sender's.
     Query(u64),
-    /// A client's, which the sender passes on.
+    /// A client's update, which the sender passes on.
     Session {
-        /// Which session.
+        /// The session's number.
         id: u64,
         /// Ascending by one within the session.
         number: u64,
-        /// How many updates of the session before this one are still without an answer: those before them the client has
-        /// given up, or knows the outcome of.
+        /// How many updates of the session before this one still have no answer: the client has given up those before
+        /// them, or knows their outcome.
         open: u32,
     },
 }
 
-/// What stands before an update's bytes in a message: whose it is, and how long.
+/// The length of what precedes an update's bytes in a message: its origin and length.
 pub const HEADER_BYTES: usize = 24;
 
-/// Sessions are numbered from 1 by the order in which they are opened, so these mean none.
+/// Sessions are numbered from 1 in the order in which they are opened, so these numbers are not sessions.
 const MEMBER: u64 = 0;
 const OPEN: u64 = u64::MAX;
 const QUERY: u64 = u64::MAX - 1;
@@ -76,7 +76,7 @@ impl UpdateOrigin {
     }
 }
 
-/// The updates of a message, in order; what is cut at its end is left out, by all members alike.
+/// Returns the updates of a message, in order; a truncated one at its end is skipped, by all members alike.
 pub fn items(mut message: &[u8]) -> impl Iterator<Item = (UpdateOrigin, &[u8])> {
     std::iter::from_fn(move || {
         let (id, number) = (take_word(&mut message)?, take_word(&mut message)?);
@@ -92,51 +92,51 @@ pub fn items(mut message: &[u8]) -> impl Iterator<Item = (UpdateOrigin, &[u8])> 
     })
 }
 
-/// What is asked of a member about one shard.
+/// A request to a member about one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardRequest {
     /// Open a session.
     Open,
-    /// Apply an update, once, behind those of the session with lower numbers.
+    /// Apply an update, once, after those of the session with lower numbers.
     Update {
         /// The session.
         session: u64,
-        /// Its number there.
+        /// Its number in the session.
         number: u64,
         /// See [`UpdateOrigin::Session`].
         open: u32,
         /// Its bytes.
         update: Arc<[u8]>,
     },
-    /// ShardAnswer a query from a state of this view or a later one.
+    /// Answer a query from a state of this view or a later one.
     Query {
-        /// The asker's view.
+        /// The caller's view.
         view: u64,
         /// Its bytes.
         query: Arc<[u8]>,
     },
-    /// Answer a query from a state with all that was acknowledged to anybody before it was asked.
+    /// Answer a query from a state that includes every update acknowledged to any caller before the query was made.
     Latest {
         /// Its bytes.
         query: Arc<[u8]>,
     },
-    /// Send the state, if it reaches to the start of this view.
+    /// Send the state, if it includes everything up to the start of this view.
     State {
         /// The first view of the joiner in the shard.
         since: u64,
     },
 }
 
-/// What a member answers.
+/// A member's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardAnswer {
     /// The session has this number.
     Opened(u64),
     /// The reply to an update or a query.
     Reply(Vec<u8>),
-    /// The update is applied, but its reply has so many bytes, more than members keep.
+    /// The update is applied, but its reply has this number of bytes, which is more than members keep.
     ReplyTooLong(u64),
-    /// A later update of the session came first; this one was applied before it, or never will be.
+    /// A later update of the session arrived first; this one was applied before it, or never will be.
     Overtaken,
     /// An earlier update of the session is missing, so this one was not applied.
     Early,
@@ -144,22 +144,22 @@ pub enum ShardAnswer {
     Forgotten,
     /// The state follows.
     State {
-        /// How far it reaches.
+        /// Its position.
         position: ShardPosition,
         /// The clients' sessions.
         sessions: Vec<u8>,
-        /// How long it is, if that is known.
+        /// Its length in bytes, if that is known.
         bytes: Option<u64>,
     },
-    /// Ask again, or another: nothing was done.
+    /// Nothing was done: ask again, or ask another member.
     NotYet,
     /// This member is not in the shard.
     Elsewhere,
     /// The shard's state is lost, which these members held last.
     Lost(Vec<NodeId>),
-    /// No member will ever do this, and why.
+    /// No member will ever do this, for this reason.
     Refused(String),
-    /// This member cannot say what will become of it, and why.
+    /// This member cannot tell the outcome, for this reason.
     Failed(String),
 }
 
@@ -203,7 +203,7 @@ impl ShardRequest {
         }
     }
 
-    /// Reads all of `bytes`; `None` if they are no request. Fuzzed as `objects`.
+    /// Reads all of `bytes`; `None` if they are not a request. Fuzzed as `objects`.
     #[must_use]
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
         let from = &mut bytes;
@@ -253,7 +253,7 @@ impl ShardAnswer {
         }
     }
 
-    /// Reads all of `bytes`; `None` if they are no answer. Fuzzed as `objects`.
+    /// Reads all of `bytes`; `None` if they are not an answer. Fuzzed as `objects`.
     #[must_use]
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
         let from = &mut bytes;
@@ -324,9 +324,9 @@ fn take_bytes<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
 mod tests {
     use super::*;
 
-    /// Updates come out as they went in, in their order; what is cut is none.
+    /// Updates are read as they were written, in their order; a truncated one is not read.
     #[test]
-    fn items_survive_the_way() {
+    fn items_are_read_as_they_were_written() {
         let origins = [
             UpdateOrigin::Member(7),
             UpdateOrigin::Open(1),
@@ -376,10 +376,10 @@ mod tests {
         ]
     }
 
-    /// Requests and answers come out as they went in; cut or longer, they are refused; with any byte changed they are read or
-    /// refused.
+    /// Requests and answers are read as they were written; truncated or lengthened, they are refused; with any byte
+    /// changed they are read or refused.
     #[test]
-    fn requests_and_answers_survive_the_way() {
+    fn requests_and_answers_are_read_as_they_were_written() {
         for request in requests() {
             let mut bytes = Vec::new();
             request.encode(&mut bytes);

@@ -1,63 +1,68 @@
 //! Replicated objects: one member's part in one shard (Derecho app. A, §3.3–3.4).
 //!
-//! A shard's members apply the same updates in the order of its subgroup, so their states are equal. This core decides
-//! what is applied, what becomes of each own update, and how a joiner gets the state; it moves no bytes itself.
+//! A shard's members apply the same updates in the order of its subgroup, so their states are equal. This core
+//! decides what is applied, the outcome of each of this member's updates, and how a joiner gets the state; it
+//! transfers no bytes itself.
 //!
-//! **State** of a [`Replica`]: the present view of the shard; the *standing*: absent, waiting for the state, holding it,
-//! or knowing that it is lost; up to which [`ShardPosition`] messages have been seen and applied; the clients' sessions,
-//! which are part of the state. Beside it, at the sending side, [`Outbox`]: updates on their way, and those whose outcome is open
-//! ([`UnderWay`]); at the group's side, [`Holding`]: whether the state here counts when the view ends; for a joiner,
-//! [`StateTransfer`]; for those who ask, [`Queries`]. A process that is not in the shard has a [`ShardClient`].
+//! **State** of a [`Replica`]: the current view of the shard; the *standing*: absent, waiting for the state, holding
+//! it, or knowing that it is lost; the [`ShardPosition`]s up to which messages have been seen and applied; the
+//! clients' sessions, which are part of the state. In addition there are, on the sending side, [`Outbox`]: updates to
+//! be sent, and those whose outcome is open ([`UnderWay`]); on the group's side, [`Holding`]: whether the state here
+//! counts when the view ends; for a joiner, [`StateTransfer`]; for callers, [`Queries`]. A process that is not in the
+//! shard has a [`ShardClient`].
 //!
-//! Which members hold a state is part of the view ([`View::holders`](crate::membership::View::holders)), and so where
-//! shards lie remains a function of the view ([`place`]): the first choices, and other holders as long as fewer of the
-//! first choices hold the state than there are first choices.
+//! The set of members that hold a state is part of the view ([`View::holders`](crate::membership::View::holders)),
+//! and so the members of each shard remain a function of the view ([`place`]): the first choices, and other holders
+//! as long as fewer of the first choices hold the state than there are first choices.
 //!
-//! **Step order** at each member, by whoever drives it:
-//! 1. All messages of a view in order ([`Replica::deliver`]), then the next view ([`Replica::begin_view`]), which
-//!    every member of the group is told, also those outside the shard. In view 0 a shard begins empty; later, a joiner of
-//!    the shard waits for the state, or, if the view has no holder, takes it for lost at once.
-//! 2. A joiner keeps what is delivered, so that senders never wait for it, and asks one member of the shard after the other
-//!    ([`Replica::ask`]), those that hold the state by the view first, for a state at or behind the start of its first view
-//!    in the shard. If a state provider dies, or says nothing for too long, the next one is asked.
-//! 3. A provider that holds such a state sends it with its position and continues ([`Replica::provide_state`]); one that has
-//!    not come so far says so.
-//! 4. When all of the state has come, [`Holding::hold`] says whether it counts. If the view is about to change, it waits for
-//!    the next view; then the joiner takes the state ([`Replica::take_over`]), skips what is in it, applies the rest, and
-//!    holds it from then on. Only now it may send.
-//! 5. When a view ends, each member says which states it holds as it wedges ([`Holding::seal`]), and takes none over until
-//!    the next view. The leader's proposal has these sets, of the members that go on.
+//! **Step order** at each member, which its driver follows:
+//! 1. Deliver all messages of a view in order ([`Replica::deliver`]), then begin the next view
+//!    ([`Replica::begin_view`]), at every member of the group, including those outside the shard. In view 0 a shard
+//!    begins with its initial state; later, a joiner of the shard waits for the state, or, if the view has no holder,
+//!    considers it lost at once.
+//! 2. A joiner keeps what is delivered, so that senders never wait for it, and asks one member of the shard after the
+//!    other ([`Replica::ask`]), first those that hold the state according to the view, for a state at or after the
+//!    start of its first view in the shard. If a state provider dies, or is silent for too long, the joiner asks the
+//!    next one.
+//! 3. A provider that holds such a state sends it with its position and continues ([`Replica::provide_state`]); one
+//!    that has not applied enough yet reports that.
+//! 4. When the whole state has arrived, [`Holding::hold`] decides whether it counts. If the view is about to change,
+//!    the state waits for the next view; then the joiner takes it over ([`Replica::take_over`]), skips kept messages
+//!    that it contains, applies the rest, and holds the state from then on. Only now may it send.
+//! 5. When a view ends, each member publishes which states it holds as it wedges ([`Holding::seal`]), and takes none
+//!    over until the next view. The leader's proposal contains these sets, for the members that continue.
 //! 6. A member that is outside the shard in the next view drops the state: enough others hold it.
-//! 7. A member that wishes to leave is chosen for no shard, but remains a holder where it is needed. It is removed when
-//!    members that stay hold all that it holds, or when all wish to leave.
+//! 7. A member that wishes to leave is chosen for no shard, but remains a holder where it is needed. It is removed
+//!    when members that stay hold every state that it holds, or when all members wish to leave.
 //!
 //! Deviation: in the paper the leader sends a joining member the state before the new view begins, so all wait for it; here
 //! the view begins at once, and any member that has the state sends it while updates continue.
 //!
 //! **Invariants.**
-//! - \[A1\] At one position all who hold a shard's state hold the same.
+//! - \[A1\] At one position all holders of a shard's state hold the same state.
 //! - \[A2\] An update that was acknowledged is in every later state.
 //! - \[A3\] A client's update is applied at most once, however often it is sent.
-//! - \[A4\] What was told to be not delivered is in no state.
-//! - \[V6\] A joiner's state includes all up to the start of its first view; what follows it applies itself.
-//! - \[A5\] What is asked in a view is answered from a state of that view or a later one.
+//! - \[A4\] An update that was reported as not delivered is in no state.
+//! - \[V6\] A joiner's state includes all updates up to the start of its first view; the joiner applies later ones
+//!   itself.
+//! - \[A5\] A query that is asked in a view is answered from a state of that view or a later one.
 //! - \[A6\] A member sends updates only while it holds the state, so each gets its reply here.
-//! - \[A7\] A state is taken for lost only if no member of the group holds it, and then by all members.
+//! - \[A7\] A state is considered lost only if no member of the group holds it, and then by all members.
 //! - \[A8\] A state is lost only if all members that held it have died or were cut off.
 //! - \[A9\] A member that wishes to leave is removed only when members that stay hold its states, or when none stays.
 //! - \[A12\] A shard is linearizable (Herlihy and Wing): each update, and each query that asks for the latest state, takes effect
 //!   at one moment between its call and its answer.
-//! - \[A11\] A client's updates are applied in the order in which it has sent them, each behind all before it that the client
-//!   has not given up.
-//! - \[A10\] A client outside the group that is idle or busy reaches it also after all members that it knew have been replaced
-//!   one by one, if no period of [`Contacts`] passes without one of them.
+//! - \[A11\] A client's updates are applied in the order in which it has sent them, each after all earlier ones that
+//!   the client has not given up.
+//! - \[A10\] A client outside the group, idle or busy, can reach the group even after all members that it knew have
+//!   been replaced one by one, if no period of [`Contacts`] passes without one of them.
 //!
-//! Why \[A7\] and \[A8\] hold: a member counts as a holder of a view if it held the state when it wedged in the view
-//! before, and from its wedge on it takes nothing over. The leader reads the rows of all members that go on after they have
-//! wedged, and what it proposes is agreed on: so the view names exactly those that hold the state, and a view without a
-//! holder is followed by such views only, as nobody is left to ask. [`place`] keeps as many holders in the shard as it has
-//! first choices, if there are so many; they receive all of the view's updates and stay holders to its end. So a member
-//! drops a state only when that many others hold it.
+//! Why \[A7\] and \[A8\] hold: a member counts as a holder in a view if it held the state when it wedged in the
+//! previous view, and from its wedge on it takes over nothing. The leader reads the rows of all members that continue
+//! after they have wedged, and its proposal is agreed on: so the view names exactly the members that hold the state,
+//! and a view without a holder is followed only by such views, since there is no member left to ask. [`place`] keeps
+//! as many holders in the shard as it has first choices, if there are that many; they receive all of the view's
+//! updates and stay holders until it ends. So a member drops a state only when that many others hold it.
 
 mod client;
 mod contacts;

@@ -1,17 +1,18 @@
-//! Updates on their way into the group, this member's own and those of its clients (Derecho app. A; Spindle §3.2 on
-//! opportunistic batching).
+//! Updates that are to be sent to the group, this member's own and those of its clients (Derecho app. A; Spindle §3.2
+//! on opportunistic batching).
 //!
-//! Updates go in messages of the shard's subgroup. One that finds space in the window goes at once; those that find none are
-//! gathered in one message, which goes when there is space: so under load many updates cost one message, and without load
-//! none waits for others.
+//! Updates are sent in messages of the shard's subgroup. An update that finds space in the window is sent at once;
+//! those that find none are gathered in one message, which is sent when there is space: so under load many updates
+//! cost one message, and without load none waits for others.
 //!
-//! **State** of an [`Outbox`]: [`UnderWay`], whose updates have been taken and not answered; the *batch*, the latest of them,
-//! which are not yet in a window; and the window, with the view since which this member was in the shard when it came.
+//! **State** of an [`Outbox`]: [`UnderWay`], the updates that have been taken and not answered; the *batch*, the
+//! latest of them, which are not in a window yet; and the window, with the view since which this member had been in
+//! the shard when it got the window.
 //!
 //! **Step order.** [`Outbox::begin`] when the replica holds the state. [`Outbox::submit`] for each update, and
-//! [`Outbox::flush`] behind the last of a burst and whenever there may be space. [`Outbox::deliver`] for each own update that is
-//! applied. [`Outbox::drop_closed`] when a view begins, then [`Outbox::leave`] if this member is no longer in the shard.
-//! [`Outbox::stop`] when it has left the group.
+//! [`Outbox::flush`] after the last of a burst and whenever there may be space. [`Outbox::deliver`] for each update
+//! of this member that is applied. [`Outbox::drop_closed`] when a view begins, then [`Outbox::leave`] if this member
+//! is no longer in the shard. [`Outbox::stop`] when it has left the group.
 
 use squall_fabric::window::{ReserveError, WindowWriter};
 
@@ -19,32 +20,32 @@ use super::message::{HEADER_BYTES, UpdateOrigin};
 use super::under_way::{UnderWay, UpdateOutcome};
 use crate::coverage::{Point, reach};
 
-/// Whose an update is that is to be sent.
+/// The source of an update that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateSource {
     /// This member's own.
     Own,
     /// It opens a session.
     Opening,
-    /// A query that is to see all that was acknowledged before.
+    /// A query whose answer is to include all updates acknowledged before.
     Query,
-    /// A client's: see [`UpdateOrigin::Session`].
+    /// A client's update: see [`UpdateOrigin::Session`].
     Session {
-        /// Which session.
+        /// The session's number.
         id: u64,
-        /// Its number there.
+        /// The update's number in the session.
         number: u64,
-        /// Updates before it that are open.
+        /// The number of updates before it that are open.
         open: u32,
     },
 }
 
-/// Why an update is not taken.
+/// Why an update is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hindrance {
-    /// There is no space at this moment.
+    /// There is no space now.
     Full,
-    /// This member is not in the shard, or does not hold the state, or was in the shard, left it, and has come again.
+    /// This member is not in the shard, or does not hold the state, or has left the shard and entered it again.
     NotHere,
     /// It is longer than the longest message allows.
     TooLong {
@@ -55,12 +56,12 @@ pub enum Hindrance {
     Ended,
 }
 
-/// See the module's documentation; `T` waits for an update.
+/// The updates that are to be sent, see the module's documentation; `T` waits for an update.
 #[derive(Debug)]
 pub struct Outbox<T> {
     under_way: UnderWay<T>,
     batch: Vec<u8>,
-    /// Updates in the batch.
+    /// The number of updates in the batch.
     batched: usize,
     writer: Option<(WindowWriter, u64)>,
     message_max: usize,
@@ -68,7 +69,7 @@ pub struct Outbox<T> {
 }
 
 impl<T> Outbox<T> {
-    /// Of a subgroup whose messages have at most so many bytes.
+    /// Returns the outbox of a subgroup whose messages have at most `message_max` bytes.
     #[must_use]
     pub fn new(message_max: usize) -> Self {
         let under_way = UnderWay::default();
@@ -81,27 +82,27 @@ impl<T> Outbox<T> {
         self.message_max.saturating_sub(HEADER_BYTES)
     }
 
-    /// This member holds the state, and has been in the shard since view `since`.
+    /// Notes that this member holds the state, and has been in the shard since view `since`.
     pub const fn begin(&mut self, since: u64) {
         self.under_way.begin(since);
     }
 
-    /// Whether updates are taken.
+    /// Returns whether updates are accepted.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.under_way.since().is_some() && !self.has_ended
     }
 
-    /// Whether no update waits for its outcome.
+    /// Returns whether no update waits for its outcome.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    /// Takes an update, and `waiting`; [`Outbox::flush`] sends it.
+    /// Takes an update and `waiting`; [`Outbox::flush`] sends it.
     ///
     /// # Errors
-    /// [`Hindrance`]; `waiting` is left where it is.
+    /// [`Hindrance`]; then `waiting` is not taken.
     pub fn submit(
         &mut self,
         source: UpdateSource,
@@ -135,11 +136,11 @@ impl<T> Outbox<T> {
         Ok(())
     }
 
-    /// Sends the batch as one message, if there is any. `take_writer` has the window of the present view, once.
+    /// Sends the batch as one message, if there is any. `take_writer` returns the window of the current view, once.
     ///
     /// # Errors
-    /// [`Hindrance::Full`]: it goes later; [`Hindrance::NotHere`]: whoever applies updates has yet to learn that this member
-    /// left the shard, and says then that they are not delivered.
+    /// [`Hindrance::Full`]: it is to be sent later; [`Hindrance::NotHere`]: this member has left the shard, and the
+    /// thread that applies updates, which has not learned that yet, will report that they are not delivered.
     pub fn flush(
         &mut self,
         mut take_writer: impl FnMut() -> Option<(WindowWriter, u64)>,
@@ -148,7 +149,7 @@ impl<T> Outbox<T> {
             return Ok(());
         }
         if self.writer.as_ref().is_none_or(|(writer, _)| writer.is_closed()) {
-            // What was committed in the old one goes ahead when nobody holds it any more.
+            // Messages committed in the old window are sent first, when no thread holds it any more.
             self.writer = None;
             self.writer = take_writer();
         }
@@ -171,15 +172,15 @@ impl<T> Outbox<T> {
         Ok(())
     }
 
-    /// An own message has brought this update; returns who waits for it.
+    /// Notes that an update of this member is delivered; returns its waiter.
     ///
     /// # Panics
-    /// If it is not the oldest: the group promises order.
+    /// If it is not the oldest: the group guarantees order.
     pub fn deliver(&mut self, origin: UpdateOrigin) -> T {
         self.under_way.deliver(origin)
     }
 
-    /// Gives the window back if its view has ended; whether it has.
+    /// Gives up the window if its view has ended; returns whether it has.
     pub fn drop_closed(&mut self) -> bool {
         let is_closed = self.writer.as_ref().is_some_and(|(writer, _)| writer.is_closed());
         if is_closed {
@@ -188,14 +189,16 @@ impl<T> Outbox<T> {
         is_closed
     }
 
-    /// This member has left the shard: what has not come is in no state. Returns who waits.
+    /// Notes that this member has left the shard: updates that were not delivered are in no state. Returns the
+    /// waiters.
     pub fn leave(&mut self) -> Vec<T> {
         self.batch.clear();
         self.batched = 0;
         self.under_way.leave::<()>().into_iter().map(|(waiting, _)| waiting).collect()
     }
 
-    /// This member has left the group, or was removed. Returns who waits, and the outcome; nothing is taken any more.
+    /// Notes that this member has left the group, or was removed. Returns the waiters and the outcomes; no update is
+    /// accepted any more.
     pub fn stop(&mut self) -> Vec<(T, UpdateOutcome<()>)> {
         (self.has_ended, self.writer) = (true, None);
         self.batch.clear();
@@ -217,7 +220,7 @@ mod tests {
         outbox.submit(UpdateSource::Own, &[0; 4], &mut Some(who), || None)
     }
 
-    /// Without space updates gather in one message, and one that is too much waits outside.
+    /// Without space, updates are gathered in one message, and an update that does not fit into it is refused.
     #[test]
     fn updates_gather_while_there_is_no_space() {
         let mut outbox = Outbox::new(MESSAGE_MAX);

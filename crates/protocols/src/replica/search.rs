@@ -1,21 +1,22 @@
-//! Which state provider a joiner asks (Derecho §2: joining).
+//! The order in which a joiner asks state providers (Derecho §2: joining).
 
 use squall_fabric::NodeId;
 
 use super::ShardView;
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use crate::coverage::{Point, reach};
 
-/// A joiner's questions.
+/// A joiner's search for the state.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// How many have been asked.
+    /// How many providers have been asked.
     asked: usize,
 }
 
 impl Search {
-    /// Whom `own` asks next: the members of the shard in turn, first those that hold the state by the view, then those that
-    /// may have got it since. So a provider that hangs keeps nobody from asking another.
+    /// Returns the member that `own` asks next: the members of the shard in turn, first those that hold the state
+    /// according to the view, then those that may have got it since. So a provider that hangs does not keep a joiner
+    /// from asking another.
     pub(super) fn next(&mut self, view: &ShardView, own: NodeId) -> Option<NodeId> {
         let others = || view.members.iter().copied().filter(|node| *node != own);
         let (holders, rest): (Vec<NodeId>, Vec<NodeId>) =
@@ -25,7 +26,7 @@ impl Search {
         if self.asked > 0 {
             reach(Point::StateAskedAgain);
         }
-        self.asked += usize::from(!is_on(ReplicaMutation::AskTheSame));
+        self.asked += usize::from(!mutant!(AskTheSame));
         next
     }
 }

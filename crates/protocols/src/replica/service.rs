@@ -1,7 +1,7 @@
-//! What a member answers those who ask it about a shard: queries, and why it does not take an update (Derecho app. A).
+//! A member's answers to requests about a shard: to queries, and to updates that it does not take (Derecho app. A).
 //!
-//! A query comes from a view, and is answered from a state of that view or a later one \[A5\]. A member that has not come so
-//! far lets it wait for a moment, in [`Queries`].
+//! A query is asked in a view, and is answered from a state of that view or a later one \[A5\]. A member that has not
+//! reached that view lets the query wait for a moment, in [`Queries`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::message::ShardAnswer;
 use crate::coverage::{Point, reach};
 
 impl<M: Machine> Replica<M> {
-    /// What a member answers that takes no update, because it does not hold the state.
+    /// Returns the answer of a member that takes no update, because it does not hold the state.
     #[must_use]
     pub fn refusal(&self) -> ShardAnswer {
         self.answer_otherwise(self.readiness(0))
@@ -27,7 +27,7 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// The answer to a query that was asked in `view`; `None` if this member has yet to come so far.
+    /// Returns the answer to a query that was asked in `view`; `None` if this member has not reached that view yet.
     fn answer_query(&self, view: u64, query: &[u8]) -> Option<ShardAnswer> {
         match (self.readiness(view), self.machine()) {
             (Readiness::Ready, Some(machine)) => Some(ShardAnswer::Reply(machine.query(query))),
@@ -46,7 +46,7 @@ struct Waiting<A> {
     until: Instant,
 }
 
-/// Queries that wait for this member to come to the views in which they were asked. `A` stands for who asks.
+/// Queries that wait for this member to reach the views in which they were asked. `A` stands for the caller.
 #[derive(Debug)]
 pub struct Queries<A> {
     waiting: VecDeque<Waiting<A>>,
@@ -54,13 +54,13 @@ pub struct Queries<A> {
 }
 
 impl<A> Queries<A> {
-    /// None yet; each is to wait for at most `patience`.
+    /// Returns an empty queue, in which a query waits for at most `patience`.
     #[must_use]
     pub const fn new(patience: Duration) -> Self {
         Self { waiting: VecDeque::new(), patience }
     }
 
-    /// A query comes; returns the answer, if it need not wait.
+    /// Takes a query; returns the answer, if it need not wait.
     pub fn ask<M: Machine>(
         &mut self,
         now: Instant,
@@ -77,8 +77,8 @@ impl<A> Queries<A> {
         None
     }
 
-    /// Answers that can be given by now: when this member has come to a view, or got the state, and when
-    /// [`Queries::next_deadline`] has come.
+    /// Returns the answers that are available by now; called when this member has reached a view or got the state,
+    /// and when [`Queries::next_deadline`] has come.
     pub fn poll<M: Machine>(&mut self, now: Instant, replica: &Replica<M>) -> Vec<(A, ShardAnswer)> {
         let mut answers = Vec::new();
         for waiting in std::mem::take(&mut self.waiting) {
@@ -91,19 +91,19 @@ impl<A> Queries<A> {
         answers
     }
 
-    /// Whether none waits.
+    /// Returns whether no query waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// When the first is to be answered at the latest.
+    /// Returns when the first query is to be answered at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.waiting.front().map(|waiting| waiting.until)
     }
 
-    /// Takes out those that wait, as this member ends.
+    /// Removes and returns the callers that wait, when this member ends.
     pub fn end(&mut self) -> Vec<A> {
         self.waiting.drain(..).map(|waiting| waiting.asker).collect()
     }

@@ -1,30 +1,31 @@
-//! Sessions: what makes a client's update count once, though it is sent again after a failure (Derecho app. A).
+//! Sessions, by which a client's update counts once, although it is sent again after a failure (Derecho app. A).
 //!
-//! A session is opened by an update of its own, so all members number sessions alike. Its updates are numbered from 1 and
-//! are applied in this order: the next one, or, if the client has given up those before it, the first that it has not. The
-//! session keeps the replies of the updates that the client says are open, so that any of them can be sent again; a reply
-//! that is too long is not kept, which its client is told each time.
+//! A session is opened by an update of its own, so all members number sessions alike. Its updates are numbered from 1
+//! and are applied in this order: the next one, or, if the client has given up those before it, the first that it has
+//! not given up. The session keeps the replies to the updates that the client reports as open, so that any of them
+//! can be sent again; a reply that is too long is not kept, and its client learns that each time.
 //!
-//! There are at most `sessions_max`, with replies of at most `replies_bytes_max` together; when there are more, the one that
-//! was used least recently is forgotten, the same at all members because it is decided by the order of updates. Its client is
-//! told so, and nothing of it is applied any more: forgetting never applies twice. The table travels with the state.
+//! There are at most `sessions_max` sessions, with replies of at most `replies_bytes_max` bytes together; when there
+//! are more, the least recently used one is forgotten, the same at all members because the order of updates decides
+//! it. Its client learns that, and no update of the session is applied any more: forgetting never makes an update
+//! count twice. The table is sent with the state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use super::core::ReplicaSettings;
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use crate::coverage::{Point, reach};
 
 /// The sessions of a shard, which are part of its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
-    /// How many have ever been opened: the last number that was given.
+    /// The number of sessions ever opened, which is the last number that was assigned.
     opened: u64,
-    /// Uses so far, which order sessions by their last use.
+    /// The number of uses so far, by which sessions are ordered by their last use.
     uses: u64,
     table: BTreeMap<u64, Session>,
-    /// Bytes of all replies that are kept.
+    /// The bytes of all replies that are kept.
     reply_bytes: usize,
 }
 
@@ -32,9 +33,10 @@ pub struct Sessions {
 struct Session {
     /// The number of the last update; 0 before the first.
     last: u64,
-    /// Replies to the latest updates, `last` at the end; or how long they were, if they were too long to be kept.
+    /// The replies to the latest updates, that to `last` at the end; or their lengths, if they were too long to be
+    /// kept.
     replies: VecDeque<Result<Vec<u8>, u64>>,
-    /// When it was used last.
+    /// The use at which it was last used.
     used: u64,
 }
 
@@ -43,7 +45,7 @@ impl Session {
         self.replies.iter().flatten().map(Vec::len).sum()
     }
 
-    /// The reply to an update that was applied, if it is kept.
+    /// Returns the answer to an update that was applied: its reply, if that is kept.
     fn reply(&self, number: u64) -> SessionAnswer {
         let back = usize::try_from(self.last - number).ok();
         let place = back.and_then(|back| self.replies.len().checked_sub(back + 1));
@@ -54,16 +56,16 @@ impl Session {
     }
 }
 
-/// What a client is told.
+/// The answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionAnswer {
     /// The session has this number.
     Opened(u64),
-    /// The reply to the update: applied now, or when it came for the first time.
+    /// The reply to the update, which was applied now, or when it arrived for the first time.
     Reply(Vec<u8>),
-    /// The update is applied, but its reply has so many bytes, more than sessions keep.
+    /// The update is applied, but its reply has this number of bytes, which is more than sessions keep.
     ReplyTooLong(u64),
-    /// A later update of the session came first; this one was applied before it, or never will be.
+    /// A later update of the session arrived first; this one was applied before it, or never will be.
     Overtaken,
     /// An earlier update that the client has not given up is missing: this one is not applied now \[A11\].
     Early,
@@ -71,7 +73,7 @@ pub enum SessionAnswer {
     Forgotten,
 }
 
-/// Updates of one session that may be open at a time.
+/// The number of updates of one session that may be open at a time.
 pub const OPEN_MAX: u32 = 1024;
 
 impl Sessions {
@@ -84,7 +86,7 @@ impl Sessions {
         SessionAnswer::Opened(self.opened)
     }
 
-    /// Forgets what is too much, but never the session that was used last.
+    /// Forgets sessions until the limits are met, but never the one that was used last.
     fn forget(&mut self, ReplicaSettings { sessions_max, replies_bytes_max, .. }: ReplicaSettings) {
         while self.table.len() > sessions_max.max(1)
             || (self.reply_bytes > replies_bytes_max && self.table.len() > 1)
@@ -110,21 +112,19 @@ impl Sessions {
         self.uses += 1;
         session.used = self.uses;
         let oldest = number.saturating_sub(open.into()).max(1);
-        if number <= session.last && !is_on(ReplicaMutation::ApplyRepeated) {
+        if number <= session.last && !mutant!(ApplyRepeated) {
             reach(Point::UpdateRepeated);
             return session.reply(number);
         }
-        let is_next = number == oldest.max(session.last + 1)
-            || is_on(ReplicaMutation::ApplyEarly)
-            || is_on(ReplicaMutation::ApplyRepeated);
+        let is_next = number == oldest.max(session.last + 1) || mutant!(ApplyEarly) || mutant!(ApplyRepeated);
         if !is_next || open >= OPEN_MAX {
             reach(Point::UpdateEarly);
             return SessionAnswer::Early;
         }
-        // The client does not ask for what lies before `oldest` any more.
+        // The client no longer asks for updates before `oldest`.
         let kept = usize::try_from(number - oldest).expect("below OPEN_MAX");
         let is_kept = |session: &Session| !session.replies.is_empty();
-        while is_kept(session) && (session.replies.len() > kept || is_on(ReplicaMutation::ForgetReplies)) {
+        while is_kept(session) && (session.replies.len() > kept || mutant!(ForgetReplies)) {
             let dropped = session.replies.pop_front().expect("there is one");
             self.reply_bytes -= dropped.map_or(0, |reply| reply.len());
         }
@@ -138,7 +138,7 @@ impl Sessions {
         answer
     }
 
-    /// The table as bytes: words, little endian, and replies with their lengths.
+    /// Returns the table as bytes: little-endian words, and replies with their lengths.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let word = |word: u64, bytes: &mut Vec<u8>| bytes.extend(word.to_le_bytes());
@@ -206,13 +206,13 @@ fn words<const N: usize>(bytes: &mut &[u8]) -> Result<[u64; N], SessionsError> {
     Ok(found)
 }
 
-/// A state came with a table of sessions that cannot be read: its provider runs another version, or is broken.
+/// A state arrived with a table of sessions that cannot be read: its provider runs another version, or is faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionsError;
 
 impl fmt::Display for SessionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the state came with sessions that cannot be read: run the same version at all members")
+        f.write_str("the state's table of sessions cannot be read: run the same release at all members")
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
         SessionAnswer::Reply(text.into())
     }
 
-    /// Update `number` of session `id` with `open` before it: the answer, and whether it was applied.
+    /// Makes update `number` of session `id` with `open` before it; returns the answer, and whether it was applied.
     fn update(sessions: &mut Sessions, id: u64, number: u64, open: u32, text: &str) -> (SessionAnswer, bool) {
         let mut is_applied = false;
         let answer = sessions.update((id, number, open), SETTINGS, || {
@@ -239,7 +239,7 @@ mod tests {
         (answer, is_applied)
     }
 
-    /// [A3] A repeated update gets the first reply, one that was given up none, and neither is applied.
+    /// [A3] A repeated update gets the first reply, one that was given up gets none, and neither is applied.
     #[test]
     fn an_update_counts_once() {
         let mut sessions = Sessions::default();
@@ -254,7 +254,8 @@ mod tests {
         assert_eq!(update(&mut sessions, 1, 2, 0, "again"), (reply("second"), false));
     }
 
-    /// [A11] What comes before an open update that is missing is not applied; what its client has given up is passed over.
+    /// [A11] An update that arrives before an earlier open one is not applied; an update that its client has given up
+    /// is skipped.
     #[test]
     fn updates_are_applied_in_their_order() {
         let mut sessions = Sessions::default();
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(update(&mut sessions, 1, far, OPEN_MAX, ""), (SessionAnswer::Early, false));
     }
 
-    /// A reply that is too long is not kept; what is sent again is told the same, and is not applied.
+    /// A reply that is too long is not kept; an update that is sent again gets the same answer, and is not applied.
     #[test]
     fn long_replies_are_not_kept() {
         let mut sessions = Sessions::default();
@@ -279,9 +280,9 @@ mod tests {
         assert_eq!(update(&mut restored, 1, 2, 1, ""), (SessionAnswer::ReplyTooLong(10), false));
     }
 
-    /// The one used least recently goes, and its client hears that it did.
+    /// The least recently used session is forgotten, and its client learns that.
     #[test]
-    fn there_are_at_most_so_many() {
+    fn sessions_are_bounded() {
         let mut sessions = Sessions::default();
         (0..2).for_each(|_| drop(sessions.open(SETTINGS)));
         update(&mut sessions, 1, 1, 0, "");
@@ -290,7 +291,7 @@ mod tests {
         assert_eq!(update(&mut sessions, 1, 1, 0, ""), (reply(""), false));
     }
 
-    /// Replies take no more memory together than is allowed, and the session in use stays.
+    /// Replies together take no more memory than is allowed, and the session in use is kept.
     #[test]
     fn replies_are_bounded() {
         let mut sessions = Sessions::default();
@@ -309,9 +310,9 @@ mod tests {
         assert_eq!(sessions.reply_bytes, 0, "the client has them");
     }
 
-    /// A table comes out as it went in; one that is cut, lengthened or out of order is refused.
+    /// A table is read as it was written; one that is truncated, lengthened or out of order is refused.
     #[test]
-    fn tables_survive_the_way() {
+    fn tables_are_read_as_they_were_written() {
         let mut sessions = Sessions::default();
         let settings = ReplicaSettings { sessions_max: 9, ..SETTINGS };
         (0..3).for_each(|_| drop(sessions.open(settings)));

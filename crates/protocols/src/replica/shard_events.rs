@@ -1,4 +1,5 @@
-//! What a member's part of a shard has to take, view by view, while the group goes ahead (Derecho §3.4, app. A).
+//! The events that a member's part of a shard has to process, view by view, while the group runs ahead (Derecho §3.4,
+//! app. A).
 
 use std::collections::VecDeque;
 
@@ -6,20 +7,20 @@ use squall_fabric::NodeId;
 
 use crate::membership::View;
 
-/// What comes next in a shard.
+/// The next event of a shard.
 #[derive(Debug)]
 pub enum ShardEvent<P> {
     /// A view, and the shard's members in it.
     View(View, Vec<NodeId>),
-    /// If this member is among them: what is delivered in the view.
+    /// If this member is among them: the messages that are delivered in the view.
     Messages(P),
 }
 
-/// What has yet to be taken, in order.
+/// The events that are to be processed, in order.
 ///
-/// **Law.** [`ShardEvents::begin_view`] for each view of the group, then [`ShardEvents::push`] if this member is in the shard
-/// in it. Bounded: of views in a row in which this member is not in the shard only the last two are kept. But one
-/// stands between two stays, or the messages that others had meanwhile would be missed \[A1\].
+/// **Law.** [`ShardEvents::begin_view`] for each view of the group, then [`ShardEvents::push`] if this member is in
+/// the shard in it. It is bounded: of consecutive views in which this member is not in the shard only the last two
+/// are kept. But one is kept between two stays, or it would go unnoticed that others had messages meanwhile \[A1\].
 #[derive(Debug)]
 pub struct ShardEvents<P> {
     events: VecDeque<ShardEvent<P>>,
@@ -32,26 +33,27 @@ impl<P> Default for ShardEvents<P> {
 }
 
 impl<P> ShardEvents<P> {
-    /// A view begins.
+    /// Notes that a view begins.
     pub fn begin_view(&mut self, view: &View, members: Vec<NodeId>) {
-        // No messages follow these two, so this member is in the shard in neither: the latter says all that the former does.
+        // No messages follow these two views, so this member is in the shard in neither: the latter makes the former
+        // redundant.
         if let [.., ShardEvent::View(..), ShardEvent::View(..)] = self.events.make_contiguous() {
             self.events.remove(self.events.len() - 2);
         }
         self.events.push_back(ShardEvent::View(view.clone(), members));
     }
 
-    /// This member is in the shard, and takes its messages from here.
+    /// Notes that this member is in the shard, and takes its messages from `messages`.
     pub fn push(&mut self, messages: P) {
         self.events.push_back(ShardEvent::Messages(messages));
     }
 
-    /// Takes what is next.
+    /// Takes the next event.
     pub fn pop(&mut self) -> Option<ShardEvent<P>> {
         self.events.pop_front()
     }
 
-    /// Whether all is taken.
+    /// Returns whether there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
@@ -62,7 +64,7 @@ impl<P> ShardEvents<P> {
 mod tests {
     use super::*;
 
-    /// Views as numbers, the messages of a view as its number times ten.
+    /// Returns the events: views as numbers, and the messages of a view as its number times ten.
     fn taken(events: &mut ShardEvents<u64>) -> Vec<u64> {
         std::iter::from_fn(|| events.pop())
             .map(|event| match event {
@@ -81,17 +83,17 @@ mod tests {
         }
     }
 
-    /// Who leaves a shard and comes in again before it has taken anything learns that it was out.
+    /// A member that leaves a shard and returns before it has processed anything learns that it was out.
     #[test]
-    fn a_view_outside_stands_between_two_stays() {
+    fn a_view_outside_is_kept_between_two_stays() {
         let mut events = ShardEvents::default();
         begin(&mut events, &[(1, true), (2, false), (3, true)]);
         assert_eq!(taken(&mut events), [1, 10, 2, 3, 30]);
     }
 
-    /// However long a member is outside, little is kept, and the latest view is.
+    /// However long a member is outside, few views are kept, among them the latest.
     #[test]
-    fn views_outside_are_left_out() {
+    fn most_views_outside_are_dropped() {
         let mut events = ShardEvents::default();
         begin(&mut events, &[(1, true)]);
         (2..100).for_each(|view| begin(&mut events, &[(view, false)]));

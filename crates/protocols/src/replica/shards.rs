@@ -1,19 +1,19 @@
-//! Where shards lie, and which key belongs to which shard (Derecho §2.3, app. A).
+//! The members of shards, and the shard of each key (Derecho §2.3, app. A).
 //!
-//! Each pair of shard and member has a weight, a fixed function of their numbers; a shard lies at the members with the
-//! greatest weights (rendezvous hashing). It is a function of the view alone [D6], and churn is the least possible: when a
-//! member goes, only its shards change, each by the one member that takes its place; when one comes, only the shards
-//! that it takes over change, each by the one member that it replaces. The price is balance: a member has
-//! `shards · replicas / members` of them on average, more or less; with many shards for each member it evens out.
+//! Each pair of shard and member has a weight, a fixed function of their numbers; the members with the greatest
+//! weights replicate a shard (rendezvous hashing). This is a function of the view alone [D6], and churn is minimal:
+//! when a member leaves, only its shards change, each by the one member that takes its place; when one joins, only
+//! the shards that it takes over change, each by the one member that it replaces. The price is balance: a member has
+//! `shards · replicas / members` of them only on average; with many shards for each member the load evens out.
 
 use std::cmp::Reverse;
 
 use squall_fabric::NodeId;
 
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use crate::membership::View;
 
-/// The members of a shard among `nodes`, in their order there: `replicas` of them, or all if there are fewer.
+/// Returns the members of a shard among `nodes`, in their order there: `replicas` of them, or all if there are fewer.
 #[must_use]
 pub fn members_of_shard(shard: u32, replicas: usize, nodes: &[NodeId]) -> Vec<NodeId> {
     let mut by_weight: Vec<(u64, NodeId)> = nodes.iter().map(|node| (weight(shard, *node), *node)).collect();
@@ -22,9 +22,10 @@ pub fn members_of_shard(shard: u32, replicas: usize, nodes: &[NodeId]) -> Vec<No
     nodes.iter().copied().filter(|node| chosen.iter().any(|(_, other)| other == node)).collect()
 }
 
-/// The members of the shard with subgroup `id` in `view`: those that `choose` takes of some candidates, and if fewer of them
-/// hold its state than they are, other holders, so that the state stays where it is until it is elsewhere \[A8\]. Members
-/// that wish to leave are no candidates if there are others, once there is a state that may have to move.
+/// Returns the members of the shard with subgroup `id` in `view`: those that `choose` takes of some candidates, and,
+/// if not all of these hold the shard's state, other holders, so that the state stays where it is until it is
+/// elsewhere \[A8\]. Members that wish to leave are not candidates if there are others, once there is a state that
+/// may have to move.
 ///
 /// As `choose` and `candidates` are functions of the view, this is one.
 pub fn place(
@@ -34,13 +35,13 @@ pub fn place(
     choose: impl FnOnce(&[NodeId]) -> Vec<NodeId>,
 ) -> Vec<NodeId> {
     let holders = view.holders(id);
-    if holders.is_empty() || is_on(ReplicaMutation::DropLastHolder) {
+    if holders.is_empty() || mutant!(DropLastHolder) {
         return choose(candidates);
     }
     let stay: Vec<NodeId> = candidates.iter().copied().filter(|node| !view.is_leaving(*node)).collect();
     let chosen = choose(if stay.is_empty() { candidates } else { &stay });
     let holding = chosen.iter().filter(|node| holders.contains(node)).count();
-    // Those that stay first; a shard that is to be nowhere stays at one.
+    // Holders that stay come first; a shard for which no member is chosen keeps one.
     let mut others: Vec<NodeId> = holders.into_iter().filter(|node| !chosen.contains(node)).collect();
     others.sort_by_key(|node| (view.is_leaving(*node), Reverse(weight(id, *node))));
     others.truncate(chosen.len().max(1).saturating_sub(holding));
@@ -51,14 +52,14 @@ fn weight(shard: u32, node: NodeId) -> u64 {
     mix(u64::from(shard) << 32 | u64::from(node.0))
 }
 
-/// The shard that a key belongs to. Fixed for ever: who changes it moves all keys.
+/// Returns the shard of a key. The function must never change, since that would move all keys.
 ///
 /// # Panics
 /// If there are no shards.
 #[must_use]
 pub fn shard_of_key(key: &[u8], shards: u32) -> u32 {
     assert!(shards > 0, "a key belongs to one of no shards");
-    // FNV-1a spreads over the low bits; `mix` brings them to the high ones.
+    // FNV-1a spreads over the low bits; `mix` spreads them to the high ones.
     let hash = key
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
@@ -66,7 +67,7 @@ pub fn shard_of_key(key: &[u8], shards: u32) -> u32 {
     u32::try_from(scaled >> 64).expect("below the number of shards")
 }
 
-/// The finalizer of `SplitMix64`: each bit of the input moves half of the output's.
+/// Computes the finalizer of `SplitMix64`: each bit of the input changes half of the output's bits on average.
 const fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -83,7 +84,7 @@ mod tests {
         (0..shards).map(|shard| members_of_shard(shard, replicas, nodes)).collect()
     }
 
-    /// Members of `a` that are not in `b`.
+    /// Returns the number of members of `a` that are not in `b`.
     fn gone(a: &[NodeId], b: &[NodeId]) -> usize {
         a.iter().filter(|node| !b.contains(node)).count()
     }
@@ -95,7 +96,7 @@ mod tests {
         for count in 1..=20 {
             let few: Vec<_> = (0..count).map(NodeId).collect();
             let many: Vec<_> = (0..=count).map(NodeId).collect();
-            // Any one of the many is the one that comes or goes.
+            // Any member may be the one that joins or leaves.
             for odd in &many {
                 let others: Vec<_> = many.iter().copied().filter(|node| node != odd).collect();
                 for (with, without) in
@@ -114,7 +115,7 @@ mod tests {
         }
     }
 
-    /// A shard keeps as many holders as it has first choices, and nobody moves to a member that leaves \[A8\].
+    /// A shard keeps as many holders as it has first choices, and no shard moves to a member that leaves \[A8\].
     #[test]
     fn holders_stay_until_others_hold() {
         let member = |node: u32| Member { node: NodeId(node), tag: 0 };
@@ -129,13 +130,13 @@ mod tests {
         assert_eq!(shard(0b01010, 0, 2), [0, 1, 3]);
         assert_eq!(shard(0b11000, 0, 2), [0, 1, 3, 4]);
         assert_eq!(shard(0b11100, 0, 2).len(), 4, "no more than are needed");
-        assert_eq!(shard(0b00001, 0b00001, 2), [0, 1, 2], "who leaves is not chosen");
-        assert_eq!(shard(0b10001, 0b00001, 1), [1, 4], "who stays is kept first");
+        assert_eq!(shard(0b00001, 0b00001, 2), [0, 1, 2], "a member that leaves is not chosen");
+        assert_eq!(shard(0b10001, 0b00001, 1), [1, 4], "holders that stay are kept first");
         assert_eq!(shard(0b00001, 0b11111, 1), [0], "all leave");
         assert_eq!(shard(0b00100, 0, 0), [2], "a state is somewhere");
     }
 
-    /// With many shards for each member nobody has more than half above the average.
+    /// With many shards for each member, no member has more than half above the average.
     #[test]
     fn load_evens_out() {
         let nodes: Vec<_> = (0..8).map(NodeId).collect();
@@ -145,7 +146,7 @@ mod tests {
         assert!(nodes.iter().all(|node| (average / 2..=average * 3 / 2).contains(&load(node))));
     }
 
-    /// Keys spread, and stay where they are: these places are part of the format of stored data.
+    /// Keys spread evenly, and their shards are fixed: they are part of the format of stored data.
     #[test]
     fn keys_spread_over_shards() {
         let mut counts = [0; 5];

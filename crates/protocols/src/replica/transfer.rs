@@ -1,14 +1,14 @@
-//! How a joiner of a shard gets the state: whom it asks, for how long, and when it takes over what has come (Derecho §3.3,
-//! app. A).
+//! How a joiner of a shard gets the state: which member it asks, for how long, and when it takes over what has
+//! arrived (Derecho §3.3, app. A).
 //!
 //! **State** of a [`StateTransfer`]: idle until some time; waiting for a state provider; or with a state that waits for the next
 //! view, because this one is about to end ([`HoldDecision::Later`]).
 //!
-//! **Step order.** [`StateTransfer::poll_ask`] says whom to ask next. The driver then calls exactly one of
-//! [`StateTransfer::handle_state`], [`StateTransfer::handle_refusal`], if the provider has none or the connection fails, and
-//! [`StateTransfer::handle_silence`], if it says nothing for as long as [`AskForState::silence`]. Pauses grow with each that
-//! fails, and so does the patience with those that say nothing, as a snapshot may take its time. After a state has come, and
-//! when a view begins, [`StateTransfer::poll_take_over`].
+//! **Step order.** [`StateTransfer::poll_ask`] returns the member to ask next. The driver then calls exactly one of
+//! [`StateTransfer::handle_state`], [`StateTransfer::handle_refusal`], if the provider has no state or the connection
+//! fails, and [`StateTransfer::handle_silence`], if it is silent for [`AskForState::silence`]. Pauses grow with each
+//! failure, and so does the patience with silent providers, since a snapshot may take time. After a state has
+//! arrived, and when a view begins, the driver calls [`StateTransfer::poll_take_over`].
 
 use squall_fabric::{Backoff, Duration, Instant, NodeId};
 
@@ -18,34 +18,34 @@ use super::message::ShardPosition;
 use super::sessions::Sessions;
 use crate::coverage::{Point, reach};
 
-/// How patient a joiner is.
+/// The timeouts and pauses of a joiner.
 #[derive(Clone, Copy, Debug)]
 pub struct StateTransferSettings {
-    /// How long a state provider may say nothing, at first.
+    /// How long a state provider may be silent, at first.
     pub silence: Duration,
-    /// And at most, when that was too short.
+    /// How long a state provider may be silent at most, when that was too short.
     pub silence_max: Duration,
-    /// Between two questions, at first.
+    /// The pause between two requests, at first.
     pub pause: Duration,
-    /// And at most.
+    /// The longest pause between two requests.
     pub pause_max: Duration,
 }
 
 /// A state provider to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskForState {
-    /// Whom.
+    /// The member to ask.
     pub node: NodeId,
-    /// For a state at or behind this position.
+    /// The state has to be at or after this position.
     pub since: ShardPosition,
-    /// For how long it may say nothing.
+    /// How long the provider may be silent.
     pub silence: Duration,
 }
 
-/// A state that has come.
+/// A state that has arrived.
 #[derive(Debug)]
 pub struct ArrivedState<M> {
-    /// All up to here is in it.
+    /// It contains everything up to this position.
     pub position: ShardPosition,
     /// The clients' sessions.
     pub sessions: Sessions,
@@ -60,18 +60,18 @@ enum Phase<M> {
     Arrived(ArrivedState<M>),
 }
 
-/// See the module's documentation.
+/// The state transfer of a joiner, see the module's documentation.
 #[derive(Debug)]
 pub struct StateTransfer<M> {
-    /// How long the next provider may say nothing.
+    /// How long the next provider may be silent.
     silence: Backoff<Duration>,
-    /// Between two questions.
+    /// The pause before the next request.
     pause: Backoff<Duration>,
     phase: Phase<M>,
 }
 
 impl<M: Machine> StateTransfer<M> {
-    /// A joiner that has asked nobody yet.
+    /// Returns a joiner that has asked no member yet.
     #[must_use]
     pub const fn new(settings: StateTransferSettings) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl<M: Machine> StateTransfer<M> {
         }
     }
 
-    /// Whom to ask now, if anybody.
+    /// Returns the member to ask now, if it is time to ask one.
     pub fn poll_ask(&mut self, now: Instant, replica: &mut Replica<M>) -> Option<AskForState> {
         if !replica.is_waiting() {
             // The next stay in the shard begins anew.
@@ -100,30 +100,31 @@ impl<M: Machine> StateTransfer<M> {
         Some(AskForState { node, since, silence: self.silence.spacing() })
     }
 
-    /// Waits before the next question.
+    /// Waits before the next request.
     fn rest(&mut self, now: Instant) {
         self.phase = Phase::Idle { next_at: now + self.pause.grow() };
     }
 
-    /// The provider has no such state, or cannot be reached.
+    /// Notes that the provider has no such state, or cannot be reached.
     pub fn handle_refusal(&mut self, now: Instant) {
         self.rest(now);
     }
 
-    /// The provider says nothing.
+    /// Notes that the provider is silent.
     pub fn handle_silence(&mut self, now: Instant) {
         reach(Point::ProviderSilent);
         self.silence.grow();
         self.rest(now);
     }
 
-    /// The provider's state is here.
+    /// Notes that the provider's state has arrived.
     pub fn handle_state(&mut self, state: ArrivedState<M>) {
         self.phase = Phase::Arrived(state);
     }
 
-    /// Takes over a state that has come, if the present view lets it: `hold` is [`Holding::hold`](super::Holding::hold).
-    /// `None` if there is none, or it has to wait for the next view.
+    /// Takes over a state that has arrived, if the current view permits it: `hold` is
+    /// [`Holding::hold`](super::Holding::hold). Returns `None` if there is no state, or if it has to wait for the
+    /// next view.
     pub fn poll_take_over(
         &mut self,
         now: Instant,
@@ -148,13 +149,13 @@ impl<M: Machine> StateTransfer<M> {
         }
     }
 
-    /// Whether a provider is being asked.
+    /// Returns whether a provider is being asked.
     #[must_use]
     pub const fn is_asking(&self) -> bool {
         matches!(self.phase, Phase::Asked)
     }
 
-    /// When [`StateTransfer::poll_ask`] has to be called at the latest, while the replica waits for a state.
+    /// Returns when [`StateTransfer::poll_ask`] has to be called at the latest, while the replica waits for a state.
     #[must_use]
     pub const fn next_deadline(&self) -> Option<Instant> {
         match self.phase {

@@ -1,30 +1,30 @@
-//! Own updates whose outcome is open: the sending side of a replica (Derecho §3.4: what becomes of a message whose view
-//! ends).
+//! This member's updates whose outcome is open: the sending side of a replica (Derecho §3.4: the fate of messages
+//! when a view ends).
 
 use std::collections::VecDeque;
 
 use super::UpdateOrigin;
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 
-/// What has become of an update.
+/// The outcome of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpdateOutcome<R> {
-    /// It is applied here, and by all who go on; this is the reply of this member.
+    /// It is applied here, and by all members that continue; this is this member's reply.
     Delivered(R),
     /// It is in no state and never will be: it can be sent again [A4].
     NotDelivered,
-    /// This member was removed or has stopped while the update was under way: the others may apply it, or not.
+    /// This member was removed or has stopped while the update was in flight: the others may or may not apply it.
     Unknown,
 }
 
-/// Own updates in the order in which they were sent, which is the order in which they come back \[V7\].
+/// This member's updates in the order in which they were sent, which is the order in which they are delivered \[V7\].
 ///
-/// **Law.** [`UnderWay::begin`] when the replica holds the state; [`UnderWay::send`] before a message is committed, under
-/// the same lock; [`UnderWay::deliver`] for each own message; [`UnderWay::leave`] when this member has left the shard and
-/// all of its last view there is delivered; [`UnderWay::stop`] when it has left the group.
+/// **Law.** [`UnderWay::begin`] when the replica holds the state; [`UnderWay::send`] before a message is committed,
+/// under the same lock; [`UnderWay::deliver`] for each message of this member; [`UnderWay::leave`] when this member
+/// has left the shard and all of its last view there is delivered; [`UnderWay::stop`] when it has left the group.
 #[derive(Debug)]
 pub struct UnderWay<T> {
-    /// The view in which this member has come into the shard, while it may send.
+    /// The view in which this member has entered the shard, while it may send.
     since: Option<u64>,
     sent: VecDeque<(UpdateOrigin, T)>,
     next: u64,
@@ -37,25 +37,25 @@ impl<T> Default for UnderWay<T> {
 }
 
 impl<T> UnderWay<T> {
-    /// This member holds the state, and has been in the shard since view `since`.
+    /// Notes that this member holds the state, and has been in the shard since view `since`.
     pub const fn begin(&mut self, since: u64) {
         self.since = Some(since);
     }
 
-    /// Since which view this member is in the shard, if it may send [A6]. A window that belongs to another stay must not
-    /// be used: what is sent there would be told to be not delivered at the end of this one.
+    /// Returns the view since which this member has been in the shard, if it may send [A6]. A window that belongs to
+    /// another stay must not be used: messages sent there would be reported as not delivered at the end of this one.
     #[must_use]
     pub const fn since(&self) -> Option<u64> {
         self.since
     }
 
-    /// A number for an own update.
+    /// Returns a new number for an update of this member.
     pub const fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// An update is about to be committed; `waiting` waits for its outcome.
+    /// Notes that an update is about to be committed; `waiting` waits for its outcome.
     ///
     /// # Panics
     /// If this member may not send.
@@ -64,32 +64,31 @@ impl<T> UnderWay<T> {
         self.sent.push_back((origin, waiting));
     }
 
-    /// Whether no outcome is open.
+    /// Returns whether no outcome is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sent.is_empty()
     }
 
-    /// An own message is delivered; returns who waits for it.
+    /// Notes that an update of this member is delivered; returns its waiter.
     ///
     /// # Panics
-    /// If it is not the oldest: the group promises order.
+    /// If it is not the oldest: the group guarantees order.
     pub fn deliver(&mut self, origin: UpdateOrigin) -> T {
         let (expected, waiting) = self.sent.pop_front().expect("what is delivered was sent");
-        assert_eq!(expected, origin, "[V7] own updates come back in order");
+        assert_eq!(expected, origin, "[V7] a member's updates are delivered in order");
         waiting
     }
 
-    /// This member has left the shard: what has not come is in no state. Returns who waits, and the outcome.
+    /// Notes that this member has left the shard: updates that were not delivered are in no state. Returns the
+    /// waiters and the outcome.
     pub fn leave<R>(&mut self) -> Vec<(T, UpdateOutcome<R>)> {
         self.end(|| UpdateOutcome::NotDelivered)
     }
 
-    /// This member has left the group, or was removed. Returns who waits, and the outcome.
+    /// Notes that this member has left the group, or was removed. Returns the waiters and the outcome.
     pub fn stop<R>(&mut self) -> Vec<(T, UpdateOutcome<R>)> {
-        if is_on(ReplicaMutation::DenyUnknown) {
-            return self.leave();
-        }
+        mutant!(DenyUnknown => return self.leave());
         self.end(|| UpdateOutcome::Unknown)
     }
 

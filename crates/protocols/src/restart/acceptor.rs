@@ -2,7 +2,7 @@
 
 use super::leader::leading;
 use super::member::{RestartMembers, Restarter};
-use super::mutation::{RestartMutation, is_on};
+use super::mutation;
 use super::view_end::{ViewEnd, Vote};
 use crate::coverage::{Point, reach};
 
@@ -23,7 +23,7 @@ impl Restarter {
         let is_accepted = self.file.wanted().vote.as_ref().is_some_and(|vote| vote.ballot == ballot);
         let Some(end) = report.proposal.as_ref().filter(|_| !is_accepted) else { return };
         // [T15] First what counts has to be on the own disk, in the shards of which this process is a member.
-        if !self.holds(end) && !is_on(RestartMutation::AcceptBeforeTransfer) {
+        if !self.holds(end) && !mutant!(AcceptBeforeTransfer) {
             reach(Point::AcceptanceAwaitsLog);
             self.awaited = Some(end.trims.clone());
             return;

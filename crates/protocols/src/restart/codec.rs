@@ -56,7 +56,7 @@ impl Register {
         words.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
-    /// Reads what [`Register::encode`] has written. Fuzzed as `register`.
+    /// Reads what [`Register::encode`] has written. Fuzzed as `restart_register`.
     ///
     /// # Errors
     /// The bytes are no register.

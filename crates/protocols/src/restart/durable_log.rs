@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::mutation::{RestartMutation, is_on};
+use super::mutation;
 use super::register::{ViewChain, ViewRecord};
 
 /// What a log holds of one shard.
@@ -52,9 +52,7 @@ impl LogState {
 
     /// Of ended views, records beyond the trim do not count any more \[T9\].
     pub fn cut(&mut self, chain: &ViewChain) {
-        if is_on(RestartMutation::KeepBeyondTrim) {
-            return;
-        }
+        mutant!(KeepBeyondTrim => return);
         for (shard, log) in self.shards.iter_mut().enumerate() {
             for (view, count) in &mut log.counts {
                 let trim = chain.trims_of(*view).map_or(*count, |trims| trims[shard]);
@@ -66,7 +64,7 @@ impl LogState {
     /// Whether everything before the present view is here, so that the shard may be served \[T2\] \[T3\].
     #[must_use]
     pub fn is_whole(&self, shard: usize, record: &ViewRecord) -> bool {
-        is_on(RestartMutation::ServeWithoutBase) || self.missing_base(shard, record).is_none()
+        mutant!(ServeWithoutBase) || self.missing_base(shard, record).is_none()
     }
 
     /// What is missing first of the views before the present one \[T17\].
@@ -75,7 +73,7 @@ impl LogState {
         let log = &self.shards[shard];
         let ViewRecord { view, chain } = record;
         // [T19] Of views before the list the own records may be too many or too few.
-        if log.base < chain.first && !is_on(RestartMutation::TrustUncheckedViews) {
+        if log.base < chain.first && !mutant!(TrustUncheckedViews) {
             return Some(FetchRequest::Checkpoint { shard, from: chain.first, to: view.number });
         }
         let lacks = |(view, trim): &(u64, u64)| *view >= log.base && log.count(*view) < *trim;
@@ -86,7 +84,7 @@ impl LogState {
     /// What is missing of a view up to a trim; nothing that is here \[P3\].
     #[must_use]
     pub fn missing(&self, shard: usize, view: u64, to: u64) -> FetchRequest {
-        let held = if is_on(RestartMutation::FetchHeld) { 0 } else { self.shards[shard].count(view) };
+        let held = if mutant!(FetchHeld) { 0 } else { self.shards[shard].count(view) };
         FetchRequest::Records { shard, view, from: held, to }
     }
 
@@ -186,7 +184,7 @@ impl DurableLog {
     /// What is on the disk, and may be published as persisted.
     #[must_use]
     pub fn durable(&self) -> &LogState {
-        if is_on(RestartMutation::PersistBeforeFlush) { &self.appended } else { &self.durable }
+        if mutant!(PersistBeforeFlush) { &self.appended } else { &self.durable }
     }
 
     /// Whether all that was appended is on the disk.

@@ -5,7 +5,7 @@ use squall_fabric::{Duration, Instant};
 use super::ballot::Ballot;
 use super::member::{RestartMembers, Restarter};
 use super::message::RestartReport;
-use super::mutation::{RestartMutation, is_on};
+use super::mutation;
 use super::placement::keep_holders;
 use super::view_end::{EndOrigin, ViewEnd, Vote, copies_needed, count, ranks_of, set_of};
 use crate::coverage::{Point, reach};
@@ -60,13 +60,9 @@ impl Restarter {
             return;
         }
         let behind_another = seen.is_some_and(Ballot::is_restart) && leading(members).is_none();
-        if is_on(RestartMutation::WaitForDeadLeader) && behind_another {
-            return;
-        }
+        mutant!(WaitForDeadLeader if behind_another => return);
         let is_lowest = members.keys().next() == self.view().rank(self.node()).as_ref();
-        if is_on(RestartMutation::LeadByLowestOnly) && !is_lowest {
-            return;
-        }
+        mutant!(LeadByLowestOnly if !is_lowest => return);
         let at = self.quorum_since.map_or(now, |(since, _)| since) + self.lead_delay(members);
         if now < at {
             self.lead_at = Some(at);
@@ -84,10 +80,10 @@ impl Restarter {
     fn is_quorum(&self, members: &RestartMembers, ranks: u64) -> bool {
         let view = self.view();
         let all = count(view.ranks());
-        let outsiders = if is_on(RestartMutation::CountOutsiders) { self.outsiders() } else { 0 };
+        let outsiders = if mutant!(CountOutsiders) { self.outsiders() } else { 0 };
         let needed = match () {
-            () if is_on(RestartMutation::RestartWithHalf) => all.div_ceil(2),
-            () if is_on(RestartMutation::RestartWithTwo) => all.min(2),
+            () if mutant!(RestartWithHalf) => all.div_ceil(2),
+            () if mutant!(RestartWithTwo) => all.min(2),
             () => view.majority(),
         };
         let has_logs = |shard: &u64| {
@@ -95,9 +91,9 @@ impl Restarter {
             let good = ranks_of(here).any(|rank| !members[&rank].is_damaged);
             let is_enough = count(here) >= copies_needed(count(*shard));
             *shard == 0
-                || is_on(RestartMutation::NeedNoLog)
-                || is_on(RestartMutation::NeedOneLog) && good
-                || is_enough && (good || is_on(RestartMutation::TrustDamaged))
+                || mutant!(NeedNoLog)
+                || mutant!(NeedOneLog) && good
+                || is_enough && (good || mutant!(TrustDamaged))
         };
         count(ranks) + outsiders >= needed && view.shards.iter().all(has_logs)
     }
@@ -129,12 +125,12 @@ impl Restarter {
     /// everything, but some of those that the end keeps may have been suspected since.
     fn adopted(&self, members: &RestartMembers, promised: u64) -> Option<ViewEnd> {
         let counts = |vote: &&Vote| match vote.ballot.is_restart() {
-            _ if is_on(RestartMutation::IgnoreVotes) => false,
-            true => !is_on(RestartMutation::IgnoreAcceptances),
+            _ if mutant!(IgnoreVotes) => false,
+            true => !mutant!(IgnoreAcceptances),
             false => true,
         };
         let votes = ranks_of(promised).filter_map(|rank| members[&rank].vote.as_ref()).filter(counts);
-        let vote = match is_on(RestartMutation::AdoptLowest) {
+        let vote = match mutant!(AdoptLowest) {
             true => votes.min_by_key(|vote| vote.ballot),
             false => votes.max_by_key(|vote| vote.ballot),
         }?;
@@ -147,12 +143,10 @@ impl Restarter {
             |ranks: u64| u32::try_from(ranks_of(ranks).filter(has_it).count()).expect("few members");
         let kept = view.kept(&vote.end.next);
         let has_copies = |shard: &u64| may_have(*shard) >= copies_needed(count(shard & kept));
-        let needs_copies = vote.end.origin == EndOrigin::Restart || is_on(RestartMutation::PresumeCopies);
+        let needs_copies = vote.end.origin == EndOrigin::Restart || mutant!(PresumeCopies);
         let may_be_decided = may_have(view.ranks()) >= view.majority()
-            && (!needs_copies
-                || is_on(RestartMutation::DecideWithoutCopies)
-                || view.shards.iter().all(has_copies));
-        let is_adopted = may_be_decided || is_on(RestartMutation::AdoptAny);
+            && (!needs_copies || mutant!(DecideWithoutCopies) || view.shards.iter().all(has_copies));
+        let is_adopted = may_be_decided || mutant!(AdoptAny);
         reach(match vote.ballot.is_restart() {
             _ if !is_adopted => Point::RestartVoteDropped,
             true => Point::RestartAcceptanceAdopted,
@@ -170,8 +164,8 @@ impl Restarter {
             let answered = || ranks_of(ranks & promised).map(|rank| &members[&rank]);
             let count = |report: &RestartReport| report.counts[shard];
             let trim = match () {
-                () if is_on(RestartMutation::TrimToShortest) => answered().map(count).min(),
-                () if is_on(RestartMutation::TrimToShortestUndamaged) => {
+                () if mutant!(TrimToShortest) => answered().map(count).min(),
+                () if mutant!(TrimToShortestUndamaged) => {
                     answered().filter(|report| !report.is_damaged).map(count).min()
                 }
                 () => answered().map(count).max(),
@@ -203,9 +197,9 @@ impl Restarter {
         let view = self.view();
         let all = count(view.ranks());
         let needed = match () {
-            () if is_on(RestartMutation::DecideByOneAcceptance) => 1,
-            () if is_on(RestartMutation::RestartWithHalf) => all.div_ceil(2),
-            () if is_on(RestartMutation::RestartWithTwo) => all.min(2),
+            () if mutant!(DecideByOneAcceptance) => 1,
+            () if mutant!(RestartWithHalf) => all.div_ceil(2),
+            () if mutant!(RestartWithTwo) => all.min(2),
             () => view.majority(),
         };
         let kept = view.kept(&end.next);
@@ -213,7 +207,7 @@ impl Restarter {
         let own = view.rank(self.node()).expect("a leader is a member");
         if accepted >> own & 1 == 0
             || count(accepted) < needed
-            || !is_on(RestartMutation::DecideWithoutCopies) && !view.shards.iter().all(has_copies)
+            || !mutant!(DecideWithoutCopies) && !view.shards.iter().all(has_copies)
         {
             return;
         }

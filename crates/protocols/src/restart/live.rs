@@ -8,7 +8,7 @@ use super::ballot::Ballot;
 use squall_fabric::NodeId;
 
 use super::durable_log::DurableLog;
-use super::mutation::{RestartMutation, is_on};
+use super::mutation;
 use super::placement::keep_holders;
 use super::register::ViewRecord;
 use super::view_end::{DurableView, EndOrigin, ViewEnd, Vote, ranks_of};
@@ -20,10 +20,10 @@ use super::view_end::{DurableView, EndOrigin, ViewEnd, Vote, ranks_of};
 #[must_use]
 pub fn deliverable(persisted: &[u64], joiners: &[bool], has_base: bool) -> u64 {
     let counted = persisted.iter().zip(joiners);
-    let counted = counted.filter(|(_, joiner)| !**joiner || !is_on(RestartMutation::DeliverWithoutJoiners));
+    let counted = counted.filter(|(_, joiner)| !**joiner || !mutant!(DeliverWithoutJoiners));
     let mut counts: Vec<u64> = counted.map(|(count, _)| *count).collect();
     counts.sort_unstable();
-    let least = match is_on(RestartMutation::DeliverAtMajority) {
+    let least = match mutant!(DeliverAtMajority) {
         true => counts.get(counts.len().saturating_sub(1) / 2),
         false => counts.first(),
     };
@@ -33,7 +33,7 @@ pub fn deliverable(persisted: &[u64], joiners: &[bool], has_base: bool) -> u64 {
 /// The counts that a member publishes when it has wedged, by shard; none before all it counts is on the disk \[T4\].
 #[must_use]
 pub fn wedge_counts(log: &DurableLog, view: &DurableView) -> Option<Vec<u64>> {
-    if !log.is_flushed() && !is_on(RestartMutation::CountUnflushed) {
+    if !log.is_flushed() && !mutant!(CountUnflushed) {
         return None;
     }
     Some(log.appended().shards.iter().map(|shard| shard.count(view.number)).collect())
@@ -55,7 +55,7 @@ pub fn live_end(
     let view = &record.view;
     let trim = |(shard, members): (usize, &u64)| {
         let least = ranks_of(members & stay).map(|rank| counts[rank][shard]).min();
-        match is_on(RestartMutation::TrimOrphanToZero) {
+        match mutant!(TrimOrphanToZero) {
             // A shard that never had a member has nothing to lose.
             _ if *members == 0 => Some(0),
             true => least.or(Some(0)),
@@ -72,8 +72,7 @@ pub fn live_end(
 pub fn may_echo(log: &DurableLog, view: &DurableView, own: NodeId, end: &ViewEnd) -> bool {
     let log = log.durable();
     let mut shards = view.shards_of(own);
-    is_on(RestartMutation::CountUnflushed)
-        || shards.all(|shard| log.shards[shard].count(view.number) >= end.trims[shard])
+    mutant!(CountUnflushed) || shards.all(|shard| log.shards[shard].count(view.number) >= end.trims[shard])
 }
 
 /// Whether a member may forget the trims of the views before the present one \[T19\], which checkpoints of its own shards cover: all
@@ -87,7 +86,7 @@ pub fn may_forget(view: &DurableView, whole: &[Option<Vec<bool>>]) -> bool {
         let has_all = |shown: &Vec<bool>| view.shards_of(view.members[rank]).all(|shard| shown[shard]);
         shown.as_ref().is_some_and(has_all)
     };
-    is_on(RestartMutation::ForgetTooSoon) || whole.iter().enumerate().all(is_whole)
+    mutant!(ForgetTooSoon) || whole.iter().enumerate().all(is_whole)
 }
 
 /// Whether a live view's end is decided \[T7\]: all members that stay have echoed the leader's proposal, `echoes`, in which the
@@ -96,13 +95,13 @@ pub fn may_forget(view: &DurableView, whole: &[Option<Vec<bool>>]) -> bool {
 pub fn is_decided<'a>(mut echoes: impl Iterator<Item = Option<&'a Vote>>, leader: Ballot) -> bool {
     let is_one = |echo: Option<&Vote>| echo.is_some_and(|echo| echo.ballot == leader);
     let first = echoes.next().is_some_and(is_one);
-    first && (is_on(RestartMutation::DecideByOneEcho) || echoes.all(is_one))
+    first && (mutant!(DecideByOneEcho) || echoes.all(is_one))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::durable_log::LogState;
-    use super::super::mutation::with;
+    use super::super::mutation::{RestartMutation, with};
     use super::super::register::ViewChain;
     use super::super::register::tests::view;
     use super::*;

@@ -10,7 +10,7 @@ use super::ballot::Ballot;
 use super::durable_log::{DurableLog, FetchAnswer, FetchRequest, LogState};
 use super::leader::RestartLead;
 use super::message::{RestartMessage, RestartReport};
-use super::mutation::{RestartMutation, is_on};
+use super::mutation;
 use super::placement::ShardPlacement;
 use super::register::{Register, ViewRecord};
 use super::register_writer::RegisterWriter;
@@ -207,7 +207,7 @@ impl Restarter {
 
     /// Another process knows a newer view \[T10\], or more of earlier ones \[T19\].
     fn on_views(&mut self, record: &ViewRecord) {
-        let is_ignored = is_on(RestartMutation::IgnoreNewerViews) && !self.view().members.is_empty();
+        let is_ignored = mutant!(IgnoreNewerViews) && !self.view().members.is_empty();
         if is_ignored || self.phase == RestartPhase::Starting {
             return;
         }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use squall_fabric::NodeId;
 
-use super::mutation::{RestartMutation, is_on};
+use super::mutation;
 use super::view_end::{DurableView, copies_needed, count, ranks_of};
 use crate::coverage::{Point, reach};
 
@@ -45,9 +45,7 @@ pub(super) fn keep_holders(
     next: DurableView,
 ) -> DurableView {
     let mut next = next;
-    if is_on(RestartMutation::MoveAway) {
-        return next;
-    }
+    mutant!(MoveAway => return next);
     for (shard, members) in view.shards.iter().enumerate() {
         let kept = members & stay & view.kept(&next);
         let has_base = |rank: &usize| whole[*rank][shard];
@@ -68,7 +66,7 @@ pub(super) fn keep_holders(
 
 #[cfg(test)]
 mod tests {
-    use super::super::mutation::with;
+    use super::super::mutation::{RestartMutation, with};
     use super::super::register::tests::view;
     use super::*;
 

@@ -1,7 +1,7 @@
 //! What others may see of a register: what is on the disk (Derecho §3.4, "Total failures").
 
 use super::ballot::Ballot;
-use super::mutation::{RestartMutation, is_on};
+use super::mutation;
 use super::register::Register;
 use super::view_end::Vote;
 
@@ -64,8 +64,8 @@ impl RegisterWriter {
     pub fn visible_vote(&self) -> Option<&Vote> {
         let Some(vote) = &self.wanted.vote else { return None };
         let is_early = match vote.ballot.is_restart() {
-            false => is_on(RestartMutation::ShowEchoEarly) || is_on(RestartMutation::ForgetEcho),
-            true => is_on(RestartMutation::ShowAcceptanceEarly) || is_on(RestartMutation::ForgetAcceptance),
+            false => mutant!(ShowEchoEarly) || mutant!(ForgetEcho),
+            true => mutant!(ShowAcceptanceEarly) || mutant!(ForgetAcceptance),
         };
         if is_early { Some(vote) } else { self.durable.vote.as_ref() }
     }
@@ -74,13 +74,13 @@ impl RegisterWriter {
     /// voted: a later leader that sees the suspicion takes it that no vote follows any more \[T6\].
     #[must_use]
     pub fn shows_vote(&self) -> bool {
-        self.visible_vote() == self.wanted.vote.as_ref() || is_on(RestartMutation::SuspectBeforeEcho)
+        self.visible_vote() == self.wanted.vote.as_ref() || mutant!(SuspectBeforeEcho)
     }
 
     /// The promise that others may see.
     #[must_use]
     pub fn visible_promise(&self) -> Option<Ballot> {
-        match is_on(RestartMutation::ForgetPromise) {
+        match mutant!(ForgetPromise) {
             true => self.wanted.promise,
             false => self.durable.promise,
         }
@@ -89,7 +89,7 @@ impl RegisterWriter {
     /// Whether the present view is on the disk, so that the process may act in it \[T8\].
     #[must_use]
     pub fn has_recorded_view(&self) -> bool {
-        self.durable.record.view == self.wanted.record.view || is_on(RestartMutation::ActBeforeRecord)
+        self.durable.record.view == self.wanted.record.view || mutant!(ActBeforeRecord)
     }
 }
 
@@ -97,15 +97,13 @@ impl RegisterWriter {
 fn stored(register: &Register) -> Register {
     let mut stored = register.clone();
     let is_forgotten = |vote: &Vote| match vote.ballot.is_restart() {
-        false => is_on(RestartMutation::ForgetEcho),
-        true => is_on(RestartMutation::ForgetAcceptance),
+        false => mutant!(ForgetEcho),
+        true => mutant!(ForgetAcceptance),
     };
     if stored.vote.as_ref().is_some_and(is_forgotten) {
         stored.vote = None;
     }
-    if is_on(RestartMutation::ForgetPromise) {
-        stored.promise = stored.vote.as_ref().map(|vote| vote.ballot);
-    }
+    mutant!(ForgetPromise => stored.promise = stored.vote.as_ref().map(|vote| vote.ballot));
     stored
 }
 
@@ -113,7 +111,7 @@ fn stored(register: &Register) -> Register {
 mod tests {
     use squall_fabric::NodeId;
 
-    use super::super::mutation::with;
+    use super::super::mutation::{RestartMutation, with};
     use super::super::register::tests::{end, view};
     use super::*;
 

@@ -1,5 +1,5 @@
-//! A fabric inside one process whose words land one by one, at points of an explored schedule (Derecho §3.1–3.2): mirrors
-//! only, and the end of a node at any word.
+//! A fabric inside one process whose words arrive one by one, at points of an explored schedule (Derecho §3.1–3.2).
+//! It has mirrors only, and a node may die at any word.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use squall_fabric::{
     MirrorKey, NodeId, PostError, Region, RegionId, Shortage, Token, Write,
 };
 
-/// When what a member stores is with its readers.
+/// When a member's stores become visible to its readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoreVisibility {
     /// At once: readers map the owner's memory [M2].
@@ -23,7 +23,7 @@ pub(super) enum StoreVisibility {
     Later,
 }
 
-/// What all nodes share.
+/// The state that all nodes share.
 #[derive(Debug)]
 pub(super) struct MemoryWorld {
     landing: StoreVisibility,
@@ -36,9 +36,9 @@ struct Nodes {
     views: BTreeMap<(NodeId, MirrorKey), Vec<View>>,
     events: BTreeMap<NodeId, Vec<FabricEvent>>,
     dead: BTreeSet<NodeId>,
-    /// The run is over: nobody publishes any more.
+    /// The run has ended: no node publishes any more.
     closed: bool,
-    /// What is under way from one node to another, in order.
+    /// The pushes in flight from one node to another, in order.
     lanes: BTreeMap<(NodeId, NodeId), VecDeque<Words>>,
 }
 
@@ -47,7 +47,7 @@ struct Nodes {
 struct View {
     reader: NodeId,
     copy: Region,
-    /// False from a freeze on, and once the owner is gone.
+    /// False after a freeze, and once the owner is gone.
     open: Arc<Mutex<bool>>,
 }
 
@@ -60,12 +60,12 @@ impl View {
     }
 }
 
-/// A push that is under way.
+/// A push in flight.
 #[derive(Debug)]
 struct Words {
     view: View,
     source: Source,
-    /// Those that have not landed.
+    /// The words that have not arrived.
     words: VecDeque<usize>,
 }
 
@@ -85,7 +85,7 @@ impl Source {
 }
 
 impl MemoryWorld {
-    /// A network of nodes with the numbers `0..nodes`.
+    /// Returns a network of nodes with the numbers `0..nodes`.
     pub(super) fn new(landing: StoreVisibility, nodes: u32) -> Arc<Self> {
         let events = (0..nodes).map(|node| (NodeId(node), Vec::new())).collect();
         Arc::new(Self { landing, nodes: Mutex::new(Nodes { events, ..Nodes::default() }) })
@@ -96,7 +96,7 @@ impl MemoryWorld {
         MemoryFabric { world, node: NodeId(node), mirrors: Vec::new(), regions: 0, now: 0, pushes_left: None }
     }
 
-    /// Lands a word that is under way, if there is any, from whichever node.
+    /// Delivers a word in flight, from any node; returns whether there was one.
     pub(super) fn land(&self) -> bool {
         let mut nodes = self.nodes.lock().expect("no panic");
         let busy: Vec<_> =
@@ -115,12 +115,13 @@ impl MemoryWorld {
         true
     }
 
-    /// Ends the run: who waits for another one waits no more.
+    /// Ends the run, so that no node waits for another any more.
     pub(super) fn close(&self) {
         self.nodes.lock().expect("no panic").closed = true;
     }
 
-    /// The process of a node ends: of what it has pushed some prefix has landed, and the others learn of it [F11].
+    /// Ends the process of a node: some prefix of what it has pushed has arrived, and the others learn of its end
+    /// [F11].
     pub(super) fn crash(&self, node: NodeId) {
         let mut nodes = self.nodes.lock().expect("no panic");
         nodes.dead.insert(node);
@@ -145,12 +146,12 @@ pub(super) struct MemoryFabric {
     mirrors: Vec<(MirrorKey, Region)>,
     regions: u64,
     now: u64,
-    /// Words until this node dies in the middle of a push, if it does.
+    /// The number of words until this node dies in the middle of a push, if it does.
     pushes_left: Option<usize>,
 }
 
 impl MemoryFabric {
-    /// Lets the node die when it has pushed so many words: it unwinds to the nearest [`Shortage::catch`].
+    /// Lets the node die when it has pushed `words` words: it unwinds to the nearest [`Shortage::catch`].
     pub(super) fn die_after(&mut self, words: usize) {
         self.pushes_left = Some(words);
     }
@@ -198,7 +199,7 @@ impl Fabric for MemoryFabric {
         self.node
     }
 
-    /// One millisecond for each poll.
+    /// Returns a time that advances by one millisecond with each poll.
     fn now(&self) -> Instant {
         Instant::from_nanos(self.now * 1_000_000)
     }
@@ -230,7 +231,7 @@ impl Fabric for MemoryFabric {
             let published = nodes.published.get(&(owner, key)).map(|(region, _)| region.clone());
             let is_shared = self.world.landing == StoreVisibility::Shared;
             if is_shared && published.is_none() && !nodes.closed && !nodes.dead.contains(&owner) {
-                // Whoever attaches has published, so nobody waits for ever.
+                // A node that attaches has published its own mirrors, so none waits forever.
                 drop(nodes);
                 yield_now();
                 continue;
@@ -261,7 +262,7 @@ impl Fabric for MemoryFabric {
 
     fn freeze(&mut self, view: &Region) {
         let nodes = self.world.nodes.lock().expect("no panic");
-        // Memory that is shared stands still when its owner is dead, and nobody else is suspected here.
+        // Shared memory no longer changes when its owner is dead, and no live node is suspected here.
         let views = nodes.views.values().flatten();
         let found = views.filter(|other| other.copy.pointer(0) == view.pointer(0));
         found.for_each(|view| *view.open.lock().expect("no panic") = false);
@@ -318,5 +319,5 @@ impl Fabric for MemoryFabric {
     }
 }
 
-/// Between two looks at a clock of this fabric.
+/// The time between two readings of this fabric's clock.
 pub(super) const TICK: Duration = Duration::from_millis(1);

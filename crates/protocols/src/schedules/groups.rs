@@ -1,5 +1,5 @@
-//! A whole group, one member of which may die at any word, in explored schedules: its applications send and take while views
-//! change (Derecho §3.3–3.4).
+//! A whole group, one member of which may die at any word, in explored schedules: its applications send and receive
+//! while views change (Derecho §3.3–3.4).
 
 use std::collections::VecDeque;
 use std::ops::DerefMut;
@@ -34,7 +34,7 @@ fn byte(node: NodeId, number: usize) -> u8 {
     u8::try_from(1 + node.0 as usize * 50 + number).expect("few messages")
 }
 
-/// What a member has been given: \[O2\] \[O3\] \[V7\] of each sender all messages, once, in order and whole.
+/// The messages that a member has got: \[O2\] \[O3\] \[V7\] all messages of each sender, once, in order and complete.
 #[derive(Debug, Default)]
 struct Log(Vec<(NodeId, usize)>);
 
@@ -51,13 +51,13 @@ impl Log {
     }
 }
 
-/// What a member's threads share.
+/// The state that a member's threads share.
 #[derive(Default)]
 struct TestSlot {
     succession: Mutex<Succession>,
     pulls: Mutex<VecDeque<Pull>>,
     log: Mutex<Log>,
-    /// The member has died.
+    /// Whether the member has died.
     ended: AtomicBool,
 }
 
@@ -98,7 +98,7 @@ impl GroupApplication for App {
 
 struct Run {
     world: Arc<MemoryWorld>,
-    /// The member that dies, if there is one.
+    /// The member that dies, if any.
     doomed: Option<u32>,
     done: AtomicUsize,
 }
@@ -112,13 +112,13 @@ impl Run {
         self.done.load(Ordering::Relaxed) == self.survivors().count()
     }
 
-    /// \[V7\] Everything that those have sent that live on.
+    /// \[V7\] Returns whether a log has everything that the survivors have sent.
     fn has_all(&self, log: &Log) -> bool {
         self.survivors().all(|node| log.count(NodeId(node)) == MESSAGES)
     }
 }
 
-/// The application's sending thread: takes the next window when the one before is closed.
+/// Runs the application's sending thread, which takes the next window when the previous one is closed.
 fn send_all(node: NodeId, slot: &TestSlot) {
     let (mut writer, mut number): (Option<WindowWriter>, _) = (None, 0);
     while number < MESSAGES && !slot.ended.load(Ordering::Relaxed) {
@@ -136,11 +136,12 @@ fn send_all(node: NodeId, slot: &TestSlot) {
     }
 }
 
-/// The application's receiving thread: takes what is left of a view before it goes to the next one.
+/// Runs the application's receiving thread, which takes the remaining messages of a view before it turns to the next
+/// one.
 fn pull_all(slot: &TestSlot, run: &Run) {
     let mut pull: Option<Pull> = None;
     while !run.is_over() && !slot.ended.load(Ordering::Relaxed) {
-        // Asked before looking, so that what was delivered until then is not missed.
+        // This is read before the messages, so that no message delivered until then is missed.
         let is_closed = pull.as_ref().is_none_or(Pull::is_closed);
         let message = pull.as_mut().and_then(|pull| pull.next_message().expect("nothing is corrupt"));
         if let Some(message) = message {
@@ -169,7 +170,7 @@ fn step(fabric: &mut MemoryFabric, group: &mut GroupCore<App>) -> usize {
     work + group.poll(fabric)
 }
 
-/// The polling thread of a member, until all have what they are to have, or it dies.
+/// Runs the polling thread of a member until all members have everything, or this one dies.
 fn poll(node: NodeId, slot: &Arc<TestSlot>, run: &Run) {
     let mut fabric = run.world.fabric(node.0);
     let is_doomed = run.doomed == Some(node.0);
@@ -215,7 +216,7 @@ fn member(node: u32, run: &Arc<Run>) -> Vec<(NodeId, usize)> {
     std::mem::take(&mut slot.log.lock().expect("no panic").0)
 }
 
-/// A group of three, of which one may die.
+/// Runs a group of three members, of which one may die.
 fn group(landing: StoreVisibility, doomed: Option<u32>) {
     let run = Arc::new(Run { world: MemoryWorld::new(landing, MEMBERS), doomed, done: AtomicUsize::new(0) });
     let member = |node| {
@@ -237,17 +238,17 @@ fn group(landing: StoreVisibility, doomed: Option<u32>) {
 const LANDINGS: [StoreVisibility; 3] =
     [StoreVisibility::Shared, StoreVisibility::Pushed, StoreVisibility::Later];
 
-/// [V1] [V2] [V3] [V7] Whenever a member dies, and whenever which word lands: those who live on deliver the same, and all
-/// that they have sent, though it was under way or half sent when the view ended.
+/// [V1] [V2] [V3] [V7] Whenever a member dies, and in whatever order words land, the survivors deliver the same
+/// messages, including everything that they have sent, even if it was in flight or partly sent when the view ended.
 #[test]
-fn members_agree_whoever_dies_when() {
+fn survivors_agree_whichever_member_dies_at_any_time() {
     for landing in LANDINGS {
         explore(200, move || group(landing, None));
         explore(1000, move || group(landing, Some(u32::try_from(draw(3)).expect("few"))));
     }
 }
 
-/// Errors that only show when a view ends in the middle of something.
+/// These mutations show only when a view ends in the middle of an operation.
 #[test]
 fn mutations_are_found() {
     for mutation in [

@@ -1,5 +1,6 @@
-//! The multicast and whole groups with their threads, in explored schedules (Derecho §3, Spindle §3): the words of other
-//! members change between any two loads of one evaluation, and applications send and take between any two steps.
+//! The multicast and whole groups with their threads, in explored schedules (Derecho §3, Spindle §3): the words of
+//! other members change between any two loads of one evaluation, and applications send and receive between any two
+//! steps.
 
 mod fabric;
 mod groups;

@@ -1,5 +1,5 @@
-//! One subgroup in one view, in explored schedules: members that send and take at once, by upcall and by pull (Derecho §3.4,
-//! Spindle §3).
+//! One subgroup in one view, in explored schedules: members send and receive concurrently, by upcall and by pull
+//! (Derecho §3.4, Spindle §3).
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::multicast::{
 use crate::mutation::{GroupMutation, with};
 
 const MEMBERS: u32 = 3;
-/// Rank 2 sends nothing: it pulls.
+/// Rank 2 sends nothing, and pulls.
 const SENDERS: usize = 2;
-/// How many messages each sender sends; the other one fills rounds.
+/// The number of messages of each sender; the other sender fills rounds.
 const MESSAGES: [usize; SENDERS] = [5, 2];
 const ALL_MESSAGES: usize = MESSAGES[0] + MESSAGES[1];
 const KEY: MirrorKey = MirrorKey(1);
@@ -35,7 +35,7 @@ fn settings(express: bool) -> SubgroupSettings {
     }
 }
 
-/// Empty, short, large: the next one from member to member.
+/// Returns a length: empty, short or large, shifted from member to member.
 fn length(sender: usize, number: usize) -> usize {
     [9, 0, 33, 16][(sender + number) % 4]
 }
@@ -44,7 +44,7 @@ fn byte(sender: usize, number: usize) -> u8 {
     u8::try_from(1 + sender * 100 + number).expect("few messages")
 }
 
-/// What one member has been given, and whether it is as it should be: \[O1\] \[O2\] \[O3\].
+/// The messages that one member has got, and checks of them: \[O1\] \[O2\] \[O3\].
 #[derive(Default)]
 struct Log(Vec<(usize, usize)>);
 
@@ -69,10 +69,10 @@ impl Deliver for Log {
     }
 }
 
-/// What the threads of a run tell each other.
+/// The state that the threads of a run share.
 struct Run {
     world: Arc<MemoryWorld>,
-    /// Members that have been given everything.
+    /// The number of members that have everything.
     done: AtomicUsize,
 }
 
@@ -103,7 +103,7 @@ fn send_all(mut writer: WindowWriter, sender: usize) {
     }
 }
 
-/// Polls a member until all have everything; `has_all` says whether this one has.
+/// Polls a member until all members have everything; `has_all` returns whether this one has.
 fn poll<D: Deliver>(
     fabric: &mut MemoryFabric,
     mut subgroup: Subgroup<D>,
@@ -129,7 +129,7 @@ fn poll<D: Deliver>(
     subgroup
 }
 
-/// A member that takes by upcall, and sends.
+/// Runs a member that receives by upcall, and sends.
 fn upcall_member(rank: usize, express: bool, run: &Run) -> Log {
     let mut fabric = run.world.fabric(u32::try_from(rank).expect("few"));
     let nodes: Vec<NodeId> = (0..MEMBERS).map(NodeId).collect();
@@ -144,7 +144,7 @@ fn upcall_member(rank: usize, express: bool, run: &Run) -> Log {
     std::mem::take(subgroup.deliver_mut().expect("an upcall"))
 }
 
-/// Takes everything, in place, and gives it back in batches.
+/// Takes every message in place, and releases them in batches.
 fn pull_all(mut pull: Pull, run: &Run) -> Log {
     let mut log = Log::default();
     let mut held = 0;
@@ -176,11 +176,11 @@ fn pull_member(express: bool, run: &Arc<Run>) -> Log {
     let mut subgroup = poll(&mut fabric, subgroup, run, |_| false);
     let log = consumer.join().expect("no panic");
     subgroup.look_at_consumers(fabric.now() + 200 * TICK);
-    assert_eq!(subgroup.stands_still_since(), None, "nobody waits for a consumer that has everything");
+    assert_eq!(subgroup.stands_still_since(), None, "no member waits for a consumer that has everything");
     log
 }
 
-/// Three members with six threads, and one that lands words.
+/// Runs three members with six threads, and one thread that makes words land.
 fn all_deliver_the_same(landing: StoreVisibility, express: bool) {
     let run = Arc::new(Run { world: MemoryWorld::new(landing, MEMBERS), done: AtomicUsize::new(0) });
     let member = |rank: usize| {
@@ -209,16 +209,16 @@ const CASES: [(StoreVisibility, bool); 5] = [
     (StoreVisibility::Later, true),
 ];
 
-/// [O1]–[O6] [N1] [N3] Whenever which word lands, and whenever an application sends, takes and gives back: all members
-/// deliver everything, once, whole, in one order.
+/// [O1]–[O6] [N1] [N3] In whatever order words land, and whenever an application sends, takes and releases: all
+/// members deliver everything, once, complete, and in one order.
 #[test]
-fn members_deliver_the_same_whatever_lands_when() {
+fn members_deliver_the_same_in_any_order_of_landing() {
     for (landing, express) in CASES {
         explore(1000, move || all_deliver_the_same(landing, express));
     }
 }
 
-/// Errors that only show when words land, or applications work, in the middle of an evaluation.
+/// These mutations show only when words land, or applications act, in the middle of an evaluation.
 #[test]
 fn mutations_are_found() {
     for mutation in [

@@ -1,8 +1,8 @@
-//! The table itself: one row per member, the own one writable (Derecho §3.2).
+//! The table itself: one row per member, of which the member's own is writable (Derecho §3.2).
 
 use std::ops::Range;
 
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use squall_fabric::layout::Word;
 use squall_fabric::{Column, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region};
 
@@ -10,26 +10,26 @@ use squall_fabric::{Column, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Re
 #[derive(Debug)]
 pub struct StateTable {
     key: MirrorKey,
-    /// Members by rank.
+    /// The members by rank.
     members: Vec<NodeId>,
     /// This member's rank: `rank < members.len()`.
     rank: usize,
-    /// Rows by rank; `rows[rank]` is writable, the others are views.
+    /// The rows by rank; `rows[rank]` is writable, the others are read-only mirrors.
     rows: Vec<Region>,
     mirror: MirrorId,
-    /// Who reads the own row already, or is excused, by rank.
+    /// Whether each reader, by rank, has attached this member's row, or is excused.
     attached: Vec<bool>,
-    /// Readers that are not yet attached; 0 means ready [S4].
+    /// The number of readers that have not attached yet; 0 means ready [S4].
     awaited: usize,
-    /// Who was excused before it attached, by rank: it misses what is stored meanwhile.
+    /// Whether each reader, by rank, was excused before it attached: it misses what is stored meanwhile.
     excused: Vec<bool>,
     /// A reader has attached late: see [`StateTable::take_late_reader`].
     has_late_reader: bool,
-    /// What has been stored and is not yet posted, in order.
+    /// What has been stored and is not posted yet, in order.
     posts: Vec<Post>,
 }
 
-/// One store that readers must get.
+/// A store that is to be posted to readers.
 #[derive(Clone, Debug)]
 enum Post {
     /// Words by reference, which a later guard announces.
@@ -41,7 +41,8 @@ enum Post {
 }
 
 impl StateTable {
-    /// The table `key` of `members`, with rows of `words` words. Publishes the own row and attaches the others.
+    /// Returns the table `key` of `members`, with rows of `words` words. Publishes this member's row and attaches the
+    /// others.
     ///
     /// # Panics
     /// If this node is not among the members.
@@ -70,7 +71,7 @@ impl StateTable {
         }
     }
 
-    /// Notes who has attached the own row. Other events are ignored.
+    /// Notes which readers have attached this member's row. Other events are ignored.
     pub fn handle_event(&mut self, event: &FabricEvent) {
         let FabricEvent::Attached { key, reader } = event else { return };
         if *key != self.key {
@@ -94,27 +95,28 @@ impl StateTable {
         }
     }
 
-    /// Whether the reader with rank `rank` was excused before it attached: it may see a guard without what the guard
-    /// announces, which was pushed before \[S2\].
+    /// Returns whether the reader with rank `rank` was excused before it attached: it may see a guard without what
+    /// the guard announces, which was pushed before \[S2\].
     #[must_use]
     pub fn is_excused(&self, rank: usize) -> bool {
         self.excused[rank]
     }
 
-    /// Whether a reader that was excused has attached since the last call. It has missed what was stored before.
+    /// Returns whether a reader that was excused has attached since the last call. It has missed what was stored
+    /// before.
     #[must_use]
     pub const fn take_late_reader(&mut self) -> bool {
         std::mem::replace(&mut self.has_late_reader, false)
     }
 
-    /// Whether all members read the own row: only now may it be stored into [S4].
+    /// Returns whether all members have attached this member's row: only then may it be stored into [S4].
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.awaited == 0 || is_on(GroupMutation::StoreBeforeReady)
+        self.awaited == 0 || mutant!(StoreBeforeReady)
     }
 
-    /// The mirror of the own row, to be retired when all readers are done with it.
+    /// Returns the mirror of this member's row, to be retired when all readers are done with it.
     #[must_use]
     pub const fn mirror(&self) -> MirrorId {
         self.mirror
@@ -132,7 +134,7 @@ impl StateTable {
         &self.members
     }
 
-    /// The row of the member with rank `rank`, read-only unless it is the own one.
+    /// Returns the row of the member with rank `rank`, which is read-only unless it is this member's.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -142,35 +144,36 @@ impl StateTable {
         &self.rows[rank]
     }
 
-    /// All rows by rank.
+    /// Returns all rows by rank.
     #[inline]
     #[must_use]
     pub fn rows(&self) -> &[Region] {
         &self.rows
     }
 
-    /// The own row, for storing lists that a later [`StateTable::raise`] announces.
+    /// Returns this member's row, for storing lists that a later [`StateTable::raise`] announces.
     #[inline]
     #[must_use]
     pub fn own(&self) -> &Region {
         &self.rows[self.rank]
     }
 
-    /// Stores `value` into the own row; readers get it at the next [`StateTable::flush`], after all that was stored
-    /// before it.
+    /// Stores `value` into this member's row; readers get it at the next [`StateTable::flush`], after all that was
+    /// stored before it.
     ///
     /// # Panics
-    /// If not all readers are attached [S4], or if the value is below the present one [S1].
+    /// If not all readers have attached [S4], or if the value is below the current one [S1].
     #[inline]
     pub fn raise<T: Word>(&mut self, column: Column<T>, value: T) {
         self.note(column, value);
         self.posts.push(Post::Guard(column.word()));
     }
 
-    /// Stores `value` into the own row, for this member and for [`StateTable::publish`]; readers may see it at once, or never.
+    /// Stores `value` into this member's row, for this member and for [`StateTable::publish`]; readers may see it at
+    /// once, or never.
     ///
     /// # Panics
-    /// As [`StateTable::raise`].
+    /// If [`StateTable::raise`] would panic.
     #[inline]
     pub fn note<T: Word>(&mut self, column: Column<T>, value: T) {
         assert!(self.is_ready(), "[S4] a store before all readers are attached");
@@ -183,42 +186,42 @@ impl StateTable {
         let before = row.load_relaxed(column.word());
         assert!(
             before <= value.to_word(),
-            "[S1] column {} back from {before} to {}",
+            "[S1] column {} would decrease from {before} to {}",
             column.word(),
             value.to_word()
         );
         column.store(row, value);
     }
 
-    /// Stores a value that will be stored again and again while the table lives, like a heartbeat: a reader that attaches
-    /// late and misses this one gets a later one. So it may be stored before all readers are attached.
+    /// Stores a value that will be stored repeatedly while the table lives, like a heartbeat: a reader that attaches
+    /// late and misses this one gets a later one. So it may be stored before all readers have attached.
     ///
     /// # Panics
-    /// If the value is below the present one [S1].
+    /// If the value is below the current one [S1].
     #[inline]
     pub fn renew<T: Word>(&mut self, column: Column<T>, value: T) {
         self.store(column, value);
         self.posts.push(Post::Guard(column.word()));
     }
 
-    /// Readers get the present values of adjacent columns that were noted, at the next [`StateTable::flush`], after all that
-    /// was stored before. There is no order among them [F2].
+    /// Queues the current values of adjacent columns that were noted: readers get them at the next
+    /// [`StateTable::flush`], after all that was stored before. There is no order among them [F2].
     #[inline]
     pub fn publish(&mut self, words: Range<usize>) {
         self.posts.push(Post::Guards(words));
     }
 
-    /// Queues words of the own row that the caller has stored and that a later [`StateTable::raise`] announces.
+    /// Queues words of this member's row that the caller has stored and that a later [`StateTable::raise`] announces.
     ///
     /// # Panics
-    /// If not all readers are attached [S4].
+    /// If not all readers have attached [S4].
     #[inline]
     pub fn append(&mut self, words: Range<usize>) {
         assert!(self.is_ready(), "[S4] a store before all readers are attached");
         self.posts.push(Post::List(words));
     }
 
-    /// Whether something has been stored since the last flush.
+    /// Returns whether something has been stored since the last flush.
     #[inline]
     #[must_use]
     pub fn has_posts(&self) -> bool {
@@ -229,33 +232,26 @@ impl StateTable {
     #[inline]
     pub fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let count = self.posts.len();
-        if is_on(GroupMutation::GuardBeforeList) {
-            self.posts.reverse();
-        }
+        mutant!(GuardBeforeList => self.posts.reverse());
         for post in self.posts.drain(..) {
             match post {
                 Post::List(words) => fabric.push(self.mirror, words),
-                Post::Guard(word) if is_on(GroupMutation::GuardByReference) => {
-                    fabric.push(self.mirror, word..word + 1)
-                }
+                Post::Guard(word) if mutant!(GuardByReference) => fabric.push(self.mirror, word..word + 1),
                 Post::Guard(word) => fabric.push_word(self.mirror, word),
-                Post::Guards(words) if is_on(GroupMutation::GuardByReference) => {
-                    fabric.push(self.mirror, words)
-                }
+                Post::Guards(words) if mutant!(GuardByReference) => fabric.push(self.mirror, words),
                 Post::Guards(words) => fabric.push_values(self.mirror, words),
             }
         }
         count
     }
 
-    /// Stops the row of `rank`: it never changes again here [S5].
+    /// Freezes the row of `rank`: it never changes again here [S5].
     ///
     /// # Panics
-    /// If `rank` is the own one.
+    /// If `rank` is this member's.
     pub fn freeze<F: Fabric>(&mut self, fabric: &mut F, rank: usize) {
-        assert!(rank != self.rank, "the own row is not frozen");
-        if !is_on(GroupMutation::NoFreeze) {
-            fabric.freeze(&self.rows[rank]);
-        }
+        assert!(rank != self.rank, "a member does not freeze its own row");
+        mutant!(NoFreeze => return);
+        fabric.freeze(&self.rows[rank]);
     }
 }

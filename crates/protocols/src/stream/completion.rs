@@ -1,4 +1,4 @@
-//! Completions: what the event queue tells of sends and receives (EXS §II.B; ES-API `exs_qdequeue`).
+//! Completions: the event queue's reports about sends and receives (EXS §II.B; ES-API `exs_qdequeue`).
 
 use std::fmt;
 
@@ -6,39 +6,40 @@ use squall_fabric::BreakReason;
 
 use super::StreamViolation;
 
-/// Names a send of one socket; later sends have greater numbers.
+/// Identifies a send of a socket. Later sends have greater numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SendId(pub u64);
 
-/// Names a receive of one socket; later receives have greater numbers.
+/// Identifies a receive of a socket. Later receives have greater numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReceiveId(pub u64);
 
-/// Something that the user asked for is done.
+/// A completion of an operation of the user, or of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum Completion {
-    /// Both ends are there: what is posted now may travel at once.
+    /// Both ends are connected; data may travel at once.
     Connected,
-    /// A send is done; its memory may be used again.
+    /// A send has completed; its memory may be used again.
     Send {
-        /// Which.
+        /// The send.
         id: SendId,
-        /// How.
+        /// Its outcome.
         outcome: SendOutcome,
     },
-    /// A receive is done; its memory belongs to the user again.
+    /// A receive has completed; its memory belongs to the user again.
     Receive {
-        /// Which.
+        /// The receive.
         id: ReceiveId,
-        /// Bytes that it got, from its beginning.
+        /// The number of bytes received, from the beginning of its memory.
         bytes: u64,
-        /// How.
+        /// Its outcome.
         outcome: ReceiveOutcome,
     },
-    /// The connection is over, in order or not; outstanding sends and receives have completed before.
+    /// The connection is over, after an orderly close or a failure. All outstanding sends and receives have completed
+    /// before.
     Closed {
-        /// Why, if not in order.
+        /// The failure; `None` after an orderly close.
         failure: Option<SocketFailure>,
     },
 }
@@ -47,11 +48,11 @@ pub enum Completion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum SendOutcome {
-    /// All its bytes are in the peer's memory: the peer's application can get them whatever happens to this end.
+    /// All its bytes are in the peer's memory: the peer's application can read them whatever happens to this end.
     Placed,
     /// It was cancelled before anything was sent.
     Cancelled,
-    /// The peer may have got all of it, a part, or nothing.
+    /// The send failed; the peer may have received all of it, a part, or nothing.
     Failed(SocketFailure),
 }
 
@@ -59,9 +60,9 @@ pub enum SendOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum ReceiveOutcome {
-    /// Bytes have come: all that it has space for, if it wanted all.
+    /// Bytes have arrived; with `wait_all`, its memory is full.
     Filled,
-    /// The peer has ended its stream; the bytes are the last.
+    /// The peer has ended its stream; these bytes are the last.
     End,
     /// It was cancelled.
     Cancelled,
@@ -70,20 +71,20 @@ pub enum ReceiveOutcome {
         /// The packet's length in bytes.
         length: u64,
     },
-    /// Nothing more will come.
+    /// The connection failed, and no more data comes.
     Failed(SocketFailure),
 }
 
-/// Why a socket cannot go on.
+/// Why a socket failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketFailure {
     /// The connection broke.
     Broken(BreakReason),
-    /// The peer broke the protocol and was disconnected.
+    /// The peer violated the protocol and was disconnected.
     Violation(StreamViolation),
     /// The peer did not open its end in time.
     Unanswered,
-    /// This end gave up.
+    /// This end aborted the connection.
     Aborted,
 }
 
@@ -92,7 +93,7 @@ impl fmt::Display for SocketFailure {
         match self {
             Self::Broken(reason) => write!(f, "the connection broke: {reason}; connect again"),
             Self::Violation(violation) => write!(f, "the peer was disconnected: {violation}"),
-            Self::Unanswered => f.write_str("the peer did not answer: start it, or wait longer"),
+            Self::Unanswered => f.write_str("the peer did not answer in time: start it, or allow more time"),
             Self::Aborted => f.write_str("this end aborted the connection"),
         }
     }
@@ -107,18 +108,18 @@ impl std::hash::Hash for SocketFailure {
     }
 }
 
-/// Why a send or a receive was not taken.
+/// Why a send or a receive was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostRefused {
-    /// As many as the settings allow are outstanding: wait for completions.
+    /// The settings allow no further outstanding operation; wait for completions.
     Full,
-    /// No bytes; only packets may be empty.
+    /// The memory has no bytes; only packets may be empty.
     Empty,
     /// The packet is longer than [`super::TRANSFER_BYTES_MAX`].
     TooLong(u64),
     /// The memory does not begin at a word, or ends beyond its region.
     Memory,
-    /// This end has said that it will send nothing more.
+    /// This end has shut down sending.
     Ended,
     /// The connection is over.
     Closed,
@@ -127,9 +128,11 @@ pub enum PostRefused {
 impl fmt::Display for PostRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => f.write_str("too many are outstanding: take completions, then post again"),
-            Self::Empty => f.write_str("a stream carries no empty sends and receives"),
-            Self::TooLong(length) => write!(f, "a packet of {length} bytes: send it in parts"),
+            Self::Full => {
+                f.write_str("too many operations are outstanding: take completions, then post again")
+            }
+            Self::Empty => f.write_str("a send or a receive of 0 bytes on a stream: use at least 1 byte"),
+            Self::TooLong(length) => write!(f, "a packet of {length} bytes is too long: send it in parts"),
             Self::Memory => {
                 f.write_str("the memory must begin at a multiple of 8 bytes and lie inside its region")
             }

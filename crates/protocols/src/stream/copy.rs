@@ -1,10 +1,10 @@
-//! Copies between regions at byte positions: from the ring to a receive, and from a send to where a piece of it has
-//! another alignment (EXS fig. 5).
+//! Copies between regions at byte positions: from the ring to a receive, and from a send to a position with another
+//! alignment (EXS fig. 5).
 
 use squall_fabric::Region;
 
 /// Copies `length` bytes from byte `from_byte` of `from` to byte `to_byte` of `to`. Other bytes of the first and the
-/// last word of the target keep their values; nobody else may write these words meanwhile.
+/// last word of the target keep their values; no other thread or peer may write these words meanwhile.
 ///
 /// # Panics
 /// If a range ends beyond its region.
@@ -16,7 +16,7 @@ pub(super) fn copy_bytes(to: &Region, to_byte: usize, from: &Region, from_byte: 
     copy_parts(to, to_byte, from, from_byte, length);
 }
 
-/// As [`copy_bytes`], of words that are not whole.
+/// Copies like [`copy_bytes`], but for ranges that are not whole words.
 fn copy_parts(to: &Region, to_byte: usize, from: &Region, from_byte: usize, length: usize) {
     let head = if to_byte.is_multiple_of(8) { 0 } else { (8 - to_byte % 8).min(length) };
     if head > 0 {
@@ -35,7 +35,7 @@ fn copy_parts(to: &Region, to_byte: usize, from: &Region, from_byte: usize, leng
     }
 }
 
-/// Copies whole words from a byte that does not begin a word.
+/// Copies whole words from a byte position that is not at a word.
 fn copy_shifted(to: &Region, first: usize, from: &Region, from_byte: usize, words: usize) {
     if words == 0 {
         return;
@@ -49,7 +49,7 @@ fn copy_shifted(to: &Region, first: usize, from: &Region, from_byte: usize, word
     }
 }
 
-/// The `count` bytes from byte `byte` on, `1..=8` of them, the first lowest; zeros above.
+/// Returns `count` bytes (`1..=8`) from byte `byte` on, with the first as the least significant, and zeros above.
 pub(super) fn read(from: &Region, byte: usize, count: usize) -> u64 {
     let (word, shift) = (byte / 8, byte % 8);
     let mut value = from.load_relaxed(word) >> (8 * shift);
@@ -59,14 +59,14 @@ pub(super) fn read(from: &Region, byte: usize, count: usize) -> u64 {
     value & low_bytes(count)
 }
 
-/// Puts the lowest `count` bytes of `value` at byte `byte`, all within one word.
+/// Stores the lowest `count` bytes of `value` at byte `byte`, all within one word.
 fn merge(to: &Region, byte: usize, value: u64, count: usize) {
     let (word, shift) = (byte / 8, 8 * (byte % 8));
     let mask = low_bytes(count) << shift;
     to.store_relaxed(word, to.load_relaxed(word) & !mask | value << shift & mask);
 }
 
-/// A mask of the lowest `count` bytes, `0..=8` of them.
+/// Returns a mask of the lowest `count` bytes (`0..=8`).
 pub(super) fn low_bytes(count: usize) -> u64 {
     if count >= 8 { u64::MAX } else { (1 << (8 * count)) - 1 }
 }
@@ -82,7 +82,7 @@ mod tests {
         bytes
     }
 
-    /// All alignments and small lengths: exactly the bytes asked for change.
+    /// For all alignments and small lengths, exactly the requested bytes change.
     #[test]
     fn every_alignment_copies_exactly_its_bytes() {
         let from = Region::heap(RegionId(1), 6);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_read_at_any_place() {
+    fn bytes_are_read_at_any_position() {
         let from = Region::heap(RegionId(1), 2);
         from.copy_bytes_in(0, &(0..16).collect::<Vec<u8>>());
         for (byte, count) in (0..16).flat_map(|byte| (1..=8.min(16 - byte)).map(move |count| (byte, count))) {

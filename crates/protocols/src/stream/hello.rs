@@ -1,4 +1,4 @@
-//! Introduction: what each end tells the other first (EXS §II.B: credits and ring are known before data flows).
+//! The introduction that each end sends first (EXS §II.B: credits and ring are known before data flows).
 
 use squall_fabric::{GRANT_BYTES, Grant};
 
@@ -13,28 +13,28 @@ use super::{
 pub(super) struct StreamHello {
     pub(super) kind: SocketKind,
     pub(super) policy: TransferPolicy,
-    /// Receives that this end has posted.
+    /// The number of receives that this end has posted.
     pub(super) credits: u32,
-    /// The most adverts that this end will have out.
+    /// The maximum number of this end's outstanding adverts.
     pub(super) receives_max: u32,
-    /// Whether it advertises again when its ring is empty.
+    /// Whether this end advertises again when its ring is empty.
     pub(super) renewal: bool,
-    /// The peer's right to write this end's ring: all of it.
+    /// The peer's right to write all of this end's ring.
     pub(super) ring: Grant,
 }
 
 /// The length of a [`StreamHello`].
 pub(super) const HELLO_BYTES: usize = 16 + GRANT_BYTES;
 
-/// First byte, and the version of the protocol behind it.
+/// The first byte, followed by the version of the protocol.
 const MARK: [u8; 2] = [0xe6, 1];
 
 impl StreamHello {
-    /// What an end with these settings and this ring says.
+    /// Returns the introduction of an end with these settings and this ring.
     pub(super) fn new(settings: &StreamSettings, ring: Grant) -> Self {
         let receives_max = u32::try_from(settings.receives_max).unwrap_or(u32::MAX);
-        let StreamSettings { kind, policy, credits, renewal, .. } = *settings;
-        Self { kind, policy, credits, receives_max, renewal, ring }
+        let StreamSettings { kind, policy, credits, .. } = *settings;
+        Self { kind, policy, credits, receives_max, renewal: settings.renews(), ring }
     }
 
     pub(super) fn encode(&self) -> [u8; HELLO_BYTES] {
@@ -46,6 +46,7 @@ impl StreamHello {
             TransferPolicy::Dynamic => 0,
             TransferPolicy::Direct => 1,
             TransferPolicy::Indirect => 2,
+            TransferPolicy::Reference => 3,
         };
         let mut bytes = [0; HELLO_BYTES];
         bytes[..4].copy_from_slice(&[MARK[0], MARK[1], kind, policy]);
@@ -56,7 +57,7 @@ impl StreamHello {
         bytes
     }
 
-    /// Reads an introduction. Fuzzed as `stream`.
+    /// Decodes an introduction. Fuzzed as `stream`.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, StreamViolation> {
         let bytes: &[u8; HELLO_BYTES] = bytes.try_into().map_err(|_| StreamViolation::Garbled)?;
         if bytes[..2] != MARK {
@@ -71,6 +72,7 @@ impl StreamHello {
             0 => TransferPolicy::Dynamic,
             1 => TransferPolicy::Direct,
             2 => TransferPolicy::Indirect,
+            3 => TransferPolicy::Reference,
             _ => return Err(StreamViolation::Garbled),
         };
         let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
@@ -84,7 +86,7 @@ impl StreamHello {
         if is_sound { Ok(hello) } else { Err(StreamViolation::Garbled) }
     }
 
-    /// Checks that an end with `settings` can talk to this one.
+    /// Checks that an end with `settings` is compatible with the sender of this introduction.
     pub(super) fn check(&self, settings: &StreamSettings) -> Result<(), StreamViolation> {
         let is_alike = self.kind == settings.kind && self.policy == settings.policy;
         let has_ring = !settings.has_ring() || self.ring.words > 0;
@@ -92,11 +94,11 @@ impl StreamHello {
     }
 }
 
-/// Reads bytes as an introduction and as a later message, for fuzzing; returns how many of these they are.
+/// Decodes bytes as an introduction and as a later message, and returns how many of the two succeed.
 /// Fuzzed as `stream`.
 ///
 /// # Panics
-/// If what was read is not read again from what is written of it.
+/// If a decoded value differs after it was encoded and decoded again.
 #[must_use]
 pub fn read_foreign(bytes: &[u8]) -> usize {
     let mut kinds = 0;
@@ -134,15 +136,24 @@ mod tests {
     }
 
     #[test]
-    fn the_portable_form_returns_the_same_hello() {
-        assert_eq!(StreamHello::decode(&hello().encode()), Ok(hello()));
+    fn a_decoded_hello_equals_the_encoded_one() {
+        let policies = [
+            TransferPolicy::Dynamic,
+            TransferPolicy::Reference,
+            TransferPolicy::Direct,
+            TransferPolicy::Indirect,
+        ];
+        for policy in policies {
+            let hello = StreamHello { policy, ..hello() };
+            assert_eq!(StreamHello::decode(&hello.encode()), Ok(hello));
+        }
     }
 
     #[test]
     fn bad_bytes_are_refused() {
         assert_eq!(StreamHello::decode(&[0; 3]), Err(StreamViolation::Garbled));
         assert_eq!(StreamHello::decode(&[0; HELLO_BYTES]), Err(StreamViolation::Mismatch));
-        for (at, value) in [(2, 2), (3, 3), (4, 0), (7, 1), (8, 0), (12, 2), (13, 1), (47, 0xff)] {
+        for (at, value) in [(2, 2), (3, 4), (4, 0), (7, 1), (8, 0), (12, 2), (13, 1), (47, 0xff)] {
             let mut bytes = hello().encode();
             bytes[at] = value;
             assert_eq!(StreamHello::decode(&bytes), Err(StreamViolation::Garbled), "byte {at} is {value}");

@@ -1,44 +1,46 @@
-//! Messages between the two ends: adverts, acknowledgements, credits and the like, all in one (EXS §II.B, §III).
+//! Control messages between the two ends: adverts, acknowledgements, credits and others, all in one format (EXS
+//! §II.B, §III).
 //!
-//! Whatever is due travels together. Its parts are taken in this order: credits, freed words, withdrawal, adverts,
-//! too long, withdrawn, awaits advert, end, end seen.
+//! One message carries everything that is due. The receiver handles its parts in this order: credits, freed words,
+//! withdrawal, adverts, too long, withdrawn, awaits advert, end, end seen.
 
 use squall_fabric::{GRANT_BYTES, Grant};
 
 use super::{Advert, Phase, StreamViolation};
 
-/// What one end tells the other apart from data.
+/// A control message from one end to the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct StreamMessage {
-    /// Receives that are posted again.
+    /// The number of receives that have been posted again.
     pub credits: u32,
-    /// Words of the ring that are free again (the paper's `ACK`).
+    /// The number of ring words that are free again (the paper's `ACK`).
     pub freed: u64,
-    /// Forget all adverts, and say so.
+    /// The peer is to forget all adverts, and to answer `withdrawn`.
     pub withdraw: bool,
-    /// Memory for data, in order; at most [`ADVERTS_PER_MESSAGE`].
+    /// Adverts of memory for data, in order; at most [`ADVERTS_PER_MESSAGE`].
     pub adverts: Vec<Advert>,
-    /// The head packet has that many bytes, more than the head receive, whose advert is used up \[E9\].
+    /// The length of the head packet in bytes, if it is longer than the head receive, whose advert is used up \[E9\].
     pub too_long: Option<u64>,
-    /// All adverts are forgotten; all that was written under them came before this.
+    /// All adverts are forgotten. Everything written under them precedes this message.
     pub withdrawn: bool,
-    /// The sender sends nothing before an advert comes, for a while: advertise as soon as the ring is empty.
+    /// For a limited time the sender sends nothing until an advert comes: the peer is to advertise as soon as its
+    /// ring is empty.
     pub awaits_advert: bool,
     /// No data will follow.
     pub end: bool,
-    /// The peer's `end` has come, and with it all its data.
+    /// The peer's `end` has been received, and so has all its data.
     pub end_seen: bool,
 }
 
-/// The most adverts in one message.
+/// The maximum number of adverts in one message.
 pub const ADVERTS_PER_MESSAGE: usize = 16;
-/// The longest message.
+/// The maximum length of a message in bytes.
 pub const MESSAGE_BYTES_MAX: usize = HEADER_BYTES + ADVERTS_PER_MESSAGE * ADVERT_BYTES;
 
 const HEADER_BYTES: usize = 24;
 const ADVERT_BYTES: usize = GRANT_BYTES + 40;
-/// First byte of each message, so that a stray one is found out.
+/// The first byte of each message, which detects stray data.
 const MARK: u8 = 0xe5;
 
 const WITHDRAW: u8 = 1;
@@ -50,17 +52,17 @@ const AWAITS_ADVERT: u8 = 32;
 const FLAGS: u8 = 63;
 
 impl StreamMessage {
-    /// Makes the message empty; its memory is kept.
+    /// Clears the message and keeps its memory.
     pub fn clear(&mut self) {
         let mut adverts = std::mem::take(&mut self.adverts);
         adverts.clear();
         *self = Self { adverts, ..Self::default() };
     }
 
-    /// Writes the message to the beginning of `bytes`; returns its length.
+    /// Writes the message to the beginning of `bytes`, and returns its length.
     ///
     /// # Panics
-    /// If it has too many adverts, or `bytes` is shorter than [`MESSAGE_BYTES_MAX`].
+    /// If the message has too many adverts, or `bytes` is shorter than [`MESSAGE_BYTES_MAX`].
     pub fn encode(&self, bytes: &mut [u8]) -> usize {
         let count = u8::try_from(self.adverts.len()).expect("few adverts");
         assert!(self.adverts.len() <= ADVERTS_PER_MESSAGE, "{count} adverts in one message");
@@ -83,7 +85,7 @@ impl StreamMessage {
         end
     }
 
-    /// Reads a message. Fuzzed as `stream`.
+    /// Decodes a message. Fuzzed as `stream`.
     ///
     /// # Errors
     /// [`StreamViolation::Garbled`] if the bytes are not exactly one message.
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_portable_form_returns_the_same_message() {
+    fn a_decoded_message_equals_the_encoded_one() {
         for message in [StreamMessage::default(), full_message()] {
             let mut bytes = [0xaa; MESSAGE_BYTES_MAX];
             let length = message.encode(&mut bytes);
@@ -174,7 +176,7 @@ mod tests {
         }
     }
 
-    /// No byte is read that is not there, and no length is believed.
+    /// The decoder reads no bytes beyond the input, and checks every length.
     #[test]
     fn bad_bytes_are_refused() {
         let mut bytes = [0; MESSAGE_BYTES_MAX];

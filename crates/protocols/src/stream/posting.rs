@@ -1,9 +1,9 @@
-//! Posting: a transfer as writes of words (EXS §II.B, write with immediate).
+//! Posting: turns a transfer into writes of words (EXS §II.B, write with immediate).
 //!
-//! RDMA writes bytes, the fabric writes words. A piece whose source and target have the same alignment is written in
-//! place: whole words by reference, and a last word that is not full by value, so that no byte beyond the piece leaves
-//! this process. Any other piece is shifted through a staging buffer. `Deviation:` the words that hold the end of a
-//! piece are written whole: bytes of the receive's memory beyond what it got, up to the next word, become zeros.
+//! RDMA writes bytes, but the fabric writes words. A piece whose source and target have the same alignment is written
+//! in place: whole words by reference, and a partial last word by value, so that no byte beyond the piece leaves this
+//! process. Any other piece is shifted through a staging buffer. `Deviation:` the word that holds the end of a piece
+//! is written completely: bytes of the receive's memory after the received ones, up to the next word, become zeros.
 
 use std::borrow::Borrow;
 use std::collections::VecDeque;
@@ -13,8 +13,8 @@ use squall_fabric::{ConnId, Duration, Fabric, Grant, Instant, PostError, Region,
 use super::SendId;
 use super::copy::{copy_bytes, read};
 
-/// A transfer that is on its way into the connection's queue. It borrows the send's memory if it needs not wait: to count
-/// references takes as long as to write a few words.
+/// A transfer that is being posted to the connection's queue. It borrows the send's memory unless it has to wait,
+/// because a reference count costs as much as a write of a few words.
 #[derive(Debug)]
 pub(super) struct Posting<R = Region> {
     /// The send's memory, and the first byte of the piece there.
@@ -24,16 +24,16 @@ pub(super) struct Posting<R = Region> {
     pub(super) grant: Grant,
     pub(super) to_byte: usize,
     pub(super) length: usize,
-    /// The bytes before the piece in its first word; 0 if they do not matter.
+    /// The bytes before the piece in its first word; 0 if they are irrelevant.
     pub(super) before: u64,
     pub(super) immediate: u32,
-    /// The send that this transfer ends, if it does.
+    /// The send that this transfer completes, if any.
     pub(super) ends: Option<SendId>,
-    /// Words posted; at most [`Posting::words`].
+    /// The number of words posted; at most [`Posting::words`].
     pub(super) posted: usize,
 }
 
-/// The connection to post on, with what waits for completions there.
+/// The connection to post on, with its pending completions.
 pub(super) struct PostContext<'a, F> {
     pub(super) fabric: &'a mut F,
     pub(super) conn: ConnId,
@@ -42,7 +42,7 @@ pub(super) struct PostContext<'a, F> {
 }
 
 impl Posting<&Region> {
-    /// The same, to be kept.
+    /// Converts it into a posting that owns its memory.
     pub(super) fn into_owned(self) -> Posting {
         let source = self.source.clone();
         let Self { from_byte, grant, to_byte, length, before, immediate, ends, posted, .. } = self;
@@ -55,22 +55,22 @@ impl<R: Borrow<Region>> Posting<R> {
         self.source.borrow()
     }
 
-    /// Bytes before the piece in its first word.
+    /// Returns the number of bytes before the piece in its first word.
     fn lead(&self) -> usize {
         self.to_byte % 8
     }
 
-    /// Words that are written in all.
+    /// Returns the total number of words that are written.
     fn words(&self) -> usize {
         if self.length == 0 { 0 } else { (self.lead() + self.length).div_ceil(8) }
     }
 
-    /// Whether it is whole words at both ends.
+    /// Returns whether it consists of whole words at both ends.
     fn is_whole(&self) -> bool {
         (self.from_byte | self.to_byte | self.length).is_multiple_of(8)
     }
 
-    /// Posts as much as there is space for; true when all is posted.
+    /// Posts as much as there is space for; returns true when everything is posted.
     #[inline]
     pub(super) fn post<F: Fabric>(&mut self, wire: &mut PostContext<'_, F>) -> Result<bool, PostError> {
         loop {
@@ -103,7 +103,7 @@ impl<R: Borrow<Region>> Posting<R> {
         self.write(wire, WriteSource::Value(&words[..count]), true, signal)?;
         if let Some(send) = self.ends {
             let signal = PostSignal { placed: Some(send), ..PostSignal::default() };
-            // Behind a large piece it would measure the time of that.
+            // After a large piece it would measure the time of that piece.
             match self.posted {
                 0 => wire.signals.expect_small(wire.fabric, signal),
                 _ => wire.signals.expect(signal),
@@ -113,7 +113,7 @@ impl<R: Borrow<Region>> Posting<R> {
         Ok(())
     }
 
-    /// Posts all whole words by reference; with the immediate, if no part of a word is left.
+    /// Posts all whole words by reference, with the immediate if no partial word is left.
     fn post_in_place<F: Fabric>(&mut self, wire: &mut PostContext<'_, F>) -> Result<(), PostError> {
         let whole = (self.lead() + self.length) / 8;
         let is_all = whole == self.words();
@@ -128,11 +128,11 @@ impl<R: Borrow<Region>> Posting<R> {
         Ok(())
     }
 
-    /// Shifts some words into the staging buffer and posts them from there; false if it is full.
+    /// Shifts some words into the staging buffer and posts them from there; returns false if the buffer is full.
     fn post_staged<F: Fabric>(&mut self, wire: &mut PostContext<'_, F>) -> Result<bool, PostError> {
         let staging = wire.staging.region(wire.fabric).clone();
         let space = wire.staging.free_space();
-        // The last word may be a part of one, and is left to `post_last`.
+        // The last word may be partial, so `post_last` posts it.
         let count = space.min(self.words() - self.posted - 1);
         if count == 0 {
             return Ok(false);
@@ -149,7 +149,7 @@ impl<R: Borrow<Region>> Posting<R> {
         Ok(true)
     }
 
-    /// The word number `at` of what is written.
+    /// Returns word number `at` of the written words.
     fn word(&self, at: usize) -> u64 {
         let lead = self.lead();
         if at == 0 {
@@ -174,37 +174,38 @@ impl<R: Borrow<Region>> Posting<R> {
     }
 }
 
-/// Posts whose completion is awaited, in order [F6].
+/// The posts whose completion is awaited, in order [F6].
 #[derive(Debug, Default)]
 pub(super) struct PostSignals {
     waiting: VecDeque<PostSignal>,
-    /// The token of the first that waits.
+    /// The token of the first of them.
     first: u64,
-    /// A post whose round trip is measured, and when it was made.
+    /// The post whose round trip is measured, and the time at which it was made.
     probe: Option<(Token, Instant)>,
 }
 
-/// One small post in so many is measured; the first post is.
+/// The interval of measured small posts; the first post is measured.
 const PROBE_INTERVAL: u64 = 64;
 
-/// What the completion of a post means.
+/// The effects of the completion of a post.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PostSignal {
     /// This send, and all before it, are in the peer's memory.
     pub(super) placed: Option<SendId>,
-    /// So many words of the staging buffer are free.
+    /// The number of words of the staging buffer that become free.
     pub(super) staged: usize,
-    /// The peer knows that its stream has come to its end here.
+    /// The peer knows that this end has received the end of its stream.
     pub(super) has_answered_end: bool,
 }
 
 impl PostSignals {
-    /// The token of the next signalled post.
+    /// Returns the token of the next signalled post.
     pub(super) fn next_token(&self) -> Token {
         Token(self.first + self.waiting.len() as u64)
     }
 
-    /// The post with [`PostSignals::next_token`] was taken, and is small: its round trip may be measured.
+    /// Records that the post with [`PostSignals::next_token`] was accepted and is small, so that its round trip may
+    /// be measured.
     #[inline]
     pub(super) fn expect_small<F: Fabric>(&mut self, fabric: &F, signal: PostSignal) {
         if self.probe.is_none() && self.next_token().0.is_multiple_of(PROBE_INTERVAL) {
@@ -213,25 +214,26 @@ impl PostSignals {
         self.expect(signal);
     }
 
-    /// Whether a measured post is under way.
+    /// Returns whether a measured post is in flight.
     pub(super) fn awaits_probe(&self) -> bool {
         self.probe.is_some()
     }
 
-    /// The round trip of the measured post, if `token` is its completion.
+    /// Returns the round trip of the measured post, if `token` is its completion.
     pub(super) fn round_trip<F: Fabric>(&mut self, fabric: &F, token: Token) -> Option<Duration> {
         let (probe, begin) = self.probe.filter(|(probe, _)| probe.0 <= token.0)?;
         self.probe = None;
-        // A later completion that covers it says nothing about its own time.
+        // A later completion that covers it does not give its own time.
         (probe == token).then(|| fabric.now().since(begin))
     }
 
-    /// The post with [`PostSignals::next_token`] was taken.
+    /// Records that the post with [`PostSignals::next_token`] was accepted.
     pub(super) fn expect(&mut self, signal: PostSignal) {
         self.waiting.push_back(signal);
     }
 
-    /// What the completion of `token` means, which covers all before it: call until `None`.
+    /// Takes the effects of the next post that the completion of `token` covers. A completion covers all earlier
+    /// posts, so the caller repeats this until `None`.
     pub(super) fn take(&mut self, token: Token) -> Option<PostSignal> {
         if self.first > token.0 {
             return None;
@@ -242,16 +244,16 @@ impl PostSignals {
     }
 }
 
-/// A ring of words from which shifted pieces are written; made when it is first needed.
+/// A ring of words from which shifted pieces are written. It is allocated when it is first needed.
 #[derive(Debug, Default)]
 pub(super) struct ShiftBuffer {
     region: Option<Region>,
-    /// Words taken and freed since the beginning; `freed <= taken <= freed + STAGING_WORDS`.
+    /// The words taken and freed since the beginning; `freed <= taken <= freed + STAGING_WORDS`.
     taken: usize,
     freed: usize,
 }
 
-/// Enough to keep the wire busy while the next words are shifted.
+/// The size of the buffer, which keeps the network busy while the next words are shifted.
 const STAGING_WORDS: usize = 1 << 13;
 
 impl ShiftBuffer {
@@ -259,7 +261,7 @@ impl ShiftBuffer {
         self.region.get_or_insert_with(|| fabric.register(STAGING_WORDS))
     }
 
-    /// Free words in a row; at most half, so that shifting and writing overlap.
+    /// Returns the number of contiguous free words, at most half the buffer, so that shifting and writing overlap.
     fn free_space(&self) -> usize {
         let free = STAGING_WORDS - (self.taken - self.freed);
         free.min(STAGING_WORDS - self.next()).min(STAGING_WORDS / 2)
@@ -273,26 +275,26 @@ impl ShiftBuffer {
         self.taken += words;
     }
 
-    /// The oldest words are written.
+    /// Frees the oldest words, which have been written.
     pub(super) fn free(&mut self, words: usize) {
         self.freed += words;
     }
 }
 
-/// The last bytes of the stream, for pieces that begin in the middle of a word of their target.
+/// The last bytes of the stream, for pieces that begin within a word of their target.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RecentBytes {
-    /// The last byte of the stream is the highest.
+    /// The last bytes of the stream; the most significant byte is the last one.
     last: u64,
 }
 
 impl RecentBytes {
-    /// The last `count` bytes, below 8 of them, the oldest lowest.
+    /// Returns the last `count` bytes, fewer than 8, with the oldest as the least significant.
     pub(super) fn last(self, count: usize) -> u64 {
         if count == 0 { 0 } else { self.last >> (64 - 8 * count) }
     }
 
-    /// These bytes are sent.
+    /// Records sent bytes.
     pub(super) fn add(&mut self, source: &Region, from_byte: usize, length: usize) {
         let count = length.min(8);
         if count == 0 {
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_covers_those_before_it() {
+    fn a_completion_covers_all_earlier_posts() {
         let mut signals = PostSignals::default();
         for send in 0..3 {
             assert_eq!(signals.next_token(), Token(send));

@@ -1,8 +1,8 @@
-//! The receiving half: when memory is advertised, what arrives where, what is copied from the ring (EXS fig. 3–5).
+//! The receiving half: advertises memory, places arrivals, and copies from the ring (EXS fig. 3–5).
 
 use std::collections::VecDeque;
 
-use super::mutation::{StreamMutation, is_on};
+use super::mutation;
 use super::renewal::Renewal;
 use super::ring::RingReader;
 use super::{
@@ -10,37 +10,38 @@ use super::{
 };
 use squall_fabric::Grant;
 
-/// The receiver's state: table I, and the receives that wait.
+/// The receiver's state: table I, and the pending receives.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct StreamReceiver {
     kind: SocketKind,
     advertises: bool,
-    /// Receives with less space are left to the ring.
+    /// Receives with less space are not advertised, but filled from the ring.
     advert_bytes_min: u64,
     has_ring: bool,
     renewal: Option<Renewal>,
-    /// `P_r`: indirect exactly if the sender's last word known here is not a direct transfer of this phase.
+    /// `P_r`: indirect if and only if the latest arrival from the sender is not a direct transfer of this phase.
     phase: Phase,
-    /// `S_r`: bytes that receives have got; receives used up, if packets are sent.
+    /// `S_r`: the bytes that receives have got, or the receives used up if the socket carries packets.
     sequence: u64,
-    /// `S'_r`: the sequence of the next advert; `S_r <= S'_r` while `P_r` is direct and receives are advertised.
+    /// `S'_r`: the sequence number of the next advert; `S_r <= S'_r` while `P_r` is direct and receives are
+    /// advertised.
     estimate: u64,
     ring: RingReader,
-    /// Receives in order; only the first has a part filled.
+    /// The pending receives in order; only the first can be partly filled.
     receives: VecDeque<Wanting>,
-    /// Receives, from the first, that are advertised in `P_r`; 0 while `P_r` is indirect.
+    /// The number of receives, from the first, that are advertised in `P_r`; 0 while `P_r` is indirect.
     advertised: usize,
-    /// Receives, from the first, that lost their adverts or never had one (`k_a + k_b`).
+    /// The number of receives, from the first, that lost their adverts or never had one (`k_a + k_b`).
     voided: usize,
-    /// Receives that were cancelled and that the peer may still write to.
+    /// The number of cancelled receives that the peer may still write.
     cancelled: usize,
     withdrawal: Withdrawal,
-    /// The peer sends nothing more.
+    /// Whether the peer has ended its stream.
     ended: bool,
 }
 
-/// A receive that has not completed.
+/// A pending receive.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 struct Wanting {
@@ -57,20 +58,20 @@ struct Wanting {
 }
 
 impl Wanting {
-    /// Bytes that are not yet filled.
+    /// Returns the number of bytes that are not filled yet.
     fn free_space(&self) -> u64 {
         self.length - self.filled
     }
 }
 
-/// Whether adverts are being taken back.
+/// The state of a withdrawal of adverts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum Withdrawal {
     None,
-    /// The sender has to be asked.
+    /// The sender has to be asked to forget all adverts.
     Due,
-    /// It has been asked; no adverts until it answers.
+    /// The sender has been asked; there are no adverts until it answers.
     Asked,
 }
 
@@ -78,15 +79,15 @@ enum Withdrawal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct ReceiveMemory {
-    /// The sender's right to write there.
+    /// The sender's right to write the memory.
     pub grant: Grant,
     /// The first byte, counted from the beginning of the granted range.
     pub start: u64,
-    /// How many bytes.
+    /// The length in bytes.
     pub length: u64,
 }
 
-/// Bytes to be copied out of the ring.
+/// A copy of bytes out of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingCopy {
     /// The first byte within the ring.
@@ -95,11 +96,11 @@ pub struct RingCopy {
     pub receive: ReceiveId,
     /// The first byte within the receive.
     pub offset: u64,
-    /// How many; at least 1.
+    /// The number of bytes; at least 1.
     pub length: u64,
 }
 
-/// A receive that is done: which, how many bytes, and how.
+/// A completed receive: its id, its number of bytes, and its outcome.
 pub(super) type CompletedReceive = (ReceiveId, u64, ReceiveOutcome);
 
 impl StreamReceiver {
@@ -109,7 +110,7 @@ impl StreamReceiver {
             advertises: settings.advertises(),
             advert_bytes_min: settings.advertises_from(),
             has_ring: settings.has_ring(),
-            renewal: settings.renewal.then(|| Renewal::new(settings.renewal_gap_bytes)),
+            renewal: settings.renews().then(|| Renewal::new(settings.renewal_gap_bytes)),
             phase: Phase::FIRST,
             sequence: 0,
             estimate: 0,
@@ -139,7 +140,7 @@ impl StreamReceiver {
         self.ring.stored() > 0
     }
 
-    /// Whether nothing more will come: the peer has ended its stream and all of it is delivered.
+    /// Returns whether the peer has ended its stream and all of it is delivered.
     #[inline]
     pub(super) fn is_at_end(&self) -> bool {
         self.ended && self.ring.stored() == 0
@@ -149,24 +150,24 @@ impl StreamReceiver {
         let ReceiveMemory { grant, start, length } = memory;
         let (filled, was_advertised, is_cancelled) = (0, false, false);
         let wait_all = wait_all && self.kind == SocketKind::Stream;
-        let waits =
-            self.ring.stored() > 0 || self.voided > 0 && !is_on(StreamMutation::AdvertiseBehindVoided);
+        let waits = self.ring.stored() > 0 || self.voided > 0 && !mutant!(AdvertiseBehindVoided);
         self.voided += usize::from(self.phase.is_indirect() && waits);
         let receive = Wanting { id, grant, start, length, filled, wait_all, was_advertised, is_cancelled };
         self.receives.push_back(receive);
     }
 
-    /// Whether a receive may be advertised now (fig. 3, line 1, and renewal).
+    /// Returns whether a receive may be advertised now (fig. 3, line 1, and renewal).
     ///
-    /// `Deviation:` (fig. 3) a receive with little space is not, nor are those behind it before it is filled.
+    /// `Deviation:` (fig. 3) a receive with little space is not advertised, and neither are those after it until it
+    /// is filled.
     #[inline]
     pub(super) fn wants_to_advertise(&self) -> bool {
-        // Mostly there is none.
+        // In most cases there is no such receive.
         if self.receives.get(self.advertised).is_none_or(|next| next.free_space() < self.advert_bytes_min) {
             return false;
         }
-        let emptied = self.ring.stored() == 0 || is_on(StreamMutation::AdvertiseOverStored);
-        let is_behind = is_on(StreamMutation::AdvertiseBehindVoided) && self.voided < self.receives.len();
+        let emptied = self.ring.stored() == 0 || mutant!(AdvertiseOverStored);
+        let is_behind = mutant!(AdvertiseBehindVoided) && self.voided < self.receives.len();
         let may_begin = self.renewal.as_ref().map_or(self.voided == 0, Renewal::is_due) || is_behind;
         self.advertises
             && emptied
@@ -195,26 +196,26 @@ impl StreamReceiver {
         Some(Advert { grant, start, length, wait_all, phase: self.phase, sequence })
     }
 
-    /// The ring is empty: the first advert of the phase is for exactly the next byte \[E2\], \[E3\].
+    /// Begins a phase. The ring is empty, so the first advert of the phase is for exactly the next byte \[E2\],
+    /// \[E3\].
     ///
-    /// `Deviation:` (fig. 5) as printed the estimate is not set anew when receives without advert were filled.
+    /// `Deviation:` (fig. 5) as printed, the estimate is not reset when receives without an advert were filled.
     fn begin_phase(&mut self) {
-        if is_on(StreamMutation::AdvertiseBehindVoided) && self.voided < self.receives.len() {
+        if mutant!(AdvertiseBehindVoided) && self.voided < self.receives.len() {
             self.advertised = self.voided;
             return;
         }
         self.voided = 0;
-        if !is_on(StreamMutation::NoResync) {
-            self.estimate = self.sequence;
-        }
+        mutant!(NoResync => return);
+        self.estimate = self.sequence;
     }
 
-    /// The sender waits for adverts.
+    /// Handles that the sender waits for adverts.
     pub(super) fn on_awaited(&mut self) {
         self.renewal.iter_mut().for_each(Renewal::on_awaited);
     }
 
-    /// A direct transfer has arrived, in the head receive \[E1\] (fig. 4, lines 1–6).
+    /// Handles a direct transfer, which has arrived in the head receive \[E1\] (fig. 4, lines 1–6).
     pub(super) fn on_direct(&mut self, length: u64) -> Result<Option<CompletedReceive>, StreamViolation> {
         let is_packet = self.kind == SocketKind::Packets;
         let head = self
@@ -241,7 +242,7 @@ impl StreamReceiver {
         Ok(is_done.then(|| self.complete_head(ReceiveOutcome::Filled)))
     }
 
-    /// An indirect transfer has arrived (fig. 4, lines 7–12): adverts that are out are void.
+    /// Handles an indirect transfer (fig. 4, lines 7–12), which voids the outstanding adverts.
     #[inline]
     pub(super) fn on_indirect(&mut self, skip: u64, length: u64) -> Result<(), StreamViolation> {
         if !self.has_ring {
@@ -268,7 +269,7 @@ impl StreamReceiver {
         self.voided = self.receives.len();
     }
 
-    /// The head packet was too long for the head receive; it waits for the next \[E9\].
+    /// Handles that the head packet is too long for the head receive; the packet waits for the next one \[E9\].
     pub(super) fn on_too_long(&mut self, length: u64) -> Result<CompletedReceive, StreamViolation> {
         let head = self.receives.front().filter(|_| self.advertised > 0).ok_or(StreamViolation::Unasked)?;
         if self.kind != SocketKind::Packets || length <= head.length {
@@ -278,7 +279,7 @@ impl StreamReceiver {
         Ok(self.complete_head(ReceiveOutcome::TooLong { length }))
     }
 
-    /// The next bytes to copy from the ring to the head receive (fig. 5), at most `length_max`.
+    /// Returns the next bytes to copy from the ring to the head receive (fig. 5), at most `length_max`.
     #[inline]
     pub(super) fn next_copy(&self, length_max: u64) -> Option<RingCopy> {
         let (from, stored) = self.ring.next()?;
@@ -287,7 +288,7 @@ impl StreamReceiver {
         Some(RingCopy { from, receive: head.id, offset: head.filled, length })
     }
 
-    /// These bytes are copied.
+    /// Handles that these bytes have been copied.
     #[inline]
     pub(super) fn on_copied(&mut self, length: u64) -> Option<CompletedReceive> {
         self.ring.consume(length);
@@ -296,13 +297,13 @@ impl StreamReceiver {
         let head = self.receives.front_mut().expect("bytes were copied to it");
         head.filled += length;
         let is_full = head.filled == head.length;
-        while let Some((_, rest)) = self.ring.next().filter(|_| is_full && is_on(StreamMutation::DropRest)) {
+        while let Some((_, rest)) = self.ring.next().filter(|_| is_full && mutant!(DropRest)) {
             self.ring.consume(rest);
         }
         let is_done = is_full || !head.wait_all && self.ring.stored() == 0;
-        if is_done && is_on(StreamMutation::NoResync) && head.was_advertised && !head.wait_all {
+        mutant!(NoResync if is_done && head.was_advertised && !head.wait_all => {
             self.estimate = (self.estimate + head.filled).saturating_sub(1);
-        }
+        });
         is_done.then(|| self.complete_head(ReceiveOutcome::Filled))
     }
 
@@ -317,7 +318,7 @@ impl StreamReceiver {
         completed
     }
 
-    /// The peer has ended its stream.
+    /// Handles the end of the peer's stream.
     pub(super) fn on_end(&mut self) -> Result<(), StreamViolation> {
         if std::mem::replace(&mut self.ended, true) {
             return Err(StreamViolation::AfterEnd);
@@ -325,20 +326,20 @@ impl StreamReceiver {
         Ok(())
     }
 
-    /// The next receive that can get nothing more.
+    /// Completes the next receive that cannot get any more data.
     #[inline]
     pub(super) fn next_starved(&mut self, outcome: ReceiveOutcome) -> Option<CompletedReceive> {
         let is_starved = self.ring.stored() == 0 && !self.receives.is_empty();
         is_starved.then(|| self.complete_head(outcome))
     }
 
-    /// Gives a receive back: at once if the peer cannot write to it, else when the peer has confirmed \[E7\]. False if
-    /// there is no such receive.
+    /// Cancels a receive: at once if the peer cannot write to it, otherwise after the peer has confirmed \[E7\].
+    /// Returns false if there is no such receive.
     pub(super) fn cancel(&mut self, id: ReceiveId) -> (bool, Option<CompletedReceive>) {
         let Some(at) = self.receives.iter().position(|receive| receive.id == id) else {
             return (false, None);
         };
-        if at < self.advertised && !is_on(StreamMutation::CancelAtOnce) {
+        if at < self.advertised && !mutant!(CancelAtOnce) {
             self.cancelled += usize::from(!std::mem::replace(&mut self.receives[at].is_cancelled, true));
             if self.withdrawal == Withdrawal::None {
                 self.withdrawal = Withdrawal::Due;
@@ -355,7 +356,7 @@ impl StreamReceiver {
         (receive.id, receive.filled, ReceiveOutcome::Cancelled)
     }
 
-    /// Whether the sender must be asked to forget all adverts; it will be asked now.
+    /// Returns whether the sender must be asked to forget all adverts, and records that it is asked now.
     pub(super) fn take_withdraw(&mut self) -> bool {
         let is_due = self.withdrawal == Withdrawal::Due;
         if is_due {
@@ -368,7 +369,7 @@ impl StreamReceiver {
         self.withdrawal == Withdrawal::Due
     }
 
-    /// The sender has forgotten all adverts, and all that it wrote before has arrived.
+    /// Handles that the sender has forgotten all adverts; everything that it wrote before has arrived.
     pub(super) fn on_withdrawn(&mut self) -> Result<(), StreamViolation> {
         if self.withdrawal != Withdrawal::Asked {
             return Err(StreamViolation::Unasked);
@@ -381,7 +382,7 @@ impl StreamReceiver {
         Ok(())
     }
 
-    /// The next receive that was cancelled and that the peer can no longer write to.
+    /// Completes the next cancelled receive that the peer can no longer write.
     #[inline]
     pub(super) fn next_cancelled(&mut self) -> Option<CompletedReceive> {
         if self.cancelled == 0 || self.withdrawal != Withdrawal::None {

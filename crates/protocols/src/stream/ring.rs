@@ -1,4 +1,4 @@
-//! The hidden ring: the receiver's intermediate buffer, as both ends account for it (EXS §III, fig. 2, fig. 5).
+//! The hidden ring: both ends' accounts of the receiver's intermediate buffer (EXS §III, fig. 2, fig. 5).
 //!
 //! `Deviation:` the ring counts words, not bytes: each transfer begins at a word and never wraps \[E5\], and its first
 //! word may begin with bytes that do not belong to it (`skip`), so that a piece keeps the alignment of its source.
@@ -12,11 +12,11 @@ use super::StreamViolation;
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct RingWriter {
     words: u64,
-    /// Words written since the beginning; `freed <= written <= freed + words`.
+    /// The words written since the beginning; `freed <= written <= freed + words`.
     written: u64,
-    /// Where the next word goes: `written % words`, without dividing for each transfer.
+    /// The position of the next word: `written % words`, kept to avoid a division for each transfer.
     next: u64,
-    /// Words that the receiver has given back.
+    /// The words that the receiver has returned.
     freed: u64,
 }
 
@@ -25,27 +25,27 @@ impl RingWriter {
         Self { words, written: 0, next: 0, freed: 0 }
     }
 
-    /// Words that are free.
+    /// Returns the number of free words.
     pub(super) fn free(&self) -> u64 {
         self.words - self.in_use()
     }
 
-    /// Words that are written and not yet given back.
+    /// Returns the number of words that are written and not returned yet.
     pub(super) fn in_use(&self) -> u64 {
         self.written - self.freed
     }
 
-    /// Words that one transfer may take: free and without wrap \[E5\].
+    /// Returns the number of words that one transfer may take: free words up to the end of the ring \[E5\].
     pub(super) fn free_space(&self) -> u64 {
         self.free().min(self.words - self.next)
     }
 
-    /// Takes `words` of the space; returns the first.
+    /// Takes `words` words, and returns the first.
     #[inline]
     pub(super) fn take(&mut self, words: u64) -> u64 {
         assert!(
             words <= self.free_space(),
-            "[E5] {words} words where {} are free in a row",
+            "[E5] {words} words where {} contiguous words are free",
             self.free_space()
         );
         let first = self.next;
@@ -53,7 +53,7 @@ impl RingWriter {
         first
     }
 
-    /// The receiver has given words back.
+    /// Records that the receiver has returned words.
     pub(super) fn on_freed(&mut self, words: u64) -> Result<(), StreamViolation> {
         if words > self.in_use() {
             return Err(StreamViolation::FreedTooMuch);
@@ -63,7 +63,7 @@ impl RingWriter {
     }
 }
 
-/// The place behind `words` words at `place` of a ring; none of them lies beyond its end \[E5\].
+/// Returns the position after `words` words at `place` of a ring, none of which is beyond its end \[E5\].
 const fn advanced(place: u64, words: u64, ring_words: u64) -> u64 {
     let behind = place + words;
     if behind == ring_words { 0 } else { behind }
@@ -75,27 +75,27 @@ const fn advanced(place: u64, words: u64, ring_words: u64) -> u64 {
 pub(super) struct RingReader {
     words: u64,
     parcels: VecDeque<Parcel>,
-    /// `b_r`: bytes in the ring that no receive has got yet.
+    /// `b_r`: the bytes in the ring that have not been copied to a receive.
     stored: u64,
-    /// Words that arrived; `returned <= freed <= written <= returned + words`.
+    /// The words that arrived; `returned <= freed <= written <= returned + words`.
     written: u64,
-    /// Where the next word arrives: `written % words`.
+    /// The position of the next word to arrive: `written % words`.
     next: u64,
-    /// Words whose bytes are copied out.
+    /// The words whose bytes have been copied out.
     freed: u64,
-    /// Words that the sender knows to be free.
+    /// The words that the sender knows to be free.
     returned: u64,
 }
 
-/// One indirect transfer, as far as it is not copied out.
+/// The part of one indirect transfer that has not been copied out.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 struct Parcel {
     /// The next byte to copy, within the ring.
     next: u64,
-    /// Bytes to copy; at least 1.
+    /// The bytes to copy; at least 1.
     length: u64,
-    /// The word behind the parcel, since the beginning.
+    /// The word after the parcel, counted from the beginning.
     end: u64,
 }
 
@@ -104,28 +104,28 @@ impl RingReader {
         Self { words, parcels: VecDeque::new(), stored: 0, written: 0, next: 0, freed: 0, returned: 0 }
     }
 
-    /// The word where the next transfer lands.
+    /// Returns the word where the next transfer lands.
     pub(super) fn next_arrival(&self) -> usize {
-        usize::try_from(self.next).expect("the ring lies in memory")
+        usize::try_from(self.next).expect("the ring is in memory")
     }
 
     pub(super) fn stored(&self) -> u64 {
         self.stored
     }
 
-    /// Words that are copied out and that the sender does not know of.
+    /// Returns the number of words that are copied out and not returned to the sender.
     pub(super) fn unreturned(&self) -> u64 {
         self.freed - self.returned
     }
 
-    /// Tells the sender of all free words; returns how many are new to it.
+    /// Returns all free words to the sender, and their number.
     pub(super) fn give_back(&mut self) -> u64 {
         let words = self.unreturned();
         self.returned = self.freed;
         words
     }
 
-    /// A transfer has landed.
+    /// Records that a transfer has landed.
     #[inline]
     pub(super) fn store(&mut self, skip: u64, length: u64) -> Result<(), StreamViolation> {
         if length == 0 {
@@ -143,15 +143,16 @@ impl RingReader {
         Ok(())
     }
 
-    /// The next bytes in a row: the first within the ring, and how many; `None` if the ring is empty.
+    /// Returns the next contiguous bytes: the first byte's position within the ring, and their number; `None` if the
+    /// ring is empty.
     pub(super) fn next(&self) -> Option<(u64, u64)> {
         self.parcels.front().map(|parcel| (parcel.next, parcel.length))
     }
 
-    /// The first `length` of the next bytes are copied out.
+    /// Records that the first `length` of the next bytes have been copied out.
     #[inline]
     pub(super) fn consume(&mut self, length: u64) {
-        let parcel = self.parcels.front_mut().expect("bytes were there to copy");
+        let parcel = self.parcels.front_mut().expect("there were bytes to copy");
         assert!(length <= parcel.length, "{length} bytes of {}", parcel.length);
         parcel.next += length;
         parcel.length -= length;

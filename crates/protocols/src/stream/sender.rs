@@ -1,10 +1,10 @@
-//! The sending half: which send meets which advert, and what goes through the ring instead (EXS fig. 2).
+//! The sending half: matches sends to adverts, or sends through the ring (EXS fig. 2).
 
 use std::collections::VecDeque;
 
 use squall_fabric::Instant;
 
-use super::mutation::{StreamMutation, is_on};
+use super::mutation;
 use super::patience::Patience;
 use super::ring::RingWriter;
 use super::{
@@ -12,32 +12,31 @@ use super::{
     StreamViolation, TRANSFER_BYTES_MAX, TransferPolicy, TransferRoute,
 };
 
-/// The sender's state: table I, and the sends that wait.
+/// The sender's state: table I, and the pending sends.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct StreamSender {
     kind: SocketKind,
     policy: TransferPolicy,
-    /// `P_s`: direct exactly if the last transfer was direct, or there was none (lemma 3).
+    /// `P_s`: direct if and only if the last transfer was direct, or there was none (lemma 3).
     phase: Phase,
-    /// `S_s`: bytes sent; receives used up, if packets are sent. All adverts of `P_s` but the first are at or below.
+    /// `S_s`: the bytes sent, or the receives used up if the socket sends packets. All adverts of `P_s` but the first
+    /// have sequence numbers at or below it.
     sequence: u64,
     /// `q_A`: adverts that are not stale; while `P_s` is direct, all of phase `P_s` (lemma 4).
     adverts: VecDeque<Advert>,
     adverts_max: usize,
-    /// The phase of the last advert that came \[E4\].
+    /// The phase of the latest advert \[E4\].
     advertised: Phase,
     ring: RingWriter,
-    /// The peer advertises again when its ring is empty.
-    peer_renews: bool,
     patience: Patience,
-    /// The peer does not know that a turn has begun: that this sender sends nothing before an advert comes.
+    /// Whether this sender holds sends back until an advert comes and has not reported it to the peer yet.
     waits_silently: bool,
-    /// Sends in order; only the first has a part sent.
+    /// The pending sends in order; only the first can be partly sent.
     sends: VecDeque<Waiting>,
 }
 
-/// A send that is not wholly transferred.
+/// A send that is not transferred completely.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 struct Waiting {
@@ -51,7 +50,8 @@ struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendStep {
     Transfer(StreamTransfer),
-    /// The head receive is too small for the packet of that length; its advert is used up, the packet waits \[E9\].
+    /// The head receive is too small for the packet, whose length this is. The advert is used up, and the packet
+    /// waits \[E9\].
     TooLong(u64),
 }
 
@@ -66,19 +66,19 @@ impl StreamSender {
             adverts_max: 0,
             advertised: Phase::FIRST,
             ring: RingWriter::default(),
-            peer_renews: false,
-            patience: Patience::new(if settings.has_choice() { settings.copy_bytes_per_us } else { 0 }),
+            patience: Patience::new(settings.waits_by()),
             waits_silently: false,
             sends: VecDeque::new(),
         }
     }
 
-    /// The peer is there.
+    /// Handles the peer's introduction.
     pub(super) fn on_peer(&mut self, peer: &PeerParameters) {
         self.ring = RingWriter::new(peer.ring_words);
-        (self.adverts_max, self.peer_renews) = (peer.receives_max, peer.renews);
+        self.adverts_max = peer.receives_max;
         if !peer.renews {
-            self.patience.keep_to_adverts();
+            // A sender that waits in an indirect phase would wait in vain.
+            self.patience = Patience::new(0);
         }
     }
 
@@ -86,12 +86,12 @@ impl StreamSender {
         &mut self.patience
     }
 
-    /// When the head send stops waiting for an advert.
+    /// Returns when the head send stops waiting for an advert.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.patience.next_deadline().filter(|_| !self.sends.is_empty())
     }
 
-    /// Sends that are not wholly transferred.
+    /// Returns the number of sends that are not transferred completely.
     pub(super) fn waiting(&self) -> usize {
         self.sends.len()
     }
@@ -101,7 +101,7 @@ impl StreamSender {
         self.sends.push_back(Waiting { id, length, sent: 0 });
     }
 
-    /// Takes back a send of which nothing has been sent.
+    /// Cancels a send of which nothing has been sent.
     pub(super) fn cancel(&mut self, id: SendId) -> bool {
         let Some(at) = self.sends.iter().position(|send| send.id == id && send.sent == 0) else {
             return false;
@@ -110,7 +110,7 @@ impl StreamSender {
         true
     }
 
-    /// Takes back all sends that are not wholly transferred.
+    /// Cancels all sends that are not transferred completely.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = SendId> {
         self.sends.drain(..).map(|send| send.id)
     }
@@ -121,8 +121,8 @@ impl StreamSender {
         Ok(())
     }
 
-    /// An advert has come. It is judged at once: what is stale now stays stale, since phases and sequence numbers
-    /// only grow.
+    /// Handles an advert. It is judged at once: an advert that is stale now remains stale, because phases and
+    /// sequence numbers only grow.
     pub(super) fn on_advert(
         &mut self,
         advert: Advert,
@@ -161,16 +161,16 @@ impl StreamSender {
         Ok(())
     }
 
-    /// Throws stale adverts away (fig. 2, lines 1–8). One that is stale although its phase is new takes its whole
-    /// phase with it (fig. 8): the receiver will begin another when it sees what is under way.
+    /// Drops stale adverts (fig. 2, lines 1–8). With an advert that is stale although its phase is new, its whole
+    /// phase is dropped (fig. 8): the receiver begins another phase when it sees the data in flight.
     fn drop_stale(&mut self, statistics: &mut Statistics) {
         while let Some(head) = self.adverts.front() {
-            let late = head.sequence < self.sequence && !is_on(StreamMutation::IgnoreSequence);
-            let old = head.phase < self.phase && !is_on(StreamMutation::IgnorePhase);
+            let late = head.sequence < self.sequence && !mutant!(IgnoreSequence);
+            let old = head.phase < self.phase && !mutant!(IgnorePhase);
             if self.phase.is_direct() || !(old || late) {
                 return;
             }
-            if self.phase < head.phase && !is_on(StreamMutation::KeepPhaseOfDropped) {
+            if self.phase < head.phase && !mutant!(KeepPhaseOfDropped) {
                 self.phase = head.phase.next();
             }
             self.adverts.pop_front();
@@ -178,7 +178,8 @@ impl StreamSender {
         }
     }
 
-    /// The receiver takes its adverts back. The answer ends the phase, as an indirect transfer of no bytes would.
+    /// Handles the withdrawal of the receiver's adverts. The answer ends the phase, as an indirect transfer of no
+    /// bytes would.
     pub(super) fn on_withdraw(&mut self, statistics: &mut Statistics) {
         statistics.adverts_dropped += self.adverts.len() as u64;
         self.adverts.clear();
@@ -188,75 +189,63 @@ impl StreamSender {
         }
     }
 
-    /// Whether [`StreamSender::next`] looks at the time, or would if it were called.
+    /// Returns whether [`StreamSender::next`] depends on the time, or would if it were called.
     #[inline]
     pub(super) fn needs_clock(&self) -> bool {
-        if self.policy != TransferPolicy::Dynamic || self.kind == SocketKind::Packets {
-            return false;
-        }
-        let Some(head) = self.sends.front() else { return !self.patience.knows_idle() };
-        let left = head.length - head.sent;
-        match () {
-            () if self.patience.prefers_ring(left) => self.patience.needs_clock(left),
-            () if !self.adverts.is_empty() => self.patience.begins_or_ends_something(),
-            () if self.phase.is_direct() => self.patience.needs_clock_to_stay(left),
-            () => self.patience.needs_clock(left),
+        match self.sends.is_empty() {
+            true => !self.patience.knows_idle(),
+            false => {
+                let may_wait = self.adverts.is_empty() && self.patience.needs_clock_to_wait();
+                may_wait || self.patience.needs_clock()
+            }
         }
     }
 
     /// Matches the head send to an advert or to the ring (fig. 2); `None` if it must wait.
-    // What it returns would go through memory, which waits for the words of the last post.
+    // Without inlining, the result would pass through memory, which waits for the stores of the last post.
     #[inline(always)]
     pub(super) fn next(&mut self, now: Instant, statistics: &mut Statistics) -> Option<SendStep> {
         let send = self.sends.front()?;
         let left = send.length - send.sent;
+        self.patience.on_time(now);
         let Some(advert) = self.adverts.front().filter(|_| !self.leaves_adverts(left)) else {
             if !self.has_ring() || self.ring.free_space() == 0 || self.holds_back(now, left) {
                 return None;
             }
-            return Some(SendStep::Transfer(self.send_indirect(now, statistics)));
+            return Some(SendStep::Transfer(self.send_indirect(statistics)));
         };
-        if self.kind == SocketKind::Packets && advert.length < left && !is_on(StreamMutation::CutPacket) {
+        if self.kind == SocketKind::Packets && advert.length < left && !mutant!(CutPacket) {
             self.adverts.pop_front();
             self.sequence += 1;
             return Some(SendStep::TooLong(left));
         }
         let transfer = self.send_direct(statistics);
-        self.patience.on_direct(now, transfer.length);
+        self.patience.on_direct(transfer.length);
         Some(SendStep::Transfer(transfer))
     }
 
-    /// Whether the head send goes through the ring although there are adverts, which become stale thereby.
+    /// Returns whether the head send goes through the ring although there are adverts, which thereby become stale.
     #[inline]
     fn leaves_adverts(&self, left: u64) -> bool {
         self.patience.prefers_ring(left) && self.ring.free_space() > 0
     }
 
-    /// Whether the head send waits for an advert although the ring has space; see [`Patience`].
+    /// Returns whether the head send waits for an advert although the ring has space. In an indirect phase the peer has to know.
     fn holds_back(&mut self, now: Instant, left: u64) -> bool {
-        match self.policy {
-            TransferPolicy::Direct | TransferPolicy::Indirect => false,
-            TransferPolicy::Dynamic if self.patience.prefers_ring(left) => false,
-            TransferPolicy::Dynamic if self.phase.is_direct() => self.patience.stays(now, left),
-            TransferPolicy::Dynamic => self.peer_renews && self.turns(now, left),
-        }
+        let (has_waited, is_direct) = (self.patience.is_waiting(), self.phase.is_direct());
+        let in_use = if is_direct { 0 } else { 8 * self.ring.in_use() };
+        let waits = self.patience.waits(now, left, is_direct, in_use);
+        self.waits_silently = waits && !is_direct && (self.waits_silently || !has_waited);
+        waits
     }
 
-    /// Whether the head send waits in an indirect phase.
-    fn turns(&mut self, now: Instant, left: u64) -> bool {
-        let was_turning = self.patience.is_in_round();
-        let turns = self.patience.has_begun_round(now, left, 8 * self.ring.in_use());
-        self.waits_silently = turns && (self.waits_silently || !was_turning);
-        turns
-    }
-
-    /// Whether the peer must be told that this sender waits.
+    /// Returns whether this sender must tell the peer that it waits.
     #[inline]
     pub(super) fn must_report_wait(&self) -> bool {
-        self.waits_silently && !is_on(StreamMutation::WaitSilently)
+        self.waits_silently && !mutant!(WaitSilently)
     }
 
-    /// Whether it must; it is told now.
+    /// Returns whether this sender must tell the peer that it waits, and records that it does so now.
     pub(super) fn report_wait(&mut self) -> bool {
         std::mem::take(&mut self.waits_silently)
     }
@@ -272,7 +261,7 @@ impl StreamSender {
         let advert = self.adverts.front_mut().expect("the caller saw it");
         if self.phase.is_indirect() {
             assert!(
-                advert.sequence == self.sequence || is_on(StreamMutation::IgnoreSequence),
+                advert.sequence == self.sequence || mutant!(IgnoreSequence),
                 "[E3] the first direct transfer at {} under an advert for {}",
                 self.sequence,
                 advert.sequence
@@ -285,7 +274,7 @@ impl StreamSender {
         let route = TransferRoute::Direct { grant: advert.grant, start: advert.start };
         advert.start += length;
         advert.length -= length;
-        if advert.length == 0 || !advert.wait_all || is_on(StreamMutation::WaitAllOnce) {
+        if advert.length == 0 || !advert.wait_all || mutant!(WaitAllOnce) {
             self.adverts.pop_front();
         }
         statistics.direct += 1;
@@ -296,20 +285,19 @@ impl StreamSender {
     /// Fig. 2, lines 17–24.
     // As `next`.
     #[inline(always)]
-    fn send_indirect(&mut self, now: Instant, statistics: &mut Statistics) -> StreamTransfer {
+    fn send_indirect(&mut self, statistics: &mut Statistics) -> StreamTransfer {
         if self.phase.is_direct() {
             self.phase = self.phase.next();
             self.patience.on_phase_end();
             statistics.mode_switches += 1;
         }
         let send = self.sends.front().expect("the caller saw it");
-        // A send begins at a word, so its piece has the same alignment in the ring.
+        // A send begins at a word, so the piece has the same alignment in the ring.
         let skip = send.sent % 8;
-        let space =
-            if is_on(StreamMutation::WriteAcrossEnd) { self.ring.free() } else { self.ring.free_space() };
+        let space = if mutant!(WriteAcrossEnd) { self.ring.free() } else { self.ring.free_space() };
         let length = (send.length - send.sent).min((space * 8).min(TRANSFER_BYTES_MAX) - skip);
         let word = self.ring.take((skip + length).div_ceil(8));
-        self.patience.on_indirect(now, length);
+        self.patience.on_indirect(length);
         statistics.indirect += 1;
         statistics.indirect_bytes += length;
         let transfer = self.advance(length, TransferRoute::Indirect { word, skip });

@@ -1,4 +1,4 @@
-//! What can be chosen for a socket: its kind, its policy, its ring (EXS §II.C, §IV.B).
+//! The settings of a socket: its kind, its policy, its ring (EXS §II.C, §IV.B).
 
 use std::fmt;
 
@@ -6,27 +6,31 @@ use squall_fabric::Duration;
 
 use super::credits::CREDITS_MIN;
 
-/// What a socket carries. Both ends choose the same.
+/// The kind of a socket, the same at both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum SocketKind {
     /// A stream of bytes (`SOCK_STREAM`).
     #[default]
     Stream,
-    /// Messages with boundaries, always direct, one for each receive (`SOCK_SEQPACKET`) \[E9\].
+    /// Messages with boundaries, one for each receive, which are always direct (`SOCK_SEQPACKET`) \[E9\].
     Packets,
 }
 
-/// How data travels. Both ends choose the same.
+/// The route of data, the same at both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum TransferPolicy {
-    /// Direct when an advert is there, else through the ring.
+    /// Direct when there is an advert, otherwise through the ring. A sender without an advert may wait for one where that has
+    /// proved faster (module `patience`).
     #[default]
     Dynamic,
-    /// Always wait for an advert (the paper's direct-only baseline).
+    /// The paper's rule (fig. 2, 3): the same, but the sender never waits and takes every advert, and the receiver advertises
+    /// each receive exactly once.
+    Reference,
+    /// Always direct: the sender waits for an advert (the paper's direct-only baseline).
     Direct,
-    /// Never advertise (the paper's indirect-only baseline).
+    /// Always through the ring: the receiver never advertises (the paper's indirect-only baseline).
     Indirect,
 }
 
@@ -34,36 +38,39 @@ pub enum TransferPolicy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct StreamSettings {
-    /// What the socket carries.
+    /// The kind of the socket.
     pub kind: SocketKind,
-    /// How data travels.
+    /// The route of data.
     pub policy: TransferPolicy,
-    /// Advertise receives again that lost their adverts to an indirect transfer, once the ring is empty. Without it
-    /// an indirect run ends only when no receive is outstanding, as in the paper.
+    /// Whether receives that lost their adverts to an indirect transfer are advertised again once the ring is empty.
+    /// Otherwise an indirect run ends only when no receive is outstanding, as in the paper.
     pub renewal: bool,
-    /// After adverts in vain a receiver copies up to so many bytes before it renews them, so that they do not cost more
-    /// than they bring; four times as much if the next receive has at most 4 KiB. 0 renews whenever the ring is empty.
+    /// The maximum number of bytes that a receiver copies after unused adverts before it renews them, so that adverts
+    /// do not cost more than they save; four times as many if the next receive has at most 4 KiB. With 0 it renews
+    /// them whenever the ring is empty.
     pub renewal_gap_bytes: u64,
-    /// A receive with space for fewer bytes is not advertised if data may go through the ring: to copy so little costs both
-    /// ends less than an advert. Of receives that are little longer the sender measures what is faster. 0 advertises all receives, as in the paper.
+    /// The minimum space in bytes of a receive that is advertised, if data may go through the ring: a short copy
+    /// costs both ends less than an advert. For receives that are only slightly longer, the sender measures which is
+    /// faster. With 0 all receives are advertised, as in the paper.
     pub advert_bytes_min: u64,
-    /// How fast the peer copies, as a measure of what waiting for an advert is worth (module `patience`), until it is
-    /// measured; what is measured counts within a factor of four of this. 0 never waits, as in the paper.
+    /// The assumed speed of the peer's copies, in bytes per microsecond, which determines how long to wait for an
+    /// advert (module `patience`). A measured speed replaces it, limited to within a factor of four of this value.
+    /// With 0 the sender never waits, as in the paper.
     pub copy_bytes_per_us: u64,
     /// The size of this end's ring in words.
     pub ring_words: u64,
-    /// How many receives this end posts for the peer's messages and transfers; at least [`CREDITS_MIN`].
+    /// The number of receives that this end posts for the peer's messages and transfers; at least [`CREDITS_MIN`].
     pub credits: u32,
-    /// The most sends that may be outstanding.
+    /// The maximum number of outstanding sends.
     pub sends_max: usize,
-    /// The most receives that may be outstanding.
+    /// The maximum number of outstanding receives.
     pub receives_max: usize,
-    /// How long the peer may take to open its end and to introduce itself; `None` waits for ever.
+    /// The time in which the peer must open its end and introduce itself; with `None` this end waits forever.
     pub connect_within: Option<Duration>,
 }
 
 impl Default for StreamSettings {
-    /// A dynamic stream with a ring of 1 MiB.
+    /// Returns the settings of a dynamic stream with a ring of 1 MiB.
     fn default() -> Self {
         Self {
             kind: SocketKind::Stream,
@@ -82,30 +89,40 @@ impl Default for StreamSettings {
 }
 
 impl StreamSettings {
-    /// Whether receives are ever advertised.
+    /// Returns whether receives are ever advertised.
     pub(super) fn advertises(&self) -> bool {
         self.kind == SocketKind::Packets || self.policy != TransferPolicy::Indirect
     }
 
-    /// Whether data may ever go through the ring.
+    /// Returns whether data may ever go through the ring.
     pub(super) fn has_ring(&self) -> bool {
         self.kind == SocketKind::Stream && self.policy != TransferPolicy::Direct
     }
 
-    /// Whether a transfer may go either way.
-    pub(super) fn has_choice(&self) -> bool {
+    /// Returns whether this end chooses how a stream's data travels, beyond the paper's rules.
+    fn is_dynamic(&self) -> bool {
         self.kind == SocketKind::Stream && self.policy == TransferPolicy::Dynamic
     }
 
-    /// The space that a receive must have to be advertised.
-    pub(super) fn advertises_from(&self) -> u64 {
-        if self.has_choice() { self.advert_bytes_min } else { 0 }
+    /// Returns whether receives are advertised again.
+    pub(super) fn renews(&self) -> bool {
+        self.renewal && self.policy != TransferPolicy::Reference
     }
 
-    /// Checks that the settings make sense.
+    /// Returns the minimum space of a receive that is advertised.
+    pub(super) fn advertises_from(&self) -> u64 {
+        if self.is_dynamic() { self.advert_bytes_min } else { 0 }
+    }
+
+    /// How fast the peer copies, as a measure of what the sender waits for; 0 if it never waits.
+    pub(super) fn waits_by(&self) -> u64 {
+        if self.is_dynamic() { self.copy_bytes_per_us } else { 0 }
+    }
+
+    /// Checks that the settings are valid.
     ///
     /// # Errors
-    /// The first thing that does not.
+    /// The first invalid setting.
     pub fn check(&self) -> Result<(), StreamSettingsError> {
         if self.has_ring() && !(1..=RING_WORDS_MAX).contains(&self.ring_words) {
             return Err(StreamSettingsError::Ring(self.ring_words));
@@ -120,30 +137,31 @@ impl StreamSettings {
     }
 }
 
-/// The largest ring: 64 GiB, so that a count of words fits 32 bits with space to spare.
+/// The maximum size of the ring in words: 64 GiB.
 pub const RING_WORDS_MAX: u64 = 1 << 33;
-/// The most receives for messages and transfers: what small network cards can hold for one connection.
+/// The maximum number of receives for messages and transfers: small network cards can hold this many for one
+/// connection.
 pub const CREDITS_MAX: u32 = 4096;
 
-/// What is wrong with a socket's settings.
+/// Why a socket's settings are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamSettingsError {
     /// The ring is empty or too large.
     Ring(u64),
-    /// Too few or too many credits.
+    /// There are too few or too many credits.
     Credits(u32),
-    /// No send or no receive may be outstanding.
+    /// The settings allow no outstanding send, or no outstanding receive.
     Outstanding,
 }
 
 impl fmt::Display for StreamSettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ring(words) => write!(f, "a ring of {words} words: choose 1 to {RING_WORDS_MAX}"),
+            Self::Ring(words) => write!(f, "a ring of {words} words is out of range: choose 1 to {RING_WORDS_MAX}"),
             Self::Credits(credits) => {
-                write!(f, "{credits} credits: choose {CREDITS_MIN} to {CREDITS_MAX}")
+                write!(f, "{credits} credits are out of range: choose {CREDITS_MIN} to {CREDITS_MAX}")
             }
-            Self::Outstanding => f.write_str("allow at least one outstanding send and one receive"),
+            Self::Outstanding => f.write_str("the settings allow no outstanding send or no outstanding receive: allow at least one of each"),
         }
     }
 }

@@ -1,23 +1,23 @@
-//! Counts that the figures are drawn from (EXS table III, fig. 9–13).
+//! Counters from which the figures are drawn (EXS table III, fig. 9–13).
 
-/// What one end has done. No part of the protocol's state.
+/// The counters of one end. They are not part of the protocol's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Direct transfers sent.
     pub direct: u64,
-    /// Bytes in them.
+    /// The bytes in them.
     pub direct_bytes: u64,
     /// Indirect transfers sent.
     pub indirect: u64,
-    /// Bytes in them.
+    /// The bytes in them.
     pub indirect_bytes: u64,
-    /// How often the sender changed between direct and indirect.
+    /// How often the sender switched between direct and indirect.
     pub mode_switches: u64,
     /// Bytes that this end copied out of its ring.
     pub copied_bytes: u64,
     /// Adverts sent.
     pub adverts: u64,
-    /// Adverts received and thrown away.
+    /// Adverts received and dropped.
     pub adverts_dropped: u64,
     /// Direct transfers that had to be shifted into the alignment of the peer's memory.
     pub shifted: u64,
@@ -25,13 +25,13 @@ pub struct Statistics {
     pub messages: u64,
     /// Bytes that this end read from the peer's memory into adopted memory of its own, which only shared memory needs.
     pub fetched_bytes: u64,
-    /// Bytes for such memory that took two copies instead, because they were few or the kernel lets this end not read the
-    /// peer's memory.
+    /// Bytes for such memory that took two copies instead, because they were few or the kernel does not let this end
+    /// read the peer's memory.
     pub relayed_bytes: u64,
 }
 
 impl Statistics {
-    /// Direct transfers as a part of all that were sent (table III's last column); 1 if there were none.
+    /// Returns the ratio of direct transfers to all sent transfers (table III's last column); 1 if there were none.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     pub fn direct_ratio(&self) -> f64 {
@@ -44,6 +44,6 @@ impl Statistics {
 
 #[cfg(test)]
 impl std::hash::Hash for Statistics {
-    /// States that differ in their history only are one state.
+    /// States that differ only in their history are one state.
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
 }

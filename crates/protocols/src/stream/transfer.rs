@@ -1,48 +1,48 @@
-//! Transfers: writes with immediate into the peer's memory, direct or through its ring (EXS §II.B).
+//! Transfers: writes with immediate to the peer's memory, direct or through its ring (EXS §II.B).
 
 use squall_fabric::Grant;
 
 use super::SendId;
 
-/// The longest transfer: what the immediate of a write can name, in whole words.
+/// The maximum length of a transfer in bytes: the greatest multiple of a word that the immediate of a write can hold.
 pub const TRANSFER_BYTES_MAX: u64 = (1 << LENGTH_BITS) - 8;
 
-/// A piece of one send that is to be written now.
+/// A piece of a send to be written now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamTransfer {
-    /// Of which send.
+    /// The send.
     pub send: SendId,
     /// The piece's first byte within the send.
     pub offset: u64,
-    /// Its bytes; 0 only for an empty packet.
+    /// Its length in bytes; 0 only for an empty packet.
     pub length: u64,
     /// Whether it is the last of its send.
     pub is_last: bool,
-    /// Where it goes.
+    /// Its destination.
     pub route: TransferRoute,
 }
 
-/// Where a transfer goes.
+/// The destination of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferRoute {
-    /// Into the memory of the peer's head receive \[E1\].
+    /// The memory of the peer's head receive \[E1\].
     Direct {
-        /// The right to write there.
+        /// The right to write the memory.
         grant: Grant,
         /// The first byte, counted from the beginning of the granted range.
         start: u64,
     },
-    /// Into the peer's ring.
+    /// The peer's ring.
     Indirect {
         /// The first word within the ring; the transfer does not wrap \[E5\].
         word: u64,
-        /// Bytes of the first word that come before the piece, so that source and target have one alignment.
+        /// The number of bytes before the piece in its first word, so that source and target have the same alignment.
         skip: u64,
     },
 }
 
 impl StreamTransfer {
-    /// What the peer learns of the transfer when it arrives.
+    /// Returns the transfer as its receiver sees it.
     #[must_use]
     pub const fn arrival(&self) -> TransferArrival {
         match self.route {
@@ -52,25 +52,25 @@ impl StreamTransfer {
     }
 }
 
-/// A transfer as its receiver learns of it, by 32 bits. Where it landed follows from what arrived before.
+/// A transfer as its receiver sees it, encoded in 32 bits. Its position follows from the earlier arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferArrival {
-    /// In the head receive.
+    /// The transfer is in the head receive.
     Direct {
         /// Bytes.
         length: u64,
     },
-    /// At the next word of the ring.
+    /// The transfer is at the next word of the ring.
     Indirect {
-        /// Bytes of the first word that do not belong to it; below 8.
+        /// The number of bytes of the first word that do not belong to it; below 8.
         skip: u64,
-        /// Bytes after these.
+        /// The number of bytes after these.
         length: u64,
     },
 }
 
 impl TransferArrival {
-    /// The value that travels with the write.
+    /// Returns the immediate of the write.
     ///
     /// # Panics
     /// If the transfer is longer than [`TRANSFER_BYTES_MAX`].
@@ -84,7 +84,7 @@ impl TransferArrival {
         kind | u32::try_from(skip << LENGTH_BITS | length).expect("31 bits")
     }
 
-    /// Reads the value that came with a write. All values mean something.
+    /// Decodes the immediate of a write. All values are valid.
     #[must_use]
     pub fn from_immediate(immediate: u32) -> Self {
         let length = u64::from(immediate & ((1 << LENGTH_BITS) - 1));

@@ -1,11 +1,13 @@
-//! Everything that the axioms allow, without faults (EXS fig. 2–5): no byte is lost, changed or out of order.
+//! Runs with everything that the axioms allow, without faults (EXS fig. 2–5): no byte is lost, changed or out of
+//! order.
 
 use squall_fabric::sim::SimConfig;
 use squall_protocols::stream::Statistics;
 
 use crate::net::adversarial;
 
-/// [E8] All that is sent comes out, both streams end, both ends close in order; and each kind of transfer happens.
+/// [E8] Everything that is sent is received, both streams end, both ends close in order, and each kind of transfer
+/// occurs.
 #[test]
 fn streams_survive_the_adversary() {
     let mut all = Statistics::default();
@@ -27,7 +29,7 @@ fn streams_survive_the_adversary() {
     assert!(all.shifted > 300, "{all:?}");
 }
 
-/// The same seed is the same run, to the last event.
+/// The same seed gives the same run, to the last event.
 #[test]
 fn runs_can_be_repeated() {
     let hash = |seed| {
@@ -39,7 +41,7 @@ fn runs_can_be_repeated() {
     assert_ne!(hash(1), hash(2));
 }
 
-/// When both ends are done, nothing moves any more [E6].
+/// When both ends are done, no more messages flow [E6].
 #[test]
 fn an_idle_connection_is_silent() {
     for seed in 0..50 {
@@ -51,7 +53,7 @@ fn an_idle_connection_is_silent() {
     }
 }
 
-/// The same over many more runs, in release.
+/// The same test over many more runs, in release builds.
 #[test]
 #[ignore = "takes minutes"]
 fn streams_survive_the_adversary_for_long() {

@@ -1,5 +1,5 @@
-//! Ends at any moment (EXS §II.B): crash, break, partition, abort. Nobody hangs, nothing that was acknowledged is lost,
-//! and every end says why.
+//! Connections that end at any moment (EXS §II.B): crash, break, partition, abort. No end hangs, no acknowledged data
+//! is lost, and every end reports the reason.
 
 use squall_fabric::sim::{Prng, Rule, RuleTrigger, SimConfig, Verdict};
 use squall_fabric::{BreakReason, Duration, Instant};
@@ -13,13 +13,13 @@ fn add(config: &mut SimConfig, when: RuleTrigger, what: Verdict) {
     config.rules.push(Rule { when, what });
 }
 
-/// A moment within a run: most runs take between 0.1 and 100 ms.
+/// Returns a moment within a run: most runs take between 0.1 and 100 ms.
 fn moment(prng: &mut Prng) -> RuleTrigger {
     let magnitude = 10_u64.pow(4 + prng.below(5) as u32);
     RuleTrigger::At(Instant::from_nanos(prng.below(magnitude)))
 }
 
-/// A post within a run.
+/// Returns a post within a run.
 fn post(prng: &mut Prng) -> RuleTrigger {
     let most = 1 << prng.below(9);
     RuleTrigger::Post { node: prng.below(2) as u32, nth: 1 + prng.below(most) }
@@ -33,12 +33,12 @@ fn run(seed: u64, change: impl FnOnce(&mut SimConfig, &mut Prng)) -> SocketNet {
     net
 }
 
-/// Why ends failed, over many runs.
+/// Returns why the ends of a run failed.
 fn failures(net: &SocketNet) -> impl Iterator<Item = SocketFailure> {
     net.living().filter_map(|node| node.user.closed.flatten())
 }
 
-/// A process dies: the other gets all that was acknowledged, and is told.
+/// A process dies: the other gets all acknowledged data, and learns of the death.
 #[test]
 fn a_killed_peer_is_reported() {
     let mut reported = 0;
@@ -52,7 +52,7 @@ fn a_killed_peer_is_reported() {
     assert!(reported > 100, "{reported} of 300");
 }
 
-/// The connection breaks under two living ends: both are told.
+/// The connection between two living ends breaks: both learn of it.
 #[test]
 fn a_broken_connection_is_reported_at_both_ends() {
     let mut reported = 0;
@@ -68,7 +68,7 @@ fn a_broken_connection_is_reported_at_both_ends() {
     assert!(reported > 100, "{reported} of 300");
 }
 
-/// A partition that lasts breaks the connection, one that heals soon does not.
+/// A partition that lasts breaks the connection; one that heals soon does not.
 #[test]
 fn a_partition_is_reported_if_it_lasts() {
     let (mut reported, mut healed) = (0, 0);
@@ -88,7 +88,7 @@ fn a_partition_is_reported_if_it_lasts() {
     assert!(reported > 15 && healed == 50, "{reported} reported, {healed} healed");
 }
 
-/// A process that stops for a while, and a slow path: only later.
+/// A process that pauses and a slow path only cause delays.
 #[test]
 fn pauses_and_slow_paths_lose_nothing() {
     for seed in 0..100 {
@@ -102,7 +102,7 @@ fn pauses_and_slow_paths_lose_nothing() {
     }
 }
 
-/// A user gives up at any moment: the other is told, and keeps what was acknowledged to it.
+/// A user aborts at any moment: the other learns of it, and keeps the acknowledged data.
 #[test]
 fn an_abort_is_reported_to_the_peer() {
     let mut reported = 0;
@@ -132,9 +132,9 @@ fn an_abort_is_reported_to_the_peer() {
     assert!(reported > 100, "{reported} of 300");
 }
 
-/// Ends that cannot understand each other say so instead of waiting for each other.
+/// Incompatible ends report it instead of waiting for each other.
 #[test]
-fn ends_of_different_kinds_part_at_once() {
+fn ends_of_different_kinds_disconnect_at_once() {
     let stream = StreamSettings::default();
     let others = [
         StreamSettings { kind: SocketKind::Packets, ..stream.clone() },
@@ -152,7 +152,7 @@ fn ends_of_different_kinds_part_at_once() {
     }
 }
 
-/// A peer that is dead before the connection opens.
+/// The peer is dead before the connection opens.
 #[test]
 fn a_peer_that_was_never_there_is_reported() {
     let mut net = adversarial(1, |config, _| {
@@ -168,10 +168,10 @@ fn a_peer_that_was_never_there_is_reported() {
     assert_eq!(net.nodes[0].socket.poll_completion(), None::<Completion>);
 }
 
-/// Crashes, breaks and pauses together, over many more runs, in release.
+/// Crashes, breaks and pauses together, over many more runs, in release builds.
 #[test]
 #[ignore = "takes minutes"]
-fn any_end_is_survived_for_long() {
+fn streams_survive_all_faults_for_long() {
     for seed in 1_000..21_000 {
         run(seed, |config, prng| {
             let node = prng.below(2) as u32;

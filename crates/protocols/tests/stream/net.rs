@@ -40,10 +40,10 @@ impl SocketNet {
         Self { world, nodes }
     }
 
-    /// Lets nodes take turns until those that live are done; `look` is called before each turn.
+    /// Lets nodes take turns until the living ones are done; calls `look` before each turn.
     ///
     /// # Panics
-    /// If it takes too long.
+    /// If the run takes too long.
     pub(crate) fn run(&mut self, mut look: impl FnMut(&mut Self, u32)) {
         let until = Instant::from_nanos(0) + PATIENCE;
         while let Some(i) = self.world.next_poll(until) {
@@ -57,12 +57,12 @@ impl SocketNet {
         panic!("nothing ends: {sockets:?}");
     }
 
-    /// Nodes that have not crashed.
+    /// Returns the nodes that have not crashed.
     pub(crate) fn living(&self) -> impl Iterator<Item = &SocketNode> {
         (0..2).filter(|i| self.world.lives(*i)).map(|i| &self.nodes[i as usize])
     }
 
-    /// Whatever one end knows to be placed, the other has received, whatever happened since.
+    /// Checks that everything that one end knows to be placed, the other has received, whatever happened since.
     pub(crate) fn assert_nothing_acknowledged_is_lost(&self) {
         for i in 0..2 {
             let (own, other) = (&self.nodes[i], &self.nodes[1 - i]);
@@ -74,7 +74,7 @@ impl SocketNet {
         }
     }
 
-    /// Both ends are closed in order and have all that the other sent [E8].
+    /// Checks that both ends are closed in order and have everything that the other sent [E8].
     pub(crate) fn assert_complete(&self) {
         for (own, other) in [(0, 1), (1, 0)].map(|(i, j)| (&self.nodes[i].user, &self.nodes[j].user)) {
             assert_eq!(own.closed, Some(None), "a clean end");
@@ -93,7 +93,7 @@ impl SocketNet {
         work += socket.poll(fabric);
         fabric.charge_copy(socket.statistics().copied_bytes - copied);
         work += user.act(socket, fabric, &others_packets);
-        // Before the connection stands nothing can happen that the user would have to see soon.
+        // Before the connection is open, nothing happens that the user has to see soon.
         let pause_us = if user.is_connected { 20 } else { 1000 };
         let look_again = (!user.is_done()).then(|| fabric.now() + Duration::from_micros(pause_us));
         let deadline = [look_again, Core::<SimFabric>::next_deadline(socket)].into_iter().flatten().min();
@@ -101,12 +101,15 @@ impl SocketNet {
     }
 }
 
-/// Settings of both ends: all kinds, policies and sizes.
+/// Returns random settings of both ends: all kinds, policies and sizes.
 pub(crate) fn settings(prng: &mut Prng) -> [StreamSettings; 2] {
     let kind = if prng.chance(250) { SocketKind::Packets } else { SocketKind::Stream };
-    let policy =
-        [TransferPolicy::Dynamic, TransferPolicy::Dynamic, TransferPolicy::Direct, TransferPolicy::Indirect]
-            [prng.index(4)];
+    let policy = match prng.below(6) {
+        0 => TransferPolicy::Direct,
+        1 => TransferPolicy::Indirect,
+        2 => TransferPolicy::Reference,
+        _ => TransferPolicy::Dynamic,
+    };
     let ring_words_max = [4, 64, 4096][prng.index(3)];
     [(); 2].map(|()| StreamSettings {
         kind,
@@ -123,7 +126,7 @@ pub(crate) fn settings(prng: &mut Prng) -> [StreamSettings; 2] {
     })
 }
 
-/// Plans of both users: short and long pieces, eager and lazy.
+/// Returns random plans of both users: short and long pieces, eager and lazy users.
 pub(crate) fn plans(prng: &mut Prng, kind: SocketKind) -> [UserPlan; 2] {
     [(); 2].map(|()| {
         let piece_max = [20, 300, 3000][prng.index(3)];
@@ -146,7 +149,7 @@ pub(crate) fn plans(prng: &mut Prng, kind: SocketKind) -> [UserPlan; 2] {
     })
 }
 
-/// A net of all kinds under an adversary of all kinds.
+/// Returns a random net under a random adversary.
 pub(crate) fn adversarial(seed: u64, change: impl FnOnce(&mut SimConfig, &mut Prng)) -> SocketNet {
     let mut prng = Prng::new(seed ^ 0x57_4ea3);
     let settings = settings(&mut prng);
@@ -156,5 +159,5 @@ pub(crate) fn adversarial(seed: u64, change: impl FnOnce(&mut SimConfig, &mut Pr
     SocketNet::new(seed, config, settings, plans)
 }
 
-/// Long enough for everything that a run does, with all delays of the adversary.
+/// The time limit of a run, which allows for all delays of the adversary.
 const PATIENCE: Duration = Duration::from_secs(20);

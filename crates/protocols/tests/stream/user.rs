@@ -1,4 +1,5 @@
-//! A user of one socket: sends its stream in pieces, receives the other's, and checks every byte (EXS fig. 2–5).
+//! A user of one socket, which sends its stream in pieces, receives the other's, and checks every byte (EXS fig.
+//! 2–5).
 
 use squall_fabric::sim::{Prng, SimFabric};
 use squall_fabric::{Fabric, Region};
@@ -7,20 +8,20 @@ use squall_protocols::stream::{
     SocketKind,
 };
 
-/// What a user wants.
+/// The plan of a user.
 #[derive(Clone, Debug)]
 pub(crate) struct UserPlan {
     pub(crate) kind: SocketKind,
-    /// Bytes to send in all, or packets.
+    /// The total number of bytes, or packets, to send.
     pub(crate) to_send: u64,
     pub(crate) send_max: usize,
     pub(crate) receive_max: usize,
     pub(crate) sends: usize,
     pub(crate) receives: usize,
     pub(crate) wait_all_per_mille: u32,
-    /// How often it does anything at all when it could.
+    /// How often it acts when it can.
     pub(crate) eager_per_mille: u32,
-    /// How often it cancels something.
+    /// How often it cancels an operation.
     pub(crate) cancel_per_mille: u32,
 }
 
@@ -33,7 +34,7 @@ struct Slot {
 
 #[derive(Debug, PartialEq)]
 enum SlotState {
-    /// The user's own; filled with a pattern that nobody may change.
+    /// Memory of the user's own, filled with a pattern that must not change.
     Own,
     Sending {
         id: SendId,
@@ -46,7 +47,7 @@ enum SlotState {
     },
 }
 
-/// One end's user.
+/// The user of one end.
 #[derive(Debug)]
 pub(crate) struct SocketUser {
     side: u64,
@@ -55,16 +56,16 @@ pub(crate) struct SocketUser {
     memory: Region,
     send_slots: Vec<Slot>,
     receive_slots: Vec<Slot>,
-    /// Bytes of the own stream that are posted, and that are known to be placed.
+    /// The numbers of bytes of its own stream that are posted, and that are known to be placed.
     pub(crate) sent: u64,
     pub(crate) placed: u64,
-    /// Bytes of the other's stream.
+    /// The number of bytes received of the other's stream.
     pub(crate) got: u64,
-    /// Lengths of packets posted.
+    /// The lengths of the posted packets.
     pub(crate) packets: Vec<u64>,
     pub(crate) packets_got: usize,
     packets_placed: usize,
-    /// Bytes or packets that are still to be posted.
+    /// The number of bytes or packets that remain to be posted.
     left: u64,
     too_long: usize,
     pub(crate) is_connected: bool,
@@ -72,12 +73,12 @@ pub(crate) struct SocketUser {
     pub(crate) is_at_end: bool,
 }
 
-/// The byte at `position` of the stream of `side`.
+/// Returns the byte at `position` of the stream of `side`.
 fn byte(side: u64, position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ (side as u8).wrapping_mul(0x5a)
 }
 
-/// What fills memory that is the user's own.
+/// The pattern that fills memory of the user's own.
 const OWN: u64 = 0x0ddb_a110_ddba_1101;
 
 impl SocketUser {
@@ -109,23 +110,23 @@ impl SocketUser {
         }
     }
 
-    /// Whether nothing more will happen here.
+    /// Returns whether nothing more will happen at this user.
     pub(crate) fn is_done(&self) -> bool {
         let is_idle = |slots: &[Slot]| slots.iter().all(|slot| slot.state == SlotState::Own);
         self.closed.is_some() && is_idle(&self.send_slots) && is_idle(&self.receive_slots)
     }
 
-    /// Packets or bytes that this side knows to be in the other's memory.
+    /// Returns the number of packets or bytes that this side knows to be in the other's memory.
     pub(crate) fn acknowledged(&self) -> u64 {
         if self.plan.kind == SocketKind::Packets { self.packets_placed as u64 } else { self.placed }
     }
 
-    /// The same, received.
+    /// Returns the number of packets or bytes received.
     pub(crate) fn received(&self) -> u64 {
         if self.plan.kind == SocketKind::Packets { self.packets_got as u64 } else { self.got }
     }
 
-    /// Does something, or not; returns the amount of work done.
+    /// Acts, or not, at random; returns the amount of work done.
     pub(crate) fn act(
         &mut self,
         socket: &mut SocketCore,
@@ -188,7 +189,7 @@ impl SocketUser {
         let words = self.plan.receive_max.div_ceil(8);
         (slot.first_word..slot.first_word + words)
             .for_each(|word| assert_eq!(self.memory.load(word), OWN, "memory of the user was written"));
-        // After a packet that did not fit, space for any.
+        // After a packet that did not fit, the next receive has space for any packet.
         let is_large = self.plan.kind == SocketKind::Packets && self.too_long > 0;
         let most = self.plan.receive_max as u64;
         let length = if is_large { most as usize } else { 1 + self.prng.below(most) as usize };
@@ -214,7 +215,7 @@ impl SocketUser {
         });
         let ids: Vec<ReceiveId> = receiving.collect();
         if !ids.is_empty() {
-            // False if it is done and the completion waits.
+            // It returns false if the operation is done and its completion is pending.
             socket.cancel_receive(ids[self.prng.index(ids.len())]);
         }
     }

@@ -1,24 +1,24 @@
-//! Links that fail, and how many members have to go so that all others hear each other (Derecho §2).
+//! Failing links, and the number of members that have to be removed so that all others hear each other (Derecho §2).
 
 use squall_fabric::Duration;
 use squall_fabric::sim::Prng;
 
 use super::{BadLink, LinkFailure};
 
-/// The size of a smallest set of nodes that has an end of each pair, by trying all sets. The pairs join nodes below
-/// `nodes`.
+/// Returns the size of a minimum vertex cover of `pairs`, which it finds by trying all sets. The pairs consist of
+/// nodes below `nodes`.
 #[must_use]
 pub fn least_cover(nodes: u32, pairs: &[(u32, u32)]) -> u32 {
     let covers = |set: &u32| pairs.iter().all(|(a, b)| set >> a & 1 == 1 || set >> b & 1 == 1);
     (0..1_u32 << nodes).filter(covers).map(u32::count_ones).min().expect("all nodes cover all pairs")
 }
 
-/// One to three bad links, or all links of one member to some others.
+/// Draws one to three bad links, of arbitrary members or all of one member.
 pub(super) fn draw(prng: &mut Prng, members: u32) -> Vec<BadLink> {
     let node = |prng: &mut Prng| u32::try_from(prng.below(u64::from(members))).expect("few");
     let hub = node(prng);
     let is_star = prng.chance(400);
-    // Links fail at about the same time: a member that is removed has no bad links any more.
+    // The links fail at about the same time, because a removed member has no bad links any more.
     let kind = [LinkFailure::OneWay, LinkFailure::Silent, LinkFailure::Reported][prng.index(3)];
     let mut links: Vec<BadLink> = Vec::new();
     for _ in 0..1 + prng.below(3) {

@@ -1,19 +1,19 @@
 //! Scenario: a healthy majority continues, whatever happens to the others (Derecho §2, §3.4).
 //!
-//! Each case has one reason for a view to end and one kind of trouble, and from the two follows who is healthy:
+//! Each case has one reason for a view to end and one kind of trouble, which together determine the healthy members:
 //!
-//! - [`Trouble::Hang`]: a member or a joiner stops at some moment while a view ends and the next one opens. A pause
-//!   that is shorter than the others wait removes no member; a longer one removes at most the member that pauses \[V10\],
-//!   and so does one of about that length, which some of the others notice \[V15\].
-//! - [`Trouble::Naps`]: one or two members stop for about as long as the others wait, and nothing else ends the view. They
-//!   alone may be removed \[V15\].
+//! - [`Trouble::Hang`]: a member or a joiner pauses at some moment while a view ends and the next one opens. A pause
+//!   that is shorter than the others wait removes no member; a longer one removes at most the member that pauses
+//!   \[V10\], and so does one of about that length, which only some of the others notice \[V15\].
+//! - [`Trouble::Naps`]: one or two members pause for about as long as the others wait, and nothing else ends the
+//!   view. Only they may be removed \[V15\].
 //! - [`Trouble::Links`]: some pairs of members no longer hear each other, in one direction or in both, while every
-//!   other pair does. As few members are removed as can be, and the rest continues \[V11\].
+//!   other pair does. The minimum number of members is removed, and the rest continue \[V11\].
 //! - [`Trouble::Distance`]: every message takes so long that an agreement takes longer than the members wait for a
 //!   sign of life. No member is removed \[V10\].
 //!
-//! The healthy members have to end in one view, together, with everything delivered that they sent. All checkers of
-//! [`crate::group`] watch as well.
+//! The healthy members have to end together in one view, with everything delivered that they sent. All checkers of
+//! [`crate::group`] watch, too.
 
 mod links;
 
@@ -44,7 +44,7 @@ pub const SCENARIO: PlannedScenario<AliveCase> = PlannedScenario {
 /// Why a view ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ViewEndReason {
-    /// Nothing beside the trouble.
+    /// No reason other than the trouble.
     Nothing,
     /// A node joins.
     Join,
@@ -54,58 +54,58 @@ pub enum ViewEndReason {
     Crash,
 }
 
-/// What else goes wrong.
+/// The trouble of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// A node stops for a while.
+    /// A node pauses.
     Hang {
-        /// Which; the joiner has the number of members.
+        /// The node; the joiner's number is the number of members.
         node: u32,
         /// When.
         when: RuleTrigger,
         /// For how long.
         span: Duration,
     },
-    /// These members stop for a while each.
+    /// Each of these members pauses.
     Naps(Vec<Nap>),
     /// These pairs of members do not hear each other.
     Links(Vec<BadLink>),
-    /// Whatever is posted takes longer by this.
+    /// Every post is delayed by this time.
     Distance(Duration),
 }
 
 /// A pause of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nap {
-    /// Which member.
+    /// The member.
     pub node: u32,
-    /// When it begins, after the trouble begins.
+    /// When it begins, after the beginning of the trouble.
     pub after: Duration,
     /// For how long.
     pub span: Duration,
 }
 
-/// A pair of members, one of which does not hear the other, or neither.
+/// A pair of members of which one does not hear the other, or neither hears the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadLink {
     /// One end.
     pub a: u32,
-    /// The other end: does not hear `a`.
+    /// The other end, which does not hear `a`.
     pub b: u32,
     /// How it fails.
     pub kind: LinkFailure,
-    /// When, after the trouble begins.
+    /// When it fails, after the beginning of the trouble.
     pub after: Duration,
 }
 
 /// How a link fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkFailure {
-    /// Nothing passes from `a` to `b`, and neither is told.
+    /// Nothing passes from `a` to `b`, and neither is notified.
     OneWay,
-    /// Nothing passes, and neither is told.
+    /// Nothing passes in either direction, and neither is notified.
     Silent,
-    /// Nothing passes, and the fabric reports the loss to both after a while.
+    /// Nothing passes in either direction, and the fabric reports the loss to both after a while.
     Reported,
 }
 
@@ -116,20 +116,20 @@ pub struct AliveCase {
     pub members: u32,
     /// Why the view ends.
     pub reason: ViewEndReason,
-    /// What goes wrong.
+    /// The trouble.
     pub trouble: Trouble,
-    /// The order of events is drawn from it.
+    /// The seed from which the order of events is drawn.
     pub seed: u64,
 }
 
-/// When it all begins: messages are under way.
+/// When the trouble begins, while messages are in flight.
 const BEGIN: Duration = Duration::from_micros(30);
 
 /// How long members wait for a sign of life.
 const SUSPICION_AFTER: Duration = Duration::from_micros(400);
 
 impl AliveCase {
-    /// Runs the case, keeping the latest `trace_records_max` happenings.
+    /// Runs the case, and keeps the latest `trace_records_max` events.
     #[must_use]
     pub fn run(&self, trace_records_max: usize) -> RunOutcome {
         let (mut outcome, fates) = group::run_to_fates(&self.plan(), trace_records_max);
@@ -143,7 +143,7 @@ impl AliveCase {
         outcome
     }
 
-    /// The plan.
+    /// Returns the plan of the case.
     #[must_use]
     pub fn plan(&self) -> GroupPlan {
         let begin = Instant::from_nanos(0) + BEGIN;
@@ -166,7 +166,7 @@ impl AliveCase {
             Trouble::Hang { node, when, span } => {
                 if is_doubtful(*span) {
                     let mut short = group::stagger(self.seed, self.members, SUSPICION_AFTER);
-                    // One that begins while the node hangs would end that.
+                    // A short pause that begins while the node hangs would end the hang.
                     short.retain(
                         |rule| !matches!(rule.what, Verdict::Pause { node: other, .. } if other == *node),
                     );
@@ -182,7 +182,7 @@ impl AliveCase {
                 }));
             }
             Trouble::Links(links) => {
-                // Members that share memory see what is not yet pushed.
+                // Members that share memory see stores that have not been pushed.
                 plan.rules.extend(links.iter().flat_map(|link| link.rules(begin)));
             }
             Trouble::Distance(extra) => {
@@ -198,7 +198,7 @@ impl AliveCase {
         plan
     }
 
-    /// What can happen in the run, by kinds.
+    /// Returns the kinds of events that can happen in the run.
     fn faults(&self) -> Vec<&'static str> {
         let kind = |link: &BadLink| match link.kind {
             LinkFailure::OneWay => "link that fails one way",
@@ -219,7 +219,7 @@ impl AliveCase {
         self.plan().faults().into_iter().chain(own).collect()
     }
 
-    /// Members that are in the last view, or would be if nothing went wrong, in ascending order.
+    /// Returns the members that are in the last view if nothing goes wrong, in ascending order.
     fn wanted(&self) -> Vec<u32> {
         let goes = matches!(self.reason, ViewEndReason::Leave | ViewEndReason::Crash);
         let last = self.members - u32::from(goes) + u32::from(self.reason == ViewEndReason::Join);
@@ -244,12 +244,12 @@ impl AliveCase {
         }
     }
 
-    /// \[V11\] No more members go than have to, and the rest is together.
+    /// \[V11\] Checks that no more members are removed than necessary, and that the rest are together.
     fn check_links(&self, fates: &[NodeFate], links: &[BadLink]) -> Result<(), String> {
         let pairs: Vec<(u32, u32)> = links.iter().map(|link| (link.a, link.b)).collect();
         let least = least_cover(self.members, &pairs);
         if least > (self.members - 1) / 2 {
-            // The others would have to do without a majority.
+            // The others would not be a majority.
             return Ok(());
         }
         let together: Vec<u32> =
@@ -257,14 +257,16 @@ impl AliveCase {
         expect_healthy(fates, &together)?;
         let removed = self.members - u32::try_from(together.len()).expect("few");
         if removed > least {
-            return Err(format!("[V11] {removed} members were removed, where {least} would have done"));
+            return Err(format!(
+                "[V11] {removed} members were removed, although {least} would have sufficed"
+            ));
         }
         for node in (0..self.members).filter(|node| !together.contains(node)) {
             if !matches!(
                 fates[node as usize],
                 NodeFate::Ended(GroupEnd::Stopped(StopReason::Excluded | StopReason::Minority { .. }))
             ) {
-                return Err(format!("[V4] node {node} was removed and has not found out"));
+                return Err(format!("[V4] node {node} was removed and has not learned of it"));
             }
         }
         Ok(())
@@ -283,24 +285,26 @@ impl BadLink {
     }
 }
 
-/// Whether `node`, which pauses for `span`, is gone, and has to be gone from the others' view then.
+/// Returns whether `node`, which pauses for `span`, has been removed and was allowed to be. Then the others' view
+/// must not contain it.
 fn may_go(fates: &[NodeFate], node: u32, span: Duration) -> bool {
     let stays = matches!(fates.get(node as usize), Some(NodeFate::Member(_)));
     span > SUSPICION_AFTER / 2 && !stays
 }
 
-/// Whether some members notice a pause of `span`, and others perhaps not.
+/// Returns whether some members may notice a pause of `span` and others may not.
 fn is_doubtful(span: Duration) -> bool {
     (SUSPICION_AFTER / 2..2 * SUSPICION_AFTER).contains(&span)
 }
 
-/// \[V10\] The healthy `nodes` are in one view, of just them.
+/// \[V10\] Checks that the healthy `nodes` are in one view, which has no other members.
 fn expect_healthy(fates: &[NodeFate], nodes: &[u32]) -> Result<(), String> {
-    NodeFate::expect_together(fates, nodes)
-        .map_err(|missing| format!("[V10] node {missing} is not in a view of just the healthy {nodes:?}"))
+    NodeFate::expect_together(fates, nodes).map_err(|missing| {
+        format!("[V10] node {missing} is not in a view of exactly the healthy nodes {nodes:?}")
+    })
 }
 
-/// The plan follows from the case as a whole, so nothing is taken away but bad links.
+/// The plan follows from the complete case, so only bad links are removed.
 impl Shrink for AliveCase {
     fn smaller(&self) -> Vec<Self> {
         let Trouble::Links(links) = &self.trouble else { return Vec::new() };
@@ -320,7 +324,7 @@ impl fmt::Display for AliveCase {
     }
 }
 
-/// The case of `seed`.
+/// Draws the case of `seed`.
 fn draw(seed: u64) -> AliveCase {
     let mut prng = Prng::new(seed ^ 0xa11e);
     let members = 3 + u32::try_from(prng.index(4)).expect("few");
@@ -330,8 +334,8 @@ fn draw(seed: u64) -> AliveCase {
         7..9 => (ViewEndReason::Nothing, Trouble::Naps(draw_naps(&mut prng, members))),
         _ => {
             let reason = [ViewEndReason::Join, ViewEndReason::Leave, ViewEndReason::Crash][prng.index(3)];
-            // A joiner hears of its view after one delay, and is heard after another one, while signs of life and looks
-            // at them are a quarter of the suspicion time apart. So nearly a quarter is what a delay may take.
+            // A joiner learns of its view after one delay, and is heard after another, while signs of life and checks
+            // of them are a quarter of the suspicion time apart. So a delay may take nearly a quarter.
             let quarter = SUSPICION_AFTER.as_nanos() as u64 / 4;
             (reason, Trouble::Distance(Duration::from_nanos(quarter / 2 + prng.below(quarter / 3))))
         }
@@ -342,7 +346,7 @@ fn draw(seed: u64) -> AliveCase {
 fn draw_hang(prng: &mut Prng, members: u32, seed: u64) -> AliveCase {
     let reason =
         [ViewEndReason::Join, ViewEndReason::Join, ViewEndReason::Leave, ViewEndReason::Crash][prng.index(4)];
-    // One that goes and one that hangs leave a majority.
+    // A majority remains without the member that goes and the one that hangs.
     let members = match reason {
         ViewEndReason::Nothing | ViewEndReason::Join => members,
         ViewEndReason::Leave => members.max(4),
@@ -351,7 +355,7 @@ fn draw_hang(prng: &mut Prng, members: u32, seed: u64) -> AliveCase {
     let joiner = members;
     let node = match reason {
         ViewEndReason::Join if prng.chance(600) => joiner,
-        // The youngest leaves or crashes itself.
+        // The youngest is the one that leaves or crashes.
         _ => u32::try_from(prng.below(u64::from(members - 1))).expect("few"),
     };
     let at = RuleTrigger::At(Instant::from_nanos(0) + BEGIN + Duration::from_nanos(prng.below(150_000)));
@@ -364,7 +368,8 @@ fn draw_hang(prng: &mut Prng, members: u32, seed: u64) -> AliveCase {
     AliveCase { members, reason, trouble: Trouble::Hang { node, when, span }, seed }
 }
 
-/// One member, or two of at least five, any of them the leader as often as all others together.
+/// Draws pauses of one member, or of two members out of at least five. The first is the leader in at least half of
+/// the cases.
 fn draw_naps(prng: &mut Prng, members: u32) -> Vec<Nap> {
     let first =
         if prng.chance(500) { 0 } else { u32::try_from(prng.below(u64::from(members))).expect("few") };
@@ -378,7 +383,7 @@ fn draw_naps(prng: &mut Prng, members: u32) -> Vec<Nap> {
     nodes.into_iter().map(nap).collect()
 }
 
-/// From 0.8 to 1.5 times as long as the others wait.
+/// Draws a time from 0.8 to 1.5 times as long as the others wait.
 fn draw_doubtful(prng: &mut Prng) -> Duration {
     let tenth = SUSPICION_AFTER.as_nanos() as u64 / 10;
     Duration::from_nanos(8 * tenth + prng.below(7 * tenth))

@@ -1,4 +1,4 @@
-//! What the end of each process, and of the run, must look like.
+//! Checks of the end of each process, and of the run.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ impl AssemblyWorld<'_> {
                 LinkConnection::Called => own.called.get(node).copied(),
                 LinkConnection::Coordinator => own.coordinator,
             };
-            (*node, connection.expect("a link that is kept"))
+            (*node, connection.expect("the connection of each link is known"))
         };
         let links: BTreeMap<NodeId, ConnectionId> = assembled.links.iter().map(connection).collect();
         if links.len() + 1 != self.plan.members as usize {
@@ -34,7 +34,7 @@ impl AssemblyWorld<'_> {
         self.check_agreement(process);
     }
 
-    /// \[Q1\], \[Q2\]: with all that have begun.
+    /// \[Q1\], \[Q2\] Checks that the process agrees with all that have begun.
     fn check_agreement(&mut self, process: u32) {
         let Some(ProcessEnd::Begun { assembled, links }) = self.process(process).end.clone() else { return };
         for other in 0..self.plan.processes() {
@@ -64,7 +64,8 @@ impl AssemblyWorld<'_> {
         self.process(process).end = Some(end);
     }
 
-    /// \[Q6\] A process gives up when its time is over, or, with the others, when it cannot know whether they have begun.
+    /// \[Q6\] A process gives up only at its deadline, or when it has lost its coordinator and cannot know whether
+    /// the others have begun.
     pub(super) fn give_up(&mut self, process: u32, failure: &AssemblyFailure<u32>) {
         let is_late = self.now >= self.processes[process as usize].started + TIMEOUT;
         if !is_late && !matches!(failure, AssemblyFailure::CoordinatorLost(_)) {
@@ -74,7 +75,7 @@ impl AssemblyWorld<'_> {
         self.end(process);
     }
 
-    /// \[Q5\] Some time after the last fault.
+    /// \[Q5\] Checks the state some time after the last fault.
     pub(super) fn check_calm(&mut self) {
         let is_up = |own: &u32| self.processes[*own as usize].runs(self.now);
         let up: Vec<u32> = (0..self.plan.processes()).filter(is_up).collect();
@@ -82,26 +83,26 @@ impl AssemblyWorld<'_> {
             up.iter().partition(|own| self.processes[**own as usize].end.is_none());
         let begun: Vec<u32> =
             over.into_iter().filter(|own| self.processes[*own as usize].has_begun()).collect();
-        // Those that have reported to a coordinator that stalls cannot know whether the others have begun.
+        // Processes that have reported to a coordinator that stalls cannot know whether the others have begun.
         let waiting: Vec<u32> =
             waiting.into_iter().filter(|own| !self.processes[*own as usize].has_reported).collect();
         let list = ContactList::new((0..self.plan.contacts).collect(), None);
         let contacts = waiting.iter().filter(|own| **own < self.plan.contacts);
-        // No more of them than there are members.
+        // At most as many of them as there are members can assemble.
         let places: Vec<usize> = contacts.map(|own| *own as usize).take(self.plan.members as usize).collect();
-        // Those that wait can still assemble, or can ask one that has begun.
+        // The waiting processes could assemble, or could ask one that has begun.
         let can_assemble =
             waiting.len() >= self.plan.members as usize && list.is_quorum(&places, self.plan.members);
         if can_assemble {
-            return self.fail("liveness", format!("[Q5] {waiting:?} wait, and could begin"));
+            return self.fail("liveness", format!("[Q5] {waiting:?} wait, although they could begin"));
         }
         let knows_it = |own: &&u32| begun.iter().any(|other| *other < self.plan.contacts && other != *own);
         if let Some(own) = waiting.iter().find(knows_it) {
-            self.fail("liveness", format!("[Q5] process {own} waits, and {begun:?} have begun"));
+            self.fail("liveness", format!("[Q5] process {own} waits, although {begun:?} have begun"));
         }
     }
 
-    /// \[Q6\] Some time after all are to have ended.
+    /// \[Q6\] Checks that all processes have ended, some time after their deadlines.
     pub(super) fn check_end(&mut self) {
         let waits = |process: &&AssemblyProcess| process.runs(self.now) && process.end.is_none();
         if let Some(process) = self.processes.iter().position(|process| waits(&process)) {

@@ -1,13 +1,14 @@
 //! Scenario: processes that assemble into the first view of a group (Derecho §2.2).
 //!
-//! Each process runs what ships, [`squall_protocols::assembly`]. Processes start in any order, more of them than members are
-//! planned; they crash, stall, are cut off from others, and start again. Messages of a connection are in order; a
-//! connection breaks when one of its ends dies or they are cut off from each other.
+//! Each process runs the production core, [`squall_protocols::assembly`]. Processes start in any order, and there may
+//! be more of them than planned members. They crash, stall, are cut off from others, and restart. The messages of a
+//! connection arrive in order; a connection breaks when one of its ends dies or its ends are cut off from each other.
 //!
-//! Checked: \[Q1\] one session at most is begun in a run in which nothing starts again; \[Q2\] all that begin have the same roster,
-//! and both ends of each link are ends of the same connection; \[Q3\] by the ranks; \[Q4\], \[Q5\] by the state of all
-//! processes some time after the last fault: where enough processes are left, a group has begun, and each of them is in
-//! it or knows of it; \[Q6\] by the time at which each process ends, and by the reason.
+//! The scenario checks \[Q1\] that at most one session begins in a run without restarts; \[Q2\] that all processes
+//! that begin have the same roster, and that both ends of each link are ends of the same connection; \[Q3\] the
+//! ranks; \[Q4\] and \[Q5\] by the state of all processes some time after the last fault: if enough processes remain,
+//! a group has begun, and each of them is in it or knows of it; \[Q6\] the time at which each process ends, and the
+//! reason.
 
 mod checks;
 mod plan;
@@ -22,14 +23,14 @@ use crate::run::{PlannedScenario, RunOutcome};
 /// The scenario.
 pub const SCENARIO: PlannedScenario<AssemblyPlan> = PlannedScenario {
     name: "assembly",
-    about: "up to 7 processes with 1 to 4 contacts that meet for a first view, start late, crash, pause, part and start again",
+    about: "up to 7 processes with 1 to 4 contacts that assemble for a first view, start late, crash, pause, are cut off and restart",
     draw: AssemblyPlan::draw,
     run,
     faults: AssemblyPlan::faults,
     promises: coverage::ASSEMBLY,
 };
 
-/// Runs a plan, keeping the latest `trace_records_max` happenings.
+/// Runs a plan, and keeps the latest `trace_records_max` events.
 #[must_use]
 pub fn run(plan: &AssemblyPlan, trace_records_max: usize) -> RunOutcome {
     world::AssemblyWorld::new(plan, trace_records_max).run()

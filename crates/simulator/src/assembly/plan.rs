@@ -1,4 +1,4 @@
-//! The plan of a run: processes, contacts, and what happens to them.
+//! The plan of a run: processes, contacts, and events.
 
 use std::fmt;
 
@@ -8,47 +8,47 @@ use squall_protocols::assembly::AssemblySettings;
 
 use crate::explain::Shrink;
 
-/// A run. Process *i* listens at address *i*; the first ones are the contacts.
+/// The plan of a run. Process *i* listens at address *i*; the first processes are the contacts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssemblyPlan {
-    /// Delays are drawn from it.
+    /// The seed from which delays are drawn.
     pub seed: u64,
-    /// Members of the group.
+    /// The number of members of the group.
     pub members: u32,
-    /// Processes beyond that.
+    /// The number of further processes.
     pub spares: u32,
-    /// How many of the processes are contacts.
+    /// The number of processes that are contacts.
     pub contacts: u32,
     /// The rank for which each process asks.
     pub ranks: Vec<Option<u32>>,
-    /// The longest that a message takes.
+    /// The maximum delay of a message.
     pub delay_max: Duration,
-    /// What happens, and when, in ascending order.
+    /// The events with their times, in ascending order.
     pub events: Vec<(Duration, AssemblyEvent)>,
 }
 
-/// What happens.
+/// An event of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AssemblyEvent {
-    /// A process starts, if it is not up.
+    /// A process starts, unless it is running.
     Start(u32),
-    /// It ends at once.
+    /// A process dies.
     Crash(u32),
-    /// It stalls.
+    /// A process stalls.
     Halt(u32, Duration),
-    /// The processes of this set are cut off from all others; an empty set heals.
+    /// The processes of this set are cut off from all others; an empty set heals the network.
     Cut(u32),
 }
 
 impl AssemblyPlan {
-    /// The plan of `seed`.
+    /// Draws the plan of `seed`.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut prng = Prng::new(seed ^ 0xa55e);
         let few = |prng: &mut Prng, most: u64| u32::try_from(prng.below(most + 1)).expect("few");
         let members = 1 + few(&mut prng, 4);
         let spares = match prng.chance(300) {
-            // Enough for two groups.
+            // There are enough processes for two groups.
             true => members,
             false => few(&mut prng, 2),
         };
@@ -66,7 +66,7 @@ impl AssemblyPlan {
         let starts_again = prng.chance(500);
         for _ in 0..prng.below(5) {
             let process = few(&mut prng, u64::from(processes) - 1);
-            // Often while the members link with each other.
+            // Half of the faults occur around the time when the members link with each other.
             let last = events
                 .iter()
                 .filter(|(_, event)| matches!(event, AssemblyEvent::Start(_)))
@@ -97,13 +97,13 @@ impl AssemblyPlan {
         Self { seed, members, spares, contacts, ranks, delay_max, events }
     }
 
-    /// How many processes there are.
+    /// Returns the number of processes.
     #[must_use]
     pub const fn processes(&self) -> u32 {
         self.members + self.spares
     }
 
-    /// Whether a process starts a second time.
+    /// Returns whether any process restarts.
     #[must_use]
     pub fn starts_again(&self) -> bool {
         let starts =
@@ -111,7 +111,7 @@ impl AssemblyPlan {
         (0..self.processes()).any(|process| starts(process) > 1)
     }
 
-    /// When the last fault is over.
+    /// Returns when the last fault is over.
     #[must_use]
     pub fn last_fault(&self) -> Duration {
         let over = |(at, event): &(Duration, AssemblyEvent)| match event {
@@ -121,7 +121,7 @@ impl AssemblyPlan {
         self.events.iter().map(over).max().unwrap_or_default()
     }
 
-    /// What can happen in the run, by kinds.
+    /// Returns the kinds of events that can happen in the run.
     #[must_use]
     pub fn faults(&self) -> Vec<&'static str> {
         let kinds = self.events.iter().map(|(_, event)| match event {
@@ -141,7 +141,7 @@ impl AssemblyPlan {
         kinds.chain(own.into_iter().filter_map(|(is_on, kind)| is_on.then_some(kind))).collect()
     }
 
-    /// The settings of a process.
+    /// Returns the settings of a process.
     pub(super) fn settings(&self, process: u32, life: u32) -> AssemblySettings {
         AssemblySettings {
             members: self.members,
@@ -187,7 +187,7 @@ impl fmt::Display for AssemblyPlan {
     }
 }
 
-/// A halt that does not end within the run.
+/// The length of a halt that does not end within the run.
 const FOREVER: Duration = Duration::from_secs(1_000);
-/// How long a process tries.
+/// The time limit of a process's attempt to assemble.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(500);

@@ -7,11 +7,11 @@ use squall_protocols::assembly::{
     AssembledGroup, Assembler, AssemblyAnswer, AssemblyClaim, AssemblyNotice, VisitorId,
 };
 
-/// A connection, by number.
+/// Identifies a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ConnectionId(pub(super) u64);
 
-/// What goes over a connection.
+/// A message or an event of a connection.
 #[derive(Clone, Debug)]
 pub(super) enum AssemblyBody {
     Claim(AssemblyClaim<u32>),
@@ -23,15 +23,15 @@ pub(super) enum AssemblyBody {
     Linked,
     Notice(AssemblyNotice<u32>),
     Report(u64),
-    /// No process listens there.
+    /// No process listens at the address.
     Unheard,
     /// The connection has ended.
     Closed,
-    /// The time of a call is over.
+    /// The time limit of a call is over.
     Late,
 }
 
-/// How a process has ended, if it has.
+/// How a process has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProcessEnd {
     Begun { assembled: AssembledGroup<u32>, links: BTreeMap<NodeId, ConnectionId> },
@@ -41,24 +41,24 @@ pub(super) enum ProcessEnd {
 
 pub(super) struct AssemblyProcess {
     pub(super) is_up: bool,
-    /// How often it has started.
+    /// The number of its starts.
     pub(super) lives: u32,
     pub(super) started: Instant,
     pub(super) halted_until: Instant,
-    /// What has come while it is halted, in order.
+    /// The messages that have arrived while it is halted, in order.
     pub(super) held: Vec<(ConnectionId, AssemblyBody)>,
     pub(super) assembler: Option<Assembler<u32, String>>,
     pub(super) end: Option<ProcessEnd>,
     pub(super) visitors: BTreeMap<VisitorId, ConnectionId>,
     pub(super) next_visitor: u64,
-    /// Links made by others, which are not watched.
+    /// Links that other processes have made, which are not watched.
     pub(super) links: BTreeMap<VisitorId, ConnectionId>,
     pub(super) coordinator: Option<ConnectionId>,
-    /// It has reported that all its links stand, and was not released since.
+    /// Whether it has reported that all its links are established, and has not been released since.
     pub(super) has_reported: bool,
-    /// The connection of the latest call, and the member with which it is to link.
+    /// The connection of the latest call, and the member to link with, if any.
     pub(super) call: Option<(ConnectionId, Option<NodeId>)>,
-    /// Links made by this process.
+    /// Links that this process has made.
     pub(super) called: BTreeMap<NodeId, ConnectionId>,
 }
 
@@ -82,17 +82,17 @@ impl AssemblyProcess {
         }
     }
 
-    /// Whether it is alive and is not halted.
+    /// Returns whether it is alive and not halted.
     pub(super) fn runs(&self, now: Instant) -> bool {
         self.is_up && now >= self.halted_until
     }
 
-    /// Whether it takes part in a group.
+    /// Returns whether it takes part in a group.
     pub(super) const fn has_begun(&self) -> bool {
         matches!(self.end, Some(ProcessEnd::Begun { .. }))
     }
 
-    /// A connection that another process has made.
+    /// Adds a connection that another process has made.
     pub(super) fn visitor(&mut self, connection: ConnectionId, is_link: bool) -> VisitorId {
         let visitor = VisitorId(self.next_visitor);
         self.next_visitor += 1;
@@ -105,7 +105,7 @@ impl AssemblyProcess {
         self.visitors.iter().find(|(_, own)| **own == connection).map(|(visitor, _)| *visitor)
     }
 
-    /// All its connections.
+    /// Returns all its connections.
     pub(super) fn conns(&self) -> Vec<ConnectionId> {
         let call = self.call.map(|(connection, _)| connection);
         let own = self.visitors.values().chain(self.called.values()).chain(self.links.values()).copied();

@@ -1,4 +1,4 @@
-//! The world of a run: time, connections, faults, and what the end must look like.
+//! The world of a run: time, connections and faults.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ pub(super) struct AssemblyWorld<'a> {
     prng: Prng,
     pub(super) now: Instant,
     pub(super) processes: Vec<AssemblyProcess>,
-    /// The ends of each connection: the caller first.
+    /// The ends of each connection, the caller first.
     connections: BTreeMap<ConnectionId, (u32, u32)>,
     connections_made: u64,
-    /// What comes, and when: to which process, in which of its lives, over which connection.
+    /// The messages in flight, by arrival time.
     queue: BTreeMap<(Instant, u64), QueuedBody>,
     posted: u64,
-    /// When the latest message of a connection comes at this process.
+    /// When the latest message of a connection arrives at this process.
     latest: BTreeMap<(ConnectionId, u32), Instant>,
     /// The processes that are cut off from the others.
     cut: u32,
@@ -79,10 +79,7 @@ impl<'a> AssemblyWorld<'a> {
             }
             steps = if next > self.now { 0 } else { steps + 1 };
             if steps > ACTIONS_MAX {
-                self.fail(
-                    "liveness",
-                    "time does not advance: a deadline that is over leads to nothing".into(),
-                );
+                self.fail("liveness", "time does not advance: an expired deadline has no effect".into());
             }
             self.now = self.now.max(next);
             if event == Some(next) {
@@ -122,7 +119,7 @@ impl<'a> AssemblyWorld<'a> {
         &mut self.processes[process as usize]
     }
 
-    /// When a process is to be polled, whatever comes before.
+    /// Returns when a process is polled if no message comes before.
     fn timer(&self, process: u32) -> Option<Instant> {
         let process = &self.processes[process as usize];
         let assembler = process.assembler.as_ref().filter(|_| process.end.is_none());
@@ -186,7 +183,8 @@ impl<'a> AssemblyWorld<'a> {
         }
     }
 
-    /// A process closes a connection, or the network does: what is on its way still comes, unless the network does.
+    /// Closes a connection on behalf of a process, or of the network (`None`). Messages in flight still arrive,
+    /// unless the network closes it.
     fn close(&mut self, connection: ConnectionId, by: Option<u32>) {
         let Some((a, b)) = self.connections.remove(&connection) else { return };
         if by.is_none() {
@@ -197,7 +195,7 @@ impl<'a> AssemblyWorld<'a> {
         }
     }
 
-    /// Posts a message on a connection, behind those before it.
+    /// Posts a message on a connection, after the earlier ones.
     fn post(&mut self, connection: ConnectionId, to: u32, body: AssemblyBody) {
         let delay = Duration::from_nanos(1 + self.prng.below(self.plan.delay_max.as_nanos() as u64 + 1));
         let after = self.latest.get(&(connection, to)).map_or(self.now, |at| *at + Duration::from_nanos(1));
@@ -212,14 +210,14 @@ impl<'a> AssemblyWorld<'a> {
         self.queue.insert((at, self.posted), QueuedBody { to, life, connection, body });
     }
 
-    /// A message to the other end of a connection that stands.
+    /// Sends a message to the other end of an open connection.
     fn send(&mut self, connection: ConnectionId, from: u32, body: AssemblyBody) {
         if let Some((a, b)) = self.connections.get(&connection).copied() {
             self.post(connection, if a == from { b } else { a }, body);
         }
     }
 
-    /// Calls another process, which may not run, or be halted.
+    /// Calls another process, which may be down or halted.
     fn call(
         &mut self,
         from: u32,
@@ -258,7 +256,7 @@ impl<'a> AssemblyWorld<'a> {
         self.drive(to);
     }
 
-    /// What has come while the process was halted.
+    /// Handles the messages that arrived while the process was halted.
     fn take_held(&mut self, process: u32) {
         for (connection, body) in std::mem::take(&mut self.process(process).held) {
             self.take(process, connection, body);
@@ -275,12 +273,12 @@ impl<'a> AssemblyWorld<'a> {
         let is_call = process.call.is_some_and(|(call, _)| call == connection);
         let has_begun = process.has_begun();
         let Some(assembler) = process.assembler.as_mut().filter(|_| process.end.is_none()) else {
-            // A group that runs, or a process that has ended.
+            // The process is in a running group, or has ended.
             if matches!(body, AssemblyBody::Claim(_) | AssemblyBody::Link { .. }) {
                 let answer = if has_begun {
                     AssemblyAnswer::Running
                 } else {
-                    AssemblyAnswer::Later("it joins".into())
+                    AssemblyAnswer::Later("it is joining a group".into())
                 };
                 self.send(connection, to, AssemblyBody::Answer(answer));
             }
@@ -331,7 +329,7 @@ impl<'a> AssemblyWorld<'a> {
         }
     }
 
-    /// Lets a process take what has come, and carries out what it is to do.
+    /// Lets a process handle its messages, and carries out its actions.
     fn drive(&mut self, process: u32) {
         if self.now >= self.processes[process as usize].halted_until {
             self.take_held(process);
@@ -348,7 +346,7 @@ impl<'a> AssemblyWorld<'a> {
             self.note(process, &|| format!("{action:?}"));
             self.perform(process, action);
         }
-        self.fail("liveness", format!("process {process} never rests"));
+        self.fail("liveness", format!("process {process} has actions without end"));
     }
 
     fn perform(&mut self, process: u32, action: AssemblyAction<u32>) {
@@ -397,7 +395,7 @@ impl<'a> AssemblyWorld<'a> {
         }
     }
 
-    /// Carries out what sends something over a connection that stands.
+    /// Carries out an action that sends a message over an open connection, or closes one.
     fn speak(&mut self, process: u32, action: AssemblyAction<u32>) {
         match action {
             AssemblyAction::Answer(visitor, answer) => {
@@ -432,12 +430,12 @@ impl<'a> AssemblyWorld<'a> {
                     self.send(connection, process, AssemblyBody::Report(session));
                 }
             }
-            _ => unreachable!("an action of another kind"),
+            _ => unreachable!("the caller handles all other actions"),
         }
     }
 }
 
-/// This long after the last fault, all that can be done is done.
+/// The time after the last fault by which the processes have done everything that they can.
 const CALM: Duration = Duration::from_millis(140);
-/// More than any process does at one moment.
+/// More actions than any process performs at one moment.
 const ACTIONS_MAX: u32 = 10_000;

@@ -1,5 +1,5 @@
-//! FIFO, no gap, no duplicate, right bytes [O2] [O3] [N6]: the `k`-th message that a member delivers from a sender is
-//! the `k`-th that the sender sent, to the byte.
+//! FIFO order without gaps or duplicates, and correct bytes [O2] [O3] [N6]: the `k`-th message that a member delivers
+//! from a sender is the `k`-th that the sender sent, byte for byte.
 
 use super::Delivery;
 use crate::payload;
@@ -17,13 +17,13 @@ pub struct DeliveryCounts {
 }
 
 impl DeliveryCounts {
-    /// A checker for `members` members whose payloads come from `seed`.
+    /// Returns a checker for `members` members whose payloads derive from `seed`.
     #[must_use]
     pub fn new(seed: u64, members: usize, message_max: usize) -> Self {
         Self { seed, message_max, delivered: vec![vec![0; members]; members], sent: vec![0; members] }
     }
 
-    /// Notes that `sender` has sent its next message; returns the message's number.
+    /// Records that `sender` has sent its next message, and returns the message's number.
     pub fn on_send(&mut self, sender: usize) -> u64 {
         self.sent[sender] += 1;
         self.sent[sender] - 1
@@ -53,19 +53,19 @@ impl DeliveryCounts {
         Ok(())
     }
 
-    /// How many messages `member` has delivered from `sender`.
+    /// Returns the number of messages that `member` has delivered from `sender`.
     #[must_use]
     pub fn delivered(&self, member: usize, sender: usize) -> u64 {
         self.delivered[member][sender]
     }
 
-    /// How many messages `sender` has sent.
+    /// Returns the number of messages that `sender` has sent.
     #[must_use]
     pub fn sent(&self, sender: usize) -> u64 {
         self.sent[sender]
     }
 
-    /// All deliveries.
+    /// Returns the number of all deliveries.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.delivered.iter().flatten().sum()

@@ -1,9 +1,10 @@
-//! Checker: a history of concurrent operations is linearizable: each takes effect at one moment between its call and its return
-//! (Herlihy and Wing; the search is that of Wing and Gong with Lowe's memory of what has been tried, as in Porcupine).
+//! Checks that a history of concurrent operations is linearizable, so that each operation takes effect at one moment
+//! between its call and its return (Herlihy and Wing; the search is that of Wing and Gong with Lowe's cache of
+//! visited configurations, as in Porcupine).
 
 use std::collections::BTreeSet;
 
-/// What the operations are done to: how each changes the state, and what it is answered with.
+/// A sequential specification: how each operation changes the state, and its answer.
 pub trait SequentialSpec {
     /// The state.
     type State: Clone + Ord;
@@ -12,35 +13,35 @@ pub trait SequentialSpec {
     /// Its answer.
     type Answer: PartialEq;
 
-    /// The state at first.
+    /// Returns the initial state.
     fn initial(&self) -> Self::State;
 
-    /// The state after the operation, and its answer.
+    /// Returns the state after the operation, and its answer.
     fn step(&self, state: &Self::State, operation: &Self::Operation) -> (Self::State, Self::Answer);
 }
 
 /// An operation of a history.
 #[derive(Clone, Debug)]
 pub struct CompletedOperation<O, A> {
-    /// What was done.
+    /// The operation.
     pub operation: O,
     /// When it was called.
     pub called: u64,
-    /// When it was answered: if never, it may have taken effect at any time since it was called, or not at all.
+    /// When it was answered. If it never was, it may have taken effect at any time since its call, or not at all.
     pub returned: Option<u64>,
-    /// What it was answered with; of one that was not answered, what is known of its effect by other means, if anything is. The
-    /// more is known, the less has to be tried.
+    /// Its answer. For an operation that was not answered, this is the answer known by other means, if any; the more
+    /// is known, the smaller the search.
     pub answer: Option<A>,
 }
 
-/// What happens in a history.
+/// An event of a history.
 #[derive(Clone, Copy)]
 struct Entry {
     operation: usize,
     is_call: bool,
 }
 
-/// Entries that are not linearized yet, in order; the last place stands for the beginning and the end.
+/// The entries that are not linearized yet, in order; the last place stands for the beginning and the end.
 struct Left {
     next: Vec<usize>,
     before: Vec<usize>,
@@ -59,14 +60,14 @@ impl Left {
         (self.next[before], self.before[next]) = (next, before);
     }
 
-    /// Takes back the latest [`Left::remove`] that was not taken back.
+    /// Undoes the latest [`Left::remove`] that has not been undone.
     fn restore(&mut self, place: usize) {
         let (before, next) = (self.before[place], self.next[place]);
         (self.next[before], self.before[next]) = (place, place);
     }
 }
 
-/// A step that was taken: the call that has taken effect, the state before, and whether there was a choice.
+/// A step of the search: the call that took effect, the state before it, and whether there was a choice.
 struct Step<T> {
     call: usize,
     before: T,
@@ -77,12 +78,12 @@ struct Search<'a, S: SequentialSpec> {
     object: &'a S,
     history: &'a [CompletedOperation<S::Operation, S::Answer>],
     entries: Vec<Entry>,
-    /// Where each operation returns, if it does.
+    /// The place of each operation's return, if it returned.
     return_of: Vec<Option<usize>>,
     left: Left,
     state: S::State,
     steps: Vec<Step<S::State>>,
-    /// What has taken effect, a bit for each operation.
+    /// The operations that have taken effect, as one bit each.
     linearized: Vec<u64>,
 }
 
@@ -93,7 +94,7 @@ impl<'a, S: SequentialSpec> Search<'a, S> {
             times.push((done.called, false, operation));
             times.extend(done.returned.map(|at| (at, true, operation)));
         }
-        // What is called when another returns is concurrent with it.
+        // A call at the time of another operation's return is concurrent with that operation.
         times.sort_unstable();
         let entry = |(_, is_return, operation): &(u64, bool, usize)| Entry {
             operation: *operation,
@@ -109,19 +110,20 @@ impl<'a, S: SequentialSpec> Search<'a, S> {
         Self { object, history, entries, return_of, left, state, steps: Vec::new(), linearized }
     }
 
-    /// The first entry that is left, or the end.
+    /// Returns the first remaining entry, or the end.
     fn first(&self) -> usize {
         self.left.next[self.entries.len()]
     }
 
-    /// The state after the call, if it could take effect now.
+    /// Returns the state after the call, if it can take effect now.
     fn after(&self, call: usize) -> Option<S::State> {
         let done = &self.history[self.entries[call].operation];
         let (after, answer) = self.object.step(&self.state, &done.operation);
         done.answer.as_ref().is_none_or(|expected| *expected == answer).then_some(after)
     }
 
-    /// A call that can take effect now and changes nothing: if the history is linearizable, it is with this one first.
+    /// Returns a call that can take effect now without changing the state. If the history is linearizable, it is so
+    /// with this call first.
     fn harmless(&self) -> Option<usize> {
         let calls = std::iter::successors(Some(self.first()), |place| Some(self.left.next[*place]));
         let mut calls = calls.take_while(|place| self.entries.get(*place).is_some_and(|entry| entry.is_call));
@@ -140,7 +142,7 @@ impl<'a, S: SequentialSpec> Search<'a, S> {
         self.return_of[operation].into_iter().for_each(|place| self.left.remove(place));
     }
 
-    /// Takes back all steps up to the latest that was chosen; returns which that was.
+    /// Undoes all steps up to the latest choice, and returns the call of that choice.
     fn take_back(&mut self) -> Option<usize> {
         loop {
             let Step { call, before, is_chosen } = self.steps.pop()?;
@@ -156,13 +158,14 @@ impl<'a, S: SequentialSpec> Search<'a, S> {
     }
 }
 
-/// Whether the history is linearizable.
+/// Returns whether the history is linearizable.
 pub fn is_linearizable<S: SequentialSpec>(
     object: &S,
     history: &[CompletedOperation<S::Operation, S::Answer>],
 ) -> bool {
     let mut search = Search::new(object, history);
-    // What has taken effect and the state after it, once the first way was wrong: before, there is nothing to remember.
+    // The visited sets of effects with the states after them. They are recorded once the first path has failed;
+    // before that, none can recur.
     let (mut tried, mut has_failed) = (BTreeSet::new(), false);
     let mut place = search.first();
     loop {
@@ -175,11 +178,11 @@ pub fn is_linearizable<S: SequentialSpec>(
             continue;
         }
         let Some(Entry { operation, is_call }) = search.entries.get(place).copied() else {
-            // What is left has no answer, and need not have taken effect.
+            // The remaining operations have no answer, and need not have taken effect.
             return true;
         };
         if !is_call {
-            // Something has returned that did not take effect before: the latest choice was wrong.
+            // An operation returned before it took effect, so the latest choice was wrong.
             has_failed = true;
             let Some(wrong) = search.take_back() else { return false };
             place = search.left.next[wrong];
@@ -203,26 +206,26 @@ pub fn is_linearizable<S: SequentialSpec>(
     }
 }
 
-/// A list that is only appended to: an append is answered with its place, and a query with all of it. The state is what both
-/// depend on: how long the list is, and a digest of it.
+/// An append-only list. An append is answered with its position, and a query with the whole list. The state consists
+/// of the list's length and a digest of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AppendOnly;
 
-/// What is done to a list.
+/// An operation on a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListOperation {
-    /// Append this.
+    /// Appends this number.
     Append(u64),
-    /// Read it all.
+    /// Reads the whole list.
     Read,
 }
 
-/// What a list answers.
+/// An answer of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListAnswer {
-    /// The place of what was appended.
+    /// The position of the appended number.
     Place(u64),
-    /// All of it.
+    /// The whole list.
     All(ListDigest),
 }
 
@@ -234,7 +237,7 @@ pub struct ListDigest {
 }
 
 impl ListDigest {
-    /// Of a list.
+    /// Returns the digest of a list.
     #[must_use]
     pub fn of(list: &[u64]) -> Self {
         list.iter().fold(Self::default(), |digest, number| digest.with(*number))
@@ -300,9 +303,9 @@ mod tests {
         check(&[append(1, 0, 2, 0), append(2, 2, 3, 1)], true);
     }
 
-    /// A read must have all that was answered before it was called, and may have what is concurrent.
+    /// A read must contain all appends that were answered before its call, and may contain concurrent ones.
     #[test]
-    fn reads_are_of_their_time() {
+    fn a_read_contains_all_earlier_appends() {
         let both = [append(1, 0, 1, 0), append(2, 2, 9, 1)];
         let with = |last: CompletedOperation<_, _>| [both[0].clone(), both[1].clone(), last];
         check(&with(read(3, 4, &[1])), true);
@@ -313,9 +316,9 @@ mod tests {
         check(&[both[0].clone(), both[1].clone(), read(3, 4, &[1, 2]), read(5, 6, &[1])], false);
     }
 
-    /// What has no answer has taken effect at some time since, or never.
+    /// An operation without an answer took effect at some time after its call, or never.
     #[test]
-    fn what_is_unknown_may_be_anywhere() {
+    fn an_unanswered_operation_may_take_effect_at_any_later_time() {
         check(&[lost(9, 0), append(1, 5, 6, 0)], true);
         check(&[lost(9, 0), append(1, 5, 6, 1), read(7, 8, &[9, 1])], true);
         check(&[lost(9, 0), read(1, 2, &[]), read(3, 4, &[9])], true);
@@ -323,7 +326,7 @@ mod tests {
         check(&[lost(9, 0), append(1, 5, 6, 2)], false);
     }
 
-    /// Many reads at once of the states that concurrent appends leave: only their states say in which order.
+    /// Many concurrent reads return the states after concurrent appends; only these states determine the order.
     #[test]
     fn reads_among_concurrent_appends_are_placed() {
         let numbers: Vec<u64> = (0..30).collect();
@@ -336,7 +339,7 @@ mod tests {
         check(&history, false);
     }
 
-    /// Long histories with a few at a time are checked in no time, right or wrong.
+    /// Long histories with few concurrent operations are checked quickly, whether they are correct or not.
     #[test]
     fn long_histories_are_checked() {
         let mut history: Vec<_> =

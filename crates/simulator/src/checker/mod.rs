@@ -1,4 +1,4 @@
-//! Checkers: what must hold in every run, each in its own file. They see what the whole cluster sees, which no
+//! Checkers of the invariants that must hold in every run, each in its own file. They see the whole cluster, which no
 //! member can.
 
 mod contents;
@@ -12,16 +12,16 @@ pub use order::DeliveryOrder;
 pub use stability::Stability;
 pub use views::ViewHistory;
 
-/// A delivery, as checkers see it.
+/// A delivery, as the checkers see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
-    /// Who delivers, by rank.
+    /// The rank of the member that delivers.
     pub member: usize,
-    /// Who sent, by rank.
+    /// The rank of the sender.
     pub sender: usize,
-    /// The place among the sender's messages and nulls.
+    /// The position among the sender's messages and nulls.
     pub index: u64,
-    /// The place in the total order; the same as `index` without one.
+    /// The position in the total order; the same as `index` if there is none.
     pub sequence: u64,
     /// The payload.
     pub bytes: &'a [u8],

@@ -1,19 +1,19 @@
-//! The same order everywhere [O1]: the members' deliveries are prefixes of one sequence, also those of the dead.
+//! Total order [O1]: the deliveries of all members, including dead ones, are prefixes of one sequence.
 
 use super::Delivery;
 use crate::run::Violation;
 
-/// The common order as far as anybody has delivered it.
+/// The common order, as far as any member has delivered it.
 #[derive(Debug)]
 pub struct DeliveryOrder {
     /// Sender, index and sequence of each message.
     common: Vec<(usize, u64, u64)>,
-    /// How far each member is.
+    /// The number of messages that each member has delivered.
     position: Vec<usize>,
 }
 
 impl DeliveryOrder {
-    /// A checker for `members` members.
+    /// Returns a checker for `members` members.
     #[must_use]
     pub fn new(members: usize) -> Self {
         Self { common: Vec::new(), position: vec![0; members] }
@@ -22,7 +22,7 @@ impl DeliveryOrder {
     /// Checks a delivery.
     ///
     /// # Errors
-    /// If another member has delivered something else at this place, or the sequence goes back.
+    /// If another member has delivered a different message at this position, or the sequence number decreases.
     pub fn on_delivery(&mut self, delivery: &Delivery<'_>) -> Result<(), Violation> {
         let position = self.position[delivery.member];
         let this = (delivery.sender, delivery.index, delivery.sequence);

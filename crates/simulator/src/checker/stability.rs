@@ -1,5 +1,5 @@
-//! Stability before delivery [O4]: when anybody delivers a message, every member has it in its own memory. The
-//! checker looks into all members' memories; it does not believe what they publish.
+//! Stability before delivery [O4]: when a member delivers a message, every member has it in its own memory. The
+//! checker reads all members' memories, and does not rely on what they publish.
 
 use squall_fabric::Region;
 use squall_protocols::multicast::MulticastRow;
@@ -7,7 +7,7 @@ use squall_protocols::multicast::MulticastRow;
 use super::Delivery;
 use crate::run::Violation;
 
-/// What each member can see of each sender.
+/// Each member's copy of each sender's row.
 #[derive(Debug)]
 pub struct Stability {
     row: MulticastRow,
@@ -16,7 +16,7 @@ pub struct Stability {
 }
 
 impl Stability {
-    /// A checker that looks into `views[member][sender]`.
+    /// Returns a checker that reads `views[member][sender]`.
     #[must_use]
     pub const fn new(row: MulticastRow, views: Vec<Vec<Region>>) -> Self {
         Self { row, views }

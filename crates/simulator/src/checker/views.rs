@@ -1,5 +1,6 @@
-//! Virtual synchrony \[V1\]–\[V3\], \[V7\]: one sequence of views; who goes from one to the next has delivered the same in
-//! it; what anybody delivered there, all who went on did; a sender's messages come once, in order, across views.
+//! Virtual synchrony \[V1\]–\[V3\], \[V7\]: there is one sequence of views; all members that proceed from one view to
+//! the next have delivered the same messages in it, including every message that any member has delivered in it; and
+//! a sender's messages are delivered once and in order, across views.
 
 use std::collections::BTreeMap;
 
@@ -11,39 +12,39 @@ use squall_protocols::multicast::{DeliveryMode, Message};
 use crate::payload;
 use crate::run::Violation;
 
-/// Bytes of a message before its contents: its number among the messages of its sender.
+/// The bytes of a message before its contents, which hold its number among the messages of its sender.
 const NUMBER_BYTES: usize = 8;
 
-/// What the whole group has installed and delivered.
+/// The views and deliveries of the whole group.
 #[derive(Debug)]
 pub struct ViewHistory {
     seed: u64,
     message_max: usize,
-    /// The longest message of a subgroup with large ones.
+    /// The maximum message length of subgroups with large messages.
     longest: BTreeMap<SubgroupId, usize>,
-    /// Views by id, as the first member has installed them.
+    /// The views by id, as the first member installed them.
     views: BTreeMap<u64, View>,
-    /// Members of each subgroup in each view, and its mode.
+    /// The members of each subgroup in each view, and its mode.
     placements: BTreeMap<(u64, SubgroupId), (Vec<NodeId>, DeliveryMode)>,
-    /// What was delivered in total order, by view and subgroup.
+    /// The deliveries in total order, by view and subgroup.
     histories: BTreeMap<(u64, SubgroupId), History>,
-    /// How many messages each node has sent in each subgroup.
+    /// The number of messages that each node has sent in each subgroup.
     sent: BTreeMap<(SubgroupId, NodeId), u64>,
-    /// The number that each member expects next from each sender: member, subgroup, sender.
+    /// The message number that each member expects next from each sender, by member, subgroup and sender.
     next: BTreeMap<(NodeId, SubgroupId, NodeId), u64>,
     delivered: u64,
-    /// How many views had the members of the one before.
+    /// The number of views with the same members as the previous one.
     unchanged: usize,
 }
 
-/// One view of one subgroup.
+/// The deliveries in one view of one subgroup.
 #[derive(Debug, Default)]
 struct History {
     /// Sender, number and sequence of each message.
     common: Vec<(NodeId, u64, u64)>,
-    /// How far each member has come.
+    /// The number of messages that each member has delivered.
     reached: BTreeMap<NodeId, usize>,
-    /// How much those who went on have delivered, and who was first.
+    /// The number of messages delivered by the members that proceeded, and the first of them.
     end: Option<(usize, NodeId)>,
 }
 
@@ -52,7 +53,7 @@ fn fail(checker: &'static str, text: String) -> Result<(), Violation> {
 }
 
 impl ViewHistory {
-    /// A checker for messages whose contents come from `seed`.
+    /// Returns a checker for messages whose contents derive from `seed`.
     #[must_use]
     pub fn new(seed: u64, message_max: usize) -> Self {
         Self {
@@ -69,20 +70,20 @@ impl ViewHistory {
         }
     }
 
-    /// Messages of a subgroup may be that long.
+    /// Allows messages of a subgroup to be as long as `longest`.
     pub fn allow(&mut self, id: SubgroupId, longest: usize) {
         self.longest.insert(id, longest);
     }
 
-    /// What follows the number in a message, at most.
+    /// Returns the maximum length of a message's contents, after its number.
     fn contents_max(&self, id: SubgroupId) -> usize {
         self.longest.get(&id).copied().unwrap_or(self.message_max) - NUMBER_BYTES
     }
 
-    /// A node has installed a view.
+    /// Records that a node has installed a view.
     ///
     /// # Errors
-    /// If another node has installed another view of this number \[V1\].
+    /// If another node has installed a different view of this number \[V1\].
     pub fn on_install(
         &mut self,
         node: NodeId,
@@ -91,7 +92,7 @@ impl ViewHistory {
     ) -> Result<(), Violation> {
         if !self.views.contains_key(&view.id) {
             let before = view.id.checked_sub(1).and_then(|before| self.views.get(&before));
-            // That a member is leaving and stays for the sake of a state is a change, too.
+            // A leaving member that remains until a state is transferred is a change, too.
             let is_same = |before: &View| (&before.members, before.leaving) == (&view.members, view.leaving);
             self.unchanged += usize::from(before.is_some_and(is_same));
         }
@@ -109,13 +110,13 @@ impl ViewHistory {
         Ok(())
     }
 
-    /// The length of the contents of a message.
+    /// Returns the length of a message.
     #[must_use]
     pub fn length(&self, id: SubgroupId, node: NodeId, number: u64) -> usize {
         NUMBER_BYTES + payload::length(self.seed, source(id, node), number, self.contents_max(id))
     }
 
-    /// The number of the next message of `node`.
+    /// Returns the number of the next message of `node`.
     #[must_use]
     pub fn sent(&self, id: SubgroupId, node: NodeId) -> u64 {
         self.sent.get(&(id, node)).copied().unwrap_or(0)
@@ -128,7 +129,7 @@ impl ViewHistory {
         payload::fill(self.seed, source(id, node), number, contents);
     }
 
-    /// `node` has sent its next message.
+    /// Records that `node` has sent its next message.
     pub fn on_send(&mut self, id: SubgroupId, node: NodeId) {
         *self.sent.entry((id, node)).or_default() += 1;
     }
@@ -136,7 +137,7 @@ impl ViewHistory {
     /// Checks a delivery.
     ///
     /// # Errors
-    /// If it is not what the sender has sent next, or others have delivered something else at this place.
+    /// If it is not the sender's next message, or others have delivered a different message at this position.
     pub fn on_delivery(
         &mut self,
         node: NodeId,
@@ -145,7 +146,7 @@ impl ViewHistory {
     ) -> Result<(), Violation> {
         let Message { view, sender, node: from, index, sequence, bytes } = *message;
         let Some((members, mode)) = self.placements.get(&(view, id)) else {
-            return fail("views", format!("{node} delivers in view {view}, which nobody has installed"));
+            return fail("views", format!("{node} delivers in view {view}, which no member has installed"));
         };
         let (sender, mode) = (members[sender], *mode);
         if from != sender {
@@ -156,7 +157,9 @@ impl ViewHistory {
         }
         let number = self.number(id, sender, bytes).ok_or_else(|| Violation {
             checker: "contents",
-            text: format!("[O3] {node} delivers, as index {index} of {sender} in {id}, what was never sent"),
+            text: format!(
+                "[O3] {node} delivers, as index {index} of {sender} in {id}, a message that was never sent"
+            ),
         })?;
         let next = self.next.entry((node, id, sender)).or_insert(number);
         let fits = if mode == DeliveryMode::Raw { number >= *next } else { number == *next };
@@ -194,39 +197,40 @@ impl ViewHistory {
         }
         if let Some((end, first)) = history.end.filter(|(end, _)| place > *end) {
             let text =
-                format!("[V3] {node} delivers {place} messages in {key:?}, {first} went on with {end}");
+                format!("[V3] {node} delivers {place} messages in {key:?}, but {first} proceeded with {end}");
             return fail("virtual synchrony", text);
         }
         Ok(())
     }
 
-    /// `node` has delivered all that it will deliver in `view`, and goes on to a later one.
+    /// Records that `node` has delivered everything that it will deliver in `view`, and proceeds to a later one.
     ///
     /// # Errors
-    /// If others went on with more or less \[V2\], or somebody has delivered more \[V3\].
+    /// If others proceeded with more or fewer messages \[V2\], or a member has delivered more \[V3\].
     pub fn on_view_end(&mut self, node: NodeId, id: SubgroupId, view: u64) -> Result<(), Violation> {
         let history = self.histories.entry((view, id)).or_default();
         let reached = history.reached.get(&node).copied().unwrap_or(0);
         let (end, first) = *history.end.get_or_insert((reached, node));
         if reached != end {
             let text = format!(
-                "[V2] {node} goes on from view {view} of {id} with {reached} messages, {first} with {end}"
+                "[V2] {node} proceeds from view {view} of {id} with {reached} messages, but {first} with {end}"
             );
             return fail("virtual synchrony", text);
         }
         if let Some((other, more)) = history.reached.iter().find(|(_, reached)| **reached > end) {
             let text = format!(
-                "[V3] {other} has delivered {more} messages in view {view} of {id}, {node} goes on with {end}"
+                "[V3] {other} has delivered {more} messages in view {view} of {id}, but {node} proceeds with {end}"
             );
             return fail("virtual synchrony", text);
         }
         Ok(())
     }
 
-    /// Checks that `node` has delivered all that `sender` has sent, from the first that it delivered on.
+    /// Checks that `node` has delivered every message that `sender` has sent since the first one that `node`
+    /// delivered.
     ///
     /// # Errors
-    /// If something is missing.
+    /// If a message is missing.
     pub fn check_complete(
         &self,
         node: NodeId,
@@ -248,37 +252,37 @@ impl ViewHistory {
         }
     }
 
-    /// All deliveries.
+    /// Returns the number of all deliveries.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.delivered
     }
 
-    /// How many messages of total order `node` has delivered.
+    /// Returns the number of totally ordered messages that `node` has delivered.
     #[must_use]
     pub fn delivered_by(&self, node: NodeId) -> usize {
         self.histories.values().filter_map(|history| history.reached.get(&node)).sum()
     }
 
-    /// Whether some view has had `node`: it is let in once, and comes back as another node.
+    /// Returns whether any view has contained `node`. A node is admitted once, and returns as another node.
     #[must_use]
     pub fn has_seen(&self, node: NodeId) -> bool {
         self.views.values().any(|view| view.rank(node).is_some())
     }
 
-    /// How many views had the members of the one before, and as many that were leaving \[V12\].
+    /// Returns the number of views with the same members, and the same leaving members, as the previous view \[V12\].
     #[must_use]
     pub const fn unchanged(&self) -> usize {
         self.unchanged
     }
 
-    /// How many views there were.
+    /// Returns the number of views.
     #[must_use]
     pub fn count(&self) -> usize {
         self.views.len()
     }
 
-    /// The number of a message, if `sender` has sent it as it is.
+    /// Returns the number of a message, if `sender` has sent exactly this message.
     fn number(&self, id: SubgroupId, sender: NodeId, bytes: &[u8]) -> Option<u64> {
         let (head, contents) = bytes.split_at_checked(NUMBER_BYTES)?;
         let number = u64::from_le_bytes(head.try_into().ok()?);
@@ -289,7 +293,7 @@ impl ViewHistory {
     }
 }
 
-/// Names a sender of a subgroup for [`payload`].
+/// Returns the number of a sender of a subgroup for [`payload`].
 fn source(id: SubgroupId, node: NodeId) -> usize {
     node.0 as usize * 16 + id.0 as usize
 }

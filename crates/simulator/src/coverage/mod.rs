@@ -1,18 +1,20 @@
-//! What the runs of a scenario have reached: rules and branches of the protocols, and kinds of faults. A scenario promises
-//! what it must reach; one that no longer gets there finds nothing.
+//! Coverage of the runs of a scenario: rules and branches of the protocols, and kinds of faults. A scenario promises
+//! what it must reach, because a scenario that no longer reaches a rule finds no errors in it.
 //!
-//! Points of the protocols are noted only where the feature `coverage` is on ([`IS_ON`]): what ships holds no trace of it.
+//! Points of the protocols are recorded only if the feature `coverage` is on ([`IS_ON`]); production builds contain
+//! no trace of it.
 
 mod promises;
 
 use std::collections::BTreeMap;
 
 use squall_fabric::sim::{Rule, RuleTrigger, Verdict};
+pub use squall_log::coverage::LogPoint;
 use squall_protocols::coverage::take;
 pub use squall_protocols::coverage::{IS_ON, Point};
 
 pub(crate) use promises::{
-    ALIVE, ASSEMBLY, GROUP, JOIN, MULTICAST, RDMC, REPLICA, RESTART, SHAPE, SLOW, SST, TAKEOVER,
+    ALIVE, ASSEMBLY, GROUP, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, SHAPE, SLOW, SST, TAKEOVER,
 };
 
 use crate::group::FOR_EVER;
@@ -22,46 +24,58 @@ use crate::group::FOR_EVER;
 pub struct Promises {
     /// Rules and branches.
     pub points: &'static [Point],
-    /// Kinds of faults and of what else its plans are made of.
+    /// Rules and branches of the log.
+    pub log_points: &'static [LogPoint],
+    /// Kinds of faults, and of other elements of its plans.
     pub faults: &'static [&'static str],
 }
 
-/// What was reached, and in how many runs.
+/// The points and faults that were reached, and in how many runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Rules and branches.
     pub points: BTreeMap<Point, u64>,
+    /// Rules and branches of the log.
+    pub log_points: BTreeMap<LogPoint, u64>,
     /// Kinds of faults.
     pub faults: BTreeMap<&'static str, u64>,
 }
 
 impl Coverage {
-    /// Adds other runs.
+    /// Adds the coverage of other runs.
     pub fn merge(&mut self, other: Self) {
         other.points.into_iter().for_each(|(point, runs)| *self.points.entry(point).or_default() += runs);
+        let log_points = other.log_points.into_iter();
+        log_points.for_each(|(point, runs)| *self.log_points.entry(point).or_default() += runs);
         other.faults.into_iter().for_each(|(kind, runs)| *self.faults.entry(kind).or_default() += runs);
     }
 
-    /// What was promised and not reached, in words.
+    /// Returns what was promised and not reached, as text.
     #[must_use]
     pub fn missing(&self, promises: &Promises) -> Vec<String> {
         let points = promises.points.iter().filter(|point| IS_ON && !self.points.contains_key(point));
         let points = points.map(|point| format!("{point:?} ({})", point.about().trim_end_matches('.')));
+        let log_points =
+            promises.log_points.iter().filter(|point| IS_ON && !self.log_points.contains_key(point));
+        let log_points =
+            log_points.map(|point| format!("{point:?} ({})", point.about().trim_end_matches('.')));
         let faults = promises.faults.iter().filter(|kind| !self.faults.contains_key(*kind));
-        points.chain(faults.map(|kind| format!("fault: {kind}"))).collect()
+        points.chain(log_points).chain(faults.map(|kind| format!("fault: {kind}"))).collect()
     }
 }
 
-/// Runs `run`, whose plan has `faults`, and says what it has reached.
+/// Calls `run`, whose plan has `faults`, and returns its result and its coverage.
 pub(crate) fn of_run<T>(faults: Vec<&'static str>, run: impl FnOnce() -> T) -> (T, Coverage) {
-    // What was reached while the plan was drawn does not count.
+    // Points that were reached while the plan was drawn do not count.
     take().for_each(drop);
+    squall_log::coverage::take().for_each(drop);
     let result = run();
     let points = take().map(|point| (point, 1)).collect();
-    (result, Coverage { points, faults: faults.into_iter().map(|kind| (kind, 1)).collect() })
+    let log_points = squall_log::coverage::take().map(|point| (point, 1)).collect();
+    (result, Coverage { points, log_points, faults: faults.into_iter().map(|kind| (kind, 1)).collect() })
 }
 
-/// All kinds of rules, but for broken connections, which only tests of RDMC have.
+/// All kinds of rules except broken connections, which only tests of RDMC have.
 pub const RULE_KINDS: [&str; 10] = [
     "crash at a time",
     "crash before a post",
@@ -75,7 +89,7 @@ pub const RULE_KINDS: [&str; 10] = [
     "silent link",
 ];
 
-/// What kind of fault each rule is.
+/// Returns the kind of each rule.
 pub(crate) fn rule_kinds(rules: &[Rule]) -> Vec<&'static str> {
     rules.iter().map(rule_kind).collect()
 }

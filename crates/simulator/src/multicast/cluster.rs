@@ -13,10 +13,10 @@ use crate::checker::{Delivery, DeliveryCounts, DeliveryOrder, Stability};
 use crate::payload;
 use crate::run::{RunOutcome, Violation};
 
-/// After the last fault everything must be delivered, and all quiet, within this virtual time.
+/// The virtual time after the last fault within which everything must be delivered and all members quiet.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// The members do their work in far fewer turns (the busiest of ten thousand seeds takes a tenth).
+/// The maximum number of turns. The members need far fewer: the busiest of ten thousand seeds takes a tenth.
 const STEPS_MAX: u32 = 100_000;
 
 /// The whole cluster.
@@ -28,7 +28,7 @@ pub(super) struct MulticastCluster<'a> {
     prng: Prng,
 }
 
-/// What the checkers share: deliveries come from inside the cores.
+/// The shared state of the checkers, because deliveries come from within the cores.
 struct Watch {
     contents: DeliveryCounts,
     order: Option<DeliveryOrder>,
@@ -41,10 +41,10 @@ struct Node {
     fabric: SimFabric,
     core: AnyCore,
     writer: Option<WindowWriter>,
-    /// Messages that this member has yet to send, and when it may send again.
+    /// The number of messages that this member still has to send, and when it may send again.
     unsent: u64,
     next_send: Instant,
-    /// The window was full: only what others do can change that.
+    /// Whether the window was full, which only other members can change.
     blocked: bool,
     consumer: Option<Puller>,
 }
@@ -111,7 +111,7 @@ impl<'a> MulticastCluster<'a> {
     }
 
     pub(super) fn run(mut self) -> RunOutcome {
-        // A long run has more than a thousand times as much to do.
+        // A long run has more than a thousand times as much work.
         let scale = if self.plan.is_long() { 100 } else { 1 };
         let until = Instant::from_nanos(0) + self.plan.last_fault() + SETTLE * scale;
         let mut steps = 0;
@@ -158,13 +158,13 @@ impl<'a> MulticastCluster<'a> {
         if let Some(failure) = either!(&node.core, core => core.failure()) {
             self.watch.borrow_mut().violation.get_or_insert(Violation {
                 checker: "failure",
-                text: format!("[O6] member {i} has stopped: {failure}"),
+                text: format!("[O6] member {i} has failed: {failure}"),
             });
         }
         worked
     }
 
-    /// When all is over: everything delivered everywhere, and nobody does anything any more.
+    /// Checks the end of the run: every member has delivered everything, and no member does any more work.
     fn check_end(&self) -> Option<Violation> {
         let watch = self.watch.borrow();
         if self.plan.has_crash() {
@@ -186,7 +186,7 @@ impl<'a> MulticastCluster<'a> {
                 }
             }
         }
-        // What is left must come to rest: the fabric has nothing under way and no node wants a turn.
+        // The cluster must be quiet: nothing is in flight in the fabric, and no node needs a turn.
         if self.world.next_event_at().is_some() {
             let text = format!("[N4] there is still traffic {SETTLE:?} after the last message");
             return Some(Violation { checker: "quiescence", text });
@@ -225,8 +225,8 @@ impl Node {
         }
     }
 
-    /// The application: commits a burst, if it is time and the window has space. It may begin before the group is
-    /// ready, as applications do.
+    /// Runs the application, which commits a burst if it is time and the window has space. It may begin before the
+    /// group is ready, as applications do.
     fn send(&mut self, plan: &MulticastPlan, watch: &Rc<RefCell<Watch>>, prng: &mut Prng) -> bool {
         let now = self.fabric.now();
         let Some(writer) = &mut self.writer else { return false };
@@ -238,7 +238,7 @@ impl Node {
             let number = watch.borrow().contents.sent(self.rank);
             let length = payload::length(plan.seed, self.rank, number, plan.settings.longest());
             if prng.chance(50) {
-                // An application that changes its mind [N1].
+                // The application abandons a reservation [N1].
                 drop(writer.reserve(length));
             }
             if self.unsent == 0 {
@@ -263,27 +263,27 @@ impl Node {
         either!(&mut self.core, core => core.handle_event(&mut self.fabric, event));
     }
 
-    /// Polls the core. One that says it has done nothing must have done nothing, else its thread would sleep while
-    /// others wait for it ([`Core`]).
+    /// Polls the core. A core that reports no work must have done none; otherwise its thread would sleep while others
+    /// wait for it ([`Core`]).
     fn poll(&mut self) -> Result<usize, Violation> {
         let posts = |core: &AnyCore| either!(core, core => core.counters().posts);
         let before = posts(&self.core);
         let had_message = self.has_message();
         let work = either!(&mut self.core, core => core.poll(&mut self.fabric));
         if work == 0 && (posts(&self.core) != before || self.has_message() != had_message) {
-            let text = format!("member {} says that it has done nothing, but it has", self.rank);
+            let text = format!("member {} reports no work, but it has worked", self.rank);
             return Err(Violation { checker: "idleness", text });
         }
         Ok(work)
     }
 
-    /// Whether the consumer, if there is one, has a message to take.
+    /// Returns whether there is a consumer with a message to take.
     fn has_message(&mut self) -> bool {
         // Corruption is reported when the consumer takes the message.
         self.consumer.as_mut().is_some_and(|consumer| consumer.pull.has_message().unwrap_or(false))
     }
 
-    /// The consumer: takes some of what is there, in place, and gives it back or not.
+    /// Runs the consumer, which takes some of the available messages in place and releases them.
     fn consume(&mut self, watch: &Rc<RefCell<Watch>>, prng: &mut Prng) -> bool {
         let now = self.fabric.now();
         let Some(Puller { pull, pause_max, next }) = &mut self.consumer else { return false };
@@ -309,7 +309,7 @@ impl Node {
         worked
     }
 
-    /// When the application or the consumer wants to act next.
+    /// Returns when the application or the consumer acts next.
     fn next_deadline(&self) -> Option<Instant> {
         let send = (self.unsent > 0 && !self.blocked).then_some(self.next_send);
         let consume =

@@ -1,7 +1,8 @@
 //! Scenario: one subgroup under the adversary (Derecho §3.4, Spindle §3).
 //!
-//! Checked: [O1] order, [O2] [O3] contents, [O4] stability, [O5] and [O6] by the contents of what slow consumers read,
-//! [N1]–[N7] and liveness by complete delivery in bounded virtual time, [N4] quiescence, [S1]–[S4] by the rest.
+//! It checks [O1] order, [O2] [O3] contents, [O4] stability, [O5] and [O6] by the contents that slow consumers read,
+//! [N1]–[N7] and liveness by complete delivery in bounded virtual time, [N4] quiescence, and [S1]–[S4] through all of
+//! these.
 
 mod cluster;
 mod plan;
@@ -23,7 +24,7 @@ pub const SCENARIO: PlannedScenario<MulticastPlan> = PlannedScenario {
     promises: coverage::MULTICAST,
 };
 
-/// Runs a plan, keeping the latest `trace_records_max` happenings.
+/// Runs a plan, and keeps the latest `trace_records_max` events.
 #[must_use]
 pub fn run(plan: &MulticastPlan, trace_records_max: usize) -> RunOutcome {
     let config = SimConfig {

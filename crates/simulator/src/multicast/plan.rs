@@ -1,4 +1,5 @@
-//! The plan of a run: members, settings, workload and faults, drawn from a seed; data, so that it can be shrunk.
+//! The plan of a run: members, settings, workload and faults, drawn from a seed. A plan is data, so that it can be
+//! shrunk.
 
 use std::fmt;
 
@@ -9,36 +10,35 @@ use squall_protocols::multicast::{Batching, Carrier, DeliveryMode, LargeMessages
 use crate::coverage::rule_kinds;
 use crate::explain::Shrink;
 
-/// One run.
+/// The plan of one run.
 #[derive(Clone, Debug)]
 pub struct MulticastPlan {
-    /// Where it came from; contents of messages depend on it, and all further chance.
+    /// The seed of the plan, on which the contents of messages and all further random choices depend.
     pub seed: u64,
-    /// Members of the subgroup.
+    /// The number of members of the subgroup.
     pub members: usize,
     /// The subgroup's settings.
     pub settings: SubgroupSettings,
-    /// Messages of each sender, by place among the senders.
+    /// The number of messages of each sender, by position among the senders.
     pub messages: Vec<u64>,
-    /// The most messages that a sender commits in one turn.
+    /// The maximum number of messages that a sender commits in one turn.
     pub burst: u64,
-    /// How long a sender waits between two turns in which it sends, at most.
+    /// The maximum time that a sender waits between two turns in which it sends.
     pub gap_max: Duration,
-    /// Members that pull their deliveries instead of taking upcalls, and how long they do nothing in between, at
-    /// most.
+    /// The maximum pauses of the members that pull their deliveries; `None` for members with upcalls.
     pub pulls: Vec<Option<Duration>>,
-    /// What the fabric does.
+    /// The behaviour of the fabric.
     pub adversary: Adversary,
-    /// Readers share the owner's memory.
+    /// Whether readers share the owner's memory.
     pub early_sight: bool,
-    /// Writes land without the target's processor.
+    /// Whether writes land without the target's processor.
     pub one_sided_progress: bool,
     /// The faults.
     pub rules: Vec<Rule>,
 }
 
 impl MulticastPlan {
-    /// The plan of `seed`.
+    /// Draws the plan of `seed`.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut prng = Prng::new(seed);
@@ -65,8 +65,8 @@ impl MulticastPlan {
         if Prng::new(seed ^ 0x1046).chance(3) { plan.lengthened() } else { plan }
     }
 
-    /// With one sender that sends so many messages that each count of 16 bits wraps \[O6\], and nothing that ends the run
-    /// before.
+    /// Returns the plan with one sender whose messages make every 16-bit counter wrap \[O6\], and without any fault
+    /// that would end the run before.
     fn lengthened(mut self) -> Self {
         self.messages[0] = LONG;
         self.gap_max = Duration::ZERO;
@@ -78,25 +78,25 @@ impl MulticastPlan {
         self
     }
 
-    /// Whether it is one of the long runs.
+    /// Returns whether it is one of the long runs.
     #[must_use]
     pub fn is_long(&self) -> bool {
         self.messages.contains(&LONG)
     }
 
-    /// What can happen in the run, by kinds.
+    /// Returns the kinds of events that can happen in the run.
     pub(crate) fn faults(&self) -> Vec<&'static str> {
         let long = self.is_long().then_some("count of records that wraps");
         rule_kinds(&self.rules).into_iter().chain(long).collect()
     }
 
-    /// Whether a member dies: then nothing is promised but safety.
+    /// Returns whether a member dies; then only safety is guaranteed.
     #[must_use]
     pub fn has_crash(&self) -> bool {
         self.rules.iter().any(|rule| matches!(rule.what, Verdict::Crash(_)))
     }
 
-    /// The latest instant at which a rule strikes, with the time that its effect lasts.
+    /// Returns the latest instant at which a rule takes effect, plus the time that the effect lasts.
     #[must_use]
     pub fn last_fault(&self) -> Duration {
         let end = |rule: &Rule| match (&rule.when, &rule.what) {
@@ -108,7 +108,7 @@ impl MulticastPlan {
     }
 }
 
-/// More messages than 16 bits count.
+/// More messages than a 16-bit counter can count.
 const LONG: u64 = (1 << 16) + 500;
 
 fn draw_settings(prng: &mut Prng, members: usize) -> SubgroupSettings {
@@ -141,7 +141,7 @@ fn draw_settings(prng: &mut Prng, members: usize) -> SubgroupSettings {
     }
 }
 
-/// Bodies that are pushed; [`crate::group`] relays them.
+/// Draws large messages whose bodies are pushed; [`crate::group`] relays them.
 fn draw_large(prng: &mut Prng, message_max: usize) -> Option<LargeMessages> {
     prng.chance(300).then(|| LargeMessages {
         message_max: message_max + 1 + prng.index(500),

@@ -1,4 +1,4 @@
-//! The application under test: gives memory, now or later, and checks whatever it is told (RDMC §2).
+//! The application of a test, which provides memory, now or later, and checks every notification (RDMC §2).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,42 +11,43 @@ use squall_protocols::rdmc::{
     GroupId, HeldBlocks, ObjectAnswer, ObjectMemory, RdmcApplication, RdmcFailure, RdmcObject,
 };
 
-/// What the checkers have found, at any member.
+/// The first violation that a checker has found, at any member.
 pub(super) type RdmcFindings = Rc<RefCell<Option<String>>>;
 
-/// One member's application.
+/// The application of one member.
 pub(super) struct RdmcApp {
     pub(super) node: u32,
     watch: RdmcFindings,
     pub(super) streams: BTreeMap<GroupId, RdmcMember>,
     prng: Prng,
-    /// How often it answers `Later`, and never again before [`RdmcApp::take_asked`].
+    /// How often it answers `Later`, per mille.
     pub(super) later_per_mille: u32,
-    /// How often it offers memory beforehand, of those times when it could.
+    /// How often it offers memory in advance, per mille of the opportunities.
     pub(super) offers_per_mille: u32,
-    /// The object for which it has no memory.
+    /// The object for which it has no memory, if any.
     pub(super) refused: Option<(GroupId, u64)>,
     asked: Vec<RdmcObject>,
-    /// What has been received in this turn.
+    /// The objects received in this turn.
     pub(super) received: Vec<RdmcObject>,
 }
 
-/// One group at one member.
+/// The state of one group at one member.
 pub(super) struct RdmcMember {
     pub(super) key: u64,
     pub(super) block_bytes: u64,
     /// The number of the first object.
     pub(super) first: u64,
-    /// The number of the next object, to be asked for, received and released.
+    /// The numbers of the next objects to be asked for, received and released.
     pub(super) next_asked: u64,
     pub(super) next_received: u64,
     pub(super) next_released: u64,
-    /// Released objects keep their memory instead of being spoilt, since somebody may have to resume from them.
+    /// The released objects with their memory, if it is kept because a group may resume from it; otherwise it is
+    /// overwritten.
     pub(super) kept: Option<BTreeMap<u64, (RdmcObject, ObjectMemory)>>,
-    /// Memory for an object that has not been asked for, until it is received.
+    /// The memory offered for an object, until the object is received or asked for.
     pub(super) offered: Option<(u64, ObjectMemory)>,
     pub(super) failure: Option<RdmcFailure>,
-    /// What lay in the memory of the remains when the failure was reported.
+    /// The contents of the memory of unfinished objects when the failure was reported.
     unfinished: Vec<Vec<u64>>,
 }
 
@@ -69,12 +70,12 @@ impl RdmcApp {
         &self.streams[&group]
     }
 
-    /// Objects for which memory was promised.
+    /// Takes the objects for which memory was promised.
     pub(super) fn take_asked(&mut self) -> Vec<RdmcObject> {
         std::mem::take(&mut self.asked)
     }
 
-    /// Memory to be offered, and for which objects.
+    /// Draws the memory to be offered, and for which objects.
     pub(super) fn draw_offers(&mut self, fabric: &mut SimFabric) -> Vec<(RdmcObject, ObjectMemory)> {
         let Self { streams, prng, offers_per_mille, .. } = self;
         let mut offers = Vec::new();
@@ -90,7 +91,7 @@ impl RdmcApp {
         offers
     }
 
-    /// RDMC has taken what was offered.
+    /// Records that RDMC has accepted offered memory.
     pub(super) fn on_offered(&mut self, object: RdmcObject, memory: ObjectMemory) {
         self.streams.get_mut(&object.group).expect("known").offered = Some((object.number, memory));
     }
@@ -132,31 +133,32 @@ impl RdmcMember {
         self.check(object, memory, &HeldBlocks::all(object.bytes.div_ceil(self.block_bytes)))
     }
 
-    /// What is left is right, as far as it is held.
+    /// Checks that the held blocks of unfinished objects are correct.
     fn check_unfinished(&self) -> Result<(), String> {
         let unfinished = self.failure.iter().flat_map(|failure| &failure.unfinished);
         for left in unfinished {
             if let Some(memory) = &left.memory {
                 self.check(&left.object, memory, &left.held)
-                    .map_err(|text| format!("[B7] left over: {text}"))?;
+                    .map_err(|text| format!("[B7] unfinished: {text}"))?;
             }
         }
         Ok(())
     }
 
-    /// The memory that was offered for the object is not: it is too small, and nothing has landed there.
+    /// Checks that memory which was offered for the object, and not used, is too small and untouched.
     fn check_refused(&mut self, object: &RdmcObject) -> Result<(), String> {
         let Some((_, memory)) = self.offered.take_if(|(number, _)| *number == object.number) else {
             return Ok(());
         };
         if object.words() <= memory.region.words() - memory.first {
-            return Err(format!("asked for memory for {object:?}, which fits what was offered"));
+            return Err(format!("asked for memory for {object:?}, which fits the offered memory"));
         }
         let clean = contents::snapshot(&memory).iter().all(|word| *word == contents::POISON);
         if clean { Ok(()) } else { Err(format!("{object:?} has landed in memory that was too small")) }
     }
 
-    /// Of an object that did not become known nothing is known to be held, but some of it may have landed.
+    /// Checks offered memory after a failure. No block of an object that was not announced counts as held, but parts
+    /// of it may have landed.
     fn check_offered(&self) -> Result<(), String> {
         let Some((group, (number, memory))) =
             self.failure.as_ref().map(|failure| failure.group).zip(self.offered.as_ref())
@@ -168,11 +170,13 @@ impl RdmcMember {
         self.check(&object, memory, &HeldBlocks::none(object.bytes.div_ceil(self.block_bytes)))
     }
 
-    /// Since the failure was reported nothing has changed.
+    /// Checks that the memory of unfinished objects has not changed since the failure was reported.
     pub(super) fn check_at_rest(&self) -> Result<(), String> {
         match self.unfinished == self.snapshot() {
             true => Ok(()),
-            false => Err("[B7] the memory of the remains has changed since the failure was reported".into()),
+            false => {
+                Err("[B7] the memory of unfinished objects has changed since the failure was reported".into())
+            }
         }
     }
 

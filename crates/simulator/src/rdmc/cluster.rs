@@ -1,4 +1,4 @@
-//! The cluster of a run: nodes with their cores and applications, and what must hold at its end (RDMC §2, §3).
+//! The cluster of a run: nodes with their cores and applications, and the checks at its end (RDMC §2, §3).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use super::contents;
 use super::plan::{RdmcGroupPlan, RdmcPlan};
 use squall_protocols::rdmc::{ObjectMemory, Rdmc, RdmcObject, RdmcSendError, UnfinishedObject};
 
-/// After the last fault everything is done within this virtual time.
+/// The virtual time after the last fault within which everything must be done.
 pub(super) const SETTLE: Duration = Duration::from_secs(2);
 
 /// The whole cluster.
@@ -24,18 +24,18 @@ pub(super) struct RdmcCluster {
 pub(super) struct RdmcNode {
     pub(super) fabric: SimFabric,
     pub(super) core: Rdmc<RdmcApp>,
-    /// What the application will do, and when, by its own clock.
+    /// The actions that the application will take, with their times by its own clock.
     agenda: Vec<(Instant, Task)>,
     prng: Prng,
-    /// Objects and when they were received here, by its own clock.
+    /// The received objects, with their times by the node's own clock.
     pub(super) received: Vec<(RdmcObject, Instant)>,
 }
 
 #[derive(Clone)]
 enum Task {
-    /// Create a group and, as its root, send all objects.
+    /// Creates a group and, at its root, sends all objects.
     Create(RdmcGroupPlan, Vec<UnfinishedObject>, bool),
-    /// Give memory that was promised.
+    /// Provides memory that was promised.
     Supply(RdmcObject),
 }
 
@@ -54,7 +54,7 @@ impl RdmcCluster {
         Self { world, nodes, watch }
     }
 
-    /// A cluster on which a plan is about to run.
+    /// Returns a cluster that is ready to run a plan.
     pub(super) fn of(plan: &RdmcPlan, trace_records_max: usize) -> Self {
         let rules = plan.rules.clone();
         let config = SimConfig { rules, trace_records_max, ..SimConfig::adversarial(plan.seed) };
@@ -72,7 +72,7 @@ impl RdmcCluster {
         cluster
     }
 
-    /// All members create the group now, with what each has left of its objects.
+    /// All members create the group now, each with the blocks of its objects that it has left.
     pub(super) fn create(&mut self, group: &RdmcGroupPlan, left: impl Fn(u32) -> Vec<UnfinishedObject>) {
         for member in &group.members {
             self.create_at(*member, group, left(*member));
@@ -86,7 +86,7 @@ impl RdmcCluster {
         self.world.wake(member);
     }
 
-    /// The root sends objects now, the first ones of the group; returns when, by all clocks.
+    /// The root sends the first objects of the group now. Returns the time, which is the same by all clocks.
     pub(super) fn send(&mut self, group: &RdmcGroupPlan, sizes: &[u64]) -> Instant {
         let root = group.members[0];
         let node = &mut self.nodes[root as usize];
@@ -96,7 +96,8 @@ impl RdmcCluster {
         now
     }
 
-    /// Lets time pass until `done`, until all is quiet, or for `span`; an error is what a checker has found.
+    /// Lets time pass until `done`, until all members are quiet, or for `span`. Returns what a checker has found as
+    /// an error.
     pub(super) fn run_until(
         &mut self,
         span: Duration,
@@ -127,13 +128,14 @@ impl RdmcCluster {
         plan.groups.iter().try_for_each(|group| self.check_all_received(group))
     }
 
-    /// Objects received, over all members and groups.
+    /// Returns the number of objects received, over all members and groups.
     pub(super) fn delivered(&self) -> u64 {
         let streams = self.nodes.iter().flat_map(|node| node.core.application().streams.values());
         streams.map(|stream| stream.next_received - stream.first).sum()
     }
 
-    /// Everything that was sent was received and released everywhere, in order, and all is quiet.
+    /// Checks that everything that was sent has been received and released at all members, in order, and that all
+    /// members are quiet.
     pub(super) fn check_all_received(&self, group: &RdmcGroupPlan) -> Result<(), String> {
         for member in &group.members {
             let stream = self.nodes[*member as usize].core.application().stream(group.id);
@@ -155,12 +157,12 @@ impl RdmcCluster {
         }
     }
 
-    /// Every living member has reported the failure, with exact remains.
+    /// Checks that every living member has reported the failure, with exactly the blocks that it holds.
     pub(super) fn check_all_failed(&self, group: &RdmcGroupPlan) -> Result<(), String> {
         for member in group.members.iter().filter(|member| self.world.lives(**member)) {
             let stream = self.nodes[*member as usize].core.application().stream(group.id);
             if stream.failure.is_none() {
-                return Err(format!("[B7] node {member} was not told that {} failed", group.id));
+                return Err(format!("[B7] node {member} was not notified that {} failed", group.id));
             }
             stream.check_at_rest().map_err(|text| format!("node {member}: {text}"))?;
         }
@@ -188,7 +190,7 @@ impl RdmcNode {
         worked
     }
 
-    /// Offers memory for objects that have not come.
+    /// Offers memory for objects that have not been announced.
     fn offer(&mut self) {
         for (object, memory) in self.core.application_mut().draw_offers(&mut self.fabric) {
             if self.core.offer(object.group, object.number, memory.clone()) == Ok(true) {
@@ -220,20 +222,20 @@ impl RdmcNode {
         let members: Vec<NodeId> = group.members.iter().copied().map(NodeId).collect();
         self.core
             .resume(&mut self.fabric, group.id, &members, group.settings.clone(), group.first, left)
-            .expect("the plan is sound");
+            .expect("the plan is valid");
         if self.fabric.node() != members[0] {
             return;
         }
         self.send(group, group.first, &group.sizes);
     }
 
-    /// Sends objects as the root; the first has the given number.
+    /// Sends objects as the root; the first one has the given number.
     fn send(&mut self, group: &RdmcGroupPlan, first: u64, sizes: &[u64]) {
         for (number, bytes) in (first..).zip(sizes) {
             let memory: ObjectMemory = contents::full(&mut self.fabric, group.key, number, *bytes);
             match self.core.send(group.id, memory, *bytes) {
                 Ok(sent) => assert_eq!(sent, number),
-                // Somebody may be lost already.
+                // A member may be lost already.
                 Err(error) => assert!(matches!(error, RdmcSendError::Failed(_)), "{error}"),
             }
         }

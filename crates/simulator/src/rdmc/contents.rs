@@ -1,28 +1,28 @@
-//! What objects hold, so that every byte can be checked at every receiver (RDMC §2, property 4).
+//! The contents of objects, so that every byte can be checked at every receiver (RDMC §2, property 4).
 
 use squall_fabric::Fabric;
 
 use squall_protocols::rdmc::{HeldBlocks, ObjectMemory, RdmcObject};
 
-/// Word `i` of object `number` of the stream `key`.
+/// Returns word `i` of object `number` of the stream `key`.
 pub(super) fn word(key: u64, number: u64, i: usize) -> u64 {
     let mixed = (key ^ number << 40 ^ i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1
 }
 
-/// What lies where nothing has been written; even, as no word of an object is.
+/// The value of words that have not been written. It is even, unlike every word of an object.
 pub(super) const POISON: u64 = 0xdead_beef_dead_beee;
-/// Words before and after an object that must stay as they are.
+/// The number of words before and after an object that must not change.
 const MARGIN: usize = 3;
 
-/// Memory for an object, with nothing in it.
+/// Returns unwritten memory for an object.
 pub(super) fn empty(fabric: &mut impl Fabric, object_words: usize) -> ObjectMemory {
     let region = fabric.register(object_words + 2 * MARGIN);
     (0..region.words()).for_each(|i| region.store(i, POISON));
     ObjectMemory { region, first: MARGIN }
 }
 
-/// Memory with an object in it.
+/// Returns memory that contains an object.
 pub(super) fn full(fabric: &mut impl Fabric, key: u64, number: u64, bytes: u64) -> ObjectMemory {
     let words = usize::try_from(bytes.div_ceil(8)).expect("small");
     let memory = empty(fabric, words);
@@ -30,13 +30,13 @@ pub(super) fn full(fabric: &mut impl Fabric, key: u64, number: u64, bytes: u64) 
     memory
 }
 
-/// Spoils what a member has released: nobody may read it any more.
+/// Overwrites memory that a member has released, which no one may read any more.
 pub(super) fn spoil(memory: &ObjectMemory) {
     (0..memory.region.words()).for_each(|i| memory.region.store(i, POISON));
 }
 
-/// Checks that the blocks that are held are right, and that what lies around the object is untouched. Of blocks that
-/// are not held some words may have landed, the right ones [F11].
+/// Checks that the held blocks are correct, and that the memory around the object is untouched. Of blocks that are
+/// not held some words may have landed, which must be correct [F11].
 pub(super) fn check(
     key: u64,
     object: &RdmcObject,
@@ -60,7 +60,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// All words.
+/// Returns all words.
 pub(super) fn snapshot(memory: &ObjectMemory) -> Vec<u64> {
     (0..memory.region.words()).map(|i| memory.region.load(i)).collect()
 }

@@ -1,8 +1,9 @@
-//! Scenario: bulk multicast under the adversary (RDMC §2, §3); and predictions of what it takes ([`predict`]).
+//! Scenario: bulk multicast under the adversary (RDMC §2, §3), and predictions of its performance ([`predict`]).
 //!
-//! Checked: every byte at every receiver, in order [B1] [B5], nothing around it touched; memory left alone while it is
-//! another's [F5]; after deaths at any step all are told, what they report as held is exactly what has arrived, and the
-//! survivors resume from there [B7]; memory that was offered takes the right object or none [B9].
+//! The scenario checks that every byte arrives at every receiver, in order, without any change to the memory around
+//! it [B1] [B5]; that memory is not touched while another process owns it [F5]; that after deaths at any step all
+//! members are notified, the blocks that they report as held are exactly those that have arrived, and the survivors
+//! resume from there [B7]; and that offered memory receives the right object or none [B9].
 
 mod application;
 mod cluster;
@@ -32,7 +33,7 @@ pub const SCENARIO: PlannedScenario<RdmcPlan> = PlannedScenario {
     promises: coverage::RDMC,
 };
 
-/// Runs a plan, keeping the latest `trace_records_max` happenings.
+/// Runs a plan, and keeps the latest `trace_records_max` events.
 #[must_use]
 pub fn run(plan: &RdmcPlan, trace_records_max: usize) -> RunOutcome {
     let mut cluster = RdmcCluster::of(plan, trace_records_max);

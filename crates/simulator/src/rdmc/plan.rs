@@ -1,4 +1,4 @@
-//! What a run does: groups, objects, habits of the applications, faults; all drawn from a seed (RDMC §3).
+//! The plan of a run: groups, objects, the behaviour of the applications and faults, all drawn from a seed (RDMC §3).
 
 use std::fmt;
 
@@ -14,12 +14,12 @@ use crate::explain::Shrink;
 #[derive(Clone, Debug)]
 pub(super) struct RdmcGroupPlan {
     pub(super) id: GroupId,
-    /// Nodes, the root first.
+    /// The nodes, the root first.
     pub(super) members: Vec<u32>,
     pub(super) settings: RdmcSettings,
-    /// Names the contents of its objects.
+    /// The key from which the contents of its objects derive.
     pub(super) key: u64,
-    /// The number of the first object, and the sizes of all.
+    /// The number of the first object, and the sizes of all objects.
     pub(super) first: u64,
     pub(super) sizes: Vec<u64>,
 }
@@ -36,29 +36,29 @@ impl RdmcGroupPlan {
     }
 }
 
-/// A whole run.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct RdmcPlan {
     pub(super) seed: u64,
     pub(super) nodes: u32,
     pub(super) groups: Vec<RdmcGroupPlan>,
-    /// How long members wait before they create a group, at most.
+    /// The maximum time before a member creates a group.
     pub(super) create_within: Duration,
     pub(super) later_per_mille: u32,
     pub(super) offers_per_mille: u32,
-    /// Released memory is kept, to resume from.
+    /// Whether released memory is kept, so that a group can resume from it.
     pub(super) keeps: bool,
     pub(super) rules: Vec<Rule>,
 }
 
 impl RdmcPlan {
-    /// The plan of `seed`: one in three with deaths.
+    /// Draws the plan of `seed`; one plan in three has deaths.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         if seed % 3 == 2 { Self::with_death(seed) } else { Self::drawn(seed) }
     }
 
-    /// A plan without faults that stop a group: pauses and slow links only.
+    /// Draws a plan without faults that stop a group: only pauses and slow links.
     pub(super) fn drawn(seed: u64) -> Self {
         let mut prng = Prng::new(seed ^ 0x4d3c);
         let nodes = 1 + u32::try_from(prng.below(9)).expect("few");
@@ -71,7 +71,7 @@ impl RdmcPlan {
         Self { seed, nodes, groups, create_within, later_per_mille, offers_per_mille, keeps: false, rules }
     }
 
-    /// One group of several members, one or two of which die just before one of their posts.
+    /// Draws a plan of one group of several members, one or two of which die just before one of their posts.
     pub(super) fn with_death(seed: u64) -> Self {
         let mut prng = Prng::new(seed ^ 0xdead);
         let nodes = 3 + u32::try_from(prng.below(7)).expect("few");
@@ -91,7 +91,7 @@ impl RdmcPlan {
     }
 }
 
-/// Nobody offers memory, some do, all do.
+/// Draws whether members never, sometimes or always offer memory.
 fn drawn_offers(prng: &mut Prng) -> u32 {
     [0, 300, 1000][prng.index(3)]
 }
@@ -110,7 +110,7 @@ fn drawn_group_of(prng: &mut Prng, id: u64, members: Vec<u32>) -> RdmcGroupPlan 
     RdmcGroupPlan::new(id, &members, schedule, block_bytes, &sizes)
 }
 
-/// Empty, a byte, less than a block, a block, a byte more, some blocks, many.
+/// Draws a size: 0, one byte, less than a block, one block, one byte more, some blocks, or many.
 fn drawn_size(prng: &mut Prng, block_bytes: u64) -> u64 {
     match prng.below(7) {
         0 => 0,
@@ -140,7 +140,7 @@ fn drawn_schedule(prng: &mut Prng, members: usize) -> Schedule {
 fn hindrance(prng: &mut Prng, nodes: u32) -> Rule {
     let node = |prng: &mut Prng| u32::try_from(prng.below(u64::from(nodes))).expect("few");
     let (from, to) = (node(prng), node(prng));
-    // Sometimes longer than a fabric waits for a receive [F7].
+    // Some pauses are longer than a fabric waits for a receive [F7].
     let pause_max = [3_000_000, 40_000_000][prng.index(2)];
     let what = match prng.chance(500) && from != to {
         true => Verdict::Slow { from, to, extra: Duration::from_nanos(prng.below(300_000)) },

@@ -1,8 +1,8 @@
 //! Predicted times: the clusters of the paper in the simulator's cost model (RDMC §4, fig. 4 and 6–14).
 //!
-//! Memory of whole clusters does not fit a test, so bytes are scaled: a block of 1 MB is simulated as one of
-//! 4192 bytes on links that are as much slower, while times of processors and wires are unscaled. Control messages
-//! take as much longer on the links: the predictions err on the slow side.
+//! The memory of whole clusters does not fit a test, so bytes are scaled: a block of 1 MB is simulated as one of 4192
+//! bytes on links that are slower by the same factor, while the times of processors and wires are not scaled. Control
+//! messages take longer on the links by the same factor, so the predictions are pessimistic.
 
 use squall_fabric::sim::{CostModel, SimConfig};
 use squall_fabric::{Duration, Instant};
@@ -11,30 +11,30 @@ use super::cluster::RdmcCluster;
 use super::plan::RdmcGroupPlan;
 use squall_protocols::rdmc::schedule::Algorithm;
 
-/// The slowest schedule of the figures is done long before.
+/// A time by which even the slowest schedule of the figures is done.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// So many bytes are simulated as one.
+/// The number of bytes that are simulated as one.
 const SCALE: f64 = 250.0;
-/// What stands for a megabyte (2^20 bytes).
+/// The scaled size of a megabyte (2^20 bytes).
 #[cfg(test)]
 pub(super) const MB: u64 = 4192;
 
 /// A cluster of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PaperMachines {
-    /// As the paper calls it.
+    /// Its name in the paper.
     pub name: &'static str,
-    /// Of each link in one direction, as the paper gives it.
+    /// The speed of each link in one direction in Gb/s, according to the paper.
     pub gigabits: u64,
 }
 
-/// What a multicast is predicted to take, from the call of `send`.
+/// The predicted times of a multicast, from the call of `send`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MulticastPrediction {
-    /// Until the last receiver has the object.
+    /// The time until the last receiver has the object.
     pub last: Duration,
-    /// Until the first has it.
+    /// The time until the first receiver has it.
     pub first: Duration,
 }
 
@@ -50,14 +50,14 @@ pub fn predict(
     bytes: u64,
     block_bytes: u64,
 ) -> MulticastPrediction {
-    assert!(members > 1 && block_bytes > 0, "somebody receives something");
+    assert!(members > 1 && block_bytes > 0, "there must be a receiver and a block");
     let scaled = |bytes: u64| 8 * (bytes as f64 / (8.0 * SCALE)).round().max(1.0) as u64;
     let MulticastTiming { last, first } =
         machines.multicast(algorithm, members, scaled(bytes), scaled(block_bytes));
     MulticastPrediction { last, first }
 }
 
-/// A multicast as it went.
+/// The times of a simulated multicast.
 pub(super) struct MulticastTiming {
     /// From the call of `send` to the last and to the first receiver's upcall.
     pub(super) last: Duration,
@@ -73,7 +73,7 @@ impl PaperMachines {
     pub const FRACTUS: Self = Self { name: "Fractus", gigabits: 100 };
 
     fn config(self) -> SimConfig {
-        // 100 Gb/s are 12500 bytes in a microsecond, or 50 scaled ones.
+        // 100 Gb/s are 12500 bytes per microsecond, or 50 scaled ones.
         let link_bytes_per_us = self.gigabits / 2;
         let wire_byte_ns = CostModel::SPINDLE.wire_byte_ns;
         let wire_4_kib_ns = wire_byte_ns + 4095 * 1000 / link_bytes_per_us;
@@ -82,7 +82,7 @@ impl PaperMachines {
         SimConfig { cost, ..SimConfig::hardware() }
     }
 
-    /// The time of `bytes` (scaled) on a link.
+    /// Returns the time of `bytes` (scaled) on a link.
     #[cfg(test)]
     pub(super) fn link(self, bytes: u64) -> Duration {
         Duration::from_nanos(bytes * 2000 / self.gigabits)
@@ -100,9 +100,9 @@ impl PaperMachines {
         let mut group = RdmcGroupPlan::new(1, &nodes, algorithm.into(), block_bytes, &[]);
         group.settings.in_flight_bytes = 2 * 4192;
         cluster.create(&group, |_| Vec::new());
-        cluster.run().expect("the groups are set up ahead of time");
+        cluster.run().expect("the groups are created");
         let begin = cluster.send(&group, &[bytes]);
-        cluster.run_until(PATIENCE, |_| false).expect("nothing wrong");
+        cluster.run_until(PATIENCE, |_| false).expect("no checker fails");
         let received: Vec<Instant> =
             cluster.nodes.iter().flat_map(|node| node.received.iter().map(|(_, at)| *at)).collect();
         assert_eq!(received.len(), members as usize - 1, "all have received it");
@@ -111,7 +111,7 @@ impl PaperMachines {
         MulticastTiming { last, first }
     }
 
-    /// Gigabits of object in a second, until the last has it.
+    /// Returns the throughput of the object in Gb/s, until the last receiver has it.
     #[cfg(test)]
     pub(super) fn rate(self, bytes: u64, timing: &MulticastTiming) -> f64 {
         self.link(bytes).as_secs_f64() / timing.last.as_secs_f64() * self.gigabits as f64

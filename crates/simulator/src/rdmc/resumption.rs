@@ -1,4 +1,4 @@
-//! Deaths: what the survivors of a group do, and what must hold of it (RDMC §2; [B7]).
+//! Deaths: the actions of a group's survivors, and the checks of these (RDMC §2; [B7]).
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ pub(super) fn run_with_death(plan: &RdmcPlan) -> Result<u64, String> {
     survive(&mut RdmcCluster::of(plan, 0), plan)
 }
 
-/// Runs a plan with deaths; after each the survivors resume, as long as there are two of them. Returns how often.
+/// Runs a plan with deaths. After each death the survivors resume, as long as there are two of them. Returns how
+/// often they did.
 pub(super) fn survive(cluster: &mut RdmcCluster, plan: &RdmcPlan) -> Result<u64, String> {
     let mut group = plan.groups[0].clone();
     for rounds in 0.. {
@@ -43,7 +44,8 @@ pub(super) fn survive(cluster: &mut RdmcCluster, plan: &RdmcPlan) -> Result<u64,
     unreachable!("nodes are few")
 }
 
-/// The group of the survivors, with what each has left. The new root is the old one, or who has most objects.
+/// Returns the group of the survivors, with the unfinished objects of each. The new root is the old one, or the
+/// member that has the most objects.
 pub(super) fn survivors(
     cluster: &RdmcCluster,
     group: &RdmcGroupPlan,
@@ -76,7 +78,7 @@ pub(super) fn survivors(
     (next.members.len() > 1).then_some((next, left))
 }
 
-/// What members report as held is what has arrived, neither more nor less.
+/// Checks that the blocks that members report as held are exactly those that have arrived.
 fn check_unfinished_are_exact(cluster: &RdmcCluster, group: &RdmcGroupPlan) -> Result<(), String> {
     for member in group.members[1..].iter().filter(|member| cluster.world.lives(**member)) {
         let core = &cluster.nodes[*member as usize].core;
@@ -93,7 +95,7 @@ fn check_unfinished_are_exact(cluster: &RdmcCluster, group: &RdmcGroupPlan) -> R
     Ok(())
 }
 
-/// The blocks of the group's objects that a member with these remains lacks.
+/// Returns the number of blocks of the group's objects that a member with these unfinished objects lacks.
 fn missing_blocks(group: &RdmcGroupPlan, left: &[UnfinishedObject]) -> u64 {
     let held = |number| {
         let left = left.iter().find(|left| left.object.number == number && left.memory.is_some());

@@ -1,20 +1,21 @@
-//! Scenario: faults of known shapes, whose end is known too (Derecho §2, §3.4).
+//! Scenario: faults of known shapes, whose outcome is known, too (Derecho §2, §3.4).
 //!
-//! - [`ShapeFault::Partition`]: the network parts, in every way in which it can, and heals soon, late or never. A part with a
-//!   majority goes on, of just its members; all others stop \[V5\]. If it heals soon, nothing happens.
-//! - [`ShapeFault::Pause`]: a member stops for longer than the others wait. They go on without it, and it stops \[V4\].
-//!   Or it stops for about as long as they wait: then all go on, or all but this one \[V15\].
-//! - [`ShapeFault::Mute`]: what a member says comes too late, but it hears the others, or all but the leader, whose decision
-//!   it would find itself left out of. They go on without it, and it learns from them that it is excluded \[V4\].
-//! - [`ShapeFault::Storm`]: eight nodes join, at once or one after the other, and perhaps the leader dies meanwhile. All are
-//!   let in, together as far as they came together \[V9\].
+//! - [`ShapeFault::Partition`]: the network is partitioned, in every possible way, and heals soon, late or never. A
+//!   part with a majority continues, with exactly its members; all others stop \[V5\]. If the network heals soon,
+//!   nothing happens.
+//! - [`ShapeFault::Pause`]: a member pauses for longer than the others wait. They continue without it, and it stops
+//!   \[V4\]. Or it pauses for about as long as they wait: then all continue, or all but this one \[V15\].
+//! - [`ShapeFault::Mute`]: a member's messages arrive too late, but it hears the others, or all but the leader, whose
+//!   decision would exclude it. They continue without it, and it learns from them that it is excluded \[V4\].
+//! - [`ShapeFault::Storm`]: eight nodes join, at once or one after the other, and the leader may die meanwhile. All
+//!   are admitted, and those that came together are admitted together \[V9\].
 //!
-//! - [`ShapeFault::Last`]: a member stops for a while, and meanwhile all others die. It stops, too, but first it delivers all
-//!   that the others had delivered: it has what they acknowledged \[V14\].
-//! - [`ShapeFault::Full`]: a node asks to join a group that has as many members as a group can have. It waits, and the view
+//! - [`ShapeFault::Last`]: a member pauses, and meanwhile all others die. It stops, too, but first it delivers
+//!   everything that the others had delivered: it has all acknowledged messages \[V14\].
+//! - [`ShapeFault::Full`]: a node asks to join a group that has the maximum number of members. It waits, and the view
 //!   does not end \[V12\].
 //!
-//! All checkers of [`crate::group`] watch as well. The scenario draws from all shapes.
+//! All checkers of [`crate::group`] watch, too. The scenario draws from all shapes.
 
 mod partition;
 
@@ -42,49 +43,49 @@ pub const SCENARIO: PlannedScenario<ShapeCase> = PlannedScenario {
     promises: coverage::SHAPE,
 };
 
-/// Nodes that join in a storm.
+/// The number of nodes that join in a storm.
 const JOINERS: u32 = 8;
 
-/// The most views that a storm at once may take: one for those who come first, one for the rest, one for a leader that
-/// dies, and one for those who had asked that leader in vain.
+/// The maximum number of views of a storm without gaps: one for the first nodes, one for the rest, one for a leader
+/// that dies, and one for the nodes that had asked that leader in vain.
 const STORM_VIEWS: u64 = 4;
 
 /// A fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShapeFault {
-    /// The network parts, and heals after a while or never.
+    /// The network is partitioned, and heals after a while or never.
     Partition {
-        /// Who can still reach whom.
+        /// The parts; nodes of the same part reach each other.
         parts: Vec<Vec<u32>>,
         /// When it heals.
         heal_after: Option<Duration>,
     },
-    /// A member stops for a while.
+    /// A member pauses.
     Pause {
-        /// Which.
+        /// The member.
         node: u32,
-        /// How long.
+        /// The length of the pause.
         span: Duration,
     },
-    /// All that a member says comes late.
+    /// All messages of a member arrive late.
     Mute {
-        /// Which.
+        /// The member.
         node: u32,
-        /// It does not hear the leader in time either.
+        /// Whether messages of the leader reach it late, too.
         misses_leader: bool,
     },
     /// Eight nodes join.
     Storm {
-        /// How long after each other.
+        /// The time between two joins.
         gap: Duration,
-        /// The leader dies just before this post of its own.
+        /// The leader dies just before this post of its own, if any.
         death: Option<u64>,
     },
-    /// A member stops for a while; when all that was under way has arrived, the others die.
+    /// A member pauses; once everything in flight has arrived, the others die.
     Last {
-        /// Which.
+        /// The member.
         node: u32,
-        /// When it stops.
+        /// When the pause begins.
         after: Duration,
     },
     /// A node asks to join a group of [`MEMBERS_MAX`] members.
@@ -96,20 +97,20 @@ pub enum ShapeFault {
 pub struct ShapeCase {
     /// Members of the first view.
     pub members: u32,
-    /// What happens.
+    /// The fault.
     pub shape: ShapeFault,
-    /// The order of events is drawn from it.
+    /// The seed from which the order of events is drawn.
     pub seed: u64,
 }
 
-/// When the fault begins: messages are under way.
+/// When the fault begins, while messages are in flight.
 const BEGIN: Duration = Duration::from_micros(30);
 
-/// How long members of a group with pauses wait for a sign of life.
+/// How long members wait for a sign of life, in groups with pauses.
 const SUSPICION_AFTER: Duration = Duration::from_micros(400);
 
 impl ShapeCase {
-    /// Runs the case, keeping the latest `trace_records_max` happenings.
+    /// Runs the case, and keeps the latest `trace_records_max` events.
     #[must_use]
     pub fn run(&self, trace_records_max: usize) -> RunOutcome {
         let (mut outcome, fates, delivered) = group::run_to_deliveries(&self.plan(), trace_records_max);
@@ -121,7 +122,7 @@ impl ShapeCase {
         outcome
     }
 
-    /// The plan.
+    /// Returns the plan of the case.
     #[must_use]
     pub fn plan(&self) -> GroupPlan {
         let begin = Instant::from_nanos(0) + BEGIN;
@@ -145,7 +146,7 @@ impl ShapeCase {
             }
             ShapeFault::Mute { node, misses_leader } => {
                 plan.suspicion_after = Some(SUSPICION_AFTER);
-                // Who shares memory sees what is not yet said.
+                // With shared memory, others see stores that have not been pushed.
                 plan.early_sight = false;
                 let others = (0..self.members).filter(|other| other != node);
                 let slow = |from, to| {
@@ -157,7 +158,7 @@ impl ShapeCase {
             }
             ShapeFault::Last { node, after } => {
                 let paused = begin + *after;
-                // What waits in a connection that breaks may be lost with it.
+                // Data that waits in a connection may be lost when the connection breaks.
                 plan.one_sided_progress = true;
                 plan.messages = 30;
                 plan.rules.push(rule(
@@ -181,7 +182,7 @@ impl ShapeCase {
         plan
     }
 
-    /// What can happen in the run, by kinds.
+    /// Returns the kinds of events that can happen in the run.
     fn faults(&self) -> Vec<&'static str> {
         let own = match self.shape {
             ShapeFault::Partition { .. } => "partition of a known shape",
@@ -217,13 +218,17 @@ impl ShapeCase {
     ) -> Result<(), String> {
         let all: Vec<u32> = (0..self.members).collect();
         if heal_after.is_some_and(|after| after < group::UNREACHABLE_AFTER) {
-            return expect_members(fates, &all, "[V1] the network healed in time, but not all go on");
+            return expect_members(
+                fates,
+                &all,
+                "[V1] the network healed in time, but not all members continue",
+            );
         }
         for part in parts {
             if part.len() > self.members as usize / 2 {
-                expect_members(fates, part, "[V5] the majority does not go on")?;
+                expect_members(fates, part, "[V5] the majority does not continue")?;
             } else {
-                expect_stopped(fates, part, "[V5] a minority goes on")?;
+                expect_stopped(fates, part, "[V5] a minority continues")?;
             }
         }
         Ok(())
@@ -232,36 +237,40 @@ impl ShapeCase {
     fn check_pause(&self, fates: &[NodeFate], node: u32, span: Duration) -> Result<(), String> {
         if span < SURELY_NOTICED && matches!(fates[node as usize], NodeFate::Member(_)) {
             let all: Vec<u32> = (0..self.members).collect();
-            return expect_members(fates, &all, "[V15] one pauses and stays, but not all go on");
+            return expect_members(
+                fates,
+                &all,
+                "[V15] one member pauses and remains, but not all members continue",
+            );
         }
         let others: Vec<u32> = (0..self.members).filter(|other| *other != node).collect();
-        expect_members(fates, &others, "[V8] the others do not go on")?;
+        expect_members(fates, &others, "[V8] the others do not continue")?;
         match fates[node as usize] {
-            // The others have parted with it: it may learn that before it reads what they think of it.
+            // The others have disconnected it. It may notice that before it reads their accusations.
             NodeFate::Ended(GroupEnd::Stopped(StopReason::Excluded | StopReason::Minority { .. })) => Ok(()),
-            _ => Err(format!("[V4] node {node} has not found out that it is excluded")),
+            _ => Err(format!("[V4] node {node} has not learned that it is excluded")),
         }
     }
 
     fn check_mute(&self, fates: &[NodeFate], node: u32) -> Result<(), String> {
         let others: Vec<u32> = (0..self.members).filter(|other| *other != node).collect();
-        expect_members(fates, &others, "[V8] the others do not go on")?;
-        // It reads what they think of it long before they part with it.
+        expect_members(fates, &others, "[V8] the others do not continue")?;
+        // It reads their accusations long before they disconnect it.
         match fates[node as usize] {
             NodeFate::Ended(GroupEnd::Stopped(StopReason::Excluded)) => Ok(()),
-            _ => Err(format!("[V4] node {node} was not told that it is excluded")),
+            _ => Err(format!("[V4] node {node} has not learned from the others that it is excluded")),
         }
     }
 
     fn check_storm(&self, fates: &[NodeFate], gap: Duration, death: Option<u64>) -> Result<(), String> {
         let living = |node: &u32| fates[*node as usize] != NodeFate::Dead;
         let lonely = self.members == 1 && death.is_some();
-        // A leader that dies alone, or before anybody else is there, takes the group with it.
+        // The group ends with a leader that dies alone, or before any other member has joined.
         if lonely || (self.members == 2 && !living(&0)) {
             return Ok(());
         }
         let all: Vec<u32> = (0..self.members + JOINERS).filter(living).collect();
-        expect_members(fates, &all, "[V8] not all are let in")?;
+        expect_members(fates, &all, "[V8] not all nodes are admitted")?;
         match &fates[all[0] as usize] {
             NodeFate::Member(view) if gap == Duration::ZERO && view.id > STORM_VIEWS => {
                 Err(format!("[V9] it took {} views", view.id))
@@ -273,7 +282,7 @@ impl ShapeCase {
 
 impl ShapeCase {
     fn check_last(&self, fates: &[NodeFate], delivered: &[usize], node: u32) -> Result<(), String> {
-        expect_stopped(fates, &[node], "[V5] a minority goes on")?;
+        expect_stopped(fates, &[node], "[V5] a minority continues")?;
         let most = delivered.iter().max().copied().unwrap_or(0);
         match delivered[node as usize] {
             here if here < most => {
@@ -293,7 +302,7 @@ impl ShapeCase {
     }
 }
 
-/// What is known of its end holds for the case as it is, so nothing is taken away.
+/// The expected outcome holds only for the complete case, so nothing is removed.
 impl Shrink for ShapeCase {
     fn smaller(&self) -> Vec<Self> {
         Vec::new()
@@ -306,7 +315,7 @@ impl fmt::Display for ShapeCase {
     }
 }
 
-/// `nodes`, and no others, are in one view.
+/// Checks that `nodes`, and no others, are in one view.
 fn expect_members(fates: &[NodeFate], nodes: &[u32], complaint: &str) -> Result<(), String> {
     NodeFate::expect_together(fates, nodes)
         .map_err(|missing| format!("{complaint}: node {missing} is missing"))
@@ -317,13 +326,13 @@ fn expect_stopped(fates: &[NodeFate], nodes: &[u32], complaint: &str) -> Result<
     if nodes.iter().all(has_stopped) { Ok(()) } else { Err(complaint.into()) }
 }
 
-/// The case of `seed`.
+/// Draws the case of `seed`.
 fn draw(seed: u64) -> ShapeCase {
     let mut prng = Prng::new(seed ^ 0x5ba9e);
     let members = 2 + u32::try_from(prng.index(4)).expect("few");
     let full = u32::try_from(MEMBERS_MAX).expect("few");
     let (members, shape) = match prng.below(5) {
-        // A run of so many members takes as long as some hundred others.
+        // A run with the maximum number of members takes as long as some hundred others.
         0 if prng.chance(3) => (full, ShapeFault::Full),
         0 => {
             let partitions = partitions(members);
@@ -339,7 +348,7 @@ fn draw(seed: u64) -> ShapeCase {
         }
         2 => {
             let misses_leader = prng.chance(500);
-            // Who hears a single other one may part with that one before it reads what it thinks.
+            // A member that hears only one other may disconnect that one before it reads its accusation.
             let members = members.max(if misses_leader { 4 } else { 3 });
             let node = u32::try_from(prng.below(u64::from(members))).expect("few");
             (members, ShapeFault::Mute { node, misses_leader })
@@ -356,14 +365,15 @@ fn draw(seed: u64) -> ShapeCase {
     ShapeCase { members, shape, seed: seed * 3 }
 }
 
-/// A pause that all others notice: some of them may hear a shorter one's end before they would accuse.
+/// The shortest pause that all others notice. At the end of a shorter one, some hear the member before they would
+/// accuse it.
 const SURELY_NOTICED: Duration = Duration::from_micros(800);
 
-/// After this time without messages of the application nothing is under way.
+/// After this time without messages of the application, nothing is in flight.
 const CALM_AFTER: Duration = Duration::from_millis(2);
 
-/// A partition that nobody notices.
+/// The length of a partition that no member notices.
 pub const HEAL_SOON: Duration = Duration::from_millis(1);
 
-/// One that heals when all have noticed it.
+/// The length of a partition that heals once all members have noticed it.
 pub const HEAL_LATE: Duration = Duration::from_millis(10);

@@ -1,6 +1,6 @@
-//! All ways in which a network can part (Derecho §2.1: the majority goes on).
+//! All partitions of a network (Derecho §2.1: the majority continues).
 
-/// All ways to divide `nodes` nodes into two or more parts; the nodes of a part in ascending order.
+/// Returns all partitions of `nodes` nodes into two or more parts, with the nodes of a part in ascending order.
 #[must_use]
 pub fn partitions(nodes: u32) -> Vec<Vec<Vec<u32>>> {
     let mut partitions = vec![Vec::<Vec<u32>>::new()];
@@ -25,9 +25,9 @@ pub fn partitions(nodes: u32) -> Vec<Vec<Vec<u32>>> {
 mod tests {
     use super::*;
 
-    /// Bell's numbers, less the one that divides nothing.
+    /// The counts are Bell numbers less one, for the partition with a single part.
     #[test]
-    fn all_are_there() {
+    fn all_partitions_are_listed() {
         assert_eq!([2, 3, 4, 5].map(|nodes| partitions(nodes).len()), [1, 4, 14, 51]);
         let mut all = partitions(5);
         all.sort();

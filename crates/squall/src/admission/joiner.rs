@@ -1,5 +1,5 @@
-//! Drives a process that joins ([`squall_protocols::admission::Joiner`]): first its calls, one after the other on this thread, then
-//! its group until the first view has begun (Derecho §3.3).
+//! Drives a process that joins ([`squall_protocols::admission::Joiner`]): first its calls, one after the other on
+//! this thread, and then its group until the first view has begun (Derecho §3.3).
 
 use squall_fabric::{Core, Fabric as _, FabricEvent, Instant, NodeId};
 use squall_protocols::admission::Admitted;
@@ -32,17 +32,17 @@ pub(crate) struct JoinDriver {
     obstacle: String,
 }
 
-/// What has come of an attempt.
+/// The outcome of an attempt to join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JoinOutcome {
-    /// Messages can flow, or the group has failed here, which its owner finds out.
+    /// Messages can flow, or the group has failed here, as its owner will find.
     In,
-    /// All that the attempt has is to be closed; another attempt follows.
+    /// The attempt's resources must be closed, and another attempt follows.
     Again,
 }
 
 impl JoinDriver {
-    /// A process that asks the plan's contacts, and `first` before the others.
+    /// Returns a process that asks the plan's contacts, starting with `first`.
     pub(crate) fn new<S: LinkSocket>(
         plan: &BootstrapPlan,
         listener: &BootstrapListener<S>,
@@ -55,7 +55,7 @@ impl JoinDriver {
         Ok(Self { joiner, contacts, plan: plan.clone(), begun, leader: NodeId(0), obstacle: String::new() })
     }
 
-    /// Calls members until this process has links with all of them; returns them, and its rank.
+    /// Calls members until this process is linked to all of them; returns the links and its rank.
     pub(crate) fn link<S: LinkSocket>(
         &mut self,
         name: &str,
@@ -81,11 +81,11 @@ impl JoinDriver {
     }
 
     fn wait(&self) {
-        let until = self.joiner.next_deadline().expect("a joiner without a call waits for a time");
+        let until = self.joiner.next_deadline().expect("a joiner without a call has a deadline");
         std::thread::sleep(until.since(self.now()));
     }
 
-    /// Makes a call, and hands in what has come of it.
+    /// Makes a call, and hands its outcome to the joiner.
     fn call<S: LinkSocket>(
         &mut self,
         calls: &mut JoinCalls<'_, S>,
@@ -137,7 +137,7 @@ impl JoinDriver {
                 });
                 JoinAnswer::Wait(reason)
             }
-            // The token is fuzzed with the answers to inquiries. Fuzzed as `inquiry`.
+            // The token is fuzzed together with the answers to questions. Fuzzed as `inquiry`.
             JoinReply::Admit { node, leader, members, token } => match postcard::from_bytes(&token) {
                 Ok(JoinToken { rank }) => {
                     on_progress(BootstrapProgress::Admitted { node, members: members.len() });
@@ -145,7 +145,7 @@ impl JoinDriver {
                     JoinAnswer::Admit(Admitted { node, rank, leader, members })
                 }
                 Err(_) => {
-                    let what = "an admission that cannot be read: run the same release everywhere".into();
+                    let what = "an admission that cannot be read; run the same release at all members".into();
                     let error = BootstrapError::Protocol { contact, what };
                     return self.joiner.handle_failure(now, CallFailure::Never(error));
                 }
@@ -154,7 +154,7 @@ impl JoinDriver {
         self.joiner.handle_answer(now, answer);
     }
 
-    /// Reports what is in the way, once.
+    /// Reports an obstacle, once.
     fn report_obstacle(&mut self, obstacle: &impl ToString, report: impl FnOnce(String)) {
         let obstacle = obstacle.to_string();
         if self.obstacle != obstacle {
@@ -206,12 +206,12 @@ impl JoinDriver {
         }
     }
 
-    /// Now, by the joiner's clock.
+    /// Returns the current time by the joiner's clock.
     fn now(&self) -> Instant {
         Instant::default() + self.begun.elapsed()
     }
 
-    /// A time of the joiner's clock as the system has it.
+    /// Converts a time of the joiner's clock to the system's.
     fn real(&self, at: Instant) -> std::time::Instant {
         self.begun + at.since(Instant::default())
     }
@@ -226,7 +226,7 @@ pub(crate) fn failure_of(error: CallError) -> CallFailure<BootstrapError> {
     }
 }
 
-/// A node on its way into its first view.
+/// A node that waits for its first view.
 struct Stack<'a> {
     fabric: &'a mut AnyFabric,
     group: &'a mut GroupCore<GroupHandles>,
@@ -235,7 +235,7 @@ struct Stack<'a> {
 }
 
 impl Stack<'_> {
-    /// How the node stands.
+    /// Returns how far the node has come.
     fn arrival(&mut self, leader: NodeId) -> JoinStanding {
         match self.group.ended() {
             Some(GroupEnd::Stopped(stop)) => return JoinStanding::Removed(stop),
@@ -250,7 +250,7 @@ impl Stack<'_> {
         if is_ready { JoinStanding::Ready } else { JoinStanding::Opening }
     }
 
-    /// Looks at all that has come by now, and whether messages can flow all the same.
+    /// Processes all that has arrived by now; returns whether messages can still flow.
     fn is_up_to_date(&mut self) -> bool {
         let mut idle = 0;
         for _ in 0..LOOKS_MAX {
@@ -284,8 +284,8 @@ impl Driven for Stack<'_> {
     }
 }
 
-/// So many evaluations in a row that find nothing have looked at all that was there.
+/// After this number of evaluations in a row without work, everything that had arrived has been processed.
 const LOOKS_IDLE: u32 = 16;
 
-/// There may always be something.
+/// The limit on evaluations, since there may always be more work.
 const LOOKS_MAX: u32 = 1000;

@@ -1,4 +1,4 @@
-//! Admission as processes do it: the drivers of [`squall_protocols::admission`] on sockets and threads (Derecho §3.3).
+//! Admission: the drivers of [`squall_protocols::admission`], with sockets and threads (Derecho §3.3).
 
 mod joiner;
 mod service;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::joiner::{JoinDriver, JoinOutcome, failure_of};
 pub(crate) use self::service::MemberAdmission;
 
-/// What a leader tells a joiner through its admission listener.
+/// What a leader sends to a joiner through its admission listener.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JoinToken {
     pub(crate) rank: u64,

@@ -1,5 +1,5 @@
-//! Drives a member's side of admission ([`squall_protocols::admission`]) on its polling thread: hands what comes to the member's
-//! admission listener to the core, and does what the core says (Derecho §3.3).
+//! Drives a member's side of admission ([`squall_protocols::admission`]) on its polling thread: hands events of the
+//! member's admission listener to the core, and carries out the core's actions (Derecho §3.3).
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::transport::{AnyFabric, AnyStream};
 /// The admission listener of a member, and the core that decides there.
 #[derive(Debug)]
 pub(crate) struct MemberAdmission {
-    // Before the admission listener, which they would keep waiting.
+    // Declared before the admission listener so that it is dropped first; otherwise the listener would wait for it.
     events: AnyEvents,
     listener: AdmissionListener,
     service: AdmissionService<Address>,
-    /// Has a copy of the roster, which application threads read.
+    /// Holds a copy of the roster, which application threads read.
     status: Arc<GroupStatus>,
 }
 
@@ -41,7 +41,7 @@ enum AnyEvents {
 }
 
 impl MemberAdmission {
-    /// Opens the admission listener of a member that knows from the roster in `status` where the members are reached.
+    /// Opens the admission listener of a member. The roster in `status` has the members' addresses.
     pub(crate) fn open(
         listener: AnyListener,
         config: &Config,
@@ -65,7 +65,8 @@ impl MemberAdmission {
         Ok(Self { events, listener: admission_listener, service, status })
     }
 
-    /// Takes what has come; returns questions that are not about joining. Costs one load when nothing has.
+    /// Processes what has arrived; returns a question that is not about joining. It costs one load when nothing has
+    /// arrived.
     #[inline]
     pub(crate) fn poll(
         &mut self,
@@ -111,7 +112,7 @@ impl MemberAdmission {
             }
             AdmissionEvent::Gone { node } => self.service.handle_gone(node),
             AdmissionEvent::StatusAsked { asker, question } => return Some((asker, question)),
-            // Further kinds are for members that know them.
+            // Other kinds are meant for later versions.
             _ => {}
         }
         self.act(fabric, group);
@@ -150,11 +151,11 @@ impl MemberAdmission {
         match self.judge_link(node, address, fabric, group) {
             Some(LinkVerdict::Take) => asker.take_link(node),
             Some(verdict) => asker.refuse(&verdict.to_string()),
-            None => asker.wait("its group has ended"),
+            None => asker.wait("the member's group has ended"),
         }
     }
 
-    /// Whether the link of a process is taken; `None` if the group has ended.
+    /// Returns whether the link of a process is taken; `None` if the group has ended.
     fn judge_link(
         &mut self,
         node: NodeId,
@@ -166,7 +167,7 @@ impl MemberAdmission {
         let text = address.to_string();
         let verdict = self.service.handle_link(fabric.now(), node, address, view, is_lost);
         if verdict != LinkVerdict::Take {
-            tracing::warn!(%node, address = text, "a link was refused: {verdict}");
+            tracing::warn!(%node, address = text, "refused a link: {verdict}");
         }
         Some(verdict)
     }
@@ -187,26 +188,26 @@ impl MemberAdmission {
         let takes = is_taken
             || is_candidate && self.judge_link(node, address, fabric, group) == Some(LinkVerdict::Take);
         if !takes {
-            return tracing::warn!(%node, address = text, "the link of a process that was given up was closed");
+            return tracing::warn!(%node, address = text, "closed the link of a process that was given up");
         }
         if let Err(error) = fabric.add_peer(node, stream) {
-            tracing::warn!(%node, address = text, %error, "a link with a joiner was closed");
+            tracing::warn!(%node, address = text, %error, "failed to add the link of a joiner");
             self.service.handle_link_failed(node);
         }
     }
 
-    /// To be called now and then: ends what has taken too long.
+    /// Ends what has taken too long; it is called occasionally.
     pub(crate) fn handle_timeout(&mut self, fabric: &mut AnyFabric, group: &mut GroupCore<GroupHandles>) {
         self.service.handle_timeout(fabric.now());
         self.act(fabric, group);
     }
 
-    /// When there is something to do without an event.
+    /// Returns the time at which there is something to do without an event.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.service.next_deadline()
     }
 
-    /// Takes an event of the fabric.
+    /// Handles an event of the fabric.
     pub(crate) fn handle_event(
         &mut self,
         event: &FabricEvent,
@@ -219,7 +220,7 @@ impl MemberAdmission {
         }
     }
 
-    /// To be called in each view that all members have begun. Returns the members that were joiners.
+    /// Begins a view, once all members have begun it. Returns the members that were joiners.
     pub(crate) fn begin_view(
         &mut self,
         view: &View,
@@ -231,19 +232,20 @@ impl MemberAdmission {
         arrived
     }
 
-    /// To be called now and then while messages flow: the candidate goes into the next view, or has come into this one.
+    /// Puts the candidate into the next view, or notes that it has entered this one; it is called occasionally while
+    /// messages flow.
     pub(crate) fn poll_view(&mut self, fabric: &mut AnyFabric, group: &mut GroupCore<GroupHandles>) {
         let Some(membership) = group.membership() else { return };
         self.service.poll_view(membership.view());
         self.act(fabric, group);
     }
 
-    /// Does what the core says.
+    /// Carries out the core's actions.
     fn act(&mut self, fabric: &mut AnyFabric, group: &mut GroupCore<GroupHandles>) {
         while let Some(action) = self.service.poll_action() {
             match action {
                 AdmissionAction::Part(node, why) => {
-                    tracing::info!(%node, why, "the link of a process that is no member was closed");
+                    tracing::info!(%node, why, "closed the link of a process that is not a member");
                     fabric.remove_peer(node);
                 }
                 AdmissionAction::ReportLost(peer) => {
@@ -274,6 +276,6 @@ fn with_any_stream<S>(event: AdmissionEvent<S>, any: fn(S) -> AnyStream) -> Admi
         AdmissionEvent::Connected { node } => AdmissionEvent::Connected { node },
         AdmissionEvent::Gone { node } => AdmissionEvent::Gone { node },
         AdmissionEvent::StatusAsked { asker, question } => AdmissionEvent::StatusAsked { asker, question },
-        _ => unreachable!("these are all"),
+        _ => unreachable!("all kinds of events are handled above"),
     }
 }

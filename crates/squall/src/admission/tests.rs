@@ -1,4 +1,4 @@
-//! A process that joins, over real sockets, at the admission listeners of members that answer what the test wants.
+//! A process that joins over real sockets, through admission listeners of members that answer as the test demands.
 
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
@@ -15,7 +15,7 @@ use squall_transports::bootstrap::{
 use super::{JoinDriver, JoinToken};
 use crate::error::JoinError;
 
-/// An address in the abstract namespace that no other test has.
+/// Returns an address in the abstract namespace that no other test uses.
 fn address() -> Address {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -31,7 +31,7 @@ fn plan(contacts: &[&Address]) -> BootstrapPlan {
     plan
 }
 
-/// A member of a group that runs: its admission listener, and what came to it.
+/// A member of a running group: its admission listener, and the listener's events.
 struct TestMember {
     admission: Option<AdmissionListener>,
     address: Address,
@@ -93,7 +93,7 @@ fn admission(node: u32, leader: u32, members: &[(u32, &Address)]) -> Admission {
 
 type Outcome = Result<(Joined<UnixStream>, u64), JoinError>;
 
-/// A process that joins, run by a thread, with what it says on the way.
+/// A process that joins, which runs as a thread, with the progress that it reports.
 struct TestJoiner(JoinHandle<(Outcome, Vec<BootstrapProgress>)>);
 
 impl TestJoiner {
@@ -134,7 +134,7 @@ fn a_joiner_that_is_told_to_wait_comes_again() {
     let joiner = TestJoiner::start(&[&other.address], |_| {});
     other.asked().redirect(&leader.address);
     leader.asked().wait("its view changes just now");
-    // Without an answer it is told to wait as well.
+    // Without an answer it has to wait as well.
     drop(other.asked());
     other.asked().redirect(&leader.address);
     leader.asked().admit(&admission(64, 0, &[(0, &leader.address), (1, &other.address)]));
@@ -150,8 +150,8 @@ fn a_joiner_that_is_told_to_wait_comes_again() {
     assert!(progress.contains(&BootstrapProgress::Admitted { node: NodeId(64), members: 2 }), "{progress:?}");
 }
 
-/// The leader ends while the joiner waits for its answer, then while the joiner links; another member leads then. It is not among
-/// the contacts: the joiner knows it from its admission.
+/// The leader ends, first while the joiner waits for its answer, and then while the joiner links; another member
+/// leads then. That member is not among the contacts: the joiner knows it from its admission.
 #[test]
 fn a_leader_that_dies_is_left_for_another_member() {
     let (mut leader, mut other) = (TestMember::open(), TestMember::open());
@@ -172,7 +172,7 @@ fn a_leader_that_dies_is_left_for_another_member() {
     assert_eq!(joiner.joined(), NodeId(128));
 }
 
-/// A member that cannot be reached ends the attempt, and the leader hears of it; the next attempt has another number.
+/// A member that cannot be reached ends the attempt, and the leader is notified; the next attempt has another number.
 #[test]
 fn an_attempt_that_fails_is_followed_by_another() {
     let mut leader = TestMember::open();
@@ -184,7 +184,7 @@ fn an_attempt_that_fails_is_followed_by_another() {
     assert_eq!(joiner.joined(), NodeId(65));
 }
 
-/// A leader that takes a candidate for lost closes its connection: the joiner asks again.
+/// A leader that considers a candidate lost closes its connection: the joiner asks again.
 #[test]
 fn a_candidate_that_is_dismissed_asks_again() {
     let mut leader = TestMember::open();
@@ -220,9 +220,10 @@ fn what_can_never_work_is_named() {
     );
 }
 
-/// Members that name each other, and one that nobody reaches: the time ends it, with the reason.
+/// Members redirect to each other, and one contact cannot be reached: the joiner gives up when its time runs out,
+/// with the reason.
 #[test]
-fn a_joiner_that_nobody_admits_gives_up_in_time() {
+fn a_joiner_that_no_member_admits_gives_up_in_time() {
     let members = [(); 2].map(|()| TestMember::open());
     let addresses = members.each_ref().map(|member| member.address.clone());
     let nowhere = address();

@@ -1,4 +1,4 @@
-//! What the assembler says, as the frames have it, and the other way.
+//! Conversions between the assembler's messages and the frames of the bootstrap.
 
 use squall_fabric::NodeId;
 use squall_protocols::assembly::{
@@ -37,7 +37,7 @@ pub(super) fn answer(answer: AssemblyAnswer<Address>) -> ClaimAnswer {
     }
 }
 
-/// Whatever a refusal says, the process asks again: for good ones are failures.
+/// After any refusal here the process asks again: refusals that are final arrive as failures.
 pub(super) fn read_answer(answer: ClaimAnswer) -> AssemblyAnswer<Address> {
     match answer {
         ClaimAnswer::Accepted => AssemblyAnswer::Accepted,

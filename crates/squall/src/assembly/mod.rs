@@ -1,5 +1,5 @@
-//! Drives a process that meets the other first members ([`squall_protocols::assembly::Assembler`]): its connections are those of a
-//! [`MeetingPoint`] (Derecho §2.2).
+//! Drives a process that meets the other first members ([`squall_protocols::assembly::Assembler`]), over the
+//! connections of a [`MeetingPoint`] (Derecho §2.2).
 
 mod frames;
 #[cfg(test)]
@@ -17,32 +17,32 @@ use squall_transports::bootstrap::{
 
 use crate::admission::failure_of;
 
-/// The group that has come together.
+/// A group that has been assembled.
 #[derive(Debug)]
 pub struct ConnectedGroup<S> {
-    /// The rank of this process.
+    /// This process's number as a node, which is its rank.
     pub node: NodeId,
-    /// Names this start of the group; no two starts have the same.
+    /// The number that identifies this start of the group; no two starts have the same.
     pub session: u64,
     /// All members in the order of their ranks, this process included.
     pub members: Vec<BootstrapMember>,
-    /// A blocking stream to each other member, in the order of their ranks. TCP streams have no delay set.
+    /// A blocking stream to each other member, in the order of their ranks. TCP streams have `TCP_NODELAY` set.
     pub streams: Vec<(NodeId, S)>,
 }
 
-/// What a process has found that starts.
+/// What a process that starts has found.
 #[derive(Debug)]
 pub(crate) enum MeetOutcome<S> {
     /// It is one of the first members.
     Assembled(ConnectedGroup<S>),
-    /// The group runs already, says this contact.
+    /// The group is already running, as this contact reports.
     Running(Address),
 }
 
 /// Meets the other first members of a group that no process joins later.
 ///
 /// # Errors
-/// [`BootstrapError`], each with what to do next. All connections are closed then; `listener` stays bound.
+/// [`BootstrapError`], with what to do next. All connections are closed then; `listener` stays bound.
 pub fn assemble<S: LinkSocket>(
     plan: &BootstrapPlan,
     listener: &BootstrapListener<S>,
@@ -54,10 +54,10 @@ pub fn assemble<S: LinkSocket>(
     }
 }
 
-/// Meets the other first members, unless a contact says that their group runs already.
+/// Meets the other first members, unless a contact reports that their group is already running.
 ///
 /// # Errors
-/// As [`assemble`].
+/// The errors of [`assemble`].
 pub(crate) fn meet<S: LinkSocket>(
     plan: &BootstrapPlan,
     listener: &BootstrapListener<S>,
@@ -79,7 +79,7 @@ pub(crate) fn meet<S: LinkSocket>(
     })?
 }
 
-/// The plan's contacts, each of them once; without any, a process is its own.
+/// Returns the plan's contacts, each once; if there are none, the process is its own contact.
 fn contacts<S: LinkSocket>(plan: &BootstrapPlan, listener: &BootstrapListener<S>) -> ContactList<Address> {
     let mut all: Vec<Address> = Vec::new();
     for contact in &plan.contacts {
@@ -101,7 +101,7 @@ struct AssemblyDriver<'m, 'p, S: LinkSocket> {
     assembler: Assembler<Address, BootstrapError>,
     /// When the assembler's clock began.
     begun: std::time::Instant,
-    /// The process that was lost last, in words.
+    /// The process that was lost last, as text.
     lost: String,
     on_progress: &'m mut dyn FnMut(BootstrapProgress),
 }
@@ -112,7 +112,8 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, S> {
             if let Some(met) = self.act()? {
                 return Ok(met);
             }
-            let until = self.assembler.next_deadline().expect("an assembler without an end waits for a time");
+            let until =
+                self.assembler.next_deadline().expect("an assembler that has not ended has a deadline");
             for event in self.point.poll(self.real(until), self.on_progress)? {
                 self.on_event(event);
                 if let Some(met) = self.act()? {
@@ -122,7 +123,7 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, S> {
         }
     }
 
-    /// Hands in what has happened.
+    /// Hands an event to the assembler.
     fn on_event(&mut self, event: MeetingEvent) {
         let now = self.now();
         let assembler = &mut self.assembler;
@@ -149,7 +150,7 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, S> {
         }
     }
 
-    /// Carries out what there is to do; returns what the process has found, if this is the end.
+    /// Carries out the assembler's actions; returns what the process has found, if this is the end.
     fn act(&mut self) -> Result<Option<MeetOutcome<S::Secured>>, BootstrapError> {
         while let Some(action) = self.assembler.poll_action(self.now()) {
             match action {
@@ -222,7 +223,7 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, S> {
             AssemblyProgress::Calling { contact, cause } => BootstrapProgress::Calling { contact, cause },
             AssemblyProgress::MemberLost { address } => BootstrapProgress::Left { peer: address.to_string() },
             AssemblyProgress::Following { contact } => {
-                return tracing::debug!(%contact, "this process follows another contact");
+                return tracing::debug!(%contact, "following another contact");
             }
         });
     }
@@ -235,7 +236,7 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, S> {
                 let unknown = || BootstrapError::Unreachable { contacts, waited, cause };
                 self.assembler.take_error().unwrap_or_else(unknown)
             }
-            // If no process has come, what another contact has said explains more.
+            // If no process has joined, the error of another contact explains more.
             AssemblyFailure::Incomplete { joined } => {
                 let error = self.assembler.take_error().filter(|_| joined == 1);
                 error.unwrap_or(BootstrapError::Incomplete { joined, members })
@@ -255,18 +256,18 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, S> {
         }
     }
 
-    /// How many contacts have to be among the members; with the first one it may be fewer.
+    /// Returns how many contacts have to be among the members: a majority, but at most as many as there are members.
     fn needed(&self) -> u32 {
         let majority = self.contacts.all().len() / 2 + 1;
         u32::try_from(majority).unwrap_or(u32::MAX).min(self.plan.members)
     }
 
-    /// Now, by the assembler's clock.
+    /// Returns the current time by the assembler's clock.
     fn now(&self) -> Instant {
         Instant::default() + self.begun.elapsed()
     }
 
-    /// A time of the assembler's clock as the system has it.
+    /// Converts a time of the assembler's clock to the system's.
     fn real(&self, at: Instant) -> std::time::Instant {
         self.begun + at.since(Instant::default())
     }

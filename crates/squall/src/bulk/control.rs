@@ -1,25 +1,26 @@
-//! What root and receivers say to each other beside the objects: that one has arrived, that all have it, who goes on
-//! after a death (RDMC §2, property 5; \[B7\]).
+//! The control messages between root and receivers: that an object has arrived, that all members have it, and which
+//! members continue after a death (RDMC §2, property 5; \[B7\]).
 //!
-//! One connection between the root and each receiver, with messages of whole little-endian words. Both ends post
-//! [`RECEIVES`] receives and each again as soon as it is consumed \[F7\]; there is never more than a handful under way.
+//! There is one connection between the root and each receiver, with messages of whole little-endian words. Both ends
+//! post [`RECEIVES`] receives, and each again as soon as it is consumed \[F7\]; only a few messages are ever in
+//! flight.
 
 use std::collections::VecDeque;
 
 use squall_fabric::{Channel, ConnId, Fabric, FabricEvent, NodeId, Region, Token};
 
-/// What one says to the other.
+/// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlMessage {
-    /// A receiver has so many blocks of the object.
+    /// A receiver has this number of blocks of the object.
     Progress { number: u64, blocks: u64 },
     /// A receiver has the object.
     Received { number: u64 },
-    /// The root knows that all who are left have the object.
+    /// The root knows that all remaining members have the object.
     Complete { number: u64 },
-    /// The group has failed at a receiver, whose memory is at rest.
+    /// The group has failed at a receiver, whose memory is no longer accessed.
     Stopped { group: u64 },
-    /// A new group goes on from object `first`.
+    /// A new group continues from object `first`.
     Regroup { group: u64, first: u64, members: Vec<NodeId> },
 }
 
@@ -37,7 +38,7 @@ impl ControlMessage {
         words.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
-    /// Reads a message; `None` if the words are none. Fuzzed as `bulk`.
+    /// Reads a message; returns `None` if the words are not a message. Fuzzed as `bulk`.
     fn decode(words: &[u64]) -> Option<Self> {
         Some(match *words {
             [1, number, blocks] => Self::Progress { number, blocks },
@@ -57,9 +58,9 @@ impl ControlMessage {
 #[derive(Debug)]
 pub(super) struct ControlConnections {
     links: Vec<ControlLink>,
-    /// What has been heard and not yet taken.
-    pub(super) heard: VecDeque<(NodeId, ControlMessage)>,
-    /// Who has said what nobody says.
+    /// The messages that were received and not yet taken.
+    pub(super) received: VecDeque<(NodeId, ControlMessage)>,
+    /// The peer that has sent an invalid message.
     pub(super) breached: Option<NodeId>,
 }
 
@@ -70,8 +71,8 @@ struct ControlLink {
     memory: Region,
     is_up: bool,
     waiting: VecDeque<ControlMessage>,
-    /// Sent, and not yet at the peer.
-    under_way: usize,
+    /// The number of messages sent that have not reached the peer yet.
+    in_flight: usize,
 }
 
 impl ControlConnections {
@@ -86,16 +87,16 @@ impl ControlConnections {
                 memory,
                 is_up: false,
                 waiting: VecDeque::new(),
-                under_way: 0,
+                in_flight: 0,
             };
             (0..RECEIVES).for_each(|receive| link.post_receive(fabric, receive));
             link
         };
-        Self { links: peers.iter().map(link).collect(), heard: VecDeque::new(), breached: None }
+        Self { links: peers.iter().map(link).collect(), received: VecDeque::new(), breached: None }
     }
 
-    /// Says something as soon as it can be said; to a lost peer never.
-    pub(super) fn say(&mut self, peer: NodeId, message: ControlMessage) {
+    /// Sends a message as soon as possible; to a lost peer it is never sent.
+    pub(super) fn send(&mut self, peer: NodeId, message: ControlMessage) {
         if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
             link.waiting.push_back(message);
         }
@@ -110,14 +111,14 @@ impl ControlConnections {
                 self.link(*conn).into_iter().for_each(|link| link.is_up = false)
             }
             FabricEvent::Done { conn, .. } => {
-                self.link(*conn).into_iter().for_each(|link| link.under_way -= 1)
+                self.link(*conn).into_iter().for_each(|link| link.in_flight -= 1)
             }
             FabricEvent::Received { conn, token, length } => {
                 let Some(link) = self.link(*conn) else { return };
                 let message = link.take(fabric, *token, *length);
                 let peer = link.peer;
                 match message {
-                    Some(message) => self.heard.push_back((peer, message)),
+                    Some(message) => self.received.push_back((peer, message)),
                     None => self.breached = Some(peer),
                 }
             }
@@ -125,7 +126,7 @@ impl ControlConnections {
         }
     }
 
-    /// Sends what waits; returns how much.
+    /// Sends the waiting messages; returns how many.
     pub(super) fn poll<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let mut work = 0;
         for link in self.links.iter_mut().filter(|link| link.is_up) {
@@ -134,21 +135,21 @@ impl ControlConnections {
                     break;
                 }
                 link.waiting.pop_front();
-                link.under_way += 1;
+                link.in_flight += 1;
                 work += 1;
             }
         }
         work
     }
 
-    /// Whether all that was said has been posted.
+    /// Returns whether all messages have been posted.
     pub(super) fn has_sent_all(&self) -> bool {
         self.links.iter().all(|link| !link.is_up || link.waiting.is_empty())
     }
 
-    /// Whether something that was said is not yet at its peer.
-    pub(super) fn is_speaking(&self) -> bool {
-        self.links.iter().any(|link| link.is_up && (link.under_way > 0 || !link.waiting.is_empty()))
+    /// Returns whether a message has not reached its peer yet.
+    pub(super) fn is_sending(&self) -> bool {
+        self.links.iter().any(|link| link.is_up && (link.in_flight > 0 || !link.waiting.is_empty()))
     }
 
     fn link(&mut self, conn: ConnId) -> Option<&mut ControlLink> {
@@ -159,7 +160,7 @@ impl ControlConnections {
 impl ControlLink {
     fn post_receive<F: Fabric>(&mut self, fabric: &mut F, receive: usize) {
         let first = receive * MESSAGE_WORDS;
-        // A connection that is broken needs no receives.
+        // A broken connection needs no receives.
         let _ =
             fabric.post_receive(self.conn, &self.memory, first..first + MESSAGE_WORDS, Token(receive as u64));
     }
@@ -173,15 +174,15 @@ impl ControlLink {
     }
 }
 
-/// The most that is under way in one direction: progress for some seconds, and a few others.
+/// More than is ever in flight in one direction: progress of some seconds, and a few other messages.
 const RECEIVES: usize = 64;
-/// A list of all members of the largest group.
+/// The longest message, which has a list of all members of the largest group.
 const MESSAGE_WORDS: usize = 3 + squall_transports::bootstrap::MEMBERS_MAX;
 
 /// Reads bytes as a control message, for fuzzing; returns whether they are one. Fuzzed as `bulk`.
 ///
 /// # Panics
-/// If a message is written in other words than it was read from.
+/// If writing the message does not give back what was read.
 pub fn read_foreign(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks();
     let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_is_received() {
+    fn messages_are_read_as_they_were_written() {
         for message in [
             ControlMessage::Progress { number: 1, blocks: 2 },
             ControlMessage::Received { number: 3 },

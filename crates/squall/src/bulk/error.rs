@@ -1,4 +1,4 @@
-//! What can go wrong in a bulk multicast; each message says what to do next.
+//! Errors of bulk multicasts; each message says what to do next.
 
 use squall_fabric::Shortage;
 use squall_protocols::rdmc::local::LocalFailure;
@@ -10,42 +10,43 @@ use crate::error::JoinError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BulkError {
-    /// The members did not come together.
+    /// The members did not find each other.
     #[error(transparent)]
     Join(#[from] JoinError),
-    /// The options do not fit.
+    /// The options are not valid.
     #[error(transparent)]
     Options(#[from] RdmcSettingsError),
-    /// The system gives no memory or descriptors. If that was in the middle of an object, the session is over: drop it.
+    /// The system has no memory or descriptors for it. If that happened in the middle of an object, the session has
+    /// ended: drop it.
     #[error(transparent)]
     Shortage(#[from] Shortage),
     /// Only rank 0 sends.
     #[error(
-        "only the root sends, and this member is not rank 0: let another session have this member as its root"
+        "only the root sends, and this member is not rank 0: start another session with this member as its root"
     )]
     NotRoot,
     /// The root does not receive.
-    #[error("this member is the root, which has the objects already")]
+    #[error("only receivers receive, and this member is the root: use the buffer that it has sent")]
     Root,
     /// All receivers are gone.
     #[error("all receivers are gone: start the session again")]
     Alone,
     /// The root is gone.
-    #[error("the root is gone; the session has ended: start it again")]
+    #[error("the root is gone, and the session has ended: start it again")]
     RootLost,
-    /// The root goes on without this member, as others could not reach it, or it did not answer in time.
+    /// The root continues without this member, because others could not reach it, or it did not answer in time.
     #[error(
-        "the root goes on without this member, which could not be reached for a while: join the next session"
+        "the root continues without this member, which could not be reached for a while: join the next session"
     )]
     LeftOut,
     /// The caller's memory is too small for the object, which is still the next one.
     #[error(
-        "the object has {bytes} bytes and the memory {capacity}: give larger memory, or ask for the size before"
+        "the object has {bytes} bytes and the memory {capacity}: provide more memory, or call next_object first to learn the size"
     )]
     TooSmall {
         /// The object's bytes.
         bytes: usize,
-        /// The bytes that there are.
+        /// The size of the memory in bytes.
         capacity: usize,
     },
     /// The object has too many blocks.
@@ -54,30 +55,30 @@ pub enum BulkError {
         /// The object's bytes.
         bytes: u64,
     },
-    /// A session of shared memory shares too many buffers.
-    #[error("more than {max} buffers have been sent from: use them again", max = squall_protocols::rdmc::local::BUFFERS_MAX)]
+    /// A session on shared memory shares too many buffers.
+    #[error("more than {max} buffers have been used for sending: reuse them", max = squall_protocols::rdmc::local::BUFFERS_MAX)]
     TooManyBuffers,
-    /// The members that are left cannot agree on who is left.
-    #[error("the members that are left do not reach each other: check the network between them")]
+    /// The remaining members cannot agree on which members remain.
+    #[error("the remaining members do not reach each other: check the network between them")]
     Scattered,
-    /// What is held already is about another object.
+    /// The blocks that are already held belong to an object of another size.
     #[error(
-        "the object has {expected} blocks, what is held already is of {found}: use the session's block size"
+        "the object has {expected} blocks, but those already held are of an object of {found}: use the session's block size"
     )]
     Held {
         /// The object's blocks.
         expected: u64,
-        /// Those that the caller knows of.
+        /// The blocks of the caller's object.
         found: u64,
     },
-    /// What the transport cannot do.
-    #[error("files are not received over shared memory: choose TCP or RDMA")]
+    /// The transport cannot send or receive files.
+    #[error("files cannot be sent or received over shared memory: choose TCP or RDMA")]
     NotFiles,
     /// A file could not be prepared.
     #[error("{0}")]
     File(#[from] std::io::Error),
-    /// A member has broken the protocol.
-    #[error("a member has broken the protocol: do all run the same version?")]
+    /// A member has violated the protocol.
+    #[error("a member has violated the protocol: run the same release at all members")]
     Breached,
 }
 

@@ -1,9 +1,9 @@
-//! Files as objects: sent from, and received into, their pages (RDMC §2: the receiver chooses the memory).
+//! Files as objects: they are sent from, and received into, their pages (RDMC §2: the receiver chooses the memory).
 //!
-//! **Over TCP** the pages are mapped. **By RDMA** they are not: kernels refuse to let a device write the pages of a file
-//! (Linux from 6.5 on), and a mapping that can only be read cannot be given to every device. So a file is read into
-//! memory that the device knows, and at a receiver each block is written to the file as it arrives. That takes memory
-//! of the file's size at each member while it travels.
+//! **Over TCP** the pages are mapped. **Over RDMA** they are not: kernels do not let a device write the pages of a
+//! file (Linux since 6.5), and a read-only mapping cannot be registered with every device. So a file is read into
+//! registered memory, and at a receiver each block is written to the file as it arrives. During a transfer, that
+//! takes memory of the file's size at each member.
 
 use std::fs::File;
 use std::io;
@@ -21,12 +21,12 @@ use crate::transport::AnyFabric;
 
 /// Where a file is received.
 pub struct FileTarget<'f> {
-    /// Open for reading and writing, with all its bytes allocated: a file that grows while it is written could find no
-    /// space, at a moment when nobody can be told.
+    /// The file, open for reading and writing, with all its bytes allocated: a file that grows while it is written
+    /// could find no space at a moment when that cannot be reported.
     pub file: &'f File,
-    /// The blocks that lie there already, from an earlier attempt.
+    /// The blocks that the file already has, from an earlier attempt.
     pub held: HeldBlocks,
-    /// Hears of each block that has arrived, after it lies in the file.
+    /// Called with each block that has arrived, after it is in the file.
     pub on_block: Box<dyn FnMut(u64) + Send>,
 }
 
@@ -37,19 +37,19 @@ impl std::fmt::Debug for FileTarget<'_> {
 }
 
 impl Session {
-    /// Bytes of a block.
+    /// Returns the size of a block in bytes.
     ///
     /// # Errors
-    /// [`BulkError::NotFiles`] on shared memory, where blocks are only a matter of pace.
+    /// [`BulkError::NotFiles`] on shared memory, where objects are not divided into blocks that are sent.
     pub fn block_bytes(&mut self) -> Result<u64, BulkError> {
         self.network().map(|network| network.block_bytes())
     }
 
-    /// Sends the first `bytes` bytes of a file, which nobody may shorten meanwhile, from its pages. `on_progress` hears
-    /// how many blocks the receiver of a rank has, a few times a second.
+    /// Sends the first `bytes` bytes of a file, which must not be truncated meanwhile, from its pages. `on_progress`
+    /// is called a few times a second with a receiver's rank and the number of blocks that it has.
     ///
     /// # Errors
-    /// As [`Session::send`]; [`BulkError::NotFiles`]; or that the file cannot be mapped.
+    /// The errors of [`Session::send`]; [`BulkError::NotFiles`]; or [`BulkError::File`] if the file cannot be read.
     pub fn send_file(
         &mut self,
         file: &File,
@@ -68,7 +68,8 @@ impl Session {
     /// Receives the next object into a file.
     ///
     /// # Errors
-    /// As [`Session::next_object`]; [`BulkError::NotFiles`]; or that the file cannot be mapped.
+    /// The errors of [`Session::next_object`]; [`BulkError::NotFiles`]; or [`BulkError::File`] if the file cannot be
+    /// read or written.
     pub fn receive_file(&mut self, target: FileTarget<'_>) -> Result<(), BulkError> {
         let bytes = self.next_object()?.bytes;
         let network = self.network()?;
@@ -76,7 +77,7 @@ impl Session {
         if let Some(region) = map(network, file, bytes, Access::ReadWrite)? {
             return network.receive(&ObjectMemory { region, first: 0 }, bytes, &held, Some(on_block));
         }
-        // What is there already may be asked for by others.
+        // Other members may ask for the blocks that the file already has, so they are read.
         let memory = if held.count() == 0 { allocate(network, bytes)? } else { read(network, file, bytes)? };
         let region = trusted::object_memory(&memory).clone();
         let block_bytes = network.block_bytes();
@@ -95,16 +96,16 @@ impl Session {
     }
 }
 
-/// Blocks on their way from memory to a file.
+/// Copies blocks from memory to a file.
 struct Copying {
     region: Region,
     file: File,
-    /// Of the file.
+    /// The size of the file.
     bytes: u64,
     block_bytes: u64,
 }
 
-/// Why a file is not complete, if it is not.
+/// Why a file is incomplete, if it is.
 type FirstFailure = Arc<Mutex<Option<io::Error>>>;
 
 impl Copying {
@@ -117,7 +118,8 @@ impl Copying {
         self.file.write_all_at(buffer, first)
     }
 
-    /// Copies each block before `on_block` hears of it. After a failure nothing more is copied or told.
+    /// Returns a function that copies each block before it calls `on_block`. After a failure nothing more is copied
+    /// or reported.
     fn before(self, mut on_block: Box<dyn FnMut(u64) + Send>) -> (Box<dyn FnMut(u64) + Send>, FirstFailure) {
         let failure = FirstFailure::default();
         let (noted, mut buffer) = (Arc::clone(&failure), Vec::new());
@@ -135,7 +137,7 @@ impl Copying {
     }
 }
 
-/// The pages of a file, where the transport can use them.
+/// Maps the pages of a file, if the transport can use them.
 fn map(
     network: &mut NetworkSession,
     file: &File,
@@ -148,12 +150,12 @@ fn map(
     }
 }
 
-/// Memory that the transport can use.
+/// Allocates memory that the transport can use.
 fn allocate(network: &mut NetworkSession, bytes: u64) -> Result<BulkBuffer, BulkError> {
     Ok(BulkBuffer::try_register(network.fabric(), length(bytes)?)?)
 }
 
-/// A file in such memory.
+/// Reads a file into memory that the transport can use.
 fn read(network: &mut NetworkSession, file: &File, bytes: u64) -> Result<BulkBuffer, BulkError> {
     let mut memory = allocate(network, bytes)?;
     file.read_exact_at(&mut memory, 0)?;
@@ -170,7 +172,7 @@ mod tests {
     use squall_fabric::RegionId;
 
     #[test]
-    fn blocks_come_into_the_file_before_anybody_hears_of_them() {
+    fn blocks_are_in_the_file_before_they_are_reported() {
         let path = std::env::temp_dir().join(format!("squall-blocks-{}", std::process::id()));
         let file = File::options().create_new(true).read(true).write(true).open(&path).expect("a file");
         std::fs::remove_file(&path).expect("it is there");

@@ -1,4 +1,4 @@
-//! A session on one host: receivers take objects from the source's pages (RDMC §2; `rdmc::local`).
+//! A session on one host: receivers copy objects from the root's pages (RDMC §2; `rdmc::local`).
 
 use squall_fabric::bulk::{BulkBuffer, ObjectLease};
 use squall_fabric::{Core, Fabric, FabricEvent, RegionId, trusted};
@@ -12,7 +12,7 @@ use crate::transport::AnyFabric;
 pub(super) struct HostSession {
     stack: Stack,
     runner: Runner,
-    /// Buffers that receivers know.
+    /// The buffers that are shared with the receivers.
     shared: Vec<(RegionId, BufferId)>,
 }
 
@@ -77,13 +77,13 @@ impl HostSession {
         }
     }
 
-    /// Copies the next object, which is there, into memory of its size.
+    /// Copies the next object, which has been announced, into memory of its size.
     pub(super) fn receive_into(&mut self, target: &mut [u8]) -> Result<(), BulkError> {
         loop {
             match self.stack.core.copy(&mut self.stack.fabric, target) {
                 CopyProgress::All => break,
                 CopyProgress::Block => {}
-                // The others are behind because this thread has their processor.
+                // The others are behind because this thread occupies their processor.
                 CopyProgress::Later => {
                     std::thread::yield_now();
                     self.stack.poll();
@@ -94,15 +94,15 @@ impl HostSession {
         Ok(())
     }
 
-    /// The next object, which is there, to be read in place.
+    /// Leases the next object, which has been announced, to be read in place.
     pub(super) fn lease(&mut self, bytes: usize) -> ObjectLease {
         trusted::lease(self.stack.core.lease(&mut self.stack.fabric), bytes)
     }
 
-    /// Gives back what was copied or leased.
+    /// Releases what was copied or leased.
     pub(super) fn give_back(&mut self) {
         self.stack.core.give_back(&mut self.stack.fabric);
-        // Whoever is parked is rung by a poll.
+        // A poll wakes members that are parked.
         self.stack.poll();
     }
 

@@ -15,20 +15,22 @@
 //! let mut session = Session::join(&config)?;
 //! let mut object = session.buffer(1 << 20);
 //! object.fill(7);
-//! session.send(&mut object)?; // returns when all have it
+//! session.send(&mut object)?; // returns when all members have it
 //! assert_eq!(other.join().unwrap(), vec![7; 1 << 20]);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! **Who polls.** A session has no thread: it moves while a thread is inside one of its methods. A member relays for
-//! others inside its own [`Session::receive`], which returns when it has nothing more to do with the object.
+//! **Polling.** A session has no thread: it makes progress while a thread is inside one of its methods. A member
+//! relays blocks to others inside its own [`Session::receive`], which returns when it has nothing more to do with the
+//! object.
 //!
-//! **On one host** (shared memory) receivers copy from the source's pages, or read there without a copy
+//! **On one host** (shared memory) receivers copy from the root's pages, or read there without a copy
 //! ([`Session::receive_in_place`]). **Between hosts** (TCP, RDMA) blocks are relayed by a schedule.
 //!
-//! **Failures.** A receiver that dies is left out, and the others go on with what they hold \[B7\]: [`Session::send`]
-//! succeeds if any receiver is left, and [`Session::lost`] says who is gone. When the root dies, the session ends.
+//! **Failures.** A receiver that dies is excluded, and the others continue with the blocks that they hold \[B7\]:
+//! [`Session::send`] succeeds if any receiver is left, and [`Session::lost`] returns the members that are gone. When
+//! the root dies, the session ends.
 
 mod control;
 mod error;
@@ -74,18 +76,18 @@ enum Engine {
     Network(Box<NetworkSession>),
 }
 
-/// An object that the root has sent and that this member has yet to take.
+/// An object that the root has sent and that this member has not received yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incoming {
     /// Its number: objects of a session are numbered from 0 and received in order.
     pub number: u64,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
 impl Session {
-    /// Joins a session with the options that suit the transport; returns when all members are there. The configuration
-    /// is that of a group; its subgroups are not used.
+    /// Joins a session with the options that suit the transport; returns when all members have joined. The
+    /// configuration is that of a group; its subgroups are not used.
     ///
     /// # Errors
     /// [`BulkError`], with what to do next.
@@ -93,18 +95,18 @@ impl Session {
         Self::join_with(config, &BulkOptions::default())
     }
 
-    /// Joins a session; all members give the same options.
+    /// Joins a session with options, which must be the same at all members.
     ///
     /// # Errors
-    /// As [`Session::join`].
+    /// The errors of [`Session::join`].
     pub fn join_with(config: &Config, options: &BulkOptions) -> Result<Self, BulkError> {
         Self::join_observed(config, options, &mut |_| ())
     }
 
-    /// Joins a session and tells how the members find each other.
+    /// Joins a session and reports how the members find each other.
     ///
     /// # Errors
-    /// As [`Session::join`].
+    /// The errors of [`Session::join`].
     pub fn join_observed(
         config: &Config,
         options: &BulkOptions,
@@ -129,19 +131,19 @@ impl Session {
         Ok(Self { engine, rank, members })
     }
 
-    /// This member's rank; 0 is the root.
+    /// Returns this member's rank; 0 is the root.
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The number of members that have joined, the root included.
+    /// Returns the number of members that have joined, including the root.
     #[must_use]
     pub const fn members(&self) -> usize {
         self.members
     }
 
-    /// Members that are gone, by rank, as far as this one knows.
+    /// Returns the ranks of the members that are gone, as far as this one knows.
     #[must_use]
     pub fn lost(&self) -> Vec<usize> {
         match &self.engine {
@@ -150,27 +152,27 @@ impl Session {
         }
     }
 
-    /// Memory for an object of `bytes` bytes that can be sent, zeroed. Use it again: receivers on this host keep each
-    /// buffer mapped for as long as the session lasts.
+    /// Allocates zeroed memory for an object of `bytes` bytes that can be sent. Reuse buffers: receivers on this host
+    /// keep each buffer mapped for as long as the session lasts.
     ///
     /// # Panics
-    /// If the system does not give the memory; see [`Session::try_buffer`].
+    /// If the allocation fails; see [`Session::try_buffer`].
     pub fn buffer(&mut self, bytes: usize) -> BulkBuffer {
         BulkBuffer::register(self.fabric(), bytes)
     }
 
-    /// As [`Session::buffer`], for sizes that may be too large.
+    /// Allocates memory like [`Session::buffer`], for sizes that may be too large.
     ///
     /// # Errors
-    /// [`BulkError::Shortage`], with the limit that was met.
+    /// [`BulkError::Shortage`], with the limit that was reached.
     pub fn try_buffer(&mut self, bytes: usize) -> Result<BulkBuffer, BulkError> {
         Ok(BulkBuffer::try_register(self.fabric(), bytes)?)
     }
 
-    /// Sends an object; returns when all receivers that are left have it and the memory is at rest.
+    /// Sends an object; returns when all remaining receivers have it and the memory is no longer accessed.
     ///
     /// # Errors
-    /// [`BulkError`]; the memory is at rest then, too.
+    /// [`BulkError`]; then, too, the memory is no longer accessed.
     pub fn send(&mut self, object: &mut BulkBuffer) -> Result<(), BulkError> {
         self.require_root(true)?;
         match &mut self.engine {
@@ -182,7 +184,7 @@ impl Session {
     /// Waits for the next object; it stays the next one until it is received.
     ///
     /// # Errors
-    /// [`BulkError`], as that the root has left.
+    /// [`BulkError`], for example if the root has left.
     pub fn next_object(&mut self) -> Result<Incoming, BulkError> {
         self.require_root(false)?;
         match &mut self.engine {
@@ -191,10 +193,10 @@ impl Session {
         }
     }
 
-    /// Receives the next object into memory of this member's own.
+    /// Receives the next object into new memory.
     ///
     /// # Errors
-    /// As [`Session::next_object`].
+    /// The errors of [`Session::next_object`].
     pub fn receive(&mut self) -> Result<BulkBuffer, BulkError> {
         let mut buffer = self.buffer(0);
         self.receive_buffer(&mut buffer)?;
@@ -202,10 +204,10 @@ impl Session {
     }
 
     /// Receives the next object into a buffer, which is replaced by a larger one if it is too small. Between hosts, a
-    /// single receiver that waits with a buffer in which the object has space gets it a round trip sooner.
+    /// single receiver that waits with a large enough buffer gets the object a round trip sooner.
     ///
     /// # Errors
-    /// As [`Session::next_object`].
+    /// The errors of [`Session::next_object`].
     pub fn receive_buffer(&mut self, buffer: &mut BulkBuffer) -> Result<(), BulkError> {
         self.require_root(false)?;
         match &mut self.engine {
@@ -221,8 +223,8 @@ impl Session {
         }
     }
 
-    /// How long the latest receive of this member went on when its object was here as a whole: between hosts it ends when
-    /// all have the object, since others may need this copy if a member dies.
+    /// Returns how long this member's latest receive continued after its object had arrived completely: between hosts
+    /// a receive ends when all members have the object, since others may need this copy if a member dies.
     #[must_use]
     pub fn waited_for_others(&self) -> std::time::Duration {
         match &self.engine {
@@ -231,11 +233,11 @@ impl Session {
         }
     }
 
-    /// Receives the next object into the caller's memory and returns its size. On one host that is its only copy;
-    /// between hosts the object is received elsewhere and copied: there [`Session::receive_buffer`] is faster.
+    /// Receives the next object into the caller's memory and returns its size. On one host that is the only copy;
+    /// between hosts the object is received elsewhere and copied, so [`Session::receive_buffer`] is faster there.
     ///
     /// # Errors
-    /// [`BulkError::TooSmall`]: the object is still the next one. Else as [`Session::next_object`].
+    /// [`BulkError::TooSmall`], after which the object is still the next one; otherwise as [`Session::next_object`].
     pub fn receive_into(&mut self, target: &mut [u8]) -> Result<usize, BulkError> {
         let bytes = self.next_object()?.len()?;
         let capacity = target.len();
@@ -251,11 +253,11 @@ impl Session {
         Ok(bytes)
     }
 
-    /// Receives the next object without a copy: on one host it is read where its source wrote it, and the source waits
-    /// until the value is dropped. Between hosts it is received into memory of this member's own.
+    /// Receives the next object without a copy: on one host it is read where the root wrote it, and the root waits
+    /// until the value is dropped. Between hosts it is received into new memory.
     ///
     /// # Errors
-    /// As [`Session::next_object`].
+    /// The errors of [`Session::next_object`].
     pub fn receive_in_place(&mut self) -> Result<InPlace<'_>, BulkError> {
         let bytes = self.next_object()?.len()?;
         let object = match &mut self.engine {
@@ -291,7 +293,7 @@ impl Incoming {
     }
 }
 
-/// An object that is read where it lies. Dropping it gives it back to its source.
+/// An object that is read in place. Dropping it releases it to the root.
 #[derive(Debug)]
 pub struct InPlace<'s> {
     session: &'s mut Session,
@@ -322,7 +324,7 @@ impl Drop for InPlace<'_> {
     }
 }
 
-/// Ranks as nodes: the bootstrap numbers members from 0.
+/// Returns the rank of a node: the bootstrap numbers members from 0.
 fn rank(node: NodeId) -> usize {
     node.0 as usize
 }

@@ -1,16 +1,19 @@
-//! A session between hosts: blocks are relayed by a schedule, and after a death the others go on (RDMC §2; \[B7\]).
+//! A session between hosts: blocks are relayed by a schedule, and after a death the others continue (RDMC §2;
+//! \[B7\]).
 //!
-//! **State.** One RDMC group at a time, of the root and the receivers that are left, and one object at a time in it.
-//! **An object's end.** A receiver that has it says so; when all have, the root says *complete*, and only then a receiver
-//! lets go of the memory: until then it may be a source for others that resume. A single receiver lets go at once, and
-//! waits for *complete* only before it leaves.
-//! **Memory beforehand.** A single receiver offers the buffer with which it waits for the next object, so the root need not
-//! wait for an answer to its announcement. Several do not: that was slower for three on one host (docs/results/rdmc.md).
-//! **After a death** the group fails at all members. Each reports when its memory is at rest (*stopped*). The root leaves
-//! out the member that is the cause, and who does not stop in time, and tells the others to *regroup*: a new group
-//! goes on with the same object, from what each holds.
-//! `Deviation:` (RDMC §2) an object is finished for a receiver when all have it, one round trip after its own last block
-//! if there are others.
+//! **State.** There is one RDMC group at a time, of the root and the remaining receivers, and one object at a time in
+//! it.
+//! **The end of an object.** A receiver that has the object reports that. When all have it, the root sends
+//! *complete*, and only then does a receiver release the memory: until then it may be a source for others that
+//! resume. A single receiver releases the memory at once, and waits for *complete* only before it leaves.
+//! **Memory in advance.** A single receiver offers the buffer with which it waits for the next object, so the root
+//! need not wait for an answer to its announcement. Several receivers do not: that was slower for three on one host
+//! (docs/results/rdmc.md).
+//! **After a death** the group fails at all members. Each reports when its memory is no longer accessed (*stopped*).
+//! The root excludes the member that is the cause and members that do not stop in time, and orders the others to
+//! *regroup*: a new group continues with the same object, from the blocks that each member holds.
+//! `Deviation:` (RDMC §2) an object is finished for a receiver when all members have it, one round trip after its own
+//! last block if there are other receivers.
 
 use squall_fabric::bulk::BulkBuffer;
 use squall_fabric::{Channel, Duration, Fabric, Instant, NodeId, trusted};
@@ -30,24 +33,25 @@ pub(super) struct NetworkSession {
     runner: Runner,
     settings: RdmcSettings,
     root: NodeId,
-    /// The group that runs, and who is in it, the root first.
+    /// The current group, and its members, the root first.
     group: GroupId,
     members: Vec<NodeId>,
-    /// At the root: the number of the object that is under way, or the next one.
+    /// At the root: the number of the object that is being sent, or the next one.
     number: u64,
-    /// At the root, about the object under way: who has it, by rank. At a receiver: objects below are complete.
+    /// At the root: the members that have the object that is being sent, by rank.
     has_it: Vec<bool>,
     complete: u64,
-    /// At a receiver: the root has said so of objects below. A single receiver waits for that only before it leaves.
+    /// At a receiver: the root has sent *complete* for the objects below this number. A single receiver waits for
+    /// that only before it leaves.
     confirmed: u64,
     /// At the root: the group that has stopped at each receiver, by rank.
     stopped: Vec<u64>,
-    /// At a receiver: the object that has been received and is not over, and what a failed group has left until the next
-    /// one begins.
+    /// At a receiver: the object that has been received but is not finished, and the unfinished objects of a failed
+    /// group until the next one begins.
     receiving: Option<(RdmcObject, ObjectMemory)>,
     left: Option<Vec<UnfinishedObject>>,
     last_progress: Option<Instant>,
-    /// How long the latest receive has waited after its object was here.
+    /// How long the latest receive has waited after its object had arrived.
     lag: std::time::Duration,
 }
 
@@ -92,7 +96,7 @@ impl NetworkSession {
         self.settings.block_bytes
     }
 
-    /// How long the latest receive has waited for the others.
+    /// Returns how long the latest receive has waited for the others.
     pub(super) const fn lag(&self) -> std::time::Duration {
         self.lag
     }
@@ -106,7 +110,7 @@ impl NetworkSession {
         self.send(&memory, object.len() as u64, &mut |_, _| ())
     }
 
-    /// Sends an object; returns when all who are left have it.
+    /// Sends an object; returns when all remaining members have it.
     pub(super) fn send(
         &mut self,
         memory: &ObjectMemory,
@@ -125,14 +129,14 @@ impl NetworkSession {
         }
         let number = self.number;
         for receiver in self.members[1..].iter().copied() {
-            self.stack.control.say(receiver, ControlMessage::Complete { number });
+            self.stack.control.send(receiver, ControlMessage::Complete { number });
         }
         self.send_messages();
         self.number += 1;
         Ok(())
     }
 
-    /// Sends the object in the present group; false if the group fails.
+    /// Sends the object in the current group; returns false if the group fails.
     fn send_in_group(
         &mut self,
         memory: &ObjectMemory,
@@ -144,7 +148,7 @@ impl NetworkSession {
             return false;
         }
         loop {
-            self.hear_receivers(on_progress);
+            self.receive_reports(on_progress);
             if self.stack.upcalls().failed.is_some() {
                 return false;
             }
@@ -156,7 +160,7 @@ impl NetworkSession {
         }
     }
 
-    /// At the root: the group has failed, or is about to. Those who are left make a new one.
+    /// At the root: the group has failed or is about to; forms a new one of the remaining members.
     fn regroup(&mut self, on_progress: &mut dyn FnMut(usize, u64)) -> Result<(), BulkError> {
         let failure = loop {
             if let Some(failure) = self.stack.upcalls().failed.take() {
@@ -177,7 +181,7 @@ impl NetworkSession {
             (0..self.stack.lost.len()).map(|rank| NodeId(rank as u32)).filter(|peer| *peer != self.root)
         {
             let members = self.members.clone();
-            self.stack.control.say(peer, ControlMessage::Regroup { group, first, members });
+            self.stack.control.send(peer, ControlMessage::Regroup { group, first, members });
         }
         if self.members.len() == 1 {
             return Err(BulkError::Alone);
@@ -186,12 +190,12 @@ impl NetworkSession {
         self.stack.begin(old, self.group, &self.members, &self.settings, first, Vec::new())
     }
 
-    /// Waits until the group has stopped at all receivers that are left; who takes too long is left out.
+    /// Waits until the group has stopped at all remaining receivers; a receiver that takes too long is excluded.
     fn await_stopped(&mut self, on_progress: &mut dyn FnMut(usize, u64)) {
         let deadline = self.stack.fabric.now() + STOP_PATIENCE;
         self.stack.alarm = Some(deadline);
         loop {
-            self.hear_receivers(on_progress);
+            self.receive_reports(on_progress);
             let running = self.members[1..].iter().copied().map(rank);
             let running: Vec<_> = running
                 .filter(|rank| !self.stack.lost[*rank] && self.stopped[*rank] != self.group.0)
@@ -208,8 +212,8 @@ impl NetworkSession {
         self.stack.alarm = None;
     }
 
-    fn hear_receivers(&mut self, on_progress: &mut dyn FnMut(usize, u64)) {
-        while let Some((peer, message)) = self.stack.control.heard.pop_front() {
+    fn receive_reports(&mut self, on_progress: &mut dyn FnMut(usize, u64)) {
+        while let Some((peer, message)) = self.stack.control.received.pop_front() {
             let rank = rank(peer);
             match message {
                 ControlMessage::Progress { number, blocks } if number == self.number => {
@@ -217,7 +221,7 @@ impl NetworkSession {
                 }
                 ControlMessage::Received { number } if number == self.number => self.has_it[rank] = true,
                 ControlMessage::Stopped { group } => self.stopped[rank] = group,
-                // About an object that is over.
+                // The message is about an object that is finished.
                 _ => {}
             }
         }
@@ -229,7 +233,7 @@ impl NetworkSession {
             if let Some(object) = self.stack.upcalls().asked {
                 return Ok(Incoming { number: object.number, bytes: object.bytes });
             }
-            self.hear_root()?;
+            self.receive_orders()?;
             self.step();
         }
     }
@@ -240,7 +244,7 @@ impl NetworkSession {
         let is_worth_it = !self.has_others() && !buffer.is_empty();
         if self.stack.upcalls().asked.is_none() && is_worth_it {
             let memory = ObjectMemory { region: trusted::object_memory(buffer).clone(), first: 0 };
-            // If the group has failed, the next one will ask for memory.
+            // If the group has failed, the next group will ask for memory.
             let _ = self.stack.core.offer(self.group, number, memory);
         }
         let block_bytes = self.settings.block_bytes;
@@ -256,7 +260,8 @@ impl NetworkSession {
         Ok(())
     }
 
-    /// Receives the next object, which is there and has so many bytes, into memory in which some of it may lie.
+    /// Receives the next object, which has been announced with this size, into memory that may already hold a part of
+    /// it.
     pub(super) fn receive(
         &mut self,
         memory: &ObjectMemory,
@@ -273,7 +278,7 @@ impl NetworkSession {
         self.receive_number(number, held.count(), on_block, place).map(drop)
     }
 
-    /// Receives an object of which `blocks` blocks are here, into the memory that `place` has for it. Returns its size.
+    /// Receives an object of which `blocks` blocks are held, into the memory that `place` provides. Returns its size.
     fn receive_number(
         &mut self,
         number: u64,
@@ -299,7 +304,7 @@ impl NetworkSession {
         loop {
             if let Some(object) = self.stack.upcalls().asked.take_if(|object| object.number == number) {
                 let (memory, held) = place(&mut self.stack.fabric, &object);
-                // Where the group fails meanwhile, the next one will ask again.
+                // If the group fails meanwhile, the next group will ask again.
                 let _ = self.stack.core.supply_held(self.group, number, memory, held);
             }
             if let Some(received) =
@@ -307,7 +312,7 @@ impl NetworkSession {
             {
                 self.receiving = Some(received);
             }
-            let heard = self.hear_root();
+            let orders = self.receive_orders();
             let at_rest = self.stack.upcalls().released >= Some(number) || self.left.is_some();
             let is_over = self.complete > number || !self.has_others();
             match &self.receiving {
@@ -315,33 +320,33 @@ impl NetworkSession {
                     self.complete = number + 1;
                     return Ok(object.bytes);
                 }
-                // Whatever happens to the root now, the object is here.
+                // Whatever happens to the root now, the object has arrived.
                 Some(_) if is_over => {}
-                _ => heard?,
+                _ => orders?,
             }
             self.report_progress(number);
             self.step();
         }
     }
 
-    /// Whether the root has yet to say that it knows what this receiver has.
+    /// Returns whether the root has not confirmed yet that it knows what this receiver has.
     fn is_unconfirmed(&mut self) -> bool {
-        let is_heard = self.confirmed == self.complete || self.hear_root().is_ok();
-        is_heard && self.confirmed < self.complete
+        let is_alive = self.confirmed == self.complete || self.receive_orders().is_ok();
+        is_alive && self.confirmed < self.complete
     }
 
-    /// Whether there is a receiver that could need what another one has.
+    /// Returns whether there is a receiver that could need what another one has.
     const fn has_others(&self) -> bool {
         self.members.len() > 2
     }
 
-    /// At a receiver: reports a failure, hears what the root says.
-    fn hear_root(&mut self) -> Result<(), BulkError> {
+    /// At a receiver: reports a failure, and processes the root's messages.
+    fn receive_orders(&mut self) -> Result<(), BulkError> {
         if let Some(failure) = self.stack.upcalls().failed.take() {
             self.left = Some(failure.unfinished);
-            self.stack.control.say(self.root, ControlMessage::Stopped { group: self.group.0 });
+            self.stack.control.send(self.root, ControlMessage::Stopped { group: self.group.0 });
         }
-        while let Some((_, message)) = self.stack.control.heard.pop_front() {
+        while let Some((_, message)) = self.stack.control.received.pop_front() {
             match message {
                 ControlMessage::Complete { number } => {
                     self.confirmed = number + 1;
@@ -360,8 +365,8 @@ impl NetworkSession {
         }
     }
 
-    /// At a receiver: begins the next group, with what the old one has left, and with the object that was received as a
-    /// whole and may still be a source for others.
+    /// At a receiver: begins the next group, with the unfinished objects of the old one, and with the object that was
+    /// received completely and may still be a source for others.
     fn follow(&mut self, group: GroupId, first: u64, members: Vec<NodeId>) -> Result<(), BulkError> {
         if !members.contains(&self.stack.fabric.node()) {
             return Err(BulkError::LeftOut);
@@ -375,7 +380,7 @@ impl NetworkSession {
         }
         left.retain(|unfinished| unfinished.object.number >= first);
         let upcalls = self.stack.upcalls();
-        // What has failed is at rest, and it is over up to `first`.
+        // The memory of the failed group is no longer accessed, and objects below `first` are finished.
         (upcalls.asked, upcalls.received, upcalls.released) = (None, None, first.checked_sub(1));
         let old = std::mem::replace(&mut self.group, group);
         self.members = members;
@@ -390,10 +395,10 @@ impl NetworkSession {
         }
         self.last_progress = Some(now);
         let blocks = self.stack.upcalls().blocks;
-        self.stack.control.say(self.root, ControlMessage::Progress { number, blocks });
+        self.stack.control.send(self.root, ControlMessage::Progress { number, blocks });
     }
 
-    /// Nobody polls until the next call: what others wait for shall leave this process before.
+    /// Sends what others wait for, because nothing polls until the next call.
     fn send_messages(&mut self) {
         let deadline = self.stack.fabric.now() + LINGER;
         self.stack.alarm = Some(deadline);
@@ -410,11 +415,11 @@ impl NetworkSession {
 }
 
 impl Drop for NetworkSession {
-    /// What was said last shall still be heard: who leaves before the root knows that the object is here looks lost.
+    /// Waits until the last messages have arrived: a receiver that leaves before the root knows that it has the
+    /// object would look lost.
     fn drop(&mut self) {
         let deadline = self.stack.fabric.now() + LINGER;
-        while (self.stack.control.is_speaking() || self.is_unconfirmed())
-            && self.stack.fabric.now() < deadline
+        while (self.stack.control.is_sending() || self.is_unconfirmed()) && self.stack.fabric.now() < deadline
         {
             self.stack.alarm = Some(deadline);
             self.step();
@@ -422,12 +427,12 @@ impl Drop for NetworkSession {
     }
 }
 
-/// RDMC takes this one and the next.
+/// RDMC uses this channel and the next one.
 const OBJECTS: Channel = Channel(1);
 const CONTROL: Channel = Channel(3);
 /// Longer than RDMC waits for neighbours that do not answer.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// How long who leaves waits for its last words to be heard.
+/// How long a member that leaves waits for its last messages to arrive.
 const LINGER: Duration = Duration::from_secs(1);
-/// For people to see.
+/// How often progress is reported to the root, which shows it to users.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(200);

@@ -1,20 +1,20 @@
-//! What the members of a session agree on (RDMC §3, "configuration parameters like block size").
+//! The options that the members of a session share (RDMC §3, "configuration parameters like block size").
 
 use squall_protocols::rdmc::schedule::{self, Algorithm, Schedule, ScheduleChoice, choose};
 use squall_protocols::rdmc::{RdmcSettings, RdmcSettingsError};
 
 use crate::config::Transport;
 
-/// The options of a session, the same at all members; what is `None` is chosen.
+/// The options of a session, the same at all members; values that are `None` are chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BulkOptions {
-    /// Bytes of a block, a multiple of 8.
+    /// The size of a block in bytes, a multiple of 8.
     pub block_bytes: Option<u64>,
-    /// How blocks travel between hosts.
+    /// How blocks are relayed between hosts.
     pub schedule: Option<Schedule>,
-    /// About how large objects are: block size and schedule are chosen for this size, the number of members and a
-    /// network of the transport's kind (`schedule::choose`). Without it they are those that were measured to be best
-    /// among members of one host, for objects from 1 MB to 256 MB: blocks of 1 MiB along the binomial pipeline.
+    /// The approximate size of objects: block size and schedule are chosen for this size, the number of members and a
+    /// network of the transport's kind (`schedule::choose`). Without it, they are those that measured best among
+    /// members of one host, for objects from 1 MB to 256 MB: blocks of 1 MiB and the binomial pipeline.
     pub object_bytes: Option<u64>,
 }
 
@@ -23,7 +23,7 @@ impl BulkOptions {
         self.settings(members, transport).check(members)
     }
 
-    /// The settings between hosts.
+    /// Returns the settings between hosts.
     pub(super) fn settings(&self, members: usize, transport: Transport) -> RdmcSettings {
         let chosen = match self.object_bytes {
             Some(bytes) => choose(bytes.max(1), members, network(transport)),
@@ -34,18 +34,18 @@ impl BulkOptions {
         RdmcSettings { block_bytes, schedule, ..RdmcSettings::default() }
     }
 
-    /// The pace on one host.
+    /// Returns the block size on one host.
     pub(super) fn host_block_bytes(&self) -> usize {
         usize::try_from(self.block_bytes.unwrap_or(HOST_BLOCK_BYTES)).expect("checked")
     }
 }
 
-/// The paper's; measured in docs/results/rdmc.md.
+/// The paper's block size; measured in docs/results/rdmc.md.
 const NETWORK_BLOCK_BYTES: u64 = 1 << 20;
-/// A fraction of a core's second cache; measured in docs/results/rdmc.md.
+/// A fraction of a core's second-level cache; measured in docs/results/rdmc.md.
 const HOST_BLOCK_BYTES: u64 = 256 << 10;
 
-/// What the chooser knows of a transport. Members that each go their own way count as the slowest of them.
+/// Returns what the chooser knows about a transport. If members use different transports, the slowest one counts.
 const fn network(transport: Transport) -> schedule::TransportProfile {
     match transport {
         Transport::Verbs => schedule::TransportProfile::VERBS,
@@ -58,9 +58,10 @@ const fn network(transport: Transport) -> schedule::TransportProfile {
 mod tests {
     use super::*;
 
-    /// What is given is taken, what is not is chosen: smaller blocks for smaller objects, and a tree for the smallest.
+    /// Options that are given are used, and the others are chosen: smaller blocks for smaller objects, and a tree for
+    /// the smallest.
     #[test]
-    fn what_is_not_given_is_chosen_by_the_size_of_objects() {
+    fn options_that_are_not_given_are_chosen_by_the_size_of_objects() {
         let of =
             |object_bytes| BulkOptions { object_bytes, ..BulkOptions::default() }.settings(8, Transport::Tcp);
         assert_eq!((of(None).block_bytes, of(None).schedule), (1 << 20, Algorithm::Pipeline.into()));

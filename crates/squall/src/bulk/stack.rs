@@ -19,20 +19,20 @@ pub(super) struct BulkStack {
     pub(super) control: ControlConnections,
     events: Vec<FabricEvent>,
     root: NodeId,
-    /// By rank.
+    /// The members that are lost, by rank.
     pub(super) lost: Vec<bool>,
-    /// When the runner has to come back at the latest.
+    /// The latest time at which the runner has to return.
     pub(super) alarm: Option<Instant>,
 }
 
-/// What RDMC has told.
+/// What RDMC has reported.
 #[derive(Default)]
 pub(super) struct BulkUpcalls {
     pub(super) asked: Option<RdmcObject>,
     pub(super) received: Option<(RdmcObject, ObjectMemory)>,
-    /// Its number, until the root is told.
+    /// The number of the object received, until it is reported to the root.
     unreported: Option<u64>,
-    /// When that was.
+    /// When the object was received.
     pub(super) received_at: Option<std::time::Instant>,
     pub(super) released: Option<u64>,
     pub(super) failed: Option<RdmcFailure>,
@@ -40,7 +40,7 @@ pub(super) struct BulkUpcalls {
     pub(super) on_block: Option<BoxedBlocks>,
 }
 
-/// Hears of blocks as they arrive.
+/// Called with each block as it arrives.
 pub(super) type BoxedBlocks = Box<dyn FnMut(u64) + Send>;
 
 impl std::fmt::Debug for BulkUpcalls {
@@ -87,7 +87,7 @@ impl BulkStack {
         Self { fabric, core, control, events: Vec::new(), root: members[0], lost, alarm: None }
     }
 
-    /// Whether nothing that was said waits in this process.
+    /// Returns whether no message or block waits in this process any more.
     pub(super) fn has_sent_all(&self) -> bool {
         self.core.has_sent_all() && self.control.has_sent_all() && self.fabric.is_flushed()
     }
@@ -96,7 +96,7 @@ impl BulkStack {
         self.core.application_mut()
     }
 
-    /// Goes on from a group that has failed to the next one.
+    /// Replaces a group that has failed by the next one.
     pub(super) fn begin(
         &mut self,
         old: GroupId,
@@ -130,9 +130,9 @@ impl Driven for BulkStack {
             self.core.handle_event(&mut self.fabric, &event);
         }
         let work = work + self.core.poll(&mut self.fabric);
-        // In the same breath as the transport acknowledges the last block.
+        // In the same step in which the transport acknowledges the last block.
         if let Some(number) = self.upcalls().unreported.take() {
-            self.control.say(self.root, ControlMessage::Received { number });
+            self.control.send(self.root, ControlMessage::Received { number });
         }
         work + self.control.poll(&mut self.fabric)
     }

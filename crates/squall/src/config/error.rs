@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, where, and what to write instead.
+//! Errors in a configuration: what is wrong, where, and what to write instead.
 
 use std::fmt;
 use std::io;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 /// A place in a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigPlace {
-    /// The file, unless the text did not come from one.
+    /// The file; `None` if the text did not come from a file.
     pub file: Option<Box<Path>>,
-    /// The line, beginning with 1; `None` if the whole text is meant.
+    /// The line, counted from 1; `None` if the error concerns the whole text.
     pub line: Option<usize>,
 }
 
@@ -33,7 +33,7 @@ pub enum ConfigError {
     Read {
         /// The configuration, or its `secret_file`.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         cause: io::Error,
     },
     /// The text is not TOML.
@@ -44,21 +44,21 @@ pub enum ConfigError {
         /// What is wrong.
         message: String,
     },
-    /// A key that means nothing.
+    /// A key that does not exist.
     #[error("{place}: unknown key `{key}` in {table}; {}", advice(*nearest, known))]
     UnknownKey {
         /// Where.
         place: ConfigPlace,
         /// The key.
         key: String,
-        /// The table that it stands in, like `[subgroups.log]`.
+        /// The table that contains it, like `[subgroups.log]`.
         table: String,
-        /// The known key that is spelled most like it, if one is.
+        /// The known key with the most similar spelling, if one is similar.
         nearest: Option<&'static str>,
         /// All known keys of the table.
         known: Vec<&'static str>,
     },
-    /// A key that must be there.
+    /// A required key is missing.
     #[error("{place}: `{key}` is missing in {table}: {advice}")]
     Missing {
         /// The file.
@@ -70,7 +70,7 @@ pub enum ConfigError {
         /// What to write.
         advice: &'static str,
     },
-    /// A value that cannot be.
+    /// A value that is not valid.
     #[error("{place}: `{key} = {value}`: {expected}")]
     Value {
         /// Where.
@@ -85,9 +85,9 @@ pub enum ConfigError {
     /// Values that contradict each other.
     #[error("{place}: {message}")]
     Conflict {
-        /// Where one of them stands.
+        /// Where one of them is.
         place: ConfigPlace,
-        /// Which, and what to change.
+        /// Which values contradict each other, and what to change.
         message: String,
     },
 }

@@ -11,66 +11,36 @@ use squall_transports::bootstrap::{Address, Encryption, Secret};
 use squall_transports::verbs::VerbsSettings;
 
 use super::error::ConfigError;
+use super::keys;
 use super::subgroup::{Ranks, SHARDS_MAX, SlowConsumer, SubgroupConfig};
 use super::table::{ConfigTable, ConfigText, ConfigValue};
 use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, SUSPICION_AFTER, Transport};
 
-/// The most bytes that a sender may have under way: enough for four of the longest messages.
+/// The largest number of bytes that a sender may have in flight: enough for four of the longest messages.
 const WINDOW_BYTES_MAX: usize = 1 << 34;
 
-/// Reads and checks a configuration; `own` has what is this member's own, instead of what the file says.
+/// Reads and checks a configuration; the settings in `own`, which are specific to this member, replace those of the
+/// file.
 pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, ConfigError> {
     let parsed = source.parse()?;
     let root = ConfigTable::root(source, parsed.get_ref());
-    let [
-        cluster,
-        secret,
-        secret_file,
-        listen,
-        contacts,
-        members,
-        rank,
-        transport,
-        encryption,
-        verbs,
-        subgroups,
-        idle,
-        core,
-        suspicion_after_ms,
-        partition_safety,
-        timeouts,
-    ] = root.take([
-        "cluster",
-        "secret",
-        "secret_file",
-        "listen",
-        "contacts",
-        "members",
-        "rank",
-        "transport",
-        "encryption",
-        "verbs",
-        "subgroups",
-        "idle",
-        "core",
-        "suspicion_after_ms",
-        "partition_safety",
-        "timeouts",
-    ])?;
+    let values = root.values(&keys::GROUP)?;
+    let (listen, rank) = (values.get("listen"), values.get("rank"));
 
-    let cluster = cluster.ok_or_else(|| root.missing("cluster", "write the same name at all members"))?;
-    let secret = read_secret(&root, secret.as_ref(), secret_file.as_ref())?;
+    let cluster =
+        values.get("cluster").ok_or_else(|| root.missing("cluster", "write the same name at all members"))?;
+    let secret = read_secret(&root, values.get("secret").as_ref(), values.get("secret_file").as_ref())?;
     let place = rank.clone().or_else(|| listen.clone()).unwrap_or_else(|| cluster.clone());
     let listen = own.listen.map_or_else(|| read_listen(&root, listen.as_ref()), Ok)?;
-    let transport = read_transport(transport.as_ref(), &listen)?;
-    let contacts = contacts.as_ref().map_or(Ok(Vec::new()), |list| read_contacts(list, &listen))?;
-    let (members, rank) = read_members(&root, members.as_ref(), rank.as_ref())?;
+    let transport = read_transport(values.get("transport").as_ref(), &listen)?;
+    let contacts = values.get("contacts").map_or(Ok(Vec::new()), |list| read_contacts(&list, &listen))?;
+    let (members, rank) = read_members(&root, values.get("members").as_ref(), rank.as_ref())?;
     let rank = own.rank.or(rank);
-    let subgroups = read_subgroups(&root, subgroups.as_ref(), members)?;
-    let (timeout, handshake_timeout) = read_timeouts(timeouts.as_ref())?;
-    let (idle, core) = read_polling(idle.as_ref(), core.as_ref())?;
+    let subgroups = read_subgroups(&root, values.get("subgroups").as_ref(), members)?;
+    let (timeout, handshake_timeout) = read_timeouts(values.get("timeouts").as_ref())?;
+    let (idle, core) = read_polling(values.get("idle").as_ref(), values.get("core").as_ref())?;
     let (suspicion_after, partition_safety) =
-        read_membership(suspicion_after_ms.as_ref(), partition_safety.as_ref())?;
+        read_membership(values.get("suspicion_after_ms").as_ref(), values.get("partition_safety").as_ref())?;
     let config = Config {
         cluster: cluster.name()?,
         secret,
@@ -79,8 +49,10 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
         members,
         rank,
         transport,
-        encryption: encryption.map_or(Ok(Encryption::On), |value| value.choice(&ENCRYPTIONS))?,
-        verbs: read_verbs(verbs.as_ref())?,
+        encryption: values
+            .get("encryption")
+            .map_or(Ok(Encryption::On), |value| value.choice(&ENCRYPTIONS))?,
+        verbs: read_verbs(values.get("verbs").as_ref())?,
         subgroups,
         idle,
         core,
@@ -92,7 +64,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
     checked(config, &place)
 }
 
-/// What differs from member to member.
+/// The settings that differ from member to member.
 #[derive(Default)]
 pub(super) struct OwnSettings {
     pub(super) listen: Option<Address>,
@@ -112,9 +84,9 @@ fn checked(config: Config, place: &ConfigValue<'_>) -> Result<Config, ConfigErro
 
 const CORE_MAX: usize = 1023;
 
-/// 0 switches it off.
+/// 0 disables suspicion of silent members.
 const SUSPICION_MS: std::ops::RangeInclusive<usize> = 0..=3_600_000;
-/// A member that does not run for this long is common where processors are shared, and no reason to exclude it.
+/// Where processors are shared, a member commonly does not run for this long, which is no reason to exclude it.
 const SUSPICION_MS_MIN: u64 = 50;
 
 const ENCRYPTIONS: [(&str, Encryption); 3] =
@@ -157,7 +129,7 @@ fn read_membership(
         Some(value) => match value.count(SUSPICION_MS)? as u64 {
             0 => None,
             ms if ms < SUSPICION_MS_MIN => {
-                let expected = "write 0 to suspect no silent member, or {} and more: members that are healthy would be excluded";
+                let expected = "write 0 to suspect no silent member, or at least {}: below that, healthy members would be excluded";
                 return Err(value.unexpected(expected.replace("{}", &SUSPICION_MS_MIN.to_string())));
             }
             ms => Some(Duration::from_millis(ms)),
@@ -173,7 +145,7 @@ fn read_secret(
     file: Option<&ConfigValue<'_>>,
 ) -> Result<Secret, ConfigError> {
     match (text, file) {
-        (Some(_), Some(file)) => Err(file.conflict("`secret` and `secret_file` are both there: remove one")),
+        (Some(_), Some(file)) => Err(file.conflict("`secret` and `secret_file` are both set: remove one")),
         (Some(text), None) => {
             Secret::new(text.text()?).map_err(|error| text.unexpected_secret(error.to_string()))
         }
@@ -184,7 +156,7 @@ fn read_secret(
                 tracing::warn!("{warning}");
             }
             let bytes = std::fs::read(&path).map_err(|cause| ConfigError::Read { file: path, cause })?;
-            // What an editor or `base64` ends a file with is not part of the secret.
+            // The line break with which an editor or `base64` ends a file is not part of the secret.
             Secret::new(bytes.trim_ascii_end()).map_err(|error| file.unexpected(error.to_string()))
         }
         (None, None) => {
@@ -193,7 +165,8 @@ fn read_secret(
     }
 }
 
-/// What to say of a file with a secret that other users of this host can read or write: they could become members.
+/// Returns a warning if other users of this host can read or write the file with the secret: they could become
+/// members.
 #[must_use]
 pub fn exposed_secret(file: &Path) -> Option<String> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -216,9 +189,9 @@ fn read_transport(value: Option<&ConfigValue<'_>>, listen: &Address) -> Result<T
     }
     let advice = match chosen {
         Transport::Shm => "shared memory needs a Unix socket: write `listen = \"unix:@NAME\"`",
-        Transport::Tcp => "tcp needs an address of a host: write `listen = \"HOST:PORT\"`",
-        Transport::Verbs => "RDMA is set up by TCP: write `listen = \"HOST:PORT\"`",
-        Transport::Auto => unreachable!("it goes with all addresses"),
+        Transport::Tcp => "tcp needs a host and a port: write `listen = \"HOST:PORT\"`",
+        Transport::Verbs => "RDMA connections are set up over TCP: write `listen = \"HOST:PORT\"`",
+        Transport::Auto => unreachable!("`auto` accepts all addresses"),
     };
     Err(value.conflict(format!("`transport` and `listen = \"{listen}\"` do not go together: {advice}")))
 }
@@ -232,15 +205,16 @@ const TRANSPORTS: [(&str, Transport); 4] = [
 
 fn read_verbs(value: Option<&ConfigValue<'_>>) -> Result<VerbsSettings, ConfigError> {
     let Some(value) = value else { return Ok(VerbsSettings::default()) };
-    let [device, port, gid_index] = value.table()?.take(["device", "port", "gid_index"])?;
+    let table = value.table()?;
+    let values = table.values(&keys::VERBS)?;
     let small = |value: ConfigValue<'_>, least| {
         let number = value.count(least..=usize::from(u8::MAX))?;
         Ok::<_, ConfigError>(u8::try_from(number).expect("within the range"))
     };
     Ok(VerbsSettings {
-        device: device.map(|device| device.text().map(str::to_owned)).transpose()?,
-        port: port.map(|port| small(port, 1)).transpose()?,
-        gid_index: gid_index.map(|index| small(index, 0)).transpose()?,
+        device: values.get("device").map(|device| device.text().map(str::to_owned)).transpose()?,
+        port: values.get("port").map(|port| small(port, 1)).transpose()?,
+        gid_index: values.get("gid_index").map(|index| small(index, 0)).transpose()?,
         address: None,
     })
 }
@@ -258,9 +232,10 @@ fn read_contacts(list: &ConfigValue<'_>, listen: &Address) -> Result<Vec<Address
 
 fn read_timeouts(value: Option<&ConfigValue<'_>>) -> Result<(Duration, Duration), ConfigError> {
     let Some(value) = value else { return Ok((JOIN_TIMEOUT, PROOF_TIMEOUT)) };
-    let [join, handshake] = value.table()?.take(["join", "handshake"])?;
-    let join = join.map_or(Ok(JOIN_TIMEOUT), |join| join.duration())?;
-    let handshake = handshake.map_or(Ok(PROOF_TIMEOUT), |handshake| handshake.duration())?;
+    let table = value.table()?;
+    let values = table.values(&keys::TIMEOUTS)?;
+    let join = values.get("join").map_or(Ok(JOIN_TIMEOUT), |join| join.duration())?;
+    let handshake = values.get("handshake").map_or(Ok(PROOF_TIMEOUT), |handshake| handshake.duration())?;
     Ok((join, handshake))
 }
 
@@ -285,64 +260,36 @@ fn read_subgroups(
 }
 
 fn read_subgroup(table: &ConfigTable<'_>) -> Result<SubgroupConfig, ConfigError> {
-    let [
-        members,
-        senders,
-        mode,
-        window,
-        message_max,
-        window_bytes,
-        large_max,
-        large_window_bytes,
-        large_carrier,
-        batching,
-        null_sends,
-        express,
-        slow_consumer,
-        slow_after_ms,
-        shards,
-        replicas,
-    ] = table.take([
-        "members",
-        "senders",
-        "mode",
-        "window",
-        "message_max",
-        "window_bytes",
-        "large_max",
-        "large_window_bytes",
-        "large_carrier",
-        "batching",
-        "null_sends",
-        "express",
-        "slow_consumer",
-        "slow_after_ms",
-        "shards",
-        "replicas",
-    ])?;
+    let values = table.values(&keys::SUBGROUP)?;
     let usual = SubgroupConfig::default();
-    let message_max =
-        message_max.map_or(Ok(usual.message_max), |value| value.bytes(1..=u32::MAX as usize))?;
+    let message_max = values
+        .get("message_max")
+        .map_or(Ok(usual.message_max), |value| value.bytes(1..=u32::MAX as usize))?;
     Ok(SubgroupConfig {
-        members: members.map_or(Ok(usual.members), |value| read_ranks(&value))?,
-        senders: senders.map_or(Ok(usual.senders), |value| read_ranks(&value))?,
-        mode: mode.map_or(Ok(usual.mode), |value| value.choice(&MODES))?,
-        window: window.map_or(Ok(usual.window), |value| value.count(1..=RECORDS_MAX))?,
+        members: values.get("members").map_or(Ok(usual.members), |value| read_ranks(&value))?,
+        senders: values.get("senders").map_or(Ok(usual.senders), |value| read_ranks(&value))?,
+        mode: values.get("mode").map_or(Ok(usual.mode), |value| value.choice(&MODES))?,
+        window: values.get("window").map_or(Ok(usual.window), |value| value.count(1..=RECORDS_MAX))?,
         message_max,
-        // A few of the longest messages fit into the usual window, however long they are.
-        window_bytes: window_bytes
+        // The default window has space for a few of the longest messages, however long they are.
+        window_bytes: values
+            .get("window_bytes")
             .map_or(Ok(usual.window_bytes.max(4 * message_max)), |value| value.bytes(1..=WINDOW_BYTES_MAX))?,
-        large_max: large_max.map(|value| value.bytes(1..=u32::MAX as usize)).transpose()?,
-        large_window_bytes: large_window_bytes.map(|value| value.bytes(1..=WINDOW_BYTES_MAX)).transpose()?,
-        large_carrier: large_carrier.map(|value| value.choice(&CARRIERS)).transpose()?,
-        batching: batching.map_or(Ok(usual.batching), |value| read_batching(&value))?,
-        null_sends: null_sends.map_or(Ok(usual.null_sends), |value| value.flag())?,
-        express: express.map(|value| value.flag()).transpose()?,
-        slow_consumer: slow_consumer
+        large_max: values.get("large_max").map(|value| value.bytes(1..=u32::MAX as usize)).transpose()?,
+        large_window_bytes: values
+            .get("large_window_bytes")
+            .map(|value| value.bytes(1..=WINDOW_BYTES_MAX))
+            .transpose()?,
+        large_carrier: values.get("large_carrier").map(|value| value.choice(&CARRIERS)).transpose()?,
+        batching: values.get("batching").map_or(Ok(usual.batching), |value| read_batching(&value))?,
+        null_sends: values.get("null_sends").map_or(Ok(usual.null_sends), |value| value.flag())?,
+        express: values.get("express").map(|value| value.flag()).transpose()?,
+        slow_consumer: values
+            .get("slow_consumer")
             .map_or(Ok(usual.slow_consumer), |value| value.choice(&SLOW_CONSUMERS))?,
-        slow_after: slow_after_ms.map_or(Ok(usual.slow_after), |value| read_millis(&value))?,
-        shards: shards.map_or(Ok(usual.shards), |value| value.count(1..=SHARDS_MAX))?,
-        replicas: replicas.map_or(Ok(usual.replicas), |value| value.count(0..=MEMBERS_MAX))?,
+        slow_after: values.get("slow_after_ms").map_or(Ok(usual.slow_after), |value| read_millis(&value))?,
+        shards: values.get("shards").map_or(Ok(usual.shards), |value| value.count(1..=SHARDS_MAX))?,
+        replicas: values.get("replicas").map_or(Ok(usual.replicas), |value| value.count(0..=MEMBERS_MAX))?,
         shard: 0,
     })
 }
@@ -363,9 +310,10 @@ const MODES: [(&str, DeliveryMode); 3] =
     [("atomic", DeliveryMode::Atomic), ("unordered", DeliveryMode::Unordered), ("raw", DeliveryMode::Raw)];
 
 fn read_batching(value: &ConfigValue<'_>) -> Result<Batching, ConfigError> {
-    let [send, receive, delivery] = value.table()?.take(["send", "receive", "delivery"])?;
-    let flag = |value: Option<ConfigValue<'_>>| value.map_or(Ok(true), |value| value.flag());
-    Ok(Batching { send: flag(send)?, receive: flag(receive)?, delivery: flag(delivery)? })
+    let table = value.table()?;
+    let values = table.values(&keys::BATCHING)?;
+    let flag = |key| values.get(key).map_or(Ok(true), |value| value.flag());
+    Ok(Batching { send: flag("send")?, receive: flag("receive")?, delivery: flag("delivery")? })
 }
 
 /// `"all"` or a list of ranks.

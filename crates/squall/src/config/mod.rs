@@ -10,9 +10,9 @@
 //!     members = 3
 //!
 //!     [subgroups.orders]
-//!     senders = [0, 1]                               # everybody, if left out
+//!     senders = [0, 1]                # all members, if left out
 //!     mode = "atomic"                                # or "unordered", "raw"
-//!     window = 256                                   # messages under way, per sender
+//!     window = 256                  # messages in flight, per sender
 //!     message_max = "4KiB"
 //!     slow_consumer = "wait"                         # or "exclude", after slow_after_ms = 5000
 //!     "#,
@@ -23,6 +23,7 @@
 
 mod error;
 mod file;
+pub mod keys;
 mod nearest;
 pub mod quantity;
 mod subgroup;
@@ -48,19 +49,21 @@ pub use self::file::exposed_secret;
 pub use self::subgroup::{Ranks, SlowConsumer, SubgroupConfig};
 use self::table::ConfigText;
 
-/// The usual time for all members to come together.
+/// The default time for all members to connect.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// After how long a silent member is usually taken for dead: longer than a busy machine keeps a process waiting.
+/// The default time after which a silent member is considered dead: longer than a busy machine keeps a process
+/// waiting.
 const SUSPICION_AFTER: Duration = Duration::from_secs(5);
 
-/// The usual time for one connection to prove the secret.
+/// The default time for one connection to prove the secret.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How members reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// To each member the best way that both ends have: shared memory, RDMA or TCP. The members meet over TCP.
+    /// The best transport that both ends have, chosen for each pair of members: shared memory, RDMA or TCP. The
+    /// members connect over TCP first.
     Auto,
     /// Shared memory: all members on one host, under one user.
     Shm,
@@ -71,7 +74,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Whether members meet by Unix sockets, and not by TCP.
+    /// Returns whether members connect over Unix sockets, and not over TCP.
     #[must_use]
     pub const fn needs_unix_socket(self) -> bool {
         matches!(self, Self::Shm)
@@ -81,15 +84,35 @@ impl Transport {
 /// What the polling thread does when there is nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdlePolicy {
-    /// As suits the number of cores.
+    /// The thread chooses the policy that suits the number of cores.
     #[default]
     Auto,
-    /// Polls on, and keeps its core busy.
+    /// The thread continues to poll, and keeps its core busy.
     Spin,
-    /// Polls on, but lets others run between.
+    /// The thread continues to poll, but yields to other threads in between.
     Yield,
-    /// Sleeps soon.
+    /// The thread soon sleeps.
     Park,
+}
+
+/// How long the polling thread spins, as a function of the number of members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IdleRule {
+    pub(crate) policy: IdlePolicy,
+    /// All members compete for the cores of this host.
+    is_on_one_host: bool,
+}
+
+impl IdleRule {
+    /// Returns what suits a group of `members`.
+    pub(crate) fn limits(self, members: usize) -> IdleLimits {
+        match self.policy {
+            IdlePolicy::Auto => IdleLimits::auto(if self.is_on_one_host { members } else { 1 }),
+            IdlePolicy::Spin => IdleLimits::SPIN,
+            IdlePolicy::Yield => IdleLimits::YIELD,
+            IdlePolicy::Park => IdleLimits::PARK,
+        }
+    }
 }
 
 /// The configuration of a member.
@@ -99,22 +122,23 @@ pub struct Config {
     pub cluster: String,
     /// The cluster's secret, the same at all members.
     pub secret: Secret,
-    /// Where this member can be reached.
+    /// The address at which this member listens.
     pub listen: Address,
-    /// Where some of the members listen, the same list at all. Any of them can bring the first members together, of whom a
-    /// majority of the contacts has to be part; a process that joins later asks them in turn. So they should be several, best three or
-    /// more. Without any, this member brings the others together.
+    /// The addresses at which some of the members listen; the list is the same at all members. Any contact can
+    /// coordinate the first start, in which a majority of the contacts has to take part; a process that joins later
+    /// asks them in turn. There should be several, preferably three or more. If the list is empty, this member
+    /// coordinates the start.
     pub contacts: Vec<Address>,
-    /// The number of members with which the group starts, the same at all.
+    /// The number of members with which the group starts, the same at all members.
     pub members: usize,
-    /// The rank that this member wants.
+    /// The rank that this member asks for; `None`: any free one.
     pub rank: Option<usize>,
     /// How members reach each other.
     pub transport: Transport,
-    /// Whether what travels by TCP is encrypted; RDMA and shared memory are not. Of two members that differ, the stricter one
-    /// decides.
+    /// Whether TCP traffic is encrypted; RDMA and shared memory are not. If two members differ, the stricter setting
+    /// applies.
     pub encryption: Encryption,
-    /// Which RDMA device this member uses; each member its own.
+    /// The RDMA device that this member uses; it may differ from member to member.
     pub verbs: VerbsSettings,
     /// The subgroups by name, the same at all members.
     pub subgroups: BTreeMap<String, SubgroupConfig>,
@@ -122,12 +146,12 @@ pub struct Config {
     pub idle: IdlePolicy,
     /// The core that the polling thread is bound to.
     pub core: Option<usize>,
-    /// A member that shows no sign of life for this long is taken for dead; `None`: only what the transport notices
-    /// counts. The same at all members.
+    /// A member that shows no sign of life for this long is considered dead; `None`: only failures that the transport
+    /// notices count. The same at all members.
     pub suspicion_after: Option<Duration>,
     /// When a part of the group may continue alone. The same at all members.
     pub partition_safety: PartitionSafety,
-    /// The time for all members to come together.
+    /// The time for all members to connect.
     pub timeout: Duration,
     /// The time for one connection to prove the secret.
     pub handshake_timeout: Duration,
@@ -142,8 +166,8 @@ impl Config {
         Self::load_for(file, None, None)
     }
 
-    /// Reads a file for one member, as [`Config::load`]: a `listen` or `rank` that is given here stands instead of the file's,
-    /// which needs none then.
+    /// Reads a file for one member, as [`Config::load`] does. A `listen` or `rank` that is given here replaces the
+    /// file's, which then needs none.
     ///
     /// # Errors
     /// [`ConfigError`], with file and line.
@@ -158,7 +182,7 @@ impl Config {
         file::read(ConfigText { file: Some(file), text: &text }, OwnSettings { listen, rank })
     }
 
-    /// Reads a text. A relative `secret_file` is looked for in the current folder. Fuzzed as `config`.
+    /// Reads a text. A relative `secret_file` is relative to the current directory. Fuzzed as `config`.
     ///
     /// # Errors
     /// [`ConfigError`], with the line.
@@ -166,9 +190,9 @@ impl Config {
         file::read(ConfigText { file: None, text }, OwnSettings::default())
     }
 
-    /// A group of `members` processes or threads of this user on this host, over shared memory: for tests and
-    /// examples. It is the configuration of rank 0; [`Config::for_rank`] makes the others'. The name must not
-    /// be in use on this host. There is no subgroup yet.
+    /// Returns the configuration of a group of `members` processes or threads of this user on this host, over shared
+    /// memory, for tests and examples. It is the configuration of rank 0; [`Config::for_rank`] makes the others'. The
+    /// name must not be in use on this host. There is no subgroup yet.
     ///
     /// # Panics
     /// If the name is longer than 64 bytes.
@@ -197,8 +221,8 @@ impl Config {
         }
     }
 
-    /// The configuration of the member with this rank in a [`Config::local`] group; a rank from `members` on is that of
-    /// a process which joins later.
+    /// Returns the configuration of the member with this rank in a [`Config::local`] group. A rank of `members` or
+    /// above is that of a process that joins later.
     #[must_use]
     pub fn for_rank(mut self, rank: usize) -> Self {
         self.listen = Address::Abstract(format!("squall-{}-{rank}", self.cluster));
@@ -213,7 +237,7 @@ impl Config {
         self
     }
 
-    /// With one subgroup for each shard of those that have several.
+    /// Replaces each subgroup that has several shards by one subgroup for each of them.
     #[must_use]
     pub(crate) fn with_shards(mut self) -> Self {
         let expand = |(name, subgroup): (String, SubgroupConfig)| -> Vec<(String, SubgroupConfig)> {
@@ -230,7 +254,7 @@ impl Config {
         self
     }
 
-    /// Settles how messages travel, where that is left open: on one host they are read in place.
+    /// Chooses how messages are sent, where the configuration leaves that open: on one host they are read in place.
     pub(crate) fn choose_transports(&mut self) {
         let is_shared = self.transport == Transport::Shm;
         for subgroup in self.subgroups.values_mut() {
@@ -240,7 +264,7 @@ impl Config {
         }
     }
 
-    /// Checks that the values go together, as [`Config::load`] and [`Config::parse`] have done already.
+    /// Checks that the values are consistent, as [`Config::load`] and [`Config::parse`] do.
     ///
     /// # Errors
     /// [`ConfigError::Conflict`], with what to change.
@@ -253,7 +277,7 @@ impl Config {
             .map_or(Ok(()), |message| Err(ConfigError::Conflict { place: ConfigPlace::default(), message }))
     }
 
-    /// What is wrong outside the subgroups.
+    /// Returns what is wrong outside the subgroups.
     fn fault(&self) -> Option<String> {
         if self.members == 0 {
             return Some("`members` = 0: a group has at least one".into());
@@ -266,7 +290,7 @@ impl Config {
         })
     }
 
-    /// The plan by which the members find each other.
+    /// Returns the plan by which the members find each other.
     #[must_use]
     pub fn plan(&self) -> BootstrapPlan {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -280,7 +304,7 @@ impl Config {
         plan
     }
 
-    /// What all members must have the same, in words.
+    /// Returns the settings that must be the same at all members, as text.
     fn agreement(&self) -> String {
         let mut text = format!("transport {:?}\n", self.transport);
         writeln!(text, "suspicion {:?} partition {:?}", self.suspicion_after, self.partition_safety)
@@ -291,18 +315,17 @@ impl Config {
         text
     }
 
-    /// What the polling thread does when there is nothing to do, in a group of `members`.
+    /// Returns what the polling thread does when there is nothing to do, in a group of `members`.
     #[must_use]
     pub fn idle_for(&self, members: usize) -> IdleLimits {
-        match self.idle {
-            IdlePolicy::Auto => IdleLimits::auto(if self.is_on_one_host() { members } else { 1 }),
-            IdlePolicy::Spin => IdleLimits::SPIN,
-            IdlePolicy::Yield => IdleLimits::YIELD,
-            IdlePolicy::Park => IdleLimits::PARK,
-        }
+        self.idle_rule().limits(members)
     }
 
-    /// Whether all members run on this host for sure.
+    pub(crate) fn idle_rule(&self) -> IdleRule {
+        IdleRule { policy: self.idle, is_on_one_host: self.is_on_one_host() }
+    }
+
+    /// Returns whether it is certain that all members run on this host.
     fn is_on_one_host(&self) -> bool {
         match &self.listen {
             Address::Tcp { host, .. } => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Reads a number of bytes. Without a unit it is bytes; KB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024.
 ///
 /// # Errors
-/// What to write instead.
+/// A text that says what to write instead.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let unit = |unit: &str| match unit {
         "" | "B" => Some(1),
@@ -23,7 +23,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 /// Reads a duration, whose unit must be written.
 ///
 /// # Errors
-/// What to write instead.
+/// A text that says what to write instead.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let unit = |unit: &str| match unit {
         "us" | "µs" => Some(1),
@@ -38,7 +38,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "write a time, like \"500ms\", \"10s\" or \"2min\"".into())
 }
 
-/// A whole number and a unit.
+/// Reads a whole number and a unit, and returns their product.
 fn quantity(text: &str, unit: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let text = text.trim();
     let digits = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'_').count();

@@ -1,4 +1,5 @@
-//! A subgroup's part of the configuration: who is in it, who sends, and how (Derecho §2.3, Spindle §3).
+//! A subgroup's part of the configuration: its members, its senders, and how messages are sent (Derecho §2.3, Spindle
+//! §3).
 
 use std::time::Duration;
 
@@ -8,18 +9,18 @@ use squall_protocols::membership::{Member, View};
 use squall_protocols::multicast::{Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings};
 use squall_protocols::replica::{members_of_shard, place};
 
-/// Which members of the group.
+/// A set of the group's members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Ranks {
-    /// All of them.
+    /// All members.
     #[default]
     All,
-    /// Those of these ranks, ascending.
+    /// The members of these ranks, in ascending order.
     These(Vec<usize>),
 }
 
 impl Ranks {
-    /// Whether `rank` is one of them.
+    /// Returns whether `rank` is in the set.
     #[must_use]
     pub fn has(&self, rank: usize) -> bool {
         match self {
@@ -28,7 +29,7 @@ impl Ranks {
         }
     }
 
-    /// The ranks, among `all`.
+    /// Returns the ranks of the set, where `all` are the ranks of all members.
     #[must_use]
     pub fn among(&self, all: &[usize]) -> Vec<usize> {
         match self {
@@ -41,58 +42,61 @@ impl Ranks {
 /// What happens to a member whose consumer holds up the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlowConsumer {
-    /// They wait for it.
+    /// The others wait for it.
     #[default]
     Wait,
-    /// They go on without it after `slow_after_ms`, while they are a majority.
+    /// The others continue without it after `slow_after_ms`, if they are a majority.
     Exclude,
 }
 
 /// The configuration of a subgroup, the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubgroupConfig {
-    /// Who is in it, by rank in the group.
+    /// The members, by rank in the group.
     pub members: Ranks,
-    /// Who sends, by rank in the group; a part of the members.
+    /// The senders, by rank in the group; a subset of the members.
     pub senders: Ranks,
     /// When and in which order messages are delivered.
     pub mode: DeliveryMode,
-    /// The most messages that a sender may have under way.
+    /// The largest number of messages that a sender may have in flight.
     pub window: usize,
-    /// The longest message in bytes.
+    /// The length of the longest message in bytes.
     pub message_max: usize,
-    /// The most bytes that a sender may have under way.
+    /// The largest number of bytes that a sender may have in flight.
     pub window_bytes: usize,
-    /// The longest large message in bytes; `None`: no message is longer than `message_max`. What is longer goes beside the
-    /// window and takes its place in the order. See `large_window_bytes` for the memory that this takes.
+    /// The length of the longest large message in bytes; `None`: no message is longer than `message_max`. A message
+    /// longer than `message_max` is sent outside the window and takes its place in the order. See
+    /// `large_window_bytes` for the memory that this takes.
     pub large_max: Option<usize>,
-    /// The most bytes of large messages that a sender may have under way; `None`: two of the longest. Each member has
-    /// memory for so many bytes of each sender, and once more for the longest.
+    /// The largest number of bytes of large messages that a sender may have in flight; `None`: two of the longest
+    /// messages. Each member has memory for that many bytes of each sender, and for one more of the longest messages.
     pub large_window_bytes: Option<usize>,
-    /// How large messages travel; `None`: in place on one host, from member to member (RDMC) elsewhere.
+    /// How large messages are sent; `None`: in place on one host, relayed from member to member (RDMC) elsewhere.
     pub large_carrier: Option<Carrier>,
-    /// Which stages take all that is there.
+    /// The stages that process all available messages at once.
     pub batching: Batching,
-    /// Whether a sender without messages fills the rounds that others have begun.
+    /// Whether a sender without messages fills the rounds that others have begun with null messages.
     pub null_sends: bool,
-    /// Whether a message of up to 40 bytes that is alone goes with its announcement by one write; `None`: unless the
-    /// transport is shared memory, where a write costs next to nothing.
+    /// Whether a single message of up to 40 bytes is sent in the same write as its announcement; `None`: unless the
+    /// transport is shared memory, where a write costs almost nothing.
     pub express: Option<bool>,
     /// What happens when a member's consumer stops taking messages, and so holds up the others.
     pub slow_consumer: SlowConsumer,
-    /// With [`SlowConsumer::Exclude`]: after how long. Whoever takes a single message in this time is not excluded.
+    /// With [`SlowConsumer::Exclude`]: the time after which the member is excluded. A member that takes a single
+    /// message in this time is not excluded.
     pub slow_after: Duration,
-    /// How many shards there are, each a subgroup of its own, `NAME/0` and so on; with one, it is called `NAME`.
+    /// The number of shards, each a subgroup of its own with the name `NAME/0` and so on; a single shard has the name
+    /// `NAME`.
     pub shards: usize,
-    /// At how many of the members a shard lies, chosen by weight, so that few shards move when members come and go; 0: at
-    /// all of them.
+    /// The number of members that replicate a shard, chosen by weight, so that few shards move when members join or
+    /// leave; 0: all of them.
     pub replicas: usize,
-    /// Which shard this is; 0 in a configuration, where one entry stands for all of them.
+    /// The number of this shard; 0 in a configuration, where one entry stands for all shards.
     pub shard: u32,
 }
 
 impl Default for SubgroupConfig {
-    /// Everybody sends, in total order, messages of up to 10 KiB, with all optimisations.
+    /// All members send messages of up to 10 KiB, in total order, with all optimisations.
     fn default() -> Self {
         let usual = SubgroupSettings::new(1, 10 << 10);
         Self {
@@ -118,16 +122,16 @@ impl Default for SubgroupConfig {
 }
 
 impl SubgroupConfig {
-    /// Its members in a group of `members`, by rank in the group.
+    /// Returns its members in a group of `members`, by rank in the group.
     #[must_use]
     pub fn member_ranks(&self, members: usize) -> Vec<usize> {
         self.members.among(&(0..members).collect::<Vec<_>>())
     }
 
-    /// Its settings in a group of `members`. Senders are named by their ranks *in the subgroup*.
+    /// Returns its settings in a group of `members`. Senders are named by their ranks *in the subgroup*.
     ///
     /// # Panics
-    /// If a sender is not a member; [`super::Config::check`] finds that.
+    /// If a sender is not a member, which [`super::Config::check`] reports as an error.
     #[must_use]
     pub fn settings(&self, members: usize) -> SubgroupSettings {
         let mut ranks = self.member_ranks(members);
@@ -164,12 +168,13 @@ impl SubgroupConfig {
         })
     }
 
-    /// Whether the member of `rank` may be in it.
+    /// Returns whether the member of `rank` may be in it.
     pub(crate) fn takes(&self, rank: usize) -> bool {
         self.members.has(rank)
     }
 
-    /// Where it lies in a view: members have their ranks as tags. `None` if nobody of those who are named is there.
+    /// Returns its members and settings in a view, whose members have their ranks as tags. `None` if none of the
+    /// configured members is in the view.
     pub(crate) fn place(&self, view: &View, id: SubgroupId) -> Option<(Vec<NodeId>, SubgroupSettings)> {
         let nodes: Vec<NodeId> = view
             .members
@@ -184,7 +189,7 @@ impl SubgroupConfig {
         self.place_among(view, &place(view, id.0, &nodes, choose))
     }
 
-    /// Where it lies in a view if these are to be its members, whatever the configuration says.
+    /// Returns its members and settings in a view if its members are to be `nodes`, whatever the configuration says.
     pub(crate) fn place_among(
         &self,
         view: &View,
@@ -210,7 +215,7 @@ impl SubgroupConfig {
         (!settings.senders.is_empty()).then_some((members, settings))
     }
 
-    /// What is wrong with it in a group of `members`, and what to change.
+    /// Returns what is wrong with it in a group of `members`, and what to change.
     pub(super) fn fault(&self, members: usize) -> Option<String> {
         let ranks = self.member_ranks(members);
         for (what, list) in [("members", &self.members), ("senders", &self.senders)] {
@@ -260,14 +265,14 @@ impl SubgroupConfig {
     }
 }
 
-/// Whether the ranks name a member.
+/// Returns whether the set has the member.
 fn has(ranks: &Ranks, member: &Member) -> bool {
     usize::try_from(member.tag).is_ok_and(|rank| ranks.has(rank))
 }
 
-/// Below this a scheduler's pause would pass for a consumer that has stopped.
+/// With a shorter time, a pause of the scheduler could be mistaken for a consumer that has stopped.
 const SLOW_AFTER_MIN: Duration = Duration::from_millis(100);
-/// The most shards of one subgroup: each costs its members a window.
+/// The largest number of shards of one subgroup: each costs its members a window.
 pub(super) const SHARDS_MAX: usize = 1024;
-/// So many large messages of a sender may be under way: they are limited by bytes, as a rule.
+/// The number of large messages that a sender may have in flight: usually the bytes limit them first.
 const LARGE_WINDOW: usize = 16;

@@ -1,7 +1,7 @@
 //! Reading TOML tables: each value knows its key and its line, and a table knows its keys.
 //!
 //! `serde` could fill the structs, but it forgets the lines, and its errors know neither the nearest key nor the
-//! range of a number. Here the keys that a table may have are named once, where they are taken.
+//! range of a number. The keys that a table may have are those that [`super::keys`] describes.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -12,10 +12,11 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, ConfigPlace};
+use super::keys::ConfigKey;
 use super::nearest::nearest;
 use super::quantity;
 
-/// The text that is read, for places.
+/// The text that is read, by which errors name their places.
 #[derive(Clone, Copy)]
 pub(super) struct ConfigText<'s> {
     pub(super) file: Option<&'s Path>,
@@ -31,7 +32,7 @@ impl<'s> ConfigText<'s> {
         })
     }
 
-    /// The file as a whole.
+    /// Returns the place that stands for the whole file.
     pub(super) fn whole(self) -> ConfigPlace {
         ConfigPlace { file: self.file.map(Into::into), line: None }
     }
@@ -42,11 +43,11 @@ impl<'s> ConfigText<'s> {
     }
 }
 
-/// A table and where it stands.
+/// A table and its place.
 #[derive(Clone)]
 pub(super) struct ConfigTable<'t> {
     pub(super) source: ConfigText<'t>,
-    /// As it is written in brackets; empty for the root.
+    /// The name as it is written in brackets; empty for the root.
     pub(super) path: String,
     entries: &'t DeTable<'t>,
 }
@@ -56,27 +57,23 @@ impl<'t> ConfigTable<'t> {
         Self { source, path: String::new(), entries }
     }
 
-    /// The values of all the keys that the table may have; any other is an error.
-    pub(super) fn take<const N: usize>(
-        &self,
-        keys: [&'static str; N],
-    ) -> Result<[Option<ConfigValue<'t>>; N], ConfigError> {
-        if let Some((key, _)) = self.entries.iter().find(|(key, _)| !keys.contains(&key.get_ref().as_ref())) {
+    /// Returns the values of the table, which has no other keys than `keys`.
+    pub(super) fn values(&self, keys: &'static [ConfigKey]) -> Result<ConfigValues<'_, 't>, ConfigError> {
+        let known: Vec<&'static str> = keys.iter().map(|key| key.name).collect();
+        if let Some((key, _)) = self.entries.iter().find(|(key, _)| !known.contains(&key.get_ref().as_ref()))
+        {
             return Err(ConfigError::UnknownKey {
                 place: self.source.place(key.span().start),
                 key: key.get_ref().to_string(),
                 table: self.name(),
-                nearest: nearest(key.get_ref(), &keys),
-                known: keys.to_vec(),
+                nearest: nearest(key.get_ref(), &known),
+                known,
             });
         }
-        Ok(keys.map(|key| {
-            let value = self.entries.get(key)?;
-            Some(ConfigValue { source: self.source, table: self.path.clone(), key: key.into(), value })
-        }))
+        Ok(ConfigValues { table: self, known })
     }
 
-    /// The tables in this one, by whatever names they have.
+    /// Returns the tables in this one, under any names.
     pub(super) fn tables(&self) -> Result<Vec<(String, ConfigTable<'t>)>, ConfigError> {
         let tables = self.entries.iter().map(|(key, value)| {
             let name = key.get_ref().to_string();
@@ -94,7 +91,7 @@ impl<'t> ConfigTable<'t> {
         ConfigError::Missing { place: self.source.whole(), key, table: self.name(), advice }
     }
 
-    /// That its values do not go together.
+    /// Returns the error that its values contradict each other.
     pub(super) fn conflict(&self, message: &str) -> ConfigError {
         let first = self.entries.keys().map(|key| key.span().start).min();
         let place = first.map_or_else(|| self.source.whole(), |offset| self.source.place(offset));
@@ -106,7 +103,25 @@ impl<'t> ConfigTable<'t> {
     }
 }
 
-/// A value and where it stands.
+/// The values of a table whose keys are all known.
+pub(super) struct ConfigValues<'v, 't> {
+    table: &'v ConfigTable<'t>,
+    known: Vec<&'static str>,
+}
+
+impl<'t> ConfigValues<'_, 't> {
+    /// Returns the value of a key, if it has one.
+    ///
+    /// # Panics
+    /// If the table does not know the key.
+    pub(super) fn get(&self, key: &str) -> Option<ConfigValue<'t>> {
+        assert!(self.known.contains(&key), "`{key}` is not described");
+        let (source, table) = (self.table.source, self.table.path.clone());
+        Some(ConfigValue { source, table, key: key.into(), value: self.table.entries.get(key)? })
+    }
+}
+
+/// A value and its place.
 #[derive(Clone)]
 pub(super) struct ConfigValue<'t> {
     source: ConfigText<'t>,
@@ -132,13 +147,13 @@ impl<'t> ConfigValue<'t> {
         }
     }
 
-    /// A text that names a cluster or a subgroup.
+    /// Reads the name of a cluster or a subgroup.
     pub(super) fn name(&self) -> Result<String, ConfigError> {
         let text = self.text()?;
         if is_name(text) { Ok(text.into()) } else { Err(self.unexpected(NAME)) }
     }
 
-    /// A text that `T` can be read from.
+    /// Reads a text that `T` can be parsed from.
     pub(super) fn parse<T: FromStr<Err: Display>>(&self) -> Result<T, ConfigError> {
         self.text()?.parse().map_err(|error: T::Err| self.unexpected(error.to_string()))
     }
@@ -156,13 +171,13 @@ impl<'t> ConfigValue<'t> {
         self.whole_number().filter(|number| range.contains(number)).ok_or_else(expected)
     }
 
-    /// As [`ConfigValue::integer`], for counts of things in memory.
+    /// Reads a number as [`ConfigValue::integer`] does, for counts of things in memory.
     pub(super) fn count(&self, range: RangeInclusive<usize>) -> Result<usize, ConfigError> {
         let range = *range.start() as u64..=*range.end() as u64;
         Ok(usize::try_from(self.integer(range)?).expect("within a range of usize"))
     }
 
-    /// A number of bytes, with or without a unit.
+    /// Reads a number of bytes, with or without a unit.
     pub(super) fn bytes(&self, range: RangeInclusive<usize>) -> Result<usize, ConfigError> {
         let bytes = match self.value.get_ref() {
             DeValue::String(text) => quantity::bytes(text).map_err(|expected| self.unexpected(expected))?,
@@ -186,7 +201,7 @@ impl<'t> ConfigValue<'t> {
             .map_err(expected)
     }
 
-    /// One of several words.
+    /// Reads one of several words.
     pub(super) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Result<T, ConfigError> {
         let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
         let expected = || match self.text().ok().and_then(|text| nearest(text, &words)) {
@@ -198,7 +213,7 @@ impl<'t> ConfigValue<'t> {
         chosen.map(|(_, choice)| *choice).ok_or_else(|| self.unexpected(expected()))
     }
 
-    /// The elements of a list; each has the key of the list.
+    /// Returns the elements of a list; each has the key of the list.
     pub(super) fn list(&self) -> Result<Vec<ConfigValue<'t>>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Array(elements) => {
@@ -208,11 +223,11 @@ impl<'t> ConfigValue<'t> {
         }
     }
 
-    /// That the value should be something else.
+    /// Returns the error that the value is not the expected one.
     pub(super) fn unexpected(&self, expected: impl Into<String>) -> ConfigError {
         let value = &self.source.text[self.value.span()];
         if value.starts_with("[") && matches!(self.value.get_ref(), DeValue::Table(_)) {
-            // The header of a table is no value of a key.
+            // The header of a table is not the value of a key.
             return self.conflict(format!("{value}: {}", expected.into()));
         }
         let shown =
@@ -225,13 +240,13 @@ impl<'t> ConfigValue<'t> {
         }
     }
 
-    /// As [`ConfigValue::unexpected`], for what must not be printed.
+    /// Returns the error of [`ConfigValue::unexpected`] for a value that must not be printed.
     pub(super) fn unexpected_secret(&self, expected: impl Into<String>) -> ConfigError {
         let (place, key, expected) = (self.place(), self.key.clone(), expected.into());
         ConfigError::Value { place, key, value: "…".into(), expected }
     }
 
-    /// That the value does not go with another.
+    /// Returns the error that the value contradicts another.
     pub(super) fn conflict(&self, message: impl Into<String>) -> ConfigError {
         ConfigError::Conflict { place: self.place(), message: message.into() }
     }

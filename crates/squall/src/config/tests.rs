@@ -1,7 +1,8 @@
-//! What the configuration takes, and what it says when it does not.
+//! What the configuration accepts, and the errors for what it does not accept.
 
 use squall_protocols::multicast::SubgroupSettings;
 
+use super::keys::{KeyDefault, KeyScope};
 use super::*;
 
 /// A configuration that can be used, in parts that a test can replace.
@@ -28,7 +29,7 @@ fn error_of(text: &str) -> String {
 }
 
 #[test]
-fn what_is_left_out_has_the_usual_value() {
+fn keys_that_are_left_out_have_default_values() {
     let config = Config::parse(GOOD).unwrap();
     assert_eq!((config.cluster.as_str(), config.members, config.rank), ("kitchen", 3, None));
     assert_eq!(config.transport, Transport::Tcp);
@@ -39,7 +40,7 @@ fn what_is_left_out_has_the_usual_value() {
 }
 
 #[test]
-fn auto_is_whatever_the_address_allows() {
+fn auto_depends_on_the_kind_of_address() {
     let auto = "transport = \"auto\"";
     let transport = |text: &str| Config::parse(text).unwrap().transport;
     assert_eq!(transport(&with("members", &format!("members = 3\n{auto}"))), Transport::Auto);
@@ -64,7 +65,7 @@ fn an_rdma_device_can_be_named() {
     assert!(error.contains("did you mean `device`"), "{error}");
 }
 
-/// Encryption is switched off by who writes so, and by nobody else.
+/// Encryption is off only where the configuration says so.
 #[test]
 fn encryption_is_on_unless_it_is_switched_off() {
     let chosen = |line: &str| {
@@ -157,9 +158,9 @@ fn shards_become_subgroups() {
     assert!(fault("shards = 2\nsenders = [0]").contains("all members of a shard send"));
 }
 
-/// A consumer that pauses for the blink of an eye is none that has stopped; and all members have to agree.
+/// A consumer that pauses briefly has not stopped.
 #[test]
-fn consumers_are_given_some_time() {
+fn a_consumer_is_not_excluded_for_a_short_pause() {
     let orders =
         |key: &str| Config::parse(&with("mode", key)).map(|config| config.subgroups["orders"].clone());
     let usual = orders("window = 7").unwrap();
@@ -172,12 +173,12 @@ fn consumers_are_given_some_time() {
 }
 
 #[test]
-fn large_messages_widen_the_usual_window() {
+fn long_messages_enlarge_the_default_window() {
     let config = Config::parse(&with("mode", "message_max = \"16MiB\"")).unwrap();
     assert_eq!(config.subgroups["orders"].window_bytes, 64 << 20);
 }
 
-/// Each text is refused with exactly this error.
+/// Asserts that each text is refused with exactly the given error.
 fn assert_errors(cases: &[(String, &str)]) {
     for (text, expected) in cases {
         assert_eq!(error_of(text), *expected);
@@ -213,7 +214,7 @@ fn a_wrong_key_is_named_with_its_line_and_the_right_one() {
         ),
         (
             with("secret", "secret = \"at least sixteen bytes\"\nsecret_file = \"f\""),
-            "line 4: `secret` and `secret_file` are both there: remove one",
+            "line 4: `secret` and `secret_file` are both set: remove one",
         ),
         (
             with("[subgroups.orders]", "subgroups = 1").replace("mode = \"atomic\"", ""),
@@ -265,7 +266,7 @@ fn a_wrong_value_is_named_with_its_line_and_what_to_write() {
         (
             with("listen", "listen = \"unix:@a\"\ntransport = \"verbs\""),
             "line 5: `transport` and `listen = \"unix:@a\"` do not go together: \
-             RDMA is set up by TCP: write `listen = \"HOST:PORT\"`",
+             RDMA connections are set up over TCP: write `listen = \"HOST:PORT\"`",
         ),
         (
             with("members", "members = 3\ntransport = \"rdma\""),
@@ -285,7 +286,7 @@ fn a_wrong_value_is_named_with_its_line_and_what_to_write() {
         ),
         (
             with("members", "members = 3\nsuspicion_after_ms = 49"),
-            "line 7: `suspicion_after_ms = 49`: write 0 to suspect no silent member, or 50 and more: members that are healthy would be excluded",
+            "line 7: `suspicion_after_ms = 49`: write 0 to suspect no silent member, or at least 50: below that, healthy members would be excluded",
         ),
     ]);
 }
@@ -340,7 +341,7 @@ fn a_wrong_subgroup_is_named_with_its_line_and_what_to_write() {
 }
 
 #[test]
-fn what_is_not_toml_has_a_line() {
+fn a_syntax_error_has_a_line() {
     let error = error_of(&with("members", "members = three"));
     assert!(error.starts_with("line 6: "), "{error}");
     let error = error_of(&with("members", "members = 3\nmembers = 3"));
@@ -366,7 +367,7 @@ fn a_file_is_named_in_its_errors_and_finds_its_secret() {
     assert!(Config::load(&path).unwrap_err().to_string().starts_with("cannot read "));
 }
 
-/// Whoever can read it can become a member.
+/// A process that can read the secret can become a member.
 #[test]
 fn a_secret_that_others_can_read_is_named() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -390,7 +391,7 @@ fn a_secret_is_never_shown() {
     assert!(!format!("{config:?}").contains("at least sixteen bytes"));
 }
 
-/// Members with other subgroups refuse each other; what each may choose for itself does not matter.
+/// Members with different subgroups refuse each other; settings that each member may choose for itself do not matter.
 #[test]
 fn members_agree_on_what_must_be_the_same() {
     let agreement = |text: &str| Config::parse(text).unwrap().plan().agreement;
@@ -414,6 +415,60 @@ fn a_local_group_is_checked_too() {
         error.to_string(),
         "the configuration: [subgroups.log]: `senders`: rank 3 is not below `members` = 3 (ranks begin at 0)"
     );
-    group.clone().for_rank(3).check().expect("who joins later may have a rank beyond the first members'");
+    group.clone().for_rank(3).check().expect("a joiner may have a rank beyond those of the first members");
     assert!(group.for_rank(64).check().is_err());
+}
+
+/// Each described key is one that the parser takes, with the example that the page shows; the stated default is what holds
+/// without the key; and members that differ in it refuse each other just if the page says so.
+#[test]
+fn keys_are_as_they_are_described() {
+    let base = Config::parse(&of_four()).unwrap();
+    let agreed = |config: &Config| {
+        let plan = config.plan();
+        (plan.cluster, plan.members, plan.contacts, plan.agreement)
+    };
+    for table in &keys::TABLES {
+        for key in table.keys {
+            if key.name.starts_with("secret") {
+                // It is never shown, and proved before anything is compared.
+                continue;
+            }
+            let config = Config::parse(&with_key(table.path, key.name, key.example));
+            let config = config.unwrap_or_else(|error| panic!("{} in [{}]: {error}", key.name, table.path));
+            assert_ne!(
+                format!("{config:?}"),
+                format!("{base:?}"),
+                "{}: the example is the default",
+                key.name
+            );
+            let is_own = agreed(&config) == agreed(&base);
+            assert_eq!(is_own, key.scope == KeyScope::Member, "{} in [{}]", key.name, table.path);
+            if let KeyDefault::Value(default) = key.default {
+                let usual = Config::parse(&with_key(table.path, key.name, default)).unwrap();
+                assert_eq!(format!("{usual:?}"), format!("{base:?}"), "{}", key.name);
+            }
+        }
+    }
+}
+
+/// A configuration of four members with a value for a key, instead of the one that it may have.
+fn with_key(table: &str, key: &str, value: &str) -> String {
+    let line = match table {
+        "" | "subgroups.NAME" => format!("{key} = {value}"),
+        table => format!("{} = {{ {key} = {value} }}", table.rsplit('.').next().unwrap()),
+    };
+    let (mut group, mut subgroup) =
+        (of_four().replace("[subgroups.orders]\n", ""), "[subgroups.orders]\n".to_owned());
+    if table.starts_with("subgroups") {
+        subgroup += &line;
+    } else {
+        let lines = group.lines().filter(|old| !old.starts_with(&format!("{key} =")));
+        group = format!("{}\n{line}\n", lines.collect::<Vec<_>>().join("\n"));
+    }
+    if key == "subgroups" { group } else { group + &subgroup }
+}
+
+fn of_four() -> String {
+    GOOD.replace("members = 3", "members = 4").replace("mode = \"atomic\"\n", "")
 }

@@ -31,7 +31,7 @@ impl FrameConnection {
         Self { stream, frames: FrameReader::new(frame_bytes_max), chunk: vec![0; BUFFER_BYTES] }
     }
 
-    /// The next frame; `None` if it has not come within `patience`.
+    /// Returns the next frame; `None` if it does not arrive within `patience`.
     pub(super) fn receive<T: DeserializeOwned>(
         &mut self,
         patience: Duration,
@@ -42,7 +42,7 @@ impl FrameConnection {
                 return Ok(Some(found));
             }
             let left = until.saturating_duration_since(Instant::now());
-            // A timeout of zero would not even look.
+            // With a timeout of zero, not even the bytes that are there would be read.
             self.stream.set_read_timeout(Some(left.max(LEAST_WAIT)));
             match self.stream.read(&mut self.chunk) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -59,14 +59,15 @@ impl FrameConnection {
         self.stream.write_all(&bytes)
     }
 
-    /// Whether the other end is gone.
+    /// Returns whether the other end is gone.
     pub(super) fn is_over(&mut self) -> bool {
         self.stream.drive();
         self.stream.socket().is_closed()
     }
 }
 
-/// Streams between members and external clients. There are many of them, so each takes little memory.
+/// Returns the options of streams between members and external clients. There are many of them, so each takes little
+/// memory.
 pub(super) fn options(config: &Config) -> StreamOptions {
     let mut options = StreamOptions::new(&config.cluster, &config.secret);
     options.encryption = config.encryption;
@@ -82,11 +83,11 @@ pub(super) struct MemberFinder {
     config: Arc<Config>,
     plan: BootstrapPlan,
     subgroup: String,
-    /// Where members listen that others have named.
+    /// The addresses of members that other members have named.
     hints: Vec<Address>,
     /// Where the next round begins.
     next_contact: usize,
-    /// Frames of members are no longer.
+    /// The length limit for frames from members.
     frame_bytes_max: usize,
 }
 
@@ -94,11 +95,11 @@ pub(super) struct MemberFinder {
 #[derive(Debug)]
 pub(super) struct FoundMember {
     pub(super) connection: FrameConnection,
-    /// Where it listens.
+    /// The address at which it listens.
     pub(super) member: Address,
-    /// Where it serves clients.
+    /// The address at which it serves clients.
     pub(super) service: Address,
-    /// What it has answered.
+    /// Its answer.
     pub(super) notice: ExternalNotice,
 }
 
@@ -126,7 +127,7 @@ impl MemberFinder {
         &self.subgroup
     }
 
-    /// Connects with a member that accepts `request`; tries all that it knows for up to `patience`.
+    /// Connects to a member that accepts `request`; tries all known members for up to `patience`.
     pub(super) fn find(
         &mut self,
         request: &ExternalRequest,
@@ -148,7 +149,7 @@ impl MemberFinder {
         }
     }
 
-    /// Tries each member once; the error has the last cause, and whether to give up.
+    /// Tries each member once; the error has the causes, and whether to give up.
     fn round(&mut self, request: &ExternalRequest) -> Result<FoundMember, (String, bool)> {
         let contacts = &self.config.contacts;
         let (before, from) = contacts.split_at(self.next_contact % contacts.len());
@@ -167,7 +168,7 @@ impl MemberFinder {
                 Ok(Some(service)) => service,
                 Ok(None) => {
                     is_final = false;
-                    causes.push(format!("{candidate} takes no clients yet, or does not any more"));
+                    causes.push(format!("{candidate} does not accept clients yet, or not any more"));
                     continue;
                 }
                 Err(error) => {
@@ -194,7 +195,7 @@ impl MemberFinder {
         Err((causes.join("; "), is_final))
     }
 
-    /// Connects with `member`, which serves clients at `service`, and awaits its first notice.
+    /// Connects to `member`, which serves clients at `service`, and awaits its first notice.
     pub(super) fn call(
         &self,
         member: &Address,
@@ -210,13 +211,13 @@ impl MemberFinder {
     }
 }
 
-/// A member that says nothing for so long is given up: it says that it lives every second.
+/// A member that sends nothing for this long is given up: it sends [`ExternalNotice::Alive`] every second.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How often a member says that it lives while a client waits for it.
+/// How often a member sends [`ExternalNotice::Alive`] while a client waits for it.
 pub(super) const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
-/// What was sent arrives without its sender, but for an end that is slow to take it.
+/// What was sent arrives even without its sender, unless the other end is slow to take it.
 const LINGER: Duration = Duration::from_millis(100);
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// Members that are tried in one round.

@@ -1,4 +1,4 @@
-//! What can go wrong for an external client; each message says what to do next.
+//! Errors of external clients; each message says what to do next.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ pub enum ExternalError {
     UnknownSubgroup {
         /// The name that was asked for.
         subgroup: String,
-        /// The names that there are, for people.
+        /// The names of the subgroups in the configuration, as text.
         known: String,
     },
     /// No member serves this client.
     #[error(
-        "no member serves clients of `{subgroup}` (tried for {:.1} s): {cause}; look whether the group runs \
-         (squall status), and at `contacts`",
+        "no member serves clients of `{subgroup}` (tried for {:.1} s): {cause}; check that the group runs \
+         (squall status), and check `contacts`",
         .tried_for.as_secs_f64()
     )]
     Unserved {
@@ -25,18 +25,20 @@ pub enum ExternalError {
         subgroup: String,
         /// For how long members were tried.
         tried_for: Duration,
-        /// What the last one answered.
+        /// The last one's answer.
         cause: String,
     },
-    /// The member cannot say what has become of messages.
-    #[error("the member that took them is gone, or has ended: {cause}")]
+    /// The member cannot report what has become of messages.
+    #[error(
+        "the member that took them has failed or has left the group: {cause}; connect again, and send again what may be delivered twice"
+    )]
     MemberLost {
         /// What has happened to the connection.
         cause: String,
     },
     /// The message is longer than the subgroup allows.
     #[error(
-        "a message of {length} bytes is above the longest ({message_max}): raise message_max or large_max in the configuration"
+        "a message of {length} bytes is longer than the limit ({message_max}): raise message_max or large_max in the configuration"
     )]
     TooLong {
         /// The message's bytes.
@@ -46,15 +48,15 @@ pub enum ExternalError {
     },
 }
 
-/// Why not all messages were published, and what has become of them: of those that were given, the first `delivered` are
-/// delivered by all members, the next `unknown` may be, and the rest is not sent.
+/// Why not all messages were published, and what has become of them: of the messages of a call, the first `delivered`
+/// are delivered by all members, the next `unknown` may or may not be, and the rest were not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{delivered} messages are delivered, of {unknown} more it is unknown: {cause}")]
+#[error("{delivered} messages are delivered; whether {unknown} more are is unknown: {cause}")]
 #[non_exhaustive]
 pub struct PublishError {
-    /// Messages that all members have delivered.
+    /// The number of messages that all members have delivered.
     pub delivered: usize,
-    /// Messages behind these that may be delivered or not.
+    /// The number of messages after these that may or may not be delivered.
     pub unknown: usize,
     /// What happened.
     pub cause: ExternalError,

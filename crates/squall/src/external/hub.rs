@@ -1,4 +1,4 @@
-//! Where a member serves external clients: it listens from the time when the first of them asks for it.
+//! Where a member serves external clients: it listens from the time at which the first of them asks for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -33,7 +33,7 @@ pub(crate) struct ServedSubgroup {
 }
 
 impl ServedSubgroup {
-    /// A sending end for external clients.
+    /// Returns a sending end for external clients.
     pub(crate) fn make_sender(&self) -> Sender {
         let (status, waker) = (Arc::clone(&self.link.status), self.link.waker.clone());
         Sender::new(Arc::clone(&self.slot), self.message_max, waker, status)
@@ -43,13 +43,13 @@ impl ServedSubgroup {
         self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this member is in the subgroup at the moment.
+    /// Returns whether this member is in the subgroup now.
     pub(super) fn is_in(&self) -> bool {
         let view = self.slot.tap().latest();
         view.is_some_and(|view| view.members.iter().any(|member| member.node == self.link.node))
     }
 
-    /// Why this member does not serve observers, if it does not.
+    /// Returns why this member does not serve observers, if it does not.
     pub(super) fn observing_fault(&self) -> Option<&'static str> {
         if !self.is_in() {
             return Some("it is not in the subgroup");
@@ -57,7 +57,7 @@ impl ServedSubgroup {
         (!self.slot.tap().flows()).then_some("its application takes no messages there")
     }
 
-    /// Why this member does not serve publishers, if it does not.
+    /// Returns why this member does not serve publishers, if it does not.
     pub(super) fn publishing_fault(&self) -> Option<&'static str> {
         if !self.is_in() {
             Some("it is not in the subgroup")
@@ -72,7 +72,7 @@ impl ServedSubgroup {
         }
     }
 
-    /// Sends the client to the other members of the subgroup.
+    /// Returns the notice that refers the client to the other members of the subgroup.
     pub(super) fn elsewhere(&self, why: &str) -> ExternalNotice {
         let nodes = self.slot.tap().latest().map_or_else(Vec::new, |view| view.members.clone());
         let roster = self.link.status.roster();
@@ -99,7 +99,7 @@ impl std::fmt::Debug for Hub {
 }
 
 enum Door {
-    /// No client has come yet.
+    /// No client has asked yet.
     Shut,
     /// A thread is about to listen.
     Opening,
@@ -118,18 +118,19 @@ impl Hub {
         self.door.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers where external clients are served, as soon as they are.
+    /// Answers with the address at which external clients are served, once they are served.
     pub(crate) fn answer(self: &Arc<Self>, asker: Asker) {
         let mut door = self.door();
         match &*door {
             Door::Open(reception) => answer_with(asker, Some(reception.address())),
-            // Who asks now asks again.
+            // The client will ask again.
             Door::Opening | Door::Closed => answer_with(asker, None),
             Door::Shut => {
                 *door = Door::Opening;
                 drop(door);
                 let hub = Arc::clone(self);
-                // Not on the thread that polls, which does not wait for the system. Without a thread the asker is told.
+                // Not on the polling thread, which never waits for the system. If the thread does not start, dropping
+                // the asker answers it.
                 let opens = move || hub.open(asker);
                 let spawned = std::thread::Builder::new().name("squall clients".into()).spawn(opens);
                 if spawned.is_err() {
@@ -159,7 +160,7 @@ impl Hub {
         }
     }
 
-    /// The member has ended: clients are told, and nobody listens any more.
+    /// Ends the service, since the member has ended: clients are notified, and the listener is closed.
     pub(crate) fn close(&self) {
         let door = std::mem::replace(&mut *self.door(), Door::Closed);
         if let Door::Open(reception) = door {
@@ -187,15 +188,15 @@ impl Conversation for Arc<Hub> {
     fn converse(&self, stream: Stream, is_closed: &AtomicBool) -> io::Result<()> {
         let mut client = FrameConnection::new(stream, HEAD_BYTES_MAX);
         let Some((request, _)) = client.receive(FIRST_WITHIN)? else {
-            return Err(invalid("a client that asks for nothing"));
+            return Err(invalid("the client sent no request in time"));
         };
         let (ExternalRequest::Observe { subgroup, .. } | ExternalRequest::Publish { subgroup, .. }) =
             &request
         else {
-            return Err(invalid("messages of a client that has not said where to"));
+            return Err(invalid("the client sent messages before it named a subgroup"));
         };
         let Some(source) = self.sources.get(subgroup) else {
-            let why = "it is never in the subgroup; ask a member that is".to_owned();
+            let why = "this member is never in the subgroup; ask a member that is".to_owned();
             return client.send(&ExternalNotice::Elsewhere { why, members: Vec::new() });
         };
         match request {
@@ -205,12 +206,12 @@ impl Conversation for Arc<Hub> {
             ExternalRequest::Publish { subgroup, client: number } => {
                 publishing::publish(self, (&subgroup, source), number, &mut client, is_closed)
             }
-            ExternalRequest::Messages { .. } => unreachable!("it has no subgroup"),
+            ExternalRequest::Messages { .. } => unreachable!("the first request names a subgroup"),
         }
     }
 }
 
-/// Bytes of an observer's queue, as long as it is there.
+/// The reserved bytes of an observer's queue, while it exists.
 pub(super) struct QueueReservation {
     hub: Arc<Hub>,
     bytes: usize,
@@ -222,13 +223,13 @@ impl Drop for QueueReservation {
     }
 }
 
-/// What a member remembers of publishers, so that what they send again counts once.
+/// What a member remembers of publishers, so that messages that they send again count once.
 #[derive(Debug, Default)]
 pub(super) struct KnownPublishers {
     next: u64,
-    /// With their subgroups.
+    /// The publishers by number, with their subgroups.
     known: BTreeMap<u64, (String, Arc<Mutex<KnownPublisher>>)>,
-    /// Their numbers, the one that came or came back last at the end.
+    /// Their numbers, the one that connected last at the end.
     order: VecDeque<u64>,
 }
 
@@ -237,12 +238,12 @@ pub(super) struct KnownPublishers {
 pub(super) struct KnownPublisher {
     /// The number of the first message of its last batch.
     pub(super) first: u64,
-    /// Those of the batch that are sent, as the sender counts.
+    /// The numbers of the batch's messages that are sent, by the sender's count.
     pub(super) sent: Vec<u64>,
 }
 
 impl KnownPublishers {
-    /// The client of that number, if it is remembered, or a new one.
+    /// Returns the client of that number, if it is remembered, or a new one.
     pub(super) fn enter(&mut self, number: Option<u64>, subgroup: &str) -> (u64, Arc<Mutex<KnownPublisher>>) {
         let known = number.and_then(|number| Some((number, self.known.get(&number)?)));
         if let Some((number, (_, client))) = known.filter(|(_, (other, _))| other == subgroup) {
@@ -267,18 +268,18 @@ impl KnownPublishers {
 
 /// Publishers that a member remembers.
 const CLIENTS_MAX: usize = 1024;
-/// The most bytes of all observers' queues at a member: who needs more asks another member.
+/// The largest number of bytes of all observers' queues at a member: an observer that needs more asks another member.
 const QUEUES_BYTES_MAX: usize = 512 << 20;
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its first request.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
-/// How long a member that ends waits for its clients to be told.
+/// How long a member that ends waits until its clients are notified.
 const END_PATIENCE: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A publisher that comes back is the same, unless it was forgotten, or asks for another subgroup.
+    /// A publisher that reconnects is recognised, unless it was forgotten or asks for another subgroup.
     #[test]
     fn publishers_are_remembered() {
         let mut clients = KnownPublishers::default();

@@ -3,20 +3,21 @@
 use crate::error::SendError;
 use crate::sender::Sender;
 
-/// Who has the sending end.
+/// The holder of the sending end.
 #[derive(Debug, Default)]
 pub(crate) enum SenderLease {
-    /// Nobody has used it yet.
+    /// It has not been used yet.
     #[default]
     Free,
-    /// External clients send by it.
+    /// External clients send through it.
     External(Sender),
     /// The application has taken it.
     Application,
 }
 
 impl SenderLease {
-    /// The application takes the sending end, from external clients if need be; `None` if it has it already.
+    /// Takes the sending end for the application, from external clients if necessary; returns `None` if the
+    /// application already has it.
     pub(crate) fn take(&mut self, make: impl FnOnce() -> Sender) -> Option<Sender> {
         match std::mem::replace(self, Self::Application) {
             Self::Free => Some(make()),
@@ -29,7 +30,7 @@ impl SenderLease {
         matches!(self, Self::Application)
     }
 
-    /// The sending end for external clients, if the application has not taken it.
+    /// Returns the sending end for external clients, if the application has not taken it.
     pub(super) fn lend(&mut self, make: impl FnOnce() -> Sender) -> Option<&mut Sender> {
         if matches!(self, Self::Free) {
             *self = Self::External(make());
@@ -40,8 +41,8 @@ impl SenderLease {
         }
     }
 
-    /// Sends a message for a client; returns its number as the sender counts. `None` if the application has taken the
-    /// sending end.
+    /// Sends a message for a client; returns its number by the sender's count, or `None` if the application has taken
+    /// the sending end.
     pub(super) fn send(
         &mut self,
         make: impl FnOnce() -> Sender,

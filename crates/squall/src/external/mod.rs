@@ -1,20 +1,20 @@
 //! External clients: processes that read or send a subgroup's messages through a member, without joining the group.
 //!
-//! A client is in no view. It causes no view change when it comes or goes, and the group never waits for it. It needs the
-//! members' configuration, of which cluster, secret, contacts and subgroups count; the connection proves the secret and is
-//! encrypted as those between members are.
+//! A client is in no view. It causes no view change when it connects or disconnects, and the group never waits for
+//! it. It needs the members' configuration, of which cluster, secret, contacts and subgroups matter; the connection
+//! proves the secret and is encrypted like those between members.
 //!
-//! - An [`Observer`] gets what one member delivers: messages in order, from the time when it connects, and the views
-//!   in between. The member keeps a bounded queue for it. What does not fit is not kept, and the observer is told how many
-//!   messages it has lost at that place. If its member ends, the observer connects with another one, and reports that messages may be missing in between;
-//!   none comes twice.
-//! - A [`Publisher`] sends messages through a member that is a sender and whose application has not taken the sending end
-//!   ([`crate::SubgroupHandle::sender`]), such as `squall node`. It returns when all members have delivered
-//!   them, so a full window slows the client alone. If the connection breaks and the member lives, messages
-//!   are sent again and count once. If the member dies, what was under way may be delivered or not, and the error reports
-//!   how many messages that concerns ([`PublishError`]); [`Publisher::set_resend`] sends these again through another member.
+//! - An [`Observer`] receives what one member delivers: messages in order, from the time when it connects, and the
+//!   views in between. The member keeps a bounded queue for it. Messages that do not fit are dropped, and the
+//!   observer learns how many it has lost at that place. If its member ends, the observer connects to another one,
+//!   and reports that messages may be missing in between; none is delivered twice.
+//! - A [`Publisher`] sends messages through a member that is a sender and whose application has not taken the sending
+//!   end ([`crate::SubgroupHandle::sender`]), such as `squall node`. It returns when all members have delivered them,
+//!   so a full window slows only the client. If the connection breaks and the member lives, messages are sent again
+//!   and count once. If the member dies, messages in flight may or may not be delivered, and the error reports their
+//!   number ([`PublishError`]); with [`Publisher::set_resend`] they are sent again through another member.
 //!
-//! The subgroup must be one for messages: its members have given an upcall for it, or take its deliveries.
+//! The subgroup must be one for messages: its members have set an upcall for it, or take its deliveries.
 
 mod connection;
 mod error;

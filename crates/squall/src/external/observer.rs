@@ -1,4 +1,4 @@
-//! The client's half of observing.
+//! The client's side of observing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,10 +16,10 @@ use crate::config::Config;
 /// How to observe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObserverOptions {
-    /// Bytes of messages that may wait at the member for this observer; the member takes at most 64 MiB. What comes when
-    /// they are full is lost.
+    /// The bytes of messages that the member may queue for this observer; the member allows at most 64 MiB. Messages
+    /// that arrive when the queue is full are lost.
     pub queue_bytes: u64,
-    /// How long to look for a member, at the beginning and whenever one is lost.
+    /// How long to look for a member, at first and whenever one is lost.
     pub timeout: Duration,
 }
 
@@ -29,7 +29,7 @@ impl Default for ObserverOptions {
     }
 }
 
-/// What an observer sees.
+/// What an observer receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Observed {
@@ -48,23 +48,23 @@ pub enum Observed {
         node: NodeId,
         /// The sender's rank in the configuration, if its view has been seen.
         rank: Option<u64>,
-        /// Its place in the total order of the view, messages without content counted; without a total order, among those
-        /// of its sender.
+        /// Its place in the total order of the view, counting null messages; without a total order, its place among
+        /// the messages of its sender.
         sequence: u64,
         /// The message.
         bytes: Vec<u8>,
     },
     /// Messages are missing here.
     Lost {
-        /// How many: they did not fit into the queue. `None`: the observer has connected with another member, or anew, and
-        /// there may be some that neither has sent to it, or none.
+        /// The number of messages that did not fit into the queue. `None`: the observer has connected again, to the
+        /// same or another member, and there may be messages that were sent to it over neither connection, or none.
         messages: Option<u64>,
-        /// Why, for people.
+        /// Why, as text.
         cause: String,
     },
 }
 
-/// Sees what is delivered in a subgroup, from outside the group; see [`super`].
+/// Receives what is delivered in a subgroup, from outside the group; see [`super`].
 ///
 /// ```
 /// use squall::config::SubgroupConfig;
@@ -91,11 +91,11 @@ pub struct Observer {
     finder: MemberFinder,
     options: ObserverOptions,
     found: Option<FoundMember>,
-    /// Which start of the group it is.
+    /// The number that identifies the group's start.
     group: Option<u64>,
     /// Why the last connection has ended, until that is reported.
     gap: Option<String>,
-    /// When something came last.
+    /// When something was last received.
     heard: Instant,
     /// The last view that was seen.
     view: Option<u64>,
@@ -106,7 +106,8 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Connects with a member of `subgroup`. `config` is the members' configuration; any contact that answers will do.
+    /// Connects to a member of `subgroup`. `config` is the members' configuration; any contact that answers is
+    /// sufficient.
     ///
     /// # Errors
     /// [`ExternalError`], with what to do next.
@@ -114,10 +115,10 @@ impl Observer {
         Self::connect_with(config, subgroup, ObserverOptions::default())
     }
 
-    /// As [`Observer::connect`].
+    /// Connects like [`Observer::connect`], with options.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Observer::connect`].
     pub fn connect_with(
         config: &Config,
         subgroup: &str,
@@ -138,7 +139,7 @@ impl Observer {
         if let ExternalNotice::Observing { group } = found.notice
             && self.group != Some(group)
         {
-            // Its views are counted anew.
+            // This is another start of the group, whose views are numbered anew.
             self.group = Some(group);
             self.view = None;
             self.last.clear();
@@ -148,17 +149,17 @@ impl Observer {
         Ok(())
     }
 
-    /// Where the member listens that this observer is connected with; none while another one is looked for.
+    /// Returns the address of the member that this observer is connected to; `None` while it looks for another one.
     #[must_use]
     pub fn member(&self) -> Option<&Address> {
         self.found.as_ref().map(|found| &found.member)
     }
 
-    /// The next thing; blocks until there is one. If the member is lost, another one is looked for.
+    /// Returns the next item; blocks until there is one. If the member is lost, the observer looks for another one.
     ///
     /// # Errors
-    /// That no member serves this observer any more. It may be called again.
-    #[expect(clippy::should_implement_trait, reason = "it may fail and go on")]
+    /// [`ExternalError`] if no member serves this observer any more. The call may be repeated.
+    #[expect(clippy::should_implement_trait, reason = "it may fail and then continue")]
     pub fn next(&mut self) -> Result<Observed, ExternalError> {
         loop {
             if let Some(observed) = self.next_within(Duration::from_secs(1))? {
@@ -167,10 +168,11 @@ impl Observer {
         }
     }
 
-    /// The next thing, or `None` if there is none within `patience`; it takes longer if another member is to be found.
+    /// Returns the next item, or `None` if there is none within `patience`; it takes longer if another member has to
+    /// be found.
     ///
     /// # Errors
-    /// As [`Observer::next`].
+    /// The errors of [`Observer::next`].
     pub fn next_within(&mut self, patience: Duration) -> Result<Option<Observed>, ExternalError> {
         let until = Instant::now() + patience;
         loop {
@@ -212,13 +214,13 @@ impl Observer {
             Some(format!("the connection with its member has ended ({cause}), and there is a new one"));
     }
 
-    /// What a notice means for the application.
+    /// Returns what a notice means for the application.
     fn take(&mut self, notice: ExternalNotice, bytes: Vec<u8>) -> Option<Observed> {
         match notice {
             ExternalNotice::View { id, members } => self.begin_view(id, &members),
             ExternalNotice::Message { view, node, sequence } => {
                 let node = NodeId(node);
-                // Another member may send again what the one before has sent.
+                // Another member may send again what the previous one has sent.
                 let is_past = self.view.is_some_and(|present| view < present);
                 if is_past || self.last.get(&node).is_some_and(|last| *last >= (view, sequence)) {
                     return None;
@@ -228,7 +230,7 @@ impl Observer {
                 Some(Observed::Message { view, node, rank, sequence, bytes })
             }
             ExternalNotice::Lost { messages } => {
-                let cause = "they did not fit into this observer's queue at its member".into();
+                let cause = "they did not fit into this observer's queue at the member".into();
                 Some(Observed::Lost { messages: Some(messages), cause })
             }
             ExternalNotice::Elsewhere { why: cause, .. } | ExternalNotice::Ended(cause) => {
@@ -240,7 +242,7 @@ impl Observer {
             | ExternalNotice::Open { .. }
             | ExternalNotice::Delivered { .. }
             | ExternalNotice::Unknown { .. } => {
-                self.lose("an answer to something else".into());
+                self.lose("the member sent an unexpected notice".into());
                 None
             }
         }
@@ -263,7 +265,7 @@ impl Observer {
 impl Drop for Observer {
     fn drop(&mut self) {
         if let Some(found) = self.found.take() {
-            // Nothing of it is waited for.
+            // Nothing on the connection is worth waiting for.
             found.connection.stream.abort();
         }
     }

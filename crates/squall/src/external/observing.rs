@@ -1,4 +1,4 @@
-//! A member's half of an observer's connection.
+//! The member's side of an observer's connection.
 
 use std::io::{self, Write as _};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::hub::{Hub, ServedSubgroup};
 use super::tap::TapItem;
 use super::wire::{self, ExternalNotice};
 
-/// Sends what this member delivers, until one of them ends.
+/// Sends what this member delivers, until the member or the observer ends.
 pub(super) fn observe(
     hub: &Arc<Hub>,
     source: &ServedSubgroup,
@@ -70,11 +70,11 @@ pub(super) fn observe(
     }
 }
 
-/// What is to be written next.
+/// The bytes to be written next.
 #[derive(Default)]
 struct Output {
     bytes: Vec<u8>,
-    /// What it counts for in the queue.
+    /// The bytes for which they count in the queue.
     cost: usize,
     /// A gap that may still grow.
     lost: Option<Arc<AtomicU64>>,
@@ -123,9 +123,9 @@ impl Output {
 const ENDED: &str = "the member has left the group, or takes no messages there any more";
 /// The largest queue of one observer.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Written at once.
+/// The largest write.
 const WRITE_BYTES: usize = 64 << 10;
-/// Between looks whether the connection or the member has ended.
+/// The interval of checks whether the connection or the member has ended.
 const TICK: Duration = Duration::from_millis(50);
-/// An observer that takes nothing for so long is disconnected.
+/// An observer that takes nothing for this long is disconnected.
 const STALL_MAX: Duration = Duration::from_secs(60);

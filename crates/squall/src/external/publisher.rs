@@ -1,4 +1,4 @@
-//! The client's half of publishing.
+//! The client's side of publishing.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -18,30 +18,30 @@ pub struct Publisher {
     session: Option<Session>,
 }
 
-/// A member that takes messages.
+/// A connection to a member that takes messages.
 #[derive(Debug)]
 struct Session {
     found: FoundMember,
-    /// This client's number there.
+    /// This client's number at the member.
     client: u64,
     /// The number of the next message.
     next: u64,
     message_max: usize,
 }
 
-/// What has become of a batch that was not delivered whole.
+/// The outcome of a batch that was not delivered completely.
 #[derive(Debug)]
 struct Cut {
-    /// The first of them are delivered.
+    /// The number of messages that are delivered; they are the first ones.
     delivered: usize,
-    /// What has become of these behind them is unknown; the rest was not sent.
+    /// The number of messages after them whose outcome is unknown; the rest were not sent.
     unknown: usize,
     cause: String,
 }
 
 impl Publisher {
-    /// Connects with a member of `subgroup` that takes clients' messages. `config` is the members' configuration; any contact
-    /// that answers will do.
+    /// Connects to a member of `subgroup` that takes clients' messages. `config` is the members' configuration; any
+    /// contact that answers is sufficient.
     ///
     /// # Errors
     /// [`ExternalError`], with what to do next.
@@ -49,10 +49,11 @@ impl Publisher {
         Self::connect_with(config, subgroup, Duration::from_secs(10))
     }
 
-    /// As [`Publisher::connect`]; a member is looked for as long as `timeout`, now and whenever one is lost.
+    /// Connects like [`Publisher::connect`], and looks for a member for up to `timeout`, now and whenever one is
+    /// lost.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Publisher::connect`].
     pub fn connect_with(config: &Config, subgroup: &str, timeout: Duration) -> Result<Self, ExternalError> {
         let finder = MemberFinder::new(config, subgroup)?;
         let (subgroup, resends, session) = (subgroup.to_owned(), false, None);
@@ -61,13 +62,13 @@ impl Publisher {
         Ok(publisher)
     }
 
-    /// Whether messages of which it is unknown whether they are delivered are sent again through another member: then none
-    /// is missing, and some may come twice. Otherwise [`Publisher::publish`] ends with an error that counts them.
+    /// Sets whether messages whose delivery is unknown are sent again through another member: then none is missing,
+    /// and some may be delivered twice. Otherwise [`Publisher::publish`] returns an error with their number.
     pub const fn set_resend(&mut self, resends: bool) {
         self.resends = resends;
     }
 
-    /// The longest message in bytes, if a member is connected.
+    /// Returns the length of the longest message in bytes, if a member is connected.
     #[must_use]
     pub fn message_max(&self) -> Option<usize> {
         self.session.as_ref().map(|session| session.message_max)
@@ -76,7 +77,7 @@ impl Publisher {
     /// Sends messages in their order, and returns when all members have delivered them. It waits while the group does.
     ///
     /// # Errors
-    /// [`PublishError`], which says how many are delivered, and of how many that is unknown.
+    /// [`PublishError`], with the number of messages that are delivered and of those for which that is unknown.
     pub fn publish<M: AsRef<[u8]>>(&mut self, messages: &[M]) -> Result<(), PublishError> {
         let mut delivered = 0;
         while delivered < messages.len() {
@@ -105,12 +106,12 @@ impl Publisher {
         self.session.as_mut().ok_or_else(|| ExternalError::Unserved {
             subgroup: self.subgroup.clone(),
             tried_for: Duration::ZERO,
-            cause: "a member has answered something else: run the same release everywhere".into(),
+            cause: "a member sent an unexpected answer: run the same release everywhere".into(),
         })
     }
 
-    /// Sends a batch, once more to the same member if the connection breaks. Afterwards there is a session only if all is
-    /// delivered.
+    /// Sends a batch, and again to the same member if the connection breaks. Afterwards there is a session only if
+    /// all messages are delivered.
     fn publish_batch(&mut self, batch: &[&[u8]]) -> Result<(), Cut> {
         let nothing = || Cut { delivered: 0, unknown: 0, cause: "there is no connection".into() };
         let mut session = self.session.take().ok_or_else(nothing)?;
@@ -139,7 +140,7 @@ impl Publisher {
         }
     }
 
-    /// Another connection with the same member, if it remembers this client.
+    /// Opens another connection to the same member, if it remembers this client.
     fn resume(&self, session: &Session) -> Option<Session> {
         let request =
             ExternalRequest::Publish { subgroup: self.subgroup.clone(), client: Some(session.client) };
@@ -156,13 +157,13 @@ impl Session {
         Some(Self { found, client, next: 0, message_max })
     }
 
-    /// Sends a batch and awaits what becomes of it; `delivered` of its messages are.
+    /// Sends a batch and awaits its outcome; counts its delivered messages in `delivered`.
     fn exchange(&mut self, first: u64, batch: &[&[u8]], delivered: &mut usize) -> io::Result<Option<Cut>> {
         let length = |message: &&[u8]| u32::try_from(message.len()).expect("batches are bounded");
         let lengths = batch.iter().map(length).collect();
         let mut bytes = Vec::new();
         wire::write(&ExternalRequest::Messages { first, lengths }, batch, &mut bytes);
-        // If it breaks, the member may have said why before.
+        // If the connection breaks, the member may have sent the reason before.
         let written = self.found.connection.stream.write_all(&bytes);
         loop {
             let received = self.found.connection.receive::<ExternalNotice>(SILENCE_MAX);
@@ -185,19 +186,19 @@ impl Session {
                 }
                 ExternalNotice::Unknown { through } => {
                     let unknown = count(through).saturating_sub(*delivered);
-                    let cause = "it cannot say what has become of them".into();
+                    let cause = "the member cannot report what has become of them".into();
                     return Ok(Some(Cut { delivered: *delivered, unknown, cause }));
                 }
                 ExternalNotice::Elsewhere { why: cause, .. } | ExternalNotice::Ended(cause) => {
                     return Ok(Some(Cut { delivered: *delivered, unknown: 0, cause }));
                 }
-                _ => return Err(wire::invalid("an answer to something else")),
+                _ => return Err(wire::invalid("an unexpected notice")),
             }
         }
     }
 }
 
-/// As many of the first messages as go at once.
+/// Returns as many of the first messages as fit into one batch.
 fn batch<M: AsRef<[u8]>>(messages: &[M], message_max: usize) -> Result<Vec<&[u8]>, ExternalError> {
     let mut batch: Vec<&[u8]> = Vec::new();
     let mut bytes = 0;
@@ -222,7 +223,7 @@ const RESUMPTIONS_MAX: u32 = 3;
 mod tests {
     use super::*;
 
-    /// Batches end before what is too long, which is an error by itself, and at their limits.
+    /// A batch ends before a message that is too long, which alone is an error, and at its limits.
     #[test]
     fn batches_have_limits() {
         let cut = |messages: &[&[u8]], max| batch(messages, max).map(|batch| batch.len());

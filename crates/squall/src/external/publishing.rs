@@ -1,4 +1,4 @@
-//! A member's half of a publisher's connection.
+//! The member's side of a publisher's connection.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,7 +15,7 @@ use crate::error::SendError;
 use crate::sender::MessageOutcome;
 use crate::wait::block_for;
 
-/// Sends a client's messages, until one of them ends.
+/// Sends a client's messages, until the member or the client ends.
 pub(super) fn publish(
     hub: &Hub,
     (name, source): (&str, &ServedSubgroup),
@@ -46,10 +46,10 @@ pub(super) fn publish(
                 }
                 heard = Instant::now();
             }
-            Some(_) => return Err(invalid("a second introduction")),
+            Some(_) => return Err(invalid("a second first request")),
             None if connection.is_over() => return Ok(()),
             None if heard.elapsed() > SILENT_MAX => {
-                return connection.send(&ExternalNotice::Ended("the client was silent for long".into()));
+                return connection.send(&ExternalNotice::Ended("the client was silent for too long".into()));
             }
             None => {}
         }
@@ -64,13 +64,13 @@ struct Batch<'a> {
     parts: &'a [&'a [u8]],
 }
 
-/// That the connection ends with this batch.
+/// The connection ends with this batch.
 struct Over;
 
 impl Batch<'_> {
     /// Sends what is not sent yet, and reports the outcome.
     fn send(mut self, client: &Mutex<KnownPublisher>) -> io::Result<Option<Over>> {
-        // If a connection of the same client still sends, this one waits for it.
+        // If an earlier connection of the same client is still sending, this one waits for it.
         let mut state = loop {
             match client.try_lock() {
                 Ok(state) => break state,
@@ -101,7 +101,8 @@ impl Batch<'_> {
         self.report(&state.sent, end)
     }
 
-    /// Sends a message as soon as there is space in the window; its number as the sender counts, or why it is not sent.
+    /// Sends a message as soon as there is space in the window; returns its number by the sender's count, or why it
+    /// is not sent.
     fn send_one(&mut self, part: &[u8]) -> io::Result<Result<u64, ExternalNotice>> {
         let source = self.source;
         let attempt = || match source.lease().send(|| source.make_sender(), part) {
@@ -114,7 +115,7 @@ impl Batch<'_> {
         self.wait_for(attempt)
     }
 
-    /// Waits until it is known what has become of what was sent, and reports that.
+    /// Waits until the outcome of what was sent is known, and reports it.
     fn report(&mut self, sent: &[u64], end: Option<ExternalNotice>) -> io::Result<Option<Over>> {
         let source = self.source;
         let mut delivered = 0;
@@ -142,7 +143,7 @@ impl Batch<'_> {
         Ok(Some(Over))
     }
 
-    /// Waits for something that the polling thread does, and lets the client know that this member lives.
+    /// Waits for something that the polling thread does, and keeps telling the client that this member is alive.
     fn wait_for<R>(&mut self, mut look: impl FnMut() -> Poll<R>) -> io::Result<R> {
         let window_space = &self.source.link.status.window_space;
         let mut poll = |context: &mut Context<'_>| {
@@ -161,7 +162,7 @@ impl Batch<'_> {
     }
 }
 
-/// Between looks whether the member has ended.
+/// The interval of checks whether the member has ended.
 const TICK: Duration = Duration::from_millis(50);
-/// A client that was silent for so long connects again when it has something to send.
+/// A client that was silent for this long is disconnected; it connects again when it has something to send.
 const SILENT_MAX: Duration = Duration::from_secs(600);

@@ -1,5 +1,5 @@
-//! What observers see of a subgroup at their member: copies of what is delivered, made by the thread that delivers it, in a
-//! bounded queue for each observer.
+//! What observers see of a subgroup at their member: copies of the delivered messages, made by the thread that
+//! delivers them, in a bounded queue for each observer.
 //!
 //! Without observers that thread loads a flag for each batch. With observers it copies each message once, and puts it
 //! into the queues that have space; it never waits for an observer.
@@ -26,19 +26,19 @@ impl SubgroupView {
     }
 }
 
-/// Where observers of a subgroup come to.
+/// The point at which observers of a subgroup attach.
 #[derive(Debug, Default)]
 pub(crate) struct Tap {
     /// There are observers: messages are copied.
     watched: AtomicBool,
-    /// Some of them have come since the delivering thread looked.
+    /// Observers have attached since the delivering thread last checked.
     arrived: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Somebody delivers messages, which observers can see.
+    /// A thread delivers messages, which observers can see.
     flows: bool,
     /// The latest view of the group.
     latest: Option<Arc<SubgroupView>>,
@@ -52,7 +52,7 @@ impl Tap {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The group has come to a view; its messages are delivered later.
+    /// Notes that the group has installed a view; its messages are delivered later.
     pub(crate) fn install(&self, view: Arc<SubgroupView>) {
         self.state().latest = Some(view);
     }
@@ -62,19 +62,19 @@ impl Tap {
         self.state().latest.clone()
     }
 
-    /// Whether somebody delivers messages, which observers can see.
+    /// Returns whether a thread delivers messages, which observers can see.
     pub(super) fn flows(&self) -> bool {
         self.state().flows
     }
 
-    /// What is delivered from now on, behind the present view.
+    /// Attaches an observer, which first gets the current view, and then what is delivered from now on.
     pub(super) fn attach(&self, bytes_max: usize) -> TapReader {
         let (sink, items) = channel();
         let level = Arc::new(TapLevel::default());
         let queue = Queue { sink, level: Arc::clone(&level), bytes_max, lost: None, view: None };
         let mut state = self.state();
         if let Some(view) = &state.present {
-            // The other end is below.
+            // This cannot fail: the other end is returned below.
             let _ = queue.sink.send(TapItem::View(Arc::clone(view)));
         }
         state.arrivals.push(queue);
@@ -84,7 +84,7 @@ impl Tap {
     }
 }
 
-/// What waits for an observer.
+/// An item in an observer's queue.
 #[derive(Debug)]
 pub(super) enum TapItem {
     View(Arc<SubgroupView>),
@@ -94,12 +94,12 @@ pub(super) enum TapItem {
         sequence: u64,
         bytes: Arc<[u8]>,
     },
-    /// So many messages were not kept here. It grows until the next item comes.
+    /// This number of messages was dropped here. It grows until the next item is queued.
     Lost(Arc<AtomicU64>),
 }
 
 impl TapItem {
-    /// The bytes that it counts for in the queue.
+    /// Returns the bytes for which it counts in the queue.
     pub(super) fn cost(&self) -> usize {
         match self {
             Self::Message { bytes, .. } => ITEM_BYTES + bytes.len(),
@@ -123,7 +123,7 @@ pub(super) struct TapReader {
 }
 
 impl TapReader {
-    /// So many bytes have left the queue.
+    /// Notes that `bytes` have left the queue.
     pub(super) fn free(&self, bytes: usize) {
         self.level.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -141,14 +141,14 @@ struct Queue {
     sink: Sender<TapItem>,
     level: Arc<TapLevel>,
     bytes_max: usize,
-    /// Messages that are being left out at the moment.
+    /// The number of messages in the current gap.
     lost: Option<Arc<AtomicU64>>,
-    /// A view that was left out.
+    /// A view that began in the current gap.
     view: Option<Arc<SubgroupView>>,
 }
 
 impl Queue {
-    /// Keeps a message if there is space; whether the observer is still there.
+    /// Queues a message if there is space; returns whether the observer is still there.
     fn offer(&mut self, message: &Message<'_>, copy: &mut Option<Arc<[u8]>>) -> bool {
         if self.level.is_gone.load(Ordering::Relaxed) {
             return false;
@@ -184,7 +184,7 @@ impl Queue {
 
     fn begin_view(&mut self, view: &Arc<SubgroupView>) -> bool {
         if self.lost.is_some() {
-            // It comes behind the gap, and only the last one.
+            // It is queued after the gap, and only the last one.
             self.view = Some(Arc::clone(view));
             return !self.level.is_gone.load(Ordering::Relaxed);
         }
@@ -205,7 +205,7 @@ impl TapWriter {
         Self { tap, queues: Vec::new() }
     }
 
-    /// Whether there may be observers.
+    /// Returns whether there may be observers.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.tap.watched.load(Ordering::Relaxed)
@@ -215,7 +215,7 @@ impl TapWriter {
     #[cold]
     pub(crate) fn take(&mut self, message: Message<'_>) {
         if self.tap.arrived.load(Ordering::Relaxed) {
-            // If it is locked, an observer is just coming: it begins with the next message.
+            // If it is locked, an observer is attaching right now: it begins with the next message.
             let state = match self.tap.state.try_lock() {
                 Ok(state) => Some(state),
                 Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -229,11 +229,11 @@ impl TapWriter {
         let mut copy = None;
         self.queues.retain_mut(|queue| queue.offer(&message, &mut copy));
         if self.queues.is_empty() {
-            self.rest();
+            self.stop_copying();
         }
     }
 
-    /// The messages from now on are delivered in this view; `None`: in the latest one.
+    /// Notes that messages are delivered in this view from now on; `None`: in the latest one.
     pub(crate) fn begin_view(&mut self, view: Option<Arc<SubgroupView>>) {
         let mut state = self.tap.state();
         let Some(view) = view.or_else(|| state.latest.clone()) else { return };
@@ -244,8 +244,8 @@ impl TapWriter {
         self.queues.retain_mut(|queue| queue.begin_view(&view));
     }
 
-    /// The last observer is gone: nothing is copied any more.
-    fn rest(&self) {
+    /// Stops copying, since the last observer is gone.
+    fn stop_copying(&self) {
         let state = self.tap.state();
         if state.arrivals.is_empty() {
             self.tap.watched.store(false, Ordering::Relaxed);
@@ -281,7 +281,7 @@ impl<D: Deliver> Deliver for TappedUpcall<D> {
     }
 
     fn begin_view(&mut self, view: u64, members: &[NodeId]) {
-        // The latest one is this one: views are installed before they begin.
+        // The latest view is this one: views are installed before they begin.
         self.outflow.begin_view(None);
         self.deliver.begin_view(view, members);
     }
@@ -297,7 +297,7 @@ impl<D: Deliver> Deliver for TappedUpcall<D> {
     }
 }
 
-/// What a message takes in a queue, besides its bytes.
+/// The memory that a message takes in a queue, besides its bytes.
 const ITEM_BYTES: usize = 96;
 
 #[cfg(test)]
@@ -312,7 +312,7 @@ mod tests {
         Arc::new(SubgroupView { id, members: Vec::new() })
     }
 
-    /// What there is, in words; lost messages are counted.
+    /// Returns the queued items as text; lost messages are counted.
     fn drain(tapping: &TapReader) -> Vec<String> {
         let items = tapping.items.try_iter().map(|item| {
             tapping.free(item.cost());
@@ -325,9 +325,9 @@ mod tests {
         items.collect()
     }
 
-    /// An observer begins with the present view, and a view comes before its messages.
+    /// An observer begins with the current view, and a view comes before its messages.
     #[test]
-    fn an_observer_begins_at_the_present() {
+    fn an_observer_begins_with_the_current_view() {
         let tap = Arc::new(Tap::default());
         let mut outflow = TapWriter::new(Arc::clone(&tap));
         outflow.begin_view(Some(view(1)));
@@ -340,7 +340,8 @@ mod tests {
         assert_eq!(drain(&tapping), ["view 1", "0", "view 2", "1"]);
     }
 
-    /// A full queue loses messages, says how many and where, and goes on when half of it is free; the last view is not lost.
+    /// A full queue drops messages, reports how many and where, and continues when half of it is free; the last view
+    /// is not lost.
     #[test]
     fn a_full_queue_counts_what_it_loses() {
         let tap = Arc::new(Tap::default());
@@ -352,13 +353,13 @@ mod tests {
         assert_eq!(drain(&tapping), ["0", "1", "2", "3", "lost 6"]);
         outflow.take(message(10, b"x"));
         assert_eq!(drain(&tapping), ["view 3", "10"]);
-        // One that is longer than the whole queue goes alone.
+        // A message that is longer than the whole queue is queued alone.
         outflow.take(message(11, &[0; 9999]));
         outflow.take(message(12, b"x"));
         assert_eq!(drain(&tapping), ["11", "lost 1"]);
     }
 
-    /// When the last observer has gone nothing is copied, also if its queue was full.
+    /// After the last observer has gone nothing is copied, even if its queue was full.
     #[test]
     fn observers_that_leave_cost_nothing() {
         let tap = Arc::new(Tap::default());

@@ -1,4 +1,4 @@
-//! What members and external clients send to each other: frames of a length, a head, and the bytes of messages behind it.
+//! What members and external clients send to each other: frames of a length, a head, and the bytes of messages.
 
 use std::io;
 
@@ -8,36 +8,37 @@ use serde::{Deserialize, Serialize};
 /// What a client sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ExternalRequest {
-    /// First: send what is delivered, and keep so many bytes for this client.
+    /// First request: send what is delivered, with a queue of this many bytes for this client.
     Observe { subgroup: String, queue_bytes: u64 },
-    /// First: this client wants to send; as the client of this number, if it was here before.
+    /// First request: accept messages from this client; it has this number, if it was connected before.
     Publish { subgroup: String, client: Option<u64> },
-    /// Send these, which have consecutive numbers; their bytes follow, one after the other.
+    /// Send these messages, which have consecutive numbers; their bytes follow, one message after the other.
     Messages { first: u64, lengths: Vec<u32> },
 }
 
 /// What a member sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ExternalNotice {
-    /// This member cannot serve the client; those that listen here may.
+    /// This member cannot serve the client; the members at these addresses may.
     Elsewhere { why: String, members: Vec<String> },
-    /// This member has ended, or is about to: try another one. Nothing more was sent.
+    /// This member has ended or is about to: try another one. Nothing further was sent.
     Ended(String),
-    /// There is nothing to report, and the member lives.
+    /// There is nothing to report, but the member is alive.
     Alive,
-    /// To an observer: what is delivered from now on comes. The number names the start of the group.
+    /// To an observer: what is delivered from now on follows. The number identifies the start of the group.
     Observing { group: u64 },
     /// To an observer: a view, and the subgroup's members in it as numbers and ranks.
     View { id: u64, members: Vec<(u32, u64)> },
     /// To an observer: a message, whose bytes follow.
     Message { view: u64, node: u32, sequence: u64 },
-    /// To an observer: so many messages were not kept here.
+    /// To an observer: this number of messages was dropped here.
     Lost { messages: u64 },
     /// To a publisher: its number at this member. Its first message there has number 0.
     Open { client: u64, message_max: u64 },
-    /// To a publisher: all members have delivered those below.
+    /// To a publisher: all members have delivered the messages with numbers below this one.
     Delivered { through: u64 },
-    /// To a publisher: what has become of those below that are not delivered will not be known; no others were sent.
+    /// To a publisher: the outcome of the messages below this number that are not delivered will not be known; no
+    /// others were sent.
     Unknown { through: u64 },
 }
 
@@ -53,7 +54,8 @@ pub(super) fn write(head: &impl Serialize, payload: &[&[u8]], sink: &mut Vec<u8>
     payload.iter().for_each(|part| sink.extend_from_slice(part));
 }
 
-/// Takes frames out of bytes as they come. It holds no more than has come, and fails before a frame that is too long.
+/// Splits bytes into frames as they arrive. It holds no more than has arrived, and fails before it stores a frame
+/// that is too long.
 #[derive(Debug)]
 pub(super) struct FrameReader {
     bytes: Vec<u8>,
@@ -67,7 +69,7 @@ impl FrameReader {
         Self { bytes: Vec::new(), begin: 0, frame_bytes_max }
     }
 
-    /// From now on frames may be so long.
+    /// Sets the length limit for frames from now on.
     pub(super) const fn set_max(&mut self, frame_bytes_max: usize) {
         self.frame_bytes_max = frame_bytes_max;
     }
@@ -77,7 +79,7 @@ impl FrameReader {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next head and what follows it, if all of it has come.
+    /// Returns the next head and the bytes that follow it, if all of it has arrived.
     ///
     /// # Errors
     /// If it is too long or cannot be read.
@@ -97,10 +99,10 @@ impl FrameReader {
     }
 }
 
-/// Cuts the bytes of [`ExternalRequest::Messages`].
+/// Splits the bytes of [`ExternalRequest::Messages`] into messages.
 ///
 /// # Errors
-/// If the lengths are not those of the bytes, or there are too many.
+/// If the lengths do not add up to the bytes, or if there are too many or none.
 pub(super) fn split<'a>(lengths: &[u32], mut payload: &'a [u8]) -> io::Result<Vec<&'a [u8]>> {
     if lengths.is_empty() || lengths.len() > BATCH_MESSAGES_MAX {
         return Err(invalid("a batch of too many messages, or of none"));
@@ -119,17 +121,17 @@ pub(super) fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// The most messages of a batch.
+/// The largest number of messages in a batch.
 pub(super) const BATCH_MESSAGES_MAX: usize = 1024;
-/// The most bytes of a batch of several messages.
+/// The largest number of bytes in a batch of several messages.
 pub(super) const BATCH_BYTES_MAX: usize = 256 << 10;
-/// More than any head takes: lengths of a batch, or the addresses of a full group.
+/// More than any head takes: the lengths of a batch, or the addresses of a full group.
 pub(super) const HEAD_BYTES_MAX: usize = 32 << 10;
 
-/// Reads bytes as what comes from a client or to one, for fuzzing; returns the number of frames. Fuzzed as `external`.
+/// Reads bytes as requests and as notices, for fuzzing; returns the number of frames. Fuzzed as `external`.
 ///
 /// # Panics
-/// If what was read is not read again from what is written of it.
+/// If writing and reading again does not give back what was read.
 #[doc(hidden)]
 #[must_use]
 pub fn read_foreign(bytes: &[u8]) -> usize {
@@ -170,9 +172,9 @@ fn read_all<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
 mod tests {
     use super::*;
 
-    /// Frames come out as they went in, however the bytes are cut; a part of one is none yet.
+    /// Frames are read as they were written, wherever the bytes are split; a part of a frame is not returned.
     #[test]
-    fn frames_survive_any_cut() {
+    fn frames_can_be_split_anywhere() {
         let notice = ExternalNotice::Message { view: 3, node: 8192, sequence: 1 << 40 };
         let mut bytes = Vec::new();
         write(&notice, &[b"two ", b"parts"], &mut bytes);
@@ -188,7 +190,8 @@ mod tests {
         }
     }
 
-    /// A length above the limit is refused as soon as it is known, and memory is taken only for what comes.
+    /// A length above the limit is refused as soon as it is known, and memory is allocated only for bytes that
+    /// arrive.
     #[test]
     fn long_frames_are_refused() {
         let mut frames = FrameReader::new(16);

@@ -1,4 +1,4 @@
-//! Clients outside the group (Derecho app. A): they reach any member, follow the view, and survive failures.
+//! Clients outside the group (Derecho app. A): they use any member, follow the view, and survive failures of members.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use super::{ObjectError, shard_of, wire};
 use crate::config::Config;
 use crate::error::HandleError;
 
-/// A client of an object, in a process that is no member. Up to 256 updates to one shard are under way at a time; they are applied
-/// in the order in which they were begun, each once, although it may be sent several times when members fail. Queries go beside
-/// them: one that is to see an update waits for its reply first.
+/// A client of an object, in a process that is not a member. Up to 256 updates to one shard are in flight at a time;
+/// they are applied in the order in which they were begun, and each once, although it may be sent several times when
+/// members fail. Queries are independent of them: to make a query see an update, wait for the update's reply first.
 ///
-/// A client follows the group, also while it is idle: it asks a member every two seconds who the members are, and sooner when
-/// an answer comes from a later view than it knows. So all members can be replaced one by one.
+/// A client follows the group even while it is idle: it asks a member for the list of members every two seconds, and
+/// sooner when an answer comes from a later view than it knows. So all members can be replaced one by one.
 #[derive(Debug)]
 pub struct Client<T: Replicated> {
     remote: RemoteShards,
     shards: usize,
-    /// The longest update in bytes.
+    /// The length of the longest update in bytes.
     update_bytes_max: usize,
     object: PhantomData<fn(T) -> T>,
 }
 
 impl<T: Replicated> Client<T> {
-    /// A client of the object `name`. `config` is the members' configuration: cluster, secret, contacts and subgroups
-    /// count; any contact that answers will do.
+    /// Connects a client of the object `name`. `config` is the members' configuration, of which cluster, secret,
+    /// contacts and subgroups matter; any contact that answers is sufficient.
     ///
     /// # Errors
     /// [`HandleError::UnknownSubgroup`] if the configuration has no such subgroup, and [`HandleError::Contact`] if no
@@ -40,10 +40,10 @@ impl<T: Replicated> Client<T> {
         Self::connect_with(config, name, Duration::from_secs(10))
     }
 
-    /// As [`Client::connect`]; an update or query is tried for `timeout`.
+    /// Connects like [`Client::connect`]; an update or query is tried for `timeout`.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Client::connect`].
     pub fn connect_with(config: &Config, name: &str, timeout: Duration) -> Result<Self, HandleError> {
         let config = Arc::new(config.clone().with_shards());
         let subgroups: Vec<String> = shards_of(name, &config.subgroups).into_iter().map(Into::into).collect();
@@ -63,19 +63,19 @@ impl<T: Replicated> Client<T> {
         })
     }
 
-    /// The shard of a key.
+    /// Returns the shard of a key.
     #[must_use]
     pub fn shard(&self, key: &[u8]) -> usize {
         shard_of(key, self.shards)
     }
 
-    /// Updates the object of `key`'s shard. Returns at once, unless a thousand updates wait already; the reply is waited for,
-    /// awaited, or let go of with what is returned.
+    /// Updates the object in `key`'s shard. Returns at once, unless a thousand updates are already waiting. The reply
+    /// can be waited for, awaited, or dropped through the returned value.
     ///
     /// ```no_run
     /// # use squall::object::{Client, ObjectError, Replicated};
     /// # fn append<T: Replicated<Update = u64>>(client: &Client<T>) -> Result<(), ObjectError> {
-    /// // All are under way at once, and applied in this order.
+    /// // All are in flight at once, and applied in this order.
     /// let pending: Result<Vec<_>, _> = (0..64).map(|number| client.update(b"list", &number)).collect();
     /// for reply in pending? {
     ///     reply.wait()?;
@@ -85,7 +85,7 @@ impl<T: Replicated> Client<T> {
     /// ```
     ///
     /// # Errors
-    /// [`ObjectError::Form`] if the update cannot be written, and [`ObjectError::TooLong`].
+    /// [`ObjectError::Form`] if the update cannot be serialised, and [`ObjectError::TooLong`].
     pub fn update(&self, key: &[u8], update: &T::Update) -> Result<Pending<T::Reply>, ObjectError> {
         let bytes = wire::encode(update)?;
         if bytes.len() > self.update_bytes_max {
@@ -96,21 +96,22 @@ impl<T: Replicated> Client<T> {
         Ok(pending)
     }
 
-    /// Asks the object of `key`'s shard.
+    /// Queries the object in `key`'s shard.
     ///
     /// # Errors
-    /// [`ObjectError::Form`] if the query cannot be written.
+    /// [`ObjectError::Form`] if the query cannot be serialised.
     pub fn query(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
         let (pending, completion) = pending::pair();
         self.remote.push(RemoteJob::query::<T>(self.shard(key), None, wire::encode(query)?, completion));
         Ok(pending)
     }
 
-    /// Asks the object of `key`'s shard as it is now: the answer includes all that was acknowledged to anybody before. It goes
-    /// through the order of the shard, so it costs as much as an update.
+    /// Queries the latest state of the object in `key`'s shard: the answer reflects every update that was
+    /// acknowledged to any caller before. The query takes its place in the shard's total order, so it costs as much
+    /// as an update.
     ///
     /// # Errors
-    /// As [`Client::update`].
+    /// The errors of [`Client::update`].
     pub fn query_latest(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
         let bytes = wire::encode(query)?;
         if bytes.len() > self.update_bytes_max {

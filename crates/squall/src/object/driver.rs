@@ -1,4 +1,5 @@
-//! The thread that applies an object's updates, so that slow ones never hold up the polling thread (Derecho app. A).
+//! The thread that applies an object's updates, so that slow updates never hold up the polling thread (Derecho app.
+//! A).
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -20,16 +21,16 @@ use crate::config::Config;
 use crate::node::NodeHandle;
 use crate::wait::block_for;
 
-/// What the subgroup of a shard gives to it.
+/// What a shard needs of its subgroup.
 pub(crate) struct ShardSubgroup {
     pub(crate) subgroup: String,
     pub(crate) id: SubgroupId,
     pub(crate) slot: Arc<SubgroupSlot>,
-    /// The longest message in bytes.
+    /// The length of the longest message in bytes.
     pub(crate) message_max: usize,
 }
 
-/// Begins an object at this member: `places` are the subgroups of its shards.
+/// Starts an object at this member: `places` are the subgroups of its shards.
 pub(crate) fn start<T: Replicated>(
     name: &str,
     places: Vec<ShardSubgroup>,
@@ -70,14 +71,14 @@ struct Driver<T: Replicated, F> {
 /// One shard's deliveries.
 struct Lane<T: Replicated> {
     shard: Arc<Shard<T>>,
-    /// The receiving end of the present view.
+    /// The receiving end of the current view.
     pull: Option<Pull>,
-    /// Messages taken and not yet given back.
+    /// The number of messages taken and not yet released.
     held: usize,
 }
 
 impl<T: Replicated, F> Drop for Driver<T, F> {
-    /// However it ends, nobody waits for ever.
+    /// Stops the shards, however the thread ends, so that no caller waits forever.
     fn drop(&mut self) {
         let status = &self.lanes.first().map(|lane| Arc::clone(&lane.shard.link.status));
         let failure = status.as_ref().and_then(|status| status.failure());
@@ -94,7 +95,7 @@ impl<T: Replicated, F: Fn() -> T> Driver<T, F> {
             let step = poll_fn(|context| {
                 if !self.step() {
                     status.messages.register(context.waker());
-                    // Asked before looking, so that what was delivered until then is not missed.
+                    // Read before the last check, so that nothing is missed that was delivered before the failure.
                     let ended = status.failure().is_some();
                     if !self.step() {
                         return if ended { Poll::Ready(false) } else { Poll::Pending };
@@ -102,22 +103,22 @@ impl<T: Replicated, F: Fn() -> T> Driver<T, F> {
                 }
                 Poll::Ready(true)
             });
-            // If the time is over, there is something to do.
-            let goes_on = block_for(step, patience).unwrap_or(true);
-            if !goes_on {
+            // If the time has run out, there is something to do.
+            let continues = block_for(step, patience).unwrap_or(true);
+            if !continues {
                 return;
             }
         }
     }
 
-    /// How long to wait for messages at most.
+    /// Returns how long to wait for messages at most.
     fn patience(&self) -> Duration {
         let deadlines = self.lanes.iter().filter_map(|lane| Some((lane, lane.next_deadline()?)));
         let patience = deadlines.map(|(lane, at)| at.since(lane.shard.now()));
         patience.min().unwrap_or(PATIENCE_MAX)
     }
 
-    /// Does some of what there is to do; whether there was anything.
+    /// Does some of the work that is due; returns whether there was any.
     fn step(&mut self) -> bool {
         let Self { lanes, directory, first } = self;
         lanes.iter_mut().fold(false, |worked, lane| lane.step(directory, first) | worked)
@@ -131,7 +132,7 @@ impl<T: Replicated> Lane<T> {
         self.take(first) || answered || taken
     }
 
-    /// Answers queries that have waited for a view, or a state.
+    /// Answers queries that have waited for a view or a state; returns whether there were any.
     fn answer_queries(&self) -> bool {
         let mut core = self.shard.core();
         if core.queries.is_empty() {
@@ -145,7 +146,7 @@ impl<T: Replicated> Lane<T> {
         any
     }
 
-    /// When there is something to do at the latest.
+    /// Returns the latest time at which there is something to do.
     fn next_deadline(&self) -> Option<squall_fabric::Instant> {
         let core = self.shard.core();
         let transfer = core.transfer.next_deadline().filter(|_| core.replica.is_waiting());
@@ -154,7 +155,7 @@ impl<T: Replicated> Lane<T> {
 
     /// Takes some messages, or the next view.
     fn take(&mut self, first: &impl Fn() -> T) -> bool {
-        // Asked before looking, so that what was delivered until then is not missed.
+        // Read before the last check, so that nothing is missed that was delivered before the failure.
         let closed = self.pull.as_ref().is_none_or(Pull::is_closed);
         if self.take_messages(closed) {
             return true;
@@ -174,14 +175,14 @@ impl<T: Replicated> Lane<T> {
         true
     }
 
-    /// Takes a batch of messages; whether there were any. A joiner takes no more than it may keep until the state comes,
-    /// but from a view that has ended it takes the rest, which is in memory anyway: it must come to the next view, or it
-    /// asks for ever those who are gone.
+    /// Takes a batch of messages; returns whether there were any. A joiner takes no more than it may keep until the
+    /// state arrives. From a view that has ended, however, it takes all the rest, which is in memory anyway: it has
+    /// to reach the next view, or it would forever ask members that are gone.
     fn take_messages(&mut self, closed: bool) -> bool {
         let Some(pull) = &mut self.pull else { return false };
         let mut core = self.shard.core();
         let mut taken = 0;
-        // What is corrupt ends the subgroup by itself; here it is as if there was nothing more.
+        // A corrupt message ends the subgroup elsewhere; here it is as if there were no more messages.
         while taken < BATCH
             && (closed || core.replica.bytes_waiting() <= self.shard.options.waiting_bytes_max)
         {
@@ -202,14 +203,14 @@ impl<T: Replicated> Lane<T> {
     }
 }
 
-/// How long the thread sleeps when nothing is to come.
+/// How long the thread sleeps when no deadline is set.
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
-/// Updates that are applied before queries have their turn.
+/// The number of updates that are applied before queries are answered.
 const BATCH: usize = 64;
-/// Messages are given back to their senders at the latest after so many.
+/// Messages are released after this number at the latest.
 const RELEASE_EVERY: usize = 32;
 
-/// The subgroups of the shards of `name`, by shard.
+/// Returns the subgroups of the shards of `name`, in the order of the shards.
 pub(crate) fn shards_of<'a, V>(name: &str, subgroups: &'a BTreeMap<String, V>) -> Vec<&'a str> {
     if let Some((name, _)) = subgroups.get_key_value(name) {
         return vec![name];

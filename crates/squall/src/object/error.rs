@@ -1,4 +1,4 @@
-//! What can go wrong with a replicated object, and what to do next.
+//! Errors of replicated objects; each message says what to do next.
 
 use squall_fabric::NodeId;
 
@@ -11,8 +11,8 @@ pub enum ObjectError {
     /// The update is in no state and never will be.
     #[error("the update was not delivered, because this member has left the shard: send it again")]
     NotDelivered,
-    /// Nobody knows here whether the update is applied.
-    #[error("it is not known whether the update was applied: ask for its effect before sending it again")]
+    /// It is not known here whether the update was applied.
+    #[error("it is not known whether the update was applied: query its effect before sending it again")]
     Unknown,
     /// All members that held the state of the shard are gone.
     #[error(
@@ -21,46 +21,46 @@ pub enum ObjectError {
         listed(.holders)
     )]
     StateLost {
-        /// Which shard.
+        /// The shard's number.
         shard: usize,
-        /// The members that held it last, as far as the member knows that says so.
+        /// The members that held it last, as far as the reporting member knows.
         holders: Vec<NodeId>,
     },
-    /// No member was found in time that takes it.
-    #[error("no member answers for shard {shard}: {cause}; look whether its members run, or wait longer")]
+    /// No member that takes it was found in time.
+    #[error("no member answers for shard {shard}: {cause}; check that its members run, or wait longer")]
     Unreachable {
-        /// Which shard.
+        /// The shard's number.
         shard: usize,
-        /// What the last one said.
+        /// The last member's answer or error.
         cause: String,
     },
     /// The update is longer than a message may be.
     #[error(
-        "an update of {bytes} bytes is above what message_max allows ({bytes_max}): raise it in the configuration"
+        "an update of {bytes} bytes is longer than message_max allows ({bytes_max}): raise it in the configuration"
     )]
     TooLong {
         /// The update's bytes.
         bytes: usize,
-        /// The longest update in bytes.
+        /// The length of the longest update in bytes.
         bytes_max: usize,
     },
-    /// The update was applied, but its reply is longer than members keep for those who are not in the shard: clients, and
-    /// members that are elsewhere.
+    /// The update was applied, but its reply is longer than members keep for callers that are not in the shard:
+    /// clients, and members outside the shard.
     #[error(
-        "the update is applied, but its reply of {bytes} bytes is above what members keep for a client ({bytes_max}): \
-        reply with less, and ask for the rest by a query"
+        "the update was applied, but its reply of {bytes} bytes is longer than members keep for a client ({bytes_max}): \
+        make the reply shorter, and get the rest by a query"
     )]
     ReplyTooLong {
         /// The reply's bytes.
         bytes: u64,
-        /// The longest reply in bytes.
+        /// The length of the longest reply in bytes.
         bytes_max: u64,
     },
     /// An update, query or reply cannot be written or read.
     #[error("an update, a query or a reply cannot be read: use the same types at all members ({0})")]
     Form(String),
-    /// The thread that applies updates has ended, as the object's own code has panicked.
-    #[error("the object has stopped here, because its code has panicked: look at the log")]
+    /// The thread that applies updates has ended, because the object's own code panicked.
+    #[error("the object has stopped at this member, because its code panicked: see the log")]
     Stopped,
     /// The group has ended here.
     #[error(transparent)]
@@ -69,7 +69,7 @@ pub enum ObjectError {
 
 fn listed(nodes: &[NodeId]) -> String {
     match nodes {
-        [] => "before this member came".into(),
+        [] => "before this member joined".into(),
         nodes => nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     }
 }

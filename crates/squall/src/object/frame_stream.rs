@@ -1,20 +1,21 @@
-//! A connection between a client and a member, or a joiner and its state provider: frames, each a length and its bytes.
+//! A connection between a client and a member, or between a joiner and its state provider: frames, each a length and
+//! its bytes.
 //!
-//! Nobody waits for the other end to read: what is written is kept here until it has left, so that two ends that both write
-//! much do not block each other.
+//! Neither end waits for the other to read: frames are kept here until they are sent, so that two ends that both
+//! write much do not block each other.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use crate::stream::Stream;
 
-/// See the module's documentation.
+/// A stream of frames; see the module's documentation.
 pub(super) struct FrameStream {
     stream: Stream,
-    /// Frames that have not left yet, from `sent` on.
+    /// The bytes from `sent` on have not been sent yet.
     output: Vec<u8>,
     sent: usize,
-    /// What has come, from `taken` on.
+    /// The bytes from `taken` on have been received and not yet taken.
     input: Vec<u8>,
     taken: usize,
     has_ended: bool,
@@ -29,7 +30,7 @@ impl FrameStream {
         self.stream.waker()
     }
 
-    /// Takes a frame to be sent, which `write` appends; [`FrameStream::pump`] sends it.
+    /// Queues a frame, which `write` appends; [`FrameStream::pump`] sends it.
     pub(super) fn put(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let start = self.output.len();
         self.output.extend([0; 4]);
@@ -43,7 +44,7 @@ impl FrameStream {
         Ok(())
     }
 
-    /// Sends and reads what can be sent and read now.
+    /// Sends and reads everything that can be sent and read now.
     pub(super) fn pump(&mut self) -> io::Result<()> {
         while self.sent < self.output.len()
             && let Some(sent) = self.stream.try_write(&self.output[self.sent..])?
@@ -56,7 +57,7 @@ impl FrameStream {
         }
         self.input.drain(..self.taken);
         self.taken = 0;
-        // A frame that is longer is read whole all the same.
+        // A longer frame is nevertheless read whole.
         while !self.has_ended && (self.input.len() < READ_BYTES || !self.has_frame()) {
             let old = self.input.len();
             self.input.resize(old + READ_BYTES, 0);
@@ -71,7 +72,7 @@ impl FrameStream {
         Ok(())
     }
 
-    /// The next frame that has come whole.
+    /// Returns the next frame that has arrived completely.
     pub(super) fn next(&mut self) -> io::Result<Option<&[u8]>> {
         let Some(frame) = first_frame(&self.input[self.taken..])? else { return Ok(None) };
         let start = self.taken + 4;
@@ -79,27 +80,29 @@ impl FrameStream {
         Ok(Some(&self.input[start..self.taken]))
     }
 
-    /// Bytes that have not left yet.
+    /// Returns the number of bytes that have not been sent yet.
     pub(super) const fn unsent(&self) -> usize {
         self.output.len() - self.sent
     }
 
-    /// Whether [`FrameStream::next`] returns a frame, or an error.
+    /// Returns whether [`FrameStream::next`] returns a frame or an error.
     pub(super) fn has_frame(&self) -> bool {
         !matches!(first_frame(&self.input[self.taken..]), Ok(None))
     }
 
-    /// Whether the other end sends nothing more.
+    /// Returns whether the other end sends nothing more.
     pub(super) const fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Waits until there may be something to do here, or `is_there`, for which who makes it true wakes this thread.
+    /// Waits until there may be something to do here, or `is_there` returns true; the thread that makes it true wakes
+    /// this one.
     pub(super) fn wait(&mut self, timeout: Duration, is_there: impl Fn() -> bool) -> io::Result<()> {
         self.stream.wait_for(Some(timeout), is_there)
     }
 
-    /// Waits for the next frame; it is an error if nothing comes for `silence`, now or when what follows is read.
+    /// Waits for the next frame. It is an error if nothing arrives for `silence`, now or when the bytes after the
+    /// frame are read.
     pub(super) fn receive(&mut self, silence: Duration) -> io::Result<Vec<u8>> {
         self.stream.set_read_timeout(Some(silence));
         self.stream.set_write_timeout(Some(silence));
@@ -110,13 +113,13 @@ impl FrameStream {
         if length > FRAME_BYTES_MAX {
             return Err(invalid("a message longer than 1 GiB"));
         }
-        // Memory grows with what really comes.
+        // Memory grows only with the bytes that arrive.
         let mut bytes = Vec::new();
         self.take(length.into()).read_to_end(&mut bytes)?;
         if bytes.len() == length as usize { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Waits until all frames have left; what follows them is written to the stream itself.
+    /// Waits until all frames are sent; what follows them is written to the stream itself.
     pub(super) fn flush(&mut self) -> io::Result<&mut Stream> {
         let output = std::mem::take(&mut self.output);
         self.stream.write_all(&output[std::mem::take(&mut self.sent)..])?;
@@ -129,7 +132,7 @@ impl FrameStream {
     }
 }
 
-/// What follows the frames that were taken.
+/// Reads the bytes that follow the frames that were taken.
 impl Read for FrameStream {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let rest = &self.input[self.taken..];
@@ -143,7 +146,7 @@ impl Read for FrameStream {
     }
 }
 
-/// The frame that `input` begins with; `None` if it has not come whole. Fuzzed as `objects`.
+/// Returns the frame with which `input` begins; `None` if it has not arrived completely. Fuzzed as `objects`.
 pub(super) fn first_frame(input: &[u8]) -> io::Result<Option<&[u8]>> {
     let Some((length, rest)) = input.split_first_chunk() else { return Ok(None) };
     let length = u32::from_le_bytes(*length);
@@ -157,16 +160,17 @@ pub(super) fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// The longest message: a reply of that size is no longer an answer but a transfer.
+/// The length limit of a message: a longer reply would be a transfer rather than an answer.
 const FRAME_BYTES_MAX: u32 = 1 << 30;
-/// What is read at once, and before frames are taken.
+/// How much is read at once, and before frames are taken.
 const READ_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A frame is taken when it has come whole; one that is too long is an error before any of it has come.
+    /// A frame is taken when it has arrived completely; one that is too long is an error before any of its bytes
+    /// arrive.
     #[test]
     fn frames_are_whole_and_bounded() {
         let input = [&[2, 0, 0, 0, 7, 8][..], &[9]].concat();

@@ -1,5 +1,5 @@
 //! What a client outside the group knows of it, and the thread that keeps that up to date (Derecho app. A: external
-//! clients). When members are asked decides [`Contacts`].
+//! clients). [`Contacts`] decides when members are asked.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,7 @@ pub(super) struct KnownMembers {
     contacts: Mutex<Contacts<Address>>,
     /// The origin of the times of `contacts`.
     start: Instant,
-    /// Wakes the thread; without it the thread ends.
+    /// Wakes the thread; the thread ends when it is dropped.
     news: Mutex<Option<mpsc::SyncSender<()>>>,
 }
 
@@ -49,7 +49,7 @@ impl KnownMembers {
         self.contacts().address(node).cloned()
     }
 
-    /// A member that answers is in this view.
+    /// Notes that a member that answered is in this view.
     pub(super) fn handle_view(&self, view: u64) {
         if self.contacts().handle_view(view)
             && let Some(news) = &*self.news.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,9 +59,9 @@ impl KnownMembers {
         }
     }
 
-    /// Asks who the members are now.
+    /// Asks for the current members.
     pub(super) fn refresh(&self, config: &Config) -> Result<(), String> {
-        let mut cause = "there is no contact: name some in the configuration".to_owned();
+        let mut cause = "there is no contact: set `contacts` in the configuration".to_owned();
         let candidates = self.contacts().candidates();
         for address in candidates {
             match inquiry::ask_status(config, &address) {
@@ -87,7 +87,7 @@ impl KnownMembers {
     }
 }
 
-/// Waits until it is time to ask, or there is news; whether there is still a client.
+/// Waits until it is time to ask, or there is a new view; returns whether there is still a client.
 fn wait(known: &Weak<KnownMembers>, news: &mpsc::Receiver<()>) -> bool {
     let Some(known) = known.upgrade() else { return false };
     let at = known.contacts().next_at();
@@ -96,19 +96,19 @@ fn wait(known: &Weak<KnownMembers>, news: &mpsc::Receiver<()>) -> bool {
     news.recv_timeout(span) != Err(mpsc::RecvTimeoutError::Disconnected)
 }
 
-/// Asks for the members if it is time; whether there is still a client.
+/// Asks for the members if it is time; returns whether there is still a client.
 fn refresh_due(known: &Weak<KnownMembers>, config: &Config) -> bool {
     let Some(known) = known.upgrade() else { return false };
     let at = known.contacts().next_at();
     if at <= known.now()
         && let Err(error) = known.refresh(config)
     {
-        tracing::debug!(error, "no member answers a client: they are asked again");
+        tracing::debug!(error, "no member answers this client: it will ask again");
     }
     true
 }
 
-/// Which node answers, its view, and where the members listen.
+/// Returns the node that answers, its view, and the addresses at which the members listen.
 fn read(status: MemberStatus) -> (NodeId, View, BTreeMap<NodeId, Address>) {
     let MemberStatus { node, view: id, members: lines, leaving, holders, .. } = status;
     let place = |line: &MemberLine| Some((NodeId(line.node), line.address.parse().ok()?));
@@ -118,6 +118,6 @@ fn read(status: MemberStatus) -> (NodeId, View, BTreeMap<NodeId, Address>) {
     (NodeId(node), View { id, members, leaving, holders }, addresses)
 }
 
-/// How often a client that waits asks for the members: faster than a person can replace all members of a group, and a few
-/// hundred bytes each time.
+/// How often an idle client asks for the members: faster than an operator can replace all members of a group, and
+/// only a few hundred bytes each time.
 const PERIOD: Duration = Duration::from_secs(2);

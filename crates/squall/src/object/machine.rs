@@ -7,14 +7,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use squall_protocols::replica::Machine;
 
-/// A type whose objects are replicated. All members must run the same code: what `apply` does and replies is a function of
-/// the state and the update alone, never of time, chance or the member.
+/// A type whose objects are replicated. All members must run the same code: the effect and the reply of `apply` must
+/// be a function of the state and the update alone, never of time, randomness or the member.
 pub trait Replicated: Sized + Send + 'static {
-    /// What changes it.
+    /// An operation that changes it.
     type Update: Serialize + DeserializeOwned;
-    /// What asks it.
+    /// An operation that reads it.
     type Query: Serialize + DeserializeOwned;
-    /// What updates and queries are answered with.
+    /// The reply to an update or a query.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
 
     /// Applies an update.
@@ -23,50 +23,51 @@ pub trait Replicated: Sized + Send + 'static {
     /// Answers a query.
     fn query(&self, query: Self::Query) -> Self::Reply;
 
-    /// The state as it is now, to be written by another thread while updates go on. It should return at once: updates of
-    /// the shard wait at this member. A persistent map, or parts behind [`std::sync::Arc`], are cloned in no time.
+    /// Returns the state as it is now, to be written by another thread while updates continue. It should return at
+    /// once, because the shard's updates wait at this member. A persistent map, or parts behind [`std::sync::Arc`],
+    /// can be cloned quickly.
     fn snapshot(&self) -> Snapshot;
 
-    /// Reads a state back, as [`Snapshot`] has written it.
+    /// Reads a state that [`Snapshot`] has written.
     ///
     /// # Errors
-    /// What the source says, or that it makes no sense; another member is asked then.
+    /// The source's error, or an error that the bytes are not a state. Another member is asked then.
     fn restore(source: &mut dyn Read) -> io::Result<Self>;
 }
 
 /// Writes a snapshot.
 type Writing = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
-/// A state that is yet to be written.
+/// A state that has not been written yet.
 pub struct Snapshot {
     bytes: Option<u64>,
     write: Writing,
 }
 
 impl Snapshot {
-    /// A state that `write` writes, in parts of any size; so it need not be in memory twice.
+    /// Returns a state that `write` writes, in parts of any size, so that it need not be in memory twice.
     pub fn new(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Self {
         Self { bytes: None, write: Box::new(write) }
     }
 
-    /// A state that serialises as it is; [`restored`] reads it.
+    /// Returns a state that is written by serialising `state`; [`restored`] reads it.
     pub fn of(state: impl Serialize + Send + 'static) -> Self {
         Self::new(move |sink| {
-            // Many small writes into few chunks.
+            // This turns many small writes into few chunks.
             let mut sink = io::BufWriter::with_capacity(BUFFER_BYTES, sink);
             postcard::to_io(&state, &mut sink).map_err(io::Error::other)?;
             sink.flush()
         })
     }
 
-    /// Says how many bytes it will be, so that progress can be shown.
+    /// Sets the number of bytes that it will have, so that progress can be shown.
     #[must_use]
     pub const fn with_bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self
     }
 
-    /// How many bytes it will be, if that is known.
+    /// Returns the number of bytes that it will have, if that is known.
     #[must_use]
     pub const fn bytes(&self) -> Option<u64> {
         self.bytes
@@ -75,7 +76,7 @@ impl Snapshot {
     /// Writes it.
     ///
     /// # Errors
-    /// What the sink says.
+    /// The sink's error.
     pub fn write(self, sink: &mut dyn Write) -> io::Result<()> {
         (self.write)(sink)
     }
@@ -87,11 +88,11 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// Reads a state that [`Snapshot::of`] has written. It is in memory twice for a moment; large states are better written
-/// and read in parts. Not fuzzed: the type is the application's, as those of updates and queries below are.
+/// Reads a state that [`Snapshot::of`] has written. It is in memory twice for a moment; large states are better
+/// written and read in parts. Not fuzzed: the type is the application's, like those of updates and queries below.
 ///
 /// # Errors
-/// What the source says, or that it makes no sense.
+/// The source's error, or an error that the bytes are not a state.
 pub fn restored<T: DeserializeOwned>(source: &mut dyn Read) -> io::Result<T> {
     let mut bytes = Vec::new();
     source.read_to_end(&mut bytes)?;
@@ -105,7 +106,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 pub(super) struct TypedMachine<T>(pub(super) T);
 
 impl<T: Replicated> Machine for TypedMachine<T> {
-    /// None for what was not an update of this type, which all members find alike.
+    /// `None` for bytes that are not an update of this type, as all members find in the same way.
     type Reply = Option<T::Reply>;
     type Snapshot = Snapshot;
 
@@ -115,7 +116,7 @@ impl<T: Replicated> Machine for TypedMachine<T> {
 
     fn encode(reply: &Self::Reply) -> Vec<u8> {
         let written = reply.as_ref().and_then(|reply| postcard::to_stdvec(reply).ok());
-        // One byte in front says whether there is a reply at all.
+        // The first byte says whether there is a reply at all.
         written.map_or_else(|| vec![0], |bytes| [&[1], &bytes[..]].concat())
     }
 

@@ -1,4 +1,4 @@
-//! Replicated objects: an application's type, kept alike at the members of a subgroup (Derecho app. A).
+//! Replicated objects: an application's type, replicated at the members of a subgroup (Derecho app. A).
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -38,18 +38,21 @@
 //! # }
 //! ```
 //!
-//! - An **update** is applied by all members of its shard in one order; the reply is that of this member, or, if it is not
-//!   in the shard, of the one that it has asked. What becomes of an update whose view ends is told:
-//!   [`ObjectError::NotDelivered`] or [`ObjectError::Unknown`].
-//! - A **query** is answered by one member from its state, which includes all that was acknowledged there, and all of the
-//!   views before the asker's. It need not be the latest: who needs that asks by [`Object::query_latest`], which with updates is
-//!   linearizable.
-//! - A **joiner** gets the state from a member that holds it, while updates continue. It asks for the state by itself.
-//! - **Keys** choose shards ([`Object::shard`]); where shards lie follows the view. A member that holds a state stays in the
-//!   shard until enough others hold it, and one that leaves in order ([`crate::Group::leave`]) hands its states over first: so
-//!   only deaths can lose a state, and [`ObjectError::StateLost`] says whose.
-//! - **Clients** outside the group use [`Client`], which has many updates under way at a time. A shard remembers the last thousand or so that were active, so that what
-//!   they send again counts once, with replies of up to 64 KiB; a client that was forgotten meanwhile is told [`ObjectError::Unknown`].
+//! - An **update** is applied by all members of its shard in one order; the reply is this member's, or, if this
+//!   member is not in the shard, that of the member that it asked. If an update's view ends and it gets no reply, its
+//!   outcome is reported: [`ObjectError::NotDelivered`] or [`ObjectError::Unknown`].
+//! - A **query** is answered by one member from its state, which includes all updates that were acknowledged there,
+//!   and all updates of the views before the caller's. It need not be the latest state: a caller that needs that uses
+//!   [`Object::query_latest`], which is linearizable together with updates.
+//! - A **joiner** gets the state from a member that holds it, while updates continue. It requests the state by
+//!   itself.
+//! - **Keys** choose shards ([`Object::shard`]); the view determines the members of each shard. A member that holds a
+//!   state stays in the shard until enough others hold it, and one that leaves in order ([`crate::Group::leave`])
+//!   hands its states over first. So only failures can lose a state, and [`ObjectError::StateLost`] names the members
+//!   that failed.
+//! - **Clients** outside the group use [`Client`], which may have many updates in flight. A shard remembers about the
+//!   last thousand active clients, so that an update that is sent again counts once, with replies of up to 64 KiB; a
+//!   client that was forgotten meanwhile gets [`ObjectError::Unknown`].
 
 mod client;
 mod driver;
@@ -83,13 +86,13 @@ use remote::{RemoteJob, RemoteShards};
 pub(crate) use service::ObjectService;
 use shard::{RefusedUpdate, Shard};
 
-/// What each member can choose for an object.
+/// The options of an object, which each member chooses for itself.
 pub struct ObjectOptions {
-    /// Bytes of updates that a joiner keeps until the state comes; above that, senders wait. What is left of a view that
-    /// ends comes on top.
+    /// The bytes of updates that a joiner keeps until the state arrives; above that, senders wait. The remaining
+    /// updates of a view that ends are kept in addition.
     pub waiting_bytes_max: usize,
-    /// How long to look for a member that takes an update or answers a query; and how long a member that sends a state may
-    /// say nothing before another one is asked.
+    /// How long to look for a member that takes an update or answers a query, and how long a state provider may be
+    /// silent before another one is asked.
     pub timeout: Duration,
     /// Called while the state is being received, by the thread that receives it.
     pub on_transfer: Box<dyn Fn(Transfer) + Send + Sync>,
@@ -107,7 +110,7 @@ impl std::fmt::Debug for ObjectOptions {
     }
 }
 
-/// A handle of a replicated object at a member. Clones are the same object. The member keeps its part of the object until
+/// A handle of a replicated object at a member. Clones refer to the same object. The member keeps its replica until
 /// it leaves the group, whether or not there are handles.
 #[derive(Debug)]
 pub struct Object<T: Replicated> {
@@ -122,32 +125,32 @@ impl<T: Replicated> Clone for Object<T> {
 }
 
 impl<T: Replicated> Object<T> {
-    /// How many shards it has.
+    /// Returns the number of shards.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.shards.len()
     }
 
-    /// The shard of a key.
+    /// Returns the shard of a key.
     #[must_use]
     pub fn shard(&self, key: &[u8]) -> usize {
         shard_of(key, self.shards.len())
     }
 
-    /// Updates the object of `key`'s shard: see [`Object::update_shard`].
+    /// Updates the object in `key`'s shard, as [`Object::update_shard`] does.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of that method.
     pub fn update(&self, key: &[u8], update: &T::Update) -> Result<Pending<T::Reply>, ObjectError> {
         self.update_shard(self.shard(key), update)
     }
 
-    /// Updates the object of a shard. Waits while this member's window is full; the reply is waited for, awaited, or let
-    /// go of with what is returned. Updates of one thread to one shard are applied in their order as long as this member
-    /// is in the shard.
+    /// Updates the object in a shard. Blocks while this member's window is full. The reply can be waited for,
+    /// awaited, or dropped through the returned value. Updates from one thread to one shard are applied in the order
+    /// of the calls as long as this member is in the shard.
     ///
     /// # Errors
-    /// [`ObjectError::TooLong`], or that the group has ended.
+    /// [`ObjectError::TooLong`], or an error that says that the group has ended.
     ///
     /// # Panics
     /// If there is no such shard.
@@ -164,18 +167,19 @@ impl<T: Replicated> Object<T> {
         Ok(pending)
     }
 
-    /// Asks the object of `key`'s shard: this member if it is in the shard and has the state, else one that has it.
+    /// Queries the object in `key`'s shard at this member, if it is in the shard and has the state, else at a member
+    /// that has it.
     ///
     /// # Errors
-    /// [`ObjectError`], if the query cannot be written.
+    /// [`ObjectError`] if the query cannot be serialised.
     pub fn query(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
         self.query_shard(self.shard(key), query)
     }
 
-    /// Asks the object of a shard: see [`Object::query`].
+    /// Queries the object in a shard, as [`Object::query`] does.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of that method.
     ///
     /// # Panics
     /// If there is no such shard.
@@ -189,11 +193,12 @@ impl<T: Replicated> Object<T> {
         Ok(pending)
     }
 
-    /// Asks the object of `key`'s shard as it is now: the answer includes all that was acknowledged to anybody before. It goes
-    /// through the order of the shard, so it costs as much as an update.
+    /// Queries the latest state of the object in `key`'s shard: the answer reflects every update that was
+    /// acknowledged to any caller before. The query takes its place in the shard's total order, so it costs as much
+    /// as an update.
     ///
     /// # Errors
-    /// As [`Object::update_shard`].
+    /// The errors of [`Object::update_shard`].
     pub fn query_latest(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
         let (shard, bytes) = (self.shard(key), wire::encode(query)?);
         let (pending, completion) = pending::pair();
@@ -207,10 +212,10 @@ impl<T: Replicated> Object<T> {
         Ok(pending)
     }
 
-    /// Asks the object of a shard at the member `node`.
+    /// Queries the object in a shard at the member `node`.
     ///
     /// # Errors
-    /// [`ObjectError`], if the query cannot be written.
+    /// [`ObjectError`] if the query cannot be serialised.
     pub fn query_at(
         &self,
         node: NodeId,
@@ -223,14 +228,14 @@ impl<T: Replicated> Object<T> {
         Ok(pending)
     }
 
-    /// Whether this member is in the shard and has its state.
+    /// Returns whether this member is in the shard and has its state.
     #[must_use]
     pub fn holds(&self, shard: usize) -> bool {
         self.shards[shard].core().replica.position().is_some()
     }
 
-    /// Reads this member's part of a shard, as far as it has come: the view and the sequence up to which all is applied,
-    /// and the object. `None` if this member does not have it. Updates wait meanwhile.
+    /// Reads this member's replica of a shard: `read` gets the view and the sequence number up to which all updates
+    /// are applied, and the object. Returns `None` if this member has no replica. Updates wait meanwhile.
     pub fn inspect<R>(&self, shard: usize, read: impl FnOnce((u64, u64), &T) -> R) -> Option<R> {
         let core = self.shards[shard].core();
         let position = core.replica.position()?;
@@ -240,14 +245,15 @@ impl<T: Replicated> Object<T> {
     /// Waits until this member has the state of all shards that it is in.
     ///
     /// # Errors
-    /// [`ObjectError::StateLost`]; [`ObjectError::Unreachable`] if the time is over; or that the group has ended.
+    /// [`ObjectError::StateLost`]; [`ObjectError::Unreachable`] if the time runs out; or an error that says that the
+    /// group has ended.
     pub fn wait_ready(&self, timeout: Duration) -> Result<(), ObjectError> {
         let deadline = Instant::now() + timeout;
         self.shards.iter().try_for_each(|shard| shard.wait_ready(deadline))
     }
 }
 
-/// The shard of a key among `shards`.
+/// Returns the shard of a key among `shards`.
 fn shard_of(key: &[u8], shards: usize) -> usize {
     shard_of_key(key, u32::try_from(shards).expect("shards are few")) as usize
 }

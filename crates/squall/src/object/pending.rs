@@ -1,4 +1,4 @@
-//! What an update or a query is answered with, when it is (Derecho app. A: futures).
+//! The future reply to an update or a query (Derecho app. A: futures).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,14 +8,14 @@ use std::task::{Context, Poll, Waker};
 use super::ObjectError;
 use crate::wait::block_on;
 
-/// The reply that will come: wait for it, or await it on any executor. Dropping it takes nothing back.
+/// A reply that has not arrived yet: wait for it, or await it on any executor. Dropping it does not undo the request.
 #[derive(Debug)]
 #[must_use = "the outcome of an update is known only by its reply"]
 pub struct Pending<R> {
     slot: Arc<Slot<R>>,
 }
 
-/// The other end, by which it comes. Dropped unused, it tells [`ObjectError::Stopped`].
+/// The other end, which completes the reply. If it is dropped unused, the reply is [`ObjectError::Stopped`].
 #[derive(Debug)]
 pub(super) struct ReplySender<R> {
     slot: Option<Arc<Slot<R>>>,
@@ -75,7 +75,7 @@ impl<R> Pending<R> {
         Self { slot: Slot::new(Some(result)) }
     }
 
-    /// Blocks until the reply is there. Not for the thread that polls the group.
+    /// Blocks until the reply arrives. It must not be called on the thread that polls the group.
     ///
     /// # Errors
     /// [`ObjectError`], with what to do next.
@@ -83,10 +83,10 @@ impl<R> Pending<R> {
         block_on(self)
     }
 
-    /// Takes the reply if it is there.
+    /// Takes the reply if it has arrived.
     ///
     /// # Errors
-    /// This end, if it is not there yet.
+    /// `self`, if the reply has not arrived yet.
     pub fn try_wait(self) -> Result<Result<R, ObjectError>, Self> {
         let result = self.slot.state().result.take();
         result.ok_or(self)

@@ -1,5 +1,5 @@
-//! Asking other members: who they are, how they are reached, and how an update that is sent again counts once
-//! (Derecho app. A: external clients).
+//! Requests to other members: which members there are, how they are reached, and how an update that is sent again
+//! counts once (Derecho app. A: external clients).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,7 +29,7 @@ use crate::node::NodeHandle;
 use crate::status::GroupStatus;
 use crate::stream::Stream;
 
-/// Where the members of an object's shards are, and connections with them.
+/// The members of an object's shards, and connections to them.
 pub(super) struct Directory {
     config: Arc<Config>,
     object: String,
@@ -40,11 +40,11 @@ pub(super) struct Directory {
     services: Mutex<BTreeMap<NodeId, Address>>,
 }
 
-/// Whence the present view is known.
+/// How the current view is known.
 enum Source {
-    /// This process is a member.
+    /// This process is a member, and has it.
     Member(Arc<GroupStatus>),
-    /// Members are asked.
+    /// This process asks members for it.
     Client(Arc<KnownMembers>),
 }
 
@@ -93,7 +93,7 @@ impl Directory {
         }
     }
 
-    /// A member that answers is in this view.
+    /// Notes that a member that answered is in this view.
     fn handle_view(&self, view: u64) {
         if let Source::Client(known) = &self.source {
             known.handle_view(view);
@@ -107,7 +107,7 @@ impl Directory {
         }
     }
 
-    /// The view, as it is known here.
+    /// Returns the view, as far as it is known here.
     fn view(&self) -> View {
         match &self.source {
             Source::Member(status) => status.view().unwrap_or_else(|| View::first(Vec::new())),
@@ -115,20 +115,21 @@ impl Directory {
         }
     }
 
-    /// Finds out how the group is now, for a client, and keeps to know it from then on.
+    /// For a client, asks for the members now, and keeps the answer up to date from then on.
     pub(super) fn follow(&self) -> Result<(), String> {
         self.refresh()?;
         let Source::Client(known) = &self.source else { return Ok(()) };
-        KnownMembers::watch(known, &self.config).map_err(|error| format!("no thread for a client: {error}"))
+        KnownMembers::watch(known, &self.config)
+            .map_err(|error| format!("failed to start a client's thread: {error}"))
     }
 
-    /// Finds out how the group is now, for a client.
+    /// For a client, asks for the members now.
     fn refresh(&self) -> Result<(), String> {
         let Source::Client(known) = &self.source else { return Ok(()) };
         known.refresh(&self.config)
     }
 
-    /// The members of a shard.
+    /// Returns the members of a shard.
     fn members(&self, shard: usize) -> Vec<NodeId> {
         let mut subgroups = (0..).map(SubgroupId).zip(&self.config.subgroups);
         subgroups
@@ -161,14 +162,14 @@ impl Directory {
         Ok(stream.inspect_err(|_| drop(lock(&self.services).remove(&node)))?)
     }
 
-    /// Forgets how nodes are reached that are no members any more.
+    /// Forgets the addresses of nodes that are no longer members.
     fn forget_others(&self) {
         let view = self.view();
         lock(&self.services).retain(|node, _| view.rank(*node).is_some());
     }
 
-    /// How long a member may say nothing that owes an answer: as long as it takes to suspect it; and how long when that was
-    /// too short, since a snapshot may take its time.
+    /// Returns how long a member that owes an answer may be silent: as long as it takes to suspect it. The second
+    /// value applies when that was too short, since a snapshot may take time.
     pub(super) fn silences(&self) -> (Duration, Duration) {
         let suspicion = self.config.suspicion_after.unwrap_or(self.timeout);
         let silence = suspicion.max(SILENCE_MIN);
@@ -176,10 +177,10 @@ impl Directory {
     }
 }
 
-/// Something to be done for a shard that is elsewhere.
+/// A task for a shard that is at other members.
 pub(super) struct RemoteJob {
     shard: usize,
-    /// The member that is to do it, if it matters which.
+    /// The member that is to do it, if it has to be a certain one.
     node: Option<NodeId>,
     task: Task,
     done: Done,
@@ -214,15 +215,16 @@ fn completing<T: Replicated>(completion: ReplySender<T::Reply>) -> Done {
     Box::new(|reply| completion.complete(reply.and_then(|reply| wire::decode_reply(&reply))))
 }
 
-/// The way to shards that are elsewhere: a thread for each shard in use, and for each member that was named.
+/// Sends tasks to shards that are at other members: a thread for each shard in use, and for each member that was
+/// named.
 pub(super) struct RemoteShards {
     directory: Arc<Directory>,
-    workers: Mutex<BTreeMap<(usize, Option<NodeId>), Hatch>>,
+    workers: Mutex<BTreeMap<(usize, Option<NodeId>), JobQueue>>,
 }
 
-/// Where jobs go to a worker.
+/// The sending end of a worker's queue.
 #[derive(Clone)]
-struct Hatch {
+struct JobQueue {
     jobs: mpsc::SyncSender<RemoteJob>,
     bell: Arc<Bell>,
 }
@@ -230,9 +232,9 @@ struct Hatch {
 /// Wakes a worker.
 #[derive(Default)]
 struct Bell {
-    /// Jobs that it has not taken.
+    /// The number of jobs that it has not taken.
     jobs: AtomicUsize,
-    /// Ends its wait for a member's answers, while it has a connection.
+    /// Ends the worker's wait for a member's answers, while it has a connection.
     waker: Mutex<Option<Waker>>,
 }
 
@@ -243,17 +245,17 @@ impl std::fmt::Debug for RemoteShards {
 }
 
 impl Drop for RemoteShards {
-    /// Workers end when they have done what they have.
+    /// Closes the queues; workers end when their jobs are done.
     fn drop(&mut self) {
-        for hatch in std::mem::take(&mut *lock(&self.workers)).into_values() {
-            drop(hatch.jobs);
-            hatch.bell.ring();
+        for queue in std::mem::take(&mut *lock(&self.workers)).into_values() {
+            drop(queue.jobs);
+            queue.bell.ring();
         }
     }
 }
 
 impl Bell {
-    /// A job has come, or none comes any more.
+    /// Wakes the worker: there is a new job, or there will be no more.
     fn ring(&self) {
         // SYNC: pairs with the load before the worker waits.
         self.jobs.fetch_add(1, Ordering::Release);
@@ -268,41 +270,41 @@ impl RemoteShards {
         Self { directory, workers: Mutex::default() }
     }
 
-    /// Hands a job to its worker; waits while too many are before it.
+    /// Hands a job to its worker; waits while too many jobs are queued.
     pub(super) fn push(&self, job: RemoteJob) {
-        let hatch = lock(&self.workers)
+        let queue = lock(&self.workers)
             .entry((job.shard, job.node))
             .or_insert_with(|| {
                 let (jobs, receive) = mpsc::sync_channel(JOBS_MAX);
                 let bell = Arc::new(Bell::default());
                 let worker =
                     Worker::new(Arc::clone(&self.directory), job.shard, job.node, receive, Arc::clone(&bell));
-                // Without a thread, what is pushed tells its owner when it is dropped.
+                // Without a thread, a job that is dropped reports that to its owner.
                 let _ = std::thread::Builder::new().name("squall remote".into()).spawn(move || worker.run());
-                Hatch { jobs, bell }
+                JobQueue { jobs, bell }
             })
             .clone();
-        // A worker that has panicked drops what it gets, which tells its owner.
-        let _ = hatch.jobs.send(job);
-        hatch.bell.ring();
+        // If the worker has panicked, the job is dropped, which reports that to its owner.
+        let _ = queue.jobs.send(job);
+        queue.bell.ring();
     }
 }
 
-/// Drives the client of one shard: one connection at a time.
+/// Drives the client of one shard, over one connection at a time.
 struct Worker {
     directory: Arc<Directory>,
     shard: usize,
-    /// The member that is asked, if it matters which.
+    /// The member that is asked, if it has to be a certain one.
     node: Option<NodeId>,
     core: ShardClient<Done>,
     /// The origin of its times.
     start: Instant,
     jobs: mpsc::Receiver<RemoteJob>,
     bell: Arc<Bell>,
-    /// Nobody has anything to be done any more.
+    /// There will be no more jobs.
     is_closed: bool,
     line: Option<(NodeId, FrameStream)>,
-    /// By which view's members the core goes.
+    /// The view whose members the core knows.
     known: Option<u64>,
 }
 
@@ -318,7 +320,7 @@ impl Worker {
         let settings = ClientSettings {
             under_way_max: UNDER_WAY_MAX,
             timeout,
-            // Time is to be left for another member.
+            // This leaves time for another member.
             silence_max: silence.min(timeout / 3),
             pause: PAUSE,
         };
@@ -335,9 +337,9 @@ impl Worker {
         while !self.is_closed || !self.core.is_empty() {
             self.take_jobs();
             self.converse();
-            // What has come allows more.
+            // The answers may have made more actions possible.
             self.act();
-            self.rest();
+            self.wait();
         }
     }
 
@@ -356,12 +358,13 @@ impl Worker {
     }
 
     fn submit(&mut self, job: RemoteJob) {
-        // SYNC: jobs are counted after they are sent, so the count may be behind for a moment: it wraps back then.
+        // SYNC: jobs are counted after they are sent, so the count may wrap below zero for a moment, and wraps back
+        // then.
         self.bell.jobs.fetch_sub(1, Ordering::Relaxed);
         self.core.submit(self.now(), job.done, job.task);
     }
 
-    /// Does what the core says.
+    /// Carries out the core's actions.
     fn act(&mut self) {
         loop {
             let view = self.directory.view_id();
@@ -397,7 +400,7 @@ impl Worker {
             *lock(&self.bell.waker) = Some(line.waker());
             self.line = Some((node, line));
         }
-        let (_, line) = self.line.as_mut().expect("it was made");
+        let (_, line) = self.line.as_mut().expect("the connection was made above");
         let asked = self.directory.asked(self.shard, call, request);
         line.put(|frame| asked.write(frame))
     }
@@ -409,7 +412,7 @@ impl Worker {
         }
     }
 
-    /// Takes answers.
+    /// Sends requests and takes answers.
     fn converse(&mut self) {
         let Some((node, line)) = &mut self.line else { return };
         let node = *node;
@@ -420,10 +423,10 @@ impl Worker {
     }
 
     /// Waits until there is something to do.
-    fn rest(&mut self) {
+    fn wait(&mut self) {
         let next = self.core.next_deadline().map(|at| at.since(self.now()));
-        let patience = next.unwrap_or(REST_MAX).min(REST_MAX);
-        // If sending fails, the next turn finds out why.
+        let patience = next.unwrap_or(WAIT_MAX).min(WAIT_MAX);
+        // If sending fails, the next round finds out why.
         let is_busy = self.line.as_mut().is_some_and(|(_, line)| line.pump().is_err() || line.has_frame());
         if is_busy || patience.is_zero() {
             return;
@@ -459,7 +462,7 @@ impl Worker {
     }
 }
 
-/// Sends and receives what can be sent and received now.
+/// Sends and receives everything that can be sent and received now.
 fn exchange(
     line: &mut FrameStream,
     directory: &Directory,
@@ -475,13 +478,13 @@ fn exchange(
     if line.has_ended() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-/// Jobs that wait for one worker, and jobs that it has begun.
+/// The number of jobs that wait for one worker, and the number of those that it has begun.
 const JOBS_MAX: usize = 1024;
-/// Updates of one client of a shard that are sent and not answered.
+/// The number of updates of one client of a shard that are sent and not answered.
 const UNDER_WAY_MAX: usize = 256;
-/// A state provider on a busy machine may be silent for so long.
+/// A state provider on a busy machine may be silent for this long.
 const SILENCE_MIN: Duration = Duration::from_secs(1);
-/// Between rounds of questions.
+/// The pause between rounds of requests.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long a worker with nothing to do sleeps.
-const REST_MAX: Duration = Duration::from_secs(1);
+const WAIT_MAX: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
-//! Where a member answers others: queries, updates of clients, and joiners that ask for the state.
+//! Where a member answers requests: queries, updates of clients, and requests of joiners for the state.
 //!
-//! What comes is read with bounds, although whoever connects has proved the cluster's secret.
+//! Requests are read with bounds, although each process that connects has proved the cluster's secret.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,14 +23,14 @@ use crate::config::Config;
 use crate::stream::{Stream, StreamError, StreamOptions};
 use crate::stream_acceptor::{Conversation, StreamAcceptor};
 
-/// A member's answering side. Dropping it ends listening.
+/// Serves a member's objects to other processes. Dropping it stops listening.
 #[derive(Debug)]
 pub(crate) struct ObjectService {
     reception: StreamAcceptor,
     objects: Objects,
 }
 
-/// Those that answer, by name.
+/// The objects that are served, by name.
 #[derive(Clone, Default)]
 struct Objects(Arc<Mutex<BTreeMap<String, Arc<dyn Serve>>>>);
 
@@ -40,35 +40,35 @@ impl std::fmt::Debug for Objects {
     }
 }
 
-/// An object that answers.
+/// An object that is served.
 trait Serve: Send + Sync {
     /// Takes a request, which is answered now or later.
     fn serve(&self, shard: usize, request: ShardRequest, caller: RemoteCall);
 
-    /// Sends the updates that were taken.
+    /// Sends the updates that were queued.
     fn flush(&self, shard: usize);
 
-    /// The state of a shard, with the answer that goes before it.
+    /// Returns the state of a shard, with the answer that precedes it.
     fn state(&self, shard: usize, since: u64) -> (ShardAnswer, Option<Snapshot>);
 
-    /// The number of the view that this member is in.
+    /// Returns the number of the view that this member is in.
     fn view(&self) -> u64;
 
     fn status(&self) -> Arc<crate::status::GroupStatus>;
 }
 
-/// What is to be said on one connection.
+/// The answers that are ready to be sent on one connection.
 struct Mailbox {
     answers: Mutex<Vec<ObjectReply>>,
     has_answers: AtomicBool,
     waker: Waker,
 }
 
-/// Who waits for an answer: one call of one connection.
+/// A request that waits for an answer: one call on one connection.
 pub(super) struct RemoteCall {
     mailbox: Arc<Mailbox>,
     call: u64,
-    /// The view that the member is in.
+    /// Knows the view that the member is in.
     view: Arc<crate::status::GroupStatus>,
 }
 
@@ -85,7 +85,7 @@ impl RemoteCall {
 
 impl Mailbox {
     fn take(&self) -> Vec<ObjectReply> {
-        // SYNC: before the answers are taken, so that one that comes meanwhile is seen.
+        // SYNC: before the answers are taken, so that an answer that is added meanwhile is seen.
         if !self.has_answers.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
@@ -110,7 +110,7 @@ impl ObjectService {
     }
 }
 
-/// Streams of a group's objects.
+/// Returns the options of streams for a group's objects.
 pub(super) fn options(config: &Config) -> StreamOptions {
     let mut options = StreamOptions::new(&config.cluster, &config.secret);
     options.timeout = CONNECT_TIMEOUT;
@@ -118,7 +118,7 @@ pub(super) fn options(config: &Config) -> StreamOptions {
 }
 
 impl Conversation for Objects {
-    /// Answers one connection until it ends or is silent for long.
+    /// Serves one connection until it ends or is silent for too long.
     fn converse(&self, stream: Stream, is_closed: &AtomicBool) -> io::Result<()> {
         let mut line = FrameStream::new(stream);
         let (answers, has_answers, waker) = (Mutex::default(), AtomicBool::new(false), line.waker());
@@ -127,7 +127,7 @@ impl Conversation for Objects {
         while !is_closed.load(Ordering::Relaxed) {
             line.pump()?;
             let mut touched: Vec<(Arc<dyn Serve>, usize)> = Vec::new();
-            // Who does not take its answers is asked for nothing more.
+            // No more requests are read from a client that does not take its answers.
             while open < OPEN_MAX as usize
                 && line.unsent() < UNSENT_MAX
                 && let Some(frame) = line.next()?
@@ -172,7 +172,7 @@ impl Conversation for Objects {
     }
 }
 
-/// Sends a joiner the state, if it is here.
+/// Sends a joiner the state, if this member has it.
 fn send_state(
     line: &mut FrameStream,
     call: u64,
@@ -221,7 +221,7 @@ impl<T: Replicated> Serve for Served<T> {
                     None => shard.link.status.messages.notify(),
                 }
             }
-            ShardRequest::State { .. } => unreachable!("it is given by the connection's thread"),
+            ShardRequest::State { .. } => unreachable!("the connection's thread sends the state"),
         }
     }
 
@@ -252,7 +252,7 @@ impl<T: Replicated> Serve for Served<T> {
     }
 }
 
-/// Sends a client's update; its outcome goes to the caller.
+/// Sends a client's update, whose outcome is reported to the caller.
 fn submit<T: Replicated>(shard: &Shard<T>, source: UpdateSource, update: &[u8], caller: RemoteCall) {
     let Err((hindrance, ShardWaiter::Client(caller))) =
         shard.submit(source, update, ShardWaiter::Client(caller))
@@ -269,14 +269,14 @@ fn submit<T: Replicated>(shard: &Shard<T>, source: UpdateSource, update: &[u8], 
     });
 }
 
-const NO_SHARD: &str = "there is no such shard: use the same configuration";
-/// Bytes of answers that wait for a client to take them, before its next request is read.
+const NO_SHARD: &str = "there is no such shard: use the members' configuration";
+/// The bytes of answers that may wait for a client before its next request is read.
 const UNSENT_MAX: usize = 1 << 20;
-/// How long a connection waits that has so many answers or requests.
+/// How long a connection pauses that has too many answers or requests.
 const OVERLOAD_PAUSE: Duration = Duration::from_millis(1);
-/// How often a connection's thread looks whether the member ends.
+/// How often a connection's thread checks whether the member ends.
 const TICK: Duration = Duration::from_secs(1);
-/// How long a connection may be silent; who needs it again connects again.
+/// How long a connection may be silent; a client that needs it again connects again.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long to try to connect to a member: if it is not there, another is asked.
+/// How long to try to connect to a member: if it does not answer, another is asked.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

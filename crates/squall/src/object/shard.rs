@@ -1,7 +1,8 @@
-//! One member's part of one shard: the core, and the way of its updates into the group (Derecho app. A, §3.4).
+//! One member's part of one shard: the core, and how its updates get into the group (Derecho app. A, §3.4).
 //!
-//! **Locks.** The core's is taken by the thread that applies updates, for a batch, and by who answers queries or gives the
-//! state; the outbox's by who sends. Who needs both takes the core's first. Nobody waits while holding one of them.
+//! **Locks.** The core's lock is taken by the thread that applies updates, for a batch, and by threads that answer
+//! queries or provide the state; the outbox's lock by threads that send. A thread that needs both takes the core's
+//! first. No thread waits while it holds one of them.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,30 +29,30 @@ use crate::wait::block_on;
 pub(super) struct Shard<T: Replicated> {
     /// Its number in the object.
     pub(super) number: usize,
-    /// The subgroup that it lives in.
+    /// Its subgroup.
     pub(super) subgroup: String,
     pub(super) id: SubgroupId,
     pub(super) slot: Arc<SubgroupSlot>,
     pub(super) link: NodeHandle,
     pub(super) options: Arc<ObjectOptions>,
     core: Mutex<ShardCore<T>>,
-    /// The core may be ready for what it was not ready for.
+    /// Signals that the core's readiness may have changed.
     news: Condvar,
     outbox: Mutex<Outbox<ShardWaiter<T::Reply>>>,
-    /// Why nothing can be sent any more.
+    /// Why nothing can be sent any more, if that is so.
     ended: Mutex<Option<ObjectError>>,
     /// The origin of the times of the cores.
     start: Instant,
 }
 
-/// What applies updates, and what waits for it.
+/// What applies updates, and the requests that wait for it.
 pub(super) struct ShardCore<T: Replicated> {
     pub(super) replica: Replica<TypedMachine<T>>,
     pub(super) queries: Queries<RemoteCall>,
     pub(super) transfer: StateTransfer<TypedMachine<T>>,
 }
 
-/// Who waits for an update.
+/// The caller that waits for an update.
 pub(super) enum ShardWaiter<R> {
     Own(ReplySender<R>),
     Client(RemoteCall),
@@ -61,7 +62,7 @@ impl<R: DeserializeOwned> ShardWaiter<R> {
     fn fail(self, error: ObjectError) {
         match self {
             Self::Own(completion) => completion.complete(Err(error)),
-            // It is in no state, so another member may take it.
+            // The update is in no state, so another member may take it.
             Self::Client(caller) if matches!(error, ObjectError::NotDelivered) => {
                 caller.answer(ShardAnswer::NotYet);
             }
@@ -87,7 +88,7 @@ impl<R: DeserializeOwned> ShardWaiter<R> {
 
 /// Why an update was not sent.
 pub(super) enum RefusedUpdate {
-    /// This member is not in the shard, or has no state yet: ask one that has.
+    /// This member is not in the shard, or has no state yet: a member that has it should be asked.
     NotHere,
     Error(ObjectError),
 }
@@ -105,7 +106,7 @@ impl<T: Replicated> Shard<T> {
         transfer: StateTransferSettings,
     ) -> Self {
         let core = ShardCore {
-            // The same at all members, or their states would part.
+            // These settings must be the same at all members, or their states would diverge.
             replica: Replica::new(link.node, ReplicaSettings::default()),
             queries: Queries::new(QUERY_PATIENCE),
             transfer: StateTransfer::new(transfer),
@@ -115,7 +116,7 @@ impl<T: Replicated> Shard<T> {
         Self { number, subgroup, id, slot, link, options, core, news, outbox, ended, start }
     }
 
-    /// Now, by the clock of the cores.
+    /// Returns the current time by the clock of the cores.
     pub(super) fn now(&self) -> squall_fabric::Instant {
         squall_fabric::Instant::from_nanos(0) + self.start.elapsed()
     }
@@ -124,7 +125,7 @@ impl<T: Replicated> Shard<T> {
         lock(&self.core)
     }
 
-    /// Sends an own update or query; waits while the window is full.
+    /// Sends an update or query of this member; waits while the window is full.
     pub(super) fn submit_own(
         &self,
         source: UpdateSource,
@@ -138,7 +139,9 @@ impl<T: Replicated> Shard<T> {
             }
             Err(refused) => refused,
         };
-        let ShardWaiter::Own(completion) = refused.1 else { unreachable!("it was an own one") };
+        let ShardWaiter::Own(completion) = refused.1 else {
+            unreachable!("the waiter was this member's own")
+        };
         let refused = match refused.0 {
             Hindrance::TooLong { bytes_max } => {
                 RefusedUpdate::Error(ObjectError::TooLong { bytes: update.len(), bytes_max })
@@ -149,7 +152,7 @@ impl<T: Replicated> Shard<T> {
         Err((refused, completion))
     }
 
-    /// Takes an update, to be sent by [`Shard::flush`]; waits while there is no space for it.
+    /// Queues an update, which [`Shard::flush`] sends; waits while there is no space for it.
     pub(super) fn submit(
         &self,
         source: UpdateSource,
@@ -168,16 +171,16 @@ impl<T: Replicated> Shard<T> {
 
     /// Sends what was submitted; waits while the window is full.
     pub(super) fn flush(&self) {
-        // What cannot be sent here any more, whoever waits for it is told by the thread that applies updates.
+        // If an update can no longer be sent here, the thread that applies updates reports that to its waiter.
         let _ = self.with_space(&mut || lock(&self.outbox).flush(|| self.slot.take_writer()));
         self.link.waker.wake();
     }
 
-    /// Does something, if need be again when there may be space.
+    /// Calls `act`, and again whenever there may be space, until it succeeds or fails for good.
     fn with_space(&self, act: &mut dyn FnMut() -> Result<(), Hindrance>) -> Result<(), Hindrance> {
         let mut attempt = || match act() {
             Err(Hindrance::Full) => {
-                // The old window goes ahead when nobody holds it any more.
+                // The polling thread continues with the old window when no thread holds it any more.
                 self.link.waker.wake();
                 None
             }
@@ -192,7 +195,7 @@ impl<T: Replicated> Shard<T> {
         }))
     }
 
-    /// Answers a query, if this member can. Not fuzzed: the query's type is the application's.
+    /// Answers a query if this member can. Not fuzzed: the query's type is the application's.
     pub(super) fn query_here(&self, query: &[u8]) -> Option<Result<T::Reply, ObjectError>> {
         let core = self.core();
         let machine = core.replica.machine();
@@ -204,7 +207,7 @@ impl<T: Replicated> Shard<T> {
         self.link.status.view_id()
     }
 
-    /// Whether this member has the state, or may come to have it; waits for that until `deadline`.
+    /// Waits until this member has the state, or finds that it is not to have it, until `deadline`.
     pub(super) fn wait_ready(&self, deadline: Instant) -> Result<(), ObjectError> {
         let mut core = self.core();
         loop {
@@ -222,7 +225,7 @@ impl<T: Replicated> Shard<T> {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let cause = "the state has not come in time".into();
+                let cause = "the state has not arrived in time".into();
                 return Err(ObjectError::Unreachable { shard, cause });
             }
             let waited = self.news.wait_timeout(core, left);
@@ -230,12 +233,12 @@ impl<T: Replicated> Shard<T> {
         }
     }
 
-    /// Why nothing more happens here, if it is so.
+    /// Returns why this shard has ended here, if it has.
     fn end(&self) -> Option<ObjectError> {
         lock(&self.ended).clone()
     }
 
-    /// Takes a message; for the thread that applies updates, which holds the core.
+    /// Takes a message; called by the thread that applies updates, which holds the core.
     pub(super) fn deliver(&self, core: &mut ShardCore<T>, message: ShardDelivery<'_>) {
         core.replica.deliver(message, |origin: UpdateOrigin, answer| {
             let waiter = lock(&self.outbox).deliver(origin);
@@ -243,7 +246,7 @@ impl<T: Replicated> Shard<T> {
         });
     }
 
-    /// The next view begins.
+    /// Begins the next view.
     pub(super) fn begin_view(&self, view: ShardView, first: impl FnOnce() -> T) {
         let mut core = self.core();
         core.replica.begin_view(view, || TypedMachine(first()));
@@ -259,7 +262,7 @@ impl<T: Replicated> Shard<T> {
         self.news.notify_all();
         left.into_iter().for_each(|waiter| waiter.fail(ObjectError::NotDelivered));
         if !stays {
-            // Who waits for space here waits for nothing.
+            // No space will become available to those that wait for it here.
             self.link.status.window_space.notify();
         }
     }
@@ -271,12 +274,12 @@ impl<T: Replicated> Shard<T> {
         }
     }
 
-    /// The core has the state now, or knows that it is lost.
+    /// Wakes waiters, since the core has the state now, or knows that it is lost.
     pub(super) fn notify(&self) {
         self.news.notify_all();
     }
 
-    /// Nothing more comes here.
+    /// Ends the shard here, and fails all that waits.
     pub(super) fn stop(&self, error: &ObjectError) {
         lock(&self.ended).get_or_insert_with(|| error.clone());
         let outcomes = lock(&self.outbox).stop();
@@ -295,7 +298,7 @@ impl<T: Replicated> Shard<T> {
     }
 }
 
-/// How long a query waits for this member to come to the asker's view.
+/// How long a query waits for this member to reach the caller's view.
 const QUERY_PATIENCE: Duration = Duration::from_millis(200);
 
 impl<T: Replicated> std::fmt::Debug for Shard<T> {

@@ -1,7 +1,8 @@
 //! State transfer: a joiner fetches the state of a shard from a member that holds it (Derecho §3.3, app. A).
 //!
-//! Whom it asks, and when it takes the state over, decides [`StateTransfer`](squall_protocols::replica::StateTransfer). A thread
-//! of its own asks: the shard's messages are kept meanwhile, so nobody else waits for it.
+//! [`StateTransfer`](squall_protocols::replica::StateTransfer) decides which member it asks, and when it takes the
+//! state over. A thread of its own does the asking, and the shard's messages are kept meanwhile, so no other member
+//! waits for it.
 
 use std::io::{self, ErrorKind, Read as _};
 use std::sync::Arc;
@@ -22,25 +23,26 @@ use super::wire::{ChunkReader, ObjectReply};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Transfer {
-    /// Which shard.
+    /// The shard's number.
     pub shard: usize,
     /// The state provider.
     pub from: NodeId,
-    /// Bytes that have come.
+    /// The bytes that have arrived.
     pub bytes: u64,
-    /// Bytes in all, if the snapshot says so.
+    /// The bytes in total, if the snapshot states them.
     pub total: Option<u64>,
-    /// Whether all of it has come.
+    /// Whether all of it has arrived.
     pub is_done: bool,
 }
 
-/// How patient joiners are.
+/// Returns the timeouts and pauses of joiners.
 pub(super) fn settings(directory: &Directory) -> StateTransferSettings {
     let (silence, silence_max) = directory.silences();
     StateTransferSettings { silence, silence_max, pause: PAUSE_MIN, pause_max: PAUSE_MAX }
 }
 
-/// Does what there is to do for a joiner of the shard now; for the thread that applies updates. Whether there was anything.
+/// Does what is due for a joiner of the shard; returns whether a state was judged. It is called by the thread that
+/// applies updates.
 pub(super) fn tend<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directory>) -> bool {
     let now = shard.now();
     let mut core = shard.core();
@@ -57,7 +59,7 @@ pub(super) fn tend<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directo
         shard.link.status.set_state_news();
         shard.link.waker.wake();
         shard.notify();
-        tracing::info!(shard = shard.number, "a state was taken over");
+        tracing::info!(shard = shard.number, "took over a state");
     }
     if let Some(asked) = asked {
         fetch(shard, directory, asked);
@@ -65,7 +67,7 @@ pub(super) fn tend<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directo
     taken.is_some()
 }
 
-/// Asks one member, by a thread of its own.
+/// Asks one member, on a thread of its own.
 fn fetch<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directory>, asked: AskForState) {
     let (own, directory) = (Arc::clone(shard), Arc::clone(directory));
     let run = move || {
@@ -75,7 +77,7 @@ fn fetch<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directory>, asked
         match fetched {
             Ok(state) => transfer.handle_state(state),
             Err(error) => {
-                tracing::debug!(node = %asked.node, %error, "no state from a member");
+                tracing::debug!(node = %asked.node, %error, "a member sent no state");
                 match error.kind() {
                     ErrorKind::TimedOut => transfer.handle_silence(now),
                     _ => transfer.handle_refusal(now),
@@ -90,12 +92,12 @@ fn fetch<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directory>, asked
     };
     let spawned = std::thread::Builder::new().name(format!("squall fetch {}", shard.subgroup)).spawn(run);
     if let Err(error) = spawned {
-        tracing::error!(%error, "no thread for a state transfer: it is tried again");
+        tracing::error!(%error, "failed to start the thread of a state transfer: it will be tried again");
         shard.core().transfer.handle_refusal(shard.now());
     }
 }
 
-/// Fetches the state from a member, which may be silent for at most as long as `asked` says.
+/// Fetches the state from a member, which may be silent for at most `silence`.
 fn fetch_from<T: Replicated>(
     shard: &Shard<T>,
     directory: &Directory,
@@ -122,7 +124,7 @@ fn fetch_from<T: Replicated>(
     let machine = TypedMachine(T::restore(&mut source.by_ref())?);
     source.finish()?;
     let sessions = Sessions::decode(&sessions).map_err(io::Error::other)?;
-    tracing::info!(shard = shard.number, %node, bytes = transfer.bytes, "a state was received");
+    tracing::info!(shard = shard.number, %node, bytes = transfer.bytes, "received a state");
     transfer.is_done = true;
     (shard.options.on_transfer)(transfer);
     Ok(ArrivedState { position, sessions, machine })

@@ -1,4 +1,5 @@
-//! What members and clients say to each other over a connection: a request, then some time later an answer, which names it.
+//! What members and clients send to each other over a connection: a request, and some time later an answer with the
+//! request's number.
 
 use std::io::{self, Read, Write};
 
@@ -12,7 +13,7 @@ use super::frame_stream::{first_frame, invalid};
 /// A request as it is sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ObjectRequest<'a> {
-    /// By which its answer is known on this connection.
+    /// The number by which its answer is recognised on this connection.
     pub(super) call: u64,
     pub(super) object: &'a str,
     pub(super) shard: u32,
@@ -84,11 +85,12 @@ pub(super) fn encode(value: &impl Serialize) -> Result<Vec<u8>, ObjectError> {
 pub(super) fn decode_reply<R: DeserializeOwned>(bytes: &[u8]) -> Result<R, ObjectError> {
     match bytes.split_first() {
         Some((1, reply)) => Ok(postcard::from_bytes(reply)?),
-        _ => Err(ObjectError::Form("the members cannot read the update or query".into())),
+        _ => Err(ObjectError::Form("the members cannot read the update or the query".into())),
     }
 }
 
-/// Writes a state in chunks, each with its length; [`ChunkWriter::end`] ends it, and without it the reader fails.
+/// Writes a state in chunks, each with its length. [`ChunkWriter::end`] ends the state; without that the reader
+/// fails.
 pub(super) struct ChunkWriter<'a, W>(pub(super) &'a mut W);
 
 impl<W: Write> Write for ChunkWriter<'_, W> {
@@ -114,10 +116,10 @@ impl<W: Write> ChunkWriter<'_, W> {
 
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Reads a state that comes in chunks, and counts its bytes.
+/// Reads a state that arrives in chunks, and counts its bytes.
 pub(super) struct ChunkReader<'a, R> {
     source: &'a mut R,
-    /// Bytes left of the present chunk; none at the end.
+    /// The bytes left of the current chunk; `None` at the end.
     left: Option<usize>,
     pub(super) on_bytes: &'a mut dyn FnMut(u64),
     bytes: u64,
@@ -128,7 +130,7 @@ impl<'a, R: Read> ChunkReader<'a, R> {
         Self { source, left: Some(0), on_bytes, bytes: 0 }
     }
 
-    /// Reads the rest, which nobody has wanted; the stream is behind it then.
+    /// Reads and discards the rest, so that the stream is positioned after it.
     pub(super) fn finish(mut self) -> io::Result<()> {
         io::copy(&mut self, &mut io::sink()).map(drop)
     }
@@ -154,11 +156,11 @@ impl<R: Read> Read for ChunkReader<'_, R> {
     }
 }
 
-/// Reads bytes as what comes to a member or from one, for fuzzing; returns how many kinds of messages they are.
+/// Reads bytes as a request and as a reply, and returns how many of the two succeed.
 /// Fuzzed as `objects`.
 ///
 /// # Panics
-/// If what was read is not read again from what is written of it.
+/// If a decoded value differs after it was written and read again.
 #[doc(hidden)]
 #[must_use]
 pub fn read_foreign(bytes: &[u8]) -> usize {
@@ -178,7 +180,7 @@ pub fn read_foreign(bytes: &[u8]) -> usize {
     if let Ok(Some(frame)) = first_frame(bytes) {
         assert_eq!(frame, &bytes[4..4 + frame.len()]);
     }
-    // What follows an answer may be a state, or nothing that makes sense.
+    // An answer may be followed by a state, or by arbitrary bytes.
     let _ = ChunkReader::new(&mut &*bytes, &mut |_| ()).finish();
     kinds
 }
@@ -187,9 +189,10 @@ pub fn read_foreign(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// Messages come out as they went in; cut, they are errors; with any byte changed they are read or refused.
+    /// Messages are read as they were written; a truncated message is an error; with any byte changed, a message is
+    /// read or refused.
     #[test]
-    fn messages_survive_the_way() {
+    fn messages_are_read_as_they_were_written() {
         let request = ShardRequest::Query { view: 1, query: [7; 9].into() };
         let (mut asked, mut answered) = (Vec::new(), Vec::new());
         ObjectRequest { call: 5, object: "kv", shard: 3, request }.write(&mut asked);
@@ -205,9 +208,9 @@ mod tests {
         }
     }
 
-    /// A state comes out as it went in; one that its provider did not end is an error.
+    /// A state is read as it was written; a state that its provider did not end is an error.
     #[test]
-    fn states_survive_the_way() {
+    fn states_are_read_as_they_were_written() {
         let state: Vec<u8> = (0..3_000_000u32).map(|byte| byte as u8).collect();
         let mut bytes = Vec::new();
         let mut chunks = ChunkWriter(&mut bytes);

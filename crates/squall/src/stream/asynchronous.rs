@@ -1,7 +1,7 @@
 //! Streams for tokio: AsyncRead and AsyncWrite without a thread behind them.
 //!
-//! A task that finds nothing to do tells the peer to ring, looks once more, and leaves its waker with tokio's driver,
-//! which watches the file descriptor that the doorbell makes readable.
+//! A task that finds nothing to do asks the peer to ring the doorbell, checks once more, and registers its waker with
+//! tokio's driver, which watches the file descriptor that the doorbell makes readable.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,23 +18,23 @@ use super::{Address, Listener, Socket, StreamError, StreamOptions};
 
 /// A stream with [`AsyncRead`] and [`AsyncWrite`] over a [`Socket`].
 ///
-/// A write is done when its data is in a buffer that is posted, and mostly it has left then; `flush` waits until it has
-/// left for sure, `shutdown` until the end of the stream has. A stream that is dropped without `shutdown` does not wait
-/// for anything, and what its peer has not taken may be lost.
+/// A write completes when its data is in a buffer that is posted, and usually the data has left this process by then;
+/// `flush` waits until it certainly has, and `shutdown` until the end of the stream has. A stream that is dropped
+/// without `shutdown` does not wait, and what its peer has not taken may be lost.
 #[derive(Debug)]
 pub struct AsyncStream {
     flow: StreamFlow,
     ready: AsyncFd<OwnedFd>,
     wakers: Arc<Wakers>,
-    /// The peer rings.
+    /// Whether the peer rings the doorbell.
     waits: bool,
 }
 
-/// The tasks that wait for the two directions; one doorbell is for both.
+/// The tasks that wait for the two directions, which share one doorbell.
 #[derive(Debug, Default)]
 struct Wakers(Mutex<[Option<Waker>; 2]>);
 
-/// Which direction a task waits for.
+/// The direction that a task waits for.
 #[derive(Clone, Copy, Debug)]
 enum Direction {
     Reading,
@@ -63,7 +63,7 @@ impl Wake for Wakers {
 }
 
 impl AsyncStream {
-    /// Connects to the listener at `address`, without holding the runtime up meanwhile.
+    /// Connects to the listener at `address`, without blocking the runtime meanwhile.
     ///
     /// # Errors
     /// [`StreamError`], with what to do next.
@@ -78,7 +78,7 @@ impl AsyncStream {
         Self::new(socket?)
     }
 
-    /// A stream over a socket with nothing posted.
+    /// Creates a stream over a socket with nothing posted.
     ///
     /// # Errors
     /// [`StreamError`] if the socket takes fewer posts than there are buffers, or tokio cannot watch it.
@@ -86,37 +86,38 @@ impl AsyncStream {
     /// # Panics
     /// Outside a tokio runtime, or in one without input and output.
     pub fn new(mut socket: Socket) -> Result<Self, StreamError> {
-        // Nobody may block a runtime's thread.
+        // Dropping it must not block a thread of the runtime.
         socket.endpoint().set_linger(Duration::ZERO);
         let fd = socket.endpoint().readiness().0.try_clone_to_owned().map_err(failed)?;
         let ready = watch(fd)?;
         Ok(Self { flow: StreamFlow::new(socket)?, ready, wakers: Arc::default(), waits: false })
     }
 
-    /// The socket below.
+    /// Returns the underlying socket.
     pub const fn socket(&self) -> &Socket {
         &self.flow.socket
     }
 
-    /// Gives the connection up at once; the peer sees it break.
+    /// Closes the connection at once; the peer sees it break.
     pub fn abort(mut self) {
         self.flow.socket.abort();
     }
 
-    /// Before anything is moved: a doorbell that is heard on the way must not be the one that a task waits for.
+    /// Ends the wait before any progress is made: a doorbell that rings on the way must not be the one that a task
+    /// waits for.
     fn begin(&mut self) {
         if std::mem::replace(&mut self.waits, false) {
             self.flow.socket.endpoint().end_wait();
         }
     }
 
-    /// A task goes on, so nobody rings any more: the other task has to look for itself.
+    /// Completes a task. The peer no longer rings then, so the other task has to check for itself.
     fn finish<T>(&self, outcome: T) -> Poll<T> {
         self.wakers.wake_by_ref();
         Poll::Ready(outcome)
     }
 
-    /// Done when something has happened; else the peer rings, and the task is woken.
+    /// Returns when something has happened; otherwise the peer will ring, and the task is woken.
     fn poll_happening(&mut self, direction: Direction, context: &Context<'_>) -> Poll<io::Result<()>> {
         self.wakers.set(direction, context.waker());
         loop {
@@ -132,7 +133,7 @@ impl AsyncStream {
             match self.ready.poll_read_ready(&mut Context::from_waker(&both)) {
                 Poll::Ready(ready) => ready?.clear_ready(),
                 Poll::Pending => {
-                    // What only time resolves is rare and short: look again in the next turn of the runtime.
+                    // A wait for a deadline is rare and short: check again in the next iteration of the runtime.
                     if self.flow.socket.endpoint().readiness().1.is_some() {
                         context.waker().wake_by_ref();
                     }
@@ -212,7 +213,7 @@ impl AsyncListener {
     /// Listens at `address`.
     ///
     /// # Errors
-    /// [`StreamError`] if the address cannot be had.
+    /// [`StreamError`] if the address is not available.
     ///
     /// # Panics
     /// Outside a tokio runtime, or in one without input and output.
@@ -222,16 +223,16 @@ impl AsyncListener {
         Ok(Self { listener })
     }
 
-    /// Where it listens, with the port that the kernel has chosen.
+    /// Returns the address at which it listens, with the port that the kernel has chosen.
     #[must_use]
     pub fn address(&self) -> &Address {
         self.listener.get_ref().address()
     }
 
-    /// The next stream, as soon as somebody who knows the secret connects.
+    /// Returns the next stream, as soon as a process that knows the secret connects.
     ///
     /// # Errors
-    /// [`StreamError`] if the system lets nobody in.
+    /// [`StreamError`] if the system fails to accept connections.
     pub async fn accept(&self) -> Result<AsyncStream, StreamError> {
         loop {
             if let Some(socket) = self.listener.get_ref().accept_within(Some(Duration::ZERO))? {
@@ -246,7 +247,8 @@ impl AsyncListener {
     }
 }
 
-/// A sender that waits for adverts needs a clock of microseconds, which tokio has not.
+/// Returns options without waits for adverts: a sender that waits for adverts needs a clock of microseconds, which
+/// tokio does not have.
 fn suited(options: &StreamOptions) -> StreamOptions {
     let mut options = options.clone();
     options.settings.copy_bytes_per_us = 0;
@@ -256,7 +258,7 @@ fn suited(options: &StreamOptions) -> StreamOptions {
 /// Lets tokio's driver watch a file descriptor.
 #[expect(
     deprecated,
-    reason = "what replaces it is unsafe, for types whose descriptor can change; these own theirs"
+    reason = "its replacement is unsafe, for types whose descriptor can change; these types own theirs"
 )]
 fn watch<T: AsRawFd>(fd: T) -> Result<AsyncFd<T>, StreamError> {
     AsyncFd::with_interest(fd, Interest::READABLE).map_err(failed)

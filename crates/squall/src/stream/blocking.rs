@@ -10,8 +10,8 @@ use super::{Address, Buffer, Socket, SocketEvent, StreamError, StreamOptions};
 
 /// A stream with [`Read`] and [`Write`] over a [`Socket`]; both block.
 ///
-/// Bytes are copied into and out of registered buffers, of which [`StreamOptions::buffers`] receives are always posted, so
-/// the peer's data lands in them without the ring. A write returns when its data has left this process.
+/// Bytes are copied into and out of registered buffers. [`StreamOptions::buffers`] receives are always posted, so the
+/// peer's data arrives in them without passing through the ring. A write returns when its data has left this process.
 #[derive(Debug)]
 pub struct Stream {
     pub(super) flow: StreamFlow,
@@ -19,19 +19,19 @@ pub struct Stream {
     write_timeout: Option<Duration>,
 }
 
-/// The part that does not wait: what both kinds of streams share.
+/// The part that does not wait, which both kinds of streams share.
 #[derive(Debug)]
 pub(super) struct StreamFlow {
     pub(super) socket: Socket,
-    /// Buffers to be sent from.
+    /// The free buffers for sending.
     free: Vec<Buffer>,
-    /// What has come and is not yet read: buffer, next byte, bytes.
+    /// Data that has arrived and is not yet read: the buffer, the next byte, and the number of bytes.
     arrived: VecDeque<(Buffer, usize, usize)>,
-    /// Nothing more will come; why, if not in order.
+    /// Nothing more will arrive; why, if the stream did not end in order.
     end: Option<Option<SocketFailure>>,
-    /// The connection is over; what has come can still be received.
+    /// The connection has ended, and why; what has arrived can still be received.
     closed: Option<Option<SocketFailure>>,
-    /// Why a part of what was written may not have come to the peer.
+    /// Why a part of what was written may not have reached the peer.
     unsent: Option<SocketFailure>,
 }
 
@@ -64,7 +64,7 @@ impl StreamFlow {
         Ok(flow)
     }
 
-    /// Lets a buffer be filled; when nothing more can come, it is not needed.
+    /// Posts a buffer to be filled; when nothing more can arrive, it is not needed.
     fn post(&mut self, mut buffer: Buffer) -> Result<(), StreamError> {
         buffer.resize(buffer.capacity());
         match self.socket.post_receive(buffer, false) {
@@ -77,7 +77,7 @@ impl StreamFlow {
         }
     }
 
-    /// Takes one event.
+    /// Handles one event.
     pub(super) fn on_event(&mut self, event: SocketEvent) {
         match event {
             SocketEvent::Connected => {}
@@ -103,7 +103,7 @@ impl StreamFlow {
         }
     }
 
-    /// Takes all events that are there; whether there were any.
+    /// Handles all available events; returns whether there were any.
     pub(super) fn step(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.socket.poll() {
@@ -113,12 +113,12 @@ impl StreamFlow {
         any
     }
 
-    /// Whether there is something to read, or that nothing more will come.
+    /// Returns whether there is something to read, or nothing more will arrive.
     fn has_news(&self) -> bool {
         !self.arrived.is_empty() || self.end.is_some() || self.closed.is_some()
     }
 
-    /// Reads what is there; `None` if nothing is.
+    /// Reads what has arrived; returns `None` if nothing has.
     pub(super) fn read_now(&mut self, target: &mut [u8]) -> io::Result<Option<usize>> {
         let mut read = 0;
         let mut reposted = false;
@@ -129,7 +129,7 @@ impl StreamFlow {
             if next < bytes {
                 break;
             }
-            let (buffer, ..) = self.arrived.pop_front().expect("it was looked at");
+            let (buffer, ..) = self.arrived.pop_front().expect("it was the front");
             self.post(buffer)?;
             reposted = true;
         }
@@ -144,7 +144,7 @@ impl StreamFlow {
         }
     }
 
-    /// Sends what there is a buffer for; `None` if there is none.
+    /// Sends as much as fits into one buffer; returns `None` if no buffer is free.
     pub(super) fn write_now(&mut self, source: &[u8]) -> io::Result<Option<usize>> {
         if let Some(failure) = self.unsent.or(self.closed.flatten()) {
             return Err(StreamError::from(failure).into());
@@ -163,14 +163,14 @@ impl StreamFlow {
             }
             Err((buffer, refused)) => {
                 self.free.push(buffer);
-                // It may have failed just now, before the event that says so.
+                // The connection may have failed just now, before the event that reports it.
                 let failure = self.socket.endpoint().failure().map(StreamError::from);
                 Err(failure.unwrap_or(refused.into()).into())
             }
         }
     }
 
-    /// Whether all that was written has left this process.
+    /// Returns whether all that was written has left this process.
     ///
     /// # Errors
     /// If a part of it never will.
@@ -191,7 +191,7 @@ impl Stream {
         Self::new(Socket::connect(address, options)?)
     }
 
-    /// A stream over a socket with nothing posted.
+    /// Creates a stream over a socket with nothing posted.
     ///
     /// # Errors
     /// [`StreamError::Refused`] if the socket takes fewer posts than there are buffers.
@@ -199,17 +199,17 @@ impl Stream {
         Ok(Self { flow: StreamFlow::new(socket)?, read_timeout: None, write_timeout: None })
     }
 
-    /// How long a read waits for data; `None`: for ever.
+    /// Sets how long a read waits for data; `None`: forever.
     pub fn set_read_timeout(&mut self, timeout: Option<Duration>) {
         self.read_timeout = timeout;
     }
 
-    /// How long a write waits for space; `None`: for ever.
+    /// Sets how long a write waits for space; `None`: forever.
     pub fn set_write_timeout(&mut self, timeout: Option<Duration>) {
         self.write_timeout = timeout;
     }
 
-    /// Ends this end's stream behind what was written; reading goes on. Returns when that has left this process.
+    /// Ends this end's stream after what was written; reading continues. Returns when the end has left this process.
     ///
     /// # Errors
     /// If the connection fails before.
@@ -218,17 +218,19 @@ impl Stream {
         self.leave()
     }
 
-    /// The socket below.
+    /// Returns the underlying socket.
     pub const fn socket(&self) -> &Socket {
         &self.flow.socket
     }
 
-    /// Moves all that can be moved now, without waiting: for who does other things for long.
+    /// Makes all the progress that is possible now, without waiting. Call it while the application does other things
+    /// for a long time.
     pub fn drive(&mut self) {
         self.flow.step();
     }
 
-    /// Reads what is there, without waiting; `None` if nothing is, `Some(0)` at the end of the peer's stream.
+    /// Reads what has arrived, without waiting; returns `None` if nothing has, and `Some(0)` at the end of the peer's
+    /// stream.
     ///
     /// # Errors
     /// If the connection has failed.
@@ -237,8 +239,8 @@ impl Stream {
         self.flow.read_now(target)
     }
 
-    /// Writes what there is a buffer for, without waiting; `None` if there is none. What was written leaves while this stream
-    /// is driven: by reads, writes, [`Stream::drive`] and [`Stream::wait_for`].
+    /// Writes as much as fits into one buffer, without waiting; returns `None` if no buffer is free. What was written
+    /// leaves while this stream is driven: by reads, writes, [`Stream::drive`] and [`Stream::wait_for`].
     ///
     /// # Errors
     /// If the connection has failed.
@@ -247,11 +249,12 @@ impl Stream {
         self.flow.write_now(source)
     }
 
-    /// Waits until something can be read, something has been sent, the connection has ended, or `is_there`; for up to
-    /// `timeout`. Who makes `is_there` true wakes this thread by [`Stream::waker`]. It may return for no reason.
+    /// Waits until something can be read, something has been sent, the connection has ended, or `is_there` returns
+    /// true, for up to `timeout`. The thread that makes `is_there` true wakes this one by [`Stream::waker`]. It may
+    /// return spuriously.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn wait_for(
         &mut self,
         timeout: Option<Duration>,
@@ -273,17 +276,17 @@ impl Stream {
         waited
     }
 
-    /// Wakes the thread that is in [`Stream::wait_for`], from any other.
+    /// Returns a waker of the thread that is in [`Stream::wait_for`], for any other thread.
     pub(crate) fn waker(&mut self) -> squall_transports::Waker {
         self.flow.socket.endpoint().waker()
     }
 
-    /// Gives the connection up at once; the peer sees it break.
+    /// Closes the connection at once; the peer sees it break.
     pub fn abort(mut self) {
         self.flow.socket.abort();
     }
 
-    /// Waits until what was written has left.
+    /// Waits until what was written has left this process.
     fn leave(&mut self) -> io::Result<()> {
         let until = self.write_timeout.map(|timeout| Instant::now() + timeout);
         loop {
@@ -296,7 +299,7 @@ impl Stream {
     }
 }
 
-/// What is left of a timeout, or that it is over.
+/// Returns what is left of a timeout, or an error if it has expired.
 fn time_left(until: Option<Instant>) -> io::Result<Option<Duration>> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     if left == Some(Duration::ZERO) { Err(StreamError::TimedOut.into()) } else { Ok(left) }
@@ -331,7 +334,7 @@ impl Write for Stream {
         }
     }
 
-    /// Nothing to do: a write returns when its data has left.
+    /// Does nothing: a write returns when its data has left this process.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

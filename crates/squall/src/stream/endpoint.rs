@@ -1,4 +1,4 @@
-//! The endpoint: a transport with one socket on it, driven by whoever uses it (EXS §II.B).
+//! The endpoint: a transport and one socket that uses it, driven by the calling thread (EXS §II.B).
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -20,9 +20,10 @@ use crate::transport::AnyFabric;
 
 /// One end of a connection that posts ranges of registered memory.
 ///
-/// **Law.** Post, then [`Endpoint::poll`] or [`Endpoint::wait`]: that moves what was posted and tells what is done. On TCP
-/// the peer learns that its send is placed with what this end posts or asks for next, or after 0.2 s.
-/// Memory of a post must stay alone until its completion, and the memory of a receive whole words long.
+/// **Law.** Post, then call [`Endpoint::poll`] or [`Endpoint::wait`], which transfers what was posted and returns
+/// completions. On TCP the peer learns that its send has arrived with what this end posts or asks for next, or after
+/// 0.2 s. The memory of a post must not be used before its completion, and the memory of a receive consists of whole
+/// words.
 #[derive(Debug)]
 pub struct Endpoint {
     stack: Stack,
@@ -37,13 +38,13 @@ struct Stack {
     socket: core::SocketCore,
     /// Reused; holds nothing between polls.
     events: Vec<FabricEvent>,
-    /// When the user's wait ends.
+    /// The time at which the user's wait ends.
     until: Option<Instant>,
     /// The user has posted something since the last poll.
     has_posts: bool,
 }
 
-/// The two ends are two nodes.
+/// Which of the two ends this is; each end is one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndpointSide {
     Listening,
@@ -88,32 +89,33 @@ impl Endpoint {
         Ok(Self { stack, runner: Runner::new(idle), linger: options.linger })
     }
 
-    /// Whether both ends share memory.
+    /// Returns whether both ends share memory.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
         matches!(self.stack.fabric, AnyFabric::Shm(_))
     }
 
-    /// Whether data travels by RDMA.
+    /// Returns whether data is transferred by RDMA.
     #[must_use]
     pub const fn is_by_rdma(&self) -> bool {
         matches!(self.stack.fabric, AnyFabric::Verbs(_))
     }
 
-    /// Memory that this endpoint can move. One registration for many buffers is cheaper than many.
+    /// Allocates memory that this endpoint can transfer. One registration for many buffers is cheaper than many.
     ///
     /// # Panics
-    /// If the system does not give the memory.
+    /// If the allocation fails.
     pub fn register(&mut self, words: usize) -> Region {
         self.stack.fabric.register(words)
     }
 
-    /// Lets this endpoint move memory of the user's own: what `memory` names, which its maker ([`Region::from_raw`]) has
-    /// promised to be valid as long as it is held. Give it back with [`Endpoint::release`].
+    /// Lets this endpoint transfer the user's own memory: `memory` refers to it, and its creator
+    /// ([`Region::from_raw`]) has promised that it stays valid as long as the region is held. Release it with
+    /// [`Endpoint::release`].
     ///
-    /// Nothing is copied on its way that would not be copied with memory of [`Endpoint::register`]. On shared memory an end
-    /// that receives into adopted memory fetches the bytes from the sender's memory, when it polls; if the kernel does
-    /// not let it ([`Statistics::relayed_bytes`]), there is one more copy.
+    /// Nothing is copied that would not be copied with memory of [`Endpoint::register`]. On shared memory an end that
+    /// receives into adopted memory fetches the bytes from the sender's memory when it polls; if the kernel does not
+    /// permit that ([`Statistics::relayed_bytes`]), there is one more copy.
     ///
     /// # Panics
     /// If `memory` is read-only.
@@ -121,8 +123,9 @@ impl Endpoint {
         self.stack.fabric.adopt(memory)
     }
 
-    /// Forgets a region that [`Endpoint::adopt`] has returned: afterwards this endpoint and its peer touch the memory no
-    /// more. False, and nothing has changed, while an operation on it is outstanding: cancel it and wait for its completion.
+    /// Releases a region that [`Endpoint::adopt`] has returned: afterwards this endpoint and its peer no longer
+    /// access the memory. Returns false and changes nothing while an operation on it is outstanding: cancel that and
+    /// wait for its completion.
     #[must_use]
     pub fn release(&mut self, memory: &Region) -> bool {
         let released = self.stack.socket.release(&mut self.stack.fabric, memory);
@@ -132,36 +135,36 @@ impl Endpoint {
         released
     }
 
-    /// A buffer of so many bytes, of memory of its own.
+    /// Allocates a buffer of `bytes` bytes with memory of its own.
     ///
     /// # Panics
-    /// If the system does not give the memory; see [`Endpoint::try_buffer`].
+    /// If the allocation fails; see [`Endpoint::try_buffer`].
     pub fn buffer(&mut self, bytes: usize) -> Buffer {
         Buffer::new(&mut self.stack.fabric, bytes)
     }
 
-    /// As [`Endpoint::buffer`], for sizes that may be too large.
+    /// Allocates a buffer like [`Endpoint::buffer`], for sizes that may be too large.
     ///
     /// # Errors
-    /// [`StreamError::Shortage`], with the limit that was met.
+    /// [`StreamError::Shortage`], with the limit that was reached.
     pub fn try_buffer(&mut self, bytes: usize) -> Result<Buffer, StreamError> {
         Ok(Buffer::try_new(&mut self.stack.fabric, bytes)?)
     }
 
-    /// Sends `bytes` of `memory`, which begin at a word and do not change before the completion.
+    /// Sends `bytes` of `memory`, which must begin at a word and must not change before the completion.
     ///
     /// # Errors
-    /// [`PostRefused`]; nothing has been posted then.
+    /// [`PostRefused`]; then nothing has been posted.
     pub fn post_send(&mut self, memory: &Region, bytes: Range<usize>) -> Result<SendId, PostRefused> {
         self.stack.has_posts = true;
         self.stack.socket.post_send(memory, bytes)
     }
 
-    /// Receives into `bytes` of `memory`, which begin at a word: any number of them, or all of them if `wait_all`, or one
-    /// packet. Bytes behind the last one, up to the next word, may become zeros.
+    /// Receives into `bytes` of `memory`, which must begin at a word: any number of bytes, all of them if `wait_all`,
+    /// or one packet. The bytes after the last one, up to the next word, may become zeros.
     ///
     /// # Errors
-    /// [`PostRefused`]; nothing has been posted then.
+    /// [`PostRefused`]; then nothing has been posted.
     pub fn post_receive(
         &mut self,
         memory: &Region,
@@ -172,41 +175,41 @@ impl Endpoint {
         self.stack.socket.post_receive(&mut self.stack.fabric, memory, bytes, wait_all)
     }
 
-    /// Takes back a send of which nothing has been sent; false if it is too late.
+    /// Cancels a send of which nothing has been sent; returns false if it is too late.
     pub fn cancel_send(&mut self, id: SendId) -> bool {
         self.stack.socket.cancel_send(id)
     }
 
-    /// Takes back a receive; it completes when the peer can no longer write to it, perhaps with data that came before.
-    /// False if there is none of that number.
+    /// Cancels a receive. It completes when the peer can no longer write to it, and it may have data that arrived
+    /// before. Returns false if there is no receive of that number.
     pub fn cancel_receive(&mut self, id: ReceiveId) -> bool {
         self.stack.socket.cancel_receive(id)
     }
 
-    /// Sends nothing more after what is posted.
+    /// Ends the stream after what has been posted.
     pub fn shut_down(&mut self) {
         self.stack.socket.shut_down();
     }
 
-    /// Gives the connection up at once.
+    /// Closes the connection at once.
     pub fn abort(&mut self) {
         self.stack.socket.abort(&mut self.stack.fabric);
         self.flush();
     }
 
-    /// Whether something is done that nobody has asked for yet.
+    /// Returns whether there is a completion that has not been taken yet.
     #[inline]
     #[must_use]
     pub fn has_completion(&self) -> bool {
         self.stack.socket.has_completion()
     }
 
-    /// How long dropping it waits for the peer, instead of [`StreamOptions::linger`].
+    /// Sets how long dropping it waits for the peer, instead of [`StreamOptions::linger`].
     pub const fn set_linger(&mut self, linger: Duration) {
         self.linger = linger;
     }
 
-    /// What has been done so far.
+    /// Returns counters of what has been done so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let statistics = *self.stack.socket.statistics();
@@ -215,19 +218,19 @@ impl Endpoint {
         Statistics { fetched_bytes, relayed_bytes, ..statistics }
     }
 
-    /// Why the connection has failed, if it has; the event comes when the peer can write no more.
+    /// Returns why the connection has failed, if it has; the event follows when the peer can no longer write.
     #[must_use]
     pub fn failure(&self) -> Option<SocketFailure> {
         self.stack.socket.failure()
     }
 
-    /// Whether the connection is over.
+    /// Returns whether the connection has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.stack.socket.is_closed()
     }
 
-    /// The next thing that is done, without waiting.
+    /// Returns the next completion, without waiting.
     #[inline]
     pub fn poll(&mut self) -> Option<Completion> {
         if !self.has_completion() {
@@ -236,7 +239,7 @@ impl Endpoint {
         self.stack.socket.poll_completion()
     }
 
-    /// The next thing that is done, waiting for up to `timeout` (`None`: for ever). `None` if nothing is.
+    /// Waits for the next completion for up to `timeout` (`None`: forever). Returns `None` if there is none.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Option<Completion> {
         if let Some(completion) = self.poll() {
             return Some(completion);
@@ -256,7 +259,7 @@ impl Endpoint {
         completion
     }
 
-    /// Moves all that can be moved now; afterwards the peer knows of all that could be posted.
+    /// Makes all the progress that is possible now; afterwards the peer knows of all that could be posted.
     pub fn flush(&mut self) {
         for _ in 0..FLUSH_POLLS_MAX {
             if self.stack.poll() == 0 {
@@ -266,13 +269,15 @@ impl Endpoint {
         self.stack.fabric.flush();
     }
 
-    /// Whether all that was posted to be sent has left this process: it arrives though nobody polls here any more.
+    /// Returns whether all that was posted to be sent has left this process, so that it arrives even if this endpoint
+    /// is never polled again.
     #[must_use]
     pub fn has_left(&self) -> bool {
         self.stack.socket.has_posted_all() && self.stack.fabric.is_flushed()
     }
 
-    /// Waits until [`Endpoint::has_left`], the connection ends, something completes, or the time is over.
+    /// Waits until [`Endpoint::has_left`] returns true, the connection ends, there is a completion, or the timeout
+    /// expires.
     pub(super) fn wait_left(&mut self, timeout: Option<Duration>) {
         let until = timeout.map(|timeout| self.stack.fabric.now() + timeout);
         self.stack.until = until;
@@ -286,15 +291,16 @@ impl Endpoint {
         self.stack.until = None;
     }
 
-    /// Prepares to wait for [`Endpoint::readiness`]: the peer rings from now on. False if there is something to do at
-    /// once instead. Ends with [`Endpoint::end_wait`] in any case.
+    /// Prepares to wait for [`Endpoint::readiness`]: from now on the peer rings the doorbell. Returns false if there
+    /// is something to do at once instead. In either case call [`Endpoint::end_wait`] afterwards.
     #[must_use]
     pub fn begin_wait(&mut self) -> bool {
         self.stack.fabric.prepare_park();
         self.stack.poll() == 0 && !self.stack.socket.has_completion()
     }
 
-    /// What becomes readable when there is something to do, and how long to wait for it at most.
+    /// Returns the descriptor that becomes readable when there is something to do, and how long to wait for it at
+    /// most.
     #[must_use]
     pub fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>) {
         let (fd, patience) = self.stack.fabric.readiness();
@@ -303,19 +309,19 @@ impl Endpoint {
         (fd, [patience, deadline].into_iter().flatten().min())
     }
 
-    /// Ends a wait from any other thread.
+    /// Returns a waker that ends a wait from any other thread.
     pub(super) fn waker(&self) -> squall_transports::Waker {
         self.stack.fabric.waker()
     }
 
-    /// The wait is over.
+    /// Ends a wait that [`Endpoint::begin_wait`] has begun.
     pub fn end_wait(&mut self) {
         self.stack.fabric.unpark();
     }
 }
 
 impl Drop for Endpoint {
-    /// Ends the stream and waits for the peer to have taken it, for [`StreamOptions::linger`] at most.
+    /// Ends the stream and waits until the peer has taken it, for at most [`StreamOptions::linger`].
     fn drop(&mut self) {
         if self.is_closed() || self.failure().is_some() {
             return;
@@ -326,7 +332,7 @@ impl Drop for Endpoint {
         self.stack.until = Some(until);
         while !self.stack.socket.is_sent() && !self.is_closed() && self.stack.fabric.now() < until {
             self.runner.step(&mut self.stack);
-            // What else completes interests nobody any more, but it must not keep the runner from parking.
+            // Other completions no longer matter, but they must not keep the runner from parking.
             while self.stack.socket.poll_completion().is_some() {}
         }
     }
@@ -343,7 +349,7 @@ impl Driven for Stack {
     fn poll(&mut self) -> usize {
         let has_posts = std::mem::take(&mut self.has_posts);
         let (socket, events) = (&mut self.socket, &mut self.events);
-        // Found out once, not at each call: what a small message costs is calls.
+        // Matched once, not at each call: calls make up the cost of a small message.
         match &mut self.fabric {
             AnyFabric::Shm(fabric) => step(fabric, socket, events, has_posts),
             AnyFabric::Tcp(fabric) => step(fabric, socket, events, has_posts),
@@ -358,7 +364,7 @@ impl Driven for Stack {
     }
 }
 
-/// Moves what can be moved; returns the amount of work done.
+/// Makes all the progress that is possible; returns the amount of work done.
 #[inline]
 fn step<T: TransportFabric>(
     fabric: &mut T,
@@ -368,11 +374,11 @@ fn step<T: TransportFabric>(
 ) -> usize {
     let mut work = 0;
     if has_posts {
-        // At once, since somebody waits for it. On TCP it goes out at the beginning of the next line.
+        // At once, since the peer waits for it. On TCP it is sent at the beginning of the next statement.
         work += socket.poll(fabric);
     }
     work += fabric.poll(&mut |event| {
-        // Those before it go first.
+        // Events that arrived before it are handled first.
         if !events.is_empty() || !socket.absorb(&event) {
             events.push(event);
         }
@@ -382,8 +388,8 @@ fn step<T: TransportFabric>(
     }
     events.clear();
     let posted = socket.poll(fabric);
-    // The user may be busy with other things for long after this. Who gets something mostly answers it, though, or asks for
-    // more: then what the peer must know of its own posts goes along.
+    // The user may do other things for a long time after this. A user that gets a completion, however, usually
+    // answers it or asks for more: then what the peer must know about its own posts is sent along with that.
     if socket.has_completion() {
         fabric.flush_own_posts()
     } else {
@@ -392,10 +398,10 @@ fn step<T: TransportFabric>(
     work + posted
 }
 
-/// Waits until one of `endpoints` has something to do, for up to `timeout`. Nobody's completions are taken.
+/// Waits until one of `endpoints` has something to do, for up to `timeout`. It takes no completions.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn wait_any(endpoints: &mut [&mut Endpoint], timeout: Option<Duration>) -> std::io::Result<()> {
     let idle = endpoints.iter_mut().fold(true, |idle, endpoint| idle & endpoint.begin_wait());
     let waited = if idle {
@@ -414,5 +420,6 @@ pub fn wait_any(endpoints: &mut [&mut Endpoint], timeout: Option<Duration>) -> s
 /// The channel of the stream between the two nodes.
 const CHANNEL: Channel = Channel(1);
 
-/// Polls of one flush: more than that and the peer works at the same time, so the next poll goes on.
+/// The largest number of polls of one flush: if there is more work, the peer is working at the same time, and the
+/// next poll continues.
 const FLUSH_POLLS_MAX: usize = 64;

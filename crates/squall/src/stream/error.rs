@@ -1,4 +1,4 @@
-//! What can go wrong with a stream, and what to do next.
+//! Errors of streams; each message says what to do next.
 
 use std::io;
 
@@ -7,14 +7,14 @@ use squall_protocols::stream::{PostRefused, SocketFailure, StreamSettingsError};
 use squall_transports::bootstrap::BootstrapError;
 use squall_transports::verbs::VerbsError;
 
-/// Why a socket cannot be had or used.
+/// Why a socket cannot be created or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
     /// The ends did not find or trust each other.
     #[error(transparent)]
     Connect(#[from] BootstrapError),
-    /// The settings make no sense.
+    /// The settings are not valid.
     #[error(transparent)]
     Settings(#[from] StreamSettingsError),
     /// The transport could not be set up.
@@ -23,17 +23,17 @@ pub enum StreamError {
     /// RDMA cannot be used here.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// The system gives no memory or descriptors.
+    /// The system has no memory or descriptors for it.
     #[error(transparent)]
     Shortage(#[from] Shortage),
     /// The connection has failed.
     #[error(transparent)]
     Failed(#[from] SocketFailure),
-    /// A buffer was not taken.
+    /// A buffer was refused.
     #[error(transparent)]
     Refused(#[from] PostRefused),
-    /// Nothing happened in the time that was given.
-    #[error("nothing happened within the time: wait longer, or look whether the peer works")]
+    /// The timeout expired.
+    #[error("timed out: set a longer timeout, or check that the peer makes progress")]
     TimedOut,
 }
 

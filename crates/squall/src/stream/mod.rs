@@ -1,22 +1,22 @@
-//! Streams: sockets for who needs RDMA's speed without its verbs (UNH EXS).
+//! Streams: sockets with RDMA's speed, without its verbs (UNH EXS).
 //!
-//! Two processes are joined by an address and a secret; on one host they share memory, else they use TCP, or RDMA if one
-//! of them asks for it ([`StreamTransport`]). Data goes straight from the sender's memory into the receiver's when the receiver
-//! is ahead, and through a hidden ring of the receiver when it is not.
+//! Two processes connect with an address and a secret. On one host they share memory; otherwise they use TCP, or RDMA
+//! if one of them asks for it ([`StreamTransport`]). Data goes directly from the sender's memory into the receiver's
+//! when the receiver is ahead, and through an intermediate ring at the receiver when it is not.
 //!
-//! - [`Socket`] is asynchronous: post buffers to be sent and to be filled, and take events. Nothing is copied on the way
-//!   unless the receiver is late.
+//! - [`Socket`] is asynchronous: post buffers to be sent and to be filled, and take events. Nothing is copied unless
+//!   the receiver is late.
 //! - [`Stream`] reads and writes like a TCP connection, and blocks; with the feature `tokio`, `AsyncStream` does not.
-//! - [`Endpoint`] is below both: it posts ranges of registered memory, or of memory of the user's own
+//! - [`Endpoint`] is the layer below both: it posts ranges of registered memory, or of the user's own memory
 //!   ([`Endpoint::adopt`]).
 //!
-//! **Who drives.** There is no thread behind a socket: it moves when its user polls, waits, reads or writes. On shared
-//! memory and by RDMA the peer's direct transfers land meanwhile all the same; over TCP they wait.
+//! **Progress.** There is no thread behind a socket: it makes progress when its user polls, waits, reads or writes.
+//! On shared memory and over RDMA the peer's direct transfers complete even in between; over TCP they wait.
 //!
-//! **Ends.** [`Socket::shut_down`] ends this end's stream, and the peer sees its end behind all data. When both have
-//! done so, the socket closes. A peer that dies is noticed at once on shared memory; what it sent before can still be
-//! received. Dropping a socket ends its stream and waits a little for the peer to take what was sent
-//! ([`StreamOptions::linger`]); [`Socket::abort`] waits for nothing.
+//! **Closing.** [`Socket::shut_down`] ends this end's stream, and the peer sees the end after all data. When both
+//! ends have done so, the socket closes. On shared memory a peer that dies is noticed at once; what it sent before
+//! can still be received. Dropping a socket ends its stream and waits for a limited time until the peer has taken
+//! what was sent ([`StreamOptions::linger`]); [`Socket::abort`] does not wait.
 //!
 //! ```
 //! use std::io::{Read as _, Write as _};

@@ -1,4 +1,4 @@
-//! What both ends of a stream agree on, and what each chooses for itself.
+//! The options of streams: what both ends agree on, and what each end chooses for itself.
 
 use std::time::Duration;
 
@@ -9,25 +9,27 @@ use squall_transports::verbs::{self, VerbsSettings};
 
 use super::{StreamError, StreamSettings};
 
-/// How sockets are made.
+/// The options of a socket.
 #[derive(Clone, Debug)]
 pub struct StreamOptions {
-    /// The name of what both ends belong to; the same at both.
+    /// The name of the cluster to which both ends belong; the same at both.
     pub cluster: String,
-    /// What both ends prove to each other to have.
+    /// The secret that both ends prove to each other.
     pub secret: Secret,
-    /// Shared memory on one host, RDMA between devices of one network, and TCP else; or one of them always.
+    /// How transports are chosen: shared memory on one host, RDMA between devices of one network, and TCP otherwise;
+    /// or always the same one.
     pub transport: StreamTransport,
-    /// Whether a stream over TCP is encrypted. Of two ends that differ, the stricter one decides.
+    /// Whether a stream over TCP is encrypted. If the two ends differ, the stricter setting applies.
     pub encryption: Encryption,
     /// This end's RDMA device.
     pub verbs: VerbsSettings,
-    /// Kind and policy, the same at both ends; ring, credits and limits, each end as it likes.
+    /// The stream's settings: kind and policy are the same at both ends; each end chooses its ring, credits and
+    /// limits.
     pub settings: StreamSettings,
-    /// On shared memory: whether this end reads the peer's memory for what it receives into adopted memory
-    /// ([`super::Endpoint::adopt`]), if the kernel lets it. Else such bytes take one more copy.
+    /// On shared memory: whether this end reads the peer's memory to receive into adopted memory
+    /// ([`super::Endpoint::adopt`]), if the kernel permits it. Otherwise such bytes are copied once more.
     pub fetching: bool,
-    /// What a waiting socket does: spin, yield, park. On an RDMA device in software it yields instead of spinning.
+    /// How a waiting socket spins, yields and parks. On a software RDMA device it yields instead of spinning.
     pub idle: IdleLimits,
     /// How long to try to connect.
     pub timeout: Duration,
@@ -40,7 +42,7 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// The usual limits; `cluster` and `secret` are the same at both ends.
+    /// Returns options with the default limits; `cluster` and `secret` are the same at both ends.
     #[must_use]
     pub fn new(cluster: &str, secret: &Secret) -> Self {
         Self {
@@ -59,15 +61,16 @@ impl StreamOptions {
         }
     }
 
-    /// For processes of one user on this host: `name` is all that they need to know. It keeps nobody out who can reach
-    /// a TCP port of this host and knows the name; where that matters, use [`StreamOptions::new`].
+    /// Returns options for processes of one user on this host, which need to know only `name`. They do not keep out a
+    /// process that can reach a TCP port of this host and knows the name; where that matters, use
+    /// [`StreamOptions::new`].
     #[must_use]
     pub fn local(name: &str) -> Self {
         let secret = Secret::new("streams of one user on one host").expect("it is long enough");
         Self::new(name, &secret)
     }
 
-    /// Finds out before anybody waits for this end whether it can have what it asks for.
+    /// Checks, before the other end waits for this one, whether the options can be fulfilled.
     pub(super) fn check(&self) -> Result<(), StreamError> {
         self.settings.check()?;
         if self.transport == StreamTransport::Verbs {
@@ -76,8 +79,8 @@ impl StreamOptions {
         Ok(())
     }
 
-    /// The memory that an RDMA device needs of this end: its ring, and the buffers of a [`super::Stream`]. Who registers
-    /// buffers of its own needs those beside.
+    /// Returns the memory that this end registers with an RDMA device: its ring, and the buffers of a
+    /// [`super::Stream`]. A user that registers buffers of its own needs those in addition.
     fn locked_bytes(&self) -> usize {
         let ring = usize::try_from(8 * self.settings.ring_words).unwrap_or(usize::MAX);
         ring.saturating_add(self.buffer_bytes.saturating_mul(2 * self.buffers))

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use squall_fabric::trusted;
-use squall_transports::bootstrap::pair::{self, PairListener};
+use squall_fabric::{Backoff, trusted};
+use squall_transports::bootstrap::pair::{PairCall, PairCallError, PairListener, PairedStream};
 
 use super::endpoint::EndpointSide;
 use super::{
@@ -13,58 +13,58 @@ use super::{
     SocketFailure, Statistics, StreamError, StreamOptions,
 };
 
-/// One end of a connection that moves buffers. See [`super`] for who drives it and how it ends.
+/// One end of a connection that transfers buffers. See [`super`] for how it makes progress and how it ends.
 #[derive(Debug)]
 pub struct Socket {
-    // Above the buffers: their memory is the peer's to write until it is dropped.
+    // Declared before the buffers so that it is dropped first: until then the peer may write to their memory.
     endpoint: Endpoint,
     options: StreamOptions,
-    /// In the order in which they were posted.
+    /// The outstanding sends, in the order in which they were posted.
     sends: VecDeque<(SendId, Buffer)>,
     receives: VecDeque<(ReceiveId, Buffer)>,
 }
 
-/// Something is done; its buffer comes back.
+/// An event of a socket; a completed operation returns its buffer.
 #[derive(Debug)]
 pub enum SocketEvent {
-    /// Both ends are there.
+    /// Both ends are connected.
     Connected,
-    /// A send is done.
+    /// A send has completed.
     Sent {
-        /// Which.
+        /// The number that posting it returned.
         id: SendId,
         /// Its buffer.
         buffer: Buffer,
-        /// How.
+        /// How it completed.
         outcome: SendOutcome,
     },
-    /// A receive is done.
+    /// A receive has completed.
     Received {
-        /// Which.
+        /// The number that posting it returned.
         id: ReceiveId,
         /// Its buffer.
         buffer: Buffer,
-        /// How many bytes of it were filled, from its beginning.
+        /// The number of bytes that were filled, from its beginning.
         bytes: usize,
-        /// How.
+        /// How it completed.
         outcome: ReceiveOutcome,
     },
-    /// The connection is over; all buffers have come back.
+    /// The connection has ended, and all buffers have been returned.
     Closed {
-        /// Why, if not in order.
+        /// Why, if it did not end in order.
         failure: Option<SocketFailure>,
     },
 }
 
 impl Socket {
-    /// Connects to the listener at `address`; tries until it is there or [`StreamOptions::timeout`] is over. As with TCP, the
-    /// listener need not have accepted yet: [`SocketEvent::Connected`] tells when it has.
+    /// Connects to the listener at `address`; tries until it succeeds or [`StreamOptions::timeout`] expires. As with
+    /// TCP, the listener need not have accepted yet: [`SocketEvent::Connected`] reports that it has.
     ///
     /// # Errors
     /// [`StreamError`], with what to do next.
     pub fn connect(address: &Address, options: &StreamOptions) -> Result<Self, StreamError> {
         options.check()?;
-        let meeting = pair::call(address, &options.terms())?;
+        let meeting = call(address, options)?;
         Ok(Self::over(Endpoint::new(meeting, EndpointSide::Calling, options)?, options))
     }
 
@@ -72,18 +72,19 @@ impl Socket {
         Self { endpoint, options: options.clone(), sends: VecDeque::new(), receives: VecDeque::new() }
     }
 
-    /// How it was made.
+    /// Returns the options that it was created with.
     #[must_use]
     pub const fn options(&self) -> &StreamOptions {
         &self.options
     }
 
-    /// The endpoint below, for waiting beside other things.
+    /// Returns the underlying endpoint, to wait for it together with other events.
     pub const fn endpoint(&mut self) -> &mut Endpoint {
         &mut self.endpoint
     }
 
-    /// The endpoint alone, for who posts ranges of memory. Only before anything was posted.
+    /// Returns the underlying endpoint, to post ranges of memory instead of buffers. It is only possible before
+    /// anything was posted.
     ///
     /// # Panics
     /// If buffers are outstanding.
@@ -93,38 +94,40 @@ impl Socket {
         self.endpoint
     }
 
-    /// Whether both ends share memory.
+    /// Returns whether both ends share memory.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
         self.endpoint.is_shared()
     }
 
-    /// Whether data travels by RDMA.
+    /// Returns whether data is transferred by RDMA.
     #[must_use]
     pub const fn is_by_rdma(&self) -> bool {
         self.endpoint.is_by_rdma()
     }
 
-    /// A buffer of so many bytes for this socket; parts of one ([`Buffer::split_off`]) are cheaper than many.
+    /// Allocates a buffer of `bytes` bytes for this socket. Parts of one buffer ([`Buffer::split_off`]) are cheaper
+    /// than many buffers.
     ///
     /// # Panics
-    /// If the system does not give the memory; see [`Socket::try_buffer`].
+    /// If the allocation fails; see [`Socket::try_buffer`].
     pub fn buffer(&mut self, bytes: usize) -> Buffer {
         self.endpoint.buffer(bytes)
     }
 
-    /// As [`Socket::buffer`], for sizes that may be too large.
+    /// Allocates a buffer like [`Socket::buffer`], for sizes that may be too large.
     ///
     /// # Errors
-    /// [`StreamError::Shortage`], with the limit that was met.
+    /// [`StreamError::Shortage`], with the limit that was reached.
     pub fn try_buffer(&mut self, bytes: usize) -> Result<Buffer, StreamError> {
         self.endpoint.try_buffer(bytes)
     }
 
-    /// Sends the bytes of `buffer`, with the next poll. It comes back when all of them are in the peer's memory.
+    /// Sends the bytes of `buffer` with the next poll. The buffer is returned by an event when all bytes are in the
+    /// peer's memory.
     ///
     /// # Errors
-    /// The buffer, and why it was not taken.
+    /// The buffer, and why it was refused.
     pub fn post_send(&mut self, buffer: Buffer) -> Result<SendId, (Buffer, PostRefused)> {
         match self.endpoint.post_send(trusted::memory(&buffer), buffer.range()) {
             Ok(id) => {
@@ -135,11 +138,11 @@ impl Socket {
         }
     }
 
-    /// Lets the peer fill `buffer`: with any number of bytes that have come, or with exactly its length if `wait_all`, or
-    /// with one packet.
+    /// Lets the peer fill `buffer`: with any number of bytes that have arrived, with exactly its length if
+    /// `wait_all`, or with one packet.
     ///
     /// # Errors
-    /// The buffer, and why it was not taken.
+    /// The buffer, and why it was refused.
     pub fn post_receive(
         &mut self,
         buffer: Buffer,
@@ -154,53 +157,53 @@ impl Socket {
         }
     }
 
-    /// Takes back a send of which nothing has been sent; false if it is too late. An event follows.
+    /// Cancels a send of which nothing has been sent; returns false if it is too late. An event follows.
     pub fn cancel_send(&mut self, id: SendId) -> bool {
         self.endpoint.cancel_send(id)
     }
 
-    /// Takes back a receive; an event follows when the peer can no longer write to it, perhaps with data. False if there
-    /// is none of that number.
+    /// Cancels a receive. An event follows when the peer can no longer write to it, and it may have data. Returns
+    /// false if there is no receive of that number.
     pub fn cancel_receive(&mut self, id: ReceiveId) -> bool {
         self.endpoint.cancel_receive(id)
     }
 
-    /// The next event, without waiting. Also moves what was posted.
+    /// Returns the next event, without waiting. It also makes progress with what was posted.
     #[inline]
     pub fn poll(&mut self) -> Option<SocketEvent> {
         let completion = self.endpoint.poll()?;
         Some(self.event(completion))
     }
 
-    /// The next event, waiting for up to `timeout` (`None`: for ever). `None` if there is none: the time is over, or the
-    /// connection is and nothing will ever happen.
+    /// Waits for the next event for up to `timeout` (`None`: forever). Returns `None` if there is none: the timeout
+    /// has expired, or the connection has ended and no event will ever follow.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Option<SocketEvent> {
         let completion = self.endpoint.wait(timeout)?;
         Some(self.event(completion))
     }
 
-    /// Moves all that can be moved now.
+    /// Makes all the progress that is possible now.
     pub fn flush(&mut self) {
         self.endpoint.flush();
     }
 
-    /// Sends nothing more after what is posted (half-close).
+    /// Ends the stream after what has been posted (half-close).
     pub fn shut_down(&mut self) {
         self.endpoint.shut_down();
     }
 
-    /// Gives the connection up at once; the peer sees it break. Events for all buffers follow.
+    /// Closes the connection at once; the peer sees it break. Events for all buffers follow.
     pub fn abort(&mut self) {
         self.endpoint.abort();
     }
 
-    /// Whether the connection is over.
+    /// Returns whether the connection has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.endpoint.is_closed()
     }
 
-    /// What has been done so far.
+    /// Returns counters of what has been done so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.endpoint.statistics()
@@ -221,13 +224,13 @@ impl Socket {
     }
 }
 
-/// The buffer of a post that is done; mostly the oldest.
+/// Removes and returns the buffer of a completed operation, which is usually the oldest.
 fn take<I: Ord + Copy>(posted: &mut VecDeque<(I, Buffer)>, id: I) -> Buffer {
-    let at = posted.binary_search_by_key(&id, |(id, _)| *id).expect("it is outstanding");
+    let at = posted.binary_search_by_key(&id, |(id, _)| *id).expect("the operation is outstanding");
     posted.remove(at).expect("found").1
 }
 
-/// Where sockets connect to.
+/// Accepts sockets that connect.
 #[derive(Debug)]
 pub struct Listener {
     door: PairListener,
@@ -235,25 +238,25 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `address`: `host:port` (0: a free one), or `unix:@name` for this host only.
+    /// Listens at `address`: `host:port` (port 0: any free port), or `unix:@name` for this host only.
     ///
     /// # Errors
-    /// [`StreamError::Connect`] if the address cannot be had.
+    /// [`StreamError::Connect`] if the address is not available.
     pub fn bind(address: &Address, options: &StreamOptions) -> Result<Self, StreamError> {
         options.check()?;
         Ok(Self { door: PairListener::open(address, &options.terms())?, options: options.clone() })
     }
 
-    /// Where it listens, with the port that the kernel has chosen.
+    /// Returns the address at which it listens, with the port that the kernel has chosen.
     #[must_use]
     pub const fn address(&self) -> &Address {
         self.door.address()
     }
 
-    /// The next socket, as soon as somebody who knows the secret connects.
+    /// Returns the next socket, as soon as a process that knows the secret connects.
     ///
     /// # Errors
-    /// [`StreamError`] if the system lets nobody in.
+    /// [`StreamError`] if the system fails to accept connections.
     pub fn accept(&self) -> Result<Socket, StreamError> {
         loop {
             if let Some(socket) = self.accept_within(None)? {
@@ -262,10 +265,10 @@ impl Listener {
         }
     }
 
-    /// The next socket, or `None` if nobody has connected within `timeout` (`None`: for ever).
+    /// Returns the next socket, or `None` if no process has connected within `timeout` (`None`: forever).
     ///
     /// # Errors
-    /// [`StreamError`] if the system lets nobody in.
+    /// [`StreamError`] if the system fails to accept connections.
     pub fn accept_within(&self, timeout: Option<Duration>) -> Result<Option<Socket>, StreamError> {
         let Some(meeting) = self.door.accept(timeout)? else { return Ok(None) };
         let endpoint = Endpoint::new(meeting, EndpointSide::Listening, &self.options)?;
@@ -273,16 +276,37 @@ impl Listener {
     }
 }
 
-/// As [`AsFd`].
+/// The descriptor of [`AsFd`].
 impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
 }
 
-/// Readable while somebody waits to be accepted.
+/// A descriptor that is readable while a connection waits to be accepted.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.door.as_fd()
     }
 }
+
+/// Calls the listener at `address` until it answers or the options' time is over.
+fn call(address: &Address, options: &StreamOptions) -> Result<PairedStream, StreamError> {
+    let deadline = Instant::now() + options.timeout;
+    let terms = options.terms();
+    let mut call = PairCall::new(address, &terms)?;
+    let mut pauses = Backoff::new(PAUSE_MIN, PAUSE_MAX);
+    loop {
+        match call.attempt() {
+            Ok(stream) => return Ok(stream),
+            Err(PairCallError::Again(_)) if Instant::now() + pauses.spacing() < deadline => {
+                std::thread::sleep(pauses.grow());
+            }
+            Err(PairCallError::Again(error) | PairCallError::Final(error)) => return Err(error.into()),
+        }
+    }
+}
+
+/// Pauses between attempts to connect: a listener that starts is found soon, and one that is missing costs little.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! What tests of groups share.
+//! Configurations that several tests of groups share.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -6,7 +6,8 @@ use std::time::Duration;
 use squall::Config;
 use squall::config::{Address, SubgroupConfig, Transport};
 
-/// The configurations of three members and, the last, of a joiner, with one subgroup. No other test uses `name` on this host.
+/// Returns the configurations of three members and, as the last, of a joiner, with one subgroup. No other test may
+/// use `name` on this host.
 pub(crate) fn configs(
     transport: Transport,
     name: &str,

@@ -1,16 +1,16 @@
-//! RDMA devices for tests. Where `SQUALL_TEST_DEVICES` names some, like `rxe0,rxe1,rxe2,rxe3`, tests of transports run
-//! over RDMA on these and on nothing else: in the virtual machine of `tools/rdma-vm`, that is, by `.ci/vm`.
+//! RDMA devices for tests. If `SQUALL_TEST_DEVICES` names devices, like `rxe0,rxe1,rxe2,rxe3`, tests of transports
+//! run only over RDMA on these devices. `.ci/vm` runs them so in the virtual machine of `tools/rdma-vm`.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use squall::config::VerbsSettings;
 
-/// Whether tests are to run over RDMA.
+/// Returns whether tests are to run over RDMA.
 pub(crate) fn is_wanted() -> bool {
     !names().is_empty()
 }
 
-/// The device of the node of this number; they are given in turn.
+/// Returns the device of the node of this number; nodes use the devices in turn.
 pub(crate) fn settings(node: usize) -> VerbsSettings {
     let mut names = names();
     let device = (!names.is_empty()).then(|| names.swap_remove(node % names.len()));

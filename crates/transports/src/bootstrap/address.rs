@@ -1,4 +1,5 @@
-//! Where a process listens or connects, as people write it: `host:port`, `unix:@name`, `unix:/path`.
+//! The addresses at which a process listens or to which it connects, as people write them: `host:port`,
+//! `unix:@name`, `unix:/path`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The longest address in bytes; with [`super::MEMBERS_MAX`] it bounds the roster.
 pub const ADDRESS_BYTES_MAX: usize = 255;
 
-/// What `sockaddr_un` holds, less the byte that begins an abstract name or ends a path.
+/// The capacity of `sockaddr_un`, less the byte that begins an abstract name or ends a path.
 const UNIX_BYTES_MAX: usize = 107;
 
 /// An address to listen at or to connect to.
@@ -20,7 +21,7 @@ pub enum Address {
     Tcp {
         /// Without brackets.
         host: String,
-        /// 0: the kernel chooses one at bind time.
+        /// 0 means that the kernel chooses a port at bind time.
         port: u16,
     },
     /// `unix:@name`: a Unix socket in the abstract namespace of Linux, which leaves no file behind.
@@ -32,11 +33,11 @@ pub enum Address {
 /// Why a text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Neither form was recognised.
+    /// The text has none of the forms.
     #[error("`{0}` is not an address: write `host:port`, `unix:@name` or `unix:/absolute/path`")]
     Form(String),
-    /// The part behind the last colon is no port.
-    #[error("`{port}` in `{text}` is not a port: write a number from 0 to 65535 behind the last colon")]
+    /// The part after the last colon is not a port.
+    #[error("`{port}` in `{text}` is not a port: write a number from 0 to 65535 after the last colon")]
     Port {
         /// The whole text.
         text: String,
@@ -46,19 +47,21 @@ pub enum AddressError {
     /// IPv6 without brackets is ambiguous.
     #[error("`{0}` has several colons: put an IPv6 address in brackets, like `[::1]:7000`")]
     Brackets(String),
-    /// A name that no socket can have.
-    #[error("`{text}` is too long: a Unix socket's name holds at most {UNIX_BYTES_MAX} bytes, a host's 240")]
+    /// The name is too long for a socket.
+    #[error(
+        "`{text}` is too long: a Unix socket's name has at most {UNIX_BYTES_MAX} bytes, a host's name at most 240"
+    )]
     Long {
         /// The whole text.
         text: String,
     },
-    /// Control characters are refused, since addresses are printed.
-    #[error("an address holds a control character: {0:?}")]
+    /// Control characters are rejected, since addresses are printed.
+    #[error("the address {0:?} contains a control character: remove it")]
     Control(String),
 }
 
 impl Address {
-    /// Whether the address names a Unix socket.
+    /// Returns whether the address names a Unix socket.
     #[must_use]
     pub const fn is_unix(&self) -> bool {
         !matches!(self, Self::Tcp { .. })
@@ -68,7 +71,7 @@ impl Address {
 impl FromStr for Address {
     type Err = AddressError;
 
-    /// Fuzzed as `address`.
+    /// Parses an address. Fuzzed as `address`.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         if text.chars().any(char::is_control) {
             return Err(AddressError::Control(text.into()));
@@ -128,7 +131,7 @@ fn parse_tcp(text: &str) -> Result<Address, AddressError> {
     if bracketed.is_none() && host.contains(':') {
         return Err(AddressError::Brackets(text.into()));
     }
-    // Brackets are for IPv6 only: `[unix]:5` would be printed as a Unix socket's address.
+    // Brackets are for IPv6 only: `[unix]:5` would be printed like a Unix socket's address.
     if bracketed.is_some_and(|host| !host.contains(':')) {
         return Err(form());
     }
@@ -139,7 +142,7 @@ fn parse_tcp(text: &str) -> Result<Address, AddressError> {
     if host.len() > 240 {
         return Err(AddressError::Long { text: text.into() });
     }
-    // `u16::from_str` would take a sign.
+    // `u16::from_str` would accept a sign.
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.then(|| port.parse().ok()).flatten();
     let port = number.ok_or_else(|| AddressError::Port { text: text.into(), port: port.into() })?;
@@ -150,14 +153,14 @@ fn parse_tcp(text: &str) -> Result<Address, AddressError> {
 mod tests {
     use super::*;
 
-    /// Found by fuzzing: it was read as the host `unix`, and printed as what cannot be read.
+    /// Found by fuzzing: it was parsed as the host `unix`, and printed as a text that cannot be parsed.
     #[test]
     fn brackets_are_for_ipv6_only() {
         assert_eq!("[unix]:5".parse::<Address>(), Err(AddressError::Form("[unix]:5".into())));
     }
 
     #[test]
-    fn what_is_printed_can_be_read_again() {
+    fn printed_addresses_can_be_parsed() {
         for text in ["127.0.0.1:7000", "node-1.example:0", "[::1]:65535", "unix:@squall", "unix:/run/squall"]
         {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn other_texts_are_rejected() {
         let long = format!("unix:@{}", "n".repeat(108));
         let long_host = format!("{}:1", "h".repeat(241));
         for text in [
@@ -187,7 +190,7 @@ mod tests {
             &long,
             &long_host,
         ] {
-            assert!(text.parse::<Address>().is_err(), "{text} was taken");
+            assert!(text.parse::<Address>().is_err(), "{text} was accepted");
         }
     }
 

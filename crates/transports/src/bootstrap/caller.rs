@@ -1,4 +1,4 @@
-//! Calls: to connect, to prove the secret, to ask (what the answer means is for those who ask).
+//! Calls: connect, prove the secret, send a request. The callers interpret the answer.
 
 use std::io::ErrorKind;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,25 +21,26 @@ pub(super) struct Caller<'p> {
     pub(super) patience: Duration,
 }
 
-/// Why a call did not succeed.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// No process has heard it, or none that takes such requests yet.
+    /// No process has received the request, or none that serves such requests yet.
     #[error("{0}")]
     Unheard(String),
-    /// It may succeed next time. It may have been heard.
+    /// The call may succeed next time. The request may have been received.
     #[error("{0}")]
     Again(String),
-    /// What listens there has not proved the secret, whatever it says: next time it may be another process.
+    /// The process that listens there has not proved the secret, whatever it sends: next time it may be
+    /// another process.
     #[error(transparent)]
     Unproved(BootstrapError),
-    /// A process that has proved the secret says so, or the system.
+    /// Refused for good by a process that has proved the secret, or by the system.
     #[error(transparent)]
     Never(BootstrapError),
 }
 
 impl Caller<'_> {
-    /// Connects, proves the secret, asks, and is accepted.
+    /// Connects, proves the secret, sends the request, and requires that it is accepted.
     pub(super) fn call<S: LinkSocket>(
         &self,
         address: &Address,
@@ -50,7 +51,7 @@ impl Caller<'_> {
         Self::accepted(address, answer).map(|()| wire)
     }
 
-    /// Whether an answer is a plain yes.
+    /// Returns an error unless the answer is plain acceptance.
     pub(super) fn accepted(address: &Address, answer: BootstrapAnswer) -> Result<(), CallError> {
         match answer {
             BootstrapAnswer::Accepted => Ok(()),
@@ -59,11 +60,11 @@ impl Caller<'_> {
             }
             BootstrapAnswer::Wait { reason } => Err(CallError::Unheard(reason)),
             BootstrapAnswer::Denied { reason } => Err(CallError::Again(reason)),
-            _ => Err(CallError::Again("it gave an answer to something else".into())),
+            _ => Err(CallError::Again("it sent an answer to a different request".into())),
         }
     }
 
-    /// Connects, proves the secret, and asks; returns the answer.
+    /// Connects, proves the secret, and sends the request; returns the answer.
     pub(super) fn ask<S: LinkSocket>(
         &self,
         address: &Address,
@@ -74,14 +75,14 @@ impl Caller<'_> {
         let before = WaitLimit { deadline: until.deadline.min(begun + self.patience), ..until };
         let stream = S::connect(address, before.deadline, until.abandon).map_err(|error| {
             CallError::Unheard(match error.kind() {
-                ErrorKind::ConnectionRefused | ErrorKind::NotFound => "nobody listens there".into(),
+                ErrorKind::ConnectionRefused | ErrorKind::NotFound => "no process listens there".into(),
                 _ => error.to_string(),
             })
         })?;
         if let Ok(Some(user)) = stream.foreign_user() {
             return Err(CallError::Unproved(BootstrapError::OtherUser { address: address.clone(), user }));
         }
-        let wire = FramedSocket::new(stream).map_err(system("to make a socket non-blocking"));
+        let wire = FramedSocket::new(stream).map_err(system("to set a socket non-blocking"));
         let mut wire = wire.map_err(CallError::Never)?;
         wire.prove(self.proof, before).map_err(|error| self.on_proof_error(address, error))?;
         let again = |error: FramingError| CallError::Again(error.to_string());
@@ -104,15 +105,15 @@ impl Caller<'_> {
     }
 }
 
-/// Makes calls on a thread of its own, one at a time: two contacts call each other at the same time, and one that does not answer
-/// must hold nothing up. The thread ends when this is dropped.
+/// Makes calls on a thread of its own, one at a time: two contacts call each other at the same time, and one
+/// that does not answer must not delay the other. The thread ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct CallThread<S> {
     calls: Sender<CallOrder>,
     outcomes: Receiver<CallOutcome<S>>,
     /// Rings when there is an outcome.
     bell: Waker,
-    /// Rings when a call is of no use any more.
+    /// Rings when calls are no longer needed.
     over: Waker,
 }
 
@@ -129,7 +130,7 @@ pub(super) type CallOutcome<S> = Result<(FramedSocket<S>, BootstrapAnswer), Call
 
 impl<S: LinkSocket> CallThread<S> {
     pub(super) fn begin(plan: &BootstrapPlan) -> Result<Self, BootstrapError> {
-        let waker = || Waker::new().map_err(system("to make a doorbell"));
+        let waker = || Waker::new().map_err(system("to create a doorbell"));
         let (bell, over) = (waker()?, waker()?);
         let ((calls, ordered), (made, outcomes)) = (channel::<CallOrder>(), channel());
         let (plan, ring, abandon) = (plan.clone(), bell.clone(), over.clone());
@@ -150,18 +151,18 @@ impl<S: LinkSocket> CallThread<S> {
     }
 
     pub(super) fn begin_call(&self, call: CallOrder) {
-        // If the thread has panicked, it has said so, and the time of the process will be over.
+        // If the thread has panicked, it has reported that, and this process will time out.
         let _ = self.calls.send(call);
     }
 
-    /// Can be read when there is an outcome.
+    /// Returns a descriptor that is readable when there is an outcome.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.doorbell()
     }
 
-    /// What has come of the call, once.
+    /// Returns the outcome of the call, once.
     pub(super) fn poll(&self) -> Option<CallOutcome<S>> {
-        // First: the bell rings behind the outcome.
+        // First, since the bell rings after the outcome.
         self.bell.silence();
         self.outcomes.try_recv().ok()
     }

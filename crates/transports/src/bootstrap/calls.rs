@@ -1,5 +1,5 @@
-//! The calls of a process that joins a group that runs: to ask, to link with a member, to report. Which call comes next is not
-//! decided here, but by the core that joins (`squall_protocols::admission`).
+//! The calls of a process that joins a running group: ask, link with a member, report. The joining core
+//! (`squall_protocols::admission`) decides which call comes next.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,43 +17,44 @@ use super::request::{NAME_BYTES_MAX, read_address, read_members};
 use super::wire::{FramedSocket, WaitLimit};
 use super::{Address, BootstrapError, BootstrapListener, BootstrapMember, BootstrapPlan, CallError, Proof};
 
-/// What a process has when all its links stand. It is a member as soon as the leader's group says so.
+/// The result of establishing all links. The process is a member as soon as the leader's group decides so.
 #[derive(Debug)]
 pub struct Joined<S> {
-    /// Our number.
+    /// This process's number.
     pub node: NodeId,
-    /// The group's, for [`super::AdmissionListener::open`].
+    /// The group's session, for [`super::AdmissionListener::open`].
     pub session: u64,
-    /// All members, without us, in the order of their numbers.
+    /// All members, without this process, in the order of their numbers.
     pub members: Vec<BootstrapMember>,
-    /// A blocking stream to each of them, in the same order. TCP streams have no delay set.
+    /// A blocking stream to each of them, in the same order. TCP streams have `TCP_NODELAY` set.
     pub streams: Vec<(NodeId, S)>,
 }
 
-/// What a member answers a process that asks to join.
+/// A member's reply to a process that asks to join.
 #[derive(Debug)]
 pub enum JoinReply {
-    /// The process is the leader's candidate; the connection stays open.
+    /// The process is the leader's candidate; the connection remains open.
     Admit {
-        /// Our number.
+        /// This process's number.
         node: NodeId,
-        /// The member that has admitted us.
+        /// The member that has admitted this process.
         leader: NodeId,
-        /// All members, without us, in the order of their numbers.
+        /// All members, without this process, in the order of their numbers.
         members: Vec<BootstrapMember>,
-        /// What the leader's code has for ours.
+        /// Data from the leader's code for that of the joiner.
         token: Vec<u8>,
     },
-    /// The leader is reached there.
+    /// The leader can be reached at this address.
     Redirect(Address),
     /// Ask again soon; the reason is for people.
     Wait(String),
 }
 
-/// Where a process that joins asks: the plan's contacts other than itself, `first` before the others.
+/// Returns the addresses that a joining process asks: the plan's contacts other than itself, `first` before
+/// the others.
 ///
 /// # Errors
-/// [`BootstrapError::Plan`] if there are none that its kind of socket reaches.
+/// Returns [`BootstrapError::Plan`] if this kind of socket reaches none of them.
 pub fn join_contacts<S: LinkSocket>(
     plan: &BootstrapPlan,
     listener: &BootstrapListener<S>,
@@ -64,8 +65,9 @@ pub fn join_contacts<S: LinkSocket>(
     contacts.sort_by_key(|contact| Some(contact) != first);
     if contacts.is_empty() {
         let own = listener.address();
-        let text =
-            format!("none of the `contacts` is another process's of the same kind as {own}: name a member");
+        let text = format!(
+            "none of the `contacts` is another process with an address of the same kind as {own}: add a member's address"
+        );
         return Err(BootstrapError::Plan(text));
     }
     Ok(contacts)
@@ -77,20 +79,20 @@ pub struct JoinCalls<'p, S> {
     plan: &'p BootstrapPlan,
     proof: &'p Proof,
     request: BootstrapRequest,
-    /// Where we listen.
+    /// The address at which this process listens.
     own: String,
-    /// What we have been admitted with, and the connection with the leader.
+    /// The admission, and the connection with the leader.
     admission: Option<(FramedSocket<S>, AdmissionFrame, Vec<BootstrapMember>)>,
     links: BTreeMap<NodeId, FramedSocket<S>>,
     is_reported: bool,
 }
 
 impl<S: LinkSocket> JoinCalls<'_, S> {
-    /// Runs `run` with the calls of a process that is reached at `listener`. Meanwhile all that come there are told that it is too
-    /// early. `name` is for people to see.
+    /// Runs `run` with the calls of a process that is reached at `listener`. Meanwhile, processes that
+    /// connect there get the answer that it is too early. `name` is for people.
     ///
     /// # Errors
-    /// If the name cannot be used, or the system has no more descriptors.
+    /// Returns an error if the name is not valid, or the system has no more descriptors.
     pub fn with<T>(
         plan: &BootstrapPlan,
         name: &str,
@@ -98,8 +100,9 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
         run: impl FnOnce(&mut JoinCalls<'_, S>) -> T,
     ) -> Result<T, BootstrapError> {
         if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-            let text =
-                format!("the name {name:?} cannot be used: choose one of at most {NAME_BYTES_MAX} bytes");
+            let text = format!(
+                "the name {name:?} is not valid: choose one of at most {NAME_BYTES_MAX} bytes without control characters"
+            );
             return Err(BootstrapError::Plan(text));
         }
         let (proof, own) = (plan.proof(), listener.address().to_string());
@@ -112,16 +115,16 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
             let serving = scope.spawn(|| responder.serve());
             let outcome = run(&mut calls);
             responder.dismiss();
-            // A panic of the pre-join responder has been printed by its thread.
+            // The responder's thread has printed its own panic.
             let _ = serving.join();
             Ok(outcome)
         })
     }
 
-    /// Asks a contact to let this process in. It may take `patience` to connect and to prove the secret.
+    /// Asks a contact to admit this process. It may take `patience` to connect and to prove the secret.
     ///
     /// # Errors
-    /// [`CallError`].
+    /// Returns a [`CallError`] if the call fails.
     pub fn ask(
         &mut self,
         contact: &Address,
@@ -134,7 +137,7 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
             BootstrapAnswer::Admit(admittance) => self.on_admitted(contact, wire, admittance),
             BootstrapAnswer::Redirect { leader } => Ok(match read_address(&leader).filter(S::takes) {
                 Some(leader) => JoinReply::Redirect(leader),
-                None => JoinReply::Wait("it does not know the leader".into()),
+                None => JoinReply::Wait("the member does not know the leader".into()),
             }),
             BootstrapAnswer::Wait { reason } | BootstrapAnswer::Later { reason } => {
                 Ok(JoinReply::Wait(reason))
@@ -149,7 +152,7 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
                 Err(CallError::Never(BootstrapError::Denied { address: contact.clone(), reason }))
             }
             BootstrapAnswer::Accepted | BootstrapAnswer::AcceptedByRdma | BootstrapAnswer::Status { .. } => {
-                Err(CallError::Never(nonsense(contact, "an answer to something else")))
+                Err(CallError::Never(nonsense(contact, "an answer to a different request")))
             }
         }
     }
@@ -162,7 +165,7 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
     ) -> Result<JoinReply, CallError> {
         let mut members =
             read_members(&admittance, S::takes).map_err(|what| CallError::Never(nonsense(contact, what)))?;
-        // Its own word may be a wildcard, but here we have reached it.
+        // Its own address may be a wildcard, but this process has reached it at the contact's.
         let leads = |member: &&mut BootstrapMember| member.node.0 == admittance.leader;
         members.iter_mut().filter(leads).for_each(|member| member.address.clone_from(contact));
         let (node, leader) = (NodeId(admittance.node), NodeId(admittance.leader));
@@ -172,17 +175,17 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
         Ok(reply)
     }
 
-    /// Links with a member under the number that was given.
+    /// Links with a member under the number of the admission.
     ///
     /// # Errors
-    /// [`CallError`]; also if the leader has closed its connection meanwhile.
+    /// Returns [`CallError`]; also if the leader has closed its connection meanwhile.
     pub fn link(&mut self, node: NodeId, address: &Address, until: Instant) -> Result<(), CallError> {
         let Some((leader, AdmissionFrame { session, node: own, .. }, _)) = &mut self.admission else {
             return Err(CallError::Again("this process has not been admitted".into()));
         };
         let request = BootstrapRequest::Hello { session: *session, node: *own, listen: self.own.clone() };
         let caller = Caller { plan: self.plan, proof: self.proof, patience: self.plan.timeout };
-        let because = |cause: String| format!("no link with {node} at {address}: {cause}");
+        let because = |cause: String| format!("failed to link with {node} at {address}: {cause}");
         let call =
             caller.call(address, &request, WaitLimit { deadline: until, abandon: Some(leader.as_fd()) });
         match call {
@@ -190,11 +193,11 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
                 self.links.insert(node, wire);
                 Ok(())
             }
-            // It says nothing before the report, so this is the end of its connection.
+            // The leader sends nothing before the report, so this is the end of its connection.
             Err(_) if !matches!(leader.poll_frame::<BootstrapAnswer>(), Ok(None)) => {
                 Err(CallError::Again("the leader has closed the connection".into()))
             }
-            // It is about to take links, or it has just been restarted.
+            // The member will soon accept links, or it has just been restarted.
             Err(CallError::Never(error @ BootstrapError::Refused { refusal: Refusal::Assembling, .. })) => {
                 Err(CallError::Unheard(because(error.to_string())))
             }
@@ -203,10 +206,11 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
         }
     }
 
-    /// Reports to the leader that all links stand. After an error it may have taken the report all the same.
+    /// Reports to the leader that all links are established. Even if an error is returned, the leader may
+    /// have received the report.
     ///
     /// # Errors
-    /// [`CallError`].
+    /// Returns a [`CallError`] if the call fails.
     pub fn report(&mut self, until: Instant) -> Result<(), CallError> {
         let Some((leader, ..)) = &mut self.admission else {
             return Err(CallError::Again("this process has not been admitted".into()));
@@ -216,7 +220,7 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
             leader.write_frame(&LinkReport::Connected, until).and_then(|()| leader.read_frame(until));
         match answer.map_err(|error| CallError::Again(error.to_string()))? {
             BootstrapAnswer::Accepted => Ok(()),
-            _ => Err(CallError::Again("the leader gave an answer to something else".into())),
+            _ => Err(CallError::Again("the leader sent an answer to a different request".into())),
         }
     }
 
@@ -226,29 +230,30 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
         self.links.clear();
     }
 
-    /// Gives out the links, when this process has reported that all of them stand.
+    /// Returns the links, after this process has reported that all of them are established.
     ///
     /// # Errors
-    /// If the system does not let a socket block.
+    /// Returns an error if the system cannot set a socket blocking.
     ///
     /// # Panics
-    /// If it has not reported.
+    /// Panics if this process has not reported.
     pub fn finish(&mut self) -> Result<Joined<S::Secured>, BootstrapError> {
         let (leader, admittance, members) =
             self.admission.take().filter(|_| self.is_reported).expect("this process has reported");
         self.links.insert(NodeId(admittance.leader), leader);
         let links = std::mem::take(&mut self.links);
-        let streams = links.into_iter().map(|(node, wire)| Ok((node, wire.into_stream()?)));
-        let streams = streams.collect::<Result<_, _>>().map_err(system("to make a socket blocking"))?;
+        // The leader may have died within its answer to the report. The fabric finds that out.
+        let streams = links.into_iter().map(|(node, wire)| Ok((node, wire.into_usable_or_ended()?)));
+        let streams = streams.collect::<Result<_, _>>().map_err(system("to set a socket blocking"))?;
         Ok(Joined { node: NodeId(admittance.node), session: admittance.session, members, streams })
     }
 }
 
-/// Asks a member of a group that runs something that its code understands; waits for the answer, for the plan's
-/// `handshake_timeout` and as long as the member may take.
+/// Sends a member of a running group a query that its code understands, and waits for the answer: for the
+/// plan's `handshake_timeout` and the time that the member may take.
 ///
 /// # Errors
-/// [`BootstrapError`], each with what to do next.
+/// Returns [`BootstrapError`], which says what to do next.
 pub fn ask<S: LinkSocket>(
     plan: &BootstrapPlan,
     address: &Address,
@@ -265,7 +270,7 @@ pub fn ask<S: LinkSocket>(
             Err(no_answer(reason))
         }
         Ok((_, BootstrapAnswer::Refused(refusal))) => Err(no_answer(refusal.to_string())),
-        Ok(_) => Err(nonsense(address, "an answer to something else")),
+        Ok(_) => Err(nonsense(address, "an answer to a different request")),
         Err(CallError::Unheard(cause) | CallError::Again(cause)) => Err(no_answer(cause)),
         Err(CallError::Never(error) | CallError::Unproved(error)) => Err(error),
     }
@@ -275,5 +280,5 @@ pub(super) fn nonsense(contact: &Address, what: &str) -> BootstrapError {
     BootstrapError::Protocol { contact: contact.clone(), what: what.into() }
 }
 
-/// How long a member may take to answer: a little more than its admission listener lets it think.
+/// How long a member may take to answer: slightly more than its admission listener allows its polling thread.
 pub const ANSWER_WITHIN: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(2));

@@ -1,4 +1,4 @@
-//! What can go wrong while members meet, and what to do next.
+//! Errors of the bootstrap, each with what to do next.
 
 use std::io;
 use std::time::Duration;
@@ -7,51 +7,51 @@ use squall_fabric::NodeId;
 
 use super::{Address, Refusal};
 
-/// Why no group came together.
+/// Why the bootstrap failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BootstrapError {
     /// The plan contradicts itself.
-    #[error("the plan cannot be followed: {0}")]
+    #[error("the configuration is not consistent: {0}")]
     Plan(String),
     /// Another socket listens at the address.
     #[error("{address} is in use: end the process that listens there, or choose another `listen` address")]
     AddressInUse {
-        /// Our listen address.
+        /// This process's listen address.
         address: Address,
     },
     /// The address belongs to another host.
-    #[error("{address} is not an address of this host: choose one that is as `listen`")]
+    #[error("{address} is not an address of this host: set `listen` to one that is")]
     AddressElsewhere {
-        /// Our listen address.
+        /// This process's listen address.
         address: Address,
     },
     /// The socket cannot be opened for another reason.
-    #[error("cannot listen at {address}: {cause}")]
+    #[error("failed to listen at {address}: {cause}")]
     Listen {
-        /// Our listen address.
+        /// This process's listen address.
         address: Address,
-        /// What the system says.
+        /// The system's error.
         cause: io::Error,
     },
     /// No contact has accepted this process in time.
     #[error(
-        "nobody at {} has accepted this process within {waited:.1?} (last: {cause}): start a process that \
-         listens there, and compare its `listen` with our `contacts`",
+        "no process at {} has accepted this one within {waited:.1?} (last: {cause}): start a process that \
+         listens there, and compare its `listen` with this one's `contacts`",
         addresses(contacts)
     )]
     Unreachable {
         /// The contacts that were asked.
         contacts: Vec<Address>,
-        /// How long we tried.
+        /// How long this process tried.
         waited: Duration,
         /// The last failure.
         cause: String,
     },
-    /// The process at the address has another secret, or cannot prove ours.
-    #[error("{address} does not have our secret: compare `secret` (or `secret_file`) of both processes")]
+    /// The process at the address has another secret, or cannot prove this one.
+    #[error("{address} does not have the same secret: compare `secret` (or `secret_file`) of both processes")]
     SecretRefused {
-        /// Whom we connected to.
+        /// The address that this process connected to.
         address: Address,
     },
     /// The process at the address belongs to another cluster.
@@ -59,102 +59,103 @@ pub enum BootstrapError {
         "{address} belongs to another cluster than `{cluster}`: compare the `cluster` names, or correct `contacts`"
     )]
     OtherCluster {
-        /// Whom we connected to.
+        /// The address that this process connected to.
         address: Address,
-        /// Our cluster.
+        /// This process's cluster.
         cluster: String,
     },
-    /// The process at the address speaks another version.
+    /// The process at the address uses another version of the protocol.
     #[error(
-        "{address} speaks version {theirs} of the protocol and we speak {ours}: run the same release everywhere"
+        "{address} uses version {theirs} of the protocol, but this process version {ours}: run the same release everywhere"
     )]
     OtherVersion {
-        /// Whom we connected to.
+        /// The address that this process connected to.
         address: Address,
-        /// Our version.
+        /// This process's version.
         ours: u16,
         /// Its version.
         theirs: u16,
     },
-    /// The process at the address speaks another protocol.
-    #[error("what listens at {address} is not Squall: correct `contacts`")]
+    /// The process at the address uses another protocol.
+    #[error("the process that listens at {address} is not Squall: correct `contacts`")]
     NotSquall {
-        /// Whom we connected to.
+        /// The address that this process connected to.
         address: Address,
     },
     /// The process at the address runs under another user, which shared memory does not allow.
-    #[error("{address} is held by user {user}: members on one host must run under the same user")]
+    #[error("the process at {address} runs as user {user}: run the members on one host as the same user")]
     OtherUser {
-        /// Whom we connected to.
+        /// The address that this process connected to.
         address: Address,
         /// The user's number.
         user: u32,
     },
-    /// A process that has our secret refused us.
+    /// A process with the same secret refused this one.
     #[error("{address} refuses this process: {refusal}")]
     Refused {
-        /// Whom we connected to.
+        /// The address that this process connected to.
         address: Address,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
-    /// The group has come together before; it can be joined.
-    #[error("a group of this cluster runs already: {contact} is one of its members")]
+    /// The group has been assembled before; it can be joined.
+    #[error("a group of this cluster is already running: {contact} is one of its members")]
     Running {
         /// A member.
         contact: Address,
     },
-    /// The time is over and members are missing.
+    /// The timeout has passed and members are missing.
     #[error(
-        "{joined} of {members} members have joined within the time: start the others, or raise `timeouts.join`"
+        "only {joined} of {members} members have joined before the timeout: start the others, or raise `timeouts.join`"
     )]
     Incomplete {
-        /// How many have joined, the coordinator included.
+        /// The number of members that have joined, the coordinator included.
         joined: u32,
-        /// How many are needed.
+        /// The number that is needed.
         members: u32,
     },
-    /// The time is over, and as many processes as planned are here, but too few contacts are among them.
+    /// The timeout has passed; enough processes have joined, but too few contacts are among them.
     #[error(
-        "enough processes are here, but only {present} of the contacts ({}) are among them, and {needed} are needed: \
-         start those that listen at the others, the first one before all",
+        "enough processes have joined, but only {present} of the contacts ({}) are among them, and {needed} are needed: \
+         start those that listen at the others, beginning with the first",
         addresses(contacts)
     )]
     NoQuorum {
-        /// How many contacts are here.
+        /// The number of contacts that have joined.
         present: u32,
-        /// How many are needed.
+        /// The number that is needed.
         needed: u32,
-        /// All of them.
+        /// All contacts.
         contacts: Vec<Address>,
     },
-    /// The time is over and links are missing.
+    /// The timeout has passed and links are missing.
     #[error(
-        "no link with {} within the time: look whether these processes run, and whether their `listen` \
-         addresses can be reached from here",
+        "failed to link with {} before the timeout: check that these processes run, and that their `listen` \
+         addresses can be reached from this host",
         list(missing)
     )]
     Unlinked {
         /// The members without a link, with the addresses at which they listen.
         missing: Vec<(NodeId, Address)>,
     },
-    /// The time is over and other members have not connected to each other.
-    #[error("{} could not connect to all others within the time: see what they report",
+    /// The timeout has passed and other members have not connected to each other.
+    #[error("{} could not connect to all others before the timeout: see what they report",
         if unready.is_empty() { "other members".into() } else { list(unready) })]
     Unready {
-        /// The members whose links do not stand, with the addresses at which they listen, as far as is known.
+        /// The members whose links are not established, with the addresses at which they listen, as far as
+        /// they are known.
         unready: Vec<(NodeId, Address)>,
     },
-    /// The coordinator was lost when the others might have begun.
+    /// The coordinator was lost when the other members might have begun.
     #[error(
-        "the coordinator at {contact} has gone when the group was about to begin: start this process again, to join \
+        "the coordinator at {contact} was lost when the group was about to begin: start this process again, to join \
          the group if the others have begun"
     )]
     CoordinatorLost {
         /// The contact that coordinated.
         contact: Address,
     },
-    /// The coordinator says what makes no sense.
+    /// The coordinator sent something that is not valid.
     #[error("the coordinator at {contact} sent {what}: run the same release everywhere")]
     Protocol {
         /// The contact that coordinates, or that has answered.
@@ -164,42 +165,42 @@ pub enum BootstrapError {
     },
     /// No member has admitted this process in time.
     #[error(
-        "no member at {} has admitted this process within {waited:.1?} (last: {cause}): look whether the group \
-         runs, and compare `contacts` with where its members listen",
+        "no member at {} has admitted this process within {waited:.1?} (last: {cause}): check that the group \
+         runs, and compare `contacts` with the addresses at which its members listen",
         addresses(contacts)
     )]
     NotAdmitted {
-        /// Whom we asked.
+        /// The contacts that were asked.
         contacts: Vec<Address>,
-        /// How long we tried.
+        /// How long this process tried.
         waited: Duration,
-        /// The last failure, or what we were told to wait for.
+        /// The last failure, or the last reason to wait.
         cause: String,
     },
-    /// The group does not want this process.
+    /// The group refuses this process.
     #[error("{address} refuses this process: {reason}")]
     Denied {
-        /// Who said so.
+        /// The member that refused.
         address: Address,
-        /// Why, and what to do next.
+        /// The reason, and what to do next.
         reason: String,
     },
-    /// A member that was asked something did not answer.
+    /// A member did not answer a query.
     #[error(
-        "{address} gives no answer ({cause}): look whether the member runs and is not stuck, or ask another"
+        "{address} does not answer ({cause}): check that the member runs and is not stuck, or ask another one"
     )]
     NoAnswer {
-        /// Whom we asked.
+        /// The member that was asked.
         address: Address,
-        /// What went wrong.
+        /// The cause.
         cause: String,
     },
-    /// The system failed.
-    #[error("the system refused {doing}: {cause}")]
+    /// A system call failed.
+    #[error("failed {doing}: {cause}")]
     System {
-        /// What was tried.
+        /// What was tried, as `to do something`.
         doing: &'static str,
-        /// What the system says.
+        /// The system's error.
         cause: io::Error,
     },
 }

@@ -1,10 +1,11 @@
-//! Where connections are received: each must prove the secret and say what it wants before anybody hears of it.
+//! The queue of incoming connections: each must prove the secret and send a request before it is passed on.
 //!
 //! One thread serves all of them. A connection that is silent or slow is closed after `handshake_timeout`,
-//! however its bytes trickle. When `unauthenticated_max` are waiting, the next takes the place of the oldest of the source
-//! address that has the most of them, the next one counted; those that have shown a proof stay before those that have not. So
-//! a host that takes all places loses its own to whoever comes from elsewhere, and keeps nobody out; and what comes from
-//! that host itself has its turn until as many others have come.
+//! even if single bytes arrive. When `unauthenticated_max` connections are pending, the next replaces the
+//! oldest one of the source address that has the most of them, counting the next; connections that have shown
+//! a proof are kept in preference to those that have not. So a host that occupies all places loses its own to
+//! connections from elsewhere and cannot exclude them; and its own further connections are served in turn
+//! with those of others.
 
 use std::cmp::Reverse;
 use std::io::ErrorKind;
@@ -22,7 +23,7 @@ use super::wire::{FramedSocket, FramingError, poll_for};
 use super::{BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, Proof, ProofError};
 use crate::session::{HELLO_BYTES, HELLO_HEAD_BYTES, Rejection};
 
-/// Who has proved the secret and said what it wants.
+/// A connection that has proved the secret and sent its request.
 pub(super) struct ProvedVisitor<S> {
     pub(super) wire: FramedSocket<S>,
     pub(super) peer: String,
@@ -30,10 +31,10 @@ pub(super) struct ProvedVisitor<S> {
 }
 
 impl<S: LinkSocket> ProvedVisitor<S> {
-    /// Refuses the request, closes the connection, and tells of it, unless somebody has only looked around.
+    /// Refuses the request, closes the connection, and reports it, unless it was only a status query.
     pub(super) fn reject(mut self, refusal: Refusal, on_progress: &mut dyn FnMut(BootstrapProgress)) {
         let cause = refusal.to_string();
-        // Whoever does not wait for the answer needs none.
+        // A process that has closed its connection needs no answer.
         let _ = self.wire.write_frame(&BootstrapAnswer::Refused(refusal), Instant::now());
         if !matches!(self.request, BootstrapRequest::Status { .. }) {
             on_progress(BootstrapProgress::Rejected { peer: self.peer, cause });
@@ -49,6 +50,8 @@ pub(super) struct HandshakeQueue<'p, S: LinkSocket> {
     /// Oldest first; `pending.len() <= pending_max`.
     pending: Vec<Pending<S>>,
     pending_max: usize,
+    /// Until when no connection is accepted, after an accept that failed for want of descriptors or memory.
+    no_accept_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -60,7 +63,7 @@ struct Pending<S> {
     stage: Stage,
 }
 
-/// What is to come next.
+/// What must arrive next.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     HelloHead,
@@ -77,19 +80,27 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
             handshake_timeout: plan.handshake_timeout,
             pending: Vec::new(),
             pending_max: plan.unauthenticated_max,
+            no_accept_until: None,
         }
     }
 
-    /// Waits until somebody has said what it wants, one of `watched` can be read, or `deadline`. Those who fail
-    /// are closed and told to `on_progress`.
+    /// Waits until a request has arrived, one of `watched` is readable, or `deadline` has passed. Connections
+    /// that fail are closed and reported to `on_progress`.
+    ///
+    /// # Errors
+    /// Returns an error if a connection cannot be accepted for lack of descriptors or memory. For a while the next
+    /// calls accept none, and serve those that are accepted already.
     pub(super) fn poll(
         &mut self,
         watched: &[BorrowedFd<'_>],
         deadline: Instant,
         on_progress: &mut dyn FnMut(BootstrapProgress),
     ) -> Result<Vec<ProvedVisitor<S>>, BootstrapError> {
+        self.no_accept_until = self.no_accept_until.filter(|until| Instant::now() < *until);
         self.wait(watched, deadline)?;
-        self.accept(on_progress)?;
+        if self.no_accept_until.is_none() {
+            self.accept(on_progress)?;
+        }
         let mut visitors = Vec::new();
         let now = Instant::now();
         for mut pending in std::mem::take(&mut self.pending) {
@@ -108,33 +119,41 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
     fn wait(&mut self, watched: &[BorrowedFd<'_>], deadline: Instant) -> Result<(), BootstrapError> {
         let oldest = self.pending.first().map(|pending| pending.since);
         let expiry = oldest.map(|since| since + self.handshake_timeout);
-        let wake = expiry.map_or(deadline, |expiry| expiry.min(deadline));
+        let wake = [expiry, self.no_accept_until].into_iter().flatten().fold(deadline, Instant::min);
         let now = Instant::now();
         let mut fds: Vec<_> = self.pending.iter().map(|pending| pending.wire.as_fd()).collect();
         fds.extend_from_slice(watched);
-        fds.push(self.listener.as_fd());
+        if self.no_accept_until.is_none() {
+            fds.push(self.listener.as_fd());
+        }
         let mut fds: Vec<_> = fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         poll_for(&mut fds, wake.saturating_duration_since(now)).map_err(system("to wait for connections"))
     }
 
     fn accept(&mut self, on_progress: &mut dyn FnMut(BootstrapProgress)) -> Result<(), BootstrapError> {
-        // Those that are there are heard before more are taken than have places.
+        // Pending connections are read before more are accepted than there are places.
         for _ in 0..self.pending_max {
             let now = Instant::now();
             let stream = match self.listener.accept() {
                 Ok(stream) => stream,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if is_shortage(&error) => return Err(system("to accept a connection")(error)),
-                // Nobody waits, or the connection failed before we took it.
+                Err(error) if is_shortage(&error) => {
+                    self.no_accept_until = Some(now + SHORTAGE_PAUSE);
+                    return Err(system("to accept a connection")(error));
+                }
+                // No connection is waiting, or it failed before it was accepted.
                 Err(_) => return Ok(()),
             };
             let peer = stream.peer();
             let source = stream.peer_ip().map(network);
             if let Ok(Some(user)) = stream.foreign_user() {
-                on_progress(BootstrapProgress::Rejected { peer, cause: format!("user {user} is not ours") });
+                on_progress(BootstrapProgress::Rejected {
+                    peer,
+                    cause: format!("it runs as another user ({user})"),
+                });
                 continue;
             }
-            let wire = FramedSocket::new(stream).map_err(system("to make a socket non-blocking"))?;
+            let wire = FramedSocket::new(stream).map_err(system("to set a socket non-blocking"))?;
             if self.pending.len() >= self.pending_max {
                 let leaving = self.pending.remove(self.leaving(source));
                 on_progress(leaving.rejected("too many connections wait for their proof"));
@@ -144,7 +163,7 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
         Ok(())
     }
 
-    /// Which connection makes space for one from `source`.
+    /// Returns the index of the connection that must make place for one from `source`.
     fn leaving(&self, source: Option<IpAddr>) -> usize {
         let count = |wanted| {
             let pending = self.pending.iter().filter(|pending| pending.source == wanted).count();
@@ -154,14 +173,14 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
             let is_proved = matches!(pending.stage, Stage::Request);
             (Reverse(count(pending.source)), pending.source != source, is_proved)
         };
-        // The first of the least, which is the oldest.
+        // The first minimum, which is the oldest.
         let places = 0..self.pending.len();
         places.min_by_key(|place| worth(&self.pending[*place])).expect("`pending_max` is at least 1")
     }
 }
 
 impl<S: LinkSocket> Pending<S> {
-    /// Takes what has come; the request, once all of it is there.
+    /// Processes the bytes that have arrived; returns the request once it is complete.
     fn advance(&mut self, proof: &Proof) -> Result<Option<BootstrapRequest>, ProofError> {
         loop {
             match self.stage {
@@ -197,7 +216,7 @@ impl<S: LinkSocket> Pending<S> {
         Err(rejection.error)
     }
 
-    /// Writes a short answer, for which the socket's buffer has space: it was empty.
+    /// Writes a short answer, which fits into the socket's buffer, since that was empty.
     fn answer(&mut self, bytes: &[u8]) -> Result<(), ProofError> {
         use std::io::Write;
         Ok(self.wire.waiting(Instant::now().into()).write_all(bytes)?)
@@ -208,7 +227,7 @@ impl<S: LinkSocket> Pending<S> {
     }
 }
 
-/// What one host has: an IPv4 address, or a network of IPv6.
+/// Returns the address range of one host: an IPv4 address, or a network of IPv6.
 fn network(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & HOST_NETWORK).into(),
@@ -222,7 +241,11 @@ fn proof_io(error: FramingError) -> ProofError {
     ProofError::Io(error.into())
 }
 
-/// Without descriptors or memory, to wait for the next connection would be to spin.
+/// The pause after a connection could not be accepted. It keeps the listener readable, so waiting for the listener
+/// would be busy waiting.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Returns whether the error is a lack of descriptors or memory.
 fn is_shortage(error: &std::io::Error) -> bool {
     let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     Errno::from_io_error(error).is_some_and(|error| shortages.contains(&error))

@@ -23,56 +23,57 @@ mod sealed {
     impl Sealed for std::os::unix::net::UnixStream {}
 }
 
-/// A stream socket by which members are connected: `TcpStream` or `UnixStream`.
+/// A stream socket that connects members: `TcpStream` or `UnixStream`.
 pub trait LinkSocket: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Send + 'static {
-    /// What accepts streams of this kind.
+    /// The socket that accepts streams of this kind.
     type Listener: AsFd + Debug + Send + Sync;
 
-    /// What a stream becomes when both ends have proved the secret, with the keys of its session if its data are encrypted.
+    /// The stream after both ends have proved the secret, with the keys of its session if its data are
+    /// encrypted.
     type Secured: AsFd + Read + Write + Debug + Sized + Send + 'static;
 
-    /// Whether streams of this kind connect to `address`.
+    /// Returns whether streams of this kind connect to `address`.
     #[doc(hidden)]
     fn takes(address: &Address) -> bool;
 
     #[doc(hidden)]
     fn bind(address: &Address) -> io::Result<Self::Listener>;
 
-    /// The address with the port that the kernel has chosen.
+    /// Returns the address with the port that the kernel has chosen.
     #[doc(hidden)]
     fn bound_address(listener: &Self::Listener, asked: &Address) -> io::Result<Address>;
 
-    /// `WouldBlock` when nobody waits.
+    /// Returns `WouldBlock` when no connection is waiting.
     #[doc(hidden)]
     fn accept(listener: &Self::Listener) -> io::Result<Self>;
 
-    /// Waits until the deadline, or until `abandon` can be read.
+    /// Connects, waiting until the deadline, or until `abandon` is readable.
     #[doc(hidden)]
     fn connect(address: &Address, deadline: Instant, abandon: Option<BorrowedFd<'_>>) -> io::Result<Self>;
 
     #[doc(hidden)]
     fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()>;
 
-    /// The peer in words, for messages.
+    /// Returns a description of the peer, for messages.
     #[doc(hidden)]
     fn peer(&self) -> String;
 
-    /// The address that packets of the peer come from.
+    /// Returns the address that the peer's packets come from.
     #[doc(hidden)]
     fn peer_ip(&self) -> Option<IpAddr>;
 
-    /// The address of this end.
+    /// Returns the address of this end.
     #[doc(hidden)]
     fn local_ip(&self) -> Option<IpAddr>;
 
-    /// How this end sees the connection, if it is one of TCP.
+    /// Returns how this end sees the connection, if it is a TCP connection.
     #[doc(hidden)]
     fn ends(&self) -> io::Result<Option<ConnectionEnds>>;
 
     #[doc(hidden)]
     fn secure(self, session: SessionKeys) -> Self::Secured;
 
-    /// The user who runs the peer, where the kernel vouches for it and it is not ours.
+    /// Returns the user that runs the peer, if the kernel reports it and it is not this process's.
     #[doc(hidden)]
     fn foreign_user(&self) -> io::Result<Option<u32>>;
 }
@@ -172,7 +173,7 @@ impl LinkSocket for UnixStream {
         Ok(listener.accept()?.0)
     }
 
-    /// Does not wait: where the queue of the listener is full, `WouldBlock` says so.
+    /// Does not wait: if the listener's queue is full, it returns `WouldBlock`.
     fn connect(address: &Address, _deadline: Instant, _abandon: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         let address = match address {
             Address::Abstract(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
@@ -233,12 +234,13 @@ fn connect_tcp(address: SocketAddr, until: WaitLimit<'_>) -> io::Result<TcpStrea
     Ok(socket.into())
 }
 
-/// Whether a host that is written as a contact is this one: only then can it be bound.
+/// Returns whether a contact's host is this host: only then can it be bound.
 pub(super) fn is_this_host(host: &str) -> bool {
     TcpListener::bind((host, 0)).is_ok()
 }
 
-/// While nobody listens at a port of the ephemeral range, a connection to it can come out at itself.
+/// Returns whether the stream is connected to itself, which can happen at a port of the ephemeral range at
+/// which no process listens.
 pub(super) fn is_itself(stream: &TcpStream) -> io::Result<bool> {
     Ok(stream.local_addr()? == stream.peer_addr()?)
 }

@@ -10,21 +10,21 @@ use rustix::fd::{AsFd, BorrowedFd};
 use super::link::{LinkSocket, is_this_host};
 use super::{Address, BootstrapError};
 
-/// A bound socket. It outlives the bootstrap, so that later comers can be answered.
+/// A bound socket. It outlives the bootstrap, so that later connections can be answered.
 #[derive(Debug)]
 pub struct BootstrapListener<S: LinkSocket> {
     socket: S::Listener,
     address: Address,
-    /// Removes the file of a `unix:/path` socket at the end.
+    /// Removes the file of a `unix:/path` socket when dropped.
     _file: Option<SocketFile>,
 }
 
 impl<S: LinkSocket> BootstrapListener<S> {
-    /// Listens at `address`. A socket file at its path that nobody listens at any more is replaced.
+    /// Listens at `address`. A socket file at its path is replaced if no process listens there any more.
     ///
     /// # Errors
-    /// [`BootstrapError::AddressInUse`], [`BootstrapError::AddressElsewhere`], [`BootstrapError::Listen`], or
-    /// [`BootstrapError::Plan`] if `address` is of another kind than `S`.
+    /// Returns [`BootstrapError::AddressInUse`], [`BootstrapError::AddressElsewhere`],
+    /// [`BootstrapError::Listen`], or [`BootstrapError::Plan`] if `address` is of another kind than `S`.
     pub fn bind(address: &Address) -> Result<Self, BootstrapError> {
         if !S::takes(address) {
             let wanted = if address.is_unix() { "`host:port`" } else { "`unix:@name`" };
@@ -47,13 +47,13 @@ impl<S: LinkSocket> BootstrapListener<S> {
         Ok(Self { socket, address, _file })
     }
 
-    /// Where it listens, with the port that the kernel has chosen.
+    /// Returns the address at which it listens, with the port that the kernel has chosen.
     #[must_use]
     pub const fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Whether connections to `contact` arrive here.
+    /// Returns whether connections to `contact` arrive here.
     #[must_use]
     pub fn is_at(&self, contact: &Address) -> bool {
         let (Address::Tcp { host, port }, Address::Tcp { host: own, port: own_port }) =
@@ -83,7 +83,7 @@ struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Whoever removed it before us did our work.
+        // The file may have been removed already.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -95,7 +95,7 @@ fn remove_stale(path: &Path) {
         outcome.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     };
     if is_socket && refused() {
-        // If this fails, `bind` says why.
+        // If this fails, `bind` reports the cause.
         let _ = std::fs::remove_file(path);
     }
 }

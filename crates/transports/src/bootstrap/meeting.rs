@@ -1,6 +1,6 @@
-//! The connections of a process that meets the other first members: claims and links that come, calls that it makes, and what is
-//! said over the connections that stay. What to answer, and whom to call, is not decided here, but by the core that assembles
-//! (`squall_protocols::assembly`).
+//! The connections of a process that meets the other first members: incoming claims and links, outgoing
+//! calls, and the messages over the connections that stay open. The assembling core
+//! (`squall_protocols::assembly`) decides what to answer and which process to call.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,27 +19,28 @@ use super::secret::random_bytes;
 use super::wire::{FramedSocket, FramingError};
 use super::{Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, CallError};
 
-/// Where a process meets the others.
+/// The place where a process meets the others.
 ///
-/// **Law.** Visitors have numbers in ascending order. One call is under way at a time; a call that has succeeded is followed by
-/// [`MeetingPoint::keep`] or [`MeetingPoint::discard`]. Nothing here waits but [`MeetingPoint::poll`], except that a roster may
-/// take `handshake_timeout` to be sent to a process that reads slowly.
+/// **Contract.** Visitors have numbers in ascending order. At most one call is in progress; after a
+/// successful call the caller uses [`MeetingPoint::keep`] or [`MeetingPoint::discard`]. Only
+/// [`MeetingPoint::poll`] waits, except that sending a roster to a process that reads slowly may take
+/// `handshake_timeout`.
 #[derive(Debug)]
 pub struct MeetingPoint<'p, S: LinkSocket> {
     handshake_timeout: Duration,
     queue: HandshakeQueue<'p, S>,
     connected: BTreeMap<u64, ConnectedVisitor<S>>,
-    /// How many there have been.
+    /// The number of visitors so far.
     visitors: u64,
     /// Processes to which a notice could not be sent.
     unheard: Vec<u64>,
     coordinator: Option<FramedSocket<S>>,
-    /// Links that this process has made.
+    /// Links that this process has opened.
     links: BTreeMap<NodeId, FramedSocket<S>>,
     calls: CallThread<S>,
-    /// Whom the last call was for, until its outcome is there.
+    /// The destination of the last call, until its outcome has arrived.
     calling: Option<(Address, CallTarget)>,
-    /// The connection of the last call, if it has succeeded.
+    /// The connection of the last call, if that was successful.
     called: Option<(CallTarget, FramedSocket<S>)>,
 }
 
@@ -51,55 +52,57 @@ struct ConnectedVisitor<S> {
     is_link: bool,
 }
 
-/// What a call is for.
+/// The purpose of a call.
 #[derive(Clone, Copy, Debug)]
 enum CallTarget {
     Contact,
     Link(NodeId),
 }
 
-/// What has happened.
+/// An event at a meeting point.
 #[derive(Debug)]
 pub enum MeetingEvent {
-    /// A process that has proved the secret wants to be among the first members. It waits for [`MeetingPoint::answer`].
+    /// A process that has proved the secret wants to be one of the first members. It waits for
+    /// [`MeetingPoint::answer`].
     Claimed {
         /// Its number.
         visitor: u64,
-        /// What it says.
+        /// Its claim.
         claim: ClaimFrame,
     },
-    /// A process wants to link with this one. It waits for [`MeetingPoint::take_link`] or [`MeetingPoint::answer`].
+    /// A process wants to link with this one. It waits for [`MeetingPoint::take_link`] or
+    /// [`MeetingPoint::answer`].
     LinkAsked {
         /// Its number.
         visitor: u64,
         /// The session that it names.
         session: u64,
-        /// The rank that it says it has.
+        /// The rank that it claims.
         node: NodeId,
     },
-    /// A process that was accepted reports that its links stand.
+    /// A process that was accepted reports that its links are established.
     Reported {
         /// Its number.
         visitor: u64,
         /// The session that it names.
         session: u64,
     },
-    /// A process that was accepted has gone, or has sent something that it must not.
+    /// A process that was accepted was lost, or has sent something invalid.
     Lost {
         /// Its number.
         visitor: u64,
-        /// Who it is, in words.
+        /// A description of the process.
         peer: String,
     },
     /// The coordinator has sent a notice.
     Noticed(CoordinatorNotice),
-    /// The coordinator has sent something that cannot be read, or not used.
+    /// The coordinator has sent something that cannot be parsed or used.
     Nonsense(&'static str),
     /// The connection with the coordinator has ended.
     CoordinatorLost,
-    /// A contact has answered the claim. A refusal for good is a failure.
+    /// A contact has answered the claim. A final refusal is reported as `Failed`.
     Answered(ClaimAnswer),
-    /// The link that was asked for stands.
+    /// The requested link is established.
     Linked,
     /// A call has failed.
     Failed(CallError),
@@ -108,35 +111,35 @@ pub enum MeetingEvent {
 /// The answer to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimAnswer {
-    /// The process is gathered; the connection stays open, for [`CoordinatorNotice`]s.
+    /// The process is accepted; the connection remains open for [`CoordinatorNotice`]s.
     Accepted,
-    /// That contact gathers.
+    /// That contact coordinates.
     Redirect(Address),
     /// Ask again; the reason is for people.
     Later(String),
     /// The process cannot be a member, or not with this configuration.
     Refused(Refusal),
-    /// The group runs.
+    /// The group is already running.
     Running,
 }
 
-/// Which connection becomes a link.
+/// The connection that becomes a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkSource {
-    /// That of a visitor.
+    /// The connection of a visitor.
     Visitor(u64),
-    /// The one that [`MeetingPoint::link`] has made.
+    /// The connection that [`MeetingPoint::link`] has opened.
     Called,
-    /// That with the coordinator.
+    /// The connection with the coordinator.
     Coordinator,
 }
 
 impl<S: LinkSocket> MeetingPoint<'_, S> {
-    /// Runs `run` with the connections of a process that is reached at `listener`. All connections that are left at the end are
-    /// closed.
+    /// Runs `run` with the connections of a process that is reached at `listener`. Connections that remain at
+    /// the end are closed.
     ///
     /// # Errors
-    /// If the plan cannot be followed, or the system has no more descriptors or threads.
+    /// Returns an error if the plan is not valid, or the system has no more descriptors or threads.
     pub fn with<T>(
         plan: &BootstrapPlan,
         listener: &BootstrapListener<S>,
@@ -159,17 +162,17 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
         Ok(run(&mut point))
     }
 
-    /// Returns a number that no other process has. Not fuzzed: all bytes are a number.
+    /// Returns a random number that no other process has. Not fuzzed: any bytes are a number.
     #[must_use]
     pub fn nonce(&self) -> u64 {
         u64::from_le_bytes(random_bytes())
     }
 
-    /// Waits for something to happen, until `until` at the latest. Connections that are turned away here are reported to
+    /// Waits for events until `until` at the latest. Connections that are rejected here are reported to
     /// `on_progress`.
     ///
     /// # Errors
-    /// If the system has no more descriptors.
+    /// Returns an error if the system has no more descriptors.
     pub fn poll(
         &mut self,
         until: Instant,
@@ -184,8 +187,8 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
         let coordinator = self.coordinator.iter().map(AsFd::as_fd);
         let watched: Vec<_> = followers.chain(coordinator).chain([self.calls.bell()]).collect();
         let visitors = self.queue.poll(&watched, until, on_progress)?;
-        // A member that is lost is known before another one reports, and links that have come before the notice that ends
-        // their session: so no connection is missing that is to become a link.
+        // The loss of a member must be known before another one reports, and links must be known before the
+        // notice that ends their session: so no connection is missing that is to become a link.
         let mut events: Vec<MeetingEvent> = self.poll_call().into_iter().collect();
         self.poll_visitors(&mut events);
         events.extend(visitors.into_iter().filter_map(|visitor| self.receive(visitor, on_progress)));
@@ -259,7 +262,7 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
         Some(event)
     }
 
-    /// One notice at a time: what follows the last one belongs to the members.
+    /// Reads one notice at a time, since the bytes after the last one belong to the members.
     fn poll_coordinator(&mut self) -> Option<MeetingEvent> {
         match self.coordinator.as_mut()?.poll_frame() {
             Ok(None) => None,
@@ -278,7 +281,7 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
         self.call(contact, CallTarget::Contact, BootstrapRequest::Join(claim), patience, until);
     }
 
-    /// Asks a member for a link with this one, which has the rank `own` in the session.
+    /// Asks a member for a link with this process, which has rank `own` in the session.
     pub fn link(&mut self, session: u64, own: NodeId, node: NodeId, address: &Address, until: Instant) {
         let patience = until.saturating_duration_since(Instant::now());
         self.call(
@@ -302,7 +305,7 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
         self.calls.begin_call(CallOrder { address: address.clone(), request, patience, until });
     }
 
-    /// Keeps the connection of the last call: with the coordinator, or with the member that it was to link with.
+    /// Keeps the connection of the last call: with the coordinator, or with the member to link with.
     pub fn keep(&mut self) {
         match self.called.take() {
             Some((CallTarget::Contact, wire)) => self.coordinator = Some(wire),
@@ -318,7 +321,8 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
         self.called = None;
     }
 
-    /// Answers a claim, or refuses a link; closes the connection unless the answer is [`ClaimAnswer::Accepted`].
+    /// Answers a claim, or refuses a link; closes the connection unless the answer is
+    /// [`ClaimAnswer::Accepted`].
     pub fn answer(
         &mut self,
         visitor: u64,
@@ -340,7 +344,7 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
                 BootstrapAnswer::Refused(refusal)
             }
         };
-        // `poll` finds out whether a process has gone that was accepted; another one needs no answer then.
+        // If an accepted process was lost, `poll` detects it; any other needs no answer then.
         let _ = connected.wire.write_frame(&answer, Instant::now());
         if stays {
             self.connected.insert(visitor, connected);
@@ -350,7 +354,7 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
     /// Accepts a link.
     pub fn take_link(&mut self, visitor: u64) {
         if let Some(connected) = self.connected.get_mut(&visitor) {
-            // If it has gone, the coordinator notices.
+            // If it was lost, the coordinator detects it.
             let _ = connected.wire.write_frame(&BootstrapAnswer::Accepted, Instant::now());
         }
     }
@@ -375,33 +379,33 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
         self.connected.remove(&visitor);
     }
 
-    /// Reports to the coordinator that all links of a session stand.
+    /// Reports to the coordinator that all links of a session are established.
     pub fn report(&mut self, session: u64) {
         if let Some(coordinator) = &mut self.coordinator {
-            // If it has gone, `poll` finds out.
+            // If it was lost, `poll` detects it.
             let _ = coordinator.write_frame(&LinkReport::Linked { session }, Instant::now());
         }
     }
 
-    /// Closes all links, also those that were only asked for.
+    /// Closes all links, including those that were only requested.
     pub fn close_links(&mut self) {
         self.links.clear();
         self.connected.retain(|_, connected| !connected.is_link);
     }
 
-    /// Closes the connection with the coordinator, and all links: they are of its session.
+    /// Closes the connection with the coordinator, and all links, which belong to its session.
     pub fn leave(&mut self) {
         self.coordinator = None;
         self.close_links();
     }
 
-    /// Gives out connections as blocking streams, in the same order. TCP streams have no delay set.
+    /// Returns connections as blocking streams, in the same order. TCP streams have `TCP_NODELAY` set.
     ///
     /// # Errors
-    /// If the system does not let a socket block, or the last notice could not be sent.
+    /// Returns an error if the system cannot set a socket blocking, or the last notice could not be sent.
     ///
     /// # Panics
-    /// If there is no such connection.
+    /// Panics if there is no such connection.
     pub fn finish(
         &mut self,
         links: impl IntoIterator<Item = (NodeId, LinkSource)>,
@@ -414,14 +418,14 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
                 LinkSource::Called => self.links.remove(&node),
                 LinkSource::Coordinator => self.coordinator.take(),
             };
-            let stream = wire.expect("a link that stands has a connection").into_stream();
-            Ok((node, stream.map_err(system("to make a socket blocking"))?))
+            let stream = wire.expect("an established link has a connection").into_stream();
+            Ok((node, stream.map_err(system("to set a socket blocking"))?))
         };
         links.into_iter().map(stream).collect()
     }
 }
 
-/// What an answer means to a process that has called; an error if the connection is of no use.
+/// Interprets the answer to a call; returns an error if the connection is of no use.
 fn read_answer<S: LinkSocket>(
     address: &Address,
     target: CallTarget,
@@ -434,10 +438,10 @@ fn read_answer<S: LinkSocket>(
         BootstrapAnswer::Accepted => ClaimAnswer::Accepted,
         BootstrapAnswer::Redirect { leader } => match read_address(&leader).filter(S::takes) {
             Some(contact) => ClaimAnswer::Redirect(contact),
-            None => ClaimAnswer::Later("it names an address that cannot be used".into()),
+            None => ClaimAnswer::Later("it sent an unusable address".into()),
         },
         BootstrapAnswer::Later { reason } => ClaimAnswer::Later(reason),
-        // Only the admission listener of a group that runs gives these.
+        // Only the admission listener of a running group gives these answers.
         BootstrapAnswer::Refused(Refusal::Complete)
         | BootstrapAnswer::Wait { .. }
         | BootstrapAnswer::Denied { .. } => ClaimAnswer::Running,
@@ -450,7 +454,7 @@ fn read_answer<S: LinkSocket>(
         ) => return Err(CallError::Never(BootstrapError::Refused { address: address.clone(), refusal })),
         BootstrapAnswer::Refused(refusal) => ClaimAnswer::Later(refusal.to_string()),
         BootstrapAnswer::Admit(_) | BootstrapAnswer::Status { .. } | BootstrapAnswer::AcceptedByRdma => {
-            return Err(CallError::Never(nonsense(address, "an answer to something else")));
+            return Err(CallError::Never(nonsense(address, "an answer to a different request")));
         }
     }))
 }

@@ -1,4 +1,4 @@
-//! What members say to each other once both ends have proved the secret.
+//! The messages of members after both ends have proved the secret.
 
 use std::fmt;
 
@@ -6,48 +6,50 @@ use serde::{Deserialize, Serialize};
 
 use super::Address;
 
-/// The first message of who has connected.
+/// The first message of the process that has connected.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum BootstrapRequest {
-    /// To a contact: let me be one of the first members.
+    /// To a contact: the sender wants to be one of the first members.
     Join(ClaimFrame),
-    /// To a member of lower rank: this connection is the link between us.
+    /// To a member of lower rank: this connection is the link between the two.
     Link { session: u64, node: u32 },
-    /// To any member of a group that runs: take me in.
+    /// To any member of a running group: the sender wants to join.
     Enter { agreement: [u8; 32], listen: Vec<String>, name: String, rank: Option<u32> },
-    /// To a member of a group that runs: I was admitted, I listen there, and this connection is the link between us.
+    /// To a member of a running group: the sender was admitted, listens at `listen`, and this connection is
+    /// the link between the two.
     Hello { session: u64, node: u32, listen: String },
-    /// To any member: how are you?
+    /// To any member: a status query.
     Status { question: Vec<u8> },
-    /// To a process outside any group: let us be two.
+    /// To a process outside any group: the sender wants a pair of two processes.
     Pair { wish: PairWish },
 }
 
-/// What a process says of itself that wants to be one of the first members.
+/// The claim of a process that wants to be one of the first members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimFrame {
     /// The number of members that it expects.
     pub members: u32,
     /// The rank that it wants.
     pub rank: Option<u32>,
-    /// A digest of whatever else all members must have the same.
+    /// A digest of everything else that must be equal for all members.
     pub agreement: [u8; 32],
-    /// Where it is reached.
+    /// The address at which it is reached.
     pub listen: Address,
-    /// If it listens at a contact: its place, and the list that it has.
+    /// If it listens at a contact: its index in the list of contacts, and that list.
     pub contact: Option<(u32, Vec<Address>)>,
 }
 
-/// What a caller of [`super::pair`] would have this connection become.
+/// What a caller of [`super::pair`] wants this connection to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum PairWish {
-    /// What moves the data.
+    /// The connection that carries the data.
     Stream,
     /// The control stream of two RDMA devices.
     Rdma,
-    /// Either, as the door likes.
+    /// Either, as the listener decides.
     Any,
-    /// The control stream of two RDMA devices if the door has one, too, that it would use, else what moves the data.
+    /// The control stream of two RDMA devices if the listener also has one that it would use, otherwise the
+    /// connection that carries the data.
     RdmaIfYouToo,
 }
 
@@ -68,21 +70,21 @@ pub(super) enum BootstrapAnswer {
     Wait {
         reason: String,
     },
-    /// Ask no more.
+    /// Do not ask again.
     Denied {
         reason: String,
     },
-    /// You are in, as far as links go.
+    /// The process is admitted and may link with the members.
     Admit(AdmissionFrame),
-    /// What was asked for.
+    /// The answer to a status query.
     Status {
         bytes: Vec<u8>,
     },
-    /// The pair is joined by RDMA, and this connection is its control stream.
+    /// The pair is connected by RDMA, and this connection is its control stream.
     AcceptedByRdma,
 }
 
-/// What who is admitted has to know.
+/// What a joiner that is admitted must know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AdmissionFrame {
     pub(super) session: u64,
@@ -93,73 +95,73 @@ pub(super) struct AdmissionFrame {
     pub(super) token: Vec<u8>,
 }
 
-/// What a coordinator sends to a process that it has gathered.
+/// A notice from a coordinator to a process that it has accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CoordinatorNotice {
-    /// How many processes have been gathered, the coordinator included. Also a sign of life.
+    /// The number of processes that have been accepted, the coordinator included. Also a sign of life.
     Joined {
         /// The number.
         joined: u32,
     },
     /// The members, in the order of their ranks.
     Roster {
-        /// Names this attempt.
+        /// The id of this attempt.
         session: u64,
         /// The rank of the process.
         node: u32,
-        /// That of the coordinator.
+        /// The rank of the coordinator.
         coordinator: u32,
-        /// Where each is reached.
+        /// The addresses at which the members are reached.
         listen: Vec<Address>,
     },
-    /// All links stand. What follows on the connection belongs to the members.
+    /// All links are established. The bytes that follow on the connection belong to the members.
     Go,
-    /// The roster, if there was one, is void.
+    /// The process is released; the roster, if there was one, is void.
     Released(ReleaseFrame),
 }
 
 /// Why a process is released.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReleaseFrame {
-    /// The coordinator follows this contact.
+    /// The coordinator now follows this contact.
     Redirect(Address),
-    /// This member was lost; the coordinator gathers again, and those that it releases stay with it.
+    /// This member was lost; the coordinator starts over, and the processes that it releases stay with it.
     MemberLost {
         /// Its rank.
         node: u32,
-        /// Where it was reached.
+        /// The address at which it was reached.
         listen: Address,
     },
-    /// The group runs, says this contact.
+    /// This contact reports that the group is running.
     Running(Address),
     /// The group has begun without this process.
     Complete,
-    /// The time of the coordinator is over before these members had all their links.
+    /// The coordinator timed out before these members had all their links.
     Unready(Vec<u32>),
 }
 
-/// What a member reports to the coordinator, or a joiner to the leader, when its links stand.
+/// The report of a member to the coordinator, or of a joiner to the leader, when its links are established.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum LinkReport {
-    /// Those of the roster with this name.
+    /// The links of the roster with this session.
     Linked {
         session: u64,
     },
     Connected,
 }
 
-/// Why a request was refused by a process that shares our secret.
+/// Why a process with the same secret refused a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The coordinator waits for another number of members.
+    /// The coordinator waits for a different number of members.
     MemberCount {
         /// The number that the coordinator has.
         coordinator: u32,
     },
-    /// What all members must have the same (the subgroups' layout) differs.
+    /// The configuration that must be equal for all members (the subgroups' layout) differs.
     Agreement,
-    /// Another process has asked for this rank.
+    /// Another process has this rank.
     RankTaken {
         /// The rank.
         rank: u32,
@@ -171,17 +173,17 @@ pub enum Refusal {
     },
     /// All members have joined already.
     Complete,
-    /// The contact has another list of contacts.
+    /// The contact has a different list of contacts.
     Contacts,
     /// The process is in another session, or expects no link from this rank.
     OtherSession,
-    /// The request holds something that cannot be used.
+    /// The request contains something that cannot be used.
     Unusable,
-    /// The group has not come together yet.
+    /// The group has not been assembled yet.
     Assembling,
-    /// It was asked for RDMA and has none.
+    /// The process has no RDMA, which was requested.
     NoRdma,
-    /// It takes RDMA and nothing else.
+    /// The process accepts only RDMA.
     RdmaOnly,
 }
 
@@ -189,33 +191,33 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MemberCount { coordinator } => {
-                write!(f, "it waits for {coordinator} members: give all processes the same `members`")
+                write!(f, "it waits for {coordinator} members (set the same `members` for all processes)")
             }
             Self::Agreement => {
-                f.write_str("its subgroups are configured differently: give all processes the same `subgroups`")
+                f.write_str("its subgroups are configured differently (set the same `subgroups` for all processes)")
             }
             Self::RankTaken { rank } => {
-                write!(f, "rank {rank} is taken by another process: give each process its own `rank`, or none")
+                write!(f, "another process has rank {rank} (set a different `rank` for each process, or none)")
             }
             Self::RankOutOfRange { rank } => {
-                write!(f, "there is no rank {rank}: choose a `rank` from 0 to `members` - 1, or none")
+                write!(f, "there is no rank {rank} (set a `rank` from 0 to `members` - 1, or none)")
             }
             Self::Complete => f.write_str(
-                "all members have joined already: start no more processes than `members`, or wait for the next start",
+                "all members have joined already (start no more processes than `members`, or wait for the next start)",
             ),
             Self::Contacts => {
-                f.write_str("its list of contacts is different: give all processes the same `contacts`")
+                f.write_str("its list of contacts is different (set the same `contacts` for all processes)")
             }
             Self::OtherSession => f.write_str("it is in another session, or expects no link from this process"),
-            Self::Assembling => f.write_str("its group has not come together yet: try again"),
+            Self::Assembling => f.write_str("its group has not been assembled yet (try again)"),
             Self::NoRdma => f.write_str(
-                "it was told not to use RDMA, or has no device that it can use (`squall doctor` there says why): choose \
+                "it is configured not to use RDMA, or has no usable device (run `squall doctor` there for the reason); choose \
                  another transport",
             ),
             Self::RdmaOnly => {
-                f.write_str("it takes RDMA and nothing else: let this end choose `verbs` or `auto`, too")
+                f.write_str("it accepts only RDMA (set `verbs` or `auto` at this end, too)")
             }
-            Self::Unusable => f.write_str("it cannot use what this process asked for: run the same release everywhere"),
+            Self::Unusable => f.write_str("it cannot use this process's request (run the same release everywhere)"),
         }
     }
 }

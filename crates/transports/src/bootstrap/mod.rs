@@ -1,24 +1,30 @@
-//! Bootstrap: how processes find and trust each other (Derecho §2.2 begins with it; views, joins and leaves build upon it).
+//! Bootstrap: how processes find and authenticate each other (the start of Derecho §2.2; views, joins and
+//! leaves build upon it).
 //!
-//! **Law.** Every process binds a [`BootstrapListener`] and has a [`BootstrapPlan`]. How the first members meet is decided by a
-//! core (`squall_protocols::assembly`), which the crate `squall` drives; the sockets are here, in a [`MeetingPoint`]:
+//! **Contract.** Every process binds a [`BootstrapListener`] and has a [`BootstrapPlan`]. A core
+//! (`squall_protocols::assembly`), which the crate `squall` drives, decides how the first members meet; the
+//! sockets are here, in a [`MeetingPoint`]:
 //!
-//! 1. A process connects to a contact, proves the secret ([`Proof`]) and sends its [`ClaimFrame`]. A contact that accepts it
-//!    keeps the connection, over which it sends [`CoordinatorNotice`]s: how many it has gathered, and then the roster.
-//! 2. A member connects to others of the roster, proves the secret and names the session. These connections and the one with
-//!    the coordinator become the links, when the coordinator has said go.
+//! 1. A process connects to a contact, proves the secret ([`Proof`]) and sends its [`ClaimFrame`]. A contact
+//!    that accepts it keeps the connection, over which it sends [`CoordinatorNotice`]s: the number of
+//!    processes that it has accepted, and then the roster.
+//! 2. A member connects to others of the roster, proves the secret and names the session. These connections
+//!    and the one with the coordinator become the links, when the coordinator has sent
+//!    [`CoordinatorNotice::Go`].
 //!
-//! Nothing that comes from a socket is parsed before the proof, frames are bounded, every wait has a deadline,
-//! and at most `BootstrapPlan::unauthenticated_max` connections wait for their proof. So a port scanner, a silent client
-//! or a wrong secret costs a closed connection and nothing else. Over Unix sockets the peer's user must be ours.
+//! Nothing that comes from a socket is parsed before the proof, frames are bounded, every wait has a
+//! deadline, and at most `BootstrapPlan::unauthenticated_max` connections wait for their proof. So a port
+//! scanner, a silent client or a wrong secret costs a closed connection and nothing else. Over Unix sockets
+//! the peer must run as the same user.
 //!
-//! A group that runs is joined at the [`admission`] of any member, by [`JoinCalls`]. A process that starts cannot know whether
-//! it is one of the first, or one that has died and comes again: it sends its claim, and an admission listener answers that the
-//! group runs.
+//! A process joins a running group at the [`admission`] of any member, by [`JoinCalls`]. A process that
+//! starts cannot know whether it is one of the first, or one that has died and rejoins: it sends its claim,
+//! and an admission listener answers that the group is running.
 //!
-//! All frames travel in the encrypted records of a session ([`crate::session`]), on every kind of socket: a relay that passes the
-//! proof on can neither read nor write them. After the bootstrap the streams carry nothing of it any more: not a byte is read
-//! beyond its last frame. What follows is encrypted if the session says so ([`Encryption`]).
+//! All frames travel in the encrypted records of a session ([`crate::session`]), on every kind of socket: a
+//! relay that forwards the proof can neither read nor write them. After the bootstrap the streams carry no
+//! more bootstrap data: not a byte is read beyond its last frame. Later data are encrypted if the session
+//! says so ([`Encryption`]).
 
 mod address;
 pub mod admission;
@@ -57,37 +63,38 @@ pub use self::request::read_foreign;
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretTooShort};
 pub use crate::session::{Encryption, Proof, ProofError};
 
-/// The most members of a group: a full mesh of more is beyond what the multicast is for.
+/// The most members of a group: a full mesh of more is beyond the purpose of the multicast.
 pub const MEMBERS_MAX: usize = 512;
 
-/// What all members have agreed on beforehand, and what this one wants.
+/// What all members must agree on beforehand, and what this member wants.
 #[derive(Clone, Debug)]
 pub struct BootstrapPlan {
-    /// The cluster's name, the same everywhere.
+    /// The cluster's name, the same for all members.
     pub cluster: String,
-    /// The cluster's secret, the same everywhere.
+    /// The cluster's secret, the same for all members.
     pub secret: Secret,
-    /// Where some of the processes listen, the same everywhere, in the same order; any of these may coordinate. Without any,
-    /// this process does.
+    /// The addresses at which some of the processes listen, the same for all members, in the same order; any
+    /// of these may coordinate. Without contacts, this process coordinates.
     pub contacts: Vec<Address>,
-    /// `1 <= members <= MEMBERS_MAX`, the same everywhere.
+    /// `1 <= members <= MEMBERS_MAX`, the same for all members.
     pub members: u32,
-    /// The rank that this process asks for.
+    /// The rank that this process requests.
     pub rank: Option<u32>,
-    /// A digest of whatever else must be the same everywhere, such as the subgroups' layout.
+    /// A digest of everything else that must be the same for all members, such as the subgroups' layout.
     pub agreement: [u8; 32],
-    /// The time for all of it.
+    /// The timeout of the whole bootstrap.
     pub timeout: Duration,
-    /// The time for one connection to prove the secret and say what it wants.
+    /// The timeout for one connection to prove the secret and send its request.
     pub handshake_timeout: Duration,
     /// The most connections that wait for their proof; at least 1.
     pub unauthenticated_max: usize,
-    /// Whether the links are encrypted when they stand.
+    /// Whether the links are encrypted once they are established.
     pub encryption: Encryption,
 }
 
 impl BootstrapPlan {
-    /// A plan with the usual limits: a minute in all, two seconds per handshake, 64 connections without proof.
+    /// Creates a plan with the default limits: a minute in total, two seconds per handshake, 64 connections
+    /// without proof.
     #[must_use]
     pub fn new(cluster: &str, secret: &Secret, members: u32) -> Self {
         Self {
@@ -109,7 +116,7 @@ impl BootstrapPlan {
         self.agreement = Sha256::digest(description).into();
     }
 
-    /// What both ends of each connection have to prove.
+    /// Returns what both ends of each connection must prove.
     fn proof(&self) -> Proof {
         Proof::new(&self.secret, &self.cluster, PURPOSE).with_encryption(self.encryption)
     }
@@ -117,16 +124,20 @@ impl BootstrapPlan {
     fn check(&self, takes: fn(&Address) -> bool, own: &Address) -> Result<(), BootstrapError> {
         let fail = |text: String| Err(BootstrapError::Plan(text));
         if self.members == 0 || self.members as usize > MEMBERS_MAX {
-            return fail(format!("{} members: choose 1 to {MEMBERS_MAX}", self.members));
+            return fail(format!("`members` is {}: set it to 1 to {MEMBERS_MAX}", self.members));
         }
         if self.unauthenticated_max == 0 {
-            return fail("nobody may connect: let `unauthenticated_max` be at least 1".into());
+            return fail(
+                "`unauthenticated_max` is 0, so no process could connect: set it to at least 1".into(),
+            );
         }
         if self.contacts.len() > MEMBERS_MAX {
-            return fail(format!("{} contacts: name at most {MEMBERS_MAX}", self.contacts.len()));
+            return fail(format!("there are {} `contacts`: list at most {MEMBERS_MAX}", self.contacts.len()));
         }
         match self.contacts.iter().find(|contact| !takes(contact)) {
-            Some(contact) => fail(format!("{own} and the contact {contact} are of different kinds")),
+            Some(contact) => fail(format!(
+                "{own} and the contact {contact} are of different kinds: use either TCP or Unix addresses"
+            )),
             None => Ok(()),
         }
     }
@@ -137,69 +148,69 @@ impl BootstrapPlan {
 pub struct BootstrapMember {
     /// Its rank.
     pub node: NodeId,
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: Address,
 }
 
-/// What happens meanwhile, for people to see.
+/// The progress of the bootstrap, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BootstrapProgress {
     /// This process listens and begins.
     Listening {
-        /// Where, with the port that the kernel has chosen.
+        /// The address, with the port that the kernel has chosen.
         address: Address,
     },
-    /// A contact does not accept this process yet, or a member no link.
+    /// A contact does not accept this process yet, or a member does not accept a link.
     Calling {
-        /// Which.
+        /// The address of the contact or member.
         contact: Address,
-        /// Why not.
+        /// The cause.
         cause: String,
     },
-    /// How many have joined, as far as this process knows.
+    /// The number of processes that have joined, as far as this process knows.
     Joined {
         /// `1 <= joined <= members`.
         joined: u32,
-        /// The number needed.
+        /// The number that is needed.
         members: u32,
     },
-    /// As many processes as planned are here, but too few contacts are among them.
+    /// Enough processes have joined, but too few contacts are among them.
     NoQuorum {
-        /// How many contacts are here.
+        /// The number of contacts that have joined.
         present: u32,
-        /// How many are needed.
+        /// The number of contacts that are needed.
         needed: u32,
     },
-    /// A member that had joined has gone again; another may take its place.
+    /// A member that had joined was lost; another process may take its place.
     Left {
-        /// The peer in words.
+        /// A description of the peer.
         peer: String,
     },
-    /// A member has named the leader, whom we ask next.
+    /// A member has named the leader, which this process asks next.
     Redirected {
-        /// Where it listens.
+        /// The address at which the leader listens.
         leader: Address,
     },
-    /// A member cannot admit us now; we ask again.
+    /// A member cannot admit this process now, which asks again.
     Waiting {
-        /// Whom we asked.
+        /// The member that was asked.
         contact: Address,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The leader has admitted us; we connect to the members.
+    /// The leader has admitted this process, which connects to the members.
     Admitted {
-        /// Our number.
+        /// This process's number.
         node: NodeId,
-        /// How many members there are.
+        /// The number of members.
         members: usize,
     },
-    /// A connection was closed because it did not prove the secret or asked for what cannot be.
+    /// A connection was closed because it did not prove the secret or its request was invalid.
     Rejected {
-        /// The peer in words.
+        /// A description of the peer.
         peer: String,
-        /// What was wrong.
+        /// The cause.
         cause: String,
     },
 }

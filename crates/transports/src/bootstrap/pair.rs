@@ -1,18 +1,20 @@
-//! Two processes without a group: one listens, others connect, one connection each.
+//! Pairs of processes without a group: one listens, others connect, with one connection for each pair.
 //!
-//! **Law.** A [`PairListener`] listens at an address; [`call`] connects to it. Both ends prove the secret to each other as
-//! members of a group do, before anything else is read, and at most so many connections wait for their proof. What
-//! comes out is a [`PairedStream`]: a Unix socket if both are on one host and of one user, else a TCP stream, which carries
-//! nothing of the bootstrap any more. It carries the data, or is the control stream of two RDMA devices.
+//! **Contract.** A [`PairListener`] listens at an address; [`call`] connects to it. Both ends prove the
+//! secret to each other as members of a group do, before anything else is read, and the number of connections
+//! that wait for their proof is bounded. The result is a [`PairedStream`]: a Unix socket if both are on one
+//! host and run as the same user, else a TCP stream, which carries no more bootstrap data. It carries the
+//! data of the pair, or is the control stream of two RDMA devices.
 //!
-//! **RDMA** is used if one end asks for it and the other may: a door that leaves the choice open looks for a device when
-//! a caller asks, and a caller that leaves it open does as the door says. Otherwise either is refused, with the reason.
-//! If both leave it open, RDMA is used where both have a device on the network by which they meet, or both name one, and
-//! may lock the memory that a stream needs; else TCP, which the log explains.
+//! **RDMA** is used if one end requires it and the other allows it: a listener that leaves the choice open
+//! looks for a device when a caller requires it, and a caller that leaves it open follows the listener.
+//! Otherwise the caller is refused, with the reason. If both leave it open, RDMA is used if both have a
+//! device on the network by which they meet, or both name one, and may lock the memory that a stream needs;
+//! else TCP is used, and the log gives the reason.
 //!
-//! **One host.** A door at `host:port` listens at a Unix socket too, whose name in the abstract namespace says the
-//! same address. A caller looks there first if the address is one of its own host; where nobody of its user listens,
-//! it goes by TCP.
+//! **One host.** A listener at `host:port` also listens at a Unix socket whose name in the abstract namespace
+//! contains the same address. A caller tries that first if the address is one of its own host; if no process
+//! of the same user listens there, it uses TCP.
 
 mod rdma;
 
@@ -38,22 +40,23 @@ use crate::session::{Encryption, PeerStream};
 use crate::verbs::VerbsSettings;
 use rdma::local_address;
 
-/// Who may meet, and how long it may take.
+/// The parameters of a pair.
 #[derive(Clone, Debug)]
 pub struct PairTerms {
-    /// The name of what the two belong to, the same at both ends.
+    /// The name of what the two processes belong to, the same at both ends.
     pub cluster: String,
-    /// The same at both ends.
+    /// The secret, the same at both ends.
     pub secret: Secret,
-    /// How the ends may be joined.
+    /// The transports that this end allows.
     pub choice: StreamTransport,
     /// This end's RDMA device.
     pub verbs: VerbsSettings,
-    /// The bytes of memory that this end will lock for an RDMA device: they are tried before RDMA is chosen.
+    /// The bytes of memory that this end will lock for an RDMA device: locking them is tried before RDMA is
+    /// chosen.
     pub locked_bytes: usize,
     /// How long a caller tries.
     pub timeout: Duration,
-    /// The time for one connection to prove the secret.
+    /// The timeout for one connection to prove the secret.
     pub handshake_timeout: Duration,
     /// The most connections that wait for their proof; at least 1.
     pub unauthenticated_max: usize,
@@ -61,28 +64,29 @@ pub struct PairTerms {
     pub encryption: Encryption,
 }
 
-/// How two ends may be joined.
+/// The transport between two ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamTransport {
-    /// By shared memory if both are on one host and of one user, else by RDMA if both have it on the network by which
-    /// they meet or the other end asks for it, else by TCP.
+    /// Shared memory if both are on one host and run as the same user; else RDMA if both have it on the
+    /// network by which they meet, or the other end requires it; else TCP.
     #[default]
     Auto,
-    /// By shared memory only.
+    /// Shared memory only.
     Shm,
-    /// By TCP only.
+    /// TCP only.
     Tcp,
-    /// By RDMA only; the ends meet by TCP.
+    /// RDMA only; the ends meet by TCP.
     Verbs,
 }
 
 impl StreamTransport {
-    /// Whether an end may go by shared memory.
+    /// Returns whether this end may use shared memory.
     const fn may_share(self) -> bool {
         matches!(self, Self::Auto | Self::Shm)
     }
 
-    /// What a caller with this choice asks for at a TCP address; `would_use_rdma` is asked where it matters.
+    /// Returns the wish of a caller with this choice at a TCP address; calls `would_use_rdma` only if it
+    /// matters.
     fn wish(self, would_use_rdma: impl FnOnce() -> bool) -> PairWish {
         match self {
             Self::Auto if would_use_rdma() => PairWish::RdmaIfYouToo,
@@ -92,8 +96,8 @@ impl StreamTransport {
         }
     }
 
-    /// What a door with this choice says to a wish that comes by TCP. Where it matters, `has_rdma` is asked, and
-    /// `would_use_rdma` for callers that do not insist on it.
+    /// Returns the answer of a listener with this choice to a wish that arrives by TCP. Only where it
+    /// matters, it calls `has_rdma`, or `would_use_rdma` for callers that do not require RDMA.
     fn answer(
         self,
         wish: PairWish,
@@ -113,20 +117,20 @@ impl StreamTransport {
     }
 }
 
-/// A connection whose ends trust each other.
+/// A connection whose ends have authenticated each other.
 #[derive(Debug)]
 pub enum PairedStream {
-    /// Both are on this host, and of one user.
+    /// Both ends are on this host and run as the same user.
     Shm(UnixStream),
-    /// Wherever the peer is.
+    /// The peer may be on any host.
     Tcp(PeerStream),
-    /// Wherever the peer is; data goes by RDMA.
+    /// The peer may be on any host; the data are carried by RDMA.
     Verbs(PeerStream),
 }
 
-/// A stream over which two have met.
+/// A stream over which two processes have met.
 trait Meet: LinkSocket {
-    /// What it becomes; none if the peer asks for what such a stream cannot be.
+    /// Returns what the stream becomes; `None` if it cannot become what the peer wants.
     fn meet(secured: Self::Secured, by_rdma: bool) -> Option<PairedStream>;
 }
 
@@ -143,7 +147,7 @@ impl Meet for TcpStream {
 }
 
 impl PairTerms {
-    /// Terms with the limits of [`BootstrapPlan::new`], and ten seconds for a caller.
+    /// Creates terms with the limits of [`BootstrapPlan::new`], and ten seconds for a caller.
     #[must_use]
     pub fn new(cluster: &str, secret: &Secret) -> Self {
         let plan = BootstrapPlan::new(cluster, secret, 2);
@@ -172,7 +176,7 @@ impl PairTerms {
     }
 }
 
-/// Where callers are received; a thread for each kind of socket checks their proofs.
+/// Receives callers; a thread for each kind of socket checks their proofs.
 #[derive(Debug)]
 pub struct PairListener {
     address: Address,
@@ -182,12 +186,12 @@ pub struct PairListener {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What wakes whom.
+/// The descriptors that wake threads.
 #[derive(Debug)]
 struct Bells {
-    /// Counts arrivals that nobody has taken.
+    /// Counts arrivals that are not yet taken.
     arrival: OwnedFd,
-    /// Readable when the door closes.
+    /// Readable when the listener closes.
     closing: OwnedFd,
 }
 
@@ -195,10 +199,10 @@ impl PairListener {
     /// Listens at `address`: `host:port`, or `unix:…` for this host only.
     ///
     /// # Errors
-    /// [`BootstrapError`] if the address cannot be had or does not suit the terms.
+    /// Returns [`BootstrapError`] if the address is not available or does not suit the terms.
     pub fn open(address: &Address, terms: &PairTerms) -> Result<Self, BootstrapError> {
         let bell = |flags| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | flags);
-        let no_bell = |error: rustix::io::Errno| system("a file descriptor")(error.into());
+        let no_bell = |error: rustix::io::Errno| system("to create a file descriptor")(error.into());
         let shared = Arc::new(Bells {
             arrival: bell(EventfdFlags::SEMAPHORE).map_err(no_bell)?,
             closing: bell(EventfdFlags::empty()).map_err(no_bell)?,
@@ -210,7 +214,7 @@ impl PairListener {
         let mut twin = Some(address.clone()).filter(Address::is_unix);
         if !address.is_unix() {
             if terms.unauthenticated_max == 0 {
-                return Err(BootstrapError::Plan("let `unauthenticated_max` be at least 1".into()));
+                return Err(BootstrapError::Plan("`unauthenticated_max` is 0: set it to at least 1".into()));
             }
             let listener = BootstrapListener::<TcpStream>::bind(address)?;
             door.address = listener.address().clone();
@@ -219,7 +223,7 @@ impl PairListener {
             }
             door.spawn(listener, terms, serve(&door))?;
         } else if !terms.choice.may_share() {
-            return Err(BootstrapError::Plan(format!("{address} is no TCP address: write `host:port`")));
+            return Err(BootstrapError::Plan(format!("{address} is not a TCP address: write `host:port`")));
         }
         if let Some(twin) = twin {
             let listener = BootstrapListener::<UnixStream>::bind(&twin)?;
@@ -235,26 +239,26 @@ impl PairListener {
         reporter: Reporter,
     ) -> Result<(), BootstrapError> {
         let terms = terms.clone();
-        let thread = std::thread::Builder::new().name("squall-door".into());
+        let thread = std::thread::Builder::new().name("squall-accept".into());
         let thread = thread.spawn(move || reporter.receive(&listener, &terms));
-        self.threads.push(thread.map_err(system("a thread for callers"))?);
+        self.threads.push(thread.map_err(system("to start a thread for callers"))?);
         Ok(())
     }
 
-    /// Where it listens, with the port that the kernel has chosen.
+    /// Returns the address at which it listens, with the port that the kernel has chosen.
     #[must_use]
     pub const fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The next caller, waiting for up to `timeout` (`None`: for ever); `None` if nobody came.
+    /// Returns the next caller, waiting for up to `timeout` (`None`: without limit); `None` if none came.
     ///
     /// # Errors
-    /// If the system lets nobody in any more.
+    /// Returns an error if the system does not let the listener accept callers any more.
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Option<PairedStream>, BootstrapError> {
         let arrivals = match (timeout, self.arrivals.try_lock()) {
             (_, Ok(arrivals)) => arrivals,
-            // Who waits already takes what comes.
+            // A thread that waits already takes the next caller.
             (Some(Duration::ZERO), Err(TryLockError::WouldBlock)) => return Ok(None),
             _ => self.arrivals.lock().unwrap_or_else(PoisonError::into_inner),
         };
@@ -273,7 +277,7 @@ impl PairListener {
             }
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => {
-                Err(system("to let anybody in")(io::ErrorKind::BrokenPipe.into()))
+                Err(system("to accept callers")(io::ErrorKind::BrokenPipe.into()))
             }
         }
     }
@@ -295,14 +299,14 @@ impl Drop for PairListener {
     }
 }
 
-/// What a door's thread needs.
+/// What a listener's thread needs.
 struct Reporter {
     sender: SyncSender<Result<PairedStream, BootstrapError>>,
     bells: Arc<Bells>,
 }
 
 impl Reporter {
-    /// Receives callers until the door closes.
+    /// Receives callers until the listener closes.
     fn receive<S: Meet>(&self, listener: &BootstrapListener<S>, terms: &PairTerms) {
         let (plan, proof) = (terms.plan(), terms.proof());
         let mut queue = HandshakeQueue::new(&plan, listener, &proof);
@@ -319,11 +323,8 @@ impl Reporter {
                 Ok(visitors) => {
                     visitors.into_iter().for_each(|visitor| self.answer_visitor(visitor, terms, &mut log))
                 }
-                Err(error) => {
-                    self.report(Err(error));
-                    // Files or memory may be there again later.
-                    std::thread::sleep(SHORTAGE_PAUSE);
-                }
+                // Descriptors or memory may be available again later.
+                Err(error) => self.report(Err(error)),
             }
         }
     }
@@ -353,50 +354,71 @@ impl Reporter {
     }
 
     fn report(&self, arrival: Result<PairedStream, BootstrapError>) {
-        // Who finds the queue full is disconnected, and may call again.
+        // A caller that finds the queue full is disconnected, and may call again.
         if self.sender.try_send(arrival).is_ok() {
             let _ = rustix::io::write(&self.bells.arrival, &1u64.to_ne_bytes());
         }
     }
 }
 
-/// Connects to the door at `address`; tries again until it opens or the time is over.
-///
-/// # Errors
-/// [`BootstrapError`], with what to do next.
-pub fn call(address: &Address, terms: &PairTerms) -> Result<PairedStream, BootstrapError> {
-    let (plan, proof) = (terms.plan(), terms.proof());
-    let deadline = Instant::now() + plan.timeout;
-    let caller = Caller { plan: &plan, proof: &proof, patience: plan.timeout };
-    if address.is_unix() && !terms.choice.may_share() {
-        return Err(BootstrapError::Plan(format!("{address} is no TCP address: write `host:port`")));
-    }
-    let twins = match terms.choice {
-        StreamTransport::Tcp | StreamTransport::Verbs => Vec::new(),
-        _ if address.is_unix() => vec![address.clone()],
-        _ => twins(address),
-    };
-    let mut pause = PAUSE_MIN;
-    // Looked for once, and only by who cannot share memory.
-    let mut would_use_rdma = None;
-    let mut wish = || {
-        let answer = || *would_use_rdma.get_or_insert_with(|| terms.would_use_rdma(local_address(address)));
-        terms.choice.wish(answer)
-    };
-    loop {
-        let error = match caller.try_doors(address, &twins, terms.choice, &mut wish) {
-            Ok(meeting) => return Ok(meeting),
-            Err(CallError::Never(error)) => return Err(error),
-            Err(CallError::Unproved(error)) => error,
-            Err(CallError::Unheard(cause) | CallError::Again(cause)) => {
-                BootstrapError::Unreachable { contacts: vec![address.clone()], waited: plan.timeout, cause }
-            }
-        };
-        if Instant::now() + pause >= deadline {
-            return Err(error);
+/// A call of a pair's listener: each attempt tries its sockets once. When to try again is up to the caller.
+#[derive(Debug)]
+pub struct PairCall<'a> {
+    address: &'a Address,
+    terms: &'a PairTerms,
+    plan: BootstrapPlan,
+    proof: Proof,
+    twins: Vec<Address>,
+    /// Whether to ask for RDMA: searched once, and only by a caller that cannot use shared memory.
+    would_use_rdma: Option<bool>,
+}
+
+/// Why an attempt of a [`PairCall`] failed.
+#[derive(Debug)]
+pub enum PairCallError {
+    /// Another attempt may succeed.
+    Again(BootstrapError),
+    /// No other attempt can succeed.
+    Final(BootstrapError),
+}
+
+impl<'a> PairCall<'a> {
+    /// A call of the listener at `address`.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Plan`] if `terms` ask for a transport that this kind of address does not have.
+    pub fn new(address: &'a Address, terms: &'a PairTerms) -> Result<Self, BootstrapError> {
+        if address.is_unix() && !terms.choice.may_share() {
+            return Err(BootstrapError::Plan(format!("{address} is not a TCP address: write `host:port`")));
         }
-        std::thread::sleep(pause);
-        pause = (2 * pause).min(PAUSE_MAX);
+        let twins = match terms.choice {
+            StreamTransport::Tcp | StreamTransport::Verbs => Vec::new(),
+            _ if address.is_unix() => vec![address.clone()],
+            _ => twins(address),
+        };
+        Ok(Self { address, terms, plan: terms.plan(), proof: terms.proof(), twins, would_use_rdma: None })
+    }
+
+    /// Tries once.
+    ///
+    /// # Errors
+    /// [`PairCallError`], whose [`BootstrapError`] says what to do next.
+    pub fn attempt(&mut self) -> Result<PairedStream, PairCallError> {
+        let Self { address, terms, plan, proof, twins, would_use_rdma } = self;
+        let caller = Caller { plan, proof, patience: plan.timeout };
+        let mut wish = || {
+            let answer =
+                || *would_use_rdma.get_or_insert_with(|| terms.would_use_rdma(local_address(address)));
+            terms.choice.wish(answer)
+        };
+        caller.try_doors(address, twins, terms.choice, &mut wish).map_err(|error| match error {
+            CallError::Never(error) => PairCallError::Final(error),
+            CallError::Unproved(error) => PairCallError::Again(error),
+            CallError::Unheard(cause) | CallError::Again(cause) => {
+                let contacts = vec![address.clone()];
+                PairCallError::Again(BootstrapError::Unreachable { contacts, waited: plan.timeout, cause })
+            }
+        })
     }
 }
 
@@ -409,11 +431,12 @@ impl Caller<'_> {
         wish: &mut dyn FnMut() -> PairWish,
     ) -> Result<PairedStream, CallError> {
         let by_tcp = choice != StreamTransport::Shm && !address.is_unix();
-        let mut cause = format!("{address} is not on this host, and shared memory is asked for");
+        let mut cause = format!("{address} is not on this host, but shared memory is required");
         for twin in twins {
             match self.try_door::<UnixStream>(twin, PairWish::Stream) {
                 Ok(meeting) => return Ok(meeting),
-                // A socket of somebody else, or of nobody: what listens at the port may be ours all the same.
+                // The socket belongs to another user, or no process listens there: the process at the TCP
+                // port may nevertheless be the right one.
                 Err(CallError::Unproved(_)) if by_tcp => {}
                 Err(CallError::Unheard(text) | CallError::Again(text)) => cause = text,
                 Err(error) => return Err(error),
@@ -434,13 +457,14 @@ impl Caller<'_> {
             answer => Self::accepted(address, answer).map(|()| false)?,
         };
         let stream = wire.into_stream();
-        let stream = stream.map_err(|error| CallError::Never(system("to make a socket blocking")(error)))?;
-        S::meet(stream, by_rdma).ok_or_else(|| CallError::Again("it gave an answer to something else".into()))
+        let stream = stream.map_err(|error| CallError::Never(system("to set a socket blocking")(error)))?;
+        S::meet(stream, by_rdma)
+            .ok_or_else(|| CallError::Again("it sent an answer to a different request".into()))
     }
 }
 
-/// The Unix sockets of doors at a TCP address of this host: of one that listens at all addresses, and of one at this.
-/// The last is the one at which a door with exactly this address listens.
+/// Returns the Unix sockets of listeners at a TCP address of this host: of one that listens at all addresses,
+/// and of one at this address. The last is the one at which a listener with exactly this address listens.
 fn twins(address: &Address) -> Vec<Address> {
     let Address::Tcp { host, port } = address else { return Vec::new() };
     if !is_this_host(host) {
@@ -459,15 +483,12 @@ fn twins(address: &Address) -> Vec<Address> {
 
 /// The purpose of the proofs of this sub-protocol.
 const PURPOSE: &str = "pair";
-const PAUSE_MIN: Duration = Duration::from_millis(2);
-const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// Others may be served before us, so a caller waits longer than the door waits for one caller.
+/// Others may be served first, so a caller waits longer than the listener waits for one caller.
 const PATIENCE_FACTOR: u32 = 5;
-/// A door's thread looks at nothing so often, for nothing is due.
+/// The wait of a listener's thread; it has no timeouts of its own.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// Callers that have proved the secret and that nobody has accepted yet.
+/// The most callers that have proved the secret and are not yet accepted.
 const BACKLOG: usize = 128;
-const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,5 @@
-//! The pre-join responder: answers at a process that joins and is not in the group yet, so that nobody waits there in vain.
+//! The pre-join responder: answers for a process that joins and is not in the group yet, so that no caller
+//! waits in vain.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use super::message::Refusal;
 use super::{BootstrapError, BootstrapListener, BootstrapPlan, Proof};
 use crate::Waker;
 
-/// Sends everybody away who comes to `listener`, with the word that it is too early.
+/// Rejects every caller at `listener`, with the reason that it is too early.
 pub(super) struct PreJoinResponder<'p, S: LinkSocket> {
     plan: &'p BootstrapPlan,
     listener: &'p BootstrapListener<S>,
@@ -26,11 +27,11 @@ impl<'p, S: LinkSocket> PreJoinResponder<'p, S> {
         listener: &'p BootstrapListener<S>,
         proof: &'p Proof,
     ) -> Result<Self, BootstrapError> {
-        let doorbell = Waker::new().map_err(system("to make a doorbell"))?;
+        let doorbell = Waker::new().map_err(system("to create a doorbell"))?;
         Ok(Self { plan, listener, proof, over: AtomicBool::new(false), doorbell })
     }
 
-    /// Serves until dismissed. Who has connected and not said what it wants by then sees the end of its connection.
+    /// Serves until dismissed. Connections that have not sent a request by then are closed.
     pub(super) fn serve(&self) {
         let mut queue = HandshakeQueue::new(self.plan, self.listener, self.proof);
         while !self.over.load(Ordering::Relaxed) {
@@ -40,8 +41,7 @@ impl<'p, S: LinkSocket> PreJoinResponder<'p, S> {
                     visitors.into_iter().for_each(|visitor| visitor.reject(Refusal::Assembling, &mut |_| ()));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a process that joins cannot accept connections now");
-                    std::thread::sleep(SHORTAGE_PAUSE);
+                    tracing::warn!(%error, "a joining process cannot accept connections at present")
                 }
             }
         }
@@ -54,7 +54,5 @@ impl<'p, S: LinkSocket> PreJoinResponder<'p, S> {
     }
 }
 
-/// A sleep that only an event ends.
+/// A wait that only an event ends.
 const LONG: Duration = Duration::from_secs(24 * 60 * 60);
-/// Without file descriptors, to look again at once would be to spin.
-const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);

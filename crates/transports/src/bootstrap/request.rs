@@ -1,4 +1,4 @@
-//! What foreign messages are worth: pure functions from bytes to a value or a refusal.
+//! Validation of foreign messages: pure functions from bytes to a value or a refusal.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use super::message::{
 use super::wire::FRAME_BYTES_MAX;
 use super::{ADDRESS_BYTES_MAX, Address, BootstrapMember, MEMBERS_MAX};
 
-/// Who asks to join, as a request says it.
+/// Returns the joiner as its request describes it.
 pub(super) fn join_info<S: LinkSocket>(
     request: &BootstrapRequest,
     agreement: &[u8; 32],
@@ -31,13 +31,13 @@ pub(super) fn join_info<S: LinkSocket>(
     Ok(JoinInfo { name, addresses, rank: *rank, peer: peer.into() })
 }
 
-/// Reads the address at which a process that links with this one listens; `None` if it cannot be used.
+/// Reads the address at which a process that links with this one listens; `None` if it is not usable.
 /// Fuzzed as `bootstrap`.
 pub(super) fn read_listen<S: LinkSocket>(listen: &str, stream: &S) -> Option<Address> {
     read_address(listen).filter(S::takes).map(|address| seen_from_here(address, stream))
 }
 
-/// The name and the addresses of who asks to join, if they can be used.
+/// Returns the name and the addresses of a process that asks to join, if they are usable.
 fn read_entry(listen: &[String], name: &str) -> Option<(String, Vec<Address>)> {
     if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) || listen.len() > ADDRESSES_MAX {
         return None;
@@ -47,7 +47,7 @@ fn read_entry(listen: &[String], name: &str) -> Option<(String, Vec<Address>)> {
     Some((name.into(), addresses))
 }
 
-/// A claim, if it can be used: with the address at which its sender is reached from here.
+/// Returns a claim, if it is usable, with the address at which its sender is reached from here.
 pub(super) fn read_claim<S: LinkSocket>(claim: ClaimFrame, stream: &S) -> Option<ClaimFrame> {
     let takes_all = |all: &[Address]| all.iter().all(S::takes);
     let is_place = |(place, all): &(u32, Vec<Address>)| (*place as usize) < all.len() && takes_all(all);
@@ -57,7 +57,7 @@ pub(super) fn read_claim<S: LinkSocket>(claim: ClaimFrame, stream: &S) -> Option
     Some(ClaimFrame { listen: seen_from_here(claim.listen, stream), ..claim })
 }
 
-/// Whether all addresses of a notice can be used.
+/// Returns whether all addresses of a notice are usable.
 pub(super) fn can_use<S: LinkSocket>(notice: &CoordinatorNotice) -> bool {
     match notice {
         CoordinatorNotice::Roster { listen, .. } => listen.iter().all(S::takes),
@@ -72,7 +72,7 @@ pub(super) fn can_use<S: LinkSocket>(notice: &CoordinatorNotice) -> bool {
     }
 }
 
-/// A process that listens at all addresses of its host is reached at the one that its packets come from.
+/// Replaces a wildcard address by the one that the process's packets come from.
 fn seen_from_here<S: LinkSocket>(listen: Address, stream: &S) -> Address {
     match (&listen, stream.peer_ip()) {
         (Address::Tcp { host, port }, Some(ip))
@@ -89,7 +89,8 @@ pub(super) fn read_address(text: &str) -> Option<Address> {
     text.parse().ok().filter(|_| text.len() <= ADDRESS_BYTES_MAX)
 }
 
-/// Returns the members of an admittance in the order of their numbers, or what is wrong with it. Fuzzed as `bootstrap`.
+/// Returns the members of an admission in the order of their numbers, or what is wrong with it.
+/// Fuzzed as `bootstrap`.
 pub(super) fn read_members(
     admittance: &AdmissionFrame,
     takes: fn(&Address) -> bool,
@@ -114,17 +115,20 @@ pub(super) fn read_members(
     Ok(members)
 }
 
-/// Reads bytes as each kind of message by which processes meet, for fuzzing; returns how many kinds they are.
-/// Fuzzed as `bootstrap`.
+/// Parses bytes as each kind of message by which processes meet, for fuzzing; returns the number of kinds
+/// that they match. Fuzzed as `bootstrap`.
 ///
 /// # Panics
-/// If what was read is not read again from what is written of it.
+/// Panics if a parsed message does not survive a round trip through its encoding.
 #[must_use]
 pub fn read_foreign(bytes: &[u8]) -> usize {
     fn again<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq>(bytes: &[u8]) -> Option<T> {
         let read: T = postcard::from_bytes(bytes).ok()?;
         let written = postcard::to_stdvec(&read).expect("messages serialise");
-        assert!(postcard::from_bytes(&written).is_ok_and(|same: T| same == read), "not read again");
+        assert!(
+            postcard::from_bytes(&written).is_ok_and(|same: T| same == read),
+            "the message must survive a round trip"
+        );
         Some(read)
     }
     if bytes.len() > FRAME_BYTES_MAX {
@@ -148,7 +152,7 @@ pub fn read_foreign(bytes: &[u8]) -> usize {
 }
 
 pub(super) const NAME_BYTES_MAX: usize = 64;
-/// One for each kind of network, and some to spare.
+/// One for each kind of network, with a margin.
 pub(super) const ADDRESSES_MAX: usize = 4;
 
 const _: () = assert!(MEMBERS_MAX * (ADDRESS_BYTES_MAX + 16) + TOKEN_BYTES_MAX < FRAME_BYTES_MAX);

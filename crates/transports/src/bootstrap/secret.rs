@@ -3,28 +3,28 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The fewest bytes of a secret: fewer can be guessed by whoever has seen one proof.
+/// The fewest bytes of a secret: a process that has seen one proof could guess shorter ones.
 pub const SECRET_BYTES_MIN: usize = 16;
 
 /// The secret that the members of a cluster share. It is never printed.
 #[derive(Clone)]
 pub struct Secret(Arc<[u8]>);
 
-/// A secret that can be guessed.
+/// The error for a secret that can be guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the secret has {bytes} bytes and needs at least {SECRET_BYTES_MIN}: make one with `head -c 32 /dev/urandom | base64`"
 )]
 pub struct SecretTooShort {
-    /// The bytes that were given.
+    /// The number of bytes given.
     pub bytes: usize,
 }
 
 impl Secret {
-    /// Takes the bytes as they are.
+    /// Creates a secret from the bytes as they are.
     ///
     /// # Errors
-    /// If there are fewer than [`SECRET_BYTES_MIN`].
+    /// Returns an error if there are fewer than [`SECRET_BYTES_MIN`].
     pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, SecretTooShort> {
         let bytes = bytes.as_ref();
         if bytes.len() < SECRET_BYTES_MIN {
@@ -33,10 +33,10 @@ impl Secret {
         Ok(Self(bytes.into()))
     }
 
-    /// A new secret of 32 random bytes.
+    /// Creates a secret of 32 random bytes.
     ///
     /// # Panics
-    /// If the kernel gives no random bytes.
+    /// Panics if the kernel provides no random bytes.
     #[must_use]
     pub fn random() -> Self {
         Self(random_bytes::<32>().as_slice().into())
@@ -55,7 +55,7 @@ impl fmt::Debug for Secret {
 
 pub(super) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).expect("the kernel gives random bytes");
+    getrandom::fill(&mut bytes).expect("the kernel provides random bytes");
     bytes
 }
 

@@ -1,8 +1,9 @@
-//! Bounded frames over a socket, never reading a byte beyond the frame: what follows the bootstrap on a
-//! connection belongs to the fabric.
+//! Bounded frames over a socket, never reading a byte beyond the frame: the bytes after the bootstrap on a
+//! connection belong to the fabric.
 //!
-//! A frame is its length (4 bytes, little endian, at most [`FRAME_BYTES_MAX`]) and a message in postcard, in records of its own.
-//! The socket is non-blocking; `poll_*` takes what is there, `read_*` and `write_*` wait until a deadline.
+//! A frame is its length (4 bytes, little endian, at most [`FRAME_BYTES_MAX`]) and a message in postcard, in
+//! records of its own. The socket is non-blocking; `poll_*` takes what has arrived, `read_*` and `write_*`
+//! wait until a deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -22,14 +23,14 @@ pub(super) const FRAME_BYTES_MAX: usize = 1 << 18;
 
 const _: () = assert!(super::MEMBERS_MAX * (super::ADDRESS_BYTES_MAX + 16) < FRAME_BYTES_MAX);
 
-/// Why a connection is of no more use.
+/// Why a connection is not usable any more.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FramingError {
     #[error("the other end closed the connection")]
     Closed,
-    #[error("the other end took too long")]
+    #[error("the other end did not answer in time")]
     Late,
-    #[error("it was abandoned")]
+    #[error("the call was abandoned")]
     Abandoned,
     #[error("the other end sent {0}")]
     Malformed(&'static str),
@@ -59,11 +60,11 @@ impl From<FramingError> for io::Error {
     }
 }
 
-/// How long to wait for the other end.
+/// The limit of a wait for the other end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitLimit<'w> {
     pub(super) deadline: Instant,
-    /// When this can be read, waiting makes no sense any more.
+    /// When this is readable, waiting has become pointless.
     pub(super) abandon: Option<BorrowedFd<'w>>,
 }
 
@@ -73,10 +74,10 @@ impl From<Instant> for WaitLimit<'_> {
     }
 }
 
-/// A socket and the part of a message that has come so far.
+/// A socket and the part of a message that has arrived so far.
 ///
-/// Until [`FramedSocket::begin`] it carries the messages of the handshake as they are, then frames in the records of the
-/// session.
+/// Until [`FramedSocket::begin`] it carries the messages of the handshake as they are, then frames in the
+/// records of the session.
 #[derive(Debug)]
 pub(super) struct FramedSocket<S> {
     stream: S,
@@ -91,13 +92,17 @@ impl<S: LinkSocket> FramedSocket<S> {
         Ok(Self { stream, session: None, inbound: Vec::new() })
     }
 
-    /// All that follows is under the keys of a session.
+    /// Begins a session: everything that follows is under its keys.
     pub(super) fn begin(&mut self, session: SessionKeys) {
-        assert!(self.inbound.is_empty() && self.session.is_none(), "a session begins behind the handshake");
+        assert!(
+            self.inbound.is_empty() && self.session.is_none(),
+            "a session must begin right after the handshake"
+        );
         self.session = Some(session);
     }
 
-    /// Proves the secret to the peer and demands its proof; all that follows is under the keys of their session.
+    /// Proves the secret to the peer and demands its proof; everything that follows is under the keys of
+    /// their session.
     pub(super) fn prove(&mut self, proof: &Proof, until: WaitLimit<'_>) -> Result<(), ProofError> {
         let ends = self.stream.ends()?;
         let session = proof.prove(&mut self.waiting(until), ends)?;
@@ -105,18 +110,44 @@ impl<S: LinkSocket> FramedSocket<S> {
         Ok(())
     }
 
-    /// The socket, blocking and without time-outs, at the first byte behind the last frame.
+    /// Returns the socket, blocking and without timeouts, at the first byte after the last frame.
     ///
     /// # Errors
-    /// If a part of another frame has come, or the system refuses.
+    /// Returns an error if a part of another frame has arrived, or the system refuses.
     ///
     /// # Panics
-    /// If there was no proof.
+    /// Panics if there was no proof.
     pub(super) fn into_stream(self) -> io::Result<S::Secured> {
-        let session = self.session.expect("both ends have proved the secret");
-        if !self.inbound.is_empty() || session.records.holds_input() || !session.records.is_flushed() {
-            return Err(io::Error::new(ErrorKind::InvalidData, "half a message was read or written"));
+        if self.is_within_frame() {
+            return Err(io::Error::new(ErrorKind::InvalidData, "a message was read or written only in part"));
         }
+        self.into_secured()
+    }
+
+    /// Returns the socket as [`FramedSocket::into_stream`] does, but shuts it down if a frame was read or written only in
+    /// part: then whoever uses it finds that the other end is lost.
+    ///
+    /// # Errors
+    /// Returns an error if the system refuses.
+    ///
+    /// # Panics
+    /// Panics if there was no proof.
+    pub(super) fn into_usable_or_ended(self) -> io::Result<S::Secured> {
+        if self.is_within_frame() {
+            // A connection that has ended by itself cannot be shut down, and need not be.
+            let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+        }
+        self.into_secured()
+    }
+
+    fn is_within_frame(&self) -> bool {
+        let records = self.session.as_ref().map(|session| &session.records);
+        !self.inbound.is_empty()
+            || records.is_some_and(|records| records.holds_input() || !records.is_flushed())
+    }
+
+    fn into_secured(self) -> io::Result<S::Secured> {
+        let session = self.session.expect("both ends have proved the secret");
         self.stream.set_nonblocking(false)?;
         Ok(self.stream.secure(session))
     }
@@ -125,7 +156,7 @@ impl<S: LinkSocket> FramedSocket<S> {
         &self.stream
     }
 
-    /// A message of exactly `N` bytes, if all of it is there.
+    /// Returns a message of exactly `N` bytes, if all of it has arrived.
     pub(super) fn poll_exact<const N: usize>(&mut self) -> Result<Option<[u8; N]>, FramingError> {
         if !self.fill(N)? {
             return Ok(None);
@@ -135,12 +166,14 @@ impl<S: LinkSocket> FramedSocket<S> {
         Ok(Some(message))
     }
 
-    /// Takes what is there and forgets it: a socket that is closed over bytes that nobody has read takes back what was written.
+    /// Reads and discards what has arrived: closing a socket with unread bytes would also discard what was
+    /// written to it.
     pub(super) fn discard(&mut self) {
         let _ = self.stream.read(&mut [0; 1 << 10]);
     }
 
-    /// Reads a frame, if all of it is there. Its message is fuzzed as one of the bootstrap. Fuzzed as `bootstrap`.
+    /// Reads a frame, if all of it has arrived. Its message is fuzzed as one of the bootstrap.
+    /// Fuzzed as `bootstrap`.
     pub(super) fn poll_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FramingError> {
         if self.inbound.len() < 4 && !self.fill(4)? {
             return Ok(None);
@@ -155,9 +188,9 @@ impl<S: LinkSocket> FramedSocket<S> {
         }
         let message = postcard::take_from_bytes(&self.inbound[4..]);
         let (message, rest) =
-            message.map_err(|_| FramingError::Malformed("a message that cannot be read"))?;
+            message.map_err(|_| FramingError::Malformed("a message that cannot be parsed"))?;
         if !rest.is_empty() || self.session.as_ref().is_some_and(|session| session.records.holds_input()) {
-            return Err(FramingError::Malformed("a message with something behind it"));
+            return Err(FramingError::Malformed("a message with trailing bytes"));
         }
         self.inbound.clear();
         Ok(Some(message))
@@ -197,12 +230,12 @@ impl<S: LinkSocket> FramedSocket<S> {
         }
     }
 
-    /// A `Read` and `Write` that blocks.
+    /// Returns a `Read` and `Write` that blocks.
     pub(super) fn waiting<'w>(&'w mut self, until: WaitLimit<'w>) -> DeadlineSocket<'w, S> {
         DeadlineSocket { stream: &mut self.stream, until }
     }
 
-    /// Reads until `inbound` holds `bytes` bytes, and not one more; whether it does.
+    /// Reads until `inbound` has `bytes` bytes, and not one more; returns whether it does.
     fn fill(&mut self, bytes: usize) -> Result<bool, FramingError> {
         let mut chunk = [0; 4096];
         while self.inbound.len() < bytes {
@@ -218,7 +251,7 @@ impl<S: LinkSocket> FramedSocket<S> {
         Ok(true)
     }
 
-    /// The next bytes of the messages, none of which is shown before it is verified.
+    /// Reads the next bytes of the messages, none of which is returned before it is verified.
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         match &mut self.session {
             Some(SessionKeys { records, .. }) => records.read(&mut self.stream, target),
@@ -233,7 +266,8 @@ impl<S: AsFd> AsFd for FramedSocket<S> {
     }
 }
 
-/// A non-blocking socket as a blocking one with a deadline for all of it, however slowly the bytes trickle.
+/// A non-blocking socket as a blocking one, with one deadline for the whole transfer, however slowly single
+/// bytes arrive.
 pub(super) struct DeadlineSocket<'w, S> {
     stream: &'w mut S,
     until: WaitLimit<'w>,
@@ -284,11 +318,72 @@ pub(super) fn wait(fd: BorrowedFd<'_>, flags: PollFlags, until: WaitLimit<'_>) -
     if abandoned { Err(FramingError::Abandoned) } else { Ok(()) }
 }
 
-/// Waits until one of `fds` is ready, a signal comes, or `timeout` is over.
+/// Waits until one of `fds` is ready, a signal arrives, or `timeout` has passed.
 pub(super) fn poll_for(fds: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> {
     let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
     match poll(fds, Some(&timeout)) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::bootstrap::Secret;
+    use crate::session::HELLO_BYTES;
+
+    /// Returns a socket that has proved the secret, and the other end, which has too.
+    fn proved_pair() -> (FramedSocket<UnixStream>, UnixStream) {
+        let secret = Secret::new("a secret of more than sixteen bytes").expect("long enough");
+        let proof = Proof::new(&secret, "wire-test", "test");
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        let mut wire = FramedSocket::new(ours).expect("a socket");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut hello = [0; HELLO_BYTES];
+                theirs.read_exact(&mut hello).expect("a hello");
+                let Ok((_, answer)) = proof.respond(None, &hello) else { panic!("the proof is right") };
+                theirs.write_all(&answer).expect("connected");
+            });
+            wire.prove(&proof, (Instant::now() + Duration::from_secs(20)).into())
+                .expect("the proof is right");
+        });
+        (wire, theirs)
+    }
+
+    /// A leader may be killed in the middle of an answer; a joiner that has reported begins all the same \[J9\].
+    #[test]
+    fn a_connection_that_ended_within_a_frame_is_a_lost_one() {
+        let (mut wire, mut theirs) = proved_pair();
+        theirs.write_all(&[1, 2, 3]).expect("connected");
+        drop(theirs);
+        assert!(wire.read_frame::<u8>(Instant::now() + Duration::from_secs(20)).is_err());
+        let mut stream = wire.into_usable_or_ended().expect("a socket");
+        assert_eq!(stream.read(&mut [0; 8]).expect("an end"), 0);
+    }
+
+    #[test]
+    fn a_connection_that_lives_is_ended_within_a_frame() {
+        let (mut wire, mut theirs) = proved_pair();
+        theirs.write_all(&[1, 2, 3]).expect("connected");
+        let soon = Instant::now() + Duration::from_millis(50);
+        assert!(matches!(wire.read_frame::<u8>(soon), Err(FramingError::Late)));
+        let mut stream = wire.into_usable_or_ended().expect("a socket");
+        assert_eq!(stream.read(&mut [0; 8]).expect("an end"), 0);
+        // After the rest of the handshake.
+        theirs.read_to_end(&mut Vec::new()).expect("an end");
+    }
+
+    #[test]
+    fn a_connection_between_frames_is_usable() {
+        let (wire, mut theirs) = proved_pair();
+        let mut stream = wire.into_usable_or_ended().expect("a socket");
+        theirs.write_all(b"more").expect("connected");
+        let mut bytes = [0; 4];
+        stream.read_exact(&mut bytes).expect("connected");
+        assert_eq!(&bytes, b"more");
     }
 }

@@ -1,4 +1,4 @@
-//! Why the members did not agree on their ways, or a way could not be set up.
+//! Errors in the choice and the setup of transports.
 
 use std::io;
 
@@ -6,23 +6,23 @@ use squall_fabric::NodeId;
 
 use crate::verbs::VerbsError;
 
-/// Why a [`super::CompositeFabric`] could not be made.
+/// Why a [`super::CompositeFabric`] could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum CompositeError {
-    /// A peer did not say what it has.
+    /// A peer did not send its offer.
     #[error(
-        "{peer} did not agree on a way to reach it ({cause}): look into its log, and start all members with the same \
+        "{peer} did not agree on a transport ({cause}): check its log, and start all members with the same \
          version and the same `transport`"
     )]
     Silent {
         /// The peer.
         peer: NodeId,
-        /// What the system says.
+        /// The system's error.
         cause: io::Error,
     },
-    /// A peer said what cannot be understood.
+    /// A peer sent an invalid offer.
     #[error(
-        "{peer} sent {what} instead of what it has: start all members with the same version and `transport`"
+        "{peer} sent {what} instead of its offer: start all members with the same version and `transport`"
     )]
     Nonsense {
         /// The peer.
@@ -30,10 +30,10 @@ pub enum CompositeError {
         /// What it sent.
         what: &'static str,
     },
-    /// RDMA was chosen and cannot be used after all.
+    /// RDMA was chosen, but cannot be used after all.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// A call to the system failed.
-    #[error("cannot set up the transports: {0}")]
+    /// A system call failed.
+    #[error("failed to set up the transports: {0}")]
     System(#[from] io::Error),
 }

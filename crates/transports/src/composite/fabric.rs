@@ -1,4 +1,4 @@
-//! The trait's calls: each goes to the part of its peer; what concerns several goes to all of them.
+//! The trait's calls: each goes to the part of its peer; calls that concern several parts go to all of them.
 
 use std::ops::Range;
 
@@ -32,8 +32,8 @@ macro_rules! part {
 
 pub(super) use part;
 
-/// What is wrong if there is none for a way that was chosen.
-pub(super) const NO_PART: &str = "made for the first peer by this way";
+/// The bug if there is no part for a chosen transport.
+pub(super) const NO_PART: &str = "the part was created for its first peer";
 
 impl Fabric for CompositeFabric {
     fn node(&self) -> NodeId {
@@ -86,8 +86,8 @@ impl Fabric for CompositeFabric {
     }
 
     fn revoke(&mut self, grant: &Grant) {
-        // With a peer that was removed its grants went, and any part answers so; but on shared memory it may be in the
-        // middle of a write.
+        // The grants of a removed peer went with it, and any part confirms that; but on shared memory the
+        // peer may be in the middle of a write.
         let transport = self.transport_if_met(grant.peer).unwrap_or(PeerTransport::Shm);
         part!(self, transport, part => part.revoke(grant));
     }
@@ -137,7 +137,7 @@ impl Fabric for CompositeFabric {
             return self.await_attachment(owner, key, words);
         };
         let attachment = part!(self, transport, part => part.attach(owner, key, words));
-        // One that was attached before stays what it is.
+        // A mirror that was attached before keeps its entry.
         self.attachments
             .entry(attachment.pointer(0).as_ptr().addr())
             .and_modify(|known| {
@@ -228,17 +228,17 @@ impl Fabric for CompositeFabric {
 }
 
 impl CompositeFabric {
-    /// What the parts call a mirror.
+    /// Returns the ids of a mirror in the parts.
     ///
     /// # Panics
-    /// If it is not published here.
+    /// Panics if this node has not published it.
     #[inline]
     fn mirror(&self, mirror: MirrorId) -> [Option<MirrorId>; TRANSPORTS] {
         let mirror_of = self.mirrors.at(mirror.0);
         mirror_of.unwrap_or_else(|| panic!("{mirror:?} is not published by this node")).ids
     }
 
-    /// Lets regions move that wait for it, once the device writes their old pages no more.
+    /// Lets regions move that wait for it, once the device no longer writes their old pages.
     fn move_regions(&mut self) {
         let (shm, Some(verbs)) = (&mut self.shm, &mut self.verbs) else { return };
         let bases = shm.held_moves();
@@ -251,7 +251,7 @@ impl CompositeFabric {
     }
 }
 
-/// An event of a part, with the connection as this fabric names it.
+/// Translates an event of a part: the connection gets its id in this fabric.
 fn translate(event: FabricEvent, transport: PeerTransport) -> FabricEvent {
     match event {
         FabricEvent::Connected { conn, peer } => {

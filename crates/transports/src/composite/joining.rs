@@ -1,9 +1,10 @@
-//! Peers that come later, and peers that are removed (Derecho §3.3: each view has its own members).
+//! Peers that join later, and peers that are removed (Derecho §3.3: each view has its own members).
 //!
-//! A joiner meets this node while everything else goes on, and is a peer when both have agreed on their way: then its part
-//! takes it in. Until then it waits like any node that is no peer yet [M5]. What is *published* for it waits in the parts
-//! that have a mirror of that key, each of which may be its way. What is *attached* from it is memory of the part for
-//! shared memory, which gets the owner's pages if that is the way, and is lent to another part to be filled if it is not.
+//! A joiner meets this node while everything else continues, and becomes a peer when both have agreed on
+//! their transport: then it is added to the part of that transport. Until then it is treated like any node
+//! that is not a peer yet [M5]. What is *published* for it waits in the parts that have a mirror of that key,
+//! any of which may become its part. What is *attached* from it is memory of the shared-memory part, which
+//! gets the owner's pages if that is the transport; otherwise it is lent to another part, which fills it.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -23,46 +24,47 @@ use crate::session::PeerStream;
 use crate::tcp::TcpFabric;
 use crate::verbs::VerbsFabric;
 
-/// What holds an attachment that was attached before the way to its owner was known.
+/// The handle of an attachment that was attached before the transport of its owner was known.
 #[derive(Debug)]
 pub(super) struct AttachmentHandle {
-    /// As the part for shared memory has it.
+    /// The region in the shared-memory part.
     region: Region,
 }
 
-/// What is known of an attachment.
+/// The state of an attachment.
 #[derive(Debug)]
 pub(super) enum CompositeAttachment {
-    /// A part's own. Attachments that are gone leave this, of which the next one at the address takes the place.
+    /// A part's own. Entries of attachments that are gone remain until another attachment has their address.
     Of(PeerTransport),
-    /// Waits for its owner, or was shown to it by shared memory.
+    /// Waits for its owner, or has been connected by shared memory.
     Awaited(NodeId, MirrorKey, Weak<AttachmentHandle>),
-    /// Lent to a part, which calls it so.
+    /// Lent to a part, in which it is this region.
     Lent(PeerTransport, Region, Weak<AttachmentHandle>),
 }
 
 impl CompositeFabric {
-    /// Takes a further peer in, by a connected stream whose other end has been authenticated and which nothing but this
-    /// fabric uses from now on; the other end does the same, or begins with it. Does not wait: they meet in the calls of
-    /// `poll`. If the peer is dead, does not answer or speaks another protocol, one of these says so
-    /// ([`FabricEvent::PeerLost`]). A connection can be opened and a right granted once it is among the
-    /// [`choices`](Self::choices), which it is when it has attached a mirror or published one that is seen here. A host's
-    /// next incarnation is another node: numbers are never used again.
+    /// Adds a further peer, by a connected stream whose other end has been authenticated and which only this
+    /// fabric uses from now on; the other end does the same, or begins with it. Does not wait: they meet in
+    /// the calls of `poll`. If the peer is dead, does not answer or uses another protocol, one of these calls
+    /// reports it ([`FabricEvent::PeerLost`]). Connections can be opened and grants issued once the peer is
+    /// among the [`choices`](Self::choices), which is the case when it has attached a mirror or published one
+    /// that is visible here. A host's next incarnation is another node: numbers are never reused.
     ///
     /// # Errors
-    /// If the node is this one or a peer already ([`io::ErrorKind::InvalidInput`]), or a system call fails. Nothing has
-    /// changed then.
+    /// Returns an error if the node is this one or already a peer ([`io::ErrorKind::InvalidInput`]), or a
+    /// system call fails. Nothing has changed then.
     pub fn add_peer(&mut self, node: NodeId, stream: impl Into<PeerStream>) -> io::Result<()> {
         let stream = stream.into();
         if node == self.node || self.transport_if_met(node).is_some() || self.meetings.is_with(node) {
-            let text = format!("{node} is there already: give each process a number of its own");
+            let text = format!("{node} exists already: give each process a different number");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let ours = self.offer(&stream)?;
         self.meetings.begin(node, stream, ours)
     }
 
-    /// Parts with a peer deliberately, as its part does. Of a node that is no peer, what waits for it is forgotten.
+    /// Removes a peer deliberately, as its part does. For a node that is not a peer, everything that waits
+    /// for it is dropped.
     pub fn remove_peer(&mut self, node: NodeId) {
         self.meetings.end(node);
         self.choices.retain(|choice| choice.peer != node);
@@ -75,7 +77,7 @@ impl CompositeFabric {
         self.events.retain(|event| !matches!(event, FabricEvent::PeerLost { peer, .. } if *peer == node));
     }
 
-    /// A part forgets a node.
+    /// Lets a part forget a node.
     fn forget_at(&mut self, transport: PeerTransport, node: NodeId) {
         match transport {
             PeerTransport::Shm => self.shm.remove_peer(node),
@@ -84,7 +86,7 @@ impl CompositeFabric {
         }
     }
 
-    /// What this node says to the peer behind `stream`.
+    /// Returns this node's offer to the peer behind `stream`.
     fn offer(&mut self, stream: &PeerStream) -> io::Result<TransportOffer> {
         let wanted = self.settings.verbs.as_ref();
         let is_named = wanted.is_some_and(|settings| settings.device.is_some());
@@ -101,7 +103,7 @@ impl CompositeFabric {
         Ok(TransportOffer { host: host()?, user: geteuid().as_raw(), socket, network })
     }
 
-    /// Goes on with the meetings; returns how many are over.
+    /// Continues the meetings; returns the number of those that have ended.
     #[cold]
     pub(super) fn poll_meetings(&mut self) -> usize {
         let over = self.meet();
@@ -120,7 +122,7 @@ impl CompositeFabric {
         met
     }
 
-    /// Goes on with the meetings and takes in who has met.
+    /// Continues the meetings and adds the peers that have met.
     pub(super) fn meet(&mut self) -> Vec<Result<(), (NodeId, CompositeError)>> {
         let no_device = self.device.as_ref().err().map(String::as_str);
         let over = self.meetings.advance(no_device);
@@ -133,7 +135,7 @@ impl CompositeFabric {
             .collect()
     }
 
-    /// A peer has met this node: its part takes it in, with what has waited for it.
+    /// Adds a peer that has met this node to its part, with everything that has waited for it.
     fn take_in(&mut self, met: MetPeer) -> Result<(), CompositeError> {
         let MetPeer { peer, transport, reason, stream, socket } = met;
         tracing::info!(peer = peer.0, "reached by {transport}: {reason}");
@@ -153,10 +155,10 @@ impl CompositeFabric {
         Ok(())
     }
 
-    /// Makes the part for a way, unless it is there.
+    /// Creates the part for a transport, unless it exists.
     fn begin_part(&mut self, transport: PeerTransport) -> Result<(), CompositeError> {
         if transport == PeerTransport::Verbs && self.verbs.is_none() {
-            let device = self.device.as_ref().expect("a network was offered");
+            let device = self.device.as_ref().expect("a network is offered only with a device");
             let mut part = Box::new(VerbsFabric::on(device, self.node, self.waker.clone())?);
             part.adopt_others();
             self.watch(part.bell())?;
@@ -171,12 +173,12 @@ impl CompositeFabric {
         Ok(())
     }
 
-    /// Readable as soon as `bell` is.
+    /// Makes the bells readable whenever `bell` is.
     pub(super) fn watch(&self, bell: rustix::fd::BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::add(&self.bells, bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
     }
 
-    /// An attachment of a mirror of a node that has not met this one.
+    /// Attaches a mirror of a node that has not met this one.
     pub(super) fn await_attachment(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
         let region = self.shm.attach(owner, key, words);
         let address = region.pointer(0).as_ptr().addr();
@@ -186,11 +188,11 @@ impl CompositeFabric {
         };
         let handle = handle.unwrap_or_else(|| Arc::new(AttachmentHandle { region: region.clone() }));
         self.attachments.insert(address, CompositeAttachment::Awaited(owner, key, Arc::downgrade(&handle)));
-        // SAFETY: the attachment's own memory, which the handle keeps.
+        // SAFETY: the attachment's own memory, which the handle keeps alive.
         unsafe { Region::from_raw(region.id(), region.pointer(0), words, Access::ReadOnly, handle) }
     }
 
-    /// Lends the attachments of a peer's mirrors to its part, unless that has them.
+    /// Lends the attachments of a peer's mirrors to its part, unless it is the part that has them.
     fn settle_attachments(&mut self, peer: NodeId, transport: PeerTransport) {
         if transport == PeerTransport::Shm {
             return;
@@ -215,13 +217,13 @@ impl CompositeFabric {
         }
     }
 
-    /// Shows a peer, by its part, what was published for it before.
+    /// Publishes, through its part, what was published for a peer before.
     fn settle_mirrors(&mut self, peer: NodeId, transport: PeerTransport) {
         let names: Vec<u32> = self.mirrors.names().collect();
         for name in names {
             let mirror = self.mirrors.at_mut(name).expect("just named");
             let Some((key, region)) = mirror.waiting_for(peer) else { continue };
-            // A part that has a mirror of this key was told of all who may come.
+            // A part that has a mirror of this key knows all awaited readers.
             if mirror.ids[transport as usize].is_none() {
                 let readers = mirror.awaited.clone();
                 let id = part!(self, transport, part => part.publish(key, &region, &readers));
@@ -231,14 +233,14 @@ impl CompositeFabric {
         }
     }
 
-    /// Lets go what was lent for views that nobody holds any more [M6].
+    /// Drops entries of attachments that are no longer held [M6].
     pub(super) fn sweep_attachments(&mut self) {
         self.attachments.retain(|_, attachment| match attachment {
             CompositeAttachment::Of(_) => true,
             CompositeAttachment::Awaited(.., handle) => handle.strong_count() > 0,
             CompositeAttachment::Lent(transport, _, handle) => {
                 if handle.strong_count() == 0 {
-                    // Whoever has attached it since holds it by the part.
+                    // If it has been attached again since, the part holds it.
                     *attachment = CompositeAttachment::Of(*transport);
                 }
                 true
@@ -246,10 +248,10 @@ impl CompositeFabric {
         });
     }
 
-    /// Stops an attachment [M3].
+    /// Freezes an attachment [M3].
     ///
     /// # Panics
-    /// If it is none.
+    /// Panics if it is not an attachment.
     pub(super) fn freeze_attachment(&mut self, attachment: &Region) {
         match self.attachments.get(&attachment.pointer(0).as_ptr().addr()) {
             None => panic!("{attachment:?} is not an attachment of a mirror"),
@@ -269,12 +271,12 @@ impl CompositeFabric {
     }
 }
 
-/// A name of this host that no other has, until it boots again.
+/// Returns a name of this host that no other host has, until it reboots.
 fn host() -> io::Result<[u8; 16]> {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
     let digest = Sha256::digest(boot);
     Ok(digest[..16].try_into().expect("a digest has 32 bytes"))
 }
 
-/// A few less than shared memory takes, so that none that was invited is turned away.
+/// Slightly fewer than shared memory allows, so that no invited peer is rejected.
 const SHARING_PEERS_MAX: usize = 240;

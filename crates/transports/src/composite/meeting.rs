@@ -1,12 +1,14 @@
-//! The meeting: over the stream by which the bootstrap joined them, each pair of nodes agrees on its way.
+//! The meeting: over the stream that the bootstrap has established, each pair of nodes agrees on its
+//! transport.
 //!
-//! 1. Both send an [`TransportOffer`], which names a Unix socket.
-//! 2. Where both run on one host under one user, the lower node connects to the socket of the higher, proves itself by the
-//!    key of the offer, and tells over the stream whether that went well: network namespaces may lie between.
-//! 3. Who does not share memory uses RDMA if both offered devices of one network, and else TCP.
+//! 1. Both send a [`TransportOffer`], which names a Unix socket.
+//! 2. If both run on one host under one user, the lower node connects to the socket of the higher, proves
+//!    itself by the key of the offer, and reports over the stream whether that succeeded: the nodes may be in
+//!    different network namespaces.
+//! 3. A pair that does not share memory uses RDMA if both offered devices of one network, and TCP otherwise.
 //!
-//! Nobody waits for anybody: each step is taken when what it needs has come, while the node goes on with its other peers.
-//! Who takes too long, or dies, is given up.
+//! No step blocks: each is taken when its input has arrived, while the node continues with its other peers. A
+//! peer that takes too long, or dies, is given up.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -24,24 +26,24 @@ use super::CompositeError;
 use super::transport_choice::{OFFER_BYTES, PeerTransport, Rendezvous, TransportOffer};
 use crate::session::PeerStream;
 
-/// The meetings of a node that are under way.
+/// The meetings of a node that are in progress.
 pub(super) struct Meetings {
     node: NodeId,
-    /// In order of their peers.
+    /// Ordered by their peers.
     meetings: Vec<Meeting>,
-    /// There as long as meetings are.
+    /// Exists while there are meetings.
     reception: Option<Reception>,
-    /// Readable when there may be something to do.
+    /// Readable when there may be work.
     pub(super) bell: OwnedFd,
 }
 
-/// A pair that has met.
+/// A peer that has met this node.
 pub(super) struct MetPeer {
     pub(super) peer: NodeId,
     pub(super) transport: PeerTransport,
     pub(super) reason: String,
     pub(super) stream: PeerStream,
-    /// Stands if both share memory.
+    /// Present if both share memory.
     pub(super) socket: Option<UnixStream>,
 }
 
@@ -64,7 +66,7 @@ impl Meetings {
         self.meetings.iter().any(|meeting| meeting.peer == peer)
     }
 
-    /// Where peers on this host can meet this node.
+    /// Returns where peers on this host can meet this node.
     pub(super) fn rendezvous(&mut self) -> io::Result<Rendezvous> {
         if self.reception.is_none() {
             let reception = Reception::new()?;
@@ -75,7 +77,7 @@ impl Meetings {
         Ok(Rendezvous { name: *name, key: *key })
     }
 
-    /// Begins a meeting. Afterwards the stream does not block.
+    /// Begins a meeting. Afterwards the stream is non-blocking.
     pub(super) fn begin(
         &mut self,
         peer: NodeId,
@@ -84,7 +86,7 @@ impl Meetings {
     ) -> io::Result<()> {
         stream.set_nonblocking(true)?;
         watch(&self.bell, &stream)?;
-        // The buffer of the socket is empty, so it takes this; if the peer has gone, reading shows it.
+        // The socket's buffer is empty, so there is space for this; if the peer is gone, reading detects it.
         let _ = stream.write_all(&ours.to_bytes());
         let (input, deadline) = (Input::default(), Instant::now() + PATIENCE);
         let meeting = Meeting { peer, stream, ours, theirs: None, stage: Stage::Offer, input, deadline };
@@ -93,13 +95,14 @@ impl Meetings {
         Ok(())
     }
 
-    /// Ends a meeting: the peer is removed.
+    /// Ends a meeting, because the peer is removed.
     pub(super) fn end(&mut self, peer: NodeId) {
         self.meetings.retain(|meeting| meeting.peer != peer);
         self.close_if_over();
     }
 
-    /// Does what can be done now; returns who has met, and with whom it failed.
+    /// Does everything that is possible now; returns the peers that have met, and those whose meetings
+    /// failed.
     pub(super) fn advance(
         &mut self,
         no_device: Option<&str>,
@@ -113,7 +116,7 @@ impl Meetings {
                 Ok(None) => self.meetings.push(meeting),
                 Ok(Some(socket)) => {
                     let (transport, reason) = meeting.choose(socket.is_some(), no_device);
-                    // It goes elsewhere. An error means that it is not watched.
+                    // The stream is passed on. An error means that it is not watched.
                     let _ = epoll::delete(&self.bell, &meeting.stream);
                     let Meeting { peer, stream, .. } = meeting;
                     over.push(Ok(MetPeer { peer, transport, reason, stream, socket }));
@@ -125,14 +128,14 @@ impl Meetings {
         over
     }
 
-    /// Nobody is expected any more.
+    /// Closes the reception if no more peers are expected.
     fn close_if_over(&mut self) {
         if self.meetings.is_empty() {
             self.reception = None;
         }
     }
 
-    /// How long to sleep at most.
+    /// Returns the longest time to sleep.
     pub(super) fn patience(&self) -> Option<Duration> {
         let now = Instant::now();
         let calls = self.meetings.iter().any(|meeting| meeting.stage == Stage::Calling);
@@ -141,7 +144,7 @@ impl Meetings {
     }
 }
 
-/// A peer during the meeting.
+/// A peer during its meeting.
 struct Meeting {
     peer: NodeId,
     stream: PeerStream,
@@ -152,21 +155,22 @@ struct Meeting {
     deadline: Instant,
 }
 
-/// What is to come next.
+/// What must happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// What the peer has.
+    /// The peer's offer must arrive.
     Offer,
-    /// Space in the queue of the higher node's socket.
+    /// The queue of the higher node's socket must have space.
     Calling,
-    /// The lower node's word whether it has reached ours.
+    /// The lower node must report whether it has connected.
     Verdict,
-    /// Its connection, which has been made.
+    /// The lower node's connection, which has been made, must arrive.
     Called,
 }
 
 impl Meeting {
-    /// Does what can be done now; when all is done returns the socket for shared memory, if there is one.
+    /// Does everything that is possible now; when all is done, returns the socket for shared memory, if there
+    /// is one.
     fn advance(
         &mut self,
         node: NodeId,
@@ -199,7 +203,7 @@ impl Meeting {
                 Some([0]) => return Ok(Some(None)),
                 Some([1]) => self.stage = Stage::Called,
                 Some(_) => {
-                    return Err(CompositeError::Nonsense { peer: self.peer, what: "an odd verdict" });
+                    return Err(CompositeError::Nonsense { peer: self.peer, what: "an invalid verdict" });
                 }
             }
         }
@@ -209,7 +213,7 @@ impl Meeting {
         }
     }
 
-    /// The next bytes of the stream, when all of them have come; not one more is read.
+    /// Returns the next bytes of the stream when all of them have arrived; not one more is read.
     fn read<const N: usize>(&mut self) -> Result<Option<[u8; N]>, CompositeError> {
         match self.input.fill(&mut self.stream, N) {
             Ok(true) => Ok(Some(self.input.take())),
@@ -218,7 +222,7 @@ impl Meeting {
         }
     }
 
-    /// Nothing yet, unless the time is over.
+    /// Returns `None`, or an error if the deadline has passed.
     fn wait<T>(&self) -> Result<Option<T>, CompositeError> {
         if Instant::now() < self.deadline {
             return Ok(None);
@@ -238,22 +242,22 @@ impl Meeting {
         } else if self.ours.may_share_memory(theirs) {
             "it runs on this host in another network namespace"
         } else {
-            "shared memory is switched off"
+            "shared memory is disabled"
         };
         if self.ours.shares_network(theirs) {
             return (PeerTransport::Verbs, format!("{why_no_memory}; both have RDMA devices on one network"));
         }
         let why_no_rdma = match (no_device, &self.ours.network, &theirs.network) {
             (Some(why), ..) => why,
-            (None, None, _) => "this node's RDMA device is not on the network by which they met",
-            (None, Some(_), None) => "it has no RDMA device on the network by which they met",
+            (None, None, _) => "this node's RDMA device is not on the network over which they met",
+            (None, Some(_), None) => "it has no RDMA device on the network over which they met",
             (None, Some(_), Some(_)) => "its RDMA device is on another network",
         };
         (PeerTransport::Tcp, format!("{why_no_memory}; {why_no_rdma}"))
     }
 }
 
-/// Bytes that come in pieces.
+/// Bytes that arrive in pieces.
 struct Input<const MOST: usize> {
     bytes: [u8; MOST],
     filled: usize,
@@ -266,7 +270,7 @@ impl<const MOST: usize> Default for Input<MOST> {
 }
 
 impl<const MOST: usize> Input<MOST> {
-    /// Reads what is there, up to `wanted` bytes in all; whether they are complete.
+    /// Reads what has arrived, up to `wanted` bytes in total; returns whether they are complete.
     fn fill(&mut self, stream: &mut impl Read, wanted: usize) -> io::Result<bool> {
         while self.filled < wanted {
             match stream.read(&mut self.bytes[self.filled..wanted]) {
@@ -287,14 +291,14 @@ impl<const MOST: usize> Input<MOST> {
     }
 }
 
-/// The Unix socket by which peers on this host meet this node.
+/// The Unix socket at which peers on this host meet this node.
 struct Reception {
     listener: UnixListener,
     name: [u8; 16],
     key: [u8; 32],
-    /// Who has connected and not said who it is; at most [`CALLERS_MAX`].
+    /// Callers that have connected and not yet sent their number and key; at most [`CALLERS_MAX`].
     callers: Vec<(UnixStream, Input<CALL_BYTES>, Instant)>,
-    /// Who has.
+    /// Callers that have sent them.
     known: Vec<(NodeId, UnixStream)>,
 }
 
@@ -308,8 +312,8 @@ impl Reception {
         Ok(Self { listener, name, key, callers: Vec::new(), known: Vec::new() })
     }
 
-    /// Takes the connections that have been made; a caller that does not know the key gets no answer. Not fuzzed: a call is
-    /// a number, all of whose values are good, and the key.
+    /// Accepts pending connections; a caller that does not know the key gets no answer. Not fuzzed: a call is
+    /// a number, all of whose values are valid, and the key.
     fn receive(&mut self, bell: &OwnedFd) {
         while self.callers.len() < CALLERS_MAX
             && let Ok((stream, _)) = self.listener.accept()
@@ -340,7 +344,7 @@ impl Reception {
     }
 }
 
-/// Connects without waiting; `WouldBlock` if too many wait there.
+/// Connects without waiting; returns `WouldBlock` if too many connections are pending there.
 fn connect(socket: &Rendezvous, node: NodeId) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -363,12 +367,12 @@ fn watch(bell: &OwnedFd, socket: &impl AsFd) -> io::Result<()> {
     Ok(epoll::add(bell, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 
-/// Both ends come here right after the bootstrap; the trial of a device takes some milliseconds, and more on a busy
-/// machine.
+/// Both ends arrive right after the bootstrap; the trial of a device takes some milliseconds, and more on a
+/// loaded machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Who has connected has also written.
+/// A caller writes immediately after it has connected.
 const GREETING_PATIENCE: Duration = Duration::from_secs(2);
-/// Between calls to a socket that has no space.
+/// The pause between calls to a socket whose queue is full.
 const CALL_AGAIN: Duration = Duration::from_millis(5);
 /// A node's number and the key.
 const CALL_BYTES: usize = 4 + 32;

@@ -1,27 +1,30 @@
-//! Several transports as one fabric: to each peer the best that both ends have (`transport = "auto"`).
+//! Several transports as one fabric: each peer is reached by the best transport that both ends have
+//! (`transport = "auto"`).
 //!
-//! | peer | way |
+//! | peer | transport |
 //! |---|---|
 //! | on this host, under the same user, reachable by Unix sockets | shared memory |
-//! | elsewhere, and both have RDMA devices of one kind on the network by which they met | verbs |
-//! | else | TCP |
+//! | elsewhere, and both have RDMA devices of one kind on the network over which they met | verbs |
+//! | otherwise | TCP |
 //!
-//! The members meet over TCP; then each pair agrees on its way (`meeting`), when it begins or when a peer comes later
-//! (`joining`). A way is chosen once: if it breaks, the peer is lost, as on any transport.
+//! The members meet over TCP; then each pair agrees on its transport (`meeting`), at the beginning or when a
+//! peer joins later (`joining`). A transport is chosen once: if it breaks, the peer is lost, as on any
+//! transport.
 //!
-//! **Law.** As [`squall_fabric::Fabric`] and [`crate::TransportFabric`] say.
+//! **Contract.** That of [`squall_fabric::Fabric`] and [`crate::TransportFabric`].
 //!
 //! # How the axioms are kept
-//! - All of a peer's connections and mirrors go by one part, which keeps the axioms. Between connections nothing is
-//!   promised anyway [F2]. A push to readers on several parts is one push on each [M1].
-//! - *Memory.* Regions are made by the part for shared memory, which is there in any case. The others use them where they
-//!   lie: TCP reads and writes any memory, verbs registers it.
-//! - *Revocation* [F9]. Shared memory may have to move a region to other pages to keep a stopped writer out. A device does
-//!   not follow, so it is first kept from writing the old pages: writers by verbs are refused [F10] and ask for new
-//!   grants.
-//! - *Early sight* [M2] is what a reader on shared memory has; *progress* [F12] is promised if nobody is reached by TCP.
+//! - All of a peer's connections and mirrors use one part, which keeps the axioms. Nothing is promised
+//!   between connections [F1]. A push to readers on several parts is one push on each [M1].
+//! - *Memory.* Regions are created by the shared-memory part, which always exists. The other parts use them
+//!   in place: TCP reads and writes any memory, verbs registers it.
+//! - *Revocation* [F9]. Shared memory may have to move a region to other pages to exclude a stopped writer. A
+//!   device does not follow, so it is first kept from writing the old pages: writers on verbs are refused
+//!   [F10] and ask for new grants.
+//! - *Early sight* [M2] applies to readers on shared memory; *progress* [F12] is promised if no peer is
+//!   reached by TCP.
 //!
-//! Names of connections carry their part in the lowest two bits.
+//! The id of a connection has its part in the lowest two bits.
 
 mod error;
 mod fabric;
@@ -53,25 +56,25 @@ use crate::tcp::TcpFabric;
 use crate::verbs::{TriedDevice, VerbsFabric};
 use crate::{Sleeper as _, Waker, wait_readable};
 
-/// A node's access to its peers, to each by the best way that both ends have.
+/// A node's access to its peers, to each by the best transport that both ends have.
 pub struct CompositeFabric {
     node: NodeId,
     settings: CompositeSettings,
-    /// What peers are offered, or why there is none.
+    /// The device that is offered to peers, or why there is none.
     device: Result<TriedDevice, String>,
-    /// In order of their nodes.
+    /// Ordered by their nodes.
     choices: Vec<TransportChoice>,
-    /// With nodes that are no peers yet.
+    /// Meetings with nodes that are not peers yet.
     meetings: Meetings,
-    /// What the next poll yields first.
+    /// Events that the next poll yields first.
     events: VecDeque<FabricEvent>,
     shm: ShmFabric,
-    /// Made for the first peer by this way.
+    /// Created for the first peer of this transport.
     verbs: Option<Box<VerbsFabric>>,
     /// As above.
     tcp: Option<TcpFabric>,
     mirrors: SlotMap<Mirror>,
-    /// By the address of their first word.
+    /// By the address of the first word.
     attachments: BTreeMap<usize, CompositeAttachment>,
     waker: Waker,
     /// Readable when the bell of a part is, or that of the meetings.
@@ -83,20 +86,21 @@ pub struct CompositeFabric {
 #[derive(Debug)]
 struct Mirror {
     key: MirrorKey,
-    /// What each part calls it, if it has a reader there. Each has been told of all that were awaited then.
+    /// The id in each part, if it has a reader there. Each part knows the readers that were awaited when it
+    /// was published.
     ids: [Option<MirrorId>; TRANSPORTS],
-    /// Readers that are no peers yet, and what they will be shown.
+    /// Readers that are not peers yet, and the region to publish for them.
     awaited: Vec<NodeId>,
     region: Option<Region>,
 }
 
 impl Mirror {
-    /// What `node` is to be shown, if it is awaited.
+    /// Returns what to publish for `node`, if it is awaited.
     fn waiting_for(&self, node: NodeId) -> Option<(MirrorKey, Region)> {
         self.region.clone().filter(|_| self.awaited.contains(&node)).map(|region| (self.key, region))
     }
 
-    /// It has come, or never will.
+    /// Notes that `node` has joined, or never will.
     fn stop_waiting_for(&mut self, node: NodeId) {
         self.awaited.retain(|awaited| *awaited != node);
         if self.awaited.is_empty() {
@@ -106,12 +110,13 @@ impl Mirror {
 }
 
 impl CompositeFabric {
-    /// A node with one connected stream to each peer, which has been authenticated and which nothing but this fabric
-    /// uses from now on. Agrees with each peer on a way, which takes some milliseconds; each must call this, or
-    /// [`CompositeFabric::add_peer`].
+    /// Creates a node with one connected stream to each peer, which has been authenticated and which only
+    /// this fabric uses from now on. Agrees with each peer on a transport, which takes some milliseconds;
+    /// each peer must call this, or [`CompositeFabric::add_peer`].
     ///
     /// # Errors
-    /// If a peer does not answer or speaks another protocol, or a way that was chosen cannot be set up.
+    /// Returns an error if a peer does not answer or uses another protocol, or a chosen transport cannot be
+    /// set up.
     pub fn new(
         node: NodeId,
         streams: Vec<(NodeId, impl Into<PeerStream>)>,
@@ -127,11 +132,12 @@ impl CompositeFabric {
         }
     }
 
-    /// As [`CompositeFabric::new`], for who joins a group that runs: does not wait for the peers, which become such in the
-    /// calls of `poll` as after [`CompositeFabric::add_peer`]. One that dies meanwhile is lost, and no more.
+    /// Same as [`CompositeFabric::new`], for a process that joins a running group: does not wait for the
+    /// peers, which are added in the calls of `poll` as after [`CompositeFabric::add_peer`]. A peer that dies
+    /// meanwhile is lost, without further consequences.
     ///
     /// # Errors
-    /// If a call to the system fails.
+    /// Returns an error if a system call fails.
     pub fn begin(
         node: NodeId,
         streams: Vec<(NodeId, impl Into<PeerStream>)>,
@@ -166,19 +172,19 @@ impl CompositeFabric {
         Ok(fabric)
     }
 
-    /// How each peer is reached, and why so, in order of their nodes.
+    /// Returns the transport of each peer and the reason for the choice, ordered by their nodes.
     #[must_use]
     pub fn choices(&self) -> &[TransportChoice] {
         &self.choices
     }
 
-    /// Whether a part uses a device that is software on this machine's processors.
+    /// Returns whether a part uses a device that is software on this machine's processors.
     #[must_use]
     pub fn is_software(&self) -> bool {
         self.verbs.as_ref().is_some_and(|verbs| verbs.is_software())
     }
 
-    /// Whether anything that was posted waits in this process.
+    /// Returns whether any posts wait in this process.
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.shm.has_waiting()
@@ -186,17 +192,18 @@ impl CompositeFabric {
             || self.tcp.as_ref().is_some_and(TcpFabric::has_output)
     }
 
-    /// The way to `peer`.
+    /// Returns the transport to `peer`.
     ///
     /// # Panics
-    /// If it is not a peer.
+    /// Panics if it is not a peer.
     fn transport_to(&self, peer: NodeId) -> PeerTransport {
         let transport = self.transport_if_met(peer);
-        transport
-            .unwrap_or_else(|| panic!("{peer} is not a peer of {}: add it first, and let it come", self.node))
+        transport.unwrap_or_else(|| {
+            panic!("{peer} is not a peer of {}: add it first, and wait until it has met this node", self.node)
+        })
     }
 
-    /// The way to `node`, if it is a peer.
+    /// Returns the transport to `node`, if it is a peer.
     #[inline]
     fn transport_if_met(&self, node: NodeId) -> Option<PeerTransport> {
         let place = self.choices.binary_search_by_key(&node, |choice| choice.peer);
@@ -204,9 +211,9 @@ impl CompositeFabric {
     }
 }
 
-/// The device that will be used, or why there is none.
+/// Returns the device that will be used, or why there is none.
 fn device(settings: &CompositeSettings, streams: &[(NodeId, PeerStream)]) -> Result<TriedDevice, String> {
-    let Some(wanted) = &settings.verbs else { return Err("RDMA is switched off".into()) };
+    let Some(wanted) = &settings.verbs else { return Err("RDMA is disabled".into()) };
     let addresses = streams.iter().filter_map(|(_, stream)| Some(stream.local_addr().ok()?.ip()));
     TriedDevice::choose(wanted, &addresses.collect::<Vec<IpAddr>>()).map_err(|error| error.to_string())
 }
@@ -220,13 +227,13 @@ impl fmt::Debug for CompositeFabric {
     }
 }
 
-/// The connection `conn` of a part, as this fabric names it.
+/// Returns the id in this fabric of connection `conn` of a part.
 fn named(conn: ConnId, transport: PeerTransport) -> ConnId {
-    assert!(conn.0 >> (64 - TRANSPORT_BITS) == 0, "{conn:?} of {transport:?} has no space for its part");
+    assert!(conn.0 >> (64 - TRANSPORT_BITS) == 0, "{conn:?} of {transport:?} leaves no bits for its part");
     ConnId(conn.0 << TRANSPORT_BITS | transport as u64)
 }
 
-/// The part of a connection, and what it is called there.
+/// Returns the part of a connection, and its id there.
 fn split(conn: ConnId) -> (PeerTransport, ConnId) {
     let transport = match conn.0 & ((1 << TRANSPORT_BITS) - 1) {
         0 => PeerTransport::Shm,

@@ -11,7 +11,7 @@ use super::CompositeFabric;
 use crate::{Sleeper, TransportFabric, Waker};
 
 impl CompositeFabric {
-    /// The parts that are there.
+    /// Returns the parts that exist.
     fn sleepers(&mut self) -> impl Iterator<Item = &mut dyn Sleeper> {
         let Self { shm, verbs, tcp, .. } = self;
         let shm = std::iter::once(shm as &mut dyn Sleeper);
@@ -20,7 +20,7 @@ impl CompositeFabric {
         shm.chain(verbs).chain(tcp)
     }
 
-    /// Blocks until a part, a meeting or the waker has something, or the time is over.
+    /// Blocks until a part, a meeting or the waker has work, or the timeout has passed.
     fn sleep(&self, timeout: Option<Duration>) {
         let timeout = timeout.map(|timeout: StdDuration| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
@@ -30,7 +30,7 @@ impl CompositeFabric {
         let mut bells = bells.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
         match poll(&mut bells, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => panic!("ppoll fails only for reasons that are bugs: {error}"),
+            Err(error) => panic!("ppoll failed, which only a bug can cause: {error}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Means: what a node has to reach a peer by, and which of them two nodes choose.
+//! Transports: what a node offers a peer, and which transport two nodes choose.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use squall_fabric::NodeId;
 
 use crate::verbs::VerbsSettings;
 
-/// How a peer is reached.
+/// The transport by which a peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerTransport {
     /// Shared memory.
@@ -27,42 +27,42 @@ impl fmt::Display for PeerTransport {
     }
 }
 
-/// The way to one peer.
+/// The transport chosen for one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportChoice {
     /// The peer.
     pub peer: NodeId,
-    /// How it is reached.
+    /// The transport.
     pub transport: PeerTransport,
-    /// Why so, in words.
+    /// The reason, for people.
     pub reason: String,
 }
 
-/// What may be used.
+/// The transports that may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompositeSettings {
     /// Whether peers on this host are reached by shared memory.
     pub shm: bool,
-    /// The RDMA device; `None`: RDMA is not used. A device that is *named* is used whatever network the members have met
-    /// on.
+    /// The RDMA device; `None`: RDMA is not used. A device that is *named* is used whatever the network on
+    /// which the members have met.
     pub verbs: Option<VerbsSettings>,
 }
 
 impl Default for CompositeSettings {
-    /// All that is there.
+    /// Allows everything that is available.
     fn default() -> Self {
         Self { shm: true, verbs: Some(VerbsSettings::default()) }
     }
 }
 
-/// What a node says to a peer about itself.
+/// A node's description of itself for a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportOffer {
-    /// Names the host, until it boots again.
+    /// The name of the host, until it reboots.
     pub host: [u8; 16],
-    /// Who runs the node.
+    /// The user that runs the node.
     pub user: u32,
-    /// Where and how it can be met by a Unix socket.
+    /// Where and how the node can be met by a Unix socket.
     pub socket: Option<Rendezvous>,
     /// The network of its RDMA device.
     pub network: Option<RdmaNetwork>,
@@ -71,13 +71,13 @@ pub struct TransportOffer {
 /// A Unix socket for one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rendezvous {
-    /// Its name, without a file.
+    /// Its name in the abstract namespace.
     pub name: [u8; 16],
-    /// What the peer has to say there. The name can be read by all on the host; this cannot.
+    /// What the peer must send there. All processes on the host can read the name, but not this.
     pub key: [u8; 32],
 }
 
-/// RDMA devices of one network reach each other.
+/// The network of an RDMA device: devices of one network reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RdmaNetwork {
     /// RoCE version 2, which is routed as the streams are.
@@ -87,7 +87,7 @@ pub enum RdmaNetwork {
 }
 
 impl TransportOffer {
-    /// As it travels. All is in order of the fields, behind a mark with the version.
+    /// Returns the encoded form: the fields in order, after a mark with the version.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; OFFER_BYTES] {
         let mut bytes = [0; OFFER_BYTES];
@@ -113,10 +113,10 @@ impl TransportOffer {
     /// Reads what a peer sent. Fuzzed as `offer`.
     ///
     /// # Errors
-    /// A description of the bytes, if they are no offer.
+    /// Returns a description of the bytes, if they are not an offer.
     pub fn from_bytes(bytes: &[u8; OFFER_BYTES]) -> Result<Self, &'static str> {
         if bytes[..8] != MARK {
-            return Err("something else");
+            return Err("bytes of another protocol");
         }
         let socket = Rendezvous { name: part(bytes, 32), key: part(bytes, 48) };
         let offer = Self {
@@ -129,17 +129,17 @@ impl TransportOffer {
                 _ => None,
             },
         };
-        // Whatever this version would not have written is of another one.
+        // Bytes that this version would not have written are of another version.
         if offer.to_bytes() == *bytes { Ok(offer) } else { Err("an offer of another version") }
     }
 
-    /// Whether shared memory is worth a try: whether the sockets can be reached shows only then.
+    /// Returns whether shared memory is worth a try; only the try shows whether the sockets can be reached.
     pub(super) fn may_share_memory(&self, other: &Self) -> bool {
         let both = self.socket.is_some() && other.socket.is_some();
         both && (self.host, self.user) == (other.host, other.user)
     }
 
-    /// Whether the devices of both reach each other.
+    /// Returns whether the devices of both reach each other.
     pub(super) fn shares_network(&self, other: &Self) -> bool {
         self.network.is_some() && self.network == other.network
     }
@@ -149,7 +149,7 @@ fn part<const N: usize>(bytes: &[u8; OFFER_BYTES], first: usize) -> [u8; N] {
     bytes[first..first + N].try_into().expect("inside the offer")
 }
 
-/// The length of an offer.
+/// The length of an offer in bytes.
 pub const OFFER_BYTES: usize = 88;
 
 /// The last digit is the version.
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_is_read_as_it_was_written() {
+    fn an_offer_survives_a_round_trip() {
         let subnet = Some(RdmaNetwork::InfiniBand([4; 8]));
         for offer in [
             offer(),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_has_the_same_can_use_it() {
+    fn a_transport_needs_the_same_at_both_ends() {
         let ours = offer();
         assert!(ours.may_share_memory(&ours) && ours.shares_network(&ours));
         let others = [

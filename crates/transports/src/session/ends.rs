@@ -1,14 +1,14 @@
-//! Which connections are encrypted: by the wish of each end, and by where the ends are.
+//! Which connections are encrypted, depending on the wish of each end and on where the ends are.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
-/// Whether data that travel by TCP are encrypted. Of two ends that differ, the stricter one decides.
+/// Whether data that travel by TCP are encrypted. If two ends differ, the stricter one decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Encryption {
-    /// Not by the wish of this end: who can read or write on the way reads and alters data.
+    /// This end does not ask for it: anything on the path can then read and alter the data.
     Off,
-    /// Between hosts, and wherever something lies between the two ends, such as a relay.
+    /// Between hosts, and wherever something such as a relay is between the two ends.
     #[default]
     On,
     /// Within this host, too.
@@ -23,32 +23,33 @@ pub struct ConnectionEnds {
 }
 
 impl ConnectionEnds {
-    /// Both addresses. (An IPv4 address is one, however the socket writes it.)
+    /// Creates the ends from both addresses. (Both notations of an IPv4 address are treated as one.)
     #[must_use]
     pub const fn new(own: SocketAddr, peer: SocketAddr) -> Self {
         Self { own: canonical(own), peer: canonical(peer) }
     }
 
-    /// The ends of a connected stream.
+    /// Returns the ends of a connected stream.
     ///
     /// # Errors
-    /// If it is not connected any more.
+    /// Returns an error if it is not connected any more.
     pub fn of(stream: &TcpStream) -> io::Result<Self> {
         Ok(Self::new(stream.local_addr()?, stream.peer_addr()?))
     }
 
-    /// Whether the connection does not leave this host, as far as this end can see.
+    /// Returns whether the connection stays within this host, as far as this end can see.
     fn is_local(&self) -> bool {
         self.own.ip().is_loopback() && self.peer.ip().is_loopback() || self.own.ip() == self.peer.ip()
     }
 
-    /// As the other end sees them, if nothing lies between.
+    /// Returns the ends as the other end sees them, if nothing is in between.
     const fn mirrored(&self) -> Self {
         Self { own: self.peer, peer: self.own }
     }
 }
 
-/// What an end says about itself in the handshake: where it believes the ends are (nothing on a Unix socket), and its wish.
+/// What an end sends about itself in the handshake: where it believes the ends are (nothing on a Unix
+/// socket), and its wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EncryptionWish {
     pub(super) encryption: Encryption,
@@ -56,14 +57,15 @@ pub(super) struct EncryptionWish {
 }
 
 impl EncryptionWish {
-    /// Whether this end alone insists on encryption.
+    /// Returns whether this end requires encryption, whatever the other wishes.
     pub(super) fn insists(&self) -> bool {
         let Some(ends) = &self.ends else { return false };
         self.encryption == Encryption::Always || self.encryption == Encryption::On && !ends.is_local()
     }
 
-    /// Whether the data of a connection are encrypted. Within one host the kernel carries them from one end to the other,
-    /// and they need not be; but both ends must see the same two addresses. If they do not, something lies between.
+    /// Returns whether the data of a connection are encrypted. Within one host the kernel carries them from
+    /// one end to the other, and they need not be; but both ends must see the same two addresses. If they do
+    /// not, something is in between.
     pub(super) fn settle(&self, theirs: &Self) -> bool {
         let wanted = self.encryption.max(theirs.encryption) > Encryption::Off;
         let direct = match (&self.ends, &theirs.ends) {
@@ -89,7 +91,7 @@ impl EncryptionWish {
         bytes
     }
 
-    /// Reads what an end that knows the secret has sent; `None` if it makes no sense. Fuzzed as `encryption`.
+    /// Reads what an end that knows the secret has sent; `None` if it is not valid. Fuzzed as `encryption`.
     pub(super) fn from_bytes(bytes: &[u8; WISH_BYTES]) -> Option<Self> {
         let encryption = match bytes[0] {
             0 => Encryption::Off,
@@ -142,7 +144,7 @@ mod tests {
         EncryptionWish { encryption, ends: Some(ends) }
     }
 
-    /// What both ends settle; they must say the same.
+    /// Returns what both ends settle, which must be the same.
     fn settled(ours: EncryptionWish, theirs: EncryptionWish) -> bool {
         assert_eq!(ours.settle(&theirs), theirs.settle(&ours));
         let read = EncryptionWish::from_bytes(&ours.to_bytes()).unwrap();
@@ -180,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Both see the loopback, but not the same connection: something passes the bytes on.
+    /// Both see the loopback, but not the same connection: a relay forwards the bytes.
     #[test]
     fn a_relay_within_a_host_gets_nothing_to_read() {
         use Encryption::{Off, On};

@@ -1,10 +1,11 @@
-//! The handshake: both ends prove that they know the cluster secret, and agree on keys for their connection, before anything
-//! else is read.
+//! The handshake: both ends prove that they know the cluster secret, and agree on keys for their connection,
+//! before anything else is read.
 //!
-//! It is the pattern `NNpsk0` of the Noise framework. Its pre-shared key is derived from the secret; its prologue says version,
-//! purpose and cluster, so a handshake for one of them is worth nothing for another; and which end has begun is a part of the
-//! pattern. Both ends contribute keys that they make for this connection and forget (X25519), so who has recorded what was sent
-//! cannot read it later either, with the secret.
+//! It is the pattern `NNpsk0` of the Noise framework. Its pre-shared key is derived from the secret; its
+//! prologue contains version, purpose and cluster, so a handshake for one of them is invalid for another; and
+//! the initiator's role is a part of the pattern. Both ends contribute keys that they create for this
+//! connection and forget (X25519), so an attacker that has recorded the traffic cannot decrypt it later, even
+//! with the secret.
 //!
 //! | message | bytes |
 //! |---|---|
@@ -12,12 +13,13 @@
 //! | answer, responder | magic 8, version 2, judgement 1, key 32, whether data are encrypted 1, tag 16 |
 //! | confirmation, initiator | the first record of the session |
 //!
-//! All have fixed sizes, and the first ten bytes keep their meaning in later versions. The initiator shows its proof first (the
-//! tag of the hello): who only connects learns nothing to guess the secret from. A responder believes the initiator when it has
-//! opened a first record, because a hello can be repeated, and its keys cannot. Wish and outcome ([`Encryption`]) are under the
-//! tags, so nobody on the way can talk two ends out of encryption.
+//! All have fixed sizes, and the first ten bytes keep their meaning in later versions. The initiator shows
+//! its proof first (the tag of the hello): a client that only connects learns nothing from which the secret
+//! could be guessed. A responder accepts the initiator only after it has opened a first record, because a
+//! hello can be replayed, and its keys cannot. Wish and outcome ([`Encryption`]) are under the tags, so
+//! nothing on the path can make two ends give up encryption.
 //!
-//! Judgements travel without a proof: they are for people to read, and no more than hints.
+//! Judgements are sent without a proof: they are hints for people, and no more.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -30,14 +32,14 @@ use super::SessionKeys;
 use super::ends::{ConnectionEnds, Encryption, EncryptionWish, WISH_BYTES};
 use crate::bootstrap::Secret;
 
-/// The protocol that this build speaks.
+/// The protocol version of this build.
 pub const PROTOCOL_VERSION: u16 = 2;
 
-/// Bytes of the beginning of a hello, which say whether the rest can be understood.
+/// The bytes at the beginning of a hello, which show whether the rest can be understood.
 pub const HELLO_HEAD_BYTES: usize = 8 + 2;
-/// Bytes of the first message of the initiator.
+/// The bytes of the initiator's first message.
 pub const HELLO_BYTES: usize = HELLO_HEAD_BYTES + DIGEST_BYTES + KEY_BYTES + WISH_BYTES + TAG_BYTES;
-/// Bytes of the answer to a hello.
+/// The bytes of the answer to a hello.
 pub const ANSWER_BYTES: usize = ANSWER_HEAD_BYTES + KEY_BYTES + 1 + TAG_BYTES;
 
 const MAGIC: [u8; 8] = *b"SQUALL\r\n";
@@ -46,7 +48,8 @@ const KEY_BYTES: usize = 32;
 const TAG_BYTES: usize = 16;
 const ANSWER_HEAD_BYTES: usize = 8 + 2 + 1;
 
-/// AES-GCM, because processors encrypt it three times as fast as ChaCha20-Poly1305 (6 and 1.8 GB/s on an Intel Xeon).
+/// AES-GCM, because processors encrypt it three times as fast as ChaCha20-Poly1305 (6 and 1.8 GB/s on an
+/// Intel Xeon).
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 
 const GO_ON: u8 = 0;
@@ -54,39 +57,39 @@ const OTHER_VERSION: u8 = 1;
 const OTHER_CLUSTER: u8 = 2;
 const OTHER_SECRET: u8 = 3;
 
-/// Why two ends do not trust each other.
+/// Why two ends do not accept each other.
 #[derive(Debug, thiserror::Error)]
 pub enum ProofError {
-    /// The other end speaks another protocol.
-    #[error("the other end does not speak Squall's protocol: is this the right port?")]
+    /// The other end uses another protocol.
+    #[error("the other end does not use Squall's protocol: check the address and the port")]
     NotSquall,
-    /// The other end is of another version.
+    /// The other end uses another version of the protocol.
     #[error(
-        "the other end speaks version {theirs} of the protocol and this one {ours}: run the same release"
+        "the other end uses version {theirs} of the protocol, but this one version {ours}: run the same release"
     )]
     Version {
         /// [`PROTOCOL_VERSION`].
         ours: u16,
-        /// What the other end said.
+        /// The version that the other end sent.
         theirs: u16,
     },
-    /// The other end is of another cluster.
+    /// The other end belongs to another cluster.
     #[error("the other end belongs to another cluster: compare the `cluster` names")]
     Cluster,
-    /// The other end refused our proof, or could not give its own.
+    /// The other end refused this end's proof, or could not give its own.
     #[error("the two ends do not have the same secret: compare the `secret` of both")]
     Secret,
-    /// The connection failed first.
+    /// The connection failed during the proof.
     #[error("the connection failed during the proof: {0}")]
     Io(#[from] io::Error),
 }
 
-/// A hello that the responder does not take.
+/// A hello that the responder rejects.
 #[derive(Debug)]
 pub struct Rejection {
-    /// What is wrong with it.
+    /// The cause.
     pub error: ProofError,
-    /// What tells the initiator, unless it does not speak the protocol.
+    /// The answer for the initiator, unless that does not use the protocol.
     pub answer: Option<[u8; ANSWER_BYTES]>,
 }
 
@@ -102,14 +105,14 @@ impl Rejection {
         Self::new(ProofError::Secret, GO_ON).answer.expect("just made")
     }
 
-    /// The answer, or nothing.
+    /// Returns the answer's bytes, or none.
     #[must_use]
     pub fn answer_bytes(&self) -> &[u8] {
         self.answer.as_ref().map_or(&[], |answer| answer.as_slice())
     }
 }
 
-/// What both ends must have the same, to prove it to each other.
+/// What both ends must have in common, to prove it to each other.
 #[derive(Clone, Debug)]
 pub struct Proof {
     secret: Secret,
@@ -119,23 +122,24 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// The proof for one `purpose` (the name of the sub-protocol that follows on the connection).
+    /// Creates the proof for one `purpose` (the name of the sub-protocol that follows on the connection).
     #[must_use]
     pub fn new(secret: &Secret, cluster: &str, purpose: &str) -> Self {
         let (cluster, purpose) = (cluster.into(), purpose.into());
         Self { secret: secret.clone(), cluster, purpose, encryption: Encryption::On }
     }
 
-    /// The same, with this end's wish for what follows the proof.
+    /// Returns the same proof, with this end's wish for the data after the proof.
     #[must_use]
     pub fn with_encryption(self, encryption: Encryption) -> Self {
         Self { encryption, ..self }
     }
 
-    /// Begins as the initiator, who sends the hello. `ends` is how this end sees the connection, if it is one of TCP.
+    /// Begins as the initiator, which sends the hello. `ends` is how this end sees the connection, if it is a
+    /// TCP connection.
     ///
     /// # Panics
-    /// If the kernel gives no random bytes.
+    /// Panics if the kernel provides no random bytes.
     #[must_use]
     pub fn initiate(&self, ends: Option<ConnectionEnds>) -> (Initiator, [u8; HELLO_BYTES]) {
         let wish = EncryptionWish { encryption: self.encryption, ends };
@@ -150,10 +154,10 @@ impl Proof {
         (Initiator { state, wish }, hello)
     }
 
-    /// Looks at the beginning of a hello.
+    /// Checks the beginning of a hello.
     ///
     /// # Errors
-    /// [`Rejection`], as of [`Proof::respond`]: nobody knows how much follows.
+    /// Returns [`Rejection`], as for [`Proof::respond`]: the length of the rest is unknown.
     pub fn check_head(head: &[u8; HELLO_HEAD_BYTES]) -> Result<(), Rejection> {
         let (magic, version) = head.split_at(MAGIC.len());
         if magic != MAGIC {
@@ -167,14 +171,15 @@ impl Proof {
         Ok(())
     }
 
-    /// Takes the hello as the responder, which sends the answer. Fuzzed as `proof`, as is [`Initiator::on_answer`]. The initiator has proved the secret when a first record of
-    /// the session has been opened. `ends` is how this end sees the connection, if it is one of TCP.
+    /// Handles the hello as the responder, which sends the answer. The initiator has proved the secret only
+    /// when a first record of the session has been opened. `ends` is how this end sees the connection, if it
+    /// is a TCP connection. Fuzzed as `proof`, as is [`Initiator::on_answer`].
     ///
     /// # Errors
-    /// [`Rejection`]: send its answer, if there is one, and close the connection.
+    /// Returns [`Rejection`]: send its answer, if there is one, and close the connection.
     ///
     /// # Panics
-    /// If the kernel gives no random bytes.
+    /// Panics if the kernel provides no random bytes.
     pub fn respond(
         &self,
         ends: Option<ConnectionEnds>,
@@ -203,10 +208,10 @@ impl Proof {
     }
 
     /// Proves the secret to the peer behind `stream` and demands its proof; the peer runs [`Proof::demand`].
-    /// Reads and writes block as long as the stream lets them: set its timeouts before.
+    /// Reads and writes block for as long as the stream allows: set its timeouts first.
     ///
     /// # Errors
-    /// [`ProofError`]; close the connection then.
+    /// Returns [`ProofError`]; the caller must then close the connection.
     pub fn prove(
         &self,
         stream: &mut (impl Read + Write),
@@ -225,11 +230,11 @@ impl Proof {
         Ok(session)
     }
 
-    /// Demands the proof of the peer behind `stream` and answers with our own; the peer runs [`Proof::prove`].
-    /// Reads and writes block as long as the stream lets them: set its timeouts before.
+    /// Demands the proof of the peer behind `stream` and answers with this end's own; the peer runs
+    /// [`Proof::prove`]. Reads and writes block for as long as the stream allows: set its timeouts first.
     ///
     /// # Errors
-    /// [`ProofError`]; close the connection then.
+    /// Returns [`ProofError`]; the caller must then close the connection.
     pub fn demand(
         &self,
         stream: &mut (impl Read + Write),
@@ -272,7 +277,7 @@ impl Proof {
             prologue.extend((text.len() as u64).to_le_bytes());
             prologue.extend(text.as_bytes());
         }
-        let builder = snow::Builder::new(PATTERN.parse().expect("a pattern that the library knows"));
+        let builder = snow::Builder::new(PATTERN.parse().expect("a pattern that the library supports"));
         let builder = builder.prologue(&prologue).and_then(|builder| builder.psk(0, &key)).expect("set once");
         let state = if initiates { builder.build_initiator() } else { builder.build_responder() };
         state.expect("the pattern needs nothing else, and the kernel gives random bytes")
@@ -286,10 +291,12 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// Takes the answer: with `Ok`, the responder has proved the secret for this connection, and a first record is due.
+    /// Handles the answer: if it returns `Ok`, the responder has proved the secret for this connection, and a
+    /// first record is due.
     ///
     /// # Errors
-    /// [`ProofError`]; all but [`ProofError::Secret`] are what anybody could have said.
+    /// Returns [`ProofError`]; all but [`ProofError::Secret`] could have been sent without knowledge of the
+    /// secret.
     pub fn on_answer(mut self, answer: &[u8; ANSWER_BYTES]) -> Result<SessionKeys, ProofError> {
         let (head, message) = answer.split_at(ANSWER_HEAD_BYTES);
         check_answer_head(head)?;
@@ -297,7 +304,7 @@ impl Initiator {
         let read = self.state.read_message(message, &mut outcome).map_err(|_| ProofError::Secret)?;
         let is_sealed = match outcome[..read] {
             [0] if !self.wish.insists() => false,
-            // On a Unix socket nothing can be.
+            // Data on a Unix socket are never encrypted.
             [1] if self.wish.ends.is_some() => true,
             _ => return Err(ProofError::Secret),
         };

@@ -1,20 +1,21 @@
-//! The keys of a session: one for each direction, and the number of the next record, which is its nonce.
+//! The keys of a session: one for each direction, with the number of the next record, which is its nonce.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use snow::TransportState;
 
-/// Keys that one thread has, or that a thread for each direction has.
+/// Keys for one thread, or shared by a thread for each direction.
 pub(super) enum RecordKeys {
     Own(TransportState),
     Shared(Arc<Mutex<TransportState>>),
 }
 
-/// A key of AES-GCM should not encrypt more than 2^34 blocks of 16 bytes; so many records have at most 2^31.
+/// A key of AES-GCM should not encrypt more than 2^34 blocks of 16 bytes; this number of records has at most
+/// 2^31.
 const REKEY_RECORDS: u64 = 1 << 20;
 
 impl RecordKeys {
-    /// The same keys twice. Each direction must be used by one of them only.
+    /// Returns two handles of the same keys. Each direction must be used by one of them only.
     pub(super) fn shared(self) -> (Self, Self) {
         let keys = match self {
             Self::Own(keys) => Arc::new(Mutex::new(keys)),
@@ -23,7 +24,7 @@ impl RecordKeys {
         (Self::Shared(Arc::clone(&keys)), Self::Shared(keys))
     }
 
-    /// Encrypts the next record into `sealed`, which has space for the tag, too; returns its length.
+    /// Encrypts the next record into `sealed`, which must have space for the tag, too; returns its length.
     pub(super) fn seal(&mut self, plain: &[u8], sealed: &mut [u8]) -> usize {
         self.with(|keys| {
             if is_due(keys.sending_nonce()) {
@@ -33,7 +34,7 @@ impl RecordKeys {
         })
     }
 
-    /// Decrypts the next record; `None` if it does not verify.
+    /// Decrypts the next record; returns `None` if it does not verify.
     pub(super) fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> Option<usize> {
         self.with(|keys| {
             if is_due(keys.receiving_nonce()) {
@@ -54,7 +55,7 @@ impl RecordKeys {
     }
 }
 
-/// Whether the key is changed before the record with this number.
+/// Returns whether the key is changed before the record with this number.
 const fn is_due(record: u64) -> bool {
     record > 0 && record.is_multiple_of(REKEY_RECORDS)
 }

@@ -1,11 +1,12 @@
 //! Sessions: what two ends of a connection share once they have proved the cluster secret to each other.
 //!
-//! A handshake of the Noise framework (`handshake.rs`) proves the secret and agrees on keys for this connection alone. What
-//! follows travels in records (`record.rs`), which nobody else can read, alter, repeat or leave out. A relay that passes the
-//! handshake on has no keys, so all that it can do then is to pass the records on, or to close the connection.
+//! A handshake of the Noise framework (`handshake.rs`) proves the secret and agrees on keys for this
+//! connection alone. Later data travel in records (`record.rs`), which no third party can read, alter, replay
+//! or omit. A relay that forwards the handshake has no keys, so it can only forward the records, or close the
+//! connection.
 //!
-//! The messages by which processes meet are always in records. What follows them, the data of a fabric, is so if
-//! [`Encryption`] demands it; by default on all connections between hosts.
+//! The messages by which processes meet are always in records. The data of a fabric, which follow them, are
+//! in records if [`Encryption`] demands it; by default on all connections between hosts.
 
 mod ends;
 mod handshake;
@@ -23,7 +24,7 @@ use self::keys::RecordKeys;
 pub(crate) use self::record::{INBOUND_BYTES, OPENING_BYTES, RECORD_BYTES_MAX, Records};
 pub use self::stream::{PeerStream, SealedHalf};
 
-/// The keys of a connection, and whether its data are to be encrypted by them, too.
+/// The keys of a connection, and whether its data must be encrypted with them, too.
 #[derive(Debug)]
 pub struct SessionKeys {
     pub(crate) records: Box<Records>,
@@ -35,32 +36,37 @@ impl SessionKeys {
         Self { records: Box::new(Records::new(RecordKeys::Own(keys))), is_sealed }
     }
 
-    /// Two handles of a stream, for a thread that reads and one that writes, all whose bytes travel in records.
+    /// Returns two handles of a stream, for a thread that reads and one that writes; all bytes travel in
+    /// records.
     pub fn halves<R, W>(self, reader: R, writer: W) -> (SealedHalf<R>, SealedHalf<W>) {
         let (reading, writing) = self.records.halves();
         (SealedHalf::new(reader, reading), SealedHalf::new(writer, writing))
     }
 
-    /// Whether what follows the messages by which the ends meet travels in records, too. Both ends say the same.
+    /// Returns whether the data after the messages by which the ends meet travel in records, too. Both ends
+    /// get the same result.
     #[must_use]
     pub const fn is_sealed(&self) -> bool {
         self.is_sealed
     }
 }
 
-/// Reads bytes as an end's wish for encryption, for fuzzing; returns whether they are one. Fuzzed as `encryption`.
+/// Parses bytes as an end's wish for encryption, for fuzzing; returns whether they are one.
+/// Fuzzed as `encryption`.
 ///
 /// # Panics
-/// If the wish is not read again from what is written of it, or an end does not agree with itself.
+/// Panics if the wish does not survive a round trip through its encoding, or an end does not agree with
+/// itself.
 pub fn read_foreign(bytes: &[u8]) -> bool {
     let Ok(bytes) = <&[u8; ends::WISH_BYTES]>::try_from(bytes) else { return false };
     let Some(wish) = ends::EncryptionWish::from_bytes(bytes) else { return false };
     assert_eq!(ends::EncryptionWish::from_bytes(&wish.to_bytes()), Some(wish));
-    assert!(wish.settle(&wish) || !wish.insists(), "an end that insists on encryption gets it");
+    assert!(wish.settle(&wish) || !wish.insists(), "an end that requires encryption gets it");
     true
 }
 
-/// Gives foreign bytes to a session in the place of records, for fuzzing. Returns how many of them were shown, which is none.
+/// Passes foreign bytes to a session in place of records, for fuzzing. Returns how many of them were
+/// accepted, which must be none.
 #[must_use]
 pub fn open_foreign(session: &mut SessionKeys, bytes: &[u8]) -> usize {
     let (mut stream, mut shown) = (bytes, 0);

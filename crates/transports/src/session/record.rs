@@ -1,17 +1,18 @@
-//! Records: the encrypted and authenticated pieces that a session's bytes travel in.
+//! Records: the encrypted and authenticated pieces in which a session's bytes travel.
 //!
-//! A record is the length of what follows (2 bytes, little endian) and a transport message of the Noise framework:
-//! 1 to [`RECORD_BYTES_MAX`] bytes (or none), encrypted, and a tag of 16 bytes. Each direction has a key of its own, and the
-//! number of a record is its nonce. So a record that is altered, repeated, left out or moved does not verify, and nothing of it
-//! or of what follows is ever shown. Now and then a direction goes on with its next key.
+//! A record is the length of the rest (2 bytes, little endian) and a transport message of the Noise
+//! framework: 1 to [`RECORD_BYTES_MAX`] bytes (or none), encrypted, and a tag of 16 bytes. Each direction has
+//! a key of its own, and the number of a record is its nonce. So a record that is altered, replayed, omitted
+//! or moved does not verify, and no part of it or of later records is ever returned. A direction changes its
+//! key regularly.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 
 use super::keys::RecordKeys;
 
-/// The most bytes of plain text in a record. More would be encrypted hardly faster, and the receiver would wait longer before
-/// it can begin to decrypt.
+/// The most bytes of plain text in a record. Larger records would be encrypted hardly faster, and the
+/// receiver would wait longer before it could begin to decrypt.
 pub(crate) const RECORD_BYTES_MAX: usize = 32 << 10;
 
 const HEADER_BYTES: usize = 2;
@@ -19,34 +20,35 @@ const TAG_BYTES: usize = 16;
 const SEALED_BYTES_MAX: usize = RECORD_BYTES_MAX + TAG_BYTES;
 const WHOLE_BYTES_MAX: usize = HEADER_BYTES + SEALED_BYTES_MAX;
 
-/// What a reader needs beside the plain text of a record for it to be opened without an allocation.
+/// The space that a reader needs for opening a record without an allocation.
 pub(crate) const OPENING_BYTES: usize = SEALED_BYTES_MAX;
 
-/// The space for what one read of many records yields.
+/// The space for the bytes of one read, which may hold many records.
 pub(crate) const INBOUND_BYTES: usize = 256 << 10;
 
-/// The keys of one session, records that have not come whole, and records that the socket has not taken.
+/// The keys of one session, records that have not arrived completely, and records that the socket has not
+/// taken.
 pub(crate) struct Records {
     keys: RecordKeys,
-    /// `inbound[start..end]` has come and is not opened.
+    /// `inbound[start..end]` has arrived and is not opened.
     inbound: Vec<u8>,
     start: usize,
     end: usize,
-    /// `opened[taken..]` is plain text that nobody has taken.
+    /// `opened[taken..]` is plain text that is not yet taken.
     opened: Vec<u8>,
     taken: usize,
-    /// `outbound[sent..]` is for the socket.
+    /// `outbound[sent..]` must be sent.
     outbound: Vec<u8>,
     sent: usize,
-    /// For who makes plain text of words: memory that is used again.
+    /// Reused memory for callers that create plain text from words.
     pub(crate) words: Vec<u64>,
-    /// A record did not verify; no other will be opened.
+    /// Whether a record did not verify; then no other will be opened.
     is_broken: bool,
 }
 
-/// The bytes that have come are not the next record of the other end.
+/// The bytes that have arrived are not the next record of the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a record that does not verify: somebody on the way has altered what was sent")]
+#[error("a record does not verify: it was altered in transit")]
 pub(crate) struct BadRecord;
 
 impl From<BadRecord> for io::Error {
@@ -71,14 +73,14 @@ impl Records {
         }
     }
 
-    /// One for each direction, for threads of their own: the first reads, the second writes.
+    /// Returns one for each direction, for separate threads: the first reads, the second writes.
     pub(super) fn halves(self) -> (Self, Self) {
         let (reading, writing) = self.keys.shared();
         let writer = Self { outbound: self.outbound, sent: self.sent, ..Self::new(writing) };
         (Self { keys: reading, outbound: Vec::new(), sent: 0, ..self }, writer)
     }
 
-    /// Adds bytes to what is to be sent, in as many records as they need; at least one.
+    /// Adds bytes to the output, in as many records as they need; at least one.
     pub(crate) fn seal(&mut self, plain: &[u8]) {
         if plain.is_empty() {
             return self.seal_one(&[]);
@@ -101,23 +103,23 @@ impl Records {
         assert_eq!(written, bytes, "a cipher text is as long as its plain text and the tag");
     }
 
-    /// What the socket is to take next.
+    /// Returns the bytes to send next.
     pub(crate) fn pending(&self) -> &[u8] {
         &self.outbound[self.sent..]
     }
 
-    /// The socket has taken the first `sent` bytes of [`Records::pending`].
+    /// Notes that the socket has taken the first `sent` bytes of [`Records::pending`].
     pub(crate) fn on_sent(&mut self, sent: usize) {
         self.sent += sent;
         assert!(self.sent <= self.outbound.len(), "more was sent than there was");
     }
 
-    /// Whether nothing waits for the socket.
+    /// Returns whether no output is pending.
     pub(crate) fn is_flushed(&self) -> bool {
         self.sent == self.outbound.len()
     }
 
-    /// Where bytes of the socket are to be stored: many, or `most` at most.
+    /// Returns the space for bytes from the socket: a large buffer, or at most `most` bytes.
     pub(crate) fn free_space(&mut self, most: usize) -> &mut [u8] {
         if self.inbound.len() < INBOUND_BYTES.min(most.max(WHOLE_BYTES_MAX)) {
             self.inbound.resize(INBOUND_BYTES.min(most.max(WHOLE_BYTES_MAX)), 0);
@@ -130,13 +132,14 @@ impl Records {
         &mut self.inbound[self.end..end]
     }
 
-    /// The first `received` bytes of [`Records::free_space`] have been stored.
+    /// Notes that the first `received` bytes of [`Records::free_space`] have been stored.
     pub(crate) fn on_received(&mut self, received: usize) {
         self.end += received;
         assert!(self.end <= self.inbound.len(), "more was received than there was space for");
     }
 
-    /// How many bytes are still missing of the length of the next record, or of the record; 0 if it is whole.
+    /// Returns how many bytes are missing of the length of the next record, or of the record; 0 if it is
+    /// complete.
     fn missing(&self) -> Result<usize, BadRecord> {
         let there = &self.inbound[self.start..self.end];
         let Some(length) = there.first_chunk() else { return Ok(HEADER_BYTES - there.len()) };
@@ -147,8 +150,8 @@ impl Records {
         Ok((HEADER_BYTES + length).saturating_sub(there.len()))
     }
 
-    /// Opens the next record into `target`, which has space for [`OPENING_BYTES`]. Returns the bytes of its plain text; `None`
-    /// if it has not come whole. Fuzzed as `records`.
+    /// Opens the next record into `target`, which must have space for [`OPENING_BYTES`]. Returns the number
+    /// of bytes of its plain text; `None` if it has not arrived completely. Fuzzed as `records`.
     pub(crate) fn open(&mut self, target: &mut [u8]) -> Result<Option<usize>, BadRecord> {
         if self.is_broken {
             return Err(BadRecord);
@@ -173,12 +176,12 @@ impl Records {
         Ok(Some(bytes))
     }
 
-    /// Opens the next record that has anything in it, reading it from `stream` and not a byte beyond it. False at the end of
-    /// the stream.
+    /// Opens the next record that is not empty, reading it from `stream` and not a byte beyond it. Returns
+    /// false at the end of the stream.
     ///
     /// # Errors
-    /// What the stream says, [`ErrorKind::UnexpectedEof`] inside a record, and [`ErrorKind::InvalidData`] if it does not
-    /// verify.
+    /// Returns the stream's error, [`ErrorKind::UnexpectedEof`] inside a record, and
+    /// [`ErrorKind::InvalidData`] if it does not verify.
     pub(crate) fn fill(&mut self, stream: &mut impl Read) -> io::Result<bool> {
         while self.taken == self.opened.len() {
             if !self.fill_one(stream)? {
@@ -188,7 +191,7 @@ impl Records {
         Ok(true)
     }
 
-    /// As [`Records::fill`], of the next record, whether there is anything in it or not.
+    /// Same as [`Records::fill`], for the next record, whether it is empty or not.
     fn fill_one(&mut self, stream: &mut impl Read) -> io::Result<bool> {
         loop {
             let missing = self.missing()?;
@@ -197,7 +200,9 @@ impl Records {
             }
             match stream.read(self.free_space(missing))? {
                 0 if self.start == self.end => return Ok(false),
-                0 => return Err(io::Error::new(ErrorKind::UnexpectedEof, "it ended inside a record")),
+                0 => {
+                    return Err(io::Error::new(ErrorKind::UnexpectedEof, "the stream ended inside a record"));
+                }
                 received => self.on_received(received),
             }
         }
@@ -210,7 +215,7 @@ impl Records {
         Ok(true)
     }
 
-    /// Waits for a first record, which shows that the other end has the keys.
+    /// Waits for a first record, which proves that the other end has the keys.
     pub(crate) fn confirm(&mut self, stream: &mut impl Read) -> io::Result<()> {
         match self.fill_one(stream)? {
             true => Ok(()),
@@ -218,23 +223,23 @@ impl Records {
         }
     }
 
-    /// Plain text that [`Records::fill`] has opened.
+    /// Returns plain text that [`Records::fill`] has opened.
     pub(crate) fn opened(&self) -> &[u8] {
         &self.opened[self.taken..]
     }
 
-    /// The first `taken` bytes of [`Records::opened`] have been used.
+    /// Notes that the first `taken` bytes of [`Records::opened`] have been used.
     pub(crate) fn on_taken(&mut self, taken: usize) {
         self.taken += taken;
         assert!(self.taken <= self.opened.len(), "more was taken than was opened");
     }
 
-    /// Whether bytes of the other end are kept here.
+    /// Returns whether bytes of the other end are buffered here.
     pub(crate) fn holds_input(&self) -> bool {
         self.start < self.end || self.taken < self.opened.len()
     }
 
-    /// As [`Read::read`], of a stream of records.
+    /// Same as [`Read::read`], for a stream of records.
     pub(crate) fn read(&mut self, stream: &mut impl Read, target: &mut [u8]) -> io::Result<usize> {
         if target.is_empty() || !self.fill(stream)? {
             return Ok(0);
@@ -245,7 +250,8 @@ impl Records {
         Ok(read)
     }
 
-    /// As [`Write::write`], to a stream of records. What a stream that does not block has not taken of the last of them waits.
+    /// Same as [`Write::write`], to a stream of records. If a non-blocking stream has not taken all of the
+    /// last record, the rest remains pending.
     pub(crate) fn write(&mut self, stream: &mut impl Write, source: &[u8]) -> io::Result<usize> {
         self.flush(stream)?;
         let part = &source[..source.len().min(RECORD_BYTES_MAX)];
@@ -259,7 +265,7 @@ impl Records {
         }
     }
 
-    /// Sends what waits.
+    /// Sends pending output.
     pub(crate) fn flush(&mut self, stream: &mut impl Write) -> io::Result<()> {
         while !self.is_flushed() {
             match stream.write(self.pending()) {

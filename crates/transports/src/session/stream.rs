@@ -8,10 +8,11 @@ use rustix::fd::{AsFd, BorrowedFd};
 
 use super::{Records, SessionKeys};
 
-/// A TCP stream to a peer. What is written travels in records if the session wants it, else as it is.
+/// A TCP stream to a peer. Written bytes travel in records if the session requires it, and unchanged
+/// otherwise.
 ///
-/// Reading yields nothing of a record before all of it has come and has been verified. What a stream that does not block has
-/// accepted may wait in it: [`Write::flush`] sends it.
+/// Reading returns nothing of a record before all of it has arrived and been verified. A non-blocking stream
+/// may buffer what it has accepted: [`Write::flush`] sends it.
 #[derive(Debug)]
 pub struct PeerStream {
     stream: TcpStream,
@@ -19,80 +20,80 @@ pub struct PeerStream {
 }
 
 impl From<TcpStream> for PeerStream {
-    /// A stream without a session: nothing is encrypted.
+    /// Creates a stream without a session: nothing is encrypted.
     fn from(stream: TcpStream) -> Self {
         Self { stream, records: None }
     }
 }
 
 impl PeerStream {
-    /// A stream and the session of both its ends.
+    /// Creates a stream with the session of both its ends.
     #[must_use]
     pub fn new(stream: TcpStream, session: SessionKeys) -> Self {
         let records = session.is_sealed().then_some(session.records);
         Self { stream, records }
     }
 
-    /// Whether what it carries is encrypted.
+    /// Returns whether its data are encrypted.
     #[must_use]
     pub const fn is_sealed(&self) -> bool {
         self.records.is_some()
     }
 
-    /// The address of this end.
+    /// Returns the address of this end.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
     }
 
-    /// The address of the other end.
+    /// Returns the address of the other end.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }
 
-    /// As of [`TcpStream`].
+    /// Same as [`TcpStream::set_nonblocking`].
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.stream.set_nonblocking(nonblocking)
     }
 
-    /// As of [`TcpStream`].
+    /// Same as [`TcpStream::set_nodelay`].
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.stream.set_nodelay(nodelay)
     }
 
-    /// As of [`TcpStream`].
+    /// Same as [`TcpStream::set_read_timeout`].
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.stream.set_read_timeout(timeout)
     }
 
-    /// As of [`TcpStream`].
+    /// Same as [`TcpStream::shutdown`].
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.stream.shutdown(how)
     }
 
-    /// Whether bytes that were written wait here for the socket.
+    /// Returns whether written bytes are still buffered here.
     pub(crate) fn has_output(&self) -> bool {
         self.records.as_ref().is_some_and(|records| !records.is_flushed())
     }
 
-    /// The socket, and the keys if its data are encrypted.
+    /// Returns the socket, and the keys if its data are encrypted.
     pub(crate) fn into_parts(self) -> (TcpStream, Option<Box<Records>>) {
         (self.stream, self.records)
     }
@@ -129,7 +130,7 @@ impl AsFd for PeerStream {
     }
 }
 
-/// One direction of a stream, all whose bytes travel in records; of [`SessionKeys::halves`].
+/// One direction of a stream whose bytes all travel in records; see [`SessionKeys::halves`].
 #[derive(Debug)]
 pub struct SealedHalf<S> {
     stream: S,
@@ -141,12 +142,13 @@ impl<S> SealedHalf<S> {
         Self { stream, records }
     }
 
-    /// What carries the records.
+    /// Returns the stream that carries the records.
     pub const fn stream(&self) -> &S {
         &self.stream
     }
 
-    /// As [`SealedHalf::stream`], for its time-outs; whoever reads or writes there breaks the session.
+    /// Same as [`SealedHalf::stream`], mutably, for its timeouts; reading or writing there directly breaks
+    /// the session.
     pub const fn stream_mut(&mut self) -> &mut S {
         &mut self.stream
     }

@@ -1,4 +1,4 @@
-//! The handshake convinces whom it should and nobody else, and records show nothing that was not sent so.
+//! The handshake succeeds between the right ends only, and records return nothing but what was sent.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ fn proof(secret: &str, cluster: &str, purpose: &str) -> Proof {
 
 type Outcome = Result<SessionKeys, ProofError>;
 
-/// Runs both ends over a socket; what each concludes.
+/// Runs both ends over a socket; returns the outcome of each.
 fn meet(initiator: &Proof, responder: &Proof) -> (Outcome, Outcome) {
     let (mut near, mut far) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
@@ -24,7 +24,7 @@ fn meet(initiator: &Proof, responder: &Proof) -> (Outcome, Outcome) {
     })
 }
 
-/// Two sessions that go together.
+/// Returns two sessions that belong together.
 fn sessions() -> (SessionKeys, SessionKeys) {
     let proof = proof("a", "c", "p");
     let (initiator, hello) = proof.initiate(None);
@@ -32,7 +32,7 @@ fn sessions() -> (SessionKeys, SessionKeys) {
     (initiator.on_answer(&answer).unwrap(), responder)
 }
 
-/// Connected streams over TCP, with a session each.
+/// Returns connected streams over TCP, with a session each.
 fn streams(encryption: Encryption) -> (PeerStream, PeerStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -72,9 +72,10 @@ fn whatever_differs_convinces_neither() {
     assert!(matches!(outcome, (Err(ProofError::Cluster), Err(ProofError::Cluster))));
 }
 
-/// Two clusters whose names have the same digest would still not trust each other: the name is in the prologue.
+/// Both ends learn of another version. (Two clusters whose names have the same digest would still not accept
+/// each other: the name is in the prologue.)
 #[test]
-fn another_version_is_named_to_both_ends() {
+fn another_version_is_reported_to_both_ends() {
     let proof = proof("a", "c", "p");
     let (initiator, mut hello) = proof.initiate(None);
     hello[8..10].copy_from_slice(&7u16.to_le_bytes());
@@ -87,9 +88,9 @@ fn another_version_is_named_to_both_ends() {
     assert!(matches!(error, ProofError::Version { ours: PROTOCOL_VERSION, theirs: 7 }));
 }
 
-/// Version 1 had messages of other sizes; its first ten bytes mean the same.
+/// Version 1 had messages of other sizes; its first ten bytes have the same meaning.
 #[test]
-fn an_older_release_is_named_as_such() {
+fn an_older_release_is_reported_as_such() {
     const HELLO_BYTES_1: usize = 58;
     let proof = proof("a", "c", "p");
     let (_, hello) = proof.initiate(None);
@@ -105,7 +106,7 @@ fn an_older_release_is_named_as_such() {
     assert_eq!(answer[8..10], PROTOCOL_VERSION.to_le_bytes());
 }
 
-/// Who has recorded a handshake cannot use it again: the initiator's key for it is not in it.
+/// A recorded handshake cannot be replayed, since it does not contain the initiator's key.
 #[test]
 fn a_repeated_hello_gets_nothing_but_an_answer() {
     let proof = proof("a", "c", "p");
@@ -122,7 +123,7 @@ fn a_repeated_hello_gets_nothing_but_an_answer() {
     assert!(matches!(error, ProofError::Io(_)), "{error}");
 }
 
-/// Who sends a message back to its maker has not proved anything.
+/// A message that is sent back to its sender proves nothing.
 #[test]
 fn a_reflected_hello_is_refused() {
     let proof = proof("a", "c", "p");
@@ -137,13 +138,13 @@ fn a_reflected_hello_is_refused() {
 fn each_connection_has_keys_of_its_own() {
     let (mut near, _) = sessions();
     let (_, mut other) = sessions();
-    near.records.seal(b"for somebody else");
+    near.records.seal(b"for another connection");
     assert!(other.records.fill(&mut near.records.pending()).is_err());
 }
 
-/// What two ends settle about their data holds for both, and cannot be altered on the way.
+/// What two ends settle about their data holds for both, and cannot be altered on the path.
 #[test]
-fn nobody_on_the_way_talks_the_ends_out_of_encryption() {
+fn encryption_cannot_be_disabled_on_the_path() {
     let at = |own: &str, peer: &str| Some(ConnectionEnds::new(own.parse().unwrap(), peer.parse().unwrap()));
     let proof = proof("a", "c", "p");
     let (near, far) = (at("192.0.2.1:5", "192.0.2.2:7"), at("192.0.2.2:7", "192.0.2.1:5"));
@@ -171,18 +172,18 @@ fn streams_within_a_host_are_plain_unless_an_end_insists() {
         far.read_exact(&mut received).unwrap();
         assert!(received == long);
         drop(sending.join().unwrap().unwrap());
-        assert_eq!(far.read(&mut [0; 8]).unwrap(), 0, "the end is the end");
+        assert_eq!(far.read(&mut [0; 8]).unwrap(), 0, "the end of the stream is reported");
     }
 }
 
-/// A relay passes the handshake on. It sees records only, and what it adds or changes ends the connection.
+/// A relay forwards the handshake. It sees only records, and what it adds or changes ends the connection.
 #[test]
 fn a_relay_of_the_handshake_gets_nothing_but_a_closed_connection() {
-    let word = b"a message that nobody else may see or write";
+    let word = b"a message that no third party may see or write";
     for attack in [Attack::Inject, Attack::Alter, Attack::Repeat, Attack::Reorder, Attack::Drop, Attack::Cut]
     {
         let relay = Relay::start(attack);
-        // Both ends are on the loopback, where data are not encrypted; but the relay lies between.
+        // Both ends are on the loopback, where data are not encrypted; but the relay is in between.
         let ends = ConnectionEnds::of(&relay.near).unwrap();
         let mut near = relay.near;
         let session = proof("a", "c", "p").prove(&mut near, Some(ends)).unwrap();
@@ -195,10 +196,10 @@ fn a_relay_of_the_handshake_gets_nothing_but_a_closed_connection() {
         let seen = relay.between.join().unwrap();
         assert!(
             !seen.windows(12).any(|part| word.windows(12).any(|word| word == part)),
-            "{attack:?}: it reads"
+            "{attack:?}: the relay sees plain text"
         );
         assert!(word.repeat(3).starts_with(&heard.0), "{attack:?}: {:?}", heard.0);
-        assert!(heard.0.len() < 3 * word.len(), "{attack:?} is noticed");
+        assert!(heard.0.len() < 3 * word.len(), "{attack:?} is detected");
         assert!(heard.1.is_err() || attack == Attack::Cut, "{attack:?}: {:?}", heard.1);
     }
 }
@@ -213,12 +214,12 @@ enum Attack {
     Cut,
 }
 
-/// An honest end that is called at the wrong address, a stranger who passes its bytes on, and an honest listener.
+/// An honest end that calls the wrong address, a relay that forwards its bytes, and an honest listener.
 struct Relay {
     near: TcpStream,
-    /// What the stranger has seen.
+    /// What the relay has seen.
     between: std::thread::JoinHandle<Vec<u8>>,
-    /// What the listener was shown, and how it ended.
+    /// What the listener received, and how it ended.
     far: std::thread::JoinHandle<(Vec<u8>, std::io::Result<usize>)>,
 }
 
@@ -263,7 +264,7 @@ impl Relay {
     }
 }
 
-/// The next record, as somebody on the way sees it.
+/// Reads the next record, as a relay sees it.
 fn record(stream: &mut TcpStream) -> Vec<u8> {
     let mut length = [0; 2];
     stream.read_exact(&mut length).unwrap();
@@ -273,7 +274,7 @@ fn record(stream: &mut TcpStream) -> Vec<u8> {
     record
 }
 
-/// The keys are changed now and then, at both ends at once.
+/// The keys are changed regularly, at both ends at the same record.
 #[test]
 fn a_session_outlives_its_keys() {
     let (mut near, mut far) = sessions();
@@ -296,9 +297,10 @@ proptest! {
         prop_assert!(proof("a", "c", "p").respond(None, &message).unwrap_err().answer.is_none());
     }
 
-    /// However the bytes of records are cut, all arrive; and one changed bit shows nothing of its record or of what follows.
+    /// However the bytes of records are cut, all arrive; and after one changed bit, nothing of its record or
+    /// of later ones is returned.
     #[test]
-    fn one_changed_bit_is_noticed(
+    fn one_changed_bit_is_detected(
         messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..300), 1..6),
         place in any::<prop::sample::Index>(),
         bit in 0..8,
@@ -330,12 +332,12 @@ proptest! {
             }
         }
         prop_assert_eq!(&shown[..], &messages.concat()[..untouched]);
-        // A length that has grown waits for bytes that do not come.
+        // A length that was increased waits for bytes that do not arrive.
         prop_assert!(failed || shown.len() < messages.concat().len());
-        prop_assert!(!failed || other.records.open(&mut target).is_err(), "once and for all");
+        prop_assert!(!failed || other.records.open(&mut target).is_err(), "the error is permanent");
     }
 
-    /// Whatever comes in the place of a handshake or of records, nothing is shown.
+    /// Whatever arrives in place of a handshake or of records, no plain text is returned.
     #[test]
     fn garbage_shows_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
         let (_, mut far) = sessions();

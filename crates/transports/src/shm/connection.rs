@@ -1,4 +1,5 @@
-//! A connection: posts in order to one peer, receives for what comes back, and what waits for a receive [F7].
+//! A connection: posts in order to one peer, receives for the peer's posts, and posts that wait for a receive
+//! [F7].
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,20 +17,20 @@ pub(super) struct ShmConnection {
     pub(super) id: ConnId,
     pub(super) link: usize,
     pub(super) channel: Channel,
-    /// The how-manyeth opening of the channel it is.
+    /// The number of this opening among those of the channel.
     pub(super) index: u64,
     pub(super) outgoing: OutgoingRing,
-    /// Writes that the peer has to place and has not, as far as this end has looked, and what is done only after them.
-    /// Behind `outgoing`, whose end keeps the peer from using these sources.
+    /// Writes that the peer must copy and has not finished, as far as this end knows, and posts that are done
+    /// only after them. Declared after `outgoing`, whose drop keeps the peer from using these sources.
     pub(super) remote_copies: VecDeque<RemoteCopy>,
-    /// Words placed of the peer's request at the front of its ring.
+    /// The words copied so far of the peer's request at the front of its ring.
     pub(super) fetched: usize,
     /// The peer's ring; `None` until connected.
     pub(super) incoming: Option<IncomingRing>,
     receives: VecDeque<Receive>,
     /// The regions of the receives.
     regions: RegionSlab,
-    /// Receives posted ever.
+    /// Receives posted in total.
     receives_posted: u64,
     /// Posts that wait because the first of them found no receive; they keep their order [F1].
     pub(super) waiting: VecDeque<WaitingPost>,
@@ -40,7 +41,7 @@ pub(super) struct ShmConnection {
 /// Memory for one incoming send.
 #[derive(Debug)]
 struct Receive {
-    /// Its number among the regions.
+    /// The number of its region in `regions`.
     region: u32,
     range: Range<usize>,
     token: Token,
@@ -53,7 +54,7 @@ pub(super) enum WaitingPost {
     Send { bytes: Box<[u8]>, signal: Option<Token> },
 }
 
-/// A write that waits: by reference as it was given, by value as captured at post time [F5].
+/// A write that waits: by reference as it was posted, by value as captured at post time [F5].
 #[derive(Debug)]
 pub(super) struct WaitingWrite {
     source: WaitingSource,
@@ -69,7 +70,7 @@ enum WaitingSource {
     Value(Box<[u64]>),
 }
 
-/// A write that the peer has to place, or a post behind one.
+/// A write that the peer must copy, or a post after one.
 #[derive(Debug)]
 pub(super) struct RemoteCopy {
     /// It is done when the peer has consumed the ring up to here.
@@ -79,13 +80,13 @@ pub(super) struct RemoteCopy {
     pub(super) _source: Option<Region>,
 }
 
-/// What became of the peer's posts.
+/// How far the peer's posts were handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DrainOutcome {
     All,
     /// A send was longer than its receive: the connection breaks.
     TooLong,
-    /// All before a write that this node has to place.
+    /// All posts before a write that this node must copy.
     UntilRemoteCopy,
 }
 
@@ -125,7 +126,7 @@ impl ShmConnection {
         Ok(())
     }
 
-    /// Takes all that the peer has posted, and yields an event for each post.
+    /// Takes all the peer's posts, and yields an event for each.
     #[inline]
     pub(super) fn drain(&mut self, mut sink: impl FnMut(FabricEvent)) -> Result<DrainOutcome, ShmViolation> {
         let Some(incoming) = &mut self.incoming else { return Ok(DrainOutcome::All) };
@@ -144,7 +145,7 @@ impl ShmConnection {
                     FabricEvent::Received { conn, token, length: bytes }
                 }
                 RingPost::Immediate(immediate) => FabricEvent::Arrived { conn, token, immediate },
-                RingPost::RemoteCopy { .. } => unreachable!("left above"),
+                RingPost::RemoteCopy { .. } => unreachable!("handled above"),
             };
             self.receives.pop_front();
             incoming.consume(post, &self.outgoing);
@@ -154,25 +155,26 @@ impl ShmConnection {
         Ok(DrainOutcome::All)
     }
 
-    /// The peer's write at the front is placed: the event for it, if it has an immediate.
+    /// Notes that the peer's write at the front has been copied; returns the event for it, if it has an
+    /// immediate.
     pub(super) fn on_copied(&mut self, post: RingPost) -> Option<FabricEvent> {
         let (Some(incoming), RingPost::RemoteCopy { immediate, .. }) = (&mut self.incoming, post) else {
-            unreachable!("a request that has come")
+            unreachable!("only a request is copied")
         };
         self.fetched = 0;
         incoming.consume(post, &self.outgoing);
         let immediate = immediate?;
-        let Receive { region, token, .. } = self.receives.pop_front().expect("checked before it was placed");
+        let Receive { region, token, .. } = self.receives.pop_front().expect("checked before it was copied");
         self.regions.take(region);
         Some(FabricEvent::Arrived { conn: self.id, token, immediate })
     }
 
-    /// Whether a receive is posted here.
+    /// Returns whether a receive is posted here.
     pub(super) fn has_receive(&self) -> bool {
         !self.receives.is_empty()
     }
 
-    /// Lets a post wait behind others.
+    /// Queues a post after the others.
     pub(super) fn wait(&mut self, post: WaitingPost, now_ns: u64) -> Result<(), PostError> {
         if self.waiting.len() >= WAITING_MAX {
             return Err(PostError::Full);
@@ -195,7 +197,7 @@ impl WaitingWrite {
         Self { source, grant: *grant, offset, immediate, signal }
     }
 
-    /// Its first words are on their way.
+    /// Notes that the first `words` words are on their way.
     pub(super) fn advance(&mut self, words: usize) {
         self.offset += words;
         match &mut self.source {
@@ -214,7 +216,7 @@ impl WaitingWrite {
     }
 }
 
-/// All connections of a node, by the number in their name.
+/// All connections of a node, by the number in their id.
 #[derive(Debug, Default)]
 pub(super) struct ShmConnections {
     slots: Vec<Slot>,
@@ -223,13 +225,13 @@ pub(super) struct ShmConnections {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// Incarnations that this slot has had.
+    /// The number of incarnations that this slot has had.
     generation: u32,
     connection: Option<ShmConnection>,
 }
 
 impl ShmConnections {
-    /// A name that no connection has had.
+    /// Returns an id that no connection has had.
     pub(super) fn reserve(&mut self) -> ConnId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -251,34 +253,34 @@ impl ShmConnections {
         Some(connection)
     }
 
-    /// Gives a reserved name back unused.
+    /// Returns a reserved id unused.
     pub(super) fn release(&mut self, id: ConnId) {
         self.free.push(Self::index(id));
     }
 
-    /// Whether the peer has posted something on the connection at `index`.
+    /// Returns whether the peer has posted something on the connection at `index`.
     #[inline]
     pub(super) fn has_post(&self, index: usize) -> bool {
         let connection = self.slots.get(index).and_then(|slot| slot.connection.as_ref());
         connection.and_then(|connection| connection.incoming.as_ref()).is_some_and(IncomingRing::has_post)
     }
 
-    /// The connection at `index`, if it still is.
+    /// Returns the connection at `index`, if it still exists.
     #[inline]
     pub(super) fn at(&mut self, index: usize) -> Option<&mut ShmConnection> {
         self.slots[index].connection.as_mut()
     }
 
-    /// Holds a region no longer that no receive names.
+    /// Drops a region that no receive names.
     pub(super) fn forget(&mut self, region: &Region) {
         let connections = self.slots.iter_mut().filter_map(|slot| slot.connection.as_mut());
         connections.for_each(|connection| connection.regions.forget(region));
     }
 
-    /// Where the connection `id` is, if it has not ended.
+    /// Returns the index of the connection `id`, if it has not ended.
     ///
     /// # Panics
-    /// If there never was such a connection.
+    /// Panics if there never was such a connection.
     #[inline]
     pub(super) fn find(&self, id: ConnId) -> Option<usize> {
         let index = Self::index(id);
@@ -292,7 +294,7 @@ impl ShmConnections {
     }
 }
 
-/// Receives that a peer can hold posted on one connection.
+/// The most receives that a peer can have posted on one connection.
 pub(super) const RECEIVES_MAX: usize = 1024;
-/// Posts that wait for a receive; protocols keep credits, so that none waits.
+/// The most posts that wait for a receive; protocols keep credits, so that none has to wait.
 const WAITING_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! The control path: what the sockets bring, and peers that are lost.
+//! The control path: messages from the sockets, and lost peers.
 
 use rustix::fd::{BorrowedFd, OwnedFd};
 use squall_fabric::{BreakReason, Channel, FabricEvent, Grant, MirrorKey, NodeId, RegionId};
@@ -12,7 +12,7 @@ use super::socket::{PeerGone, ReadOutcome};
 use super::wire::{ShmMessage, ShmViolation};
 
 impl ShmFabric {
-    /// Looks at the sockets and at what only time resolves; returns how many messages came.
+    /// Reads the sockets and handles timeouts; returns the number of messages.
     pub(super) fn poll_control(&mut self) -> usize {
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
@@ -35,7 +35,7 @@ impl ShmFabric {
         messages
     }
 
-    /// Takes the messages of one peer; returns how many came.
+    /// Reads the messages of one peer; returns their number.
     pub(super) fn read_link(&mut self, link: usize) -> usize {
         let mut messages = 0;
         for _ in 0..READS_MAX {
@@ -80,7 +80,7 @@ impl ShmFabric {
                 self.on_witness(link, &witness);
                 return Ok(());
             }
-            _ if hello => return Err(ShmViolation("something before its greeting")),
+            _ if hello => return Err(ShmViolation("a message before its greeting")),
             (ShmMessage::Doorbell, _) => self.parking.on_doorbell(),
             (ShmMessage::Open { channel, index }, Some(file)) => {
                 self.on_open(link, Channel(channel), index, IncomingRing::new(&file)?)?;
@@ -101,20 +101,20 @@ impl ShmFabric {
                 self.links[link].received.on_granted(grant, moves, &file)?;
             }
             (ShmMessage::Withdrawn { key }, _) => self.links[link].received.on_withdrawn(key),
-            _ => return Err(ShmViolation("a greeting in the middle")),
+            _ => return Err(ShmViolation("a second greeting")),
         }
         Ok(())
     }
 
     fn on_hello(&mut self, link: usize, node: NodeId, file: &OwnedFd) -> Result<(), ShmViolation> {
         if node != self.links[link].peer {
-            return Err(ShmViolation("the name of another node"));
+            return Err(ShmViolation("the number of another node"));
         }
         self.links[link].on_hello(file)
     }
 
-    /// Takes what the peer has posted on all connections of a link; returns how much was done. What is left for the next poll
-    /// counts, too.
+    /// Takes the peer's posts on all connections of a link; returns the amount of work done. Work that is
+    /// left for the next poll counts, too.
     #[inline]
     pub(super) fn drain_link(&mut self, link: usize, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         let mut work = 0;
@@ -135,7 +135,8 @@ impl ShmFabric {
         work
     }
 
-    /// As [`ShmFabric::drain_link`], of one connection.
+    /// Same as [`ShmFabric::drain_link`], for one connection; returns whether nothing is left for the next
+    /// poll.
     #[inline]
     fn drain_slot(&mut self, slot: usize, sink: &mut impl FnMut(FabricEvent)) -> Result<bool, ShmViolation> {
         while let Some(connection) = self.connections.at(slot) {
@@ -152,8 +153,8 @@ impl ShmFabric {
         Ok(true)
     }
 
-    /// Takes what the peer has posted before it ended the connection, up to the first write that this node would have to
-    /// place: its words are the peer's own again.
+    /// Takes what the peer has posted before it ended the connection, up to the first write that this node
+    /// would have to copy: its source words belong to the peer again.
     pub(super) fn drain_connection(&mut self, slot: usize) -> Result<(), ShmViolation> {
         let Some(connection) = self.connections.at(slot) else { return Ok(()) };
         if connection.drain(|event| self.events.push(event))? == DrainOutcome::TooLong {
@@ -162,7 +163,7 @@ impl ShmFabric {
         Ok(())
     }
 
-    /// Sends a control message, or keeps it until the peer has space.
+    /// Sends a control message, or buffers it until the peer has space.
     pub(super) fn send_message(&mut self, link: usize, message: ShmMessage, file: Option<BorrowedFd<'_>>) {
         if self.links[link].is_up() {
             let sent = self.links[link].socket.send(message, file);
@@ -170,7 +171,8 @@ impl ShmFabric {
         }
     }
 
-    /// A peer that takes no messages is lost, but only in the next poll: what it has sent is read before.
+    /// Handles a peer that takes no messages: it is lost, but only in the next poll, since what it has sent
+    /// is read first.
     fn on_sent(&mut self, link: usize, sent: Result<(), PeerGone>) {
         if sent == Err(PeerGone) {
             self.unheard.push((link, BreakReason::Unreachable));
@@ -178,14 +180,14 @@ impl ShmFabric {
         }
     }
 
-    /// Parts with a peer that broke the protocol.
+    /// Disconnects a peer that violated the protocol.
     pub(super) fn disconnect(&mut self, link: usize, violation: ShmViolation) {
         let peer = self.links[link].peer;
-        tracing::warn!(%peer, "disconnected, it broke the protocol of shared memory: {violation}");
+        tracing::warn!(%peer, "disconnected a peer that violated the shared-memory protocol: it sent {violation}");
         self.lose(link, BreakReason::Protocol);
     }
 
-    /// A peer is lost: its connections break, its attachments stay.
+    /// Handles the loss of a peer: its connections break, its attachments remain.
     fn lose(&mut self, link: usize, reason: BreakReason) {
         if !self.links[link].is_up() {
             return;
@@ -212,5 +214,5 @@ impl ShmFabric {
     }
 }
 
-/// Reads of one socket in one turn, so that a flood from one peer does not hold up the others.
+/// The most reads of one socket in one poll, so that a flood from one peer does not delay the others.
 const READS_MAX: usize = 16;

@@ -1,17 +1,17 @@
-//! What the next poll yields, in order.
+//! The events that the next poll yields, in order.
 //!
-//! Of a post that is done only the token is kept, one word. A whole [`FabricEvent`] is written in words and read back in larger
-//! pieces, for which the processor waits until all that it has stored before is out, among that the words of the post, on
-//! their way to another processor's cache.
+//! Of a completed post only the token is kept, one word. A whole [`FabricEvent`] is written in words and read
+//! back in larger pieces, for which the processor waits until all its earlier stores have left the store
+//! buffer, including the words of the post, on their way to another processor's cache.
 
 use std::collections::VecDeque;
 
 use squall_fabric::{ConnId, FabricEvent, Token};
 
-/// **Invariant.** What is in `done` happened before what is in `others`.
+/// **Invariant.** Everything in `done` happened before everything in `others`.
 #[derive(Debug)]
 pub(super) struct EventQueue {
-    /// Signalled posts on `conn` that are done.
+    /// Completed signalled posts on `conn`.
     done: VecDeque<Token>,
     conn: ConnId,
     others: VecDeque<FabricEvent>,
@@ -26,13 +26,13 @@ impl EventQueue {
         self.done.is_empty() && self.others.is_empty()
     }
 
-    /// Whether signalled posts find no space.
+    /// Returns whether signalled posts find no space.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.done.len() + self.others.len() >= EVENTS_MAX
     }
 
-    /// A signalled post is done.
+    /// Adds the completion of a signalled post.
     #[inline]
     pub(super) fn push_done(&mut self, conn: ConnId, token: Token) {
         if self.others.is_empty() && (self.conn == conn || self.done.is_empty()) {
@@ -56,13 +56,13 @@ impl EventQueue {
         }
     }
 
-    /// Forgets the events, other than of posts that are done, that `is_kept` does not want.
+    /// Drops the events, other than completions, for which `is_kept` returns false.
     pub(super) fn retain(&mut self, is_kept: impl FnMut(&FabricEvent) -> bool) {
         self.others.retain(is_kept);
     }
 }
 
-/// Events that wait for the next poll; beyond it, signalled posts find the queue full.
+/// The most events that wait for the next poll; beyond it, signalled posts find the queue full.
 const EVENTS_MAX: usize = 4096;
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-//! Fetching: this process reads a peer's memory, if the kernel lets it.
+//! Fetching: this process reads a peer's memory, if the kernel allows it.
 //!
-//! A link begins with a try: each end names a word of its memory that nobody guesses, and the other reads it. So a peer
-//! behind a policy of the kernel (Yama, seccomp, capabilities), in another process namespace, or under a number that is
-//! by now another's, is found out before anything depends on it.
+//! A link begins with a probe: each end names an unpredictable word of its memory, and the other reads it. So
+//! a peer behind a policy of the kernel (Yama, seccomp, capabilities), in another process namespace, or with
+//! a process id that now belongs to another process, is detected before anything depends on it.
 //!
-//! **Who is read.** A number names another process once its own has ended and was waited for. So a fetch holds only if
-//! the process that was tried lives *after* it ([`PeerMemory::is_alive`]): then the number was its own all the time.
+//! **Identity.** A process id may name another process once its own has ended and was waited for. So a fetch
+//! is valid only if the process that was probed is alive *after* it ([`PeerMemory::is_alive`]): then the id
+//! was its own all the time.
 
 use std::io;
 
@@ -24,10 +25,10 @@ pub(super) struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// The memory of the process that shows its witness.
+    /// Opens the memory of the process that has announced `witness`.
     ///
     /// # Errors
-    /// If the kernel does not let us, or the process is not the one that knows the word.
+    /// Returns an error if the kernel does not allow it, or the process does not have that word.
     pub(super) fn of(witness: &ProbeWord) -> io::Result<Self> {
         let unknown = || io::Error::new(io::ErrorKind::NotFound, "no such process in this namespace");
         let pid = libc::pid_t::try_from(witness.pid).map_err(|_| unknown())?;
@@ -41,10 +42,11 @@ impl PeerMemory {
     /// Reads `words` words from `address` into `target`.
     ///
     /// # Errors
-    /// If the kernel does not let us, the process has ended, or nothing is there; some words may be there then.
+    /// Returns an error if the kernel does not allow it, the process has ended, or the address is not mapped;
+    /// some words may have been copied then.
     ///
     /// # Panics
-    /// If the words do not fit the target.
+    /// Panics if the words do not fit the target.
     pub(super) fn fetch(&self, address: u64, target: &Region, first: usize, words: usize) -> io::Result<()> {
         target.check(&(first..first + words));
         let beyond = || io::Error::from_raw_os_error(libc::EFAULT);
@@ -56,13 +58,13 @@ impl PeerMemory {
                 libc::iovec { iov_base: target.pointer(first + done).as_ptr().cast(), iov_len: bytes };
             let start = address.checked_add(8 * done).ok_or_else(beyond)?;
             let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(start), iov_len: bytes };
-            // SAFETY: the kernel stores whole words of ours, inside a region (checked above), that are accessed as atomics
-            // only; it checks the other process's addresses.
+            // SAFETY: the kernel stores whole words into a region of this process (checked above) whose words
+            // are accessed as atomics only; it checks the other process's addresses.
             let read =
                 unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, &raw const remote, 1, 0) };
             match usize::try_from(read) {
                 Ok(0) => return Err(beyond()),
-                // It stops at pages, so at words; the rest of one would be read again.
+                // A short read ends at a page, and so at a word; the rest of a word would be read again.
                 Ok(read) => done += (read / 8).max(1).min(words - done),
                 Err(_) => return Err(io::Error::last_os_error()),
             }
@@ -70,7 +72,7 @@ impl PeerMemory {
         Ok(())
     }
 
-    /// Whether the process has not ended.
+    /// Returns whether the process has not ended.
     pub(super) fn is_alive(&self) -> bool {
         let mut ends = [PollFd::new(&self.process, PollFlags::IN)];
         poll(&mut ends, Some(&Timespec::default())) == Ok(0)
@@ -84,7 +86,8 @@ pub(super) struct OwnProbeWord(Region);
 impl OwnProbeWord {
     pub(super) fn new() -> Self {
         let mut word = [0; 8];
-        // Without it peers do not find what they look for, which is no harm.
+        // If this fails, peers do not find the expected word, and copy differently; nothing else depends on
+        // it.
         let _ = getrandom::fill(&mut word);
         let region = Region::heap(super::memory::INTERNAL, 1);
         region.store(0, u64::from_le_bytes(word));
@@ -111,7 +114,7 @@ mod tests {
         memory.fetch(address, &target, 1, 4000).expect("memory");
         assert!((0..4000).all(|word| target.load(1 + word) == 7 * (3 + word) as u64));
         assert_eq!((target.load(0), target.load(4001)), (0, 0));
-        assert!(memory.fetch(8, &target, 0, 1).is_err(), "nothing is there");
+        assert!(memory.fetch(8, &target, 0, 1).is_err(), "the address is not mapped");
         assert!(memory.fetch(u64::MAX - 7, &target, 0, 4000).is_err());
     }
 
@@ -124,7 +127,7 @@ mod tests {
         assert!(PeerMemory::of(&ProbeWord { pid: u32::MAX, ..witness }).is_err());
     }
 
-    /// The number of a process that has ended says nothing any more.
+    /// The id of a process that has ended proves nothing any more.
     #[test]
     fn a_process_that_has_ended_is_not_alive() {
         let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("a process");

@@ -1,19 +1,19 @@
 //! Freezing an attachment: from then on its words never change for this reader [M3].
 //!
-//! The owner may be alive and storing, and its stores cannot be held up. So the words are copied until the copy
-//! is *consistent*, then the copy takes the place of the owner's pages, at the same addresses.
+//! The owner may be alive and storing, and its stores cannot be stopped. So the words are copied until the
+//! copy is *consistent*; then the copy replaces the owner's pages, at the same addresses.
 //!
-//! **Rule.** A copy is consistent if there is an instant such that every word was read with one and the same value
-//! before it and after it. Then no guard of the copy is newer than what it guards: the guard was stored before the
-//! instant (guards are monotone, so it had that value all the time), what it guards was stored before the guard,
-//! and was read again after the instant, so it is as new as the guard says, or newer.
+//! **Rule.** A copy is consistent if there is an instant such that every word was read with the same value
+//! before it and after it. Then no guard of the copy is newer than what it guards: the guard was stored
+//! before the instant (guards are monotone, so it had that value all the time), what it guards was stored
+//! before the guard, and was read again after the instant, so it is as new as the guard announces, or newer.
 //!
-//! Reading a large attachment twice takes milliseconds, in which a living owner always stores something: a heartbeat,
-//! a counter of another subgroup. So words that change are read in a *hot* set of their own: the instant lies
-//! between two equal readings of the hot words, which are few and take less than a microsecond; the cold words
-//! are compared once before and once after. A cold word that has changed becomes hot, and the cold words are
-//! compared again. The window rule ends this: who has frozen an attachment acknowledges nothing more, so that its owner
-//! runs out of slots.
+//! Reading a large attachment twice takes milliseconds, in which a live owner always stores something: a
+//! heartbeat, a counter of another subgroup. So words that change are read in a separate *hot* set: the
+//! instant is between two equal readings of the hot words, which are few and take less than a microsecond;
+//! the cold words are compared once before and once after. A cold word that has changed becomes hot, and the
+//! cold words are compared again. The window rule ends this: a reader that has frozen an attachment
+//! acknowledges nothing more, so its owner runs out of slots.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,17 +37,17 @@ impl ShmFabric {
             if !copy_consistently(attachment.mapping.words(), twin.words(), FREEZE_MAX) {
                 tracing::warn!(
                     view = ?region,
-                    "the owner of a frozen attachment stores into it without a pause: a guard may be newer than its words"
+                    "the owner of a frozen attachment stores into it without pause: a guard may be newer than the words that it guards"
                 );
             }
-            attachment.mapping.replace_by(twin).expect("a range of our own is moved");
+            attachment.mapping.replace_by(twin).expect("a range of this process can be moved");
         }
         *state = AttachmentState::Frozen;
     }
 }
 
-/// Copies `source`, which others may write, into `copy`; returns whether the copy is consistent. It always is,
-/// unless that took longer than `patience`.
+/// Copies `source`, which others may write, into `copy`; returns whether the copy is consistent. It always
+/// is, unless that took longer than `patience`.
 fn copy_consistently(source: &[AtomicU64], copy: &[AtomicU64], patience: Duration) -> bool {
     let begin = Instant::now();
     let mut is_hot = vec![false; source.len()];
@@ -71,10 +71,10 @@ fn copy_consistently(source: &[AtomicU64], copy: &[AtomicU64], patience: Duratio
     }
 }
 
-/// Brings the words that are not hot up to date and names those that were not.
+/// Updates the words that are not hot and collects those that had changed.
 fn compare(source: &[AtomicU64], copy: &[AtomicU64], is_hot: &[bool], changed: &mut Vec<usize>) {
     for (word, is_hot) in is_hot.iter().enumerate() {
-        // SYNC: pairs with the owner's releasing stores, and keeps the readings in order.
+        // SYNC: pairs with the owner's release stores, and keeps the readings in order.
         let value = source[word].load(Ordering::Acquire);
         if !is_hot && value != copy[word].load(Ordering::Relaxed) {
             copy[word].store(value, Ordering::Relaxed);
@@ -94,7 +94,7 @@ fn settle(
     loop {
         for _ in 0..SETTLE_READS {
             for word in hot {
-                // SYNC: pairs with the owner's releasing stores, and keeps the readings in order.
+                // SYNC: pairs with the owner's release stores, and keeps the readings in order.
                 copy[*word].store(source[*word].load(Ordering::Acquire), Ordering::Relaxed);
             }
             // SYNC: as above.
@@ -110,9 +110,9 @@ fn settle(
     }
 }
 
-/// An owner that keeps the window rule is done long before.
+/// An owner that keeps the window rule stops long before.
 const FREEZE_MAX: Duration = Duration::from_millis(100);
-/// Looks at the clock are dear beside a reading of a few words.
+/// The readings between two looks at the clock, which is expensive compared with reading a few words.
 const SETTLE_READS: usize = 64;
 
 #[cfg(test)]
@@ -132,8 +132,8 @@ mod tests {
         assert!((0..5000).all(|word| copy[word].load(Ordering::Relaxed) == word as u64));
     }
 
-    /// A living owner with a heartbeat and a window of slots at both ends of the attachment: no guard is newer than
-    /// what it guards, whether it lies before or behind, and chains of guards hold too.
+    /// A live owner with a heartbeat and a window of slots at both ends of the attachment: no guard is newer
+    /// than what it guards, at lower or at higher addresses, and chains of guards hold too.
     #[test]
     fn a_guard_is_never_newer_than_what_it_guards() {
         const WORDS: usize = 4096;
@@ -151,7 +151,7 @@ mod tests {
                 let before = source[SECOND].load(Ordering::Relaxed);
                 let copy = words(WORDS);
                 let consistent = copy_consistently(&source, &copy, Duration::from_secs(5));
-                assert!(consistent, "round {round}: never consistent");
+                assert!(consistent, "round {round}: the copy did not become consistent");
                 disturbed += u64::from(source[SECOND].load(Ordering::Relaxed) != before);
                 assert_guards_hold(&copy, [SECOND, FIRST]);
                 if disturbed == 100 {
@@ -162,7 +162,7 @@ mod tests {
         });
     }
 
-    /// An owner that never pauses costs the reader its patience, not its life.
+    /// An owner that never pauses delays the reader for its patience, and no longer.
     #[test]
     fn patience_ends() {
         let source = words(64);
@@ -184,18 +184,18 @@ mod tests {
         });
     }
 
-    /// The second guard is not ahead of the first, nor the first of its slots.
+    /// Asserts that the second guard is not ahead of the first, nor the first ahead of its slots.
     fn assert_guards_hold(copy: &[AtomicU64], [second, first]: [usize; 2]) {
         let load = |word: usize| copy[word].load(Ordering::Relaxed);
         let (first, second) = (load(first), load(second));
-        assert!(first >= second, "guard {second} of a guard that says {first}");
+        assert!(first >= second, "guard {second} guards a guard with {first}");
         let slots = [slot_low(first), slot_high(first)].map(load);
         assert!(slots.iter().all(|slot| *slot >= first), "guard {first}, but its slots hold {slots:?}");
     }
 
-    /// Message k: two slots, then the first guard, then the second guard; a heartbeat in between.
+    /// Stores message k: two slots, then the first guard, then the second guard; a heartbeat in between.
     fn store_messages(source: &[AtomicU64], stop: &AtomicBool, [heartbeat, second, first]: [usize; 3]) {
-        // SYNC: pairs with the acquiring loads of `copy_consistently`.
+        // SYNC: pairs with the acquire loads of `copy_consistently`.
         let release = |word: usize, value| source[word].store(value, Ordering::Release);
         for k in 1.. {
             if stop.load(Ordering::Relaxed) {
@@ -206,7 +206,7 @@ mod tests {
             release(slot_high(k), k);
             release(first, k);
             release(second, k);
-            // A message every microsecond or so: an owner that does something else too.
+            // About one message a microsecond: the owner has other work, too.
             for _ in 0..300 {
                 std::hint::spin_loop();
             }

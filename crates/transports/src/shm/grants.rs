@@ -1,10 +1,11 @@
-//! Grants: who may write where, and how a writer knows that it still may [F8, F10].
+//! Grants: which peer may write where, and how a writer knows that it still may [F8, F10].
 //!
-//! A grant hands the peer the file of the whole region; that it writes only its range, and only while the grant
-//! is valid, its library checks before and after each write. Pages of its own for each grant would let the processor
-//! check, but the model lets any words of one region be granted to different peers, even one range to several, and
-//! processors protect pages. What the page range of a link says about a grant is its *validity word*: serial and
-//! number of moves of the region; 0 when it is revoked. How a revocation stops a writer: see `revocation`.
+//! A grant gives the peer the file of the whole region; the peer's library checks before and after each write
+//! that it writes only its range, and only while the grant is valid. With separate pages for each grant the
+//! processor could check that, but the model allows any words of one region to be granted to different peers,
+//! even one range to several, and processors protect pages. The page range of a link holds the *validity
+//! word* of each grant: its serial number and the number of moves of the region; 0 when it is revoked. How a
+//! revocation stops a writer: see `revocation`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,15 +21,15 @@ use super::remote_copy::AdoptedGrants;
 use super::wire::{ShmMessage, ShmViolation};
 use crate::adopted::AdoptedMemory;
 
-/// The grants that this node gave to one peer, by slot.
+/// The grants that this node has issued to one peer, by slot.
 #[derive(Debug, Default)]
 pub(super) struct IssuedGrants {
     grants: Vec<Option<IssuedGrant>>,
-    /// Over memory that the peer cannot map.
+    /// Grants of memory that the peer cannot map.
     pub(super) adopted: AdoptedGrants,
 }
 
-/// A grant that this node gave.
+/// A grant that this node has issued.
 #[derive(Debug)]
 pub(super) struct IssuedGrant {
     pub(super) grant: Grant,
@@ -36,7 +37,7 @@ pub(super) struct IssuedGrant {
     /// How often the region has moved since.
     pub(super) moves: u16,
     pub(super) state: IssuedState,
-    /// It is taken back because the peer was removed; nobody has asked to be told.
+    /// Whether it is revoked because the peer was removed; no `Revoked` is due.
     pub(super) silent: bool,
 }
 
@@ -44,14 +45,14 @@ pub(super) struct IssuedGrant {
 pub(super) enum IssuedState {
     /// The peer may write.
     Valid,
-    /// The owner has revoked it, but a write may be under way.
+    /// The owner has revoked it, but a write may be in progress.
     Revoking,
-    /// The fabric has taken it back, because a stopped writer stood in the way of another revocation. The owner
-    /// does not know; the peer will find itself refused.
+    /// The fabric has withdrawn it, because a stopped writer blocked another revocation. The owner does not
+    /// know; the peer will be refused.
     Withdrawn,
 }
 
-/// The grants that one peer gave to this node, by slot.
+/// The grants that one peer has issued to this node, by slot.
 #[derive(Debug, Default)]
 pub(super) struct ReceivedGrants {
     grants: Vec<Option<ReceivedGrant>>,
@@ -63,17 +64,17 @@ pub(super) struct ReceivedGrant {
     pub(super) grant: Grant,
     /// The granted range, mapped here.
     pub(super) target: Region,
-    /// The validity word as long as the grant is valid and `target` is where the region is.
+    /// The validity word for which the grant is valid and `target` is where the region is.
     pub(super) validity: u64,
 }
 
 impl IssuedGrants {
-    /// A slot that holds no grant.
+    /// Returns a slot without a grant.
     fn vacancy(&mut self) -> usize {
         if let Some(slot) = self.grants.iter().position(Option::is_none) {
             return slot;
         }
-        assert!(self.grants.len() < GRANTS_MAX, "at most {GRANTS_MAX} grants to one peer: revoke some");
+        assert!(self.grants.len() < GRANTS_MAX, "more than {GRANTS_MAX} grants to one peer (revoke some)");
         self.grants.push(None);
         self.grants.len() - 1
     }
@@ -86,7 +87,7 @@ impl IssuedGrants {
         self.grants[slot] = None;
     }
 
-    /// The slot of exactly this grant.
+    /// Returns the slot of exactly this grant.
     pub(super) fn find(&self, grant: &Grant) -> Option<usize> {
         let slot = slot_of(grant.key);
         let issued = self.grants.get(slot)?.as_ref()?;
@@ -97,13 +98,13 @@ impl IssuedGrants {
         self.grants.get_mut(slot)?.as_mut()
     }
 
-    /// The slots that hold grants.
+    /// Returns the slots that hold grants.
     pub(super) fn slots(&self) -> Vec<usize> {
         let slots = self.grants.iter().enumerate();
         slots.filter(|(_, issued)| issued.is_some()).map(|(slot, _)| slot).collect()
     }
 
-    /// The slots whose grants are over `segment` and valid.
+    /// Returns the slots whose grants are over `segment` and valid.
     pub(super) fn valid_over(&self, segment: &Arc<ShmSegment>) -> Vec<usize> {
         let over = |issued: &IssuedGrant| {
             issued.state == IssuedState::Valid && Arc::ptr_eq(&issued.segment, segment)
@@ -114,13 +115,13 @@ impl IssuedGrants {
 }
 
 impl ReceivedGrants {
-    /// The grant, if the peer has given exactly it.
+    /// Returns the grant, if the peer has issued exactly it.
     #[inline]
     pub(super) fn find(&self, grant: &Grant) -> Option<&ReceivedGrant> {
         self.at(slot_of(grant.key)).filter(|taken| taken.grant == *grant)
     }
 
-    /// Whether the pages of the grant with this key have come, whatever else it says.
+    /// Returns whether the pages of the grant with this key have arrived, whatever its other fields.
     pub(super) fn has_key(&self, key: u64) -> bool {
         self.at(slot_of(key)).is_some_and(|taken| taken.grant.key == key)
     }
@@ -130,7 +131,7 @@ impl ReceivedGrants {
         self.grants.get(slot)?.as_ref()
     }
 
-    /// The peer has given a grant, or moved its region.
+    /// Handles a grant that the peer has issued, or whose region it has moved.
     pub(super) fn on_granted(
         &mut self,
         grant: Grant,
@@ -139,7 +140,7 @@ impl ReceivedGrants {
     ) -> Result<(), ShmViolation> {
         let slot = slot_of(grant.key);
         if slot >= GRANTS_MAX {
-            return Err(ShmViolation("more grants than there can be"));
+            return Err(ShmViolation("more grants than allowed"));
         }
         let target = map_peer_file(file, grant.first, grant.words, Access::ReadWrite)?;
         if self.grants.len() <= slot {
@@ -149,7 +150,7 @@ impl ReceivedGrants {
         Ok(())
     }
 
-    /// The peer has revoked a grant.
+    /// Handles a grant that the peer has revoked.
     pub(super) fn on_withdrawn(&mut self, key: u64) {
         if self.has_key(key) {
             self.grants[slot_of(key)] = None;
@@ -158,7 +159,7 @@ impl ReceivedGrants {
 }
 
 impl ShmFabric {
-    /// Gives `peer` the right to write `range` of `region`.
+    /// Issues a grant for `peer` to write `range` of `region`.
     pub(super) fn issue(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
         if AdoptedMemory::is_behind(region) {
             return self.issue_adopted(region, range, peer);
@@ -182,13 +183,13 @@ impl ShmFabric {
         self.links[link].issued.insert(slot, issued);
         self.links[link].set_validity(slot, validity(grant.key, 0));
         if !moving {
-            // Else the end of the move announces it, with the new pages.
+            // Otherwise the end of the move announces it, with the new pages.
             self.announce_grant(link, slot);
         }
         grant
     }
 
-    /// Hands the file of a grant to its peer, for the first time or after a move.
+    /// Sends the file of a grant to its peer, for the first time or after a move.
     pub(super) fn announce_grant(&mut self, link: usize, slot: usize) {
         let Some(issued) = self.links[link].issued.at(slot) else { return };
         let Grant { key, region, first, words, .. } = issued.grant;
@@ -198,14 +199,14 @@ impl ShmFabric {
         self.send_message(link, message, Some(file.as_fd()));
     }
 
-    /// The segment behind a region of this node.
+    /// Returns the segment behind a region of this node.
     pub(super) fn own_segment(&self, region: &Region) -> Arc<ShmSegment> {
         assert_own(region);
-        ShmSegment::of(region).expect("it has one")
+        ShmSegment::of(region).expect("checked above")
     }
 }
 
-/// A region of this node.
+/// Asserts that `region` is a region of this node.
 #[inline]
 pub(super) fn assert_own(region: &Region) {
     assert!(region.access() == Access::ReadWrite, "{region:?} is an attachment of another node's mirror");
@@ -213,17 +214,17 @@ pub(super) fn assert_own(region: &Region) {
     assert!(ShmSegment::is_behind(region), "{region:?} was not registered with this fabric");
 }
 
-/// The word that says that a grant is valid and how often its region has moved.
+/// Returns the word which shows that a grant is valid and how often its region has moved.
 pub(super) const fn validity(key: u64, moves: u16) -> u64 {
     serial(key) << 16 | moves as u64
 }
 
-/// The part of a key, or of a validity word, that no other grant of the node has.
+/// Returns the part of a key, or of a validity word, that no other grant of the node has.
 pub(super) const fn serial(word: u64) -> u64 {
     word >> SLOT_BITS
 }
 
-/// The slot that a key names.
+/// Returns the slot that a key names.
 pub(super) const fn slot_of(key: u64) -> usize {
     (key & ((1 << SLOT_BITS) - 1)) as usize
 }

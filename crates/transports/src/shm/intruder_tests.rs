@@ -1,4 +1,4 @@
-//! A peer that breaks the protocol: it is disconnected with a reason, and nothing else happens.
+//! Peers that violate the protocol: they are disconnected with a reason, without other consequences.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use super::ring::{
 use super::socket::UnixSocket;
 use super::wire::{ProbeWord, ShmMessage};
 
-/// A fabric with one honest peer and one that does what a test says.
+/// A fabric with one honest peer and one that does what a test prescribes.
 struct Stage {
     fabric: ShmFabric,
     honest: ShmFabric,
     intruder: UnixSocket,
     events: Vec<FabricEvent>,
-    /// Keeps what the intruder has shown alive.
+    /// Keeps the memory that the intruder has shared alive.
     _shown: Arc<ShmSegment>,
 }
 
@@ -34,7 +34,7 @@ const WITNESS: ProbeWord = ProbeWord { pid: 1, address: 8, word: 7 };
 const GREETING: ShmMessage = ShmMessage::Hello { node: INTRUDER.0, witness: WITNESS };
 
 impl Stage {
-    /// The intruder has not greeted.
+    /// Creates a stage whose intruder has sent no greeting.
     fn silent() -> Self {
         let [(a, b), (c, d)] = [(); 2].map(|()| UnixStream::pair().expect("sockets"));
         let fabric = ShmFabric::new(NodeId(0), vec![(HONEST, a), (INTRUDER, c)]).expect("a fabric");
@@ -44,7 +44,7 @@ impl Stage {
         Self { fabric, honest, intruder, events: Vec::new(), _shown: shown }
     }
 
-    /// The intruder has greeted like anybody.
+    /// Creates a stage whose intruder has sent a valid greeting.
     fn after_hello() -> Self {
         let mut stage = Self::silent();
         let file = stage._shown.file().try_clone().expect("a file");
@@ -54,7 +54,8 @@ impl Stage {
         stage
     }
 
-    /// As `after_hello`, and connected on channel 1: the connection, and the page range that the intruder shows.
+    /// Same as `after_hello`, but connected on channel 1: also returns the connection, and the page range
+    /// that the intruder shares.
     fn connected() -> (Self, ConnId, Region) {
         let mut stage = Self::after_hello();
         let conn = stage.fabric.open(INTRUDER, Channel(1));
@@ -71,7 +72,7 @@ impl Stage {
         self.intruder.send(message, file.map(AsFd::as_fd)).expect("open");
     }
 
-    /// Bumps the intruder's count of posts, so that its rings are looked at.
+    /// Makes the fabric look at the intruder's rings, as a new count of posts would.
     fn posts(&mut self) {
         self.fabric.links[1].look_again = true;
     }
@@ -86,7 +87,8 @@ impl Stage {
         }
     }
 
-    /// The intruder is disconnected for breaking the protocol; the honest peer is not disturbed.
+    /// Asserts that the intruder is disconnected for violating the protocol, and that the honest peer is not
+    /// disturbed.
     fn assert_disconnected(mut self) {
         self.settle();
         let lost = FabricEvent::PeerLost { peer: INTRUDER, reason: BreakReason::Protocol };
@@ -169,7 +171,8 @@ fn a_mirror_published_twice_disconnects() {
     }
 }
 
-/// The attachment of a mirror whose file is smaller than announced stays zeros, instead of ending the process (SIGBUS).
+/// The attachment of a mirror whose file is smaller than announced keeps its zeros; the process is not killed
+/// (SIGBUS).
 #[test]
 fn a_mirror_with_too_small_a_file_disconnects() {
     let mut stage = Stage::after_hello();
@@ -182,7 +185,7 @@ fn a_mirror_with_too_small_a_file_disconnects() {
 }
 
 #[test]
-fn a_ring_that_lies_disconnects() {
+fn invalid_ring_contents_disconnect() {
     let lies: [&dyn Fn(&Region); 5] = [
         // A request with more words than fit.
         &|page| page.store(RING, (INLINE_WORDS_MAX as u64 + 1) << 40 | REMOTE_COPY_WITH_IMMEDIATE),
@@ -211,7 +214,7 @@ fn a_ring_that_lies_disconnects() {
     }
 }
 
-/// Requests to place a write that cannot be served end their connection, and nothing else.
+/// Requests to copy a write that cannot be served end their connection, and nothing else.
 #[test]
 fn a_bad_request_breaks_its_connection_only() {
     for (change, reason) in [
@@ -247,9 +250,9 @@ fn a_bad_request_breaks_its_connection_only() {
     }
 }
 
-/// A request that comes with some of its words, or that has an immediate and finds no receive.
+/// A request that comes with some of its words, or that has an immediate but finds no receive.
 #[test]
-fn a_request_that_lies_disconnects() {
+fn an_invalid_request_disconnects() {
     for header in [1 << 40 | REMOTE_COPY, REMOTE_COPY_WITH_IMMEDIATE] {
         let (mut stage, conn, page) = Stage::connected();
         let target = stage.fabric.adopt(&Region::heap(INTERNAL, 8));
@@ -265,9 +268,9 @@ fn a_request_that_lies_disconnects() {
     }
 }
 
-/// A reader that claims to have read what was never sent is found out when the ring is full.
+/// A reader that claims to have read what was never sent is detected when the ring is full.
 #[test]
-fn a_head_that_lies_disconnects() {
+fn an_invalid_head_disconnects() {
     let (mut stage, conn, page) = Stage::connected();
     page.store(RECEIVES, u64::MAX);
     page.store(HEAD, 1 << 40);
@@ -277,7 +280,7 @@ fn a_head_that_lies_disconnects() {
     stage.assert_disconnected();
 }
 
-/// Any bytes end in a disconnection at the latest when the socket closes; nothing panics.
+/// Any bytes lead to a disconnection, at the latest when the socket closes; nothing panics.
 #[test]
 fn noise_is_survived() {
     use std::io::Write as _;
@@ -292,7 +295,7 @@ fn noise_is_survived() {
         let (ours, mut theirs) = UnixStream::pair().expect("sockets");
         let mut fabric = ShmFabric::new(NodeId(0), vec![(INTRUDER, ours)]).expect("a fabric");
         let length = noise() % 200;
-        // Kinds that exist more often than others, so that some bodies are read.
+        // Existing kinds are more frequent than others, so that some bodies are parsed.
         let byte = |n: u64| if n & 3 == 0 { (n >> 8) as u8 & 7 } else { (n >> 8) as u8 };
         let bytes: Vec<u8> = (0..length).map(|_| byte(noise())).collect();
         theirs.write_all(&bytes).expect("space");

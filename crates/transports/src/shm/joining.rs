@@ -1,8 +1,9 @@
-//! Peers that come later, and peers that are removed (Derecho §3.3: each view has its own members).
+//! Peers that join later, and peers that are removed (Derecho §3.3: each view has its own members).
 //!
-//! What is published for a node, or attached from one, that is no peer yet waits here until it is [M5]. A peer that is
-//! removed is forgotten at once, but for one thing: it may live and be in the middle of a write under a grant. So its
-//! grants are revoked like any other, and its link keeps its number until that is done [F9].
+//! What is published for a node that is not a peer yet, or attached from one, waits here until it is [M5]. A
+//! peer that is removed is forgotten at once, with one exception: it may be alive and in the middle of a
+//! write under a grant. So its grants are revoked like any other, and its link keeps its number until that is
+//! done [F9].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,24 +19,25 @@ use super::mirrors::ShmAttachment;
 use super::peers::PEERS_MAX;
 use super::wire::ShmMessage;
 
-/// Attachments of mirrors whose owners are no peers yet.
+/// Attachments of mirrors whose owners are not peers yet.
 pub(super) type AwaitedAttachments = BTreeMap<NodeId, BTreeMap<MirrorKey, Weak<ShmAttachment>>>;
 
 impl ShmFabric {
-    /// Takes a further peer in, by a connected stream socket whose other end is the peer's process; both ends have
-    /// proved to each other who they are. Does not wait for the peer: if it is dead already, the next `poll` says so
-    /// ([`FabricEvent::PeerLost`]). A host's next incarnation is another node: numbers are never used again.
+    /// Adds a further peer, by a connected stream socket whose other end is the peer's process; both ends
+    /// have authenticated each other. Does not wait for the peer: if it is dead already, the next `poll`
+    /// reports that ([`FabricEvent::PeerLost`]). A host's next incarnation is another node: numbers are never
+    /// reused.
     ///
     /// # Errors
-    /// If the node is this one or a peer already, runs as another user, or is one too many; or if memory or file
-    /// descriptors run out. Nothing has changed then.
+    /// Returns an error if the node is this one or already a peer, runs as another user, or exceeds the
+    /// number of peers; or if memory or file descriptors run out. Nothing has changed then.
     pub fn add_peer(&mut self, node: NodeId, stream: UnixStream) -> io::Result<()> {
         let invalid = |text| io::Error::new(io::ErrorKind::InvalidInput, text);
         if node == self.node || self.links.find(node).is_some() {
-            return Err(invalid(format!("{node} is there already: give each process a number of its own")));
+            return Err(invalid(format!("{node} exists already: give each process a different number")));
         }
         let Some(number) = self.links.insert(ShmLink::new(node, stream)?) else {
-            let text = format!("more than {PEERS_MAX} peers on one host: use tcp, or remove some");
+            let text = format!("more than {PEERS_MAX} peers on one host: use `tcp`, or remove some");
             return Err(invalid(text));
         };
         if let Err(error) = self.parking.watch(&self.links[number].socket, number) {
@@ -59,17 +61,18 @@ impl ShmFabric {
         Ok(())
     }
 
-    /// Parts with a peer deliberately: the connection is closed, connections and grants end, and what the peer held
-    /// is given back. Nothing tells of it; what already waits to be yielded about its connections may still come.
-    /// Attachments of its mirrors stay readable [M4] and its stores into them may still be seen, unless they are frozen. Of a
-    /// node that is no peer, what waits for it is forgotten.
+    /// Removes a peer deliberately: the socket is closed, connections and grants end, and the peer's
+    /// resources are freed. No event reports this; pending events of its connections may still be yielded.
+    /// Attachments of its mirrors remain readable [M4] and its stores into them may still be seen, unless
+    /// they are frozen. For a node that is not a peer, everything that waits for it is dropped.
     ///
-    /// Grants to the peer are revoked; who revokes one of them is answered as always [F9].
+    /// Grants to the peer are revoked; a caller that revokes one of them gets [`FabricEvent::Revoked`] as
+    /// always [F9].
     pub fn remove_peer(&mut self, node: NodeId) {
         self.awaited_attachments.remove(&node);
         self.forget_awaited(node);
         let Some(number) = self.links.find(node) else { return };
-        // What was stored for it, if it sleeps.
+        // If it sleeps, it must learn of earlier stores.
         self.ring_sleepers();
         for slot in std::mem::take(&mut self.links[number].connections) {
             self.end_silently(slot);
@@ -98,7 +101,7 @@ impl ShmFabric {
         }
     }
 
-    /// Gives the number of a removed link back, once none of its peer's writes can be under way.
+    /// Frees the number of a removed link, once none of its peer's writes can be in progress.
     pub(super) fn end_removed(&mut self, number: usize) {
         if self.links[number].removed && self.links[number].issued.slots().is_empty() {
             self.links.remove(number);

@@ -1,8 +1,8 @@
-//! A link: all that joins this node to one peer of the same host.
+//! A link: everything that connects this node with one peer of the same host.
 //!
-//! Two page ranges carry what must be seen without a system call: each end writes one and reads the other. In it
-//! stand the mark of a parked reader, the number of posts, the write under way, and the table of the grants that
-//! are valid. A socket carries the rest.
+//! Two page ranges carry the state that must be visible without a system call: each end writes one and reads
+//! the other. They contain the mark of a parked reader, the number of posts, the write in progress, and the
+//! table of the valid grants. A socket carries the rest.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -22,37 +22,37 @@ use super::ring::IncomingRing;
 use super::socket::UnixSocket;
 use super::wire::ShmViolation;
 
-/// All that joins this node to one peer.
+/// Everything that connects this node with one peer.
 #[derive(Debug)]
 pub(super) struct ShmLink {
     pub(super) peer: NodeId,
     pub(super) socket: UnixSocket,
     pub(super) life: PeerLiveness,
-    /// This node has parted with the peer, but a write of it may be under way: only grants are left.
+    /// Whether this node has removed the peer while one of its writes may be in progress: only grants remain.
     pub(super) removed: bool,
     own_segment: Arc<ShmSegment>,
-    /// What this node tells the peer.
+    /// The page range that this node writes for the peer.
     own: Region,
-    /// What the peer tells this node; `None` before its greeting.
+    /// The page range that the peer writes for this node; `None` before its greeting.
     theirs: Option<Region>,
-    /// Posts made ever, on all connections.
+    /// Posts in total, on all connections.
     posts: u64,
-    /// Posts of the peer that have been looked at.
+    /// The peer's count of posts when it was last read.
     posts_seen: u64,
-    /// Look at all connections, whatever the number of posts says.
+    /// Whether to look at all connections, whatever the count of posts.
     pub(super) look_again: bool,
-    /// Where the peer's memory is, if this node may read it.
+    /// The peer's memory, if this node may read it.
     pub(super) memory: Option<PeerMemory>,
-    /// Writes begun ever.
+    /// Writes begun in total.
     writes: Cell<u64>,
-    /// The parking of the peer for which it has been rung.
+    /// The peer's last mark of parking for which it was rung.
     rung: u64,
     /// Connections that are open here, connected or not.
     pub(super) connections: Vec<usize>,
     pub(super) channels: BTreeMap<Channel, ChannelOpenings>,
-    /// Grants that this node gave to the peer.
+    /// Grants that this node has issued to the peer.
     pub(super) issued: IssuedGrants,
-    /// Grants that the peer gave to this node.
+    /// Grants that the peer has issued to this node.
     pub(super) received: ReceivedGrants,
     /// Mirrors that this node has published for the peer and the peer has not attached.
     pub(super) published: BTreeMap<MirrorKey, PublicationState>,
@@ -62,38 +62,38 @@ pub(super) struct ShmLink {
     pub(super) offers: BTreeMap<MirrorKey, MirrorOffer>,
 }
 
-/// What can be expected of a peer.
+/// The state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerLiveness {
-    /// It has not greeted yet.
+    /// It has sent no greeting yet.
     AwaitingHello,
-    /// It has greeted.
+    /// It has sent its greeting.
     Up,
-    /// It was disconnected, but may live and store.
+    /// It was disconnected, but may be alive and store.
     Lost,
     /// Its end of the socket is closed: it stores nothing more.
     Gone,
 }
 
-/// How often a channel was opened. The k-th opening of one end pairs with the k-th of the other, so that both
-/// agree which incarnations belong together whatever crosses on the way.
+/// How often a channel was opened. The k-th opening of one end pairs with the k-th of the other, so both
+/// agree on which incarnations belong together, whichever messages cross.
 #[derive(Debug, Default)]
 pub(super) struct ChannelOpenings {
     /// Openings of this end.
     pub(super) here: u64,
-    /// The connection of the last one, as long as it is open.
+    /// The connection of the last one, while it is open.
     pub(super) connection: Option<usize>,
     /// Openings of the peer.
     pub(super) there: u64,
-    /// The ring of its last one, as long as this end has not opened as often and the peer has not closed.
+    /// The ring of its last one, until this end has opened as often or the peer has closed.
     pub(super) ring: Option<IncomingRing>,
 }
 
-/// What has become of a mirror that the peer has not attached, as far as this node knows.
+/// The state of a mirror that the peer has not attached, as far as this node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PublicationState {
     Offered,
-    /// The peer knows, or will. Until it says so, it may have attached the mirror before it heard.
+    /// The peer knows, or will. Until it confirms that, it may have attached the mirror before it knew.
     Retired,
 }
 
@@ -136,12 +136,12 @@ impl ShmLink {
         &self.own_segment
     }
 
-    /// Whether the peer takes messages.
+    /// Returns whether the peer takes messages.
     pub(super) fn is_up(&self) -> bool {
         matches!(self.life, PeerLiveness::AwaitingHello | PeerLiveness::Up)
     }
 
-    /// Forgets everything but the grants, under which a write may be under way.
+    /// Drops everything but the grants, under which a write may be in progress.
     pub(super) fn remove(&mut self) {
         self.removed = true;
         self.channels.clear();
@@ -152,14 +152,14 @@ impl ShmLink {
         self.offers.clear();
     }
 
-    /// The peer has greeted.
+    /// Handles the peer's greeting.
     pub(super) fn on_hello(&mut self, file: &OwnedFd) -> Result<(), ShmViolation> {
         self.theirs = Some(map_peer_file(file, 0, PAGE_WORDS as u64, Access::ReadOnly)?);
         self.life = PeerLiveness::Up;
         Ok(())
     }
 
-    /// Whether the peer has posted something since the last call.
+    /// Returns whether the peer has posted something since the last call.
     #[inline]
     pub(super) fn take_posts(&mut self) -> bool {
         let Some(theirs) = &self.theirs else { return false };
@@ -170,23 +170,23 @@ impl ShmLink {
         found && self.life == PeerLiveness::Up
     }
 
-    /// Tells the peer that something was posted.
+    /// Announces to the peer that something was posted.
     pub(super) fn announce_post(&mut self) {
         self.posts += 1;
         self.own.store(POSTS, self.posts);
     }
 
-    /// Tells the peer that this node is parked for the `parking`-th time, or awake again.
+    /// Announces to the peer that this node is parked for the `parking`-th time, or awake again.
     pub(super) fn mark_parked(&self, parking: u64, parked: bool) {
         self.own.store_relaxed(PARKED, parking * 2 + u64::from(parked));
     }
 
-    /// Tells the peer whether this node fetches words from its memory.
+    /// Announces to the peer whether this node fetches words from its memory.
     pub(super) fn announce_fetching(&self, fetches: bool) {
         self.own.store(FETCHES, u64::from(fetches));
     }
 
-    /// Whether the peer fetches words from this node's memory.
+    /// Returns whether the peer fetches words from this node's memory.
     #[inline]
     pub(super) fn peer_fetches(&self) -> bool {
         self.theirs.as_ref().is_some_and(|theirs| theirs.load(FETCHES) != 0)
@@ -202,50 +202,51 @@ impl ShmLink {
         }
     }
 
-    /// Tells the peer that a write under its grant `slot` begins. The caller looks afterwards whether the grant is
-    /// valid.
+    /// Announces to the peer that a write under its grant `slot` begins. The caller must check afterwards
+    /// that the grant is valid.
     #[inline]
     pub(super) fn begin_write(&self, slot: usize) {
         self.writes.set(self.writes.get() + 1);
         self.own.store_relaxed(WRITING, self.writes.get() << 16 | (slot as u64 + 1));
     }
 
-    /// Tells the peer that the write is over: it sees all that was stored.
+    /// Announces to the peer that the write has ended: the peer then sees all that was stored.
     #[inline]
     pub(super) fn end_write(&self) {
         self.own.store(WRITING, self.writes.get() << 16);
     }
 
-    /// The peer's write under grant `slot` that is under way, if there is one: a number to compare later.
+    /// Returns the mark of the peer's write under grant `slot` that is in progress, if there is one, to
+    /// compare with later ones.
     pub(super) fn write_under_way(&self, slot: usize) -> Option<u64> {
         let writing = self.theirs.as_ref()?.load(WRITING);
         (self.life != PeerLiveness::Gone && writing & 0xffff == slot as u64 + 1).then_some(writing)
     }
 
-    /// Sets the word that says whether and where grant `slot` is valid.
+    /// Sets the validity word of grant `slot`.
     pub(super) fn set_validity(&self, slot: usize, word: u64) {
         self.own.store(GRANTS + slot, word);
     }
 
-    /// The peer's word that says whether and where its grant `slot` is valid.
+    /// Returns the validity word of the peer's grant `slot`.
     #[inline]
     pub(super) fn validity(&self, slot: usize) -> u64 {
         self.theirs.as_ref().map_or(0, |theirs| theirs.load(GRANTS + slot))
     }
 }
 
-// The page range: words of different purpose lie in lines of their own.
+// The page range: words of different purpose are in separate cache lines.
 /// Odd while parked; each parking has its own value.
 const PARKED: usize = 0;
-/// Not 0: the node may read the peer's memory, and does where that is the shortest way.
+/// Not 0 if the node may read the peer's memory, and does so where that is the shortest path.
 const FETCHES: usize = 8;
-/// Posts made ever, over all connections of the link.
+/// Posts in total, over all connections of the link.
 const POSTS: usize = 16;
-/// Writes begun ever << 16 | slot of the grant + 1 while one is under way, 0 between them.
+/// Writes begun in total << 16 | slot of the grant + 1 while one is in progress, 0 between them.
 const WRITING: usize = 32;
 /// By slot: the validity word of the grant, 0 if there is none.
 const GRANTS: usize = 48;
-/// The most grants that one node can have given to one peer at a time. The slot must fit 16 bits, less one.
+/// The most valid grants from one node to one peer. The slot must fit 16 bits, less one.
 pub(super) const GRANTS_MAX: usize = 4096;
 pub(super) const PAGE_WORDS: usize = GRANTS + GRANTS_MAX;
 const _: () = assert!(GRANTS_MAX < 0xffff, "slot + 1 fits 16 bits");

@@ -1,5 +1,5 @@
-//! The links of a node, by number. Numbers are small and used again, so that sets of links stay small however many
-//! peers come and go; names of nodes are never used again.
+//! The links of a node, by number. Numbers are small and reused, so that sets of links remain small however
+//! many peers join and are removed; node numbers are never reused.
 
 use std::ops::{Index, IndexMut};
 
@@ -17,7 +17,7 @@ pub(super) struct ShmLinks {
 }
 
 impl ShmLinks {
-    /// Gives a link the lowest free number, unless there are as many as can be.
+    /// Assigns a link the lowest free number; returns `None` if all are in use.
     pub(super) fn insert(&mut self, link: ShmLink) -> Option<usize> {
         let number = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if number == PEERS_MAX {
@@ -31,18 +31,18 @@ impl ShmLinks {
         Some(number)
     }
 
-    /// Takes a link out.
+    /// Removes a link.
     pub(super) fn remove(&mut self, number: usize) -> Option<ShmLink> {
         self.taken.remove(number);
         self.slots[number].take()
     }
 
-    /// The link to a present peer.
+    /// Returns the link to a current peer.
     pub(super) fn find(&self, peer: NodeId) -> Option<usize> {
         self.position(|link| link.peer == peer && !link.removed)
     }
 
-    /// The link to a peer that was removed and may still be storing.
+    /// Returns the link to a peer that was removed and may still be storing.
     pub(super) fn find_removed(&self, peer: NodeId) -> Option<usize> {
         self.position(|link| link.peer == peer && link.removed)
     }
@@ -51,24 +51,24 @@ impl ShmLinks {
         self.slots.iter().position(|link| link.as_ref().is_some_and(&matches))
     }
 
-    /// The numbers of all links.
+    /// Returns the numbers of all links.
     pub(super) fn numbers(&self) -> PeerSet {
         self.taken
     }
 
-    /// Numbers at or beyond this are free.
+    /// Returns a bound: numbers at or beyond it are free.
     #[inline]
     pub(super) fn bound(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there is such a link and its peer has posted something since the last call.
+    /// Returns whether there is such a link and its peer has posted something since the last call.
     #[inline]
     pub(super) fn take_posts(&mut self, number: usize) -> bool {
         self.slots[number].as_mut().is_some_and(ShmLink::take_posts)
     }
 
-    /// The only connection of a link, if it has just one: what comes is for that.
+    /// Returns the only connection of a link, if it has just one: posts are for that one.
     #[inline]
     pub(super) fn only_connection(&self, number: usize) -> Option<usize> {
         match self.slots[number].as_ref()?.connections[..] {
@@ -77,7 +77,7 @@ impl ShmLinks {
         }
     }
 
-    /// The mark of a write that is under way; a link that is over has none.
+    /// Returns the mark of a write in progress; a link that has ended has none.
     pub(super) fn write_under_way(&self, number: usize, slot: usize) -> Option<u64> {
         self.slots[number].as_ref()?.write_under_way(slot)
     }
@@ -92,13 +92,13 @@ impl Index<usize> for ShmLinks {
 
     #[inline]
     fn index(&self, number: usize) -> &ShmLink {
-        self.slots[number].as_ref().expect("whoever keeps a number forgets it when the link is removed")
+        self.slots[number].as_ref().expect("numbers are dropped when their link is removed")
     }
 }
 
 impl IndexMut<usize> for ShmLinks {
     #[inline]
     fn index_mut(&mut self, number: usize) -> &mut ShmLink {
-        self.slots[number].as_mut().expect("whoever keeps a number forgets it when the link is removed")
+        self.slots[number].as_mut().expect("numbers are dropped when their link is removed")
     }
 }

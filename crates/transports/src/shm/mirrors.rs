@@ -1,9 +1,11 @@
-//! Mirrors: readers map the owner's pages, so that one store serves all of them and a push moves nothing [M1–M6].
+//! Mirrors: readers map the owner's pages, so that one store serves all of them and a push moves nothing
+//! [M1–M6].
 //!
-//! The owner seals the file of the region, so that nobody can map it for writing any more, and hands it to each
-//! reader. An attachment exists from `attach` on: zero pages at first, the owner's pages over them when the file has
-//! come. Both ends are done with the file then: what keeps pages are the owner's region and the readers' attachments, each for
-//! itself, so that a retired mirror takes nothing of its own [M6]. Readers see words as soon as they are stored [M2]; a push only remembers whom to ring if it is parked.
+//! The owner seals the file of the region, so that no process can map it for writing any more, and sends it
+//! to each reader. An attachment exists from `attach` on: zero pages at first, the owner's pages over them
+//! when the file has arrived. Neither end needs the file after that: the owner's region and each reader's
+//! attachment keep the pages independently, so a retired mirror takes no memory of its own [M6]. Readers see
+//! words as soon as they are stored [M2]; a push only notes which readers to ring if they are parked.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -25,25 +27,26 @@ pub(super) struct ShmMirror {
     key: MirrorKey,
     words: usize,
     readers: PeerSet,
-    /// Readers that are no peers yet, and what they will be shown; without any, only the owner holds it.
+    /// Readers that are not peers yet, and the memory to publish for them; without any, only the owner holds
+    /// it.
     awaited: Vec<NodeId>,
     segment: Option<Arc<ShmSegment>>,
 }
 
 impl ShmMirror {
-    /// The link is over.
+    /// Removes a reader whose link has ended.
     pub(super) fn forget_reader(&mut self, link: usize) {
         self.readers.remove(link);
     }
 
-    /// Whether the mirror waited for `node`, for which it waits no more.
+    /// Stops waiting for `node`; returns whether the mirror waited for it.
     fn stop_waiting_for(&mut self, node: NodeId) -> bool {
         let before = self.awaited.len();
         self.awaited.retain(|awaited| *awaited != node);
         before > self.awaited.len()
     }
 
-    /// Holds the owner's memory only as long as somebody is awaited.
+    /// Releases the owner's memory unless a reader is awaited.
     fn let_go(&mut self) {
         if self.awaited.is_empty() {
             self.segment = None;
@@ -51,13 +54,13 @@ impl ShmMirror {
     }
 }
 
-/// A mirror of another node, as it is seen here. Lives as long as a region over it.
+/// A mirror of another node, as this node has attached it. Lives as long as a region over it.
 #[derive(Debug)]
 pub(super) struct ShmAttachment {
     id: RegionId,
     words: usize,
     pub(super) mapping: FileMapping,
-    /// Locked by the fabric only; reading an attachment takes no lock.
+    /// Locked only by the fabric; reading an attachment takes no lock.
     pub(super) state: Mutex<AttachmentState>,
 }
 
@@ -67,7 +70,7 @@ pub(super) enum AttachmentState {
     Reserved,
     /// The owner's pages.
     Attached,
-    /// Pages of this process, which nobody writes.
+    /// Pages of this process, which are no longer written.
     Frozen,
     /// Pages of this process, which another of its fabrics writes.
     Lent,
@@ -89,7 +92,7 @@ impl ShmAttachment {
     /// Maps the owner's pages, unless the attachment is frozen.
     fn map(&self, offer: &MirrorOffer) -> Result<(), ShmViolation> {
         if offer.words != self.words as u64 {
-            return Err(ShmViolation("a mirror of another size than its reader expects"));
+            return Err(ShmViolation("a mirror whose size its reader does not expect"));
         }
         check_peer_file(&offer.file, 0, offer.words)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +103,7 @@ impl ShmAttachment {
         }
         self.mapping.place(offer.file.as_fd(), 0, Access::ReadOnly).map_err(|error| {
             match shortage::is_shortage(&error) {
-                // It is not the peer's fault.
+                // The shortage is not the peer's fault.
                 true => shortage::of_memory(self.words, &error).unwind(),
                 false => ShmViolation("a mirror that cannot be mapped"),
             }
@@ -131,7 +134,7 @@ impl ShmFabric {
         MirrorId(self.mirrors.insert(mirror))
     }
 
-    /// Hands the file of a mirror to a reader.
+    /// Sends the file of a mirror to a reader.
     fn offer(&mut self, link: usize, key: MirrorKey, words: usize, segment: &ShmSegment) {
         if self.links[link].is_up() {
             let before = self.links[link].published.insert(key, PublicationState::Offered);
@@ -141,14 +144,14 @@ impl ShmFabric {
         }
     }
 
-    /// Shows a new peer what was published for it before it came.
+    /// Publishes for a new peer what was published before it joined.
     pub(super) fn publish_awaited(&mut self, link: usize) {
         let node = self.links[link].peer;
         let mut offers = Vec::new();
         for mirror in self.mirrors.iter_mut() {
             if mirror.stop_waiting_for(node) {
                 mirror.readers.insert(link);
-                let segment = mirror.segment.clone().expect("held as long as somebody is awaited");
+                let segment = mirror.segment.clone().expect("held while a reader is awaited");
                 offers.push((mirror.key, mirror.words, segment));
                 mirror.let_go();
             }
@@ -158,7 +161,7 @@ impl ShmFabric {
         }
     }
 
-    /// A node will not come.
+    /// Handles a node that will not join.
     pub(super) fn forget_awaited(&mut self, node: NodeId) {
         for mirror in self.mirrors.iter_mut() {
             if mirror.stop_waiting_for(node) {
@@ -174,7 +177,7 @@ impl ShmFabric {
         self.events
             .retain(|event| !matches!(event, FabricEvent::Attached { key: other, .. } if *other == key));
         for link in readers {
-            // Who has attached keeps its pages, and need not know.
+            // A reader that has attached keeps its pages, and need not know.
             if let Some(publication) = self.links[link].published.get_mut(&key) {
                 *publication = PublicationState::Retired;
                 self.send_message(link, ShmMessage::Retire { key: key.0 }, None);
@@ -182,18 +185,19 @@ impl ShmFabric {
         }
     }
 
-    /// The peer has retired a mirror that this node had not attached, as far as the peer knew.
+    /// Handles a mirror that the peer has retired and that this node had not attached, as far as the peer
+    /// knew.
     pub(super) fn on_retire(&mut self, link: usize, key: MirrorKey) {
         if self.links[link].offers.remove(&key).is_some() {
             self.send_message(link, ShmMessage::Retired { key: key.0 }, None);
         }
     }
 
-    /// The peer has not attached a mirror that this node has retired.
+    /// Handles the peer's confirmation that it has not attached a mirror that this node has retired.
     pub(super) fn on_retired(&mut self, link: usize, key: MirrorKey) -> Result<(), ShmViolation> {
         match self.links[link].published.remove(&key) {
             Some(PublicationState::Retired) => Ok(()),
-            _ => Err(ShmViolation("it gave up what was not retired")),
+            _ => Err(ShmViolation("a confirmation for a mirror that is not retired")),
         }
     }
 
@@ -228,11 +232,11 @@ impl ShmFabric {
         region
     }
 
-    /// The memory of an attachment whose owner will be a peer of another fabric of this node, which is to fill it; none if
-    /// nobody holds the attachment, or it is frozen.
+    /// Returns the memory of an attachment whose owner will be a peer of another fabric of this node, which
+    /// will fill it; `None` if the attachment is no longer held, or is frozen.
     ///
     /// # Panics
-    /// If the memory cannot be had.
+    /// Panics if allocation fails.
     pub(crate) fn lend_attachment(&mut self, owner: NodeId, key: MirrorKey) -> Option<Region> {
         let attachment = self.awaited_attachments.get_mut(&owner)?.remove(&key)?.upgrade()?;
         let mut state = attachment.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -250,7 +254,7 @@ impl ShmFabric {
         })
     }
 
-    /// The peer has published a mirror for this node.
+    /// Handles a mirror that the peer has published for this node.
     pub(super) fn on_mirror(
         &mut self,
         link: usize,
@@ -265,7 +269,7 @@ impl ShmFabric {
         }
         let offers = &mut self.links[link].offers;
         if offers.len() == OFFERS_MAX {
-            return Err(ShmViolation("more mirrors than anybody attaches"));
+            return Err(ShmViolation("more mirrors than allowed before they are attached"));
         }
         if offers.insert(key, offer).is_some() {
             return Err(ShmViolation("a mirror that is published twice"));
@@ -273,7 +277,7 @@ impl ShmFabric {
         Ok(())
     }
 
-    /// The peer has attached a mirror of this node.
+    /// Handles the peer's attachment of a mirror of this node.
     pub(super) fn on_attached(&mut self, link: usize, key: MirrorKey) -> Result<(), ShmViolation> {
         match self.links[link].published.remove(&key) {
             Some(PublicationState::Offered) => {
@@ -281,14 +285,14 @@ impl ShmFabric {
                 let reader = self.links[link].peer;
                 self.events.push(FabricEvent::Attached { key, reader });
             }
-            // It attached before it heard.
+            // It attached the mirror before it knew.
             Some(PublicationState::Retired) => {}
-            None => return Err(ShmViolation("it attached what was not published for it")),
+            None => return Err(ShmViolation("an attachment of a mirror that was not published for it")),
         }
         Ok(())
     }
 
-    /// Remembers whom to ring about words of a mirror.
+    /// Notes which readers to ring about words of a mirror.
     #[inline]
     pub(super) fn push_words(&mut self, mirror: MirrorId, end: usize) {
         let mirror = self.mirrors.at(mirror.0);
@@ -314,7 +318,7 @@ impl ShmFabric {
     }
 }
 
-/// Mirrors that are published for a node before it attaches them; each holds a file open.
+/// The most mirrors that are published for a node before it attaches them; each holds a file open.
 const OFFERS_MAX: usize = 1024;
 
 #[cfg(test)]
@@ -322,7 +326,8 @@ mod tests {
     use super::*;
     use crate::shm::memory::ShmSegment;
 
-    /// Whoever has the file of a mirror can map it for reading only, and cannot write it otherwise.
+    /// A process that has the file of a mirror can map it for reading only, and cannot write it by other
+    /// means.
     #[test]
     fn a_reader_cannot_write_a_mirror() {
         let segment = ShmSegment::new(1000).expect("memory");

@@ -1,24 +1,24 @@
-//! Shared memory: the fabric of nodes on one host, where a write is a store and a push is nothing.
+//! Shared memory: the fabric of nodes on one host, where a write is a store and a push moves no data.
 //!
-//! Each pair of nodes is joined by a connected Unix socket, which the bootstrap has made and authenticated. Over it
-//! travel file descriptors of anonymous memory, rare control messages and doorbells; data never does. Nothing has a
-//! name in a file system, so nothing stays behind, however a process ends. Every shared page has one writer, except
-//! granted regions.
+//! Each pair of nodes is connected by a Unix socket, which the bootstrap has created and authenticated. It
+//! carries file descriptors of anonymous memory, rare control messages and doorbells, but never data. Nothing
+//! has a name in a file system, so nothing remains, however a process ends. Every shared page has one writer,
+//! except granted regions.
 //!
 //! | what | how | file |
 //! |---|---|---|
 //! | mirrors | readers map the owner's pages read-only | `mirrors`, `freeze` |
-//! | one-sided writes | stores into the owner's pages, between two looks at the grant | `writes`, `grants` |
+//! | one-sided writes | stores into the owner's pages, between two checks of the grant | `writes`, `grants` |
 //! | revocation | a cleared word and a wait; other pages if the writer is stopped | `revocation` |
-//! | writes into the user's own memory | its owner fetches and places them | `remote_copy`, `fetching` |
+//! | writes into the user's own memory | its owner fetches and copies them | `remote_copy`, `fetching` |
 //! | sends, immediates | a ring per direction, only for posts that have a receive | `ring`, `connection` |
 //! | wake-ups | a mark in shared memory, a byte on the socket | `park` |
-//! | peers that come and go | awaited mirrors, revoked grants, numbers used again | `joining`, `links` |
-//! | control | fixed messages, parsed with bounds; an end of file is a death | `wire`, `socket`, `control`, `opening` |
+//! | peers that join and are removed | awaited mirrors, revoked grants, reused numbers | `joining`, `links` |
+//! | control | fixed messages, parsed with bounds; an end of file means death | `wire`, `socket`, `control`, `opening` |
 //!
-//! **Cost.** An awake node makes no system call, takes no lock and allocates nothing on the data path. A poll loads
-//! one word per peer: the next post of their only connection, or the count of posts on all; every 250 µs it looks at the
-//! sockets.
+//! **Cost.** An awake node makes no system call, takes no lock and allocates nothing on the data path. A poll
+//! loads one word per peer: the next post of their only connection, or the count of posts on all; every 250
+//! µs it reads the sockets.
 
 mod connection;
 mod control;
@@ -76,8 +76,9 @@ use crate::slot_map::SlotMap;
 
 /// One node's access to the nodes of the same host.
 ///
-/// **Law.** As [`Fabric`] and [`crate::TransportFabric`] say. In particular stores that peers shall see are followed by a
-/// `poll` (or `prepare_park`) of the same thread before it sleeps: that is where parked peers are rung.
+/// **Contract.** That of [`Fabric`] and [`crate::TransportFabric`]. In particular, after stores that peers
+/// must see, the same thread calls `poll` (or `prepare_park`) before it sleeps: only then are parked peers
+/// rung.
 pub struct ShmFabric {
     node: NodeId,
     clock: Clock,
@@ -85,29 +86,29 @@ pub struct ShmFabric {
     connections: ShmConnections,
     mirrors: SlotMap<ShmMirror>,
     awaited_attachments: AwaitedAttachments,
-    /// What the next poll yields.
+    /// The events that the next poll yields.
     events: EventQueue,
-    /// Peers for which something was stored since the last look at their marks.
+    /// Peers for which something was stored since their marks were last checked.
     to_ring: PeerSet,
-    /// Peers whose marks were looked at since the last fence.
+    /// Peers whose marks were checked since the last fence.
     doubtful: PeerSet,
-    /// How often marks were looked at since then.
+    /// The number of checks of marks since then.
     looks: u32,
-    /// Connections with posts that wait for a receive, or behind writes that their peer has to place.
+    /// Connections with posts that wait for a receive, or for earlier writes that their peer must copy.
     waiting: Vec<usize>,
-    /// Connections with writes that their peer has to place.
+    /// Connections with writes that their peer must copy.
     remote_copies: Vec<usize>,
     copied: RemoteCopyCounters,
-    /// How long writes are copied.
+    /// The copy strategies for long writes.
     strategies: CopyStrategies,
-    /// Whether peers' memory is read where the kernel lets us.
+    /// Whether peers' memory is read where the kernel allows it.
     fetches: bool,
-    /// From how many words on peers fetch this node's words.
+    /// The size in words from which on peers fetch this node's words.
     fetched_words_min: usize,
     witness: OwnProbeWord,
     revocations: Vec<Revocation>,
     moves: Vec<RegionMove>,
-    /// Moves wait for [`ShmFabric::release_moves`]: a device writes the regions, too.
+    /// Whether moves wait for [`ShmFabric::release_moves`], because a device writes the regions, too.
     holds_moves: bool,
     parking: ShmParking,
     pace: PollPace,
@@ -120,16 +121,17 @@ pub struct ShmFabric {
 }
 
 impl ShmFabric {
-    /// The fabric of `node`, joined to each of `peers` by a connected stream socket whose other end is the peer's
-    /// process. Both ends have proved to each other who they are. Does not wait for the peers.
+    /// Creates the fabric of `node`, connected with each of `peers` by a stream socket whose other end is the
+    /// peer's process. Both ends have authenticated each other. Does not wait for the peers.
     ///
     /// # Errors
-    /// If a peer runs as another user, if there are too many peers, or if memory or file descriptors run out.
+    /// Returns an error if a peer runs as another user, if there are too many peers, or if memory or file
+    /// descriptors run out.
     pub fn new(node: NodeId, peers: Vec<(NodeId, UnixStream)>) -> io::Result<Self> {
         Self::with_waker(node, peers, Waker::new()?)
     }
 
-    /// As [`ShmFabric::new`], with a waker that other fabrics of the node share.
+    /// Same as [`ShmFabric::new`], with a waker that other fabrics of the node share.
     pub(crate) fn with_waker(
         node: NodeId,
         peers: Vec<(NodeId, UnixStream)>,
@@ -169,13 +171,13 @@ impl ShmFabric {
         Ok(fabric)
     }
 
-    /// Whether posts wait here for a receive of their peer, or for their peer to place them.
+    /// Returns whether posts wait here for a receive of their peer, or for their peer to copy them.
     #[must_use]
     pub fn has_waiting(&self) -> bool {
         !self.waiting.is_empty() || !self.remote_copies.is_empty()
     }
 
-    /// The number of the link to `peer`.
+    /// Returns the number of the link to `peer`.
     fn link_to(&self, peer: NodeId) -> usize {
         self.links.find(peer).unwrap_or_else(|| panic!("{peer} is not a peer of {}: add it first", self.node))
     }
@@ -189,7 +191,7 @@ impl ShmFabric {
         self.now().as_nanos()
     }
 
-    /// Yields the events that wait; returns their number.
+    /// Yields the pending events; returns their number.
     #[inline]
     fn yield_events(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         if self.events.is_empty() {
@@ -237,7 +239,8 @@ impl Fabric for ShmFabric {
     }
 
     fn release(&mut self, region: &Region) {
-        // Grants and posts hold it, and the region slab of a connection after the last of its receives.
+        // Grants and posts hold it, and so does the region slab of a connection after the last of its
+        // receives.
         self.connections.forget(region);
     }
 
@@ -318,7 +321,7 @@ impl Fabric for ShmFabric {
 
     #[inline]
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
-        // What this node did comes first.
+        // The events of this node's own actions come first.
         let mut work = self.yield_events(sink);
         for link in 0..self.links.bound() {
             let has_posts = match self.links.only_connection(link) {

@@ -1,4 +1,5 @@
-//! Connections open and end: both ends open a channel, either may close it, and what breaks it breaks it for both.
+//! Opening and ending connections: both ends open a channel, either may close it, and a break ends it for
+//! both.
 
 use rustix::fd::AsFd;
 use squall_fabric::{BreakReason, Channel, ConnId, FabricEvent, NodeId};
@@ -51,11 +52,11 @@ impl ShmFabric {
     ) -> Result<(), ShmViolation> {
         let channels = &mut self.links[link].channels;
         if channels.len() >= CHANNELS_MAX && !channels.contains_key(&channel) {
-            return Err(ShmViolation("more channels than anybody uses"));
+            return Err(ShmViolation("more channels than allowed"));
         }
         let opened = channels.entry(channel).or_default();
         if opened.there.checked_add(1) != Some(index) {
-            return Err(ShmViolation("an opening out of turn"));
+            return Err(ShmViolation("an opening out of order"));
         }
         opened.there = index;
         if opened.here < index {
@@ -92,7 +93,8 @@ impl ShmFabric {
         Ok(())
     }
 
-    /// The peer's opening has ended: the connection here that belongs to it, if it is still open.
+    /// Notes that the peer's opening has ended; returns the connection here that belongs to it, if it is
+    /// still open.
     pub(super) fn end_of_peer(
         &mut self,
         link: usize,
@@ -101,12 +103,12 @@ impl ShmFabric {
     ) -> Result<Option<usize>, ShmViolation> {
         let opened = self.links[link].channels.get_mut(&Channel(channel));
         let opened =
-            opened.filter(|opened| opened.there == index).ok_or(ShmViolation("a close out of turn"))?;
+            opened.filter(|opened| opened.there == index).ok_or(ShmViolation("a close out of order"))?;
         opened.ring = None;
         Ok(opened.connection.filter(|_| opened.here == index))
     }
 
-    /// Ends a connection from this side and tells the peer.
+    /// Ends a connection from this side and notifies the peer.
     pub(super) fn close_connection(&mut self, conn: ConnId) {
         if let Some(slot) = self.connections.find(conn) {
             self.send_closed(slot, BreakReason::PeerClosed);
@@ -114,7 +116,7 @@ impl ShmFabric {
         }
     }
 
-    /// A write on the connection was refused [F10].
+    /// Handles the refusal of a write on the connection [F10].
     pub(super) fn refuse(&mut self, slot: usize) {
         let Some(conn) = self.connections.at(slot).map(|connection| connection.id) else { return };
         self.send_closed(slot, BreakReason::Refused);
@@ -132,7 +134,7 @@ impl ShmFabric {
     pub(super) fn break_impatient(&mut self) {
         let now_ns = self.now_ns();
         for slot in self.waiting.clone() {
-            // What the peer has to place first waits for its poll, however long that takes [F12].
+            // Writes that the peer must copy first wait for its poll, however long that takes [F12].
             let connection =
                 self.connections.at(slot).filter(|connection| connection.remote_copies.is_empty());
             if connection.is_some_and(|waiting| now_ns - waiting.waiting_since > RECEIVER_NOT_READY_NS) {
@@ -152,7 +154,7 @@ impl ShmFabric {
         self.remove(slot);
     }
 
-    /// Ends a connection without a word to anybody.
+    /// Ends a connection without any event or message.
     pub(super) fn end_silently(&mut self, slot: usize) {
         self.remove(slot);
     }
@@ -169,7 +171,7 @@ impl ShmFabric {
     }
 }
 
-/// Channels that one peer can have opened ever.
+/// The most channels that one peer can have opened in total.
 const CHANNELS_MAX: usize = 4096;
 /// How long a post waits for a receive.
 const RECEIVER_NOT_READY_NS: u64 = 500_000_000;

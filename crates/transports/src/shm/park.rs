@@ -1,12 +1,14 @@
-//! Parking: a node without work sleeps in the kernel and costs nothing; whoever has something for it rings.
+//! Parking: a node without work sleeps in the kernel and costs nothing; a peer or thread that has something
+//! for it rings.
 //!
-//! A node marks itself as parked in its page ranges, where peers look after they have stored something. No
-//! wake-up is lost, by Dekker's pattern: the peer stores its words, fences, and looks at the mark; the node stores its
-//! mark, fences, and looks once more for words. The peer looks in its next [`poll`](squall_fabric::Fabric::poll)
-//! after the stores, once for all of them, and fences later: in the first poll without stores, after [`LOOKS_MAX`] polls with
-//! stores, and before it parks itself. Then it looks again. So the fence, which waits for all stores, costs a busy sender
-//! next to nothing, and who has just parked may sleep for some polls longer; a store or a push costs nothing, and a poll
-//! a load per reader. A doorbell that comes between the mark and the sleep ends the sleep.
+//! A node marks itself as parked in its page ranges, where peers look after they have stored something. By
+//! Dekker's pattern, no wake-up is lost: the peer stores its words, fences, and checks the mark; the node
+//! stores its mark, fences, and looks for words once more. The peer checks the mark in its next
+//! [`poll`](squall_fabric::Fabric::poll) after the stores, once for all of them, and fences later: in the
+//! first poll without stores, after [`LOOKS_MAX`] polls with stores, and before it parks itself. Then it
+//! checks again. So the fence, which waits for all stores, costs a busy sender next to nothing, and a node
+//! that has just parked may sleep for some polls longer; a store or a push costs nothing, and a poll costs a
+//! load per reader. A doorbell that arrives between the mark and the sleep ends the sleep.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -22,16 +24,16 @@ use super::links::ShmLinks;
 use crate::barrier;
 use crate::{Sleeper, TransportFabric, Waker};
 
-/// What a node waits on when it is parked.
+/// What a parked node waits for.
 #[derive(Debug)]
 pub(super) struct ShmParking {
     epoll: OwnedFd,
     waker: Waker,
-    /// Parkings ever; each has its own mark.
+    /// Parkings in total; each has its own mark.
     count: u64,
-    /// Marked as parked.
+    /// Whether this node is marked as parked.
     marked: bool,
-    /// A doorbell was heard since the mark.
+    /// Whether a doorbell has arrived since the mark.
     rung: bool,
 }
 
@@ -42,13 +44,13 @@ impl ShmParking {
         Ok(Self { epoll, waker, count: 0, marked: false, rung: false })
     }
 
-    /// Waits for the link `number`, too.
+    /// Adds the link `number` to the wait.
     pub(super) fn watch(&self, socket: impl AsFd, number: usize) -> io::Result<()> {
         let data = epoll::EventData::new_u64(number as u64);
         Ok(epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)?)
     }
 
-    /// Tells a new link whether this node is parked.
+    /// Announces to a new link whether this node is parked.
     pub(super) fn mark(&self, link: &ShmLink) {
         link.mark_parked(self.count, self.marked);
     }
@@ -66,19 +68,19 @@ impl ShmParking {
         self.rung = true;
     }
 
-    /// Waits no more for a link that is lost.
+    /// Removes a lost link from the wait.
     pub(super) fn forget(&self, socket: impl AsFd) {
         let _ = epoll::delete(&self.epoll, socket);
     }
 
-    /// Waits until a socket or the waker has something; returns the links that have.
+    /// Waits until a socket or the waker is ready; returns the links that are.
     pub(super) fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<usize>) {
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         });
         let mut events = [const { std::mem::MaybeUninit::uninit() }; READY_MAX];
-        // An interrupted wait is a short one: the caller looks for work and comes back.
+        // An interrupted wait is a short one: the caller looks for work and returns.
         if let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             let numbers = events.iter().map(|event| event.data.u64()).filter(|number| *number != WAKER);
             ready.extend(numbers.filter_map(|number| usize::try_from(number).ok()));
@@ -147,14 +149,14 @@ impl Sleeper for ShmFabric {
 }
 
 impl ShmFabric {
-    /// What only time resolves is looked at every millisecond; it is rare and short.
+    /// Returns the period for checking timeouts, of which there are few, if there are any.
     fn timer(&self) -> Option<Duration> {
         let has_timer = !self.waiting.is_empty() || self.is_revoking() || self.has_full_socket();
         has_timer.then_some(TIMER)
     }
 
-    /// Rings peers that are parked and for which something was stored or pushed; those that park at this moment, in one of the
-    /// next calls.
+    /// Rings peers that are parked and for which something was stored or pushed; peers that park at this
+    /// moment are rung in one of the next calls.
     #[inline]
     pub(super) fn ring_peers(&mut self) {
         if !self.to_ring.is_empty() {
@@ -177,8 +179,9 @@ impl ShmFabric {
 
     fn look_again(&mut self) {
         self.looks = 0;
-        // SYNC: our stores before the look at the marks: either we see the mark, or the parking peer sees the words. It fences
-        // between its mark and its last look, too (`prepare_park`).
+        // SYNC: orders this node's stores before the check of the marks: either this node sees the mark, or
+        // the parking peer sees the words. The peer fences between its mark and its last look, too
+        // (`prepare_park`).
         fence(Ordering::SeqCst);
         while let Some(link) = self.doubtful.pop() {
             self.links[link].ring_if_parked();
@@ -194,20 +197,21 @@ impl ShmFabric {
     }
 }
 
-/// When to look at the sockets. Looking costs a system call, so a busy node does so every [`CONTROL_PERIOD`] and
-/// looks at the clock only every so many polls: as many as it makes in about that time. While peers show each other
-/// mirrors everybody waits for these messages, so it looks more often for a moment: a view begins by three of them in turn.
+/// Decides when to read the sockets. Reading costs a system call, so a busy node reads them every
+/// [`CONTROL_PERIOD`] and checks the clock only every `interval` polls, the number that it makes in about
+/// that time. While mirrors are being published, all peers wait for control messages, so it reads the sockets
+/// more often for a moment: the beginning of a view takes three of them in sequence.
 #[derive(Debug)]
 pub(super) struct PollPace {
-    /// Polls until the next look at the clock: 1 <= countdown <= interval.
+    /// Polls until the next check of the clock: 1 <= countdown <= interval.
     countdown: u32,
     interval: u32,
-    /// When the sockets were last looked at.
+    /// When the sockets were last read.
     looked_at: Instant,
-    /// When the clock was last looked at.
+    /// When the clock was last checked.
     checked_at: Instant,
     hurried: bool,
-    /// Until when messages are expected at any moment.
+    /// The time until which messages are expected at any moment.
     lively_until: Instant,
 }
 
@@ -217,24 +221,24 @@ impl PollPace {
         Self { countdown: 1, interval: 1, looked_at: now, checked_at: now, hurried: true, lively_until: now }
     }
 
-    /// More messages are expected at any moment.
+    /// Notes that more messages are expected at any moment.
     pub(super) fn enliven(&mut self) {
         self.lively_until = Instant::now() + LIVELY;
         self.countdown = 1;
     }
 
-    /// Look at the clock in the next poll: how long polls take is anybody's guess.
+    /// Lets the next poll check the clock, since the duration of polls is unknown.
     pub(super) fn look_at_clock(&mut self) {
         (self.interval, self.countdown) = (1, 1);
     }
 
-    /// Look at the sockets in the next poll.
+    /// Lets the next poll read the sockets.
     pub(super) fn hurry(&mut self) {
         self.hurried = true;
         self.countdown = 1;
     }
 
-    /// Whether to look at the sockets in this poll.
+    /// Returns whether to read the sockets in this poll.
     #[inline]
     pub(super) fn is_due(&mut self) -> bool {
         self.countdown -= 1;
@@ -265,37 +269,37 @@ impl PollPace {
 
 /// A death or a control message waits at most about this long for a busy node.
 const CONTROL_PERIOD: Duration = Duration::from_micros(250);
-/// The same while messages are expected, and how long after each of them.
+/// The same while messages are expected, and the time for which they are expected after each of them.
 const LIVELY_PERIOD: Duration = Duration::from_micros(20);
 const LIVELY: Duration = Duration::from_millis(10);
-/// With polls that suddenly take 100 µs each, the sockets wait 25 ms once.
+/// If polls suddenly take 100 µs each, the sockets wait 25 ms once.
 const INTERVAL_MAX: u32 = 256;
 const TIMER: Duration = Duration::from_millis(1);
-/// Links looked at in one turn; the others wait for the next.
+/// The most links read in one poll; the others wait for the next.
 const READY_MAX: usize = 64;
 const WAKER: u64 = u64::MAX;
-/// A fence in one of so many polls of a node that stores something in each.
+/// One in this many polls fences, if a node stores something in each.
 const LOOKS_MAX: u32 = 32;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Polls that were short say nothing of those between which others have the processor: a joiner that had spun for
-    /// a while let the group wait for 20 ms.
+    /// Short polls are no measure for polls between which other threads run: a joiner that had spun for a
+    /// while once let the group wait for 20 ms.
     #[test]
-    fn who_yields_looks_at_the_clock() {
+    fn a_poller_that_yields_checks_the_clock() {
         let mut pace = PollPace::new();
         (0..100 * INTERVAL_MAX).for_each(|_| _ = pace.is_due());
         std::thread::sleep(CONTROL_PERIOD);
         pace.look_at_clock();
         assert!(pace.is_due());
         std::thread::sleep(CONTROL_PERIOD);
-        assert!(pace.is_due(), "and goes on to do so until polls are short again");
+        assert!(pace.is_due(), "it continues to do so until polls are short again");
     }
 
     #[test]
-    fn who_expects_messages_looks_often() {
+    fn a_poller_that_expects_messages_reads_often() {
         let mut pace = PollPace::new();
         (0..100 * INTERVAL_MAX).for_each(|_| _ = pace.is_due());
         pace.enliven();

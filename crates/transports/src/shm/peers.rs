@@ -1,4 +1,4 @@
-//! A set of peers, small and fixed, so that a push costs a few instructions.
+//! A set of peers, small and of fixed size, so that a push costs a few instructions.
 
 /// Links by their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl PeerSet {
         self.bits.iter().all(|bits| *bits == 0)
     }
 
-    /// Takes the lowest link out.
+    /// Removes the lowest link.
     pub(super) fn pop(&mut self) -> Option<usize> {
         let (group, bits) = self.bits.iter_mut().enumerate().find(|(_, bits)| **bits != 0)?;
         let bit = bits.trailing_zeros() as usize;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_gives_back_what_was_put_in() {
+    fn a_set_returns_its_elements() {
         let (mut set, mut other) = (PeerSet::default(), PeerSet::default());
         assert!(set.is_empty());
         set.insert(255);

@@ -1,18 +1,21 @@
 //! Remote copies: writes into memory that its owner has adopted, which the owner executes [F13].
 //!
-//! Such memory cannot be mapped by others, and the kernel's write into another process (`process_vm_writev`) is no way to
-//! it: a writer that is stopped between its look at the grant and the write would write after the revocation [F9], and
-//! the owner could not move the memory away from it as it does with shared pages (see `revocation`). So the owner
-//! fetches: the writer posts a *request* into the ring of the connection, and the owner, in its poll,
-//! 1. looks whether its own grant is valid: a revocation holds from the call on [F9];
+//! Other processes cannot map such memory, and the kernel's write into another process (`process_vm_writev`)
+//! is not safe: a writer that is stopped between its check of the grant and the write would write after the
+//! revocation [F9], and the owner could not move the memory away from it as it does with shared pages (see
+//! `revocation`). So the owner fetches: the writer posts a *request* into the ring of the connection, and the
+//! owner, in its poll,
+//! 1. checks that its own grant is valid: a revocation takes effect with the call [F9];
 //! 2. copies: short writes come with the request, the words of long ones are read from the writer's memory
-//!    (`fetching`), as many in one poll as take about the time of a system call that others wait for;
-//! 3. looks whether the writer lives and has not ended the connection, since else its memory holds anything [F11];
-//! 4. consumes the request, which tells the writer that it is done [F6], and shows the immediate's event [F7].
+//!    (`fetching`), in one poll only as many as take about the time of a system call for which others wait;
+//! 3. checks that the writer is alive and has not ended the connection, since otherwise its memory may hold
+//!    anything [F11];
+//! 4. consumes the request, which shows the writer that it is done [F6], and yields the immediate's event
+//!    [F7].
 //!
-//! Requests of one connection follow each other in its ring, like sends [F1]. A write that the writer's own processor
-//! would store waits until all requests before it are placed. Where the kernel lets the owner not read the writer, long
-//! writes come with their requests too, in pieces: two copies instead of one.
+//! Requests of one connection follow each other in its ring, like sends [F1]. A write that the writer's own
+//! processor would store waits until all earlier requests are done. If the kernel does not let the owner read
+//! the writer, long writes also come with their requests, in pieces: two copies instead of one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,49 +30,49 @@ use super::ring::{INLINE_WORDS_MAX, RemoteCopyRequest, RingPost};
 use super::wire::{ProbeWord, ShmMessage, ShmViolation};
 use super::writes::PostAttempt;
 
-/// Grants over adopted memory that this node gave to one peer, by key. There is nothing to hand over: they are plain
-/// data, and the owner alone checks them.
+/// Grants of adopted memory that this node has issued to one peer, by key. There is no file to send: they are
+/// plain data, and only the owner checks them.
 pub(super) type AdoptedGrants = BTreeMap<u64, (Grant, Region)>;
 
-/// Bytes that this node has placed for its peers, in memory that it has adopted.
+/// Bytes that this node has copied for its peers, into memory that it has adopted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteCopyCounters {
-    /// Read from the writer's memory: one copy.
+    /// Bytes read from the writer's memory: one copy.
     pub fetched_bytes: u64,
-    /// Through the ring of the connection, because they were few or the kernel lets this process not read the writer:
-    /// two copies.
+    /// Bytes through the ring of the connection, because they were few or the kernel does not let this
+    /// process read the writer: two copies.
     pub relayed_bytes: u64,
 }
 
 /// What to do about a connection whose requests were served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServeOutcome {
-    /// Other posts may be there.
+    /// Continue: other posts may follow.
     On,
-    /// There is more to fetch, in the next poll.
+    /// More words must be fetched, in the next poll.
     Later,
     /// The connection has ended.
     Over,
 }
 
-/// What became of the peer's request.
+/// How far the peer's request was served.
 enum Served {
     Copied(Option<FabricEvent>),
-    /// There is more to fetch, in the next poll.
+    /// More words must be fetched, in the next poll.
     Unfinished,
     /// It ended the connection.
     Ended,
 }
 
-/// Whether a grant is over adopted memory.
+/// Returns whether a grant is over adopted memory.
 #[inline]
 pub(super) const fn is_adopted(grant: &Grant) -> bool {
     grant.key & ADOPTED != 0
 }
 
-// The writer.
+// The writer's side.
 impl ShmFabric {
-    /// Posts a request to place the words of a write, or as many of them as there is space for.
+    /// Posts requests to copy the words of a write, or as many of them as there is space for.
     #[cold]
     pub(super) fn try_remote_copy(&mut self, index: usize, write: &Write<'_>) -> PostAttempt {
         if write.signal.is_some() && self.events.is_full() {
@@ -117,7 +120,7 @@ impl ShmFabric {
         }
     }
 
-    /// Yields what peers have placed by now.
+    /// Reports the writes that peers have copied by now.
     pub(super) fn collect_copied(&mut self) {
         for index in std::mem::take(&mut self.remote_copies) {
             match self.collect_copied_on(index) {
@@ -128,7 +131,7 @@ impl ShmFabric {
         }
     }
 
-    /// As [`ShmFabric::collect_copied`], of one connection; returns whether nothing is left.
+    /// Same as [`ShmFabric::collect_copied`], for one connection; returns whether nothing is left.
     fn collect_copied_on(&mut self, index: usize) -> Result<bool, ShmViolation> {
         let now_ns = self.now_ns();
         let Some(connection) = self.connections.at(index) else { return Ok(true) };
@@ -138,12 +141,12 @@ impl ShmFabric {
         while let Some(copied) = connection.remote_copies.pop_front_if(|copy| copy.end <= consumed) {
             copied.signal.into_iter().for_each(|token| self.events.push_done(conn, token));
         }
-        // What waits for these could not go before.
+        // Posts that wait for these could not be tried earlier.
         connection.waiting_since = now_ns;
         Ok(connection.remote_copies.is_empty())
     }
 
-    /// The peer has refused a write that it should have placed [F10].
+    /// Handles the peer's refusal of a write that it should have copied [F10].
     pub(super) fn on_refused(&mut self, link: usize, channel: u32, index: u64) -> Result<(), ShmViolation> {
         let Some(slot) = self.end_of_peer(link, channel, index)? else { return Ok(()) };
         self.collect_copied_on(slot)?;
@@ -163,9 +166,9 @@ fn request(write: &Write<'_>, posted: usize, words: usize) -> RemoteCopyRequest 
     RemoteCopyRequest { grant: [key, region.0, first, granted], offset, words: words as u64, address }
 }
 
-// The owner.
+// The owner's side.
 impl ShmFabric {
-    /// Gives `peer` the right to have words placed in `range` of an adopted region.
+    /// Issues a grant for `peer` to have words copied into `range` of an adopted region.
     pub(super) fn issue_adopted(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
         region.check(&range);
         let link = self.link_to(peer);
@@ -174,24 +177,24 @@ impl ShmFabric {
         let (owner, key) = (self.node, ADOPTED | self.grants_issued);
         let grant = Grant { owner, peer, region: region.id(), first, words, key };
         let issued = &mut self.links[link].issued.adopted;
-        assert!(issued.len() < GRANTS_MAX, "at most {GRANTS_MAX} grants to one peer: revoke some");
+        assert!(issued.len() < GRANTS_MAX, "more than {GRANTS_MAX} grants to one peer (revoke some)");
         issued.insert(key, (grant, region.clone()));
         grant
     }
 
-    /// Takes a grant over adopted memory back: nothing is placed under it any more.
+    /// Revokes a grant of adopted memory: nothing is copied under it any more.
     pub(super) fn take_back_adopted(&mut self, grant: &Grant) {
-        // With a peer that was removed its grants went, too.
+        // The grants of a removed peer went with it.
         if let Some(link) = self.links.find(grant.peer) {
             let issued = self.links[link].issued.adopted.remove(&grant.key);
             let is_it = issued.is_some_and(|(issued, _)| issued == *grant);
-            assert!(is_it, "{grant:?} was not given, or was revoked before");
+            assert!(is_it, "{grant:?} was not issued, or was revoked before");
         }
         self.events.push(FabricEvent::Revoked { grant: *grant });
     }
 
-    /// Whether this node reads its peers' memory, where the kernel lets it, when it places their writes. It does unless it
-    /// is told not to; then these words take the way of two copies.
+    /// Sets whether this node reads its peers' memory, where the kernel allows it, when it copies their
+    /// writes; by default it does. Otherwise these words take two copies.
     pub fn set_fetching(&mut self, fetches: bool) {
         self.fetches = fetches;
         for link in self.links.numbers() {
@@ -200,13 +203,14 @@ impl ShmFabric {
         }
     }
 
-    /// From how many words on a write of this node is left in its memory for the owner to fetch. For tests.
+    /// Sets the size in words from which on a write of this node remains in its memory for the owner to
+    /// fetch. For tests.
     #[doc(hidden)]
     pub const fn set_fetched_words_min(&mut self, words: usize) {
         self.fetched_words_min = words;
     }
 
-    /// Tries whether this node may read the peer's memory.
+    /// Probes whether this node may read the peer's memory.
     pub(super) fn on_witness(&mut self, link: usize, witness: &ProbeWord) {
         match PeerMemory::of(witness) {
             Ok(memory) => {
@@ -215,18 +219,18 @@ impl ShmFabric {
             }
             Err(error) => {
                 let peer = self.links[link].peer;
-                tracing::debug!(%peer, %error, "its memory cannot be read: writes into adopted memory take two copies");
+                tracing::debug!(%peer, %error, "the peer's memory cannot be read: writes into adopted memory take two copies");
             }
         }
     }
 
-    /// What this node has placed for its peers so far.
+    /// Returns what this node has copied for its peers so far.
     #[must_use]
     pub const fn remote_copies(&self) -> RemoteCopyCounters {
         self.copied
     }
 
-    /// Serves the peer's requests at the front of a connection's ring until another post is there, or none.
+    /// Serves the peer's requests at the front of a connection's ring until another post follows, or none.
     #[cold]
     pub(super) fn serve_requests(
         &mut self,
@@ -243,7 +247,7 @@ impl ShmFabric {
             };
             match self.serve(slot, post, &mut budget)? {
                 Served::Copied(event) => {
-                    // It may have parked, waiting for this.
+                    // The writer may have parked, waiting for this.
                     self.to_ring.insert(link);
                     event.into_iter().for_each(&mut *sink);
                 }
@@ -257,12 +261,12 @@ impl ShmFabric {
     }
 
     fn serve(&mut self, slot: usize, post: RingPost, budget: &mut usize) -> Result<Served, ShmViolation> {
-        let RingPost::RemoteCopy { inline, immediate } = post else { unreachable!("the caller has looked") };
-        let connection = self.connections.at(slot).expect("the caller has looked");
+        let RingPost::RemoteCopy { inline, immediate } = post else { unreachable!("checked by the caller") };
+        let connection = self.connections.at(slot).expect("checked by the caller");
         if immediate.is_some() && !connection.has_receive() {
             return Err(ShmViolation("a post for which there is no receive"));
         }
-        let request = connection.incoming.as_ref().expect("the caller has looked").request();
+        let request = connection.incoming.as_ref().expect("checked by the caller").request();
         let link = connection.link;
         let Some((target, first)) = admit(&self.links[link].issued.adopted, &request) else {
             self.refuse_peer(slot);
@@ -270,11 +274,11 @@ impl ShmFabric {
         };
         let words = usize::try_from(request.words).expect("admitted");
         if inline == words {
-            let incoming = connection.incoming.as_ref().expect("the caller has looked");
+            let incoming = connection.incoming.as_ref().expect("checked by the caller");
             incoming.copy_inline_to(inline, &target, first);
             self.copied.relayed_bytes += 8 * words as u64;
         } else if inline != 0 {
-            return Err(ShmViolation("a request with some of its words"));
+            return Err(ShmViolation("a request with only some of its words"));
         } else if connection.fetched < words {
             let fetched = connection.fetched;
             let piece = (words - fetched).min(*budget);
@@ -308,13 +312,13 @@ impl ShmFabric {
             }
             Err(error) => {
                 let peer = self.links[link].peer;
-                tracing::debug!(%peer, %error, "a write's words cannot be fetched: its connection breaks");
+                tracing::debug!(%peer, %error, "failed to fetch the words of a write: its connection breaks");
                 false
             }
         }
     }
 
-    /// Whether the writer's memory held its words when they were fetched.
+    /// Returns whether the writer's memory still held its words when they were fetched.
     fn writer_stands(&mut self, slot: usize) -> bool {
         let Some(ShmConnection { link, incoming: Some(incoming), .. }) = self.connections.at(slot) else {
             return false;
@@ -331,7 +335,7 @@ impl ShmFabric {
     }
 }
 
-/// The region and its word at which the request writes, if there is a valid grant for all of it.
+/// Returns the region and its word at which the request writes, if there is a valid grant for all of it.
 fn admit(issued: &AdoptedGrants, request: &RemoteCopyRequest) -> Option<(Region, usize)> {
     let [key, region, first, words] = request.grant;
     let (grant, target) = issued.get(&key)?;
@@ -341,9 +345,10 @@ fn admit(issued: &AdoptedGrants, request: &RemoteCopyRequest) -> Option<(Region,
     (is_it && end <= words).then(|| (target.clone(), at))
 }
 
-/// The bit of a key that says that its grant is over adopted memory.
+/// The bit of a key which shows that its grant is over adopted memory.
 const ADOPTED: u64 = 1 << 63;
-/// From here on, 32 KiB, one copy by the kernel takes less time than two by two processors (measured: docs/results/stream.md).
+/// From this size on, 32 KiB, one copy by the kernel takes less time than two by two processors (measured:
+/// docs/results/stream.md).
 pub(super) const FETCHED_WORDS_MIN: usize = 4096;
-/// What one poll fetches for one connection, 2 MiB: some hundred microseconds.
+/// The words that one poll fetches for one connection, 2 MiB: some hundred microseconds.
 const FETCHED_WORDS_PER_POLL: usize = 1 << 18;

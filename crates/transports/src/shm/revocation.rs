@@ -1,17 +1,18 @@
-//! Revocation: after `Revoked` nothing lands any more, whatever state the writer is in [F9].
+//! Revocation: after `Revoked` nothing more lands, whatever state the writer is in [F9].
 //!
-//! A writer sets its mark, looks at the validity word, stores, and looks at it again; the owner clears that word and looks for
-//! the mark of a write under that grant. Either must see the other (Dekker's pattern), and a write is to cost no fence. So the
-//! owner looks [`DRAIN_NS`] after it has cleared the word: stores wait in a processor for microseconds at most, so by then
-//! whatever was stored before is visible, and whatever is loaded is what was there at that time. Without a mark, every later
-//! write sees the cleared word: the grant is revoked. With a mark, a write is under way; the owner waits for its end for
-//! [`PATIENCE_NS`]. If its writer was stopped in the middle, the owner *moves* the region to other pages, at the
-//! same addresses: what the writer still stores lands in pages that nobody reads, and its second look tells it.
+//! A writer sets its mark, checks the validity word, stores, and checks it again; the owner clears that word
+//! and looks for the mark of a write under that grant. One must see the other (Dekker's pattern), but a write
+//! should not cost a fence. So the owner looks [`DRAIN_NS`] after it has cleared the word: stores wait in a
+//! processor for microseconds at most, so by then every earlier store is visible, and every load returns what
+//! was stored at that time. Without a mark, every later write sees the cleared word: the grant is revoked.
+//! With a mark, a write is in progress; the owner waits for its end for [`PATIENCE_NS`]. If its writer was
+//! stopped in the middle, the owner *moves* the region to other pages, at the same addresses: what the writer
+//! still stores lands in pages that are no longer read, and its second check fails.
 //!
-//! Grants of others over the same region follow the move: their validity words change first, so that no new
-//! write begins in the old pages; when their writes under way have ended, the words are copied and the new pages
-//! handed over. Who is stopped in the middle of a write too, longer than the patience, is refused as well.
-//! While a revocation is under way, only the fabric's thread may store into a granted region.
+//! Other grants of the same region follow the move: their validity words change first, so that no new write
+//! begins in the old pages; when their writes in progress have ended, the words are copied and the new pages
+//! sent. A peer that is also stopped in the middle of a write, for longer than the patience, is refused as
+//! well. While a revocation is in progress, only the fabric's thread may store into a granted region.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -32,27 +33,27 @@ pub(super) struct Revocation {
     grant: Grant,
     link: usize,
     slot: usize,
-    /// The mark of the write, if there was one when it was looked for.
+    /// The mark of the write, if one was found.
     mark: Option<u64>,
     since_ns: u64,
     segment: Arc<ShmSegment>,
 }
 
-/// A region on its way to other pages.
+/// A region that is being moved to other pages.
 #[derive(Debug)]
 pub(super) struct RegionMove {
     segment: Arc<ShmSegment>,
-    /// Other grants over the region, until their writes are looked for: link, slot.
+    /// Other grants of the region whose writes have not been searched for yet: link, slot.
     others: Vec<(usize, usize)>,
-    /// Writes of others that were under way: link, slot, mark.
+    /// Other writes that were in progress: link, slot, mark.
     under_way: Vec<(usize, usize, u64)>,
     since_ns: u64,
-    /// Nothing but [`ShmFabric::release_moves`] is waited for.
+    /// Whether only [`ShmFabric::release_moves`] is awaited.
     held: bool,
 }
 
 impl RegionMove {
-    /// A link is over: none of its writes is under way.
+    /// Notes that a link has ended: none of its writes is in progress.
     pub(super) fn forget(&mut self, link: usize) {
         self.others.retain(|(other, _)| *other != link);
         self.under_way.retain(|(other, _, _)| *other != link);
@@ -60,20 +61,20 @@ impl RegionMove {
 }
 
 impl ShmFabric {
-    /// Takes a grant back.
+    /// Revokes a grant.
     pub(super) fn take_back(&mut self, grant: &Grant) {
         if is_adopted(grant) {
             return self.take_back_adopted(grant);
         }
         let Some(link) = self.links.find(grant.peer) else { return self.take_back_from_removed(grant) };
         let slot = self.links[link].issued.find(grant);
-        let slot = slot.unwrap_or_else(|| panic!("{grant:?} was not given, or was revoked before"));
+        let slot = slot.unwrap_or_else(|| panic!("{grant:?} was not issued, or was revoked before"));
         let issued = self.links[link].issued.at(slot).expect("found");
         assert!(issued.state != IssuedState::Revoking, "{grant:?} was revoked before");
         self.begin_revocation(link, slot);
     }
 
-    /// Takes a grant of a removed peer back.
+    /// Revokes a grant of a removed peer, without an event.
     pub(super) fn take_back_silently(&mut self, link: usize, slot: usize) {
         let issued = self.links[link].issued.at(slot).expect("a slot with a grant");
         if issued.state != IssuedState::Revoking {
@@ -82,7 +83,7 @@ impl ShmFabric {
         }
     }
 
-    /// The removal of the peer has taken the grant back, or is about to.
+    /// Reports the revocation of a grant that the removal of the peer has revoked, or is revoking.
     fn take_back_from_removed(&mut self, grant: &Grant) {
         let link = self.links.find_removed(grant.peer);
         let found = link.and_then(|link| Some((link, self.links[link].issued.find(grant)?)));
@@ -103,7 +104,7 @@ impl ShmFabric {
         self.revocations.push(Revocation { grant, link, slot, mark: None, since_ns, segment });
     }
 
-    /// Goes on with the revocations that wait.
+    /// Continues the pending revocations.
     pub(super) fn poll_revocations(&mut self) {
         let now_ns = self.now_ns();
         for revocation in std::mem::take(&mut self.revocations) {
@@ -129,12 +130,12 @@ impl ShmFabric {
         }
     }
 
-    /// Whether a region is on its way to other pages.
+    /// Returns whether a region is being moved to other pages.
     pub(super) fn is_moving(&self, segment: &Arc<ShmSegment>) -> bool {
         self.moves.iter().any(|under_way| Arc::ptr_eq(&under_way.segment, segment))
     }
 
-    /// Keeps new writes out of a region.
+    /// Begins a move, which keeps new writes out of a region.
     fn begin_move(&mut self, segment: Arc<ShmSegment>) {
         let mut others = Vec::new();
         for link in self.links.numbers() {
@@ -152,12 +153,12 @@ impl ShmFabric {
         self.moves.push(RegionMove { segment, others, under_way: Vec::new(), since_ns, held: false });
     }
 
-    /// From now on regions move only by [`ShmFabric::release_moves`].
+    /// Makes all moves wait for [`ShmFabric::release_moves`] from now on.
     pub(crate) fn hold_moves(&mut self) {
         self.holds_moves = true;
     }
 
-    /// Where the regions begin that wait to be moved.
+    /// Returns the first words of the regions that wait to be moved.
     pub(crate) fn held_moves(&self) -> Vec<NonNull<AtomicU64>> {
         self.moves
             .iter()
@@ -166,7 +167,7 @@ impl ShmFabric {
             .collect()
     }
 
-    /// Moves them: nobody but peers on shared memory writes them any more.
+    /// Moves them: only peers on shared memory write them now.
     pub(crate) fn release_moves(&mut self) {
         self.holds_moves = false;
         for under_way in std::mem::take(&mut self.moves) {
@@ -206,19 +207,20 @@ impl ShmFabric {
             }
         }
         if has_stopped_writers {
-            // SYNC: the last words of a writer that does not see the cleared words are in the old pages after this.
+            // SYNC: the last words of a writer that does not see the cleared words are in the old pages after
+            // this.
             fence(Ordering::SeqCst);
             std::thread::sleep(Duration::from_nanos(DRAIN_NS));
         }
         if let Err(error) = under_way.segment.move_to_new_pages() {
-            tracing::warn!(%error, "no memory to move a granted region; its revocation waits");
+            tracing::warn!(%error, "no memory to move a granted region; its revocation must wait");
             self.moves.push(under_way);
             return;
         }
         self.finish_move(&under_way.segment);
     }
 
-    /// The region has moved: its revocations are done, the other grants follow.
+    /// Finishes a move: the region's revocations are done, and its other grants follow.
     fn finish_move(&mut self, segment: &Arc<ShmSegment>) {
         for link in self.links.numbers() {
             for slot in self.links[link].issued.valid_over(segment) {
@@ -245,9 +247,9 @@ impl ShmFabric {
     }
 }
 
-/// No store waits for so long in a processor, and no load is made so early.
+/// No store waits longer than this in a processor, and no load is executed this early.
 const DRAIN_NS: u64 = 1_000_000;
 
-/// How long a revocation waits for a write under way: longer than most writes and most losses of the processor,
-/// shorter than a leader change should take.
+/// How long a revocation waits for a write in progress: longer than most writes and most preemptions, shorter
+/// than a leader change should take.
 const PATIENCE_NS: u64 = 10_000_000;

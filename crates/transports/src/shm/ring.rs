@@ -1,13 +1,14 @@
-//! The ring of posts: what one end of a connection sends to the other and what consumes receives [F7].
+//! The ring of posts: the posts from one end of a connection to the other, which consume receives [F7].
 //!
-//! Each end of a connection owns one page range that it alone writes and the other reads: the ring of its posts, how
-//! far it has consumed the other's ring, and how many receives it has posted. An end posts nothing that has no receive
-//! waiting at the other, so a ring never stalls; what must wait waits at its sender. A write that its reader has to place
-//! (`remote_copy`) needs a receive only if it has an immediate.
+//! Each end of a connection owns one page range that only it writes and the other reads: the ring of its
+//! posts, how far it has consumed the other's ring, and how many receives it has posted. An end posts nothing
+//! for which no receive is waiting at the other, so a ring never stalls; posts that must wait, wait at their
+//! sender. A write that its reader must copy (`remote_copy`) needs a receive only if it has an immediate.
 //!
-//! **Announcement.** A post's header, which is never 0, announces it: the word behind a post is cleared before its
-//! header is stored with release, so who finds a header finds either 0 or the next header behind the post. So a reader
-//! that waits looks at one word, and a short post costs one cache line; there is no counter to be fetched before it.
+//! **Announcement.** A post's header, which is never 0, announces it: the word after a post is cleared before
+//! its header is stored with release, so a reader that finds a header finds either 0 or the next header after
+//! the post. So a waiting reader polls one word, and a short post costs one cache line; no counter must be
+//! fetched first.
 
 use std::sync::Arc;
 
@@ -19,49 +20,50 @@ use squall_fabric::{Region, SEND_BYTES_MAX, WriteSource};
 use super::memory::{INTERNAL, ShmSegment, map_peer_file};
 use super::wire::ShmViolation;
 
-/// What one post carries.
+/// A post in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingPost {
-    /// A two-sided send of so many bytes.
+    /// A two-sided send of this many bytes.
     Send { bytes: usize },
-    /// The immediate value of a write that has been placed.
+    /// The immediate value of a write that has landed.
     Immediate(u32),
-    /// A write that the reader has to place: a request, and this many words of it, unless the reader fetches them.
+    /// A write that the reader must copy: a request, and this many words of it, unless the reader fetches
+    /// them.
     RemoteCopy { inline: usize, immediate: Option<u32> },
 }
 
-/// What a [`RingPost::RemoteCopy`] asks for.
+/// The request of a [`RingPost::RemoteCopy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RemoteCopyRequest {
-    /// Of the grant: key, region, first word, words.
+    /// The grant's key, region, first word and words.
     pub(super) grant: [u64; 4],
     /// Where to write, counted from the beginning of the granted range.
     pub(super) offset: u64,
     pub(super) words: u64,
-    /// Where the words are in the writer's memory; of no meaning if they come with the request.
+    /// Where the words are in the writer's memory; meaningless if they come with the request.
     pub(super) address: u64,
 }
 
-/// The end's own page range and what it has posted.
+/// An end's own page range and its posts.
 #[derive(Debug)]
 pub(super) struct OutgoingRing {
     segment: Arc<ShmSegment>,
     page: Region,
-    /// Words posted ever: head_seen <= tail < head_seen + RING_WORDS. The word at `tail` is 0.
+    /// Words posted in total: head_seen <= tail < head_seen + RING_WORDS. The word at `tail` is 0.
     tail: u64,
-    /// Words that the peer had consumed at the last look.
+    /// Words that the peer had consumed at the last check.
     head_seen: u64,
-    /// Posts ever that consume a receive: posts <= receives_seen.
+    /// Posts in total that consume a receive: posts <= receives_seen.
     posts: u64,
-    /// Receives that the peer had posted at the last look.
+    /// Receives that the peer had posted at the last check.
     receives_seen: u64,
 }
 
-/// The peer's page range and what has been consumed of its ring.
+/// The peer's page range and how far its ring has been consumed.
 #[derive(Debug)]
 pub(super) struct IncomingRing {
     page: Region,
-    /// Words consumed ever: head <= tail of the peer.
+    /// Words consumed in total: head <= tail of the peer.
     head: u64,
 }
 
@@ -73,12 +75,12 @@ impl OutgoingRing {
         Ok(Self { segment, page, tail: 0, head_seen: 0, posts: 0, receives_seen: 0 })
     }
 
-    /// The file to be handed to the peer.
+    /// Returns the segment whose file is sent to the peer.
     pub(super) fn segment(&self) -> &Arc<ShmSegment> {
         &self.segment
     }
 
-    /// Whether a receive waits at the peer for one more post.
+    /// Returns whether a receive is waiting at the peer for one more post.
     #[inline]
     pub(super) fn has_receive(&mut self, peer: &IncomingRing) -> bool {
         if self.posts == self.receives_seen {
@@ -87,22 +89,22 @@ impl OutgoingRing {
         self.posts < self.receives_seen
     }
 
-    /// Whether there is space for `post`.
+    /// Returns whether there is space for `post`.
     #[inline]
     pub(super) fn has_space(&mut self, peer: &IncomingRing, post: RingPost) -> Result<bool, ShmViolation> {
-        // One more for the cleared word behind it.
+        // One more for the cleared word after it.
         let needed = self.tail + post.words() + 1;
         if needed > self.head_seen + RING_WORDS {
             let head = peer.page.load(HEAD);
             if head < self.head_seen || head > self.tail {
-                return Err(ShmViolation("it has consumed posts that were never made"));
+                return Err(ShmViolation("a count of consumed posts that were never made"));
             }
             self.head_seen = head;
         }
         Ok(needed <= self.head_seen + RING_WORDS)
     }
 
-    /// Posts, after `has_receive` and `has_space`; `bytes` are those of a send, else none.
+    /// Posts, after `has_receive` and `has_space`; `bytes` are those of a send, otherwise empty.
     #[inline]
     pub(super) fn post(&mut self, post: RingPost, bytes: &[u8]) {
         let begin = RING + place(self.tail);
@@ -114,12 +116,13 @@ impl OutgoingRing {
         }
         self.tail += post.words();
         self.posts += u64::from(post.needs_receive());
-        // SYNC: pairs with the acquiring load in `IncomingRing::front`.
+        // SYNC: pairs with the acquire load in `IncomingRing::front`.
         self.page.store(begin, post.header());
     }
 
-    /// Posts a request to place a write, with `inline` words of `source` from its word `skip`; after `has_space`, and
-    /// `has_receive` if it has an immediate. Returns the count of words at which it ends.
+    /// Posts a request to copy a write, with `inline` words of `source` from its word `skip`; after
+    /// `has_space`, and after `has_receive` if it has an immediate. Returns the count of words at which it
+    /// ends.
     pub(super) fn post_request(
         &mut self,
         post: RingPost,
@@ -134,7 +137,7 @@ impl OutgoingRing {
         self.tail
     }
 
-    /// Stores words of `source` behind the ring's word number `at`.
+    /// Stores words of `source` at the ring's word number `at`.
     fn put(&self, at: u64, source: &WriteSource<'_>, skip: usize, words: usize) {
         let begin = place(at);
         let until_wrap = words.min(RING_SIZE - begin);
@@ -151,18 +154,18 @@ impl OutgoingRing {
         }
     }
 
-    /// Up to which of the words posted ever the peer has consumed: what it had to place there is placed.
+    /// Returns the count of words that the peer has consumed: the writes in them are copied.
     pub(super) fn consumed(&self, peer: &IncomingRing) -> Result<u64, ShmViolation> {
-        // SYNC: pairs with the releasing store in `IncomingRing::consume`.
+        // SYNC: pairs with the release store in `IncomingRing::consume`.
         let head = peer.page.load(HEAD);
         if head > self.tail {
-            Err(ShmViolation("it has consumed posts that were never made"))
+            Err(ShmViolation("a count of consumed posts that were never made"))
         } else {
             Ok(head)
         }
     }
 
-    /// Tells the peer how many receives have been posted here.
+    /// Announces to the peer how many receives have been posted here.
     #[inline]
     pub(super) fn publish_receives(&self, count: u64) {
         self.page.store(RECEIVES, count);
@@ -170,22 +173,23 @@ impl OutgoingRing {
 }
 
 impl IncomingRing {
-    /// Takes over the peer's page range.
+    /// Maps the peer's page range.
     pub(super) fn new(file: &OwnedFd) -> Result<Self, ShmViolation> {
         Ok(Self { page: map_peer_file(file, 0, PAGE_WORDS as u64, Access::ReadOnly)?, head: 0 })
     }
 
-    /// Whether there is a post.
+    /// Returns whether there is a post.
     #[inline]
     pub(super) fn has_post(&self) -> bool {
         self.page.load_relaxed(RING + place(self.head)) != 0
     }
 
-    /// The next post, if there is one. A peer that lies about its length shows its own words only, at most as many as
-    /// the longest send has.
+    /// Returns the next post, if there is one. A peer that sends a wrong length exposes only its own words,
+    /// at most as many as the longest send has.
     #[inline]
     pub(super) fn front(&self) -> Result<Option<RingPost>, ShmViolation> {
-        // Loaded once: what is checked is what is used. SYNC: pairs with the releasing store in `OutgoingRing::post`.
+        // Loaded once, so that the checked value is the one used. SYNC: pairs with the release store in
+        // `OutgoingRing::post`.
         let header = self.page.load(RING + place(self.head));
         if header == 0 { Ok(None) } else { RingPost::from_header(header).map(Some) }
     }
@@ -195,7 +199,7 @@ impl IncomingRing {
         self.copy_from(self.head + 1, words, target, first);
     }
 
-    /// What the request at the front asks for.
+    /// Returns the request at the front.
     pub(super) fn request(&self) -> RemoteCopyRequest {
         let word = |i: u64| self.page.load_relaxed(RING + place(self.head + 1 + i));
         RemoteCopyRequest::from_words([0, 1, 2, 3, 4, 5, 6].map(word))
@@ -206,9 +210,10 @@ impl IncomingRing {
         self.copy_from(self.head + 1 + REQUEST_WORDS as u64, words, target, first);
     }
 
-    /// Whether the peer has ended the connection: its memory may hold anything.
+    /// Returns whether the peer has ended the connection: its memory may then hold anything.
     pub(super) fn has_ended(&self) -> bool {
-        // SYNC: pairs with the fence in `OutgoingRing::drop`: who has read what its user stored later sees this, too.
+        // SYNC: pairs with the fence in `OutgoingRing::drop`: a reader that has read what its user stored
+        // later sees this, too.
         fence(Ordering::Acquire);
         self.page.load(ENDED) != 0
     }
@@ -220,7 +225,7 @@ impl IncomingRing {
         target.copy_words_wide(first + until_wrap, &self.page, RING..RING + words - until_wrap);
     }
 
-    /// Gives the space of the front post back to the peer.
+    /// Returns the space of the front post to the peer.
     #[inline]
     pub(super) fn consume(&mut self, post: RingPost, own: &OutgoingRing) {
         self.head += post.words();
@@ -229,7 +234,8 @@ impl IncomingRing {
 }
 
 impl Drop for OutgoingRing {
-    /// What the peer still has to fetch is not to be shown to its user: from now on this one's memory is its own.
+    /// Marks the connection as ended: the peer must not deliver what it still has to fetch, since this memory
+    /// belongs to the user again.
     fn drop(&mut self) {
         self.page.store(ENDED, 1);
         fence(Ordering::SeqCst);
@@ -249,12 +255,12 @@ impl RemoteCopyRequest {
 }
 
 impl RingPost {
-    /// Whether it consumes a receive.
+    /// Returns whether it consumes a receive.
     const fn needs_receive(self) -> bool {
         !matches!(self, Self::RemoteCopy { immediate: None, .. })
     }
 
-    /// The words that it takes in the ring.
+    /// Returns the number of words that it takes in the ring.
     #[inline]
     const fn words(self) -> u64 {
         match self {
@@ -286,7 +292,7 @@ impl RingPost {
             kind @ (REMOTE_COPY | REMOTE_COPY_WITH_IMMEDIATE) => {
                 let inline = (value >> 32) as usize;
                 if inline > INLINE_WORDS_MAX {
-                    return Err(ShmViolation("a request with more words than there can be"));
+                    return Err(ShmViolation("a request with more words than allowed"));
                 }
                 let immediate =
                     (kind == REMOTE_COPY_WITH_IMMEDIATE).then_some((value & u64::from(u32::MAX)) as u32);
@@ -297,20 +303,20 @@ impl RingPost {
     }
 }
 
-/// Where word number `count` of all words ever posted lies in the ring.
+/// Returns the place in the ring of word number `count` of all words posted.
 const fn place(count: u64) -> usize {
     (count % RING_WORDS) as usize
 }
 
-// The page range: words of different purpose lie in lines of their own, then the ring.
-/// Words of the other's ring consumed ever.
+// The page range: words of different purpose are in separate cache lines; the ring follows.
+/// Words of the other's ring consumed in total.
 pub(super) const HEAD: usize = 0;
-/// Not 0: this end of the connection has ended.
+/// Not 0 if this end of the connection has ended.
 const ENDED: usize = 8;
-/// Receives posted ever.
+/// Receives posted in total.
 pub(super) const RECEIVES: usize = 16;
 pub(super) const RING: usize = 32;
-/// Space for the longest send and as much again.
+/// Space for the longest send, twice.
 const RING_SIZE: usize = 2 * SEND_BYTES_MAX / 8;
 const RING_WORDS: u64 = RING_SIZE as u64;
 pub(super) const PAGE_WORDS: usize = RING + RING_SIZE;
@@ -321,6 +327,6 @@ pub(super) const IMMEDIATE: u64 = 2;
 pub(super) const REMOTE_COPY: u64 = 3;
 pub(super) const REMOTE_COPY_WITH_IMMEDIATE: u64 = 4;
 const REQUEST_WORDS: usize = 7;
-/// The most words that come with one request: some of them fit the ring, so that one is copied in while another is
-/// copied out.
+/// The most words that come with one request: several such requests fit the ring, so one is copied in while
+/// another is copied out.
 pub(super) const INLINE_WORDS_MAX: usize = RING_SIZE / 8;

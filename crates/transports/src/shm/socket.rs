@@ -1,4 +1,4 @@
-//! The socket of a link: control messages with file descriptors, doorbells, and the news of a death.
+//! The socket of a link: control messages with file descriptors, doorbells, and the notice of a death.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -19,18 +19,18 @@ use crate::shortage::shortage;
 #[derive(Debug)]
 pub(super) struct UnixSocket {
     stream: UnixStream,
-    /// What has come and is not yet a whole message; below one frame and one read.
+    /// Bytes that have arrived and are not yet a complete message; fewer than one frame and one read.
     inbox: Vec<u8>,
-    /// Files that have come and whose message is not yet whole.
+    /// Files that have arrived and whose message is not yet complete.
     files: VecDeque<OwnedFd>,
-    /// What the peer has no space for yet, in order.
+    /// Messages for which the peer has no space yet, in order.
     outbox: VecDeque<Waiting>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     frame: ShmFrame,
-    /// 0 <= sent < length of the frame; the file travels with the first byte.
+    /// 0 <= sent < length of the frame; the file is sent with the first byte.
     sent: usize,
     file: Option<OwnedFd>,
 }
@@ -39,14 +39,14 @@ struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PeerGone;
 
-/// What one read brought.
+/// The result of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadOutcome {
     /// Bytes.
     Some,
-    /// Nothing is there now.
+    /// Nothing has arrived.
     Empty,
-    /// Nothing will ever come.
+    /// Nothing will ever arrive.
     End,
 }
 
@@ -59,8 +59,8 @@ impl UnixSocket {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 format!(
-                    "shared memory is for processes of one user: this one runs as user {}, the peer as user {}; \
-                     start both as the same user, or use tcp",
+                    "shared memory requires processes of one user, but this one runs as user {} and the peer as user {}: \
+                     start both as the same user, or use `tcp`",
                     user.as_raw(),
                     peer.uid.as_raw()
                 ),
@@ -70,7 +70,7 @@ impl UnixSocket {
         Ok(Self { stream, inbox: Vec::new(), files: VecDeque::new(), outbox: VecDeque::new() })
     }
 
-    /// Sends a message, or keeps it until the peer has space for it.
+    /// Sends a message, or buffers it until the peer has space for it.
     pub(super) fn send(&mut self, message: ShmMessage, file: Option<BorrowedFd<'_>>) -> Result<(), PeerGone> {
         debug_assert_eq!(message.has_file(), file.is_some(), "{message:?}");
         let frame = message.encode();
@@ -93,7 +93,7 @@ impl UnixSocket {
         Ok(())
     }
 
-    /// Sends what waits, as far as there is space.
+    /// Sends buffered messages, as far as there is space.
     pub(super) fn flush(&mut self) -> Result<(), PeerGone> {
         while let Some(waiting) = self.outbox.pop_front() {
             let bytes = &waiting.frame.bytes()[waiting.sent..];
@@ -114,12 +114,12 @@ impl UnixSocket {
         Ok(())
     }
 
-    /// Whether something waits for space.
+    /// Returns whether messages wait for space.
     pub(super) fn is_full(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// Wakes the peer. If there is no space, the peer has something to read and wakes anyway.
+    /// Wakes the peer. If there is no space, the peer has unread messages and wakes anyway.
     pub(super) fn ring(&self) {
         if self.outbox.is_empty() {
             let _ = self.send_now(ShmMessage::Doorbell.encode().bytes(), None);
@@ -163,7 +163,7 @@ impl UnixSocket {
         Ok(ReadOutcome::Some)
     }
 
-    /// The next whole message, with its file if it has one.
+    /// Returns the next complete message, with its file if it has one.
     pub(super) fn next(&mut self) -> Result<Option<(ShmMessage, Option<OwnedFd>)>, ShmViolation> {
         let Some((message, length)) = ShmMessage::decode(&self.inbox)? else { return Ok(None) };
         self.inbox.drain(..length);
@@ -174,7 +174,7 @@ impl UnixSocket {
         Ok(Some((message, Some(file))))
     }
 
-    /// Tells the peer that nothing more will come.
+    /// Notifies the peer that nothing more will be sent.
     pub(super) fn shut_down(&self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
@@ -197,15 +197,17 @@ impl AsFd for UnixSocket {
     }
 }
 
-/// No space now; with files, also that too many files are under way (the kernel's limit per user).
+/// Returns whether there is no space now, or, with files, whether too many files are in flight (the kernel's
+/// limit per user).
 fn is_full(error: Errno) -> bool {
     matches!(error, Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM)
 }
 
-/// A peer that leaves so many control messages unread does not live; each may hold a file open.
+/// A peer that leaves this many control messages unread counts as dead; each may hold a file open.
 const OUTBOX_MAX: usize = 8192;
 const READ_BYTES: usize = 4096;
-/// One message brings one file; the kernel joins no two messages that bring files. Alignment leaves space for more.
+/// One message carries one file; the kernel does not merge two messages that carry files. Alignment leaves
+/// space for more.
 const FILES_PER_READ: usize = 4;
 const FILES_WAITING_MAX: usize = 8;
 
@@ -218,7 +220,7 @@ mod tests {
         (UnixSocket::new(ours).expect("same user"), theirs)
     }
 
-    /// More messages with files than the kernel takes at once: none is lost, none changes places.
+    /// More messages with files than the kernel takes at once: none is lost, none changes its position.
     #[test]
     fn messages_wait_for_space_in_order() {
         const MESSAGES: u64 = 2000;
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_seen_behind_the_last_message() {
+    fn the_end_follows_the_last_message() {
         let (mut receiver, theirs) = pair();
         UnixSocket::new(theirs)
             .expect("same user")
@@ -257,7 +259,7 @@ mod tests {
         assert_eq!(receiver.fill(), Ok(ReadOutcome::End));
     }
 
-    /// That is no shortage of this process.
+    /// A peer's excess of files is not a shortage of this process.
     #[test]
     fn more_files_than_there_is_space_for_are_a_violation() {
         let (mut receiver, theirs) = pair();

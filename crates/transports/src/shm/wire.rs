@@ -1,4 +1,4 @@
-//! The control messages of a link: rare, small, parsed with bounds. Data never travels here.
+//! The control messages of a link: rare, small, parsed with bounds. Data are never sent here.
 //!
 //! A message is its kind in one byte and a body of fixed length, little-endian. Some kinds come with one file
 //! descriptor (SCM_RIGHTS), attached to their first byte.
@@ -7,7 +7,7 @@ use std::fmt;
 
 use squall_fabric::BreakReason;
 
-/// How a peer broke the protocol; it is disconnected and the log says this.
+/// What a peer sent in violation of the protocol; it is disconnected, and the log contains this text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ShmViolation(pub(super) &'static str);
 
@@ -17,36 +17,36 @@ impl fmt::Display for ShmViolation {
     }
 }
 
-/// What one end of a link tells the other.
+/// A message from one end of a link to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShmMessage {
-    /// You are parked, and there is something for you.
+    /// The receiver is parked, and there is something for it.
     Doorbell,
-    /// The first message: who I am, and the file of my link page for you.
+    /// The first message: the sender's number, and the file of its link page for the receiver.
     Hello {
         node: u32,
-        /// Where to try whether you may read my memory.
+        /// Where the receiver can probe whether it may read the sender's memory.
         witness: ProbeWord,
     },
-    /// I have opened `channel` for the `index`-th time (from 1); with the file of my ring.
+    /// The sender has opened `channel` for the `index`-th time (from 1); with the file of its ring.
     Open { channel: u32, index: u64 },
-    /// My `index`-th opening of `channel` has ended.
+    /// The sender's `index`-th opening of `channel` has ended.
     Close { channel: u32, index: u64, reason: BreakReason },
-    /// You may read this mirror of mine; with its file.
+    /// The receiver may read this mirror of the sender; with its file.
     Mirror { key: u64, words: u64 },
-    /// I have attached your mirror.
+    /// The sender has attached the receiver's mirror.
     Attached { key: u64 },
-    /// You may write this range of mine; with the file of the region. Comes again, with `moves` one higher,
-    /// when the region has moved to other pages.
+    /// The receiver may write this range of the sender; with the file of the region. Sent again, with `moves`
+    /// one higher, when the region has moved to other pages.
     Granted { key: u64, region: u64, first: u64, words: u64, moves: u16 },
-    /// That grant is revoked; unmap it.
+    /// That grant is revoked; the receiver unmaps it.
     Withdrawn { key: u64 },
-    /// I have retired the mirror, before I heard that you have attached it.
+    /// The sender has retired the mirror, before it knew that the receiver has attached it.
     Retire { key: u64 },
-    /// I had not attached it, and never will.
+    /// The sender had not attached it, and never will.
     Retired { key: u64 },
-    /// A write of yours, on my `index`-th opening of `channel`, which I should have placed, is refused. That opening has
-    /// ended.
+    /// A write of the receiver, on the sender's `index`-th opening of `channel`, which the sender should have
+    /// copied, is refused. That opening has ended.
     Refused { channel: u32, index: u64 },
 }
 
@@ -55,17 +55,17 @@ pub(super) enum ShmMessage {
 pub(super) struct ProbeWord {
     pub(super) pid: u32,
     pub(super) address: u64,
-    /// What it holds: nobody guesses it.
+    /// Its value, which is unpredictable.
     pub(super) word: u64,
 }
 
 impl ShmMessage {
-    /// Whether a file comes with it.
+    /// Returns whether a file comes with it.
     pub(super) const fn has_file(&self) -> bool {
         matches!(self, Self::Hello { .. } | Self::Open { .. } | Self::Mirror { .. } | Self::Granted { .. })
     }
 
-    /// The message as it travels.
+    /// Returns the encoded message.
     pub(super) fn encode(&self) -> ShmFrame {
         let frame = ShmFrame::new(self.kind());
         match *self {
@@ -87,8 +87,8 @@ impl ShmMessage {
         }
     }
 
-    /// Reads one message from the beginning of `bytes`: the message and its length, or `None` if it is not
-    /// complete yet. Fuzzed as `shm`.
+    /// Parses one message at the beginning of `bytes`: returns the message and its length, or `None` if it is
+    /// not complete yet. Fuzzed as `shm`.
     pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, ShmViolation> {
         let Some((&kind, body)) = bytes.split_first() else { return Ok(None) };
         let length =
@@ -121,10 +121,10 @@ impl ShmMessage {
 
     fn decode_hello(body: &mut Body<'_>) -> Result<Self, ShmViolation> {
         if body.u64() != MAGIC {
-            return Err(ShmViolation("a greeting that is not ours"));
+            return Err(ShmViolation("a greeting of another protocol"));
         }
         if body.u16() != VERSION {
-            return Err(ShmViolation("another version of this transport"));
+            return Err(ShmViolation("a greeting of another version of this transport"));
         }
         let node = body.u32();
         let witness = ProbeWord { pid: body.u32(), address: body.u64(), word: body.u64() };
@@ -148,7 +148,7 @@ impl ShmMessage {
     }
 }
 
-/// A message as it travels.
+/// An encoded message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShmFrame {
     bytes: [u8; FRAME_BYTES_MAX],
@@ -186,7 +186,7 @@ impl ShmFrame {
     }
 }
 
-/// The body of a message that is complete.
+/// The body of a complete message.
 struct Body<'a>(&'a [u8]);
 
 impl Body<'_> {
@@ -229,14 +229,14 @@ fn reason_of(code: u8) -> Result<BreakReason, ShmViolation> {
         3 => BreakReason::Refused,
         4 => BreakReason::Protocol,
         5 => BreakReason::Shortage,
-        _ => return Err(ShmViolation("an unknown reason of a close")),
+        _ => return Err(ShmViolation("an unknown close reason")),
     })
 }
 
-/// Bytes after the kind, by kind.
+/// The bytes after the kind, by kind.
 const BODY_BYTES: [usize; 11] = [0, 34, 12, 13, 16, 8, 34, 8, 8, 8, 12];
 const FRAME_BYTES_MAX: usize = 35;
-/// "squall-m" and a version: both ends of a link are of one build of one group, this finds mistakes.
+/// "squall-m" and a version: both ends of a link are of one build of one group; this detects errors.
 const MAGIC: u64 = u64::from_le_bytes(*b"squall-m");
 const VERSION: u16 = 5;
 
@@ -259,7 +259,7 @@ mod tests {
     ];
 
     #[test]
-    fn messages_survive_the_journey_however_they_are_cut() {
+    fn messages_survive_a_round_trip_however_they_are_cut() {
         let stream: Vec<u8> = ALL.iter().flat_map(|message| message.encode().bytes().to_vec()).collect();
         let mut at = 0;
         for message in ALL {
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn any_bytes_are_a_message_or_a_violation() {
-        // All kinds and a walk over pseudo-random bodies: no panic, and never more than what is there.
+        // All kinds and pseudo-random bodies: no panic, and never more than the given bytes.
         let mut state = 1u64;
         for kind in 0..=255u8 {
             for _ in 0..100 {
@@ -291,8 +291,8 @@ mod tests {
         }
         assert_eq!(ShmMessage::decode(&[11]), Err(ShmViolation("a message of an unknown kind")));
         assert_eq!(
-            ShmMessage::decode(b"\x01GET / HTTP/1.1\r\nHost: nobody.invalid\r\n\r\n"),
-            Err(ShmViolation("a greeting that is not ours"))
+            ShmMessage::decode(b"\x01GET / HTTP/1.1\r\nHost: squall.invalid\r\n\r\n"),
+            Err(ShmViolation("a greeting of another protocol"))
         );
     }
 }

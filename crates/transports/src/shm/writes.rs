@@ -1,4 +1,4 @@
-//! One-sided writes: straight into the owner's memory, by the writer's own processor [F1–F6, F12].
+//! One-sided writes: stores directly into the owner's memory, by the writer's own processor [F1–F6, F12].
 
 use squall_fabric::atomics::{Ordering, compiler_fence, fence};
 use squall_fabric::copy::CopyStrategies;
@@ -13,13 +13,13 @@ use super::ring::RingPost;
 use super::wire::ShmViolation;
 use crate::clock::Clock;
 
-/// What became of an attempt to post.
+/// The outcome of an attempt to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PostAttempt {
     Posted,
-    /// The first so many words are.
+    /// Only this many words, the first ones, are posted.
     Part(usize),
-    /// Writes that the peer has to place come first.
+    /// Earlier writes that the peer must copy come first.
     Behind,
     /// It consumes a receive, and the peer has posted none.
     NoReceive,
@@ -28,11 +28,11 @@ pub(super) enum PostAttempt {
     Ended,
 }
 
-/// What became of the words of a write.
+/// The outcome of storing the words of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StoreOutcome {
     Stored,
-    /// There is no such grant, or not any more.
+    /// There is no such grant, or no longer.
     Refused,
     /// The grant is valid, but its pages have not arrived yet.
     PagesUnderWay,
@@ -44,7 +44,7 @@ impl ShmFabric {
             WriteSource::Region(region, range) => region.check(range),
             WriteSource::Value(words) => assert!(
                 words.len() <= WriteSource::VALUE_WORDS_MAX,
-                "{} words by value, at most {}",
+                "{} words by value, but at most {} are allowed",
                 words.len(),
                 WriteSource::VALUE_WORDS_MAX
             ),
@@ -73,7 +73,11 @@ impl ShmFabric {
         bytes: &[u8],
         signal: Option<Token>,
     ) -> Result<(), PostError> {
-        assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes, at most {SEND_BYTES_MAX}", bytes.len());
+        assert!(
+            bytes.len() <= SEND_BYTES_MAX,
+            "a send of {} bytes, but at most {SEND_BYTES_MAX} are allowed",
+            bytes.len()
+        );
         let (index, is_free) = self.connected(conn)?;
         if is_free {
             match self.try_send(index, bytes, signal) {
@@ -85,7 +89,7 @@ impl ShmFabric {
         self.wait(index, || WaitingPost::Send { bytes: bytes.into(), signal })
     }
 
-    /// Posts what waited for receives that are there now. Breaks the connections whose patience is over.
+    /// Posts what waited for receives that are available now.
     pub(super) fn retry_waiting(&mut self) {
         for index in std::mem::take(&mut self.waiting) {
             if self.retry_connection(index) {
@@ -122,7 +126,7 @@ impl ShmFabric {
         }
     }
 
-    /// Where the connection is, and whether nothing waits there.
+    /// Returns the index of the connection, and whether nothing waits there.
     #[inline]
     fn connected(&mut self, conn: ConnId) -> Result<(usize, bool), PostError> {
         let index = self.connections.find(conn).ok_or(PostError::NotConnected)?;
@@ -162,7 +166,7 @@ impl ShmFabric {
         let connection = self.connections.at(index).expect("connected");
         let (link, conn) = (connection.link, connection.id);
         let outcome = self.store_words(link, write);
-        // News of its end may have come with the pages of the grant.
+        // A notice of its end may have arrived with the pages of the grant.
         let Some(connection) = self.connections.at(index) else { return PostAttempt::Ended };
         match outcome {
             StoreOutcome::Stored => {}
@@ -209,7 +213,7 @@ impl ShmFabric {
         PostAttempt::Posted
     }
 
-    /// Whether the peer has a receive and space for `post`: `Posted` stands for yes.
+    /// Returns whether the peer has a receive and space for `post`; `Posted` means that it has both.
     #[inline]
     pub(super) fn space_for(&mut self, index: usize, post: RingPost) -> Result<PostAttempt, ShmViolation> {
         let connection = self.connections.at(index).expect("connected");
@@ -220,7 +224,7 @@ impl ShmFabric {
         self.ring_space_for(index, post)
     }
 
-    /// As [`ShmFabric::space_for`], for a post that needs no receive.
+    /// Same as [`ShmFabric::space_for`], for a post that needs no receive.
     pub(super) fn ring_space_for(
         &mut self,
         index: usize,
@@ -252,14 +256,15 @@ impl ShmFabric {
 
     #[cold]
     fn place_again(&mut self, link: usize, write: &Write<'_>) -> StoreOutcome {
-        // The pages were handed over before the grant was told to anybody: they wait in the socket.
+        // The owner sends the pages before it announces the grant: they are in the socket.
         self.read_link(link);
         store_words(&self.links[link], write, &mut self.strategies, self.clock)
     }
 }
 
-/// Stores the words between two looks at the validity of the grant. The first keeps a writer whose grant is
-/// revoked from storing; the second makes `Done` mean that the words were placed before the revocation [F10].
+/// Stores the words between two checks of the grant's validity. The first keeps a writer whose grant is
+/// revoked from storing; because of the second, `Done` means that the words landed before the revocation
+/// [F10].
 fn store_words(
     link: &ShmLink,
     write: &Write<'_>,
@@ -277,8 +282,8 @@ fn store_words(
         return StoreOutcome::Refused;
     }
     link.begin_write(slot);
-    // SYNC: the mark of this write before the look: either we see the revocation, or the owner sees the mark, since it waits
-    // before it looks.
+    // SYNC: orders the mark of this write before the check: either this node sees the revocation, or the
+    // owner sees the mark, since it waits before it looks.
     compiler_fence(Ordering::SeqCst);
     let found = link.validity(slot);
     if found != *validity {
@@ -286,22 +291,24 @@ fn store_words(
         let moved = serial(found) == serial(*validity);
         return if moved { StoreOutcome::PagesUnderWay } else { StoreOutcome::Refused };
     }
-    // SYNC: pairs with the acquiring loads of the owner: who sees a word of this write sees all earlier writes
-    // of this connection [F1, F4]. On x86-64 it costs nothing.
+    // SYNC: pairs with the acquire loads of the owner: a reader that sees a word of this write sees all
+    // earlier writes of this connection [F1, F4]. On x86-64 it costs nothing.
     fence(Ordering::Release);
     copy_source(&write.source, target, write.offset, strategies, clock);
     if matches!(write.source, WriteSource::Value(_)) {
-        // Who writes few words mostly goes on behind them: then the line is here before the next write.
+        // A writer of few words usually continues after them: then the cache line is here before the next
+        // write.
         target.prefetch_to_store(write.offset + write.source.words());
     }
-    // SYNC: the words before the second look: either we see the revocation, or the owner sees the words.
+    // SYNC: orders the words before the second check: either this node sees the revocation, or the owner sees
+    // the words.
     compiler_fence(Ordering::SeqCst);
     let is_valid = serial(link.validity(slot)) == serial(*validity);
     link.end_write();
     if is_valid { StoreOutcome::Stored } else { StoreOutcome::Refused }
 }
 
-/// A grant of which no page has come: it may be under way, else it does not exist.
+/// Handles a grant of which no pages have arrived: they may be in flight; otherwise the grant does not exist.
 #[cold]
 fn not_taken(link: &ShmLink, grant: &Grant) -> StoreOutcome {
     let slot = slot_of(grant.key);

@@ -1,7 +1,8 @@
 //! Attachments: this node's copies of one peer's mirrors, and the peer's requests for mirrors of this node.
 //!
-//! An attachment lives as long as somebody holds its region [M6]. Then the next poll tells its owner (`Detach`), and what the
-//! owner has pushed meanwhile is dropped until its answer comes (`Detached`): only then is the number used again.
+//! An attachment lives while its region is held [M6]. After that the next poll notifies its owner (`Detach`),
+//! and the owner's pushes are dropped until its confirmation arrives (`Detached`): only then is the number
+//! reused.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -14,21 +15,22 @@ use squall_fabric::{MirrorKey, Region};
 use super::frame::TcpViolation;
 use super::mirror::TcpAttachRequest;
 
-/// What keeps an attachment: its holders have it, the fabric only watches it.
+/// Keeps an attachment alive: its holders own the lease, and the fabric only observes it.
 #[derive(Debug)]
 pub(super) struct AttachmentLease {
     _memory: Arc<dyn Any + Send + Sync>,
     ended: EndedCount,
 }
 
-/// How many attachments of a fabric nobody holds any more, ever.
+/// The number of attachments of a fabric whose last holder has dropped them, in total.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EndedCount(Arc<AtomicU64>);
 
 impl EndedCount {
     #[inline]
     pub(super) fn count(&self) -> u64 {
-        // SYNC: pairs with the release in `AttachmentLease::drop`: who sees the count sees that the lease has no holder.
+        // SYNC: pairs with the release in `AttachmentLease::drop`: a thread that sees the count sees that the
+        // lease has no holder.
         self.0.load(Ordering::Acquire)
     }
 }
@@ -45,7 +47,7 @@ pub(super) struct TcpAttachments {
     /// By number.
     places: Vec<Place>,
     by_key: BTreeMap<MirrorKey, u32>,
-    /// What the peer asks for and has not got, whether it is published for it or not.
+    /// The peer's requests that are not granted, whether the mirrors are published for it or not.
     requests: BTreeMap<MirrorKey, TcpAttachRequest>,
 }
 
@@ -53,7 +55,7 @@ pub(super) struct TcpAttachments {
 enum Place {
     Free,
     Live(TcpAttachment),
-    /// Dropped; its owner has not answered.
+    /// Dropped; its owner has not confirmed that yet.
     Ended,
 }
 
@@ -63,12 +65,12 @@ pub(super) struct TcpAttachment {
     key: MirrorKey,
     pub(super) region: Region,
     lease: Weak<AttachmentLease>,
-    /// Nothing is stored into it any more [M3].
+    /// Whether nothing is stored into it any more [M3].
     pub(super) frozen: bool,
 }
 
 impl TcpAttachment {
-    /// The attachment as its holders have it.
+    /// Returns the attachment as its holders have it.
     fn leased(&self, lease: Arc<AttachmentLease>) -> Region {
         let (id, base, words) = (self.region.id(), self.region.pointer(0), self.region.words());
         // SAFETY: the region's own memory, which the lease keeps alive.
@@ -76,16 +78,16 @@ impl TcpAttachment {
     }
 }
 
-/// Whether a region is an attachment, of whatever peer.
+/// Returns whether a region is an attachment, of any peer.
 pub(super) fn is_attachment(region: &Region) -> bool {
     region.memory().is::<AttachmentLease>()
 }
 
 impl TcpAttachments {
-    /// The attachment of `key`, and its number if it is new.
+    /// Returns the attachment of `key`, and its number if it is new.
     ///
     /// # Panics
-    /// If the key was attached with another size, or the mirror is larger than a frame can address.
+    /// Panics if the key was attached with another size, or the mirror is larger than a frame can address.
     pub(super) fn attach(
         &mut self,
         key: MirrorKey,
@@ -114,7 +116,7 @@ impl TcpAttachments {
         (region, Some(number))
     }
 
-    /// The attachment of `key`, if somebody holds it.
+    /// Returns the attachment of `key`, if it is held.
     fn held(&self, key: MirrorKey) -> Option<(&TcpAttachment, Arc<AttachmentLease>)> {
         let attachment = self.live(*self.by_key.get(&key)?)?;
         Some((attachment, attachment.lease.upgrade()?))
@@ -127,14 +129,15 @@ impl TcpAttachments {
         }
     }
 
-    /// The attachments that are held: number, key and words.
+    /// Returns the attachments that are held: number, key and words.
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, MirrorKey, usize)> {
         let live =
             |number| self.live(number).map(|attachment| (number, attachment.key, attachment.region.words()));
         (0..u32::try_from(self.places.len()).expect("as many as numbers")).filter_map(live)
     }
 
-    /// Lets go what nobody holds; `announce` is called for each such attachment and says whether its owner will answer.
+    /// Drops attachments that are not held; calls `announce` for each, which returns whether its owner will
+    /// confirm.
     pub(super) fn sweep(&mut self, mut announce: impl FnMut(u32, MirrorKey) -> bool) {
         for (number, place) in (0..).zip(&mut self.places) {
             let Place::Live(attachment) = place else { continue };
@@ -148,7 +151,8 @@ impl TcpAttachments {
         }
     }
 
-    /// The attachment `number`, if a push of `words` words from `first` on fits into it; none if it was dropped.
+    /// Returns the attachment `number`, if a push of `words` words from `first` on fits into it; `None` if it
+    /// was dropped.
     #[inline]
     pub(super) fn target(
         &self,
@@ -169,16 +173,16 @@ impl TcpAttachments {
         Ok(Some(attachment))
     }
 
-    /// The owner pushes nothing more to an attachment that was dropped.
+    /// Handles the owner's confirmation that it pushes nothing more to a dropped attachment.
     pub(super) fn on_detached(&mut self, number: u32) -> Result<(), TcpViolation> {
         match self.places.get_mut(number as usize) {
             Some(place @ Place::Ended) => *place = Place::Free,
-            _ => return Err(TcpViolation("an answer about an attachment that was not dropped")),
+            _ => return Err(TcpViolation("a confirmation for an attachment that was not dropped")),
         }
         Ok(())
     }
 
-    /// Stops the attachment that `region` shows; returns whether it is one of these.
+    /// Freezes the attachment behind `region`; returns whether it is one of these.
     pub(super) fn freeze(&mut self, region: &Region) -> bool {
         let live = self.places.iter_mut().filter_map(|place| match place {
             Place::Live(attachment) => Some(attachment),
@@ -188,27 +192,27 @@ impl TcpAttachments {
         named.next().map(|attachment| attachment.frozen = true).is_some()
     }
 
-    /// Keeps a request: the mirror may be published later.
+    /// Keeps a request, since the mirror may be published later.
     pub(super) fn on_request(
         &mut self,
         key: MirrorKey,
         request: TcpAttachRequest,
     ) -> Result<(), TcpViolation> {
         if self.requests.len() >= REQUESTS_MAX {
-            return Err(TcpViolation("too many mirrors attached"));
+            return Err(TcpViolation("too many attached mirrors"));
         }
         if self.requests.insert(key, request).is_some() {
-            return Err(TcpViolation("a mirror attached twice"));
+            return Err(TcpViolation("a second attachment of one mirror"));
         }
         Ok(())
     }
 
-    /// The peer's request for `key`, if it came and was not granted.
+    /// Returns the peer's request for `key`, if it has arrived and was not granted.
     pub(super) fn request(&self, key: MirrorKey) -> Option<TcpAttachRequest> {
         self.requests.get(&key).copied()
     }
 
-    /// A request is granted, or was for the attachment `attachment` that the peer has dropped.
+    /// Removes a request that is granted, or was for an attachment that the peer has dropped.
     pub(super) fn end_request(&mut self, key: MirrorKey, attachment: u32) {
         if self.requests.get(&key).is_some_and(|request| request.attachment == attachment) {
             self.requests.remove(&key);
@@ -216,5 +220,5 @@ impl TcpAttachments {
     }
 }
 
-/// The most mirrors of this node that one peer may ask for.
+/// The most mirrors of this node that one peer may request.
 const REQUESTS_MAX: usize = 1 << 20;

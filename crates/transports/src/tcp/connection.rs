@@ -17,24 +17,24 @@ pub(super) struct TcpConnection {
     pub(super) channel: Channel,
     /// The peer's number for the incarnation that this one is paired with.
     pub(super) partner: Option<u32>,
-    /// The peer has paired its end with this one.
+    /// Whether the peer has paired its end with this one.
     pub(super) accepted: bool,
     receives: VecDeque<TcpReceive>,
     /// Tokens of signalled posts that are not acknowledged, in post order.
     signals: VecDeque<Token>,
-    /// How many signalled posts of this end the peer has acknowledged.
+    /// The number of signalled posts of this end that the peer has acknowledged.
     acknowledged: u64,
-    /// How many signalled posts of the peer have been placed.
+    /// The number of signalled posts of the peer that have landed.
     placed: u64,
-    /// The peer has not been told of all of them.
+    /// Whether some of them are not yet acknowledged.
     ack_due: bool,
-    /// What came after a post that found no receive, and that post itself: nothing may overtake it [F1, F7].
+    /// A post that found no receive, and everything that arrived after it: nothing may overtake it [F1, F7].
     stalled: VecDeque<StalledPost>,
     /// When the post at the front of `stalled` began to wait.
     stalled_since: Instant,
 }
 
-/// Memory that waits for one incoming send, or for one write with immediate.
+/// Memory for one incoming send, or for one write with immediate.
 #[derive(Debug)]
 pub(super) struct TcpReceive {
     pub(super) region: Region,
@@ -73,12 +73,12 @@ impl TcpConnection {
         }
     }
 
-    /// The peer's number, to address posts to.
+    /// Returns the peer's number, to which posts are addressed.
     pub(super) fn target(&self) -> Result<u32, PostError> {
         self.partner.filter(|_| self.accepted).ok_or(PostError::NotConnected)
     }
 
-    /// A post is queued if there is space.
+    /// Registers a post, if there is space.
     pub(super) fn on_post(&mut self, signal: Option<Token>) -> Result<(), PostError> {
         if self.signals.len() >= SIGNALS_MAX {
             return Err(PostError::Full);
@@ -90,7 +90,7 @@ impl TcpConnection {
     /// Adds a receive.
     ///
     /// # Panics
-    /// If the range lies outside its region, or this process may not store there.
+    /// Panics if the range is outside its region, or this process may not store there.
     pub(super) fn post_receive(
         &mut self,
         region: &Region,
@@ -100,7 +100,7 @@ impl TcpConnection {
         region.check(&range);
         assert!(
             region.access() == Access::ReadWrite,
-            "an attachment of another node's mirror receives nothing"
+            "an attachment of another node's mirror cannot receive"
         );
         if self.receives.len() >= RECEIVES_MAX {
             return Err(PostError::Full);
@@ -114,7 +114,7 @@ impl TcpConnection {
         self.receives.pop_front()
     }
 
-    /// The peer has placed `count` signalled posts in all.
+    /// Handles an acknowledgement: the peer has completed `count` signalled posts in total.
     pub(super) fn on_ack(
         &mut self,
         conn: ConnId,
@@ -129,20 +129,20 @@ impl TcpConnection {
         Ok(())
     }
 
-    /// A signalled post of the peer has been placed. Returns whether it is the first since the last
+    /// Notes that a signalled post of the peer has landed. Returns whether it is the first since the last
     /// acknowledgement.
     pub(super) fn on_signalled_post_placed(&mut self) -> bool {
         self.placed += 1;
         !std::mem::replace(&mut self.ack_due, true)
     }
 
-    /// The acknowledgement to be sent.
+    /// Returns the acknowledgement to send.
     pub(super) fn take_ack(&mut self) -> Option<TcpFrame> {
         self.ack_due = false;
         self.partner.map(|connection| TcpFrame::Ack { connection, count: self.placed })
     }
 
-    /// Whether an incoming post has to wait.
+    /// Returns whether an incoming post must wait.
     pub(super) fn must_stall(&self, post: &TcpPost) -> bool {
         !self.stalled.is_empty() || self.lacks_receive(post)
     }
@@ -155,12 +155,12 @@ impl TcpConnection {
         self.stalled.push_back(StalledPost { post, payload: Vec::new() });
     }
 
-    /// More payload of the last post that waits.
+    /// Adds payload to the last waiting post.
     pub(super) fn extend_stalled(&mut self, words: &[u64]) {
-        self.stalled.back_mut().expect("its payload is under way").payload.extend_from_slice(words);
+        self.stalled.back_mut().expect("its payload is arriving").payload.extend_from_slice(words);
     }
 
-    /// Takes the oldest post that waits if it is complete and its receive is there.
+    /// Takes the oldest waiting post if it is complete and its receive is available.
     pub(super) fn resume(&mut self, now: Instant) -> Option<StalledPost> {
         let front = self.stalled.front()?;
         if front.payload.len() < front.post.words() || self.lacks_receive(&front.post) {
@@ -170,12 +170,12 @@ impl TcpConnection {
         self.stalled.pop_front()
     }
 
-    /// Until when the post at the front waits.
+    /// Returns until when the post at the front waits.
     pub(super) fn stall_deadline(&self) -> Option<Instant> {
         self.stalled.front().map(|_| self.stalled_since + RECEIVER_PATIENCE)
     }
 
-    /// The memory that stalled posts take, in words.
+    /// Returns the memory that stalled posts take, in words.
     pub(super) fn stalled_words(&self) -> usize {
         self.stalled.iter().map(|stalled| stalled.post.stalled_words()).sum()
     }
@@ -190,14 +190,14 @@ impl TcpConnection {
 }
 
 impl TcpPost {
-    /// The receiver's connection.
+    /// Returns the receiver's connection.
     pub(super) fn connection(&self) -> u32 {
         match *self {
             Self::Write(WriteFrame { connection, .. }) | Self::Send { connection, .. } => connection,
         }
     }
 
-    /// Words of payload.
+    /// Returns the number of words of payload.
     pub(super) fn words(&self) -> usize {
         match *self {
             Self::Write(WriteFrame { words, .. }) => words as usize,
@@ -205,28 +205,28 @@ impl TcpPost {
         }
     }
 
-    /// Words of memory while it waits.
+    /// Returns the number of words of memory that it takes while it waits.
     pub(super) fn stalled_words(&self) -> usize {
         self.words() + size_of::<StalledPost>() / 8
     }
 }
 
-/// The connection `number` with the peer at `peer`, as this node names it.
+/// Returns this node's id of connection `number` with the peer at `peer`.
 pub(super) fn conn_id(peer: usize, number: u32) -> ConnId {
     ConnId((peer as u64) << 32 | u64::from(number))
 }
 
-/// The peer's place and the connection's number.
+/// Returns the peer's index and the connection's number.
 #[expect(clippy::cast_possible_truncation, reason = "the two halves are what is wanted")]
 pub(super) fn split_conn_id(conn: ConnId) -> (usize, u32) {
     ((conn.0 >> 32) as usize, conn.0 as u32)
 }
 
-/// Signalled posts under way on one connection.
+/// The most signalled posts in flight on one connection.
 const SIGNALS_MAX: usize = 1 << 14;
 
-/// Receives posted on one connection.
+/// The most receives posted on one connection.
 const RECEIVES_MAX: usize = 1 << 14;
 
-/// A post waits so long for a posted receive (verbs: RNR retries) [F7].
+/// How long a post waits for a posted receive (verbs: RNR retries) [F7].
 const RECEIVER_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);

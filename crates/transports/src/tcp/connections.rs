@@ -1,10 +1,10 @@
 //! Opening, pairing and ending connections with one peer.
 //!
-//! Both ends number their incarnations; a number is never used twice. Each end that has opened a channel says
-//! so (`Open`). An end that has an unpaired incarnation and knows an unpaired one of the peer on the same channel
-//! pairs them and says so (`Accept`). It is connected once the peer has accepted the same pair. The end of an
-//! incarnation, for whatever reason, is always announced (`Close`), so that a pair of which one half has died
-//! is dissolved on the other side, or broken if it was connected there.
+//! Both ends number their incarnations; a number is never reused. An end that has opened a channel announces
+//! that (`Open`). An end that has an unpaired incarnation and knows an unpaired one of the peer on the same
+//! channel pairs them and announces that (`Accept`). It is connected once the peer has accepted the same
+//! pair. The end of an incarnation, for whatever reason, is always announced (`Close`), so that a pair with
+//! one dead half is dissolved on the other side, or broken if it was connected there.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +17,7 @@ use super::output::OutputQueue;
 /// The connections with one peer.
 #[derive(Debug)]
 pub(super) struct TcpConnections {
-    /// The peer's place and name.
+    /// The peer's index and node.
     peer: usize,
     node: NodeId,
     live: BTreeMap<u32, TcpConnection>,
@@ -25,7 +25,7 @@ pub(super) struct TcpConnections {
     by_channel: BTreeMap<Channel, u32>,
     /// What the peer has opened and is not paired.
     offers: BTreeMap<Channel, u32>,
-    /// All numbers below are used.
+    /// All lower numbers are used.
     next: u32,
     /// Connections that owe the peer an acknowledgement.
     acks_due: Vec<u32>,
@@ -35,7 +35,7 @@ pub(super) struct TcpConnections {
 }
 
 impl TcpConnections {
-    /// The next connections are numbered from `next` on.
+    /// Creates an empty set whose next connections are numbered from `next` on.
     pub(super) fn new(peer: usize, node: NodeId, next: u32) -> Self {
         Self {
             peer,
@@ -50,17 +50,17 @@ impl TcpConnections {
         }
     }
 
-    /// No connections, and the numbers behind those of these.
+    /// Returns an empty set whose numbers follow those of this one.
     pub(super) fn successors(&self, node: NodeId) -> Self {
         Self::new(self.peer, node, self.next)
     }
 
-    /// The number of the next connection.
+    /// Returns the number of the next connection.
     pub(super) fn next_number(&self) -> u32 {
         self.next
     }
 
-    /// A new number, of a connection that is not live yet.
+    /// Returns a new number, for a connection that is not live yet.
     pub(super) fn number(&mut self) -> u32 {
         let number = self.next;
         self.next = number.checked_add(1).expect("fewer than 2^32 connections with one peer");
@@ -70,7 +70,7 @@ impl TcpConnections {
     /// Opens a channel.
     ///
     /// # Panics
-    /// If it is open.
+    /// Panics if it is open.
     pub(super) fn open(&mut self, channel: Channel, output: &mut OutputQueue) -> u32 {
         let number = self.number();
         let before = self.by_channel.insert(channel, number);
@@ -83,17 +83,17 @@ impl TcpConnections {
         number
     }
 
-    /// The live connection `number`; `None` if it has ended.
+    /// Returns the live connection `number`; `None` if it has ended.
     ///
     /// # Panics
-    /// If it never was.
+    /// Panics if there never was one.
     pub(super) fn live(&mut self, number: u32) -> Option<&mut TcpConnection> {
         assert!(number < self.next, "connection {number} to {} was never opened", self.node);
         self.live.get_mut(&number)
     }
 
-    /// The connection to which the peer addresses a frame; `None` if it has ended: the frame crossed its
-    /// `Close` and is dropped.
+    /// Returns the connection to which the peer addresses a frame; `None` if it has ended: the frame crossed
+    /// its `Close` and is dropped.
     pub(super) fn addressed(&mut self, number: u32) -> Result<Option<&mut TcpConnection>, TcpViolation> {
         if number >= self.next {
             return Err(TcpViolation("a frame for a connection that was never opened"));
@@ -106,7 +106,7 @@ impl TcpConnections {
         }
     }
 
-    /// The peer has opened a channel.
+    /// Handles the peer's opening of a channel.
     pub(super) fn on_open(
         &mut self,
         theirs: u32,
@@ -135,7 +135,7 @@ impl TcpConnections {
         output.push_frame(TcpFrame::Accept { partner, number });
     }
 
-    /// The peer has paired its connection `theirs` with `number`.
+    /// Handles the peer's pairing of its connection `theirs` with `number`.
     pub(super) fn on_accept(
         &mut self,
         number: u32,
@@ -154,7 +154,8 @@ impl TcpConnections {
         Ok(())
     }
 
-    /// The peer's connection `theirs` is dead. Returns the connection of this end that is dead with it.
+    /// Handles the end of the peer's connection `theirs`. Returns the connection of this end that ends with
+    /// it.
     pub(super) fn on_close(
         &mut self,
         theirs: u32,
@@ -166,7 +167,7 @@ impl TcpConnections {
         let (&number, connection) =
             self.live.iter_mut().find(|(_, connection)| connection.partner == Some(theirs))?;
         if !connection.accepted {
-            // Not connected yet: waits for the next incarnation.
+            // Not connected yet: it waits for the next incarnation.
             connection.partner = None;
             return None;
         }
@@ -179,7 +180,7 @@ impl TcpConnections {
         Some(number)
     }
 
-    /// Ends a live connection and tells the peer.
+    /// Ends a live connection and notifies the peer.
     pub(super) fn end(&mut self, number: u32, reason: TcpCloseReason, output: &mut OutputQueue) {
         let Some(connection) = self.live.remove(&number) else { return };
         self.by_channel.remove(&connection.channel);
@@ -189,7 +190,7 @@ impl TcpConnections {
         output.push_frame(TcpFrame::Close { number, reason });
     }
 
-    /// Ends a live connection, tells the peer and this node.
+    /// Ends a live connection, and notifies the peer and this node.
     pub(super) fn break_off(
         &mut self,
         number: u32,
@@ -201,7 +202,7 @@ impl TcpConnections {
         self.end(number, reason, output);
     }
 
-    /// The peer is gone: every connection breaks.
+    /// Handles the loss of the peer: every connection breaks.
     pub(super) fn lose(&mut self, reason: BreakReason, events: &mut VecDeque<FabricEvent>) {
         let numbers = std::mem::take(&mut self.live).into_keys();
         let peer = self.peer;
@@ -213,32 +214,32 @@ impl TcpConnections {
         self.stalled_words = 0;
     }
 
-    /// A signalled post has been placed; the acknowledgement goes out with the others of this poll.
+    /// Notes that a signalled post has landed; the acknowledgement is sent with the others of this poll.
     pub(super) fn on_signalled_post_placed(&mut self, number: u32) {
-        let connection = self.live.get_mut(&number).expect("posts are placed on live connections");
+        let connection = self.live.get_mut(&number).expect("posts land on live connections only");
         if connection.on_signalled_post_placed() {
             self.acks_due.push(number);
         }
     }
 
-    /// Whether the connection has not ended.
+    /// Returns whether the connection has not ended.
     pub(super) fn is_live(&self, number: u32) -> bool {
         self.live.contains_key(&number)
     }
 
-    /// Takes the oldest stalled post of a connection that can be placed now.
+    /// Takes the oldest stalled post of a connection that can proceed now.
     pub(super) fn resume(&mut self, number: u32, now: Instant) -> Option<StalledPost> {
         let stalled = self.live.get_mut(&number)?.resume(now)?;
         self.stalled_words -= stalled.post.stalled_words();
         Some(stalled)
     }
 
-    /// Until when the oldest stalled post of a connection waits.
+    /// Returns until when the oldest stalled post of a connection waits.
     pub(super) fn stall_deadline(&self, number: u32) -> Option<Instant> {
         self.live.get(&number)?.stall_deadline()
     }
 
-    /// When the first of the stalled connections breaks.
+    /// Returns when the first of the stalled connections breaks.
     pub(super) fn stall_deadline_next(&self) -> Option<Instant> {
         self.stalled.iter().filter_map(|number| self.stall_deadline(*number)).min()
     }
@@ -268,9 +269,9 @@ impl TcpConnections {
     }
 }
 
-/// Channels that one peer may have opened alone.
+/// The most channels that one peer may have opened while this node has not.
 const OFFERS_MAX: usize = 1 << 16;
 
-/// Memory for posts of one peer that wait for receives: 16 MiB. When it is full, the connection that would need
-/// more breaks at once, without waiting for the receiver's patience to end.
+/// The memory for posts of one peer that wait for receives: 16 MiB. When it is full, the connection that
+/// needs more breaks at once, without waiting for the receiver's patience to end.
 const STALLED_WORDS_MAX: usize = 2 << 20;

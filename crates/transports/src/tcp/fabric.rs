@@ -1,4 +1,4 @@
-//! The trait's calls: posts go into the peers' queues, `poll` moves data.
+//! The trait's calls: posts go into the peers' queues, and `poll` moves data.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ impl Fabric for TcpFabric {
     }
 
     fn release(&mut self, _region: &Region) {
-        // Grants and posts alone hold it.
+        // Only grants and posts hold it.
     }
 
     fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
@@ -66,7 +66,7 @@ impl Fabric for TcpFabric {
     }
 
     fn revoke(&mut self, grant: &Grant) {
-        // Idempotent: who revokes twice is answered twice.
+        // Idempotent: a second revocation is confirmed again.
         self.local.grants.revoke(grant);
         self.local.events.push_back(FabricEvent::Revoked { grant: *grant });
     }
@@ -75,7 +75,8 @@ impl Fabric for TcpFabric {
         match &write.source {
             WriteSource::Region(region, range) => region.check(range),
             WriteSource::Value(words) => {
-                assert!(words.len() <= WriteSource::VALUE_WORDS_MAX, "{} words by value", words.len())
+                let most = WriteSource::VALUE_WORDS_MAX;
+                assert!(words.len() <= most, "{} words by value, but at most {most} are allowed", words.len())
             }
         }
         let words = u32::try_from(write.source.words()).expect("a write of less than 32 GiB");
@@ -97,7 +98,11 @@ impl Fabric for TcpFabric {
     }
 
     fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
-        assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes", bytes.len());
+        assert!(
+            bytes.len() <= SEND_BYTES_MAX,
+            "a send of {} bytes, but at most {SEND_BYTES_MAX} are allowed",
+            bytes.len()
+        );
         let length = u32::try_from(bytes.len()).expect("checked above");
         let frame = |connection| TcpFrame::Send { connection, length, signal: signal.is_some() };
         self.post(conn, signal, frame, |peer| peer.output.push_bytes(bytes))
@@ -181,7 +186,7 @@ impl Fabric for TcpFabric {
 
     fn freeze(&mut self, attachment: &Region) {
         assert!(is_attachment(attachment), "{attachment:?} is not an attachment of a mirror");
-        // The attachment of a peer that was removed is frozen already.
+        // The attachment of a removed peer no longer changes anyway.
         let peers = self.peers.iter_mut().map(|peer| &mut peer.attachments);
         let _ = peers
             .chain(self.awaited_attachments.values_mut())
@@ -205,7 +210,7 @@ impl Fabric for TcpFabric {
         for peer in &mut self.peers {
             if peer.readable {
                 match peer.poll_input(&mut self.buffer, &mut self.local) {
-                    // It asks and asks, and does not take the answers.
+                    // It sends requests without reading the answers.
                     Ok(_) if peer.output.is_overrun() => peer.lose(&TcpLoss::Overrun, &mut self.local),
                     Ok(received) => work += usize::from(received > 0),
                     Err(loss) => peer.lose(&loss, &mut self.local),
@@ -223,7 +228,7 @@ impl Fabric for TcpFabric {
 }
 
 impl TcpFabric {
-    /// The peer of a connection, and the connection's number there.
+    /// Returns the peer of a connection, and the connection's number there.
     fn locate(&mut self, conn: ConnId) -> (&mut TcpPeer, u32) {
         let (place, number) = split_conn_id(conn);
         let peer = self.peers.get_mut(place).unwrap_or_else(|| panic!("{conn:?} was never opened here"));
@@ -252,7 +257,7 @@ impl TcpFabric {
         Ok(())
     }
 
-    /// Gives up readers that do not take what is pushed to them.
+    /// Loses readers that do not take what is pushed to them.
     #[cold]
     fn lose_overrun(&mut self) {
         for peer in self.peers.iter_mut().filter(|peer| peer.output.is_overrun()) {

@@ -1,12 +1,12 @@
-//! Frames: what travels on the stream between two nodes. The module [`super`] defines them.
+//! Frames: the units of the stream between two nodes. The module [`super`] defines them.
 //!
 //! Encoding and parsing are pure functions over words, because every frame is a whole number of them.
 
 use squall_fabric::{BreakReason, SEND_BYTES_MAX};
 
-/// Words that every header has.
+/// The words that every header has.
 pub(super) const HEADER_WORDS: usize = 2;
-/// Words of the longest header, that of a write.
+/// The words of the longest header, that of a write.
 pub(super) const HEADER_WORDS_MAX: usize = 5;
 
 /// One frame without its payload.
@@ -18,7 +18,7 @@ pub(super) enum TcpFrame {
     Write(WriteFrame),
     /// A two-sided send; the payload follows, padded to whole words.
     Send { connection: u32, length: u32, signal: bool },
-    /// So many signalled posts of the receiver's connection have been placed since it was connected.
+    /// This many signalled posts of the receiver's connection have landed since it was connected.
     Ack { connection: u32, count: u64 },
     /// The sender has opened `channel` as its connection `number`.
     Open { number: u32, channel: u32 },
@@ -26,7 +26,7 @@ pub(super) enum TcpFrame {
     Accept { partner: u32, number: u32 },
     /// The sender's connection `number` is dead.
     Close { number: u32, reason: TcpCloseReason },
-    /// The sender wants the mirror `key` of `words` words as its attachment `attachment`.
+    /// The sender requests the mirror `key` of `words` words as its attachment `attachment`.
     Attach { attachment: u32, key: u64, words: u64 },
     /// The sender disconnects; nothing follows.
     Goodbye,
@@ -49,7 +49,7 @@ pub(super) struct WriteFrame {
     pub(super) signal: bool,
 }
 
-/// Why a connection is dead, as the end that ended it tells the other.
+/// Why a connection is dead, as the end that ended it reports to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TcpCloseReason {
     Closed = 1,
@@ -69,18 +69,18 @@ impl From<TcpCloseReason> for BreakReason {
     }
 }
 
-/// How a peer broke the transport protocol, for the log.
+/// How a peer violated the transport protocol, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TcpViolation(pub(super) &'static str);
 
-/// The header of a mirror frame, which is the one that matters for speed.
+/// Returns the header of a mirror frame, the kind that matters for speed.
 #[inline]
 pub(super) fn mirror_header(attachment: u32, first: u32, words: u32) -> [u64; HEADER_WORDS] {
     [head(MIRROR, 0, attachment), pair(first, words)]
 }
 
 impl TcpFrame {
-    /// The header, and how many of its words are used.
+    /// Returns the header, and the number of its words that are used.
     pub(super) fn encode(self) -> ([u64; HEADER_WORDS_MAX], usize) {
         let short = |first, second| ([first, second, 0, 0, 0], HEADER_WORDS);
         match self {
@@ -108,8 +108,8 @@ impl TcpFrame {
         }
     }
 
-    /// Reads the frame that begins at the first of `words`: the frame and the length of its header in words, or `None` if
-    /// the header is not complete yet. Fuzzed as `tcp`.
+    /// Parses the frame that begins at the first of `words`: returns the frame and the length of its header
+    /// in words, or `None` if the header is not complete yet. Fuzzed as `tcp`.
     #[inline]
     pub(super) fn parse(words: &[u64]) -> Result<Option<(Self, usize)>, TcpViolation> {
         let &[head, tail, ref more @ ..] = words else { return Ok(None) };
@@ -156,7 +156,7 @@ impl TcpFrame {
             }
             (ACK, _) => Self::Ack { connection: id, count: tail },
             (SEND, 0) if low(tail) as usize > SEND_BYTES_MAX => {
-                return Err(TcpViolation("a send that is longer than any may be"));
+                return Err(TcpViolation("a send that is longer than allowed"));
             }
             (SEND, 0) => Self::Send { connection: id, length: low(tail), signal },
             (OPEN, 0) => Self::Open { number: id, channel: low(tail) },
@@ -177,7 +177,7 @@ fn close_reason(code: u32) -> Result<TcpCloseReason, TcpViolation> {
         2 => TcpCloseReason::Refused,
         3 => TcpCloseReason::ReceiverNotReady,
         4 => TcpCloseReason::Protocol,
-        _ => return Err(TcpViolation("a close with an unknown reason")),
+        _ => return Err(TcpViolation("an unknown close reason")),
     })
 }
 
@@ -214,12 +214,12 @@ const GOODBYE: u8 = 9;
 const DETACH: u8 = 10;
 const DETACHED: u8 = 11;
 
-/// The post wants an acknowledgement [F6].
+/// The post requests an acknowledgement [F6].
 const SIGNAL: u8 = 1;
 /// The write consumes a posted receive [F7].
 const IMMEDIATE: u8 = 2;
 
-// Payloads travel as they lie in memory.
+// Payloads have the same byte order as memory.
 const _: () = assert!(cfg!(target_endian = "little"), "the wire format is little-endian");
 
 #[cfg(test)]
@@ -253,11 +253,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_parsed() {
+    fn frames_survive_a_round_trip() {
         for frame in frames() {
             let (words, count) = frame.encode();
             assert_eq!(TcpFrame::parse(&words[..count]), Ok(Some((frame, count))));
-            // What follows belongs to the payload or to the next frame.
+            // Words after it belong to the payload or to the next frame.
             assert_eq!(
                 TcpFrame::parse(&[&words[..count], &[u64::MAX; 3]].concat()),
                 Ok(Some((frame, count)))
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_frame_has_is_a_violation() {
+    fn invalid_headers_are_violations() {
         for (kind, flags, tail) in [
             (0, 0, 0),
             (12, 0, 0),

@@ -1,5 +1,5 @@
-//! Grants that this node gave: every incoming write is checked against them [F8], so a revocation holds from
-//! the moment of the call [F9].
+//! Grants that this node has issued: every incoming write is checked against them [F8], so a revocation takes
+//! effect with the call [F9].
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use super::frame::WriteFrame;
 pub(super) struct TcpGrants {
     owner: NodeId,
     issued: BTreeMap<u64, Issued>,
-    /// Keys are never used twice. They begin with the owner's number, so that a grant which is presented to
-    /// another owner by mistake is refused there.
+    /// Keys are never reused. They begin with the owner's number, so that a grant which is presented to
+    /// another owner in error is refused there.
     next_key: u64,
 }
 
@@ -30,15 +30,15 @@ impl TcpGrants {
         Self { owner, issued: BTreeMap::new(), next_key: u64::from(owner.0) << 32 | 1 }
     }
 
-    /// The node that gives.
+    /// Returns the node that issues the grants.
     pub(super) fn owner(&self) -> NodeId {
         self.owner
     }
 
-    /// Lets `peer` write `range` of `region`.
+    /// Issues a grant for `peer` to write `range` of `region`.
     ///
     /// # Panics
-    /// If the range lies outside the region, or this process may not store there.
+    /// Panics if the range is outside the region, or this process may not store there.
     pub(super) fn issue(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
         region.check(&range);
         assert!(
@@ -52,17 +52,18 @@ impl TcpGrants {
         Grant { owner: self.owner, peer, region: region.id(), first, words, key }
     }
 
-    /// Takes a grant back; returns whether it was valid.
+    /// Revokes a grant; returns whether it was valid.
     pub(super) fn revoke(&mut self, grant: &Grant) -> bool {
         self.issued.remove(&grant.key).is_some()
     }
 
-    /// Takes all grants of a peer back.
+    /// Revokes all grants of a peer.
     pub(super) fn revoke_all(&mut self, peer: NodeId) {
         self.issued.retain(|_, issued| issued.peer != peer);
     }
 
-    /// The region that `peer` may write with this frame, and the first word; `None` if it may not [F10].
+    /// Returns the region that `peer` may write with this frame, and the first word; `None` if it may not
+    /// [F10].
     pub(super) fn target(&self, frame: &WriteFrame, peer: NodeId) -> Option<(&Region, usize)> {
         let issued = self.issued.get(&frame.key)?;
         let first = usize::try_from(frame.first).ok()?;

@@ -1,4 +1,4 @@
-//! What the frames of a peer do to this node.
+//! The effects of a peer's frames on this node.
 
 use squall_fabric::{Channel, FabricEvent, MirrorKey};
 
@@ -9,7 +9,7 @@ use super::mirror::TcpAttachRequest;
 use super::peer::{LocalNode, TcpLoss, TcpPeer};
 
 impl TcpPeer {
-    /// Does what the frames in `words` say. Returns how many words are used up: all but an incomplete header.
+    /// Handles the frames in `words`. Returns how many words are used: all but an incomplete header.
     pub(super) fn handle_words(&mut self, words: &[u64], local: &mut LocalNode) -> Result<usize, TcpLoss> {
         let mut used = 0;
         loop {
@@ -33,7 +33,7 @@ impl TcpPeer {
             TcpFrame::Mirror { attachment, first, words } => {
                 let target = match self.attachments.target(attachment, first, words)? {
                     Some(_) => PayloadTarget::Attachment { attachment, next: first },
-                    // It crossed the word that the attachment is dropped; its range may be anything.
+                    // It crossed the notice that the attachment is dropped; its range may be anything.
                     None => PayloadTarget::Discard,
                 };
                 self.input.expect(target, words as usize);
@@ -100,7 +100,7 @@ impl TcpPeer {
         Ok(())
     }
 
-    /// A post of the peer begins; returns where its payload goes.
+    /// Begins a post of the peer; returns where its payload goes.
     fn on_post(&mut self, post: TcpPost, local: &mut LocalNode) -> Result<PayloadTarget, TcpViolation> {
         let number = post.connection();
         let Some(connection) = self.connections.addressed(number)? else { return Ok(PayloadTarget::Discard) };
@@ -114,7 +114,7 @@ impl TcpPeer {
         Ok(PayloadTarget::Discard)
     }
 
-    /// Finds the memory that a post goes to; the receive that it needs is there.
+    /// Determines the memory for a post whose receive, if it needs one, is available.
     fn begin(&mut self, post: TcpPost, local: &mut LocalNode) -> PayloadTarget {
         match post {
             TcpPost::Write(frame) if local.grants.target(&frame, self.node).is_some() => {
@@ -137,9 +137,9 @@ impl TcpPeer {
         }
     }
 
-    /// Stores a part of the payload under way.
+    /// Stores a part of the arriving payload.
     fn place(&mut self, words: &[u64], local: &mut LocalNode) {
-        let payload = self.input.payload.as_ref().expect("a payload is under way");
+        let payload = self.input.payload.as_ref().expect("a payload is arriving");
         match &payload.target {
             PayloadTarget::Attachment { attachment, next } => {
                 let count = u32::try_from(words.len()).expect("a part of a frame");
@@ -166,13 +166,13 @@ impl TcpPeer {
         }
     }
 
-    /// The next `count` words of the payload under way have been stored.
+    /// Notes that the next `count` words of the arriving payload have been stored.
     pub(super) fn on_words_placed(&mut self, count: usize, local: &mut LocalNode) {
-        let payload = self.input.payload.as_mut().expect("a payload is under way");
+        let payload = self.input.payload.as_mut().expect("a payload is arriving");
         payload.words -= count;
         if payload.words == 0 {
             local.counters.frames_received += 1;
-            let payload = self.input.payload.take().expect("looked at above");
+            let payload = self.input.payload.take().expect("used above");
             self.on_placed(payload.target, local);
             return;
         }
@@ -189,7 +189,7 @@ impl TcpPeer {
         }
     }
 
-    /// A post has been placed in whole.
+    /// Completes a post that has landed entirely.
     fn on_placed(&mut self, target: PayloadTarget, local: &mut LocalNode) {
         let (connection, signal) = match target {
             PayloadTarget::Grant { frame: WriteFrame { connection, immediate, signal, .. } } => {
@@ -214,8 +214,8 @@ impl TcpPeer {
         }
     }
 
-    /// Places posts that have waited for a receive, and breaks connections that have waited too long. Returns
-    /// the number of posts and breaks.
+    /// Resumes posts that have waited for a receive, and breaks connections that have waited too long.
+    /// Returns the number of posts and breaks.
     pub(super) fn poll_stalled(&mut self, local: &mut LocalNode) -> usize {
         if self.connections.stalled.is_empty() {
             return 0;
@@ -246,7 +246,7 @@ impl TcpPeer {
         work
     }
 
-    /// Ends a connection: nothing of its posts lands any more.
+    /// Ends a connection: nothing more of its posts lands.
     fn break_off(&mut self, number: u32, reason: TcpCloseReason, local: &mut LocalNode) {
         self.connections.break_off(number, reason, &mut self.output, &mut local.events);
         self.input.cancel(number);

@@ -1,7 +1,7 @@
-//! Peers that come later, and peers that are removed (Derecho §3.3: each view has its own members).
+//! Peers that join later, and peers that are removed (Derecho §3.3: each view has its own members).
 //!
-//! What is attached from a node that is no peer yet is kept apart until it comes; what is published for it waits for
-//! its requests like for anybody's [M5].
+//! What is attached from a node that is not a peer yet is kept apart until it joins; what is published for it
+//! waits for its requests, as for any peer [M5].
 
 use std::io;
 
@@ -14,18 +14,18 @@ use super::socket::TcpSocket;
 use crate::session::PeerStream;
 
 impl TcpFabric {
-    /// Takes a further peer in, by a connected stream whose other end has been authenticated and which nothing but
-    /// this fabric uses from now on. Does not wait for the peer: if it is dead already, the next `poll` says so
-    /// ([`FabricEvent::PeerLost`]). A host's next incarnation is another node: numbers are never used again.
+    /// Adds a further peer, by a connected stream whose other end has been authenticated and which only this
+    /// fabric uses from now on. Does not wait for the peer: if it is dead already, the next `poll` reports
+    /// that ([`FabricEvent::PeerLost`]). A host's next incarnation is another node: numbers are never reused.
     ///
     /// # Errors
-    /// If the node is this one or a peer already ([`io::ErrorKind::InvalidInput`]), or a system call fails. Nothing
-    /// has changed then.
+    /// Returns an error if the node is this one or already a peer ([`io::ErrorKind::InvalidInput`]), or a
+    /// system call fails. Nothing has changed then.
     pub fn add_peer(&mut self, node: NodeId, stream: impl Into<PeerStream>) -> io::Result<()> {
         let own = self.local.grants.owner();
         if node == own || self.places.contains_key(&node) {
             let text =
-                format!("{own} needs exactly one stream to each other node, and {node} is there already");
+                format!("{own} needs exactly one stream to each other node, but {node} exists already");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let (stream, records) = stream.into().into_parts();
@@ -48,10 +48,10 @@ impl TcpFabric {
         Ok(())
     }
 
-    /// Parts with a peer deliberately: the stream is closed (what was posted may arrive or not [F11]), connections and
-    /// grants end, and what the peer held is given back. Nothing tells of it; what already waits to be yielded about
-    /// its connections may still come. Attachments of its mirrors stay readable [M4] and stand still. Of a node that is no
-    /// peer, what waits for it is forgotten.
+    /// Removes a peer deliberately: the stream is closed (posts may arrive or not [F11]), connections and
+    /// grants end, and the peer's resources are freed. No event reports this; pending events of its
+    /// connections may still be yielded. Attachments of its mirrors remain readable [M4] and no longer
+    /// change. For a node that is not a peer, everything that waits for it is dropped.
     pub fn remove_peer(&mut self, node: NodeId) {
         self.awaited_attachments.remove(&node);
         let Some(place) = self.places.remove(&node) else { return };
@@ -65,7 +65,8 @@ impl TcpFabric {
         });
     }
 
-    /// As [`squall_fabric::Fabric::attach`], of a node that is no peer yet, with memory of another fabric of this node.
+    /// Same as [`squall_fabric::Fabric::attach`], for a node that is not a peer yet, with memory of another
+    /// fabric of this node.
     pub(crate) fn attach_over(&mut self, owner: NodeId, key: MirrorKey, memory: &Region) -> Region {
         let memory = memory.clone().renamed(self.region_id());
         let words = memory.words();
@@ -73,7 +74,7 @@ impl TcpFabric {
         attachments.attach(key, words, &self.ended_attachments, |_| memory).0
     }
 
-    /// Lets go the attachments that nobody holds any more [M6].
+    /// Drops the attachments that are no longer held [M6].
     #[inline]
     pub(super) fn sweep_attachments(&mut self) {
         let ended = self.ended_attachments.count();

@@ -1,11 +1,11 @@
-//! Memory of regions and attachments: zeroed and touched, so that the data path meets no page fault, and in huge pages
-//! where it is large ([`crate::pages`]). (The same bytes cost the kernel and us fewer address translations: copies of 10 KiB to 1 MiB
-//! run 10 to 25 % faster.)
+//! Memory of regions and attachments: zeroed and touched, so that the data path causes no page faults, and in
+//! huge pages where it is large ([`crate::pages`]). (With huge pages the kernel and this process need fewer
+//! address translations: copies of 10 KiB to 1 MiB run 10 to 25 % faster.)
 //!
-//! Memory that long payloads may lie in begins at the edge of a page. The kernel copies what is sent into pages of its own,
-//! by `rep movsb`, and an AMD EPYC does that at a twelfth of its speed (3.5 instead of 43 GB/s) where the target lies 1 to
-//! 15 bytes above the source modulo 4096. A write's header has 40 bytes and mostly begins such a page; and what `malloc`
-//! gives for a megabyte begins, as a region, 32 bytes into one.
+//! Memory that may hold long payloads begins at a page boundary. The kernel copies what is sent into pages of
+//! its own, by `rep movsb`, and an AMD EPYC does that at a twelfth of its speed (3.5 instead of 43 GB/s)
+//! where the target is 1 to 15 bytes above the source modulo 4096. A write's header has 40 bytes and usually
+//! begins such a page; and what `malloc` returns for a megabyte begins, as a region, 32 bytes into a page.
 
 use std::alloc::Layout;
 use std::any::Any;
@@ -24,10 +24,10 @@ use super::TcpFabric;
 use crate::pages::{HUGE_PAGE_BYTES, MANY_BYTES, Pages};
 use crate::shortage;
 
-/// `words` words of zeros.
+/// Allocates `words` words of zeros.
 ///
 /// # Errors
-/// If the system does not give the memory.
+/// Returns an error if allocation fails.
 pub(super) fn allocate(id: RegionId, words: usize) -> Result<Region, Shortage> {
     if words < PAGE_BYTES / 8 {
         return Ok(Region::heap(id, words));
@@ -40,25 +40,26 @@ pub(super) fn allocate(id: RegionId, words: usize) -> Result<Region, Shortage> {
         let pages = many_pages(bytes).map_err(|error| shortage::of_memory(words, &error))?;
         (pages.base().cast(), pages)
     };
-    // SAFETY: the memory is large enough, aligned, zeroed, and lives as long as the region; nobody else knows it.
+    // SAFETY: the memory is large enough, aligned, zeroed, and lives as long as the region; no other code
+    // knows it.
     Ok(unsafe { Region::from_raw(id, base, words, Access::ReadWrite, memory) })
 }
 
-/// Whole huge pages of zeros, touched in time.
+/// Allocates whole huge pages of zeros, touched by the page thread.
 fn many_pages(bytes: usize) -> io::Result<Arc<Pages>> {
     let bytes = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(Errno::NOMEM)?;
     let pages = Arc::new(Pages::reserve(bytes, 0, ProtFlags::READ | ProtFlags::WRITE)?);
-    // Only a wish: not every machine has huge pages to give.
+    // Only advice: not every machine has huge pages.
     let _ = pages.advise(Advice::LinuxHugepage);
     pages.touch_in_time(Access::ReadWrite)?;
     Ok(pages)
 }
 
-/// The first `bytes` bytes of a file, in the page cache that all processes share. The words behind its end read as zeros
-/// and go nowhere.
+/// Maps the first `bytes` bytes of a file, in the page cache that all processes share. Bytes after the end of
+/// the file read as zeros, and stores into them are lost.
 ///
 /// # Errors
-/// If the file is shorter, or the system refuses.
+/// Returns an error if the file is shorter, or the system refuses.
 fn map_file(id: RegionId, file: &File, bytes: usize, access: Access) -> io::Result<Region> {
     if file.metadata()?.len() < bytes as u64 {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than announced"));
@@ -75,29 +76,30 @@ fn map_file(id: RegionId, file: &File, bytes: usize, access: Access) -> io::Resu
     let start = unsafe { rustix::mm::mmap(null, bytes, protection, MapFlags::SHARED, file, 0) }?;
     let start = NonNull::new(start).expect("the kernel maps nothing at 0");
     let pages = FilePages { start, bytes };
-    // SAFETY: the mapping is of whole pages, so of whole words; it lives as long as the region; it is accessed as atomics
-    // only. Other processes may change the file, as other nodes may change a region.
+    // SAFETY: the mapping is of whole pages, so of whole words; it lives as long as the region; it is
+    // accessed as atomics only. Other processes may change the file, as other nodes may change a region.
     Ok(unsafe { Region::from_raw(id, start.cast(), bytes.div_ceil(8), access, Arc::new(pages)) })
 }
 
 impl TcpFabric {
-    /// The first `bytes` bytes of a file as a region: what lands there lies in the file at once. The file must have all
-    /// these bytes allocated while the region lives: a page that the file system cannot give ends the process.
+    /// Maps the first `bytes` bytes of a file as a region: what lands there is in the file at once. All these
+    /// bytes must be allocated in the file while the region lives: a page that the file system cannot provide
+    /// kills the process.
     ///
     /// # Errors
-    /// If the file is shorter, or the system refuses to map it.
+    /// Returns an error if the file is shorter, or the system refuses to map it.
     pub fn map_file(&mut self, file: &File, bytes: usize, access: Access) -> io::Result<Region> {
         map_file(self.region_id(), file, bytes, access)
     }
 }
 
-/// Pages of a file.
+/// Mapped pages of a file.
 struct FilePages {
     start: NonNull<c_void>,
     bytes: usize,
 }
 
-// SAFETY: it is memory; what lies there is accessed as atomics only.
+// SAFETY: it is memory whose contents are accessed as atomics only.
 unsafe impl Send for FilePages {}
 // SAFETY: as above.
 unsafe impl Sync for FilePages {}
@@ -110,25 +112,25 @@ impl Drop for FilePages {
     }
 }
 
-/// Memory that begins at the edge of a page.
+/// Memory that begins at a page boundary.
 struct Block {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: it is memory; what lies there is accessed as atomics only.
+// SAFETY: it is memory whose contents are accessed as atomics only.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// `None` if the system does not give them.
+    /// Returns `None` if allocation fails.
     fn new(bytes: usize) -> Option<Self> {
         let bytes = bytes.checked_next_multiple_of(PAGE_BYTES)?;
         let layout = Layout::from_size_align(bytes, PAGE_BYTES).ok()?;
         // SAFETY: the size is not 0.
         let start = NonNull::new(unsafe { std::alloc::alloc(layout) })?;
-        // SAFETY: our own memory, of this size.
+        // SAFETY: newly allocated memory of this size.
         unsafe { start.write_bytes(0, bytes) };
         Some(Self { start, layout })
     }
@@ -148,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_and_small_memory_is_zeroed_and_ours() {
+    fn large_and_small_memory_is_zeroed_and_writable() {
         for words in [
             0,
             1,
@@ -168,7 +170,7 @@ mod tests {
         }
     }
 
-    /// Where it did not, sending a megabyte took three times as long.
+    /// When memory did not begin at a page, sending a megabyte took three times as long.
     #[test]
     fn memory_for_long_payloads_begins_at_a_page() {
         for words in [PAGE_BYTES / 8, 10_000, 100_000, 1 << 17, 1 << 20] {

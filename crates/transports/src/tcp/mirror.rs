@@ -12,22 +12,22 @@ use crate::slot_map::SlotMap;
 pub(super) struct TcpMirror {
     pub(super) key: MirrorKey,
     pub(super) region: Region,
-    /// Who may attach.
+    /// The nodes that may attach.
     readers: Vec<NodeId>,
-    /// Who has attached: pushes go to them.
+    /// The readers that have attached and get pushes.
     pub(super) subscribers: Vec<MirrorSubscriber>,
 }
 
 /// A reader that has attached.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MirrorSubscriber {
-    /// The reader's place among the peers.
+    /// The reader's index among the peers.
     pub(super) peer: usize,
-    /// What the reader calls its attachment.
+    /// The reader's number of its attachment.
     pub(super) attachment: u32,
 }
 
-/// A peer's wish to attach a mirror.
+/// A peer's request to attach a mirror.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TcpAttachRequest {
     pub(super) attachment: u32,
@@ -45,7 +45,7 @@ impl TcpMirrors {
     /// Adds a mirror without subscribers.
     ///
     /// # Panics
-    /// If the key is in use, or the region is larger than a frame can address.
+    /// Panics if the key is in use, or the region is larger than a frame can address.
     pub(super) fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
         assert!(u32::try_from(region.words()).is_ok(), "a mirror of 32 GiB or more");
         assert!(!self.by_key.contains_key(&key), "mirror {key:?} is published already");
@@ -55,18 +55,18 @@ impl TcpMirrors {
         id
     }
 
-    /// The mirror `id`.
+    /// Returns the mirror `id`.
     ///
     /// # Panics
-    /// If it was not published here, or is retired.
+    /// Panics if it was not published here, or is retired.
     pub(super) fn mirror(&self, id: MirrorId) -> &TcpMirror {
         self.mirrors.at(id.0).unwrap_or_else(|| panic!("{id:?} is not published by this node"))
     }
 
-    /// Ends a mirror; returns its key.
+    /// Retires a mirror; returns its key.
     ///
     /// # Panics
-    /// As [`TcpMirrors::mirror`].
+    /// Panics as [`TcpMirrors::mirror`] does.
     pub(super) fn retire(&mut self, id: MirrorId) -> MirrorKey {
         let mirror = self.mirrors.remove(id.0);
         let mirror = mirror.unwrap_or_else(|| panic!("{id:?} is not published by this node"));
@@ -74,7 +74,8 @@ impl TcpMirrors {
         mirror.key
     }
 
-    /// Takes the request of `node`, the peer at `peer`, if the mirror is published for it; `None` if not yet.
+    /// Grants the request of `node`, the peer at `peer`, if the mirror is published for it; returns `None` if
+    /// not yet.
     pub(super) fn subscribe(
         &mut self,
         key: MirrorKey,
@@ -88,23 +89,23 @@ impl TcpMirrors {
             return Ok(None);
         }
         if mirror.region.words() as u64 != request.words {
-            return Err(TcpViolation("a mirror attached with another size than it was published with"));
+            return Err(TcpViolation("a mirror attached with a size that differs from the published one"));
         }
         if mirror.subscribers.iter().any(|subscriber| subscriber.peer == peer) {
-            return Err(TcpViolation("a mirror attached twice"));
+            return Err(TcpViolation("a second attachment of one mirror"));
         }
         mirror.subscribers.push(MirrorSubscriber { peer, attachment: request.attachment });
         Ok(Some(FabricEvent::Attached { key: mirror.key, reader: node }))
     }
 
-    /// A peer is gone: nothing is pushed to it any more.
+    /// Removes a lost peer: nothing more is pushed to it.
     pub(super) fn unsubscribe(&mut self, peer: usize) {
         for mirror in self.mirrors.iter_mut() {
             mirror.subscribers.retain(|subscriber| subscriber.peer != peer);
         }
     }
 
-    /// A reader has dropped its attachment.
+    /// Handles a reader's drop of its attachment.
     pub(super) fn on_detach(&mut self, key: MirrorKey, peer: usize, attachment: u32) {
         let Some(mirror) = self.by_key.get(&key).and_then(|id| self.mirrors.at_mut(id.0)) else { return };
         mirror

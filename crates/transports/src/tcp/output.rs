@@ -1,6 +1,6 @@
-//! Output: what waits to be sent to one peer, in post order.
+//! Output: the queue of what is to be sent to one peer, in post order.
 //!
-//! Headers and short payloads are copied when they are posted; long payloads are named and read when the
+//! Headers and short payloads are copied when they are posted; long payloads are referenced and read when the
 //! kernel takes them [F5]. One `sendmsg` gathers as much as it can of both.
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use super::socket::IoPiece;
 
 /// The queue of one stream.
 ///
-/// **Order.** The stream is the copied bytes, with each reference inserted where the copied bytes before it end.
+/// **Order.** The stream is the copied bytes, with each reference inserted at its position among them.
 /// Positions count the copied bytes since the stream began.
 #[derive(Debug, Default)]
 pub(super) struct OutputQueue {
@@ -25,12 +25,12 @@ pub(super) struct OutputQueue {
     next: u64,
     /// `next <= at`, and ascending in `at`.
     references: VecDeque<Reference>,
-    /// The rest of a word of which the kernel has taken the beginning: it must end with the bytes that it began
-    /// with, whatever its owner stores meanwhile [F3]. Sent before everything else.
+    /// The rest of a word whose beginning the kernel has taken: it must end with the bytes of the same value,
+    /// whatever its owner stores meanwhile [F3]. Sent before everything else.
     split: Split,
     /// The last frame, if it is a single word of a mirror.
     tail: Option<Tail>,
-    /// Something else than answers waits.
+    /// Whether output other than acknowledgements is queued.
     has_posts: bool,
 }
 
@@ -60,22 +60,23 @@ struct Tail {
 }
 
 impl OutputQueue {
-    /// Whether nothing waits.
+    /// Returns whether the queue is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.next == self.end() && self.references.is_empty() && self.split.rest.is_empty()
     }
 
-    /// Whether something waits that is no answer to what came.
+    /// Returns whether output other than acknowledgements is queued.
     pub(super) fn has_posts(&self) -> bool {
         self.has_posts
     }
 
-    /// Whether posts on connections must wait.
+    /// Returns whether posts on connections must wait.
     pub(super) fn is_full(&self) -> bool {
         self.copied_bytes() >= POSTED_BYTES_MAX || self.references.len() >= POSTED_REFERENCES_MAX
     }
 
-    /// Whether the peer is too slow to be kept: even the windows of the protocols should never hold so much.
+    /// Returns whether the peer is too slow to be kept: even the windows of the protocols should never queue
+    /// this much.
     pub(super) fn is_overrun(&self) -> bool {
         self.copied_bytes() >= QUEUE_BYTES_MAX || self.references.len() >= QUEUE_REFERENCES_MAX
     }
@@ -86,7 +87,7 @@ impl OutputQueue {
         self.push_answer(frame);
     }
 
-    /// Queues a frame that answers what came.
+    /// Queues a frame that acknowledges or answers what arrived.
     pub(super) fn push_answer(&mut self, frame: TcpFrame) {
         let (words, count) = frame.encode();
         self.tail = None;
@@ -128,8 +129,8 @@ impl OutputQueue {
 
     /// Queues one word of a mirror by value; returns whether that made a new frame.
     ///
-    /// If the last frame is the same word and is not begun, the value replaces the older one: nothing lies
-    /// between the two, so a reader that polls rarely could see no difference [M1].
+    /// If the last frame is the same word and sending it has not begun, the value replaces the older one:
+    /// nothing is between the two, so a reader that polls rarely could see no difference [M1].
     pub(super) fn push_mirror_word(&mut self, attachment: u32, word: u32, value: u64) -> bool {
         if let Some(tail) = self.tail
             && (tail.attachment, tail.word) == (attachment, word)
@@ -144,13 +145,13 @@ impl OutputQueue {
         true
     }
 
-    /// All that waits, if it is one piece of copied bytes: the usual case of small messages.
+    /// Returns all queued output, if it is one piece of copied bytes: the usual case of small messages.
     pub(super) fn plain(&self) -> Option<&[u8]> {
         let plain = self.references.is_empty() && self.split.rest.is_empty();
         plain.then(|| self.copied_slice(self.next..self.end()))
     }
 
-    /// Names the memory to be sent next; returns the number of pieces. They are valid until the next change.
+    /// Collects the memory to send next; returns the number of pieces. They are valid until the next change.
     pub(super) fn gather(&self, pieces: &mut [IoPiece]) -> usize {
         let mut count = 0;
         let mut add = |start: NonNull<u8>, length: usize| {
@@ -175,7 +176,7 @@ impl OutputQueue {
         count
     }
 
-    /// The kernel has taken the first `sent` bytes of what `gather` named.
+    /// Notes that the kernel has taken the first `sent` bytes of what `gather` collected.
     pub(super) fn advance(&mut self, sent: usize) {
         let split = sent.min(self.split.rest.len());
         self.split.rest.start += split;
@@ -203,8 +204,9 @@ impl OutputQueue {
         self.reclaim();
     }
 
-    /// Takes what is to be sent next out of the queue, by value, as much as `target` has space for; returns the number of
-    /// words. Whoever takes words so never uses [`OutputQueue::gather`], and no word is split.
+    /// Removes the next words from the queue, by value, as many as `target` has space for; returns their
+    /// number. A caller that takes words in this way must never use [`OutputQueue::gather`], so no word is
+    /// split.
     pub(super) fn take_words(&mut self, target: &mut [u64]) -> usize {
         let mut taken = 0;
         while taken < target.len() {
@@ -245,13 +247,13 @@ impl OutputQueue {
         self.base + 8 * self.copied.len() as u64
     }
 
-    /// The copied bytes at these positions.
+    /// Returns the copied bytes at these positions.
     fn copied_slice(&self, positions: Range<u64>) -> &[u8] {
         let place = |position: u64| usize::try_from(position - self.base).expect("in memory");
         &as_bytes(&self.copied)[place(positions.start)..place(positions.end)]
     }
 
-    /// Gives back the memory of copied bytes that are sent.
+    /// Frees the memory of copied bytes that are sent.
     fn reclaim(&mut self) {
         let sent = usize::try_from((self.next - self.base) / 8).expect("in memory");
         if sent == self.copied.len() {
@@ -269,11 +271,11 @@ impl OutputQueue {
 impl Reference {
     fn start(&self) -> NonNull<u8> {
         let word = self.region.pointer(self.bytes.start / 8).cast::<u8>();
-        // SAFETY: the bytes lie inside the region, and so does the rest of their first word.
+        // SAFETY: the bytes are inside the region, and so is the rest of their first word.
         unsafe { word.add(self.bytes.start % 8) }
     }
 
-    /// Takes the rest of the first word, of which the kernel has read the beginning just now.
+    /// Takes the rest of the first word, whose beginning the kernel has just read.
     fn split(&mut self) -> Split {
         let word = self.bytes.start / 8;
         let rest = self.bytes.start % 8..8;
@@ -283,34 +285,34 @@ impl Reference {
 }
 
 pub(super) fn as_bytes(words: &[u64]) -> &[u8] {
-    // SAFETY: any initialised memory may be read as bytes, and the length is the same memory's.
+    // SAFETY: any initialised memory may be read as bytes, and the length is that of the same memory.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
-/// Mirrors have at most 2^32 words; `publish` checks it.
+/// Converts a number of words of a mirror: `publish` checks that it fits.
 fn narrow(words: usize) -> u32 {
     u32::try_from(words).expect("mirrors are checked when they are published")
 }
 
-/// The most pieces that one system call takes; the kernel's limit is 1024. Its bytes are bounded by the socket's buffer
-/// only: the kernel moves a megabyte faster in one call than in four.
+/// The most pieces for one system call; the kernel's limit is 1024. Its bytes are bounded by the socket's
+/// buffer only: the kernel sends a megabyte faster in one call than in four.
 pub(super) const PIECES_MAX: usize = 128;
 
 /// Shorter payloads are copied: below 1 KiB a copy costs less than a piece of its own.
 const REFERENCE_WORDS_MIN: usize = 128;
 
-/// Posts on connections wait when so much is queued, which is more than the socket takes at a time.
+/// Posts on connections wait when this much is queued, which is more than the socket takes at a time.
 const POSTED_BYTES_MAX: u64 = 4 << 20;
 const POSTED_REFERENCES_MAX: usize = 1024;
 
-/// A reader that lets so much queue up is disconnected; windows bound what a living reader may owe.
+/// A reader for which this much is queued is disconnected; windows bound what a live reader may owe.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
 const QUEUE_REFERENCES_MAX: usize = 1 << 18;
 
-/// Memory that an empty queue keeps, so that it does not allocate again.
+/// The memory that an empty queue keeps, so that it does not allocate again.
 const KEPT_WORDS: usize = 1 << 16;
 
-const _: () = assert!(HEADER_WORDS == 2, "`push_mirror_word` ends with its value");
+const _: () = assert!(HEADER_WORDS == 2, "a frame of `push_mirror_word` ends with its value");
 
 #[cfg(test)]
 mod tests;

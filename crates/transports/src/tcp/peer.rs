@@ -1,4 +1,4 @@
-//! One peer: its socket, what waits to be sent to it, and what this node shares with it.
+//! One peer: its socket, its output queue, and what this node shares with it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,13 +21,13 @@ use super::socket::{IoPiece, TcpSocket};
 use crate::clock::Clock;
 use crate::session::Records;
 
-/// What belongs to this node rather than to one peer.
+/// State of this node rather than of one peer.
 #[derive(Debug)]
 pub(super) struct LocalNode {
     pub(super) clock: Clock,
     pub(super) grants: TcpGrants,
     pub(super) mirrors: TcpMirrors,
-    /// What the next poll yields.
+    /// The events that the next poll yields.
     pub(super) events: VecDeque<FabricEvent>,
     pub(super) counters: TcpCounters,
 }
@@ -40,17 +40,17 @@ pub(super) struct TcpPeer {
     pub(super) index: usize,
     /// Closed when the peer is lost.
     pub(super) socket: Option<TcpSocket>,
-    /// The keys of the session, if what the stream carries is encrypted.
+    /// The keys of the session, if the stream is encrypted.
     pub(super) records: Option<Box<Records>>,
-    /// Set when the peer is gone; nothing is sent or received then.
+    /// Set when the peer is lost; nothing is sent or received then.
     pub(super) lost: Option<BreakReason>,
-    /// There may be something to receive.
+    /// Whether there may be input.
     pub(super) readable: bool,
-    /// The socket may take more.
+    /// Whether the socket may take more output.
     pub(super) writable: bool,
-    /// The kernel has answers that wait for something to go with them.
+    /// Whether the kernel holds acknowledgements until more output follows.
     held: bool,
-    /// The peer has ended its half, or the stream failed: receive until the end shows.
+    /// Whether the peer has ended its half, or the stream failed: then input is read until its end.
     pub(super) ended: bool,
     /// Why sending failed, which says more than the end of the stream.
     failure: Option<io::Error>,
@@ -60,12 +60,12 @@ pub(super) struct TcpPeer {
     pub(super) connections: TcpConnections,
 }
 
-/// Why a peer is given up.
+/// Why a peer is lost.
 #[derive(Debug)]
 pub(super) enum TcpLoss {
-    /// It broke the transport protocol.
+    /// It violated the transport protocol.
     Violation(TcpViolation),
-    /// It says that this node broke the transport protocol.
+    /// It reports that this node violated the transport protocol.
     Goodbye,
     /// It ended the stream.
     End,
@@ -83,8 +83,8 @@ impl From<TcpViolation> for TcpLoss {
 impl fmt::Display for TcpLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Violation(TcpViolation(how)) => write!(f, "it broke the transport protocol by {how}"),
-            Self::Goodbye => f.write_str("it says that this node broke the transport protocol"),
+            Self::Violation(TcpViolation(how)) => write!(f, "it violated the transport protocol with {how}"),
+            Self::Goodbye => f.write_str("it reports that this node violated the transport protocol"),
             Self::End => f.write_str("it ended the stream"),
             Self::Overrun => f.write_str("it does not take what is sent to it"),
             Self::Io(error) => write!(f, "the stream failed: {error}"),
@@ -109,7 +109,8 @@ impl TcpLoss {
 }
 
 impl TcpPeer {
-    /// Connections are numbered from `first_connection` on: whoever had this place before has used the others.
+    /// Numbers connections from `first_connection` on: earlier peers at this place have used the lower
+    /// numbers.
     pub(super) fn new(
         node: NodeId,
         index: usize,
@@ -135,7 +136,7 @@ impl TcpPeer {
         }
     }
 
-    /// Sends what waits, as far as the socket takes it in one call. Returns the number of bytes.
+    /// Sends queued output, as far as the socket takes it in one call. Returns the number of bytes.
     pub(super) fn poll_output(&mut self, counters: &mut TcpCounters) -> usize {
         if self.held {
             self.held = false;
@@ -149,12 +150,13 @@ impl TcpPeer {
         self.transmit(counters, Self::send)
     }
 
-    /// Whether anything waits for the socket.
+    /// Returns whether any output waits for the socket.
     pub(super) fn has_output(&self) -> bool {
         !self.output.is_empty() || self.records.as_ref().is_some_and(|records| !records.is_flushed())
     }
 
-    /// As [`TcpPeer::poll_output`], but if nothing waits except answers to what came, the kernel keeps them for a moment.
+    /// Same as [`TcpPeer::poll_output`], but if only acknowledgements are queued, the kernel holds them for a
+    /// moment.
     pub(super) fn poll_own_output(&mut self, counters: &mut TcpCounters) -> usize {
         if !self.has_output() {
             return 0;
@@ -200,7 +202,7 @@ impl TcpPeer {
             ErrorKind::WouldBlock => self.writable = false,
             ErrorKind::Interrupted => {}
             _ => {
-                // What the peer sent before it died is still to be received; the end of the stream comes then.
+                // What the peer sent before it died can still be received; the end of the stream follows.
                 self.failure = Some(error);
                 (self.readable, self.writable, self.ended) = (true, false, true);
                 self.output.clear();
@@ -208,7 +210,7 @@ impl TcpPeer {
         }
     }
 
-    /// Hands what waits to the socket; returns how many bytes it took, of how many.
+    /// Passes queued output to the socket; returns how many bytes it took, and of how many.
     fn send(&self) -> io::Result<(usize, usize)> {
         if let Some(bytes) = self.output.plain() {
             return Ok((self.socket().send(bytes)?, bytes.len()));
@@ -221,7 +223,7 @@ impl TcpPeer {
         Ok((sent, pieces.iter().map(IoPiece::length).sum()))
     }
 
-    /// Receives what one read yields and does what it says. Returns the number of bytes.
+    /// Receives with one read and handles the frames. Returns the number of bytes.
     pub(super) fn poll_input(
         &mut self,
         buffer: &mut ReceiveBuffer,
@@ -243,7 +245,7 @@ impl TcpPeer {
         Ok(received)
     }
 
-    /// Does what the first `end` bytes of the buffer say.
+    /// Handles the first `end` bytes of the buffer.
     pub(super) fn take_buffered(
         &mut self,
         buffer: &mut ReceiveBuffer,
@@ -256,9 +258,10 @@ impl TcpPeer {
         Ok(())
     }
 
-    /// Reads the rest of a long payload straight into its region. Only what is there already is asked for, and
-    /// only whole words of it, so that no word is left half written [F3]. What comes behind it is read into the buffer,
-    /// by the same call, as far as it may be a header. Returns the number of bytes; `None` if there is no such payload.
+    /// Reads the rest of a long payload directly into its region. Only bytes that have arrived are requested,
+    /// and only whole words of them, so that no word is left half written [F3]. Bytes after the payload are
+    /// read into the buffer, by the same call, as far as they may be a header. Returns the number of bytes;
+    /// `None` if there is no such payload.
     fn receive_direct(
         &mut self,
         buffer: &mut ReceiveBuffer,
@@ -282,13 +285,15 @@ impl TcpPeer {
         ];
         let wanted = missing + 8 * whole + ahead;
         order_after_earlier_frames();
-        // SAFETY: the first and the last piece are at most `lead` and the buffer, which nobody borrows now. The second
-        // lies inside its region, as `direct_target` checked; its words are atomics, to which nobody holds exclusive
-        // references, and the kernel stores into them as another process does into shared memory.
+        // SAFETY: the first and the last piece are at most `lead` and the buffer, neither of which is
+        // borrowed now. The second is inside its region, as `direct_target` checked; its words are atomics,
+        // to which no exclusive references exist, and the kernel stores into them as another process does
+        // into shared memory.
         let read = |socket: &TcpSocket| unsafe { socket.receive_pieces(&pieces) };
         let received = self.receive_into(wanted, &mut local.counters, read)?;
         if whole < words - begun && available - 8 * whole < 8 {
-            // Only a part of a word is left, which goes with the next read: the poller tells when the rest has come.
+            // Only a part of a word is left, which the next read takes: the poller reports when the rest has
+            // arrived.
             self.readable = self.ended;
         }
         let lead = &lead[..received.min(missing)];
@@ -299,7 +304,7 @@ impl TcpPeer {
         let next = first + begun + placed / 8;
         let split = placed % 8;
         if split > 0 {
-            // Fewer bytes than there were: urgent data lie between, which no fabric sends.
+            // Fewer bytes than were available: urgent data are in between, which no fabric sends.
             self.input.keep_begun(&region.load_relaxed(next).to_le_bytes()[..split]);
         }
         if received >= missing {
@@ -311,8 +316,8 @@ impl TcpPeer {
         Ok(Some(received))
     }
 
-    /// The memory of the payload under way, if reading straight into it is worth while: its region, its next
-    /// word and the number of words.
+    /// Returns the memory of the arriving payload, if reading directly into it is worthwhile: its region, its
+    /// next word and the number of words.
     fn direct_target(&self, grants: &TcpGrants) -> Option<(Region, usize, usize)> {
         let payload = self.input.payload.as_ref()?;
         if !self.input.expects_long || 8 * payload.words < ENDING_BYTES_MIN {
@@ -334,7 +339,7 @@ impl TcpPeer {
         }
     }
 
-    /// One read of up to `wanted` bytes. Returns the number of bytes; 0 if there are none now.
+    /// Performs one read of up to `wanted` bytes. Returns the number of bytes; 0 if none have arrived.
     pub(super) fn receive_into(
         &mut self,
         wanted: usize,
@@ -346,7 +351,7 @@ impl TcpPeer {
             Ok(0) => Err(self.failure.take().map_or(TcpLoss::End, TcpLoss::Io)),
             Ok(received) => {
                 counters.bytes_received += received as u64;
-                // A short read has emptied the socket: the poller tells when there is more.
+                // A short read has emptied the socket: the poller reports when more arrives.
                 self.readable = received == wanted || self.ended;
                 Ok(received)
             }
@@ -363,7 +368,7 @@ impl TcpPeer {
         self.socket.as_ref().expect("nothing is sent to or received from a lost peer")
     }
 
-    /// Gives the peer up: its connections break, and this node is told.
+    /// Loses the peer: its connections break, and this node gets an event.
     pub(super) fn lose(&mut self, loss: &TcpLoss, local: &mut LocalNode) {
         if self.lost.is_some() {
             return;
@@ -372,7 +377,7 @@ impl TcpPeer {
         tracing::warn!(node = local.grants.owner().0, peer = self.node.0, "lost a peer: {loss}");
         self.lost = Some(reason);
         if let TcpLoss::Violation(_) = loss {
-            // So that the peer's log says why, if the socket still takes it.
+            // The peer's log then contains the cause, if the socket still takes it.
             self.output.push_frame(TcpFrame::Goodbye);
             self.poll_output(&mut local.counters);
         }
@@ -381,7 +386,7 @@ impl TcpPeer {
         local.events.push_back(FabricEvent::PeerLost { peer: self.node, reason });
     }
 
-    /// Parts with the peer without a word to this node, after a last attempt to send what waits. The place is free.
+    /// Removes the peer without an event, after a last attempt to send queued output. The place is free then.
     pub(super) fn remove(&mut self, local: &mut LocalNode) {
         self.poll_output(&mut local.counters);
         self.lost = Some(BreakReason::PeerClosed);
@@ -398,7 +403,7 @@ impl TcpPeer {
         local.mirrors.unsubscribe(self.index);
     }
 
-    /// Lets go the attachments that nobody holds any more.
+    /// Drops the attachments that are no longer held.
     pub(super) fn sweep_attachments(&mut self, counters: &mut TcpCounters) {
         let Self { attachments, output, lost, .. } = self;
         attachments.sweep(|attachment, key| {
@@ -411,8 +416,8 @@ impl TcpPeer {
     }
 }
 
-/// So does the end of a long payload, if it has more than this.
+/// The end of a long payload is also read directly, if it has at least this many bytes.
 const ENDING_BYTES_MIN: usize = 1 << 10;
 
-/// One read takes no more, so that a poll stays short.
+/// One read takes no more than this, so that a poll stays short.
 const DIRECT_BYTES_MAX: usize = 1 << 20;

@@ -1,8 +1,8 @@
-//! Readiness: which sockets have something to receive or space to send, and how the node sleeps until then.
+//! Readiness: which sockets have input or space for output, and how the node sleeps until then.
 //!
-//! The sockets are in one edge-triggered `epoll` set, so that one call per poll tells about all of them, and a
-//! poll that finds nothing costs one short call whatever the number of peers. An edge is remembered in the
-//! peer until a read or a write has found the end of what was there.
+//! The sockets are in one edge-triggered `epoll` set, so that one call per poll reports all of them, and a
+//! poll that finds nothing costs one short call, whatever the number of peers. The peer remembers an edge
+//! until a read or a write has found the end of the data or space.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -35,17 +35,17 @@ impl TcpPoller {
         Ok(epoll::add(&self.set, socket.fd(), EventData::new_u64(index as u64), edges)?)
     }
 
-    /// Tells the peers what has become possible since the last call.
+    /// Notes in the peers what has become possible since the last call.
     pub(super) fn poll(&self, peers: &mut [TcpPeer]) {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
         let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
         let (ready, _) = match epoll::wait(&self.set, &mut events, Some(&no_time)) {
             Ok(split) => split,
             Err(Errno::INTR) => return,
-            Err(error) => panic!("epoll_wait fails only for reasons that are bugs: {error}"),
+            Err(error) => panic!("epoll_wait failed, which only a bug can cause: {error}"),
         };
         for event in ready {
-            let index = usize::try_from(event.data.u64()).expect("a place among the peers");
+            let index = usize::try_from(event.data.u64()).expect("a peer's place");
             let peer = &mut peers[index];
             if peer.lost.is_some() {
                 continue;
@@ -59,7 +59,7 @@ impl TcpPoller {
         }
     }
 
-    /// Blocks until a socket is ready, the doorbell rings or the time is over.
+    /// Blocks until a socket is ready, the doorbell rings or the timeout has passed.
     fn wait(&self, doorbell: BorrowedFd<'_>, timeout: Option<Duration>) {
         let mut fds =
             [PollFd::new(&self.set, PollFlags::IN), PollFd::from_borrowed_fd(doorbell, PollFlags::IN)];
@@ -69,7 +69,7 @@ impl TcpPoller {
         });
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => panic!("ppoll fails only for reasons that are bugs: {error}"),
+            Err(error) => panic!("ppoll failed, which only a bug can cause: {error}"),
         }
     }
 }
@@ -112,7 +112,7 @@ impl TransportFabric for TcpFabric {
 
 impl Sleeper for TcpFabric {
     fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>> {
-        // What was posted since `prepare_park`.
+        // Posts since `prepare_park`.
         self.poll_output();
         let busy = |peer: &TcpPeer| peer.readable || peer.writable && peer.has_output();
         if !self.local.events.is_empty() || self.peers.iter().any(busy) {
@@ -129,12 +129,12 @@ impl Sleeper for TcpFabric {
 }
 
 impl TcpFabric {
-    /// How long until the first connection stalls for good.
+    /// Returns the time until the first stalled connection breaks.
     fn patience(&self) -> Option<Duration> {
         let deadline = self.peers.iter().filter_map(|peer| peer.connections.stall_deadline_next()).min();
         deadline.map(|deadline| deadline.since(self.now()))
     }
 }
 
-/// More sockets than this are told about by later calls.
+/// Later calls report further sockets.
 const EVENTS_MAX: usize = 64;

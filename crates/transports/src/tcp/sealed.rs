@@ -1,4 +1,4 @@
-//! Encrypted streams: what is sent goes through records, and what comes is verified before it means anything.
+//! Encrypted streams: output is sent in records, and input is verified before it is handled.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use super::socket::TcpSocket;
 use crate::session::{INBOUND_BYTES, OPENING_BYTES, RECORD_BYTES_MAX, Records};
 
 impl TcpPeer {
-    /// Encrypts what waits and sends it, as far as the socket takes it. Returns the number of bytes.
+    /// Encrypts queued output and sends it, as far as the socket takes it. Returns the number of bytes.
     pub(super) fn transmit_sealed(
         &mut self,
         counters: &mut TcpCounters,
@@ -19,7 +19,7 @@ impl TcpPeer {
     ) -> usize {
         let mut sent = 0;
         while self.writable && sent < SENT_BYTES_MAX {
-            let records = self.records.as_mut().expect("only sealed streams come here");
+            let records = self.records.as_mut().expect("only called for sealed streams");
             if records.is_flushed() {
                 seal(&mut self.output, records);
             }
@@ -41,13 +41,14 @@ impl TcpPeer {
         sent
     }
 
-    /// Receives what one read yields, and does what the records say that it completes. Returns the number of bytes.
+    /// Receives with one read, and handles the frames in the records that it completes. Returns the number of
+    /// bytes.
     pub(super) fn poll_sealed_input(
         &mut self,
         buffer: &mut ReceiveBuffer,
         local: &mut LocalNode,
     ) -> Result<usize, TcpLoss> {
-        let mut records = self.records.take().expect("only sealed streams come here");
+        let mut records = self.records.take().expect("only called for sealed streams");
         let outcome = self.receive_records(&mut records, buffer, local);
         self.records = Some(records);
         outcome
@@ -68,7 +69,7 @@ impl TcpPeer {
             let opened = records.open(target).map_err(|_| TcpViolation(BAD_RECORD))?;
             let Some(opened) = opened else { return Ok(received) };
             if !opened.is_multiple_of(8) {
-                return Err(TcpViolation("a record of broken words").into());
+                return Err(TcpViolation("a record whose length is not a multiple of 8 bytes").into());
             }
             self.take_buffered(buffer, restored + opened, local)?;
         }
@@ -89,10 +90,10 @@ fn seal(output: &mut OutputQueue, records: &mut Records) {
     records.words = words;
 }
 
-const BAD_RECORD: &str = "a record that does not verify: somebody on the way has altered what was sent";
+const BAD_RECORD: &str = "a record that does not verify (it was altered in transit)";
 
-/// What one call sends: enough for its cost, and little enough to stay in the cache.
+/// The records of one call: enough to amortise it, and few enough to stay in the cache.
 const RECORDS_MAX: usize = 8;
 
-/// One poll sends no more to a peer, so that it stays short.
+/// One poll sends no more than this to a peer, so that it stays short.
 const SENT_BYTES_MAX: usize = 1 << 20;

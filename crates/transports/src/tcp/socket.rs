@@ -38,7 +38,7 @@ pub(super) struct TcpSocket {
 }
 
 impl TcpSocket {
-    /// Makes the stream non-blocking and sends small writes at once.
+    /// Makes the stream non-blocking and disables the delay of small writes.
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -56,29 +56,31 @@ impl TcpSocket {
         Ok(rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL)?)
     }
 
-    /// As [`TcpSocket::send`], of bytes that may wait for others, but not for long: the kernel sends them when more is sent,
-    /// the peer's kernel answers something, [`TcpSocket::push`] is called, or after 0.2 s.
+    /// Same as [`TcpSocket::send`], for bytes that may wait briefly for others: the kernel sends them when
+    /// more is sent, when the peer's kernel sends something, when [`TcpSocket::push`] is called, or after 0.2
+    /// s.
     pub(super) fn send_with_more(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL | SendFlags::MORE)?)
     }
 
-    /// Lets nothing wait any longer.
+    /// Sends bytes that the kernel holds.
     pub(super) fn push(&self) {
-        // It is set already; to set it again is how a stream is told to send. If it is dead, the next read says so.
+        // The option is set already; setting it again makes the kernel send. If the stream is dead, the next
+        // read reports that.
         let _ = self.stream.set_nodelay(true);
     }
 
     /// Sends some prefix of the pieces; returns its length in bytes.
     ///
     /// # Safety
-    /// Each piece is valid for loads of its length.
+    /// Each piece must be valid for loads of its length.
     pub(super) unsafe fn send_pieces(&self, pieces: &[IoPiece]) -> io::Result<usize> {
         // SAFETY: a `msghdr` of zeros is valid: no name, no pieces, no control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = pieces.as_ptr().cast_mut().cast();
         message.msg_iovlen = pieces.len() as _;
-        // SAFETY: `message` names `pieces`, `IoPiece` is an `iovec`, and the caller promises that each is valid;
-        // the kernel only reads them.
+        // SAFETY: `message` refers to `pieces`, `IoPiece` is an `iovec`, and the caller promises that each is
+        // valid; the kernel only reads them.
         let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
@@ -91,7 +93,7 @@ impl TcpSocket {
     /// Fills some prefix of the pieces; returns its length in bytes, 0 at the end of the stream.
     ///
     /// # Safety
-    /// Each piece is valid for stores of its length, and nobody holds a reference to its bytes.
+    /// Each piece must be valid for stores of its length, and no reference to its bytes may exist.
     pub(super) unsafe fn receive_pieces(&self, pieces: &[IoPiece]) -> io::Result<usize> {
         let count = libc::c_int::try_from(pieces.len()).expect("few pieces");
         // SAFETY: `IoPiece` is an `iovec`, and the caller promises that each is valid.
@@ -99,14 +101,14 @@ impl TcpSocket {
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
-    /// How many bytes can be received now.
+    /// Returns the number of bytes that can be received now.
     pub(super) fn available(&self) -> io::Result<usize> {
         Ok(usize::try_from(rustix::io::ioctl_fionread(&self.stream)?).unwrap_or(usize::MAX))
     }
 }
 
-/// Asks for large buffers where the system allows them. Elsewhere the kernel's own sizing stays: an explicit
-/// request would be cut to the system's limit and would end the automatic growth beyond it.
+/// Requests large buffers where the system allows them. Elsewhere the kernel's own sizing is kept: an
+/// explicit request would be cut to the system's limit and would disable the automatic growth beyond it.
 fn widen(stream: &TcpStream) -> io::Result<()> {
     let allowed = |limit: &str| {
         let text = std::fs::read_to_string(limit).unwrap_or_default();
@@ -121,9 +123,9 @@ fn widen(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Within one host there is no path whose capacity has to be found out, and congestion controls that pace (BBR is
-/// the default of some systems) only delay. Reno does not pace, and every system allows it. Only a wish: the peer may
-/// be dead by now, which is for the first read to find out.
+/// Disables pacing within one host, where there is no path capacity to discover, and congestion controls that
+/// pace (BBR is the default of some systems) only add delay. Reno does not pace, and every system allows it.
+/// Failures are ignored: the peer may be dead by now, which the first read detects.
 fn unpace(stream: &TcpStream) {
     let ends = stream.peer_addr().and_then(|peer| Ok((peer.ip(), stream.local_addr()?.ip())));
     if ends.is_ok_and(|(peer, own)| peer == own) {

@@ -17,7 +17,7 @@ use super::{VerbsError, VerbsFabric};
 /// This node's attachments of other nodes' mirrors.
 #[derive(Default)]
 pub(super) struct VerbsAttachments {
-    /// By number; numbers are not used again, since refused pushes may name them late.
+    /// By number; numbers are not reused, since refused pushes may name them late.
     pub(super) attachments: BTreeMap<u32, VerbsAttachment>,
     next: u32,
     pub(super) by_key: BTreeMap<(NodeId, u64), u32>,
@@ -25,20 +25,20 @@ pub(super) struct VerbsAttachments {
 
 pub(super) struct VerbsAttachment {
     pub(super) owner: NodeId,
-    /// The owner's place; none if it is no peer yet, or no more.
+    /// The owner's place; `None` if it is not a peer yet, or no longer.
     pub(super) peer: Option<usize>,
     pub(super) key: u64,
     pub(super) region: Region,
-    /// The owner's right to write it; none once it is frozen.
+    /// The owner's right to write it; `None` once it is frozen.
     memory: Option<MemoryKey>,
     pub(super) detachment: Detachment,
 }
 
 impl VerbsFabric {
-    /// An attachment of a mirror of `owner`, which need not be a peer yet.
+    /// Attaches a mirror of `owner`, which need not be a peer yet.
     ///
     /// # Panics
-    /// If the mirror is attached with another size, or its memory cannot be had.
+    /// Panics if the mirror is attached with another size, or allocation fails.
     pub(super) fn attach_mirror(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
         self.sweep_attachments();
         if let Some(&attachment) = self.attachments.by_key.get(&(owner, key.0)) {
@@ -51,7 +51,7 @@ impl VerbsFabric {
         region.read_only()
     }
 
-    /// As [`squall_fabric::Fabric::attach`], with memory of another fabric of this node.
+    /// Same as [`squall_fabric::Fabric::attach`], with memory of another fabric of this node.
     pub(crate) fn attach_over(&mut self, owner: NodeId, key: MirrorKey, memory: &Region) -> Region {
         self.sweep_attachments();
         self.regions.adopt(memory);
@@ -92,10 +92,10 @@ impl VerbsFabric {
         }
     }
 
-    /// Stops an attachment [M3].
+    /// Freezes an attachment [M3].
     ///
     /// # Panics
-    /// If `region` is not an attachment.
+    /// Panics if `region` is not an attachment.
     pub(super) fn freeze_attachment(&mut self, region: &Region) {
         let named = self
             .attachments
@@ -109,15 +109,15 @@ impl VerbsFabric {
         };
         attachment.detachment = Detachment::Asked;
         if let Err(error) = memory.revoke() {
-            tracing::error!(%error, "the key of an attachment cannot be taken back");
-            // Ends the queue pair by which the attachment is written.
+            tracing::error!(%error, "failed to revoke the key of an attachment");
+            // This ends the queue pair through which the attachment is written.
             self.lose(peer, &VerbsLoss::Unreachable("an attachment could not be frozen".into()));
         }
         order::from_device();
         self.peers[peer].send(VerbsFrame::Detach { attachment: number });
     }
 
-    /// The peer has published a mirror for this node.
+    /// Handles a mirror that the peer has published for this node.
     pub(super) fn on_publish(&mut self, peer: usize, key: u64, words: u64) -> Result<(), VerbsViolation> {
         let published = &mut self.peers[peer].published;
         if published.len() >= REQUESTS_MAX {
@@ -140,12 +140,12 @@ impl VerbsFabric {
 }
 
 impl VerbsAttachment {
-    /// Whether its owner is still to come.
+    /// Returns whether it waits for its owner to become a peer.
     pub(super) fn is_awaited(&self, owner: NodeId) -> bool {
         self.owner == owner && self.peer.is_none() && self.detachment == Detachment::Attached
     }
 
-    /// Its owner is the peer at `peer`, which is to be told this.
+    /// Connects it with its owner, the peer at `peer`; returns the frame that announces this to the peer.
     pub(super) fn attach_to(&mut self, peer: usize, number: u32, memory: MemoryKey) -> VerbsFrame {
         let address = self.region.pointer(0).as_ptr().addr() as u64;
         let remote = RemoteMemory { address, key: memory.remote() };
@@ -158,24 +158,24 @@ impl VerbsAttachment {
         }
     }
 
-    /// Nothing of its owner comes any more, and no answer to what it was asked.
+    /// Gives it up: its owner writes nothing more, and will not confirm anything.
     pub(super) fn give_up(&mut self) {
         (self.peer, self.memory, self.detachment) = (None, None, Detachment::Answered);
     }
 }
 
-/// Lets the peer of the domain write an attachment.
+/// Registers an attachment, so that the peer of the domain can write it.
 pub(super) fn register_attachment(
     domain: &Arc<ProtectionDomain>,
     region: &Region,
 ) -> Result<MemoryKey, VerbsError> {
     let (base, bytes) = (region.pointer(0).cast::<u8>(), (8 * region.words()).max(8));
     let address = base.as_ptr().addr() as u64;
-    // SAFETY: a region of at least one page. Its words are atomics; pages that are unmapped while they are registered
-    // stay with the device.
+    // SAFETY: a region of at least one page. Its words are atomics; pages that are unmapped while they are
+    // registered stay with the device.
     let key = unsafe { domain.register(base, bytes, address, KeyAccess::Remote) };
     key.map_err(|source| VerbsError::MemoryLock { bytes, source })
 }
 
 const OTHER_SIZE: VerbsViolation =
-    VerbsViolation("a mirror published with another size than it was attached with");
+    VerbsViolation("a mirror published with a size that differs from the attached one");

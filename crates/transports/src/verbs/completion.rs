@@ -1,5 +1,5 @@
-//! Completion queues: where the device tells which posts are done and what has arrived (verbs: CQ), and the channel by
-//! which it wakes a node that sleeps.
+//! Completion queues: where the device reports which posts are done and what has arrived (verbs: CQ), and the
+//! channel through which it wakes a sleeping node.
 
 use std::io;
 use std::ptr::NonNull;
@@ -10,7 +10,7 @@ use rustix::fd::{AsRawFd, BorrowedFd};
 use super::device::{VerbsDevice, status};
 use super::ffi;
 
-/// Readable when a completion comes to a queue that was armed.
+/// A channel that is readable when a completion arrives in a queue that was armed.
 pub(super) struct CompletionChannel {
     device: Arc<VerbsDevice>,
     channel: NonNull<ffi::ibv_comp_channel>,
@@ -22,7 +22,7 @@ unsafe impl Send for CompletionChannel {}
 unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {
-    /// A channel that never blocks its reader.
+    /// Creates a channel that never blocks its reader.
     pub(super) fn new(device: &Arc<VerbsDevice>) -> io::Result<Arc<Self>> {
         // SAFETY: the device is open.
         let channel = unsafe { device.library().ibv_create_comp_channel(device.context().as_ptr()) };
@@ -39,7 +39,7 @@ impl CompletionChannel {
         unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) }
     }
 
-    /// Takes all that the channel holds, so that it is not readable any more; returns how many notices.
+    /// Takes all notices, so that the channel is not readable any more; returns their number.
     pub(super) fn silence(&self) -> usize {
         let mut notices = 0;
         let mut queue = std::ptr::null_mut();
@@ -47,7 +47,7 @@ impl CompletionChannel {
         let (library, channel) = (self.device.library(), self.channel.as_ptr());
         // SAFETY: the channel is alive, and the call stores two pointers; it does not block.
         while unsafe { library.ibv_get_cq_event(channel, &raw mut queue, &raw mut context) } == 0 {
-            // SAFETY: acknowledged once, and the queue is alive: its end waits for this.
+            // SAFETY: acknowledged once, and the queue is alive: its destruction waits for this.
             unsafe { library.ibv_ack_cq_events(queue, 1) };
             notices += 1;
         }
@@ -74,7 +74,7 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue of at least `entries` entries.
+    /// Creates a queue of at least `entries` entries.
     pub(super) fn new(channel: &Arc<CompletionChannel>, entries: usize) -> io::Result<Arc<Self>> {
         let device = &channel.device;
         let (context, entries) = (device.context().as_ptr(), i32::try_from(entries).expect("a small queue"));
@@ -91,19 +91,20 @@ impl CompletionQueue {
         self.queue.as_ptr()
     }
 
-    /// Takes up to [`BATCH`] completions; returns those that were there.
+    /// Takes up to [`BATCH`] completions; returns those that were available.
     pub(super) fn poll<'a>(&self, batch: &'a mut CompletionBatch) -> &'a [ffi::ibv_wc] {
-        let poll = self.operations().poll_cq.expect("every device has it");
+        let poll = self.operations().poll_cq.expect("every device has this operation");
         let most = i32::try_from(BATCH).expect("a small batch");
-        // SAFETY: the queue is alive, and the batch has space for so many.
+        // SAFETY: the queue is alive, and the batch has space for this many.
         let taken = unsafe { poll(self.as_ptr(), most, batch.entries.as_mut_ptr()) };
         let taken = usize::try_from(taken).expect("a queue that never overflows can be polled");
         &batch.entries[..taken]
     }
 
-    /// Makes the next completion readable on the channel. One that is there already does not count: look once more.
+    /// Makes the next completion readable on the channel. Completions that are in the queue already do not
+    /// count: poll once more.
     pub(super) fn arm(&self) {
-        let arm = self.operations().req_notify_cq.expect("every device has it");
+        let arm = self.operations().req_notify_cq.expect("every device has this operation");
         // SAFETY: the queue is alive.
         let armed = status(unsafe { arm(self.as_ptr(), 0) });
         armed.expect("a queue with a channel can be armed");
@@ -136,11 +137,11 @@ impl CompletionBatch {
     }
 }
 
-/// Completions taken by one call.
+/// The most completions taken by one call.
 pub(super) const BATCH: usize = 32;
 
-/// The completion queues of a node. Queue pairs share them, and each has reserved an entry for every post that it can
-/// hold, because a queue that overflows is lost.
+/// The completion queues of a node. Queue pairs share them, and each has reserved an entry for every post
+/// that it can hold, because a queue that overflows is lost.
 pub(super) struct CompletionQueues {
     channel: Arc<CompletionChannel>,
     queues: Vec<Shared>,
@@ -151,7 +152,7 @@ struct Shared {
     queue: Arc<CompletionQueue>,
     /// `reserved <= entries_max`
     reserved: usize,
-    /// Of these, what ended queue pairs had: their completions may still be in the queue.
+    /// Of these, the entries of ended queue pairs, whose completions may still be in the queue.
     leaving: usize,
 }
 
@@ -165,7 +166,7 @@ impl CompletionQueues {
         &self.channel
     }
 
-    /// A queue with space for `entries` more, and its place.
+    /// Reserves `entries` entries; returns a queue that has them, and its place.
     pub(super) fn reserve(&mut self, entries: usize) -> io::Result<(usize, Arc<CompletionQueue>)> {
         assert!(entries <= self.entries_max, "{entries} entries for one queue pair");
         let large = self.queues.iter().position(|shared| shared.reserved + entries <= self.entries_max);
@@ -181,7 +182,7 @@ impl CompletionQueues {
         Ok((place, self.queues[place].queue.clone()))
     }
 
-    /// Gives entries back when the queue pair is gone; they are free once the queue has been seen empty.
+    /// Releases the entries of an ended queue pair; they are free once the queue has been seen empty.
     pub(super) fn release(&mut self, place: usize, entries: usize) {
         self.queues[place].leaving += entries;
     }
@@ -205,5 +206,5 @@ impl CompletionQueues {
     }
 }
 
-/// Entries of one completion queue, where the device allows so many.
+/// The entries of one completion queue, where the device allows that many.
 const ENTRIES: usize = 1 << 14;

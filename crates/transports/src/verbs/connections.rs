@@ -1,9 +1,10 @@
 //! Opening, pairing and ending connections: one queue pair for each incarnation of a channel.
 //!
-//! An end that opens a channel makes a queue pair and says so (`Open`). An end that has an unpaired queue pair and
-//! knows an unpaired one of the peer on the same channel connects its own to it and says so (`Accept`). It may post
-//! once the peer has accepted the same pair. The end of an incarnation, for whatever reason, is announced (`Close`).
-//! A queue pair that was connected to one that ended before both had accepted is replaced by a new one.
+//! An end that opens a channel creates a queue pair and announces that (`Open`). An end that has an unpaired
+//! queue pair and knows an unpaired one of the peer on the same channel connects its own to it and announces
+//! that (`Accept`). It may post once the peer has accepted the same pair. The end of an incarnation, for
+//! whatever reason, is announced (`Close`). A queue pair that was connected to one that ended before both had
+//! accepted is replaced by a new one.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -35,12 +36,12 @@ struct End {
     endpoint: u32,
     /// The peer's endpoint to which this one is connected.
     partner: Option<u32>,
-    /// The peer has connected its endpoint to this one.
+    /// Whether the peer has connected its endpoint to this one.
     accepted: bool,
 }
 
 impl VerbsConnections {
-    /// The endpoint and the peer of a connection that takes posts.
+    /// Returns the endpoint and the peer of a connection that takes posts.
     #[inline]
     pub(super) fn connected(&self, conn: ConnId) -> Result<(u32, usize), PostError> {
         match self.find(conn) {
@@ -49,15 +50,15 @@ impl VerbsConnections {
         }
     }
 
-    /// The endpoint and the peer of a connection that has not ended.
+    /// Returns the endpoint and the peer of a connection that has not ended.
     pub(super) fn live(&self, conn: ConnId) -> Result<(u32, usize), PostError> {
         self.find(conn).map(|end| (end.endpoint, end.peer)).ok_or(PostError::NotConnected)
     }
 
-    /// The end of a connection, unless it has ended.
+    /// Returns the end of a connection, unless it has ended.
     ///
     /// # Panics
-    /// If the connection was never opened.
+    /// Panics if the connection was never opened.
     #[inline]
     fn find(&self, conn: ConnId) -> Option<&End> {
         let number = u32::try_from(conn.0).unwrap_or(u32::MAX);
@@ -70,35 +71,35 @@ impl VerbsConnections {
         self.ends.at_mut(number).expect("it is live")
     }
 
-    /// The live connections with a peer.
+    /// Returns the live connections with a peer.
     fn with(&self, peer: usize) -> impl Iterator<Item = u32> {
         let all = (peer, Channel(0))..=(peer, Channel(u32::MAX));
         self.by_channel.range(all).map(|(_, number)| *number)
     }
 
-    /// The numbers of all live connections, with their endpoints.
+    /// Returns the numbers of all live connections, with their endpoints.
     pub(super) fn all_live(&self) -> Vec<(u32, u32)> {
         let endpoint = |number: &u32| Some((*number, self.ends.at(*number)?.endpoint));
         self.by_channel.values().filter_map(endpoint).collect()
     }
 
-    /// The endpoints of a peer's connections that are connected at this end.
+    /// Returns the endpoints of a peer's connections that are connected at this end.
     fn endpoints_of(&self, peer: usize) -> Vec<u32> {
         let ends = self.with(peer).filter_map(|number| self.ends.at(number));
         ends.filter(|end| end.partner.is_some()).map(|end| end.endpoint).collect()
     }
 }
 
-/// The connection with a number.
+/// Returns the id of the connection with this number.
 pub(super) fn conn_id(number: u32) -> ConnId {
     ConnId(u64::from(number))
 }
 
 impl VerbsFabric {
-    /// Opens a channel. If the device makes no queue pair for it, it breaks at once.
+    /// Opens a channel. If the device cannot create a queue pair for it, it breaks at once.
     ///
     /// # Panics
-    /// If it is open.
+    /// Panics if it is open.
     pub(super) fn open_channel(&mut self, node: NodeId, channel: Channel) -> ConnId {
         let peer = self.place_of(node);
         let end = End { peer, channel, endpoint: u32::MAX, partner: None, accepted: false };
@@ -113,14 +114,15 @@ impl VerbsFabric {
         conn_id(number)
     }
 
-    /// A connection that has no endpoint breaks.
+    /// Breaks a connection that has no endpoint.
     fn forget(&mut self, number: u32, reason: BreakReason) {
         let end = self.connections.ends.remove(number).expect("it is live");
         self.connections.by_channel.remove(&(end.peer, end.channel));
         self.events.push_back(FabricEvent::Broken { conn: conn_id(number), reason });
     }
 
-    /// Makes a queue pair for a connection and tells the peer; false if that fails, and then the connection breaks.
+    /// Creates a queue pair for a connection and announces it to the peer; returns false if that fails, and
+    /// then the connection breaks.
     fn offer(&mut self, number: u32) -> bool {
         let End { peer, channel, .. } = *self.connections.end(number);
         let domain = self.peers[peer].domain.clone();
@@ -128,7 +130,7 @@ impl VerbsFabric {
             Ok(endpoint) => endpoint,
             Err(error) => {
                 let node = self.peers[peer].node;
-                tracing::error!(%error, "the device makes no queue pair for a connection with {node}");
+                tracing::error!(%error, "failed to create a queue pair for a connection with {node}");
                 self.forget(number, BreakReason::Unreachable);
                 return false;
             }
@@ -151,13 +153,13 @@ impl VerbsFabric {
         let end = self.connections.end(conn);
         end.partner = Some(offer.number);
         let (number, peer) = (end.endpoint, end.peer);
-        let address = self.peers[peer].address.expect("a peer says it before it opens anything");
+        let address = self.peers[peer].address.expect("a peer sends it before it opens anything");
         let writable = self.grants.count(peer, None) > 0;
         let endpoint = self.endpoints.live(number).expect("it is live");
         match endpoint.pair.connect(&address, offer.pair, writable) {
             Ok(()) => self.peers[peer].send(VerbsFrame::Accept { number, partner: offer.number }),
             Err(error) => {
-                tracing::warn!(%error, "no path to {}", self.peers[peer].node);
+                tracing::warn!(%error, "failed to connect a queue pair with {}", self.peers[peer].node);
                 self.break_connection(conn, VerbsCloseReason::Unreachable);
             }
         }
@@ -170,7 +172,7 @@ impl VerbsFabric {
         }
     }
 
-    /// Ends a live connection; false if there is none. The peer is told the reason, if there is one.
+    /// Ends a live connection; returns false if there is none. The peer gets the reason, if there is one.
     fn end_connection(&mut self, number: u32, reason: Option<VerbsCloseReason>) -> bool {
         let Some(end) = self.connections.ends.remove(number) else { return false };
         self.connections.by_channel.remove(&(end.peer, end.channel));
@@ -181,7 +183,7 @@ impl VerbsFabric {
         true
     }
 
-    /// Ends a live connection, tells the peer and this node.
+    /// Ends a live connection, and notifies the peer and this node.
     pub(super) fn break_connection(&mut self, number: u32, reason: VerbsCloseReason) {
         if self.end_connection(number, Some(reason)) {
             let (conn, reason) = (conn_id(number), reason.into());
@@ -189,7 +191,7 @@ impl VerbsFabric {
         }
     }
 
-    /// A peer refused a write of this node [F10].
+    /// Handles a peer's refusal of a write of this node [F10].
     pub(super) fn on_refused(&mut self, number: u32) {
         self.events.push_back(FabricEvent::Refused { conn: conn_id(number) });
         self.break_connection(number, VerbsCloseReason::Refused);
@@ -210,31 +212,31 @@ impl VerbsFabric {
         }
     }
 
-    /// Lets a peer write on its connections, or not any more. A device that fails to forbid it does not matter: the
-    /// keys of the grants are taken back all the same.
+    /// Allows a peer to write on its connections, or forbids it. If the device fails to forbid it, no harm is
+    /// done: the keys of the grants are revoked as well.
     pub(super) fn set_writable(&mut self, peer: usize, writable: bool) {
         for number in self.connections.endpoints_of(peer) {
             let endpoint = self.endpoints.live(number).expect("of a live connection");
             if let Err(error) = endpoint.pair.set_writable(writable) {
                 // A pair that has failed cannot be changed, and need not be.
-                tracing::debug!(%error, writable, "access of {} stays", self.peers[peer].node);
+                tracing::debug!(%error, writable, "the access of {} is unchanged", self.peers[peer].node);
             }
         }
     }
 
-    /// Ends all that a peer could write by, because the device did not take a key back.
+    /// Ends all connections through which a peer could write, because the device failed to revoke a key.
     pub(super) fn fence_off(&mut self, peer: usize) {
         for number in self.connections.with(peer).collect::<Vec<_>>() {
             let endpoint = self.connections.end(number).endpoint;
             let endpoint = self.endpoints.live(endpoint);
             if let Some(Err(error)) = endpoint.map(|endpoint| endpoint.pair.fail()) {
-                tracing::error!(%error, "a queue pair does not fail");
+                tracing::error!(%error, "failed to move a queue pair to the error state");
             }
             self.break_connection(number, VerbsCloseReason::Refused);
         }
     }
 
-    /// The peer has opened a channel.
+    /// Handles the peer's opening of a channel.
     pub(super) fn on_open(
         &mut self,
         peer: usize,
@@ -261,14 +263,14 @@ impl VerbsFabric {
         }
     }
 
-    /// The peer has connected its endpoint `theirs` to `number`.
+    /// Handles the connection of the peer's endpoint `theirs` to `number`.
     pub(super) fn on_accept(&mut self, peer: usize, theirs: u32, number: u32) -> Result<(), VerbsViolation> {
         if !self.endpoints.was_made(number) {
             return Err(VerbsViolation("a connection accepted that was never opened"));
         }
         let Some(endpoint) = self.endpoints.live(number) else { return Ok(()) };
         let EndpointRole::Channel(conn) = endpoint.role else {
-            return Err(VerbsViolation("a connection accepted that is none"));
+            return Err(VerbsViolation("an endpoint accepted that is not a connection"));
         };
         let end = self.connections.end(conn);
         if end.peer != peer || end.partner != Some(theirs) || end.accepted {
@@ -281,10 +283,10 @@ impl VerbsFabric {
         Ok(())
     }
 
-    /// The peer's endpoint `theirs` has ended.
+    /// Handles the end of the peer's endpoint `theirs`.
     pub(super) fn on_close(&mut self, peer: usize, theirs: u32, reason: VerbsCloseReason) {
         self.peers[peer].offers.retain(|_, offer| offer.number != theirs);
-        // What arrived before its end is still to be told.
+        // What arrived before its end must be reported first.
         self.poll_completions();
         let paired =
             |number: &u32| self.connections.ends.at(*number).is_some_and(|end| end.partner == Some(theirs));
@@ -316,8 +318,8 @@ impl VerbsFabric {
     }
 }
 
-/// What a connection's queue pair holds.
+/// The queue depth of a connection.
 const DEPTH: QueueDepth = QueueDepth { posts: 256, receives: 1024 };
 
-/// Channels that a peer has opened and this node has not.
+/// The most channels that a peer has opened and this node has not.
 const OFFERS_MAX: usize = 1 << 16;

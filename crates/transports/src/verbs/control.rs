@@ -1,4 +1,5 @@
-//! The control stream to one peer: frames in both directions, and its end, which is how a death is noticed [F11].
+//! The control stream to one peer: frames in both directions, and its end, by which a death is detected
+//! [F11].
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,27 +15,27 @@ use crate::session::PeerStream;
 #[derive(Debug)]
 pub(super) struct ControlStream {
     stream: PeerStream,
-    /// Bytes that are not a whole frame yet, and space for more; `filled < FRAME_BYTES` between calls.
+    /// Bytes that are not a complete frame yet, and space for more; `filled < FRAME_BYTES` between calls.
     input: Vec<u8>,
     filled: usize,
-    /// What the socket has not taken.
+    /// Bytes that the socket has not taken.
     output: Vec<u8>,
 }
 
-/// Why a peer is given up.
+/// Why a peer is lost.
 #[derive(Debug)]
 pub(super) enum VerbsLoss {
-    /// It broke the protocol.
+    /// It violated the protocol.
     Violation(VerbsViolation),
-    /// It says that this node broke the protocol.
+    /// It reports that this node violated the protocol.
     Goodbye,
     /// It ended the stream: its process has closed it, or is dead.
     End,
     /// It does not read what is sent to it, or does not take what is pushed to it.
     Overrun,
-    /// The device can not reach it, or is lost itself.
+    /// The device cannot reach it, or has failed itself.
     Unreachable(String),
-    /// What it shares cannot be had at this end.
+    /// This end lacks the memory for what the peer shares.
     Shortage(VerbsError),
     Io(io::Error),
 }
@@ -59,11 +60,13 @@ impl VerbsLoss {
 impl fmt::Display for VerbsLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Violation(VerbsViolation(what)) => write!(f, "it broke the control protocol by {what}"),
-            Self::Goodbye => f.write_str("it says that this node broke the control protocol"),
+            Self::Violation(VerbsViolation(what)) => {
+                write!(f, "it violated the control protocol with {what}")
+            }
+            Self::Goodbye => f.write_str("it reports that this node violated the control protocol"),
             Self::End => f.write_str("it closed the control stream, or is dead"),
-            Self::Overrun => f.write_str("it takes neither frames nor pushes"),
-            Self::Unreachable(why) => write!(f, "the device does not reach it: {why}"),
+            Self::Overrun => f.write_str("it does not take what is sent to it"),
+            Self::Unreachable(why) => write!(f, "the device cannot reach it: {why}"),
             Self::Shortage(error) => write!(f, "this node cannot work with it: {error}"),
             Self::Io(error) => write!(f, "the control stream failed: {error}"),
         }
@@ -92,7 +95,7 @@ impl ControlStream {
         self.output.extend_from_slice(&frame.to_bytes());
     }
 
-    /// Whether frames wait for the socket.
+    /// Returns whether frames wait for the socket.
     pub(super) fn has_output(&self) -> bool {
         !self.output.is_empty() || self.stream.has_output()
     }
@@ -109,7 +112,7 @@ impl ControlStream {
                 Ok(sent) => drop(self.output.drain(..sent)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // What the peer sent before its end is still to be read; then the end shows.
+                // What the peer sent before its end can still be read; the end of the stream follows.
                 Err(_) => {
                     self.output.clear();
                     break;
@@ -119,7 +122,7 @@ impl ControlStream {
         if self.output.len() > OUTPUT_BYTES_MAX { Err(VerbsLoss::Overrun) } else { Ok(()) }
     }
 
-    /// Reads once and yields the whole frames that are there; false if there was nothing to read.
+    /// Reads once and yields the complete frames; returns false if nothing had arrived.
     pub(super) fn read(&mut self, frames: &mut Vec<VerbsFrame>) -> Result<bool, VerbsLoss> {
         match self.stream.read(&mut self.input[self.filled..]) {
             Ok(0) => return Err(VerbsLoss::End),
@@ -140,15 +143,15 @@ impl ControlStream {
     /// Ends the stream in both directions.
     pub(super) fn shutdown(&mut self) {
         self.output.clear();
-        // An error means that the peer was faster.
+        // An error means that the peer has closed it first.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
-/// Frames read by one call.
+/// The space for frames of one read.
 const INPUT_BYTES: usize = 128 * FRAME_BYTES;
 
-/// A peer that lets more frames wait than this is given up.
+/// A peer for which more bytes wait than this is lost.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
 #[cfg(test)]
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_may_come_in_pieces() {
+    fn a_frame_may_arrive_in_pieces() {
         let (mut control, mut peer) = streams();
         let bytes: Vec<u8> =
             (0..3).flat_map(|attachment| VerbsFrame::Detach { attachment }.to_bytes()).collect();
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_read_is_given_up() {
+    fn a_peer_that_does_not_read_is_lost() {
         let (mut control, _peer) = streams();
         let overrun = (0..10_000_000).find_map(|_| {
             control.push(VerbsFrame::Ring);

@@ -1,4 +1,4 @@
-//! The device: which one a node uses, by which port and under which address (RoCE: a GID).
+//! The device: which one a node uses, and through which port and address (RoCE: a GID).
 
 use std::ffi::CStr;
 use std::io;
@@ -26,7 +26,7 @@ pub(super) struct VerbsDevice {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DevicePort {
     pub(super) number: u8,
-    /// The place of `address.gid` in the port's table.
+    /// The index of `address.gid` in the port's table.
     pub(super) gid_index: u8,
     pub(super) address: PortAddress,
     /// The most bytes of one write or send.
@@ -38,23 +38,23 @@ pub(super) struct DevicePort {
 pub(super) struct PortAddress {
     /// Local identifier on InfiniBand; 0 on Ethernet.
     pub(super) lid: u16,
-    /// Longest packet, as verbs number them: 1 is 256 bytes, 5 is 4096.
+    /// The longest packet, as verbs number them: 1 is 256 bytes, 5 is 4096.
     pub(super) mtu: u8,
     pub(super) ethernet: bool,
     pub(super) gid: [u8; 16],
 }
 
-/// A device's name, and what would be used of it or why it cannot be used.
+/// A device's name, and how it would be used or why it cannot be.
 pub type DeviceSurvey = (String, Result<DeviceSummary, Unsuitable>);
 
-/// A device as people know it, with the port and the address that are used of it.
+/// A description of a device for people, with the port and the address that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSummary {
     /// Its name.
     pub name: String,
     /// The port, from 1.
     pub port: u8,
-    /// The place of the address in the port's table.
+    /// The index of the address in the port's table.
     pub gid_index: u8,
     /// The address: 16 bytes; on RoCE that of the network interface.
     pub gid: [u8; 16],
@@ -62,24 +62,24 @@ pub struct DeviceSummary {
     pub ethernet: bool,
     /// Bytes of the longest packet.
     pub packet_bytes_max: u32,
-    /// No hardware stands behind it.
+    /// Whether the device is implemented in software.
     pub software: bool,
 }
 
 impl DeviceSummary {
-    /// Whether `address` is the device's.
+    /// Returns whether `address` is the device's.
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {
         is_address(&self.gid, address)
     }
 
-    /// The first half of the address, which devices of one InfiniBand subnet share.
+    /// Returns the first half of the address, which devices of one InfiniBand subnet share.
     #[must_use]
     pub fn subnet(&self) -> [u8; 8] {
         self.gid[..8].try_into().expect("half of 16 bytes")
     }
 
-    /// The address as that of an interface, which it is on RoCE.
+    /// Returns the address as that of an interface, which it is on RoCE.
     #[must_use]
     pub fn address(&self) -> IpAddr {
         IpAddr::from(self.gid).to_canonical()
@@ -100,8 +100,8 @@ unsafe impl Send for VerbsDevice {}
 unsafe impl Sync for VerbsDevice {}
 
 impl VerbsDevice {
-    /// Opens the device that the settings ask for; without a wish, the one that has one of `addresses` (those of
-    /// the streams to the peers), or else the first that can be used.
+    /// Opens the device that the settings name; if they name none, the one that has one of `addresses` (those
+    /// of the streams to the peers), or else the first that can be used.
     pub(super) fn choose(
         library: &Arc<Library>,
         settings: &VerbsSettings,
@@ -126,7 +126,7 @@ impl VerbsDevice {
         best.map(|(_, device)| Arc::new(device)).ok_or(VerbsError::NoDevice { wanted, refusals })
     }
 
-    /// All devices, each with what would be used of it.
+    /// Returns all devices, each with how it would be used.
     pub(super) fn all(library: &Arc<Library>) -> Result<Vec<DeviceSurvey>, VerbsError> {
         let list = DeviceList::new(library)?;
         let any = VerbsSettings::default();
@@ -137,7 +137,7 @@ impl VerbsDevice {
         Ok(list.devices().map(look).collect())
     }
 
-    /// Opens a device; returns how well it fits.
+    /// Opens a device; also returns how well it fits.
     fn open(
         library: &Arc<Library>,
         device: NonNull<ffi::ibv_device>,
@@ -187,7 +187,7 @@ impl VerbsDevice {
         Ok(attributes)
     }
 
-    /// Port `number`, if it can be used, and how well it fits.
+    /// Returns port `number`, if it can be used, and how well it fits.
     fn port(
         &self,
         number: u8,
@@ -197,8 +197,8 @@ impl VerbsDevice {
         // SAFETY: a structure of integers, for which zeros are valid.
         let mut attributes: ffi::ibv_port_attr = unsafe { std::mem::zeroed() };
         let compatible = (&raw mut attributes).cast();
-        // SAFETY: the context is open. The call fills the structure as it was in older versions, which the present
-        // one begins with; the rest stays zero.
+        // SAFETY: the context is open. The call fills the structure as it was in older versions, with which
+        // the current one begins; the rest remains zero.
         status(unsafe { self.library.ibv_query_port(self.context.as_ptr(), number, compatible) })
             .map_err(|error| Unsuitable::Closed(error.to_string()))?;
         if attributes.state != ffi::IBV_PORT_ACTIVE {
@@ -218,12 +218,12 @@ impl VerbsDevice {
         Ok((rank, DevicePort { number, gid_index, address, message_bytes_max }))
     }
 
-    /// Entry `index` of a port's table of addresses, if it is in use.
+    /// Returns entry `index` of a port's table of addresses, if it is in use.
     fn gid(&self, port: u8, index: u32) -> Option<Candidate> {
         // SAFETY: a structure of integers, for which zeros are valid.
         let mut entry: ffi::ibv_gid_entry = unsafe { std::mem::zeroed() };
         let (context, bytes) = (self.context.as_ptr(), size_of::<ffi::ibv_gid_entry>());
-        // SAFETY: the context is open, and the structure has the size that is named.
+        // SAFETY: the context is open, and the structure has the size that is passed.
         let code = unsafe {
             self.library._ibv_query_gid_ex(context, u32::from(port), index, &raw mut entry, 0, bytes)
         };
@@ -246,7 +246,7 @@ impl VerbsDevice {
         &self.name
     }
 
-    /// Whether no hardware stands behind the device.
+    /// Returns whether the device is implemented in software.
     pub(super) fn is_software(&self) -> bool {
         let folder = Path::new(DEVICES).join(&self.name);
         folder.exists() && !folder.join("device").exists()
@@ -269,7 +269,7 @@ impl VerbsDevice {
         &self.port
     }
 
-    /// Readable when the device has something to tell that concerns no single post.
+    /// Returns a descriptor that is readable when the device reports an event that concerns no single post.
     pub(super) fn notices(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open as long as `self` lives.
         let fd = unsafe { self.context.as_ref() }.async_fd;
@@ -277,7 +277,8 @@ impl VerbsDevice {
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
-    /// Takes the next notice, once [`VerbsDevice::notices`] does not block: its kind, and whether the device is lost.
+    /// Takes the next event, once [`VerbsDevice::notices`] does not block: its kind, and whether the device
+    /// has failed.
     pub(super) fn take_notice(&self) -> Option<(String, bool)> {
         // SAFETY: a structure of integers and pointers, for which zeros are valid.
         let mut event: ffi::ibv_async_event = unsafe { std::mem::zeroed() };
@@ -296,7 +297,7 @@ impl VerbsDevice {
 
 impl Drop for VerbsDevice {
     fn drop(&mut self) {
-        // SAFETY: everything that was made in this context holds the device, so it is gone.
+        // SAFETY: everything that was created in this context holds the device, so it is gone.
         unsafe { self.library.ibv_close_device(self.context.as_ptr()) };
     }
 }
@@ -335,13 +336,13 @@ impl<'a> DeviceList<'a> {
 
 impl Drop for DeviceList<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by `ibv_get_device_list`; devices that were opened stay.
+        // SAFETY: created by `ibv_get_device_list`; devices that were opened remain open.
         unsafe { self.library.ibv_free_device_list(self.list.as_ptr()) };
     }
 }
 
-/// How well an address fits: one of the streams' addresses first; then on Ethernet those that can be routed (RoCE
-/// version 2) and of these IPv4.
+/// Returns how well an address fits: one of the streams' addresses first; then, on Ethernet, those that can
+/// be routed (RoCE version 2), and of these IPv4.
 fn rank(entry: &Candidate, ethernet: bool, addresses: &[IpAddr]) -> usize {
     let known = addresses.iter().any(|address| is_address(&entry.gid, *address));
     let routable = ethernet && entry.kind == ffi::IBV_GID_TYPE_ROCE_V2;
@@ -356,7 +357,7 @@ fn is_address(gid: &[u8; 16], address: IpAddr) -> bool {
     }
 }
 
-/// The result of a call that returns an error number, or -1 with the number in `errno`.
+/// Converts the result of a call that returns an error number, or -1 with the number in `errno`.
 pub(super) fn status(code: i32) -> io::Result<()> {
     match code {
         0 => Ok(()),
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_report_an_error_are_understood() {
+    fn both_conventions_for_errors_are_handled() {
         assert!(status(0).is_ok());
         assert_eq!(status(22).expect_err("EINVAL").raw_os_error(), Some(22));
     }

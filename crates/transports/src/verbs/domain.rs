@@ -1,7 +1,7 @@
 //! Protection domains and memory keys: which queue pairs may use which memory [F8].
 //!
-//! A node has a domain for each peer. A key that was given to one peer is of no use on another peer's connections,
-//! because the device refuses keys of other domains.
+//! A node has a domain for each peer. A key that was issued to one peer cannot be used on another peer's
+//! connections, because the device refuses keys of other domains.
 
 use std::io;
 use std::ptr::NonNull;
@@ -37,13 +37,14 @@ impl ProtectionDomain {
         self.domain.as_ptr()
     }
 
-    /// Lets the device read, and write as `access` says, `bytes` bytes from `base` on. Peers address them by
-    /// `address`, whose place within a page must be that of `base`. The pages stay in memory until the key is dropped.
+    /// Registers `bytes` bytes from `base` on, which the device may then read, and write as `access` says.
+    /// Peers address them by `address`, whose offset within a page must be that of `base`. The pages remain
+    /// in memory until the key is dropped.
     ///
     /// # Safety
-    /// The memory is valid for loads and stores of so many bytes, it is accessed only by atomics while peers write it,
-    /// and the device is given no post that names the key after the memory is gone. (Pages that are still registered
-    /// when they are unmapped stay with the device and are nobody else's.)
+    /// The memory must be valid for loads and stores of this many bytes, must be accessed only by atomics
+    /// while peers write it, and the device must get no post that names the key after the memory is gone.
+    /// (Pages that are still registered when they are unmapped stay with the device and are not reused.)
     pub(super) unsafe fn register(
         self: &Arc<Self>,
         base: NonNull<u8>,
@@ -69,7 +70,7 @@ impl ProtectionDomain {
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        // SAFETY: everything that was made in this domain holds it, so it is gone.
+        // SAFETY: everything that was created in this domain holds it, so it is gone.
         unsafe { self.device.library().ibv_dealloc_pd(self.as_ptr()) };
     }
 }
@@ -87,7 +88,7 @@ pub(super) enum KeyAccess {
 pub(super) struct MemoryKey {
     local: u32,
     remote: u32,
-    /// `None` once it has been taken back.
+    /// `None` once it has been revoked.
     region: Option<NonNull<ffi::ibv_mr>>,
     domain: Arc<ProtectionDomain>,
 }
@@ -98,25 +99,25 @@ unsafe impl Send for MemoryKey {}
 unsafe impl Sync for MemoryKey {}
 
 impl MemoryKey {
-    /// For posts of this node.
+    /// Returns the key for posts of this node.
     pub(super) fn local(&self) -> u32 {
         self.local
     }
 
-    /// For writes of the peer.
+    /// Returns the key for writes of the peer.
     pub(super) fn remote(&self) -> u32 {
         self.remote
     }
 
-    /// Takes the key back. When this returns without an error, the device is not using the memory any more, and no
-    /// write that names the key lands: this is what F9 stands on.
+    /// Revokes the key. If this returns without an error, the device no longer uses the memory, and no write
+    /// that names the key lands: F9 depends on this.
     pub(super) fn revoke(mut self) -> io::Result<()> {
         self.deregister()
     }
 
     fn deregister(&mut self) -> io::Result<()> {
         let Some(region) = self.region.take() else { return Ok(()) };
-        // SAFETY: made by `register` and taken out of `self`, so it is given back once.
+        // SAFETY: created by `register` and taken out of `self`, so it is deregistered once.
         status(unsafe { self.domain.device.library().ibv_dereg_mr(region.as_ptr()) })
     }
 }
@@ -124,7 +125,7 @@ impl MemoryKey {
 impl Drop for MemoryKey {
     fn drop(&mut self) {
         if let Err(error) = self.deregister() {
-            tracing::error!(%error, "memory stays registered with {}", self.domain.device.name());
+            tracing::error!(%error, "failed to deregister memory with {}", self.domain.device.name());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Endpoints: a queue pair with the posts that wait, those that are under way, and the receives.
+//! Endpoints: a queue pair with its waiting posts, the posts in flight, and the receives.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,33 +32,33 @@ pub(super) struct VerbsEndpoint {
     /// With the device, oldest first. `receives.len() <= depth.receives`
     receives: VecDeque<VerbsReceive>,
     domain: Arc<ProtectionDomain>,
-    /// Made by the first send that does not fit into a post.
+    /// Created by the first send that does not fit into a post.
     staging: Option<StagingRing>,
 }
 
-/// What an endpoint is for.
+/// The purpose of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndpointRole {
     /// A connection, by its number.
     Channel(u32),
     /// Carries this node's pushes to the peer.
     MirrorOut,
-    /// Takes the peer's pushes.
+    /// Receives the peer's pushes.
     MirrorIn,
 }
 
-/// Whether posts can go out.
+/// Whether posts can be passed to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndpointState {
     /// Not yet: they wait.
     Made,
     /// Both ends are ready.
     Connected,
-    /// Never again.
+    /// It has failed and never will again.
     Failed,
 }
 
-/// Memory that waits for one incoming send, or for one write with immediate.
+/// Memory for one incoming send, or for one write with immediate.
 #[derive(Clone, Debug)]
 pub(super) struct VerbsReceive {
     pub(super) region: Region,
@@ -95,22 +95,22 @@ impl VerbsEndpoint {
         self.depth
     }
 
-    /// Whether it takes `count` more posts that must not wait beyond the device's queue.
+    /// Returns whether it takes `count` more posts that must fit the device's queue.
     pub(super) fn has_space(&self, count: usize) -> bool {
         self.posts.len() + count <= self.depth.posts
     }
 
-    /// All posts that are not over.
+    /// Returns the number of posts that are not completed.
     pub(super) fn outstanding(&self) -> usize {
         self.posts.len()
     }
 
-    /// Posts that wait to be handed to the device.
+    /// Returns the number of posts that are not yet with the device.
     pub(super) fn waiting(&self) -> usize {
         self.posts.len() - self.sent
     }
 
-    /// Whether the device would take a post now.
+    /// Returns whether the device would take a post now.
     pub(super) fn can_flush(&self) -> bool {
         self.state == EndpointState::Connected && self.waiting() > 0 && self.sent < self.depth.posts
     }
@@ -119,8 +119,8 @@ impl VerbsEndpoint {
         self.posts.push_back(post);
     }
 
-    /// Replaces the newest post, if it still waits and brings as many words by value to the same place of an attachment:
-    /// nobody would see the older values.
+    /// Replaces the newest post, if it still waits and carries the same number of bytes by value to the same
+    /// place of an attachment: the older values would not be seen.
     pub(super) fn replace_newest(&mut self, target: VerbsTarget, payload: &PostData) -> bool {
         if self.waiting() == 0 {
             return false;
@@ -136,10 +136,10 @@ impl VerbsEndpoint {
         true
     }
 
-    /// Makes sure that there is memory for so many captured bytes.
+    /// Ensures that there is memory for this many captured bytes.
     ///
     /// # Errors
-    /// If it cannot be locked.
+    /// Returns an error if it cannot be locked.
     pub(super) fn prepare_capture(&mut self, bytes: usize) -> Result<(), VerbsError> {
         if bytes > 8 * WriteSource::VALUE_WORDS_MAX && self.staging.is_none() {
             self.staging = Some(StagingRing::new(&self.domain)?);
@@ -147,10 +147,11 @@ impl VerbsEndpoint {
         Ok(())
     }
 
-    /// A payload of captured bytes, for which [`VerbsEndpoint::prepare_capture`] has made sure, and what it holds.
+    /// Captures bytes, after [`VerbsEndpoint::prepare_capture`]; returns a payload, and what to release when
+    /// the post completes.
     ///
     /// # Errors
-    /// [`PostError::Full`], if there is no space for them until earlier posts are done.
+    /// Returns [`PostError::Full`], if there is no space for them until earlier posts are done.
     pub(super) fn capture(&mut self, bytes: &[u8]) -> Result<(PostData, PostRelease), PostError> {
         assert!(bytes.len() <= SEND_BYTES_MAX, "a post of {} captured bytes", bytes.len());
         if bytes.len() <= 8 * WriteSource::VALUE_WORDS_MAX {
@@ -162,7 +163,7 @@ impl VerbsEndpoint {
         Ok((payload, PostRelease::Staged(staged.charge)))
     }
 
-    /// Hands what waits to the device, as far as its queue takes it. `number` is this endpoint's.
+    /// Passes waiting posts to the device, as far as its queue takes them. `number` is this endpoint's.
     pub(super) fn flush(&mut self, number: u32, chain: &mut PostChain) -> io::Result<Flushed> {
         let mut flushed = Flushed::default();
         while self.state == EndpointState::Connected {
@@ -173,8 +174,8 @@ impl VerbsEndpoint {
             let first = self.first;
             let requests = (self.sent..).map(|place| send_request(number, first, place));
             let first = chain.link(count, requests.zip(self.posts.range(self.sent..)));
-            // SAFETY: the requests name memory that is registered in this domain and held by the posts, which stay in
-            // `posts` until they complete; data within a post is copied by the call.
+            // SAFETY: the requests name memory that is registered in this domain and held by the posts, which
+            // remain in `posts` until they complete; data within a post are copied by the call.
             unsafe { self.pair.post(first) }?;
             self.sent += count;
             flushed.posts += count;
@@ -183,7 +184,7 @@ impl VerbsEndpoint {
         Ok(flushed)
     }
 
-    /// The device is done with the post of the request `request` and all before it. Yields them.
+    /// Removes the completed post of the request `request` and all before it, and yields them.
     pub(super) fn retire(&mut self, request: u64, mut over: impl FnMut(VerbsPost)) {
         let count = self.place(request) + 1;
         for _ in 0..count {
@@ -192,19 +193,19 @@ impl VerbsEndpoint {
         }
     }
 
-    /// The request before `request`, if its post is with the device.
+    /// Returns the request before `request`, if its post is with the device.
     pub(super) fn request_before(&self, request: u64) -> Option<u64> {
         let place = self.place(request).checked_sub(1)?;
         let sequence = u64::from(self.first.wrapping_add(u32::try_from(place).ok()?) & SEQUENCE_MASK);
         Some(request & !u64::from(SEQUENCE_MASK) | sequence)
     }
 
-    /// The oldest post that is not over.
+    /// Returns the oldest post that is not completed.
     pub(super) fn oldest(&self) -> Option<&VerbsPost> {
         self.posts.front()
     }
 
-    /// Drops posts to an attachment; those that the device has cannot be taken back.
+    /// Drops waiting posts to an attachment; those that the device has cannot be recalled.
     pub(super) fn drop_waiting(&mut self, attachment: u32, mut over: impl FnMut(VerbsPost)) {
         let waiting = self.posts.split_off(self.sent);
         for post in waiting {
@@ -215,7 +216,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Takes all that is not over: the endpoint ends.
+    /// Takes everything that is not completed, because the endpoint ends.
     pub(super) fn take_work(&mut self) -> EndpointWork {
         self.state = EndpointState::Failed;
         EndpointWork {
@@ -225,10 +226,10 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Hands a receive to the device. `number` is this endpoint's.
+    /// Passes a receive to the device. `number` is this endpoint's.
     ///
     /// # Errors
-    /// [`PostError::Full`].
+    /// Returns [`PostError::Full`] if the queue is full.
     pub(super) fn post_receive(&mut self, number: u32, receive: VerbsReceive) -> Result<(), PostError> {
         if self.receives.len() >= self.depth.receives {
             return Err(PostError::Full);
@@ -239,19 +240,20 @@ impl VerbsEndpoint {
             length: u32::try_from(bytes).expect("cut above"),
             lkey: receive.key,
         });
-        // SAFETY: the region is registered under the key, and `receives` holds it until the receive completes.
+        // SAFETY: the region is registered under the key, and `receives` holds it until the receive
+        // completes.
         let posted = unsafe { self.pair.post_receive(u64::from(number) << 32 | RECEIVE, memory) };
         posted.map_err(|_| PostError::Full)?;
         self.receives.push_back(receive);
         Ok(())
     }
 
-    /// Whether a receive waits for memory of the region that begins at `base`.
+    /// Returns whether a receive uses memory of the region that begins at `base`.
     pub(super) fn receives_into(&self, base: NonNull<AtomicU64>) -> bool {
         self.receives.iter().any(|receive| receive.region.pointer(0) == base)
     }
 
-    /// The oldest receive has completed.
+    /// Takes the oldest receive, which has completed.
     pub(super) fn take_receive(&mut self) -> VerbsReceive {
         self.receives.pop_front().expect("a receive completes once")
     }
@@ -266,16 +268,20 @@ impl VerbsEndpoint {
         post
     }
 
-    /// The place of a post that is with the device.
+    /// Returns the place of a post that is with the device.
     fn place(&self, request: u64) -> usize {
         let sequence = u32::try_from(request & u64::from(SEQUENCE_MASK)).expect("31 bits");
         let place = (sequence.wrapping_sub(self.first) & SEQUENCE_MASK) as usize;
-        assert!(place < self.sent, "a completion of post {place} of {}", self.sent);
+        assert!(
+            place < self.sent,
+            "a completion of post {place}, but only {} are with the device",
+            self.sent
+        );
         place
     }
 }
 
-/// What was handed to the device.
+/// What was passed to the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flushed {
     pub(super) posts: usize,
@@ -283,15 +289,15 @@ pub(super) struct Flushed {
     pub(super) doorbells: usize,
 }
 
-/// What an endpoint leaves behind.
+/// The unfinished work of an ended endpoint.
 pub(super) struct EndpointWork {
-    /// Posts that the device had: the first of `posts`.
+    /// The number of posts that the device had: the first ones of `posts`.
     pub(super) sent: usize,
     pub(super) posts: VecDeque<VerbsPost>,
     pub(super) receives: VecDeque<VerbsReceive>,
 }
 
-/// What a completion is about: an endpoint, and whether it is a receive or one of its posts.
+/// Returns the endpoint of a completion, and whether it is for a receive or for a post.
 pub(super) fn split_request(request: u64) -> (u32, bool) {
     let number = u32::try_from(request >> 32).expect("32 bits");
     (number, request & RECEIVE != 0)

@@ -1,8 +1,9 @@
 //! All endpoints of a node, by number, with the completion queues that they share.
 //!
-//! **Software devices** (rxe, as of Linux 6.12) touch a queue pair once more after they have queued a packet for it, when
-//! nothing holds it any longer: if it is destroyed just then, the whole machine goes down. So there an ended queue pair
-//! is failed, which lets nothing through either, and destroyed a little later, when no packet is on its way to it.
+//! **Software devices** (rxe, as of Linux 6.12) access a queue pair once more after they have queued a packet
+//! for it, when nothing holds it any longer: destroying it at that moment crashes the whole machine. So on
+//! such devices an ended queue pair is moved to the error state, in which nothing lands either, and destroyed
+//! a little later, when no packet is on its way to it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,19 +18,19 @@ use super::post::{PostChain, VerbsPost};
 use super::queue_pair::{QueueDepth, QueuePair};
 use crate::slot_map::SlotMap;
 
-/// The endpoints of a node. A number is not used again for so long that late completions of an ended endpoint are known
-/// as such.
+/// The endpoints of a node. A number is not reused for so long that late completions of an ended endpoint are
+/// recognised as such.
 pub(super) struct VerbsEndpoints {
     slots: SlotMap<Slot>,
-    /// Those that have ended and linger, oldest first, with the time from which they can be destroyed.
+    /// Ended endpoints that linger, oldest first, with the time from which they can be destroyed.
     lingering: VecDeque<(Instant, Slot)>,
     /// How long they linger, if at all.
     linger: Option<Duration>,
-    /// Those that may have posts which wait for the device.
+    /// Endpoints that may have posts which wait for the device.
     waiting: Vec<u32>,
     pub(super) completions: CompletionQueues,
     chain: PostChain,
-    /// Taken while its completions are handled.
+    /// Taken out while its completions are handled.
     pub(super) batch: Option<CompletionBatch>,
 }
 
@@ -54,7 +55,7 @@ impl VerbsEndpoints {
         })
     }
 
-    /// A new endpoint that is not connected; returns its number.
+    /// Creates an endpoint that is not connected; returns its number.
     pub(super) fn make(
         &mut self,
         role: EndpointRole,
@@ -75,17 +76,18 @@ impl VerbsEndpoints {
         Ok(self.slots.insert(Slot { endpoint, queue, waits: false }))
     }
 
-    /// The endpoint `number`, unless it has ended.
+    /// Returns the endpoint `number`, unless it has ended.
     pub(super) fn live(&mut self, number: u32) -> Option<&mut VerbsEndpoint> {
         self.slots.at_mut(number).map(|slot| &mut *slot.endpoint)
     }
 
-    /// Whether `number` was ever given to an endpoint.
+    /// Returns whether an endpoint ever had `number`.
     pub(super) fn was_made(&self, number: u32) -> bool {
         self.slots.was_used(number)
     }
 
-    /// Ends an endpoint: when this returns, nothing of its peer lands by it any more. Returns what it leaves behind.
+    /// Ends an endpoint: when this returns, nothing more of its peer lands through it. Returns its unfinished
+    /// work.
     pub(super) fn end(&mut self, number: u32) -> Option<EndpointWork> {
         let mut slot = self.slots.remove(number)?;
         let work = slot.endpoint.take_work();
@@ -104,7 +106,7 @@ impl VerbsEndpoints {
         self.completions.release(slot.queue, depth.posts + depth.receives);
     }
 
-    /// Destroys what has lingered for long enough.
+    /// Destroys endpoints that have lingered for long enough.
     fn bury(&mut self) {
         while let Some((due, _)) = self.lingering.front()
             && *due <= Instant::now()
@@ -114,12 +116,13 @@ impl VerbsEndpoints {
         }
     }
 
-    /// Queues a post; the next flush hands it to the device. Returns how many posts of the endpoint are not over.
+    /// Queues a post; the next flush passes it to the device. Returns the number of the endpoint's posts that
+    /// are not completed.
     ///
     /// # Panics
-    /// If the endpoint has ended.
+    /// Panics if the endpoint has ended.
     pub(super) fn push(&mut self, number: u32, post: VerbsPost) -> usize {
-        let slot = self.slots.at_mut(number).expect("the endpoint lives");
+        let slot = self.slots.at_mut(number).expect("the endpoint has not ended");
         slot.endpoint.push(post);
         if !std::mem::replace(&mut slot.waits, true) {
             self.waiting.push(number);
@@ -127,15 +130,14 @@ impl VerbsEndpoints {
         slot.endpoint.outstanding()
     }
 
-    /// Hands what waits to the device. Tells of each endpoint what was handed over, or that it
-    /// failed.
+    /// Passes waiting posts to the device. Reports for each endpoint what was passed, or that it failed.
     pub(super) fn flush(&mut self, mut reported: impl FnMut(u32, usize, io::Result<Flushed>)) {
         self.bury();
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain(|number| {
             let Some(slot) = self.slots.at_mut(*number) else { return false };
             let flushed = slot.endpoint.flush(*number, &mut self.chain);
-            // One that is not connected, or whose queue is full, waits on.
+            // An endpoint that is not connected, or whose queue is full, continues to wait.
             slot.waits = slot.endpoint.waiting() > 0
                 && slot.endpoint.state != EndpointState::Failed
                 && flushed.is_ok();
@@ -148,14 +150,14 @@ impl VerbsEndpoints {
         self.waiting = waiting;
     }
 
-    /// Whether any endpoint has posts that are not over.
+    /// Returns whether any endpoint has posts that are not completed.
     pub(super) fn has_posts(&self) -> bool {
         let has_posts =
             |slot: &Slot| slot.endpoint.state != EndpointState::Failed && slot.endpoint.outstanding() > 0;
         self.slots.iter().any(has_posts)
     }
 
-    /// Whether there are posts that the device would take now.
+    /// Returns whether there are posts that the device would take now.
     pub(super) fn has_work(&self) -> bool {
         let ready = |number: &u32| {
             let slot = self.slots.at(*number);
@@ -171,7 +173,7 @@ impl Drop for VerbsEndpoints {
             return;
         }
         for slot in self.slots.iter() {
-            // One that does not fail has failed.
+            // A pair that cannot be moved to the error state is in it already.
             let _ = slot.endpoint.pair.fail();
         }
         std::thread::sleep(LAST_LINGER);
@@ -180,5 +182,5 @@ impl Drop for VerbsEndpoints {
 
 /// Much longer than a packet is on its way.
 const LINGER: Duration = Duration::from_millis(100);
-/// The same for who goes altogether, and is waited for.
+/// The same when the whole node ends, which waits for it.
 const LAST_LINGER: Duration = Duration::from_millis(20);

@@ -3,26 +3,26 @@
 use std::fmt;
 use std::io;
 
-/// Why a [`super::VerbsFabric`] could not be made.
+/// Why a [`super::VerbsFabric`] could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
     /// libibverbs is not installed.
     #[error(
-        "RDMA needs the library libibverbs, which is not here ({detail}): install the packages libibverbs1 and \
+        "RDMA needs the library libibverbs, which is not installed ({detail}): install the packages libibverbs1 and \
          ibverbs-providers (Debian, Ubuntu: apt-get install libibverbs1 ibverbs-providers) or libibverbs (Fedora, \
          RHEL), or choose another transport"
     )]
     LibraryMissing {
-        /// What the loader says.
+        /// The loader's message.
         detail: String,
     },
-    /// libibverbs lacks a function that is needed.
+    /// libibverbs lacks a required function.
     #[error("the library libibverbs is too old ({detail}): install version 1.11 (rdma-core 31) or later")]
     LibraryTooOld {
-        /// What the loader says.
+        /// The loader's message.
         detail: String,
     },
-    /// No device fits; for each that is there, why not.
+    /// No device fits; with the reason for each that exists.
     #[error("{}", no_device(.wanted.as_deref(), .refusals))]
     NoDevice {
         /// The device that the settings name, if they name one.
@@ -36,26 +36,26 @@ pub enum VerbsError {
          memory (`ulimit -l unlimited`, `memlock` in limits.conf, LimitMEMLOCK= of a systemd unit)"
     )]
     MemoryLock {
-        /// How much was to be locked.
+        /// The number of bytes to lock.
         bytes: usize,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// Peers are named wrongly: each other node needs exactly one stream.
+    /// The list of peers is not valid: each other node needs exactly one stream.
     #[error("{0}")]
     Peers(String),
-    /// A call to the system or the device failed.
+    /// A call of the system or the device failed.
     #[error("{call} failed: {source}")]
     System {
-        /// What was called.
+        /// The function that was called.
         call: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl VerbsError {
-    /// For `map_err`: the call that failed.
+    /// Returns a closure for `map_err` that names the failed call.
     pub(super) fn system(call: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::System { call, source }
     }
@@ -64,20 +64,21 @@ impl VerbsError {
 /// Why a device cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unsuitable {
-    /// It cannot be opened or asked.
+    /// It cannot be opened or queried.
     Closed(String),
-    /// It is an iWARP device: a refused write completes as if it were done there, so a completion proves nothing [F6].
+    /// It is an iWARP device: such devices report a refused write as completed, so a completion proves
+    /// nothing [F6].
     Iwarp,
-    /// It is neither an InfiniBand nor a RoCE device, so its messages may overtake each other [F1]; Amazon's EFA is
-    /// one.
+    /// It is neither an InfiniBand nor a RoCE device, so its messages may overtake each other [F1]; Amazon's
+    /// EFA is one.
     Unordered,
     /// None of its ports is active, or not the one that the settings name.
     PortDown,
     /// Its port has no address, or not the one that the settings name.
     NoAddress,
-    /// This processor needs barriers for memory that a device writes, which have not been tried yet [F4].
+    /// This processor needs barriers for memory that a device writes, which have not been tested yet [F4].
     Processor,
-    /// It broke an axiom when it was tried at the start.
+    /// It violated an axiom in the test at the start.
     Broken(String),
 }
 
@@ -85,11 +86,11 @@ impl fmt::Display for Unsuitable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Closed(detail) => return write!(f, "it cannot be opened: {detail}"),
-            Self::Iwarp => "it is an iWARP device, whose completions do not prove that a write was placed",
+            Self::Iwarp => "it is an iWARP device, whose completions do not prove that a write has landed",
             Self::Unordered => "it is neither InfiniBand nor RoCE, so its writes may overtake each other",
-            Self::PortDown => "no port of it is active, or not the port that was asked for",
-            Self::NoAddress => "its port has no address (GID), or not the one that was asked for",
-            Self::Processor => "it has not been tried with processors other than x86-64",
+            Self::PortDown => "none of its ports is active, or not the one that the settings name",
+            Self::NoAddress => "its port has no address (GID), or not the one that the settings name",
+            Self::Processor => "RDMA has not been tested with processors other than x86-64",
             Self::Broken(detail) => {
                 return write!(f, "it failed the test of memory order at the start: {detail}");
             }
@@ -108,8 +109,8 @@ fn no_device(wanted: Option<&str>, refusals: &[(String, Unsuitable)]) -> String 
     }
     if refusals.is_empty() {
         text.push_str(
-            ", for there is none of that kind: `rdma link` lists the devices, and `rdma link add rxe0 type rxe netdev \
-             eth0` makes one in software where the kernel has rdma_rxe",
+            ", because there is none: `rdma link` lists the devices, and `rdma link add rxe0 type rxe netdev \
+             eth0` creates one in software if the kernel has rdma_rxe",
         );
     }
     text
@@ -123,11 +124,14 @@ mod tests {
     fn each_device_is_reported_with_its_reason() {
         let refusals = vec![("efa0".into(), Unsuitable::Unordered), ("mlx5_1".into(), Unsuitable::PortDown)];
         let text = VerbsError::NoDevice { wanted: None, refusals }.to_string();
-        assert!(text.contains("efa0: it is neither") && text.contains("; mlx5_1: no port"), "{text}");
+        assert!(
+            text.contains("efa0: it is neither") && text.contains("; mlx5_1: none of its ports"),
+            "{text}"
+        );
     }
 
     #[test]
-    fn without_devices_it_says_how_to_have_one() {
+    fn without_devices_it_says_how_to_create_one() {
         let text = VerbsError::NoDevice { wanted: Some("rxe7".into()), refusals: vec![] }.to_string();
         assert!(text.contains("`rxe7`") && text.contains("rdma link add"), "{text}");
     }

@@ -1,4 +1,5 @@
-//! The trait's calls: posts wait in their endpoints, `poll` hands them to the device and tells what it has done.
+//! The trait's calls: posts wait in their endpoints; `poll` passes them to the device and reports what it has
+//! done.
 
 use std::ops::Range;
 
@@ -63,7 +64,7 @@ impl Fabric for VerbsFabric {
     }
 
     fn revoke(&mut self, grant: &Grant) {
-        // With a peer that was removed its grants went, too.
+        // The grants of a removed peer went with it.
         if let Some(place) = self.peers.find(grant.peer) {
             self.take_back(grant, place);
         }
@@ -75,7 +76,12 @@ impl Fabric for VerbsFabric {
         match &write.source {
             WriteSource::Region(region, range) => region.check(range),
             WriteSource::Value(words) => {
-                assert!(words.len() <= WriteSource::VALUE_WORDS_MAX, "{} words by value", words.len());
+                let most = WriteSource::VALUE_WORDS_MAX;
+                assert!(
+                    words.len() <= most,
+                    "{} words by value, but at most {most} are allowed",
+                    words.len()
+                );
             }
         }
         let (number, peer) = self.connections.connected(conn)?;
@@ -85,7 +91,7 @@ impl Fabric for VerbsFabric {
             WriteSource::Region(region, range) if words > WriteSource::VALUE_WORDS_MAX => {
                 self.write_range(number, (region, range), remote, (write.immediate, write.signal))
             }
-            // Few words go by value, which is allowed for others, too [F5].
+            // A few words are written by value, which is allowed for other writes, too [F5].
             WriteSource::Region(region, range) => {
                 let mut captured = [0; WriteSource::VALUE_WORDS_MAX];
                 region.copy_out(range.start, &mut captured[..words]);
@@ -98,7 +104,11 @@ impl Fabric for VerbsFabric {
     }
 
     fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
-        assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes", bytes.len());
+        assert!(
+            bytes.len() <= SEND_BYTES_MAX,
+            "a send of {} bytes, but at most {SEND_BYTES_MAX} are allowed",
+            bytes.len()
+        );
         let (number, peer) = self.connections.connected(conn)?;
         self.check_space(number, 1)?;
         let endpoint = self.endpoints.live(number).expect("of a live connection");
@@ -121,7 +131,7 @@ impl Fabric for VerbsFabric {
         region.check(&range);
         assert!(
             region.access() == Access::ReadWrite,
-            "an attachment of another node's mirror receives nothing"
+            "an attachment of another node's mirror cannot receive"
         );
         let (number, peer) = self.connections.live(conn)?;
         let place = self.regions.place(region);
@@ -163,7 +173,7 @@ impl Fabric for VerbsFabric {
         let completed = self.poll_completions();
         work += completed + self.poll_control();
         if completed > 0 {
-            // They have made space.
+            // The completions have made space.
             work += self.flush_posts();
         }
         self.flush_control();
@@ -176,26 +186,26 @@ impl Fabric for VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// Takes a grant back from the peer at `place`.
+    /// Revokes a grant of the peer at `place`.
     fn take_back(&mut self, grant: &Grant, place: usize) {
-        // First the queue pairs, which is fast, if nothing else may be written by them; then the key, for good.
+        // First the queue pairs, which is fast, if the peer has no other grants; then the key, for good.
         if self.grants.count(place, Some(grant)) == 0 {
             self.set_writable(place, false);
         }
         if let Err(error) = self.grants.revoke(grant) {
-            tracing::error!(%error, "a grant's key cannot be taken back: {} is fenced off", grant.peer);
+            tracing::error!(%error, "failed to revoke a grant's key: {} is fenced off", grant.peer);
             self.fence_off(place);
         }
     }
 
-    /// The key of the region at `place` for posts of the peer at `peer`. If its memory cannot be locked the peer is lost:
-    /// the connection is broken, and says why.
+    /// Returns the key of the region at `place` for posts of the peer at `peer`. If its memory cannot be
+    /// locked the peer is lost: the connection breaks, and the log has the reason.
     fn key_of(&mut self, place: usize, peer: usize) -> Result<u32, PostError> {
         let key = self.regions.local_key(place, peer, &self.peers[peer].domain);
         key.map_err(|error| self.run_short(peer, error))
     }
 
-    /// There is no memory to work with the peer at `peer`.
+    /// Loses the peer at `peer`, because this node lacks the memory to work with it.
     #[cold]
     fn run_short(&mut self, peer: usize, error: VerbsError) -> PostError {
         self.lose(peer, &VerbsLoss::Shortage(error));
@@ -225,7 +235,8 @@ impl VerbsFabric {
         Ok(())
     }
 
-    /// Posts as many writes as the device needs for the range; the last one has the immediate value and the signal.
+    /// Posts as many writes as the device needs for the range; the last one has the immediate value and the
+    /// signal.
     fn write_range(
         &mut self,
         number: u32,

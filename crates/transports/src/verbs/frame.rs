@@ -1,6 +1,6 @@
 //! Frames of the control stream: connection set-up, mirrors, breaks and doorbells. Data never travels here.
 //!
-//! A frame has 40 bytes, little-endian: its kind and three numbers of 4 bytes, then three of 8 bytes.
+//! A frame has 40 bytes, little-endian: its kind and three numbers of 4 bytes, then three numbers of 8 bytes.
 
 use squall_fabric::BreakReason;
 
@@ -8,15 +8,15 @@ use super::device::PortAddress;
 use super::post::RemoteMemory;
 use super::queue_pair::PairName;
 
-/// The size of every frame.
+/// The size of every frame, in bytes.
 pub(super) const FRAME_BYTES: usize = 40;
 
-/// What peers tell each other.
+/// A message from one peer to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VerbsFrame {
     /// The first frame: how to reach the sender's port.
     Hello { address: PortAddress },
-    /// The sender has opened a channel; `number` names this incarnation.
+    /// The sender has opened a channel; `number` identifies this incarnation.
     Open { number: u32, channel: u32, pair: PairName },
     /// The sender has connected its `number` to the receiver's `partner`.
     Accept { number: u32, partner: u32 },
@@ -26,21 +26,21 @@ pub(super) enum VerbsFrame {
     Publish { key: u64, words: u64 },
     /// The sender has an attachment for a mirror of the receiver.
     Attach { attachment: u32, key: u64, words: u64, memory: RemoteMemory },
-    /// The sender's attachment takes no pushes any more.
+    /// The sender's attachment accepts no more pushes.
     Detach { attachment: u32 },
-    /// The sender has a queue pair for its pushes; it replaces the one before.
+    /// The sender has a queue pair for its pushes, which replaces the previous one.
     MirrorOpen { number: u32, pair: PairName },
     /// The sender has connected a queue pair to the receiver's `partner`, for the receiver's pushes.
     MirrorAccept { partner: u32, pair: PairName },
-    /// The sender is about to sleep: ring when something has been written to it.
+    /// The sender is about to sleep and asks for a `Ring` when something has been written to it.
     Parking,
     /// Something has been written to the receiver.
     Ring,
-    /// The receiver broke the protocol; the stream ends.
+    /// The receiver violated the protocol; the stream ends.
     Goodbye,
-    /// The sender posts nothing more to the receiver's attachment.
+    /// The sender makes no more posts to the receiver's attachment.
     Detached { attachment: u32 },
-    /// The sender has retired a mirror that it had published for the receiver.
+    /// The sender has retired a mirror that it had published to the receiver.
     Retire { key: u64 },
 }
 
@@ -54,11 +54,11 @@ pub(super) enum VerbsCloseReason {
     Unreachable,
 }
 
-/// In what a peer broke the protocol of the control stream.
+/// How a peer violated the protocol of the control stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct VerbsViolation(pub(super) &'static str);
 
-/// The numbers of a frame as they travel.
+/// The numbers of a frame in wire format.
 #[derive(Clone, Copy, Default)]
 struct Raw {
     kind: u32,
@@ -67,7 +67,7 @@ struct Raw {
 }
 
 impl VerbsFrame {
-    /// The frame as it travels.
+    /// Encodes the frame.
     pub(super) fn to_bytes(self) -> [u8; FRAME_BYTES] {
         self.raw().to_bytes()
     }
@@ -101,10 +101,10 @@ impl VerbsFrame {
         }
     }
 
-    /// Reads a frame. Fuzzed as `verbs`.
+    /// Decodes a frame. Fuzzed as `verbs`.
     ///
     /// # Errors
-    /// If the bytes are not exactly one frame.
+    /// Returns an error if the bytes are not exactly one frame.
     pub(super) fn from_bytes(bytes: &[u8; FRAME_BYTES]) -> Result<Self, VerbsViolation> {
         let raw = Raw::from_bytes(bytes);
         let ([a, b, c], [x, y, z]) = (raw.small, raw.large);
@@ -118,9 +118,10 @@ impl VerbsFrame {
                 let lid = u16::from_be_bytes([lid_high, lid_low]);
                 Self::Hello { address: PortAddress { lid, mtu, ethernet: ethernet == 1, gid } }
             }
-            1 => return Err(VerbsViolation("another version of the control protocol")),
+            1 => return Err(VerbsViolation("an unknown version of the control protocol")),
             2 => {
-                let channel = u32::try_from(x).map_err(|_| VerbsViolation("a channel beyond 32 bits"))?;
+                let channel =
+                    u32::try_from(x).map_err(|_| VerbsViolation("a channel number of more than 32 bits"))?;
                 Self::Open { number: a, channel, pair }
             }
             3 => Self::Accept { number: a, partner: b },
@@ -137,10 +138,14 @@ impl VerbsFrame {
             12 => Self::Goodbye,
             13 => Self::Detached { attachment: a },
             14 => Self::Retire { key: x },
-            _ => return Err(VerbsViolation("a frame of an unknown kind")),
+            _ => return Err(VerbsViolation("a frame of unknown kind")),
         };
-        // What is zero in every frame of a kind is checked, so that it can get a meaning later.
-        if frame.to_bytes() == *bytes { Ok(frame) } else { Err(VerbsViolation("a frame with stray bits")) }
+        // Reserved fields must be zero, so that they can be given a meaning later.
+        if frame.to_bytes() == *bytes {
+            Ok(frame)
+        } else {
+            Err(VerbsViolation("a frame whose reserved fields are not zero"))
+        }
     }
 }
 
@@ -180,7 +185,7 @@ impl VerbsCloseReason {
 
     fn from_code(code: u32) -> Result<Self, VerbsViolation> {
         let reason = Self::ALL.into_iter().find(|reason| reason.code() == code);
-        reason.ok_or(VerbsViolation("an unknown reason for a close"))
+        reason.ok_or(VerbsViolation("an unknown close reason"))
     }
 }
 
@@ -196,7 +201,7 @@ impl From<VerbsCloseReason> for BreakReason {
     }
 }
 
-/// Nodes of different versions do not talk.
+/// Nodes of different versions do not communicate.
 const VERSION: u32 = 2;
 
 #[cfg(test)]
@@ -228,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn frames_travel_unchanged() {
+    fn encoded_frames_decode_to_the_same_frames() {
         for frame in frames() {
             assert_eq!(VerbsFrame::from_bytes(&frame.to_bytes()), Ok(frame));
         }
     }
 
     #[test]
-    fn what_no_node_sends_is_a_violation() {
+    fn invalid_frames_are_violations() {
         for frame in frames() {
             let mut bytes = frame.to_bytes();
             bytes[0] = 99;
@@ -243,18 +248,18 @@ mod tests {
         }
         let mut bytes = VerbsFrame::Ring.to_bytes();
         bytes[39] = 1;
-        assert!(VerbsFrame::from_bytes(&bytes).is_err(), "stray bits");
+        assert!(VerbsFrame::from_bytes(&bytes).is_err(), "reserved fields");
         let mut bytes = frames()[0].to_bytes();
         bytes[4] = 9;
         assert_eq!(
             VerbsFrame::from_bytes(&bytes),
-            Err(VerbsViolation("another version of the control protocol"))
+            Err(VerbsViolation("an unknown version of the control protocol"))
         );
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_panic(bytes in proptest::array::uniform32(any::<u8>()), tail in any::<u64>()) {
+        fn any_bytes_are_decoded_without_a_panic(bytes in proptest::array::uniform32(any::<u8>()), tail in any::<u64>()) {
             let mut frame = [0; FRAME_BYTES];
             frame[..32].copy_from_slice(&bytes);
             frame[32..].copy_from_slice(&tail.to_le_bytes());

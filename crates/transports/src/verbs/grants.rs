@@ -1,10 +1,11 @@
-//! Grants as the device keeps them [F8]: each is a memory key of its own, in the domain of its peer, over exactly the
-//! granted range. So the device itself refuses what lies beyond the range, comes from another peer, or has been
-//! revoked.
+//! Grants as the device enforces them [F8]: each is a memory key of its own, in the protection domain of its
+//! peer, over exactly the granted range. So the device itself refuses writes that go beyond the range, come
+//! from another peer, or use a revoked grant.
 //!
-//! The device does not check a whole [`Grant`], only its 32-bit key and an address. So the address says the rest: its
-//! upper bits are a tag made of the grant's number and region. A write under a grant that was changed, or that was
-//! revoked before the device gave the same key again, goes to an address that its key does not cover.
+//! The device does not check a whole [`Grant`], only its 32-bit key and an address. The address therefore
+//! encodes the rest: its upper bits are a tag derived from the grant's number and region. A write under a
+//! grant that was altered, or that was revoked before the device issued the same key again, goes to an
+//! address that its key does not cover.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,26 +23,26 @@ use super::memory::REGION_WORDS_MAX;
 use super::post::RemoteMemory;
 use crate::adopted::skip_words;
 
-/// The grants that a node gave and has not revoked.
+/// The grants that a node has issued and not revoked.
 pub(super) struct VerbsGrants {
     issued: BTreeMap<u64, Issued>,
-    /// How many of them each peer has.
+    /// The number of grants that each peer has.
     counts: Vec<usize>,
-    /// All numbers below are used.
+    /// All smaller numbers are used.
     next: u32,
 }
 
 struct Issued {
-    /// Of the peer, by its place.
+    /// The place of the peer that holds the grant.
     peer: usize,
-    /// Where its region begins.
+    /// The address at which the region begins.
     base: NonNull<AtomicU64>,
-    /// None if the range is empty: writes without words need no right. None also if the memory has moved away, or could
-    /// not be registered.
+    /// `None` if the range is empty, because writes of no words need no right; also if the memory has moved,
+    /// or could not be registered.
     memory: Option<MemoryKey>,
 }
 
-// SAFETY: the address is compared, never read.
+// SAFETY: the address is compared, never dereferenced.
 unsafe impl Send for Issued {}
 
 impl VerbsGrants {
@@ -49,23 +50,24 @@ impl VerbsGrants {
         Self { issued: BTreeMap::new(), counts: Vec::new(), next: 1 }
     }
 
-    /// There is a new peer at the place `peer`.
+    /// Prepares for a new peer at the place `peer`.
     pub(super) fn begin(&mut self, peer: usize) {
         self.counts.resize(self.counts.len().max(peer + 1), 0);
-        assert!(self.counts[peer] == 0, "grants of the peer before");
+        assert!(self.counts[peer] == 0, "the previous peer at this place still has grants");
     }
 
-    /// Takes all grants of the peer at `peer` back, whose queue pairs have ended.
+    /// Revokes all grants of the peer at `peer`, whose queue pairs have ended.
     pub(super) fn revoke_all(&mut self, peer: usize) {
         self.issued.retain(|_, issued| issued.peer != peer);
         self.counts[peer] = 0;
     }
 
-    /// Lets the peer at `peer`, whose name and domain these are, write `range` of `region`. If the memory cannot be
-    /// registered, the error comes too, and every write under the grant is refused.
+    /// Grants the peer at `peer`, whose number and domain are given, writes to `range` of `region`. If the
+    /// memory cannot be registered, the error is returned as well, and every write under the grant is
+    /// refused.
     ///
     /// # Panics
-    /// If the range lies outside the region, or this process may not store there.
+    /// Panics if the range is outside the region, or this process may not store there.
     pub(super) fn issue(
         &mut self,
         owner: NodeId,
@@ -91,23 +93,24 @@ impl VerbsGrants {
         (Grant { owner, peer: node, region: region.id(), first, words, key }, shortage)
     }
 
-    /// Takes a grant back: when this returns, no write under it lands any more [F9]. If the device fails to take the
-    /// memory back, that is an error, and whatever connects the peer must be ended. Does nothing for a grant that
-    /// is not valid.
+    /// Revokes a grant: when this returns, no write under it lands any more [F9]. If the device fails to
+    /// revoke the key, this returns an error, and the caller must end everything that connects the peer. Does
+    /// nothing for a grant that is not valid.
     pub(super) fn revoke(&mut self, grant: &Grant) -> io::Result<()> {
         let Some(issued) = self.issued.remove(&grant.key) else { return Ok(()) };
         self.counts[issued.peer] -= 1;
         issued.memory.map_or(Ok(()), MemoryKey::revoke)
     }
 
-    /// The memory that begins at `base` moves to other pages: who may write it is refused from now on, as the device
-    /// would write the old ones. Yields the peers whose keys could not be taken back.
+    /// Withdraws the grants of memory that begins at `base` and is about to move to other pages: their
+    /// writers are refused from now on, because the device would write the old pages. Returns the peers whose
+    /// keys could not be revoked.
     pub(super) fn withdraw_over(&mut self, base: NonNull<AtomicU64>) -> Vec<usize> {
         let over = self.issued.values_mut().filter(|issued| issued.base == base);
         over.filter_map(|issued| issued.memory.take()?.revoke().is_err().then_some(issued.peer)).collect()
     }
 
-    /// How many grants the peer at `peer` has, apart from `except`.
+    /// Returns the number of grants that the peer at `peer` has, not counting `except`.
     pub(super) fn count(&self, peer: usize, except: Option<&Grant>) -> usize {
         let issued = except.and_then(|grant| self.issued.get(&grant.key));
         self.counts[peer] - usize::from(issued.is_some_and(|issued| issued.peer == peer))
@@ -122,15 +125,16 @@ fn register(
 ) -> Result<MemoryKey, VerbsError> {
     let bytes = 8 * range.len();
     let address = address(number, region.id(), range.start as u64);
-    // SAFETY: inside the region, checked by the caller. The region's words are atomics; pages that are unmapped while
-    // they are registered stay with the device.
+    // SAFETY: inside the region, checked by the caller. The region's words are atomics; pages that are
+    // unmapped while they are registered stay with the device.
     let memory =
         unsafe { domain.register(region.pointer(range.start).cast(), bytes, address, KeyAccess::Remote) };
     memory.map_err(|source| VerbsError::MemoryLock { bytes, source })
 }
 
-/// Where a write of `writer` to `owner` under `grant` goes, `offset` words behind the beginning of its range. A grant
-/// that can not be meant for them is sent to an address that the device refuses.
+/// Returns the address to which a write of `writer` to `owner` under `grant` goes, `offset` words after the
+/// beginning of its range. For a grant that cannot be meant for these two nodes, returns an address that the
+/// device refuses.
 pub(super) fn target(
     grant: &Grant,
     offset: usize,
@@ -147,18 +151,18 @@ pub(super) fn target(
     RemoteMemory { address, key: low }
 }
 
-/// The address of a granted word: a tag, and the word's place behind the beginning of its region's first page, which keeps
-/// the place within its page.
+/// Returns the address of a granted word: a tag, and the word's offset from the beginning of its region's
+/// first page, which preserves its offset within the page.
 fn address(number: u32, region: RegionId, word: u64) -> u64 {
     let mixed = (u64::from(number) ^ region.0.wrapping_mul(MIX)).wrapping_mul(MIX);
     let tag = (mixed ^ mixed >> 32).wrapping_mul(MIX) >> 42;
     ((tag + 1) << OFFSET_BITS) | (8 * (skip_words(region) + word))
 }
 
-/// An odd number without pattern: 2^64 divided by the golden ratio.
+/// An odd number without a pattern: 2^64 divided by the golden ratio.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Tags begin at 1, so no address that is granted begins with these bits as zeros.
+/// Tags begin at 1, so no granted address begins with a tag of zero.
 const NOWHERE: u64 = 0;
 
 const OFFSET_BITS: u32 = 40;
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_names_its_memory_and_its_place_within_the_page() {
+    fn the_target_has_the_key_and_the_offset_within_the_page() {
         let remote = target(&grant(), 7, 1, WRITER, OWNER);
         assert_eq!(remote.key, 0x1234);
         assert_eq!(remote.address, address(5, RegionId(3), 519));
@@ -186,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_grant_leads_elsewhere() {
+    fn an_altered_grant_targets_another_address() {
         let (good, tag) =
             (grant(), |grant: &Grant| target(grant, 0, 8, WRITER, OWNER).address >> OFFSET_BITS);
         for bit in 0..32 {

@@ -1,8 +1,9 @@
-//! Peers that come later, and peers that are removed (Derecho §3.3: each view has its own members).
+//! Peers that are added later, and peers that are removed (Derecho §3.3: each view has its own members).
 //!
-//! A peer brings a protection domain of its own, so nothing that others have is touched when it comes: its queue pairs
-//! are made and its memory is registered while everything else goes on. What is published for a node, or attached from
-//! one, that is no peer yet waits until it is [M5]. With a removed peer go its queue pairs, its share of the completion
+//! Each peer has its own protection domain, so adding one affects nothing that other peers use: its queue
+//! pairs are created and its memory is registered while everything else continues. What is published to a
+//! node, or attached from one, that is not a peer yet waits until it is [M5]. A removed peer takes with it
+//! its queue pairs, its share of the completion queues, the keys of all memory in its domain, and the domain.
 //! queues, the keys of all memory in its domain, and the domain.
 
 use std::io;
@@ -18,14 +19,15 @@ use super::{VerbsError, VerbsFabric};
 use crate::session::PeerStream;
 
 impl VerbsFabric {
-    /// Takes a further peer in, by a connected stream whose other end has been authenticated and which nothing but
-    /// this fabric uses from now on. Does not wait for the peer: if it is dead already, or its device cannot be reached,
-    /// a later `poll` says so ([`FabricEvent::PeerLost`]). A host's next incarnation is another node: numbers are never used
-    /// again.
+    /// Adds a peer, over a connected stream whose other end has been authenticated and which only this fabric
+    /// uses from now on. Does not wait for the peer: if it is dead already, or its device cannot be reached,
+    /// a later `poll` reports it ([`FabricEvent::PeerLost`]). A host's next incarnation is another node:
+    /// numbers are never reused.
     ///
     /// # Errors
-    /// If the node is this one or a peer already ([`io::ErrorKind::InvalidInput`]), the memory that waits for it cannot be
-    /// locked, or a call to the system or the device fails. Nothing has changed then.
+    /// Returns an error, and changes nothing, if the node is this one or a peer already
+    /// ([`io::ErrorKind::InvalidInput`]), the memory that waits for it cannot be locked, or a call to the
+    /// system or the device fails.
     pub fn add_peer(&mut self, node: NodeId, stream: impl Into<PeerStream>) -> io::Result<()> {
         self.take_in(node, stream.into()).map_err(|error| {
             let kind = match &error {
@@ -41,12 +43,12 @@ impl VerbsFabric {
         if node == self.node || self.peers.find(node).is_some() {
             let own = self.node;
             let text =
-                format!("{own} needs exactly one stream to each other node, and {node} is there already");
+                format!("{own} needs exactly one stream to each other node, but {node} exists already");
             return Err(VerbsError::Peers(text));
         }
         let place = self.peers.free_place();
         let domain = ProtectionDomain::new(&self.device).map_err(VerbsError::system("ibv_alloc_pd"))?;
-        // All that can fail comes before anything changes.
+        // Everything that can fail precedes the first change.
         let awaited =
             self.attachments.attachments.iter().filter(|(_, attachment)| attachment.is_awaited(node));
         let keys = awaited
@@ -68,10 +70,10 @@ impl VerbsFabric {
         Ok(())
     }
 
-    /// Parts with a peer deliberately: the stream is closed (what was posted may arrive or not [F11]), connections and
-    /// grants end, and what the peer held is given back. Nothing tells of it; what already waits to be yielded about
-    /// its connections may still come. Attachments of its mirrors stay readable [M4] and stand still. Of a node that is no
-    /// peer, what waits for it is forgotten.
+    /// Removes a peer deliberately: closes the stream (what was posted may or may not arrive [F11]), ends
+    /// connections and revokes grants, and releases what the peer held. No event reports the removal; events
+    /// about its connections that are already queued may still be yielded. Attachments of its mirrors remain
+    /// readable [M4] and no longer change. For a node that is not a peer, this drops what waits for it.
     pub fn remove_peer(&mut self, node: NodeId) {
         for mirror in self.mirrors.mirrors.iter_mut() {
             mirror.readers.retain(|reader| *reader != node);
@@ -79,7 +81,7 @@ impl VerbsFabric {
         if let Some(place) = self.peers.find(node) {
             self.cut_off(place);
             self.end_all(place);
-            // After its queue pairs: without them nothing names a key.
+            // This follows the end of its queue pairs, without which no write can use a key.
             self.stop_attachments(place);
             self.grants.revoke_all(place);
             self.regions.forget_peer(place);

@@ -1,7 +1,7 @@
 //! Regions: memory of this node, and the keys under which the device knows it.
 //!
-//! A region is registered with a peer's domain when the first post or receive of that peer needs it. Memory that
-//! nobody holds any more is given back when other memory is registered.
+//! A region is registered with a peer's domain when the first post to that peer or receive from it needs the
+//! region. Memory that is no longer referenced is released when other memory is registered.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -21,13 +21,13 @@ use super::post::{PostRelease, VerbsPost};
 use crate::adopted::AdoptedMemory;
 use crate::shortage;
 
-/// Whole pages of zeroed memory, which child processes do not share.
+/// Whole pages of zeroed memory, which child processes do not inherit.
 pub(super) struct PageMapping {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: only an address range; who accesses it says how.
+// SAFETY: only an address range; each access has its own justification.
 unsafe impl Send for PageMapping {}
 // SAFETY: as above.
 unsafe impl Sync for PageMapping {}
@@ -39,8 +39,8 @@ impl PageMapping {
         // SAFETY: no address is asked for, so nothing else is replaced.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, kind) }?;
         let mapping = Self { base: NonNull::new(base).expect("not at address 0").cast(), bytes };
-        // Else a page could be copied away from the device when a child process is made.
-        // SAFETY: this mapping alone, and this process does not lose it.
+        // Otherwise the fork of a child process could leave the device with a page that is no longer this
+        // process's (copy on write). SAFETY: affects this mapping alone, and this process does not lose it.
         unsafe { madvise(base, bytes, Advice::LinuxDontFork) }?;
         Ok(mapping)
     }
@@ -56,31 +56,31 @@ impl PageMapping {
 
 impl Drop for PageMapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and whoever used it held it.
+        // SAFETY: mapped by `new`, and every user of the mapping held it.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
-        unmapped.expect("a mapping can be unmapped");
+        unmapped.expect("a whole mapping can be unmapped");
     }
 }
 
 // SAFETY: as above: the addresses are of atomics, and `memory` keeps them alive.
 unsafe impl Send for Entry {}
 
-/// The regions of a node, by their names.
+/// The regions of a node, by id.
 pub(super) struct VerbsRegions {
     places: Vec<Place>,
     /// Places without a region.
     free: Vec<usize>,
-    /// Places of regions that another fabric of this node has made, by their address.
+    /// The places of regions that another fabric of this node has created, by address.
     adopted: BTreeMap<usize, usize>,
     live: usize,
-    /// Memory that nobody holds is looked for when there are so many.
+    /// Unreferenced memory is searched for when this many regions are live.
     sweep_at: usize,
-    /// Regions of other fabrics are taken as they come.
+    /// Whether regions of other fabrics are adopted when they are first used.
     adopts: bool,
 }
 
-/// Where a region is. A region's name is its place in the low half, and how often the place was used before in the high
-/// half.
+/// A place in the table. A region's id consists of its place in the low half, and of the number of earlier
+/// uses of the place in the high half.
 struct Place {
     uses: u32,
     entry: Option<Entry>,
@@ -90,16 +90,16 @@ struct Entry {
     memory: Arc<dyn Any + Send + Sync>,
     base: NonNull<u8>,
     bytes: usize,
-    /// By the places of the peers whose posts have used it.
+    /// Indexed by the places of the peers whose posts have used it.
     keys: Vec<Option<MemoryKey>>,
-    /// Keys of pages that the memory has left, for posts that were under way then.
+    /// Keys of pages that the memory has left, for posts that were in flight then.
     left: Vec<MemoryKey>,
-    /// Posts under way that read it.
+    /// The number of posts in flight that read it.
     posts: usize,
 }
 
 impl Entry {
-    /// Whether it is that of the region, which begins at `base`.
+    /// Returns whether this is the entry of the region, which begins at `base`.
     fn is(&self, region: &Region, base: NonNull<u8>) -> bool {
         self.base == base && std::ptr::addr_eq(Arc::as_ptr(&self.memory), Arc::as_ptr(region.memory()))
     }
@@ -111,20 +111,21 @@ impl VerbsRegions {
         Self { places, free, adopted, live: 0, sweep_at: SWEEP_MIN, adopts: false }
     }
 
-    /// From now on regions that another fabric of this node has made are taken as they come.
+    /// Adopts regions that another fabric of this node has created, from now on, when they are first used.
     pub(super) fn adopt_others(&mut self) {
         self.adopts = true;
     }
 
-    /// A new region, for what cannot continue without: as [`squall_fabric::Fabric::register`].
+    /// Allocates a region for callers that cannot continue without it, like
+    /// [`squall_fabric::Fabric::register`].
     pub(super) fn allocate(&mut self, words: usize) -> Region {
         self.try_allocate(words).unwrap_or_else(|shortage| shortage.unwind())
     }
 
-    /// A new region.
+    /// Allocates a region.
     ///
     /// # Errors
-    /// If there is no memory, or it is larger than grants can name.
+    /// Returns an error if there is not enough memory, or the region is larger than grants can address.
     pub(super) fn try_allocate(&mut self, words: usize) -> Result<Region, Shortage> {
         let is_named = words <= REGION_WORDS_MAX;
         let mapping = if is_named { PageMapping::new(8 * words) } else { Err(Errno::NOMEM.into()) };
@@ -133,16 +134,16 @@ impl VerbsRegions {
         let (base, bytes) = (mapping.base(), mapping.bytes());
         let place = self.insert(mapping, base, bytes);
         let id = RegionId(u64::from(self.places[place].uses) << 32 | place as u64);
-        // SAFETY: the mapping is page-aligned, large enough, zeroed and kept alive; it is accessed by regions and by
-        // the device only.
+        // SAFETY: the mapping is page-aligned, large enough, zeroed and kept alive; it is accessed only
+        // through regions and by the device.
         Ok(unsafe { Region::from_raw(id, base.cast::<AtomicU64>(), words, RegionAccess::ReadWrite, memory) })
     }
 
-    /// Memory of the user under a name of this fabric [F13]. A child process that is made meanwhile has pages of its own:
-    /// kernels since 5.12 copy those that a device knows.
+    /// Registers memory of the user under an id of this fabric [F13]. A child process that is forked
+    /// meanwhile gets pages of its own: since Linux 5.12, kernels copy the pages that a device uses.
     ///
     /// # Panics
-    /// If it is read-only, or larger than grants can name.
+    /// Panics if it is read-only, or larger than grants can address.
     pub(super) fn take_in(&mut self, memory: &Region) -> Region {
         let words = memory.words();
         assert!(words <= REGION_WORDS_MAX / 2, "a region of {words} words");
@@ -154,10 +155,10 @@ impl VerbsRegions {
         region
     }
 
-    /// Gives memory back that nothing names any more [F14].
+    /// Releases memory that nothing refers to any more [F14].
     ///
     /// # Panics
-    /// If a post reads it.
+    /// Panics if a post reads it.
     pub(super) fn forget(&mut self, region: &Region) {
         let base = region.pointer(0).cast();
         let is_it = |place: &Place| place.entry.as_ref().is_some_and(|entry| entry.is(region, base));
@@ -178,7 +179,7 @@ impl VerbsRegions {
         self.live -= 1;
     }
 
-    /// Takes a region that another fabric of this node has made.
+    /// Adopts a region that another fabric of this node has created.
     pub(super) fn adopt(&mut self, region: &Region) -> usize {
         let (base, bytes) = (region.pointer(0).cast::<u8>(), 8 * region.words().max(1));
         let place = self.insert(region.memory().clone(), base, bytes);
@@ -200,10 +201,10 @@ impl VerbsRegions {
         place
     }
 
-    /// The place of a region of this node.
+    /// Returns the place of a region of this node.
     ///
     /// # Panics
-    /// If it is not of this node.
+    /// Panics if it is not of this node.
     pub(super) fn place(&mut self, region: &Region) -> usize {
         let base = region.pointer(0).cast();
         let own = usize::try_from(region.id().0 & u64::from(u32::MAX)).unwrap_or(usize::MAX);
@@ -211,7 +212,7 @@ impl VerbsRegions {
             let entry = self.places.get(*place).and_then(|place| place.entry.as_ref());
             entry.is_some_and(|entry| entry.is(region, base))
         };
-        // Other memory may have lain there before.
+        // Other memory may have been at this address before.
         let adopted = || self.adopted_at(base).filter(is_there);
         match Some(own).filter(is_there).or_else(adopted) {
             Some(place) => place,
@@ -220,29 +221,30 @@ impl VerbsRegions {
         }
     }
 
-    /// The place of the adopted region that begins at `base`.
+    /// Returns the place of the adopted region that begins at `base`.
     pub(super) fn adopted_at(&self, base: NonNull<u8>) -> Option<usize> {
         self.adopted.get(&base.as_ptr().addr()).copied()
     }
 
-    /// The memory at `place` is about to move to other pages: posts made from now on name those. What is under way
-    /// reads the old ones, which hold what was posted [F5].
+    /// Prepares for a move of the memory at `place` to other pages: later posts use keys of the new ones.
+    /// Posts in flight read the old ones, which hold what was posted [F5].
     pub(super) fn leave_pages(&mut self, place: usize) {
         let Some(entry) = &mut self.places[place].entry else { return };
         entry.left.extend(entry.keys.iter_mut().filter_map(Option::take));
     }
 
-    /// The peer at the place `peer` is gone, and all its queue pairs: its keys are taken back.
+    /// Revokes the keys of the peer at the place `peer`, which has been removed with all its queue pairs.
     pub(super) fn forget_peer(&mut self, peer: usize) {
         for entry in self.places.iter_mut().filter_map(|place| place.entry.as_mut()) {
             entry.keys.get_mut(peer).and_then(Option::take);
         }
     }
 
-    /// The key by which posts to the peer `peer`, or receives from it, name the region at `place`.
+    /// Returns the key by which posts to the peer at `peer`, or receives from it, refer to the region at
+    /// `place`.
     ///
     /// # Errors
-    /// If the memory cannot be registered.
+    /// Returns an error if the memory cannot be registered.
     pub(super) fn local_key(
         &mut self,
         place: usize,
@@ -258,22 +260,23 @@ impl VerbsRegions {
         }
         let (base, bytes) = (entry.base, entry.bytes);
         let address = base.as_ptr().addr() as u64;
-        // SAFETY: all of the mapping. Posts hold it, receives hold their regions, and it is accessed by atomics.
+        // SAFETY: all of the mapping. Posts hold it, receives hold their regions, and it is accessed by
+        // atomics.
         let key = unsafe { domain.register(base, bytes, address, KeyAccess::Local) };
         let key = key.map_err(|source| VerbsError::MemoryLock { bytes, source })?;
         Ok(entry.keys[peer].insert(key).local())
     }
 
-    /// A post reads the region from now on.
+    /// Notes that a post reads the region from now on.
     pub(super) fn hold(&mut self, place: usize) {
         self.entry(place).posts += 1;
     }
 
     fn entry(&mut self, place: usize) -> &mut Entry {
-        self.places[place].entry.as_mut().expect("whoever names a region holds it")
+        self.places[place].entry.as_mut().expect("a place is used only while its region is held")
     }
 
-    /// A post is over: it reads nothing any more.
+    /// Notes that a post has completed and no longer reads anything.
     pub(super) fn end_post(&mut self, post: &VerbsPost) {
         if let PostRelease::Region(place) = post.release {
             self.release(place);
@@ -288,7 +291,7 @@ impl VerbsRegions {
         }
     }
 
-    /// Gives back what only this table holds.
+    /// Releases what only this table holds.
     fn sweep(&mut self) {
         for place in 0..self.places.len() {
             let unused = |entry: &Entry| entry.posts == 0 && Arc::strong_count(&entry.memory) == 1;
@@ -300,10 +303,10 @@ impl VerbsRegions {
     }
 }
 
-/// Locks so many bytes for the device, and gives them back.
+/// Locks this many bytes for the device, and releases them again.
 ///
 /// # Errors
-/// If this process may not.
+/// Returns an error if this process may not lock them.
 pub(super) fn try_lock(device: &Arc<VerbsDevice>, bytes: usize) -> Result<(), VerbsError> {
     if bytes == 0 {
         return Ok(());
@@ -311,18 +314,18 @@ pub(super) fn try_lock(device: &Arc<VerbsDevice>, bytes: usize) -> Result<(), Ve
     let domain = ProtectionDomain::new(device).map_err(VerbsError::system("ibv_alloc_pd"))?;
     let mapping = PageMapping::new(bytes).map_err(VerbsError::system("mmap"))?;
     let (base, bytes) = (mapping.base(), mapping.bytes());
-    // SAFETY: all of the mapping, which outlives the key; nobody accesses it.
+    // SAFETY: all of the mapping, which outlives the key and is not accessed.
     let key = unsafe { domain.register(base, bytes, base.as_ptr().addr() as u64, KeyAccess::Local) };
     key.map(drop).map_err(|source| VerbsError::MemoryLock { bytes, source })
 }
 
-/// x86-64's.
+/// The page size of x86-64.
 const PAGE_BYTES: usize = 4096;
 
 /// 1 TiB: offsets in the addresses of grants have 40 bits.
 pub(super) const REGION_WORDS_MAX: usize = 1 << 37;
 
-/// Names of adopted regions tell more than those of others, so places are used less often before names repeat.
+/// Ids of adopted regions also hold other information, so they have fewer bits for the uses of a place.
 const ADOPTED_USES_MAX: u32 = (1 << 23) - 1;
 
 const SWEEP_MIN: usize = 64;
@@ -332,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regions_are_zeroed_and_apart() {
+    fn regions_are_zeroed_and_disjoint() {
         let mut regions = VerbsRegions::new();
         let [a, b] = [1, 513].map(|words| regions.allocate(words));
         assert_eq!((a.words(), b.words()), (1, 513));
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_nobody_holds_is_given_back() {
+    fn unreferenced_memory_is_released() {
         let mut regions = VerbsRegions::new();
         let kept = regions.allocate(1);
         let read = regions.allocate(1);
@@ -367,15 +370,19 @@ mod tests {
         let own = regions.allocate(4);
         let other = Region::heap(RegionId(0), 4);
         regions.adopt(&other);
-        assert_eq!((regions.place(&own), regions.place(&other)), (0, 1), "of one name, at other addresses");
+        assert_eq!(
+            (regions.place(&own), regions.place(&other)),
+            (0, 1),
+            "the ids are equal but the addresses differ"
+        );
         let base = other.pointer(0).cast();
         assert_eq!(regions.adopted_at(base), Some(1));
         drop(other);
         regions.sweep();
-        assert_eq!(regions.adopted_at(base), None, "given back");
+        assert_eq!(regions.adopted_at(base), None, "released");
     }
 
-    /// Memory of the user that lies where other memory of the user lay before is not taken for that.
+    /// Memory of the user is not confused with other memory that was at the same address before.
     #[test]
     fn memory_of_the_user_is_released() {
         let mut regions = VerbsRegions::new();
@@ -386,7 +393,7 @@ mod tests {
         let second = regions.take_in(&memory);
         assert_eq!((place, regions.place(&second), regions.live), (0, 0, 1));
         assert_ne!(first.id(), second.id());
-        assert_eq!(Arc::strong_count(first.memory()), 1, "nothing but this test holds it");
+        assert_eq!(Arc::strong_count(first.memory()), 1, "only this test holds it");
         let lookup = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| regions.place(&first)));
         assert!(lookup.is_err(), "it was released");
     }

@@ -1,9 +1,10 @@
 //! Mirrors: one write for each reader, into an attachment that the reader has registered for the owner.
 //!
-//! All pushes to one reader go by one queue pair, so that they land in post order whichever mirror they belong to [M1].
-//! A reader that freezes an attachment takes its key back: no push to it lands any more [M3]. A push that was under way is
-//! refused, which ends the queue pair. Then the device says exactly which push failed and that all before it were
-//! placed [F6], so the owner makes a new queue pair and goes on with the pushes after it, to the other attachments.
+//! All pushes to one reader use one queue pair, so they land in post order whichever mirror they belong to
+//! [M1]. A reader that freezes an attachment revokes its key: no push to it lands any more [M3]. A push that
+//! was in flight is refused, which ends the queue pair. The device then reports exactly which push failed,
+//! and that all pushes before it have landed [F6], so the owner creates a new queue pair and continues with
+//! the later pushes to the other attachments.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,9 +32,9 @@ pub(super) struct VerbsMirror {
     region: Region,
     /// The region's place in the table.
     place: usize,
-    /// Who may attach.
+    /// The nodes that may attach it.
     pub(super) readers: Vec<NodeId>,
-    /// Who has attached: pushes go to them.
+    /// The readers that have attached it, to which pushes go.
     subscribers: Vec<Subscriber>,
 }
 
@@ -42,7 +43,7 @@ pub(super) struct VerbsMirror {
 struct Subscriber {
     /// The reader's place among the peers.
     peer: usize,
-    /// What the reader calls its attachment.
+    /// The reader's number for its attachment.
     attachment: u32,
     /// Where the attachment begins.
     memory: RemoteMemory,
@@ -50,7 +51,7 @@ struct Subscriber {
     key: u32,
 }
 
-/// A peer's wish to attach a mirror.
+/// A peer's request to attach a mirror.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VerbsAttachRequest {
     pub(super) attachment: u32,
@@ -62,7 +63,7 @@ impl VerbsFabric {
     /// Publishes a mirror.
     ///
     /// # Panics
-    /// If the key is in use, or the region is not this node's.
+    /// Panics if the key is in use, or the region is not this node's.
     pub(super) fn publish_mirror(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
         let place = self.regions.place(region);
         assert!(!self.mirrors.by_key.contains_key(&key.0), "mirror {key:?} is published already");
@@ -76,7 +77,7 @@ impl VerbsFabric {
         let id = self.mirrors.mirrors.insert(mirror);
         self.mirrors.by_key.insert(key.0, id);
         let announcement = self.mirrors.mirror(MirrorId(id)).announcement();
-        // Who is no peer yet is told when it comes.
+        // A reader that is not a peer yet is notified when it is added.
         for peer in readers.iter().filter_map(|reader| self.peers.find(*reader)).collect::<Vec<_>>() {
             self.peers[peer].send(announcement);
             if let Err(loss) = self.subscribe(id, peer) {
@@ -86,8 +87,8 @@ impl VerbsFabric {
         MirrorId(id)
     }
 
-    /// Takes a peer's request for a mirror, if there is one that fits. A peer whose attachment has another size has been told
-    /// the right one, and ends the stream.
+    /// Accepts a peer's request for a mirror, if there is one that fits. A peer whose attachment has another
+    /// size has been sent the right size, and ends the stream.
     fn subscribe(&mut self, id: u32, peer: usize) -> Result<(), VerbsLoss> {
         let mirror = self.mirrors.mirrors.at_mut(id).expect("keys name mirrors");
         let Some(request) = self.peers[peer].requests.get(&mirror.key.0).copied() else { return Ok(()) };
@@ -108,7 +109,7 @@ impl VerbsFabric {
         Ok(())
     }
 
-    /// Makes the queue pair for pushes to a peer; pushes wait until the peer has connected its own to it.
+    /// Creates the queue pair for pushes to a peer; pushes wait until the peer has connected its own to it.
     fn open_mirror_out(&mut self, peer: usize) -> Result<u32, VerbsLoss> {
         let domain = self.peers[peer].domain.clone();
         let made = self.endpoints.make(EndpointRole::MirrorOut, peer, &domain, DEPTH_OUT);
@@ -119,10 +120,11 @@ impl VerbsFabric {
         Ok(number)
     }
 
-    /// Brings words of a mirror to its readers, by reference; few words go by value, which is allowed too [F5].
+    /// Pushes words of a mirror to its readers, by reference; a few words are pushed by value, which [F5]
+    /// permits.
     ///
     /// # Panics
-    /// If the mirror is not this node's or the range lies outside it.
+    /// Panics if the mirror is not this node's or the range is outside it.
     pub(super) fn push_range(&mut self, mirror: MirrorId, range: Range<usize>) {
         let Self { mirrors, peers, endpoints, regions, message_words_max, .. } = self;
         let mirror = mirrors.mirror(mirror);
@@ -154,14 +156,15 @@ impl VerbsFabric {
         }
     }
 
-    /// Brings the present values of a few words to all readers, by one write each.
+    /// Pushes the current values of a few words to all readers, in one write to each.
     ///
     /// # Panics
-    /// If the mirror is not this node's, the words lie outside it, or are too many to go by value.
+    /// Panics if the mirror is not this node's, or the words are outside it or are too many for a write by
+    /// value.
     pub(super) fn push_value(&mut self, mirror: MirrorId, words: Range<usize>) {
         let Self { mirrors, peers, endpoints, counters, .. } = self;
         let mirror = mirrors.mirror(mirror);
-        let payload = captured(&mirror.region, words.clone()).expect("few enough to go by value");
+        let payload = captured(&mirror.region, words.clone()).expect("few enough for a write by value");
         let mut overrun = false;
         for subscriber in &mirror.subscribers {
             let number = peers[subscriber.peer].mirror_out.expect("made with the first subscriber");
@@ -180,8 +183,8 @@ impl VerbsFabric {
         }
     }
 
-    /// The region at `place` has moved: pushes of it name its new pages. A reader for which these cannot be locked is
-    /// lost.
+    /// Handles the move of the region at `place`: later pushes use keys of its new pages. Readers for which
+    /// these cannot be locked are lost.
     pub(super) fn renew_mirror_keys(&mut self, place: usize) {
         let Self { mirrors, regions, peers, .. } = self;
         let mut losses = Vec::new();
@@ -196,7 +199,7 @@ impl VerbsFabric {
         losses.iter().for_each(|(peer, loss)| self.lose(*peer, loss));
     }
 
-    /// Gives up readers that do not take what is pushed to them.
+    /// Loses readers that do not take what is pushed to them.
     #[cold]
     fn lose_overrun(&mut self) {
         for peer in self.peers.all() {
@@ -207,7 +210,7 @@ impl VerbsFabric {
         }
     }
 
-    /// The keys of all attachments of a peer's mirrors are taken back: it is lost.
+    /// Revokes the keys of all attachments of a lost peer's mirrors.
     pub(super) fn stop_attachments(&mut self, peer: usize) {
         for attachment in
             self.attachments.attachments.values_mut().filter(|attachment| attachment.peer == Some(peer))
@@ -219,7 +222,7 @@ impl VerbsFabric {
         }
     }
 
-    /// The peer has an attachment.
+    /// Handles a peer's attachment of a mirror.
     pub(super) fn on_attach(
         &mut self,
         peer: usize,
@@ -228,10 +231,10 @@ impl VerbsFabric {
     ) -> Result<(), VerbsLoss> {
         let requests = &mut self.peers[peer].requests;
         if requests.len() >= REQUESTS_MAX {
-            return Err(VerbsViolation("too many mirrors attached").into());
+            return Err(VerbsViolation("too many attached mirrors").into());
         }
         if requests.insert(key, request).is_some() {
-            return Err(VerbsViolation("a mirror attached twice").into());
+            return Err(VerbsViolation("a second attachment of one mirror").into());
         }
         match self.mirrors.by_key.get(&key) {
             Some(&id) => self.subscribe(id, peer),
@@ -239,7 +242,7 @@ impl VerbsFabric {
         }
     }
 
-    /// An attachment of the peer takes no pushes any more.
+    /// Handles the end of an attachment of the peer: it accepts no more pushes.
     pub(super) fn on_detach(&mut self, peer: usize, attachment: u32) {
         self.unsubscribe(peer, attachment);
         let endpoint = self.peers[peer].mirror_out.and_then(|number| self.endpoints.live(number));
@@ -258,7 +261,7 @@ impl VerbsFabric {
         }
     }
 
-    /// The peer has a queue pair for its pushes, instead of the one before.
+    /// Handles the peer's new queue pair for its pushes, which replaces the previous one.
     pub(super) fn on_mirror_open(
         &mut self,
         peer: usize,
@@ -283,7 +286,7 @@ impl VerbsFabric {
         Ok(())
     }
 
-    /// The peer takes this node's pushes by a queue pair of its own.
+    /// Handles the connection of a queue pair of the peer, which takes this node's pushes.
     pub(super) fn on_mirror_accept(
         &mut self,
         peer: usize,
@@ -291,7 +294,7 @@ impl VerbsFabric {
         pair: PairName,
     ) -> Result<(), VerbsLoss> {
         if !self.endpoints.was_made(number) {
-            return Err(VerbsViolation("a queue pair accepted that was never made").into());
+            return Err(VerbsViolation("an acceptance of a queue pair that was never created").into());
         }
         if self.peers[peer].mirror_out != Some(number) {
             // It has been replaced meanwhile.
@@ -300,7 +303,7 @@ impl VerbsFabric {
         let address = self.peers[peer].address.expect("its first frame");
         let endpoint = self.endpoints.live(number).expect("the peer's present one");
         if endpoint.state != EndpointState::Made {
-            return Err(VerbsViolation("a queue pair accepted twice").into());
+            return Err(VerbsViolation("a second acceptance of a queue pair").into());
         }
         endpoint
             .pair
@@ -310,8 +313,8 @@ impl VerbsFabric {
         Ok(())
     }
 
-    /// The reader has refused a push to `attachment`, for it has frozen it. All pushes before it were placed; those after it
-    /// go to a new queue pair, except those to the same attachment.
+    /// Handles the reader's refusal of a push to `attachment`, which it has frozen. All pushes before it have
+    /// landed; those after it go to a new queue pair, except those to the same attachment.
     pub(super) fn on_push_refused(&mut self, peer: usize, attachment: u32) {
         self.unsubscribe(peer, attachment);
         self.counters.mirror_restarts += 1;
@@ -334,22 +337,24 @@ impl VerbsFabric {
 }
 
 impl VerbsMirrors {
+    /// Returns a published mirror.
+    ///
     /// # Panics
-    /// If it was not published here, or is retired.
+    /// Panics if it was not published here, or is retired.
     pub(super) fn mirror(&self, id: MirrorId) -> &VerbsMirror {
         self.mirrors.at(id.0).unwrap_or_else(|| panic!("{id:?} is not published by this node"))
     }
 }
 
 impl VerbsMirror {
-    /// What its readers are told.
+    /// Returns the frame that announces it to its readers.
     pub(super) fn announcement(&self) -> VerbsFrame {
         VerbsFrame::Publish { key: self.key.0, words: self.region.words() as u64 }
     }
 }
 
 impl Subscriber {
-    /// Word `word` of the attachment.
+    /// Returns the place of word `word` of the attachment.
     fn target(&self, word: usize) -> VerbsTarget {
         let address = self.memory.address.wrapping_add(8 * word as u64);
         VerbsTarget::Attachment {
@@ -359,7 +364,7 @@ impl Subscriber {
     }
 }
 
-/// A few words by value, if they are few.
+/// Returns the words by value, if they are few enough.
 fn captured(region: &Region, range: Range<usize>) -> Option<PostData> {
     let mut words = [0; WriteSource::VALUE_WORDS_MAX];
     let words = words.get_mut(..range.len())?;
@@ -367,7 +372,7 @@ fn captured(region: &Region, range: Range<usize>) -> Option<PostData> {
     Some(PostData::words(words))
 }
 
-/// Words by reference, under the region's key for the reader.
+/// Returns the words by reference, under the region's key for the reader.
 fn referenced(region: &Region, range: Range<usize>, key: u32) -> PostData {
     let address = region.pointer(range.start).as_ptr().addr() as u64;
     PostData::Memory { address, bytes: 8 * range.len(), key }
@@ -376,8 +381,9 @@ fn referenced(region: &Region, range: Range<usize>, key: u32) -> PostData {
 const DEPTH_OUT: QueueDepth = QueueDepth { posts: 256, receives: 1 };
 const DEPTH_IN: QueueDepth = QueueDepth { posts: 1, receives: 1 };
 
-/// A reader for which more pushes wait is given up. The window rule of protocols keeps far below.
+/// A reader for which more pushes than this wait is lost. The window rule of protocols keeps the number far
+/// below.
 const PUSHES_MAX: usize = 1 << 18;
 
-/// Mirrors of one peer.
+/// The most mirrors that one peer attaches.
 pub(super) const REQUESTS_MAX: usize = 1 << 16;

@@ -1,30 +1,33 @@
-//! The fabric over RDMA hardware: InfiniBand and RoCE, by the verbs that the papers use (Derecho §3.1, Spindle §2.1).
+//! The fabric over RDMA hardware: InfiniBand and RoCE, through the verbs interface that the papers use
+//! (Derecho §3.1, Spindle §2.1).
 //!
-//! Data is written by the devices without the target's processor [F12]; nothing here copies it. What only software can
-//! do (setting connections up, mirrors, breaks, doorbells) goes by a control stream, a TCP connection to each peer
-//! that the bootstrap has authenticated; its end is how a death is noticed.
+//! Devices write data without the target's processor [F12]; nothing here copies it. What only software can do
+//! (connection set-up, mirrors, breaks, doorbells) uses a control stream, a TCP connection to each peer that
+//! the bootstrap has authenticated; its end is how a death is detected.
 //!
 //! # How the axioms are kept
-//! - *Order* [F1, F4]: a connection is a reliable queue pair without relaxed ordering. Devices whose messages may
-//!   overtake each other are refused at the start, and each is tried out before it is used.
-//! - *Source* [F5]: at most eight words travel inside a post, captured when it is made; sends are captured too.
-//! - *Done* [F6]: posts are handed to the device in chains, with one doorbell, of which the last is signalled; its
-//!   completion covers all before it.
-//! - *Arrived* [F7]: a post that finds no receive is tried again for half a second; then the connection breaks.
-//! - *Grants* [F8]: each is a memory key of its own, over exactly its range, in a protection domain that its peer alone
-//!   has. So the device refuses what lies beyond the range and what comes from others.
-//! - *Revocation* [F9, F10]: if it was the peer's last grant, its queue pairs first stop taking writes (a fast change of
-//!   access flags); then the key is taken back, and when that returns, the device touches the memory no more. The next
-//!   write fails at its writer with a status that tells of it. If a key cannot be taken back, all queue pairs of the
-//!   peer are ended instead.
-//! - *Broken* [F11]: an ended queue pair is thrown away; a new incarnation has another number and packet sequence.
-//! - *Mirrors* [M1–M6]: a push is one write for each reader, all by one queue pair. A freeze takes the attachment's key back.
-//!   If that ends the queue pair, because a push to the attachment was under way, the owner goes on by a new one with exactly
-//!   the pushes that were not placed.
+//! - *Order* [F1, F4]: a connection is a reliable queue pair without relaxed ordering. Devices whose messages
+//!   may overtake each other are refused at the start, and each device is tested before it is used.
+//! - *Source* [F5]: at most eight words travel inside a post, captured when it is made; sends are captured,
+//!   too.
+//! - *Done* [F6]: posts are passed to the device in chains, with one doorbell each. The last post of a chain
+//!   is signalled; its completion covers all before it.
+//! - *Arrived* [F7]: a post that finds no receive is retried for half a second; then the connection breaks.
+//! - *Grants* [F8]: each is a memory key of its own, over exactly its range, in a protection domain that only
+//!   its peer has. So the device refuses writes beyond the range and writes from others.
+//! - *Revocation* [F9, F10]: if it was the peer's last grant, its queue pairs first stop accepting writes (a
+//!   fast change of access flags); then the key is revoked, and when that returns, the device no longer
+//!   accesses the memory. The next write fails at its writer with a status that says so. If a key cannot be
+//!   revoked, all queue pairs of the peer are ended instead.
+//! - *Broken* [F11]: an ended queue pair is discarded; a new incarnation has another number and packet
+//!   sequence.
+//! - *Mirrors* [M1–M6]: a push is one write for each reader, all through one queue pair. A freeze revokes the
+//!   attachment's key. If that ends the queue pair, because a push to the attachment was in flight, the owner
+//!   continues on a new one with exactly the pushes that have not landed.
 //!
 //! # Bounds
-//! A connection holds 256 posts, 1,024 receives and 256 KiB of captured sends; more posts are refused as *full*. Pushes
-//! never fail; a reader for which 262,144 of them wait is disconnected as unreachable.
+//! A connection holds 256 posts, 1,024 receives and 256 KiB of captured sends; further posts are refused as
+//! *full*. Pushes never fail; a reader for which 262,144 of them wait is disconnected as unreachable.
 
 mod attachments;
 mod completion;
@@ -80,33 +83,33 @@ use crate::Waker;
 use crate::clock::Clock;
 use crate::session::PeerStream;
 
-/// Which device to use, and how. By default the device that has the address of one of the streams to the peers, or else
-/// the first that can be used.
+/// Which device to use, and how. The default is the device that has the address of one of the streams to the
+/// peers, or else the first that can be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerbsSettings {
     /// The device's name, as `rdma link` shows it: `mlx5_0`, `rxe0`.
     pub device: Option<String>,
     /// The port of the device, from 1.
     pub port: Option<u8>,
-    /// The place of the address in the port's table (GID index), from 0.
+    /// The index of the address in the port's table (GID index), from 0.
     pub gid_index: Option<u8>,
-    /// An address of this node, at which peers that come later will meet it: for the choice of the device, if there is no
-    /// stream yet.
+    /// An address of this node at which peers that are added later will connect to it. It determines the
+    /// device if there are no streams yet.
     pub address: Option<IpAddr>,
 }
 
-/// What has been done since the start.
+/// Counters of operations since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerbsCounters {
-    /// Posts handed to the device; a push counts once per reader.
+    /// Posts passed to the device; a push counts once per reader.
     pub posts: u64,
-    /// Calls that did so, each with a chain of posts.
+    /// Calls that passed them, each with a chain of posts.
     pub doorbells: u64,
-    /// Completions that the device told of: of chains, and of receives.
+    /// Completions that the device reported: of chains, and of receives.
     pub completions: u64,
-    /// Pushed words that replaced the same word among the waiting posts and made no post.
+    /// Pushed words that replaced the same word among the waiting posts and so needed no post.
     pub words_coalesced: u64,
-    /// Sleeping peers that were rung.
+    /// Rings sent to sleeping peers.
     pub rings: u64,
     /// Queue pairs of pushes that ended because a reader had frozen an attachment, and were replaced.
     pub mirror_restarts: u64,
@@ -127,7 +130,7 @@ pub struct VerbsFabric {
     /// What the next poll yields.
     events: VecDeque<FabricEvent>,
     counters: VerbsCounters,
-    /// The longest write that one post carries.
+    /// The longest write that one post can carry, in words.
     message_words_max: usize,
     poller: VerbsPoller,
     waker: Waker,
@@ -145,12 +148,12 @@ impl fmt::Debug for VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// A node with one connected stream to each peer, which has been authenticated and which nothing but this fabric
-    /// uses from now on. Opens the device and tries it out, which takes some milliseconds.
+    /// Creates a node with one connected stream to each peer; the streams have been authenticated and only
+    /// this fabric uses them from now on. Opens the device and tests it, which takes a few milliseconds.
     ///
     /// # Errors
-    /// If there is no library, no device that fits, or not enough memory may be locked; if a peer is named twice or is
-    /// this node itself; or if a system call fails.
+    /// Returns an error if there is no library, no device fits, or not enough memory may be locked; if a peer
+    /// is listed twice or is this node itself; or if a system call fails.
     pub fn new(
         node: NodeId,
         streams: Vec<(NodeId, impl Into<PeerStream>)>,
@@ -161,7 +164,7 @@ impl VerbsFabric {
         Self::with_waker(node, streams, settings, waker)
     }
 
-    /// As [`VerbsFabric::new`], with a waker that other fabrics of the node share.
+    /// Same as [`VerbsFabric::new`], with a waker that other fabrics of the node share.
     pub(crate) fn with_waker(
         node: NodeId,
         streams: Vec<(NodeId, PeerStream)>,
@@ -177,7 +180,7 @@ impl VerbsFabric {
         Ok(fabric)
     }
 
-    /// A node without peers on a device.
+    /// Creates a node without peers on a device.
     pub(crate) fn on(
         TriedDevice(device): &TriedDevice,
         node: NodeId,
@@ -207,40 +210,41 @@ impl VerbsFabric {
         })
     }
 
-    /// What has been done since the start.
+    /// Returns the counters of operations since the start.
     #[must_use]
     pub fn counters(&self) -> VerbsCounters {
         self.counters
     }
 
-    /// The name of the device in use.
+    /// Returns the name of the device in use.
     #[must_use]
     pub fn device(&self) -> &str {
         self.device.name()
     }
 
-    /// Whether the device is a driver that uses this machine's processors, like rxe. Who spins keeps it from working.
+    /// Returns whether the device is a driver that uses this machine's processors, like rxe. A thread that
+    /// spins keeps such a driver from working.
     #[must_use]
     pub fn is_software(&self) -> bool {
         self.device.is_software()
     }
 
-    /// Whether posts wait for the device, or for it to say that they were placed.
+    /// Returns whether there are posts that wait for the device, or that it has not reported as completed.
     #[must_use]
     pub fn has_posts(&self) -> bool {
         self.endpoints.has_posts()
     }
 
-    /// The place of `node` among the peers.
+    /// Returns the place of `node` among the peers.
     ///
     /// # Panics
-    /// If it is not a peer.
+    /// Panics if it is not a peer.
     fn place_of(&self, node: NodeId) -> usize {
         let place = self.peers.find(node);
         place.unwrap_or_else(|| panic!("{node} is not a peer of {}: add it first", self.node))
     }
 
-    /// Gives a peer up: nothing of it lands any more, its connections break, and this node is told.
+    /// Gives up a peer: nothing of it lands any more, its connections break, and this node is notified.
     fn lose(&mut self, place: usize, loss: &VerbsLoss) {
         let peer = &mut self.peers[place];
         if peer.lost.is_some() {
@@ -249,7 +253,7 @@ impl VerbsFabric {
         let reason = loss.reason();
         tracing::warn!(node = self.node.0, peer = peer.node.0, "lost a peer: {loss}");
         if let VerbsLoss::Violation(_) = loss {
-            // So that the peer's log says why, if the socket still takes it.
+            // This puts the reason into the peer's log, if the socket still takes the frame.
             peer.control.push(VerbsFrame::Goodbye);
             let _ = peer.control.flush();
         }
@@ -277,15 +281,16 @@ impl VerbsFabric {
     }
 }
 
-/// A device that has been chosen and tried out.
+/// A device that has been chosen and tested.
 pub(crate) struct TriedDevice(Arc<VerbsDevice>);
 
 impl TriedDevice {
-    /// The device that the settings name, or that has one of the addresses, or the first that can be used. The trial takes
-    /// some milliseconds.
+    /// Chooses the device that the settings name, or one that has one of the addresses, or the first that can
+    /// be used. The test takes a few milliseconds.
     ///
     /// # Errors
-    /// As [`VerbsFabric::new`]: if there is no library, no device that fits, or not enough memory may be locked.
+    /// Returns an error in the cases of [`VerbsFabric::new`]: if there is no library, no device fits, or not
+    /// enough memory may be locked.
     pub(crate) fn choose(settings: &VerbsSettings, addresses: &[IpAddr]) -> Result<Self, VerbsError> {
         let addresses: Vec<_> = addresses.iter().copied().chain(settings.address).collect();
         let library = ffi::Library::load()?;
@@ -299,19 +304,20 @@ impl TriedDevice {
     }
 }
 
-/// Opens the device that [`VerbsFabric::new`] would use, given streams from `addresses`, and tries it out.
+/// Opens the device that [`VerbsFabric::new`] would use, given streams from `addresses`, and tests it.
 ///
 /// # Errors
-/// As [`VerbsFabric::new`]: if there is no library, no device that fits, or not enough memory may be locked.
+/// Returns an error in the cases of [`VerbsFabric::new`]: if there is no library, no device fits, or not
+/// enough memory may be locked.
 pub fn check(settings: &VerbsSettings, addresses: &[IpAddr]) -> Result<DeviceSummary, VerbsError> {
     Ok(TriedDevice::choose(settings, addresses)?.summary())
 }
 
-/// As [`check`], and locks `bytes` bytes of memory for the device for a moment: so that who will need so much finds out
-/// before it begins.
+/// Does what [`check`] does, and also locks `bytes` bytes of memory for the device for a moment, so that a
+/// program which will need this much can find out before it begins.
 ///
 /// # Errors
-/// As [`check`].
+/// Returns the errors of [`check`], and one if the memory cannot be locked.
 pub fn check_for(
     settings: &VerbsSettings,
     addresses: &[IpAddr],
@@ -322,18 +328,19 @@ pub fn check_for(
     Ok(device.summary())
 }
 
-/// All devices of this machine, each with what would be used of it or why it cannot be used. None is tried out.
+/// Lists all devices of this machine, each with how it would be used or why it cannot be used. None is
+/// tested.
 ///
 /// # Errors
-/// If there is no library.
+/// Returns an error if there is no library.
 pub fn devices() -> Result<Vec<DeviceSurvey>, VerbsError> {
     VerbsDevice::all(&ffi::Library::load()?)
 }
 
-/// Reads a frame of a control stream, for fuzzing. Fuzzed as `verbs`.
+/// Decodes a frame of a control stream, for fuzzing. Fuzzed as `verbs`.
 ///
 /// # Panics
-/// If what was read is not read again from what is written of it.
+/// Panics if a decoded frame does not survive encoding and decoding unchanged.
 #[doc(hidden)]
 pub fn read_foreign(bytes: &[u8]) {
     let Ok(bytes) = <&[u8; frame::FRAME_BYTES]>::try_from(bytes) else { return };

@@ -1,9 +1,10 @@
 //! Memory that moves to other pages: regions of the shared-memory fabric of the same node, adopted here.
 //!
-//! Shared memory keeps a stopped writer out by moving a region to other pages at the same addresses. The device
-//! does not follow: it knows pages by their physical addresses. So before the move everything by which it would *write*
-//! the old pages ends, and after the move all that it *reads* is registered anew. Grants do not follow the move:
-//! their writers are refused [F10], as are those on shared memory who are stopped in a write, and ask for new ones.
+//! Shared memory fences off a stopped writer by moving a region to other pages at the same addresses. The
+//! device does not follow such a move, because it knows pages by their physical addresses. So before the move
+//! everything through which it would *write* the old pages is ended, and after the move everything that it
+//! *reads* is registered again. Grants do not follow the move: their writers are refused [F10], like writers
+//! on shared memory that are stopped in a write, and ask for new grants.
 
 use std::ptr::NonNull;
 
@@ -14,16 +15,18 @@ use super::frame::VerbsCloseReason;
 use super::order;
 
 impl VerbsFabric {
-    /// Lets posts, receives, grants and mirrors of this fabric use regions that another fabric of the node has made.
+    /// Lets posts, receives, grants and mirrors of this fabric use regions that another fabric of the node
+    /// has created.
     pub(crate) fn adopt_others(&mut self) {
         self.regions.adopt_others();
     }
 
-    /// The adopted region that begins at `base` is about to move: when this returns, the device writes it no more.
+    /// Prepares for a move of the adopted region that begins at `base`: when this returns, the device no
+    /// longer writes it.
     pub(crate) fn leave_pages(&mut self, base: NonNull<AtomicU64>) {
         let Some(place) = self.regions.adopted_at(base.cast()) else { return };
         for peer in self.grants.withdraw_over(base) {
-            tracing::error!("a key cannot be taken back: {} is fenced off", self.peers[peer].node);
+            tracing::error!("failed to revoke a key: {} is fenced off", self.peers[peer].node);
             self.fence_off(peer);
         }
         self.break_receivers(base);
@@ -31,7 +34,7 @@ impl VerbsFabric {
         order::from_device();
     }
 
-    /// The adopted region that begins at `base` has moved.
+    /// Handles the completed move of the adopted region that begins at `base`.
     pub(crate) fn enter_pages(&mut self, base: NonNull<AtomicU64>) {
         if let Some(place) = self.regions.adopted_at(base.cast()) {
             self.renew_mirror_keys(place);

@@ -1,27 +1,28 @@
-//! The notice of completions: how a node that sleeps learns that the device has something to tell (verbs: completion
-//! channel).
+//! The notification of completions: how a sleeping node learns that the device has something to report
+//! (verbs: completion channel).
 //!
-//! A queue that is armed gives one notice, at the next completion, and none before it is armed again. So whoever takes a
-//! notice away must look at the queue *afterwards*: a completion that came between an earlier look and the notice would
-//! wake nobody. And it must arm the queue before it sleeps, whatever it has found: the notice may be of a completion that
-//! was taken before, by a node that had armed the queue in between. A notice therefore counts as work, and a node that has
+//! A queue that is armed gives one notice, at the next completion, and none until it is armed again. A node
+//! that removes a notice must therefore poll the queue *afterwards*: otherwise a completion that arrived
+//! between an earlier poll and the notice would wake no one. And the node must arm the queue before it
+//! sleeps, whatever it has found: the notice may be for a completion that was taken earlier, by the node
+//! itself when it had armed the queue in between. A notice therefore counts as work, and a node that has
 //! found work does not sleep.
 
-/// What a node takes completions from.
+/// A source from which a node takes completions.
 pub(super) trait CompletionSource {
-    /// Takes the completions that are there; returns their number.
+    /// Takes the completions that are available; returns their number.
     fn take(&mut self) -> usize;
 
     /// Takes the notices that were given; returns their number.
     fn silence(&mut self) -> usize;
 }
 
-/// Takes the notices and what they told of; returns the amount of work done.
+/// Takes the notices and the completions that they announced; returns the amount of work done.
 pub(super) fn heed(completing: &mut impl CompletionSource) -> usize {
     completing.silence() + completing.take()
 }
 
-/// The last look before a sleep, in explored schedules: no completion is missed.
+/// Explores schedules of the last poll before a sleep: no completion is missed.
 #[cfg(all(test, shuttle))]
 mod schedules {
     use std::sync::Arc;
@@ -62,7 +63,7 @@ mod schedules {
         }
     }
 
-    /// The steps of [`super::super::VerbsFabric`] from one sleep to the next.
+    /// Runs the steps of [`super::super::VerbsFabric`] from one sleep to the next.
     fn run(heed: fn(&mut &Queue) -> usize) {
         const COMPLETIONS: usize = 4;
         let queue = Arc::new(Queue::default());
@@ -86,9 +87,9 @@ mod schedules {
         explore(10_000, || run(|queue| heed(queue)));
     }
 
-    /// To look first and then to take the notice loses what comes between.
+    /// Polling first and then taking the notice misses a completion that arrives between the two.
     #[test]
-    fn a_look_before_the_notice_is_found() {
+    fn polling_before_taking_the_notice_is_detected() {
         let look_first = |queue: &mut &Queue| {
             let taken = queue.take();
             queue.silence();
@@ -97,9 +98,9 @@ mod schedules {
         assert!(finds_failure(10_000, move || run(look_first)));
     }
 
-    /// To sleep after a notice of nothing new is to sleep with a queue that is not armed.
+    /// A node that sleeps after a notice without new completions sleeps with a queue that is not armed.
     #[test]
-    fn a_notice_that_is_no_work_is_found() {
+    fn a_notice_that_does_not_count_as_work_is_detected() {
         let look_only = |queue: &mut &Queue| {
             queue.silence();
             queue.take()

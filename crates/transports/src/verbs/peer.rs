@@ -1,4 +1,4 @@
-//! One peer: its control stream, its domain, and what both have told each other.
+//! One peer: its control stream, its domain, and what the two nodes have announced to each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use super::frame::VerbsFrame;
 use super::mirrors::VerbsAttachRequest;
 use super::queue_pair::PairName;
 
-/// A peer.
+/// A peer of this node.
 pub(super) struct VerbsPeer {
     pub(super) node: NodeId,
     pub(super) control: ControlStream,
-    /// The control stream is watched for space to send.
+    /// Whether the control stream is watched for space to send.
     pub(super) wants_space: bool,
     pub(super) domain: Arc<ProtectionDomain>,
-    /// Known from its first frame on.
+    /// Known once its first frame has arrived.
     pub(super) address: Option<PortAddress>,
-    /// Set when the peer is gone.
+    /// Set when the peer is lost.
     pub(super) lost: Option<BreakReason>,
-    /// What the peer has opened and is not paired.
+    /// The channels that the peer has opened and that are not paired.
     pub(super) offers: BTreeMap<Channel, OpenedChannel>,
-    /// Mirrors that the peer has published for this node, with their words.
+    /// Mirrors that the peer has published to this node, with their size in words.
     pub(super) published: BTreeMap<u64, u64>,
     /// Mirrors of this node for which the peer has an attachment, published or not.
     pub(super) requests: BTreeMap<u64, VerbsAttachRequest>,
@@ -61,7 +61,7 @@ impl VerbsPeer {
         }
     }
 
-    /// Queues a frame, if the peer is still there.
+    /// Queues a frame, unless the peer is lost.
     pub(super) fn send(&mut self, frame: VerbsFrame) {
         if self.lost.is_none() {
             self.control.push(frame);
@@ -69,65 +69,67 @@ impl VerbsPeer {
     }
 }
 
-/// Doorbells between this node and a peer: one-sided writes wake nobody, so who sleeps asks to be rung.
+/// The doorbells between this node and a peer: one-sided writes do not wake a node, so a node that sleeps
+/// asks to be rung.
 ///
-/// A node that is about to sleep says so (`ShmParking`), looks once more, and sleeps. Its peer rings once, after something
-/// that it wrote has been placed; then the node asks again before it sleeps again. A write that lands after that last
-/// look is always followed by a ring: either it completes at the writer after the writer has read `ShmParking`, and then it
-/// rings; or it completed before, and then the writer knows that it has written since its last ring (`dirty`), and rings
-/// at once. A ring too many costs one look.
+/// A node that is about to sleep announces it ([`VerbsFrame::Parking`]), polls once more, and sleeps. Its
+/// peer rings once, after something that it wrote has landed; the node asks again before it sleeps again. A
+/// write that lands after that last poll is always followed by a ring: either it completes at the writer
+/// after the writer has read the announcement, and then the writer rings; or it completed before, and then
+/// the writer knows that it has written since its last ring (`dirty`), and rings at once. A superfluous ring
+/// costs one poll.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerBell {
-    /// The peer has been asked to ring and has not yet.
+    /// Whether the peer has been asked to ring and has not done so yet.
     asked: bool,
-    /// The peer has asked, and has not been rung.
+    /// Whether the peer has asked, and has not been rung.
     sleeper: bool,
-    /// Posts have gone out since the last ring, or were not placed then.
+    /// Whether posts have been sent since the last ring, or had not landed then.
     dirty: bool,
-    /// Posts with the device.
-    under_way: usize,
+    /// The number of posts with the device.
+    in_flight: usize,
 }
 
 impl PeerBell {
-    /// This node is about to sleep; returns whether the peer must be asked.
+    /// Notes that this node is about to sleep; returns whether the peer must be asked.
     pub(super) fn on_park(&mut self) -> bool {
         !std::mem::replace(&mut self.asked, true)
     }
 
-    /// The peer rang.
+    /// Notes that the peer rang.
     pub(super) fn on_ring(&mut self) {
         self.asked = false;
     }
 
-    /// So many posts went out.
+    /// Notes that `count` posts were sent.
     pub(super) fn on_posts(&mut self, count: usize) {
-        self.under_way += count;
+        self.in_flight += count;
         self.dirty = true;
     }
 
-    /// So many posts were placed; returns whether to ring.
+    /// Notes that `count` posts have landed; returns whether to ring.
     #[must_use]
-    pub(super) fn on_placed(&mut self, count: usize) -> bool {
-        self.under_way -= count;
+    pub(super) fn on_landed(&mut self, count: usize) -> bool {
+        self.in_flight -= count;
         self.sleeper && self.ring()
     }
 
-    /// So many posts will never be placed.
+    /// Notes that `count` posts will never complete.
     pub(super) fn on_gone(&mut self, count: usize) {
-        self.under_way -= count;
+        self.in_flight -= count;
     }
 
-    /// The peer is about to sleep; returns whether to ring.
+    /// Notes that the peer is about to sleep; returns whether to ring.
     #[must_use]
     pub(super) fn on_parking(&mut self) -> bool {
         self.sleeper = true;
-        // What is under way rings when it is placed.
-        self.dirty && self.under_way == 0 && self.ring()
+        // Posts in flight cause a ring when they have landed.
+        self.dirty && self.in_flight == 0 && self.ring()
     }
 
     fn ring(&mut self) -> bool {
         self.sleeper = false;
-        self.dirty = self.under_way > 0;
+        self.dirty = self.in_flight > 0;
         true
     }
 }
@@ -137,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_pair_is_silent_after_one_question() {
+    fn an_idle_pair_is_silent_after_one_request() {
         let mut bell = PeerBell::default();
         assert!(bell.on_park());
         assert!(!bell.on_park(), "asked once");
@@ -145,32 +147,32 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_is_placed_after_the_question_rings_once() {
+    fn a_write_that_lands_after_the_request_rings_once() {
         let mut bell = PeerBell::default();
         assert!(!bell.on_parking());
         bell.on_posts(3);
-        assert!(bell.on_placed(1));
-        assert!(!bell.on_placed(2), "rung already");
-        // The rest was placed after the ring, so the next question is answered at once.
+        assert!(bell.on_landed(1));
+        assert!(!bell.on_landed(2), "rung already");
+        // The rest landed after the ring, so the next request is answered at once.
         assert!(bell.on_parking());
         assert!(!bell.on_parking());
     }
 
     #[test]
-    fn a_write_that_was_placed_before_the_question_rings_at_once() {
+    fn a_write_that_landed_before_the_request_rings_at_once() {
         let mut bell = PeerBell::default();
         bell.on_posts(1);
-        assert!(!bell.on_placed(1), "nobody sleeps");
+        assert!(!bell.on_landed(1), "the peer is not asleep");
         assert!(bell.on_parking());
-        assert!(!bell.on_parking(), "nothing was written since");
+        assert!(!bell.on_parking(), "nothing has been written since");
     }
 
     #[test]
-    fn a_write_under_way_rings_when_it_is_placed() {
+    fn a_write_in_flight_rings_when_it_lands() {
         let mut bell = PeerBell::default();
         bell.on_posts(2);
         assert!(!bell.on_parking());
-        assert!(bell.on_placed(2));
+        assert!(bell.on_landed(2));
         bell.on_posts(1);
         bell.on_gone(1);
         assert!(bell.on_parking(), "part of it may have landed [F11]");

@@ -1,5 +1,5 @@
-//! The peers of a node, by place. Places are used again, so that they stay small however many peers come and go; names of
-//! nodes are never used again.
+//! The peers of a node, by place. Places are reused, so that they remain small however many peers are added
+//! and removed; node numbers are never reused.
 
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
@@ -16,20 +16,20 @@ pub(super) struct VerbsPeers {
 }
 
 impl VerbsPeers {
-    /// The place of `node`, if it is a peer.
+    /// Returns the place of `node`, if it is a peer.
     pub(super) fn find(&self, node: NodeId) -> Option<usize> {
         self.places.get(&node).copied()
     }
 
-    /// The place that the next peer will have.
+    /// Returns the place that the next peer will have.
     pub(super) fn free_place(&self) -> usize {
         self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len())
     }
 
-    /// Puts a peer at a free place.
+    /// Adds a peer at a free place.
     ///
     /// # Panics
-    /// If it is not [`VerbsPeers::free_place`].
+    /// Panics if the place is not [`VerbsPeers::free_place`].
     pub(super) fn insert(&mut self, place: usize, peer: VerbsPeer) {
         assert!(place == self.free_place(), "place {place} is not the next");
         self.places.insert(peer.node, place);
@@ -39,19 +39,19 @@ impl VerbsPeers {
         self.slots[place] = Some(peer);
     }
 
-    /// Takes a peer out.
+    /// Removes a peer and returns it.
     pub(super) fn remove(&mut self, node: NodeId) -> Option<VerbsPeer> {
         let place = self.places.remove(&node)?;
         self.slots[place].take()
     }
 
-    /// Places at or beyond this are free.
+    /// Returns the upper bound of the places: those at or beyond it are free.
     #[inline]
     pub(super) fn bound(&self) -> usize {
         self.slots.len()
     }
 
-    /// The places of all peers.
+    /// Returns the places of all peers.
     pub(super) fn all(&self) -> Vec<usize> {
         self.places.values().copied().collect()
     }
@@ -75,13 +75,13 @@ impl Index<usize> for VerbsPeers {
 
     #[inline]
     fn index(&self, place: usize) -> &VerbsPeer {
-        self.slots[place].as_ref().expect("whoever keeps a place forgets it when the peer is removed")
+        self.slots[place].as_ref().expect("all copies of a place are dropped when its peer is removed")
     }
 }
 
 impl IndexMut<usize> for VerbsPeers {
     #[inline]
     fn index_mut(&mut self, place: usize) -> &mut VerbsPeer {
-        self.slots[place].as_mut().expect("whoever keeps a place forgets it when the peer is removed")
+        self.slots[place].as_mut().expect("all copies of a place are dropped when its peer is removed")
     }
 }

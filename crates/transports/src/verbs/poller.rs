@@ -1,7 +1,7 @@
-//! The control streams and doorbells: which of them have something to tell, and how the node sleeps until then.
+//! The control streams and doorbells: which of them are ready, and how the node sleeps until one is.
 //!
-//! All of them are in one `epoll` set. While the node is busy it looks there only every few microseconds, since data
-//! and completions do not come that way.
+//! All of them are in one `epoll` set. A busy node checks the set only every few microseconds, because data
+//! and completions do not arrive through it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -20,37 +20,38 @@ use super::notice::{CompletionSource, heed};
 use super::peer::OpenedChannel;
 use crate::{Sleeper, TransportFabric, Waker, barrier};
 
-/// The set of all that can wake the node.
+/// The set of everything that can wake the node.
 pub(super) struct VerbsPoller {
     set: OwnedFd,
-    /// When to look again.
+    /// When to check the set again.
     due: Instant,
-    /// Between two looks at the control streams of a busy node.
+    /// The time between two checks of the set by a busy node.
     look_every: Duration,
 }
 
-/// What is readable.
+/// A source of events in the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     /// The control stream of a peer, by its place.
     Peer(usize),
-    /// A completion queue that was armed has got something.
+    /// A completion queue that was armed has received a completion.
     Completions,
-    /// The device has something to tell that concerns no single post.
+    /// The device has an event to report that concerns no single post.
     Notices,
     /// A waker was used.
     Doorbell,
 }
 
 impl VerbsPoller {
-    /// A look costs a system call, which a device in software pays for with the processor that it shares.
+    /// Creates an empty set. A check costs a system call, for which a software device pays with the processor
+    /// that it shares with this node, so such a device is checked less often.
     pub(super) fn new(is_software: bool) -> io::Result<Self> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
         let look_every = if is_software { LOOK_EVERY_IN_SOFTWARE } else { LOOK_EVERY };
         Ok(Self { set, due: Instant::default(), look_every })
     }
 
-    /// Watches what the device and the wakers ring.
+    /// Adds the descriptors that the device and the wakers signal.
     pub(super) fn watch_bells(
         &self,
         completions: BorrowedFd<'_>,
@@ -70,18 +71,18 @@ impl VerbsPoller {
         Ok(epoll::add(&self.set, stream, Source::Peer(peer).data(), EventFlags::IN)?)
     }
 
-    /// Watches it for space to send, too, or not any more.
+    /// Sets whether the stream is also watched for space to send.
     fn watch_space(&self, stream: BorrowedFd<'_>, peer: usize, space: bool) {
         let flags = if space { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         epoll::modify(&self.set, stream, Source::Peer(peer).data(), flags).expect("it is watched");
     }
 
-    /// Watches it no longer.
+    /// Stops watching a stream.
     pub(super) fn forget(&self, stream: BorrowedFd<'_>) {
         epoll::delete(&self.set, stream).expect("it is watched");
     }
 
-    /// What is ready, at once or after waiting for up to `timeout`.
+    /// Returns the sources that are ready, at once or after waiting for up to `timeout`.
     fn ready(&self, timeout: Option<Duration>) -> Vec<Source> {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
         let timeout = timeout.map(|timeout| Timespec {
@@ -91,7 +92,7 @@ impl VerbsPoller {
         match epoll::wait(&self.set, &mut events, timeout.as_ref()) {
             Ok((ready, _)) => ready.iter().map(|event| Source::from_data(event.data.u64())).collect(),
             Err(Errno::INTR) => Vec::new(),
-            Err(error) => panic!("epoll_wait fails only for reasons that are bugs: {error}"),
+            Err(error) => panic!("epoll_wait failed, which only a bug can cause: {error}"),
         }
     }
 }
@@ -111,7 +112,7 @@ impl Source {
             0 => Self::Completions,
             1 => Self::Notices,
             2 => Self::Doorbell,
-            place => Self::Peer(usize::try_from(place - 3).expect("a place among the peers")),
+            place => Self::Peer(usize::try_from(place - 3).expect("a peer's place")),
         }
     }
 }
@@ -127,7 +128,7 @@ impl CompletionSource for VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// Reads the control streams, if it is time to look at them. Returns the amount of work done.
+    /// Reads the control streams, if it is time to check them. Returns the amount of work done.
     pub(super) fn poll_control(&mut self) -> usize {
         let now = self.now();
         if now < self.poller.due {
@@ -162,7 +163,7 @@ impl VerbsFabric {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(loss) => {
-                    // What arrived before its end is still to be told.
+                    // What arrived before the end of the stream must be reported first.
                     self.poll_completions();
                     self.lose(peer, &loss);
                     handled += 1;
@@ -177,12 +178,12 @@ impl VerbsFabric {
             return Ok(());
         }
         if self.peers[peer].address.is_none() != matches!(frame, VerbsFrame::Hello { .. }) {
-            return Err(VerbsViolation("a stream that does not begin with one hello").into());
+            return Err(VerbsViolation("a stream that does not begin with exactly one hello").into());
         }
         match frame {
             VerbsFrame::Hello { address } => {
                 if address.ethernet != self.device.port_used().address.ethernet {
-                    let reason = "one end is InfiniBand and the other Ethernet";
+                    let reason = "one end uses InfiniBand and the other Ethernet";
                     return Err(VerbsLoss::Unreachable(reason.into()));
                 }
                 self.peers[peer].address = Some(address);
@@ -231,10 +232,10 @@ impl VerbsFabric {
         }
     }
 
-    /// What the device tells that concerns no single post.
+    /// Reads the device's events that concern no single post.
     fn read_notices(&mut self) {
         while let Some((text, device_is_lost)) = self.device.take_notice() {
-            tracing::warn!(device = self.device.name(), "notice of the device: {text}");
+            tracing::warn!(device = self.device.name(), "event of the device: {text}");
             if device_is_lost {
                 for peer in self.peers.all() {
                     self.lose(peer, &VerbsLoss::Unreachable(text.clone()));
@@ -255,7 +256,7 @@ impl TransportFabric for VerbsFabric {
         self.flush_control();
         self.endpoints.completions.arm();
         self.waker.set_parked(true);
-        // The last look before the sleep takes everything in.
+        // The last check before the sleep covers everything.
         self.poller.due = Instant::default();
         barrier::heavy();
     }
@@ -287,7 +288,7 @@ impl TransportFabric for VerbsFabric {
 
 impl Sleeper for VerbsFabric {
     fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>> {
-        // What was posted since `prepare_park`.
+        // These were posted since `prepare_park`.
         self.flush_posts();
         self.flush_control();
         (self.events.is_empty() && !self.endpoints.has_work()).then_some(timeout)
@@ -301,13 +302,13 @@ impl Sleeper for VerbsFabric {
 }
 
 const LOOK_EVERY: Duration = Duration::from_micros(20);
-/// A few of the writes of such a device.
+/// The time of a few writes of such a device.
 const LOOK_EVERY_IN_SOFTWARE: Duration = Duration::from_micros(250);
 
-/// More sources than this are told about by the next look.
+/// If more sources are ready, the next check returns the others.
 const EVENTS_MAX: usize = 64;
 
-/// Reads from one peer by one look.
+/// The most reads from one peer in one check.
 const READS_MAX: usize = 8;
 
 #[cfg(test)]
@@ -315,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_are_told_apart() {
+    fn encoded_sources_decode_to_the_same_sources() {
         for source in
             [Source::Completions, Source::Notices, Source::Doorbell, Source::Peer(0), Source::Peer(9)]
         {

@@ -1,21 +1,21 @@
-//! Posts, and the chains in which they are handed to the device (Spindle §3.4: many posts, one doorbell).
+//! Posts, and the chains in which they are passed to the device (Spindle §3.4: many posts, one doorbell).
 
 use squall_fabric::{Token, WriteSource};
 
 use super::ffi;
 
-/// What is to be written or sent. It is kept until the device says that it is done, or was not done.
+/// A write or send. It is kept until the device reports its completion or failure.
 #[derive(Clone, Debug)]
 pub(super) struct VerbsPost {
     pub(super) target: VerbsTarget,
     pub(super) payload: PostData,
     /// Asks for a `Done` event.
     pub(super) signal: Option<Token>,
-    /// What is to be given back when the post is over.
+    /// What to release when the post completes.
     pub(super) release: PostRelease,
 }
 
-/// Where it goes.
+/// The destination of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VerbsTarget {
     /// Memory that the peer has granted.
@@ -33,12 +33,12 @@ pub(super) struct RemoteMemory {
     pub(super) key: u32,
 }
 
-/// Where the data is.
+/// The location of a post's data.
 #[derive(Clone, Debug)]
 pub(super) enum PostData {
     /// Within the post itself, captured when it was made [F5]. `bytes <= 8 × VALUE_WORDS_MAX`
     Inline { words: [u64; WriteSource::VALUE_WORDS_MAX], bytes: usize },
-    /// In registered memory, read any time until the post is over.
+    /// In registered memory, read at any time until the post completes.
     Memory { address: u64, bytes: usize, key: u32 },
 }
 
@@ -48,25 +48,25 @@ pub(super) enum PostRelease {
     Nothing,
     /// A region, by its place in the table.
     Region(usize),
-    /// So many bytes of the staging ring, the oldest ones.
+    /// This many of the oldest bytes of the staging ring.
     Staged(usize),
 }
 
 impl PostData {
-    /// Words by value.
+    /// Creates a payload of words by value.
     ///
     /// # Panics
-    /// If they are too many.
+    /// Panics if there are too many.
     pub(super) fn words(words: &[u64]) -> Self {
         let mut kept = [0; WriteSource::VALUE_WORDS_MAX];
         kept[..words.len()].copy_from_slice(words);
         Self::Inline { words: kept, bytes: 8 * words.len() }
     }
 
-    /// Bytes by value.
+    /// Creates a payload of bytes by value.
     ///
     /// # Panics
-    /// If they are too many.
+    /// Panics if there are too many.
     pub(super) fn bytes(bytes: &[u8]) -> Self {
         let mut words = [0; WriteSource::VALUE_WORDS_MAX];
         for (word, chunk) in words.iter_mut().zip(bytes.chunks(8)) {
@@ -79,7 +79,7 @@ impl PostData {
     }
 
     fn piece(&self) -> ffi::ibv_sge {
-        let length = |bytes: usize| u32::try_from(bytes).expect("cut to what one message holds");
+        let length = |bytes: usize| u32::try_from(bytes).expect("split to fit one message");
         match self {
             Self::Inline { words, bytes } => {
                 ffi::ibv_sge { addr: words.as_ptr().addr() as u64, length: length(*bytes), lkey: 0 }
@@ -95,13 +95,14 @@ impl PostData {
     }
 }
 
-/// Space for one chain, used again and again.
+/// Reusable space for one chain.
 pub(super) struct PostChain {
     requests: Box<[ffi::ibv_send_wr; CHAIN_MAX]>,
     pieces: Box<[ffi::ibv_sge; CHAIN_MAX]>,
 }
 
-// SAFETY: the pointers inside lead to the chain itself and to posts, and are used only by the call that follows `link`.
+// SAFETY: the pointers inside lead to the chain itself and to posts, and are used only by the call that
+// follows `link`.
 unsafe impl Send for PostChain {}
 
 impl PostChain {
@@ -112,11 +113,12 @@ impl PostChain {
         Self { requests: Box::new([request; CHAIN_MAX]), pieces: Box::new([piece; CHAIN_MAX]) }
     }
 
-    /// Links `count` posts, each with the number of its request. The last one asks for a completion, which covers all
-    /// before it [F6]: so the device reports once for each chain, and every post is reported some time.
+    /// Links `count` posts, each with the number of its request. The last one asks for a completion, which
+    /// covers all before it [F6], so the device reports once for each chain, and every post is eventually
+    /// reported.
     ///
     /// # Panics
-    /// If there are none, or more than [`CHAIN_MAX`].
+    /// Panics if there are no posts, or more than [`CHAIN_MAX`].
     pub(super) fn link<'a>(
         &mut self,
         count: usize,
@@ -180,7 +182,7 @@ fn request(
     request
 }
 
-/// Posts of one chain: one completion for so many, and one doorbell.
+/// The most posts of one chain, which needs one completion and one doorbell.
 pub(super) const CHAIN_MAX: usize = 32;
 
 #[cfg(test)]
@@ -212,7 +214,7 @@ mod tests {
             assert_eq!((piece.addr, piece.length), (words.as_ptr().addr() as u64, 8));
             request = found.next;
         }
-        assert!(request.is_null(), "the chain goes on");
+        assert!(request.is_null(), "the chain continues");
     }
 
     #[test]

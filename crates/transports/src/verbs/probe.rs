@@ -1,8 +1,9 @@
-//! The start-up probe: tries a device out with itself before anything relies on it.
+//! The start-up test: tests a device against itself before anything relies on it.
 //!
-//! Two queue pairs of the device are connected with each other. Then data and counters are written, as protocols do, and
-//! whoever sees a counter must see its data [F1, F4]; and a key is taken back, after which a write must be refused and
-//! must not land [F9, F10]. A device or a setting that reorders writes, or whose refusals do not show, is not used.
+//! Two queue pairs of the device are connected with each other. The test writes data and counters as
+//! protocols do, and checks that whenever a counter is visible, its data is visible, too [F1, F4]. It then
+//! revokes a key, after which a write must be refused and must not land [F9, F10]. A device or a setting that
+//! reorders writes, or that does not report refusals, is not used.
 
 use std::io;
 use std::sync::Arc;
@@ -21,10 +22,10 @@ use super::post::{PostChain, PostData, PostRelease, RemoteMemory, VerbsPost, Ver
 use super::queue_pair::{QueueDepth, QueuePair};
 use super::{Unsuitable, VerbsError};
 
-/// Tries a device out.
+/// Tests a device.
 ///
 /// # Errors
-/// If it breaks an axiom, or memory cannot be locked.
+/// Returns an error if the device violates an axiom, or memory cannot be locked.
 pub(super) fn try_out(device: &Arc<VerbsDevice>) -> Result<(), VerbsError> {
     let broken = |detail: String| VerbsError::NoDevice {
         wanted: None,
@@ -32,7 +33,7 @@ pub(super) fn try_out(device: &Arc<VerbsDevice>) -> Result<(), VerbsError> {
     };
     let mut trial = Trial::new(device).map_err(|failure| match failure {
         Failure::Shortage(error) => error,
-        Failure::Device(error) => broken(format!("no connection with itself: {error}")),
+        Failure::Device(error) => broken(format!("it cannot connect to itself: {error}")),
     })?;
     trial.order().map_err(broken)?;
     trial.refusal().map_err(broken)
@@ -46,12 +47,12 @@ struct Trial {
     source: Region,
     source_key: u32,
     target: Region,
-    /// The right to write all of `target`; none once it is taken back.
+    /// The right to write all of `target`; `None` once it is revoked.
     memory: Option<MemoryKey>,
     remote: RemoteMemory,
     chain: PostChain,
     batch: CompletionBatch,
-    /// Keeps the keys of the sources.
+    /// Keeps the keys of the sources alive.
     _regions: VerbsRegions,
 }
 
@@ -104,7 +105,7 @@ impl Trial {
         })
     }
 
-    /// Data, then its counter, again and again.
+    /// Tests the order of writes: writes data, then its counter, repeatedly.
     fn order(&mut self) -> Result<(), String> {
         for lap in 1..=LAPS {
             (0..SOURCE_WORDS).for_each(|word| self.source.store_relaxed(word, lap));
@@ -121,20 +122,20 @@ impl Trial {
                 return Err(format!("a write failed with status {status}"));
             }
             if self.target.load(0) != lap {
-                return Err("a write was reported as done before it was placed".into());
+                return Err("a write was reported as completed before it had landed".into());
             }
         }
         Ok(())
     }
 
-    /// A write under a key that was taken back.
+    /// Tests the refusal of a write under a revoked key.
     fn refusal(&mut self) -> Result<(), String> {
-        let memory = self.memory.take().expect("taken back once");
-        memory.revoke().map_err(|error| format!("a key cannot be taken back: {error}"))?;
+        let memory = self.memory.take().expect("revoked once");
+        memory.revoke().map_err(|error| format!("it failed to revoke a key: {error}"))?;
         self.post(0, PostData::words(&[u64::MAX]));
         let status = self.finish(|| Ok(()))?;
         if status == ffi::IBV_WC_SUCCESS || self.target.load(0) == u64::MAX {
-            return Err("a write under a key that was taken back was not refused".into());
+            return Err("a write under a revoked key was not refused".into());
         }
         Ok(())
     }
@@ -146,10 +147,10 @@ impl Trial {
         self.writer.push(VerbsPost { target, payload, signal: None, release: PostRelease::Nothing });
     }
 
-    /// Waits for the completion of the last post, and looks at the memory meanwhile. Returns the first status that is
-    /// not a success.
+    /// Waits for the completion of the last post, and calls `look` meanwhile to check the memory. Returns the
+    /// first status that is not a success.
     fn finish(&mut self, mut look: impl FnMut() -> Result<(), String>) -> Result<ffi::ibv_wc_status, String> {
-        self.writer.flush(0, &mut self.chain).map_err(|error| format!("it takes no post: {error}"))?;
+        self.writer.flush(0, &mut self.chain).map_err(|error| format!("it accepts no post: {error}"))?;
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             look()?;
@@ -166,13 +167,13 @@ impl Trial {
             }
             std::thread::yield_now();
         }
-        Err(format!("a write to itself was not done in {PATIENCE:?}"))
+        Err(format!("a write to itself did not complete within {PATIENCE:?}"))
     }
 }
 
 const DEPTH: QueueDepth = QueueDepth { posts: 4, receives: 1 };
 
-/// Several packets.
+/// Enough words for several packets.
 const SOURCE_WORDS: usize = 1536;
 
 const LAPS: u64 = 8;

@@ -1,4 +1,4 @@
-//! What the device tells: posts that are done, posts that failed, sends and immediates that have arrived.
+//! Reports of the device: completed posts, failed posts, and sends and immediate values that have arrived.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,8 @@ use super::order;
 use super::post::VerbsTarget;
 
 impl VerbsFabric {
-    /// Hands waiting posts to the device, one doorbell for each connection with something new. Returns their number.
+    /// Passes waiting posts to the device, with one doorbell for each connection that has new ones. Returns
+    /// their number.
     pub(super) fn flush_posts(&mut self) -> usize {
         let (mut flushed, mut failed) = (0, Vec::new());
         let Self { endpoints, peers, counters, .. } = self;
@@ -29,15 +30,15 @@ impl VerbsFabric {
             Err(error) => failed.push((number, error)),
         });
         for (number, error) in failed {
-            tracing::error!(%error, "the device takes no post");
+            tracing::error!(%error, "the device accepts no post");
             self.fail(number, Some(VerbsCloseReason::Unreachable));
         }
         flushed
     }
 
-    /// Takes what the device has to tell, up to a bound. Returns the number of completions.
+    /// Takes completions from the device, up to a bound. Returns their number.
     pub(super) fn poll_completions(&mut self) -> usize {
-        // None: called while completions are handled.
+        // `None` if this is called while completions are handled.
         let Some(mut batch) = self.endpoints.batch.take() else { return 0 };
         let mut handled = 0;
         for place in 0..self.endpoints.completions.count() {
@@ -63,7 +64,7 @@ impl VerbsFabric {
         let (number, is_receive) = split_request(completion.wr_id);
         let Some(endpoint) = self.endpoints.live(number) else { return };
         match (is_receive, completion.status) {
-            (false, ffi::IBV_WC_SUCCESS) => self.on_placed(number, completion.wr_id),
+            (false, ffi::IBV_WC_SUCCESS) => self.on_landed(number, completion.wr_id),
             (false, status) => self.on_failed_post(number, completion.wr_id, status),
             (true, ffi::IBV_WC_SUCCESS) => {
                 if let EndpointRole::Channel(place) = endpoint.role {
@@ -71,7 +72,7 @@ impl VerbsFabric {
                     self.events.push_back(arrival(conn_id(place), &receive, completion));
                 }
             }
-            // The end of the queue pair, of which the peer tells the reason.
+            // The queue pair has ended; the peer reports the reason.
             (true, ffi::IBV_WC_WR_FLUSH_ERR) => endpoint.state = EndpointState::Failed,
             (true, status) => {
                 tracing::warn!(status, "a receive failed");
@@ -80,29 +81,29 @@ impl VerbsFabric {
         }
     }
 
-    /// A post and all before it on its queue pair have been placed [F6].
-    fn on_placed(&mut self, number: u32, request: u64) {
+    /// Handles a completion: the post and all before it on its queue pair have landed [F6].
+    fn on_landed(&mut self, number: u32, request: u64) {
         let Self { endpoints, events, regions, peers, .. } = self;
         let Some(endpoint) = endpoints.live(number) else { return };
-        let (role, peer, mut placed) = (endpoint.role, endpoint.peer, 0);
+        let (role, peer, mut landed) = (endpoint.role, endpoint.peer, 0);
         endpoint.retire(request, |post| {
             regions.end_post(&post);
-            placed += 1;
+            landed += 1;
             if let (EndpointRole::Channel(place), Some(token)) = (role, post.signal) {
                 events.push_back(FabricEvent::Done { conn: conn_id(place), token });
             }
         });
-        if peers[peer].bell.on_placed(placed) {
+        if peers[peer].bell.on_landed(landed) {
             self.counters.rings += 1;
             peers[peer].send(VerbsFrame::Ring);
         }
     }
 
-    /// A post failed; all before it on its queue pair have been placed, and none after it will be.
+    /// Handles a failed post: all posts before it on its queue pair have landed, and none after it will.
     fn on_failed_post(&mut self, number: u32, request: u64, status: ffi::ibv_wc_status) {
         let Some(endpoint) = self.endpoints.live(number) else { return };
         if let Some(before) = endpoint.request_before(request) {
-            self.on_placed(number, before);
+            self.on_landed(number, before);
         }
         let Some(endpoint) = self.endpoints.live(number) else { return };
         let target = endpoint.oldest().expect("the post that failed").target;
@@ -115,7 +116,7 @@ impl VerbsFabric {
         }
     }
 
-    /// An endpoint has failed, for a reason unless only the peer knows it.
+    /// Handles the failure of an endpoint; `reason` is `None` if only the peer knows the reason.
     fn fail(&mut self, number: u32, reason: Option<VerbsCloseReason>) {
         let Some(endpoint) = self.endpoints.live(number) else { return };
         match (endpoint.role, reason) {
@@ -124,7 +125,7 @@ impl VerbsFabric {
             (EndpointRole::Channel(place), Some(reason)) => self.break_connection(place, reason),
             (EndpointRole::MirrorOut | EndpointRole::MirrorIn, _) => {
                 let peer = endpoint.peer;
-                self.lose(peer, &VerbsLoss::Unreachable("pushes do not get through".into()));
+                self.lose(peer, &VerbsLoss::Unreachable("pushes do not reach it".into()));
             }
         }
     }
@@ -141,7 +142,7 @@ impl VerbsFabric {
     }
 }
 
-/// The event of a receive that completed.
+/// Returns the event for a completed receive.
 fn arrival(conn: ConnId, receive: &VerbsReceive, completion: &ffi::ibv_wc) -> FabricEvent {
     let token = receive.token;
     if completion.opcode == ffi::IBV_WC_RECV_RDMA_WITH_IMM {
@@ -152,16 +153,18 @@ fn arrival(conn: ConnId, receive: &VerbsReceive, completion: &ffi::ibv_wc) -> Fa
     FabricEvent::Received { conn, token, length: completion.byte_len as usize }
 }
 
-/// Whether the peer's device has refused a write: its key is not valid (any more), or its queue pair allows none.
+/// Returns whether the peer's device has refused a write: its key is not valid (any more), or its queue pair
+/// does not allow writes.
 fn is_refusal(status: ffi::ibv_wc_status) -> bool {
     matches!(status, ffi::IBV_WC_REM_ACCESS_ERR | ffi::IBV_WC_REM_INV_REQ_ERR)
 }
 
-/// Why a post to a connection failed; none if the queue pair was ended by something else, which the peer will tell.
+/// Returns why a post to a connection failed; `None` if the queue pair was ended by something else, which the
+/// peer will report.
 fn verdict(status: ffi::ibv_wc_status, target: VerbsTarget) -> Option<VerbsCloseReason> {
     match status {
         ffi::IBV_WC_WR_FLUSH_ERR => None,
-        // A send is not written under a grant: it was longer than its receive.
+        // A send is not written under a grant, so it was longer than its receive.
         status if is_refusal(status) && target != VerbsTarget::Receive => Some(VerbsCloseReason::Refused),
         ffi::IBV_WC_RNR_RETRY_EXC_ERR => Some(VerbsCloseReason::ReceiverNotReady),
         ffi::IBV_WC_RETRY_EXC_ERR => Some(VerbsCloseReason::Unreachable),
@@ -169,7 +172,7 @@ fn verdict(status: ffi::ibv_wc_status, target: VerbsTarget) -> Option<VerbsClose
     }
 }
 
-/// Completions that one poll takes from each queue, in batches.
+/// The most batches of completions that one poll takes from each queue.
 const BATCHES_MAX: usize = 16;
 
 #[cfg(test)]
@@ -178,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_means_what_the_post_was() {
+    fn a_status_is_interpreted_by_the_kind_of_post() {
         let write = VerbsTarget::Memory { remote: RemoteMemory { address: 0, key: 0 }, immediate: None };
         for status in [ffi::IBV_WC_REM_ACCESS_ERR, ffi::IBV_WC_REM_INV_REQ_ERR] {
             assert_eq!(verdict(status, write), Some(VerbsCloseReason::Refused));
@@ -186,6 +189,6 @@ mod tests {
         }
         assert_eq!(verdict(ffi::IBV_WC_RETRY_EXC_ERR, write), Some(VerbsCloseReason::Unreachable));
         assert_eq!(verdict(ffi::IBV_WC_RNR_RETRY_EXC_ERR, write), Some(VerbsCloseReason::ReceiverNotReady));
-        assert_eq!(verdict(ffi::IBV_WC_WR_FLUSH_ERR, write), None, "another post was the reason");
+        assert_eq!(verdict(ffi::IBV_WC_WR_FLUSH_ERR, write), None, "another post was the cause");
     }
 }

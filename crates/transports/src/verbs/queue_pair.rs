@@ -1,8 +1,8 @@
-//! Queue pairs: one end of a reliable connection, as the device has it (verbs: RC QP).
+//! Queue pairs: one end of a reliable connection, as the device implements it (verbs: RC QP).
 //!
-//! States go one way: made (receives can be posted), connected, failed. A failed one is thrown away, never reset:
-//! a new incarnation is a new queue pair with a number and a packet sequence of its own, so that nothing of the old
-//! one can land in it.
+//! The states follow in one order: created (receives can be posted), connected, failed. A failed queue pair
+//! is discarded, never reset: a new incarnation is a new queue pair with its own number and packet sequence,
+//! so nothing of the old one can land in it.
 
 use std::io;
 use std::ptr::NonNull;
@@ -18,7 +18,7 @@ pub(super) struct QueuePair {
     pair: NonNull<ffi::ibv_qp>,
     name: PairName,
     domain: Arc<ProtectionDomain>,
-    /// Keeps it alive.
+    /// Keeps the queue alive.
     _completions: Arc<CompletionQueue>,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct PairName {
     pub(super) first_packet: u32,
 }
 
-/// Posts and receives that a queue pair holds.
+/// The numbers of posts and receives that a queue pair can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueueDepth {
     pub(super) posts: usize,
@@ -41,7 +41,7 @@ pub(super) struct QueueDepth {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// A queue pair that takes receives but is not connected.
+    /// Creates a queue pair that takes receives but is not connected.
     pub(super) fn new(
         domain: &Arc<ProtectionDomain>,
         completions: &Arc<CompletionQueue>,
@@ -89,7 +89,7 @@ impl QueuePair {
         NonNull::new(pair).ok_or_else(io::Error::last_os_error)
     }
 
-    /// Takes receives from now on (verbs: INIT).
+    /// Enables receives (verbs: INIT).
     fn prepare(&self) -> io::Result<()> {
         let mut attributes = no_attributes();
         attributes.qp_state = ffi::IBV_QPS_INIT;
@@ -102,8 +102,8 @@ impl QueuePair {
         self.name
     }
 
-    /// Connects to the peer's queue pair (verbs: RTR, then RTS). The peer must have done the same before anything is
-    /// posted.
+    /// Connects to the peer's queue pair (verbs: RTR, then RTS). The peer must have done the same before
+    /// anything is posted.
     pub(super) fn connect(&self, address: &PortAddress, peer: PairName, writable: bool) -> io::Result<()> {
         let port = self.domain.device().port_used();
         let mut attributes = no_attributes();
@@ -147,7 +147,7 @@ impl QueuePair {
         self.modify(&mut attributes, mask)
     }
 
-    /// Lets the peer write, or not any more, while it is connected.
+    /// Allows the peer to write, or forbids it, while it is connected.
     pub(super) fn set_writable(&self, writable: bool) -> io::Result<()> {
         let mut attributes = no_attributes();
         attributes.qp_state = ffi::IBV_QPS_RTS;
@@ -155,7 +155,7 @@ impl QueuePair {
         self.modify(&mut attributes, ffi::IBV_QP_STATE | ffi::IBV_QP_ACCESS_FLAGS)
     }
 
-    /// Ends it: nothing of the peer lands any more, and posts that are under way fail (verbs: ERR).
+    /// Ends it: nothing of the peer lands any more, and posts in flight fail (verbs: ERR).
     pub(super) fn fail(&self) -> io::Result<()> {
         let mut attributes = no_attributes();
         attributes.qp_state = ffi::IBV_QPS_ERR;
@@ -168,24 +168,24 @@ impl QueuePair {
         status(unsafe { self.library().ibv_modify_qp(self.pair.as_ptr(), attributes, mask) })
     }
 
-    /// Hands a list of posts to the device, with one doorbell.
+    /// Passes a list of posts to the device, with one doorbell.
     ///
     /// # Safety
-    /// `first` begins a list of valid requests whose memory is registered in this queue pair's domain and stays so
-    /// until they complete.
+    /// `first` begins a list of valid requests whose memory is registered in this queue pair's domain and
+    /// stays so until they complete.
     pub(super) unsafe fn post(&self, first: &mut ffi::ibv_send_wr) -> io::Result<()> {
-        let post = self.operations().post_send.expect("every device has it");
+        let post = self.operations().post_send.expect("every device has this operation");
         let mut refused = std::ptr::null_mut();
         // SAFETY: the queue pair is alive; the caller promises the rest.
         status(unsafe { post(self.pair.as_ptr(), first, &raw mut refused) })
     }
 
-    /// Hands memory for one receive to the device; without memory, for a write with immediate.
+    /// Passes memory for one receive to the device, or none if the receive is for a write with immediate.
     ///
     /// # Safety
     /// `memory` is registered in this queue pair's domain and stays so until the receive completes.
     pub(super) unsafe fn post_receive(&self, request: u64, memory: Option<ffi::ibv_sge>) -> io::Result<()> {
-        let post = self.operations().post_recv.expect("every device has it");
+        let post = self.operations().post_recv.expect("every device has this operation");
         let mut memory = memory;
         let count = i32::from(memory.is_some());
         let list = memory.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
@@ -208,10 +208,10 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: made by `create`, and given back once.
+        // SAFETY: created by `create`, and destroyed once.
         let code = unsafe { self.library().ibv_destroy_qp(self.pair.as_ptr()) };
         if let Err(error) = status(code) {
-            tracing::error!(%error, "a queue pair stays with {}", self.domain.device().name());
+            tracing::error!(%error, "failed to destroy a queue pair of {}", self.domain.device().name());
         }
     }
 }
@@ -225,16 +225,18 @@ fn no_attributes() -> ffi::ibv_qp_attr {
     unsafe { std::mem::zeroed() }
 }
 
-/// Words by value travel inside the post. All common devices take so many bytes there; others are refused.
+/// Words by value travel inside the post. All common devices support this many bytes there; others are
+/// refused.
 const INLINE_BYTES: usize = 8 * squall_fabric::WriteSource::VALUE_WORDS_MAX;
 
 const PACKET_MASK: u32 = 0xff_ffff;
 
-/// How long the device waits for an answer: 2^16 × 4.096 µs = 0.27 s, and 6 times more. 7 would be for ever with rxe.
+/// The device waits this long for an acknowledgement: 2^16 × 4.096 µs = 0.27 s, and retries 6 times. With
+/// rxe, 7 would mean forever.
 const ANSWER_TIMEOUT: u8 = 16;
 const ANSWER_RETRIES: u8 = 6;
 
-/// A post that finds no receive is tried again after 82 ms (verbs number it 26), 6 times: half a second [F7].
+/// A post that finds no receive is retried after 82 ms (number 26 in verbs), 6 times: half a second [F7].
 const RECEIVER_DELAY: u8 = 26;
 const RECEIVER_RETRIES: u8 = 6;
 

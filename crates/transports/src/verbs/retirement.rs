@@ -1,8 +1,8 @@
-//! Retirement: mirrors end, and attachments that nobody holds are given back [M6].
+//! Retirement: mirrors end, and attachments that are no longer referenced are released [M6].
 //!
-//! A reader that has dropped an attachment asks its owner first to push nothing more to it, and takes the memory away from the
-//! device when the owner has answered. So only posts that the device had by then can find the memory gone, which costs
-//! a new queue pair.
+//! A reader that has dropped an attachment first asks the owner to push nothing more to it, and deregisters
+//! the memory when the owner has confirmed. So only posts that the device already had by then can find the
+//! memory gone, which costs a new queue pair.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use super::frame::{VerbsFrame, VerbsViolation};
 /// Whether the owner of an attachment pushes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detachment {
-    /// It does, or will.
+    /// The owner pushes to it, or will.
     Attached,
-    /// It has been asked not to.
+    /// The owner has been asked to stop.
     Asked,
-    /// It does not.
+    /// The owner has stopped.
     Answered,
 }
 
 impl VerbsFabric {
-    /// Ends a mirror. Posts under way hold its memory.
+    /// Ends a mirror. Posts in flight keep its memory.
     ///
     /// # Panics
-    /// If it was not published here, or is retired.
+    /// Panics if it was not published here, or is retired.
     pub(super) fn retire_mirror(&mut self, id: MirrorId) {
         let mirror = self.mirrors.mirrors.remove(id.0);
         let mirror = mirror.unwrap_or_else(|| panic!("{id:?} is not published by this node"));
@@ -38,23 +38,24 @@ impl VerbsFabric {
         self.events.retain(|event| !matches!(event, FabricEvent::Attached { key, .. } if *key == retired));
     }
 
-    /// A peer has retired a mirror.
+    /// Handles a peer's retirement of a mirror.
     pub(super) fn on_retire(&mut self, peer: usize, key: u64) {
         self.peers[peer].published.remove(&key);
     }
 
-    /// The owner of an attachment pushes nothing more to it.
+    /// Handles the confirmation that the owner of an attachment pushes nothing more to it.
     pub(super) fn on_detached(&mut self, peer: usize, number: u32) -> Result<(), VerbsViolation> {
         let attachment = self.attachments.attachments.get_mut(&number);
         let attachment = attachment
             .filter(|attachment| attachment.peer == Some(peer) && attachment.detachment == Detachment::Asked);
-        attachment.ok_or(VerbsViolation("an answer about an attachment that was not dropped"))?.detachment =
-            Detachment::Answered;
+        attachment
+            .ok_or(VerbsViolation("a confirmation for an attachment that was not dropped"))?
+            .detachment = Detachment::Answered;
         self.sweep_attachments();
         Ok(())
     }
 
-    /// Lets go the attachments that nobody holds any more.
+    /// Releases the attachments that are no longer referenced by users.
     pub(super) fn sweep_attachments(&mut self) {
         let Self { attachments, peers, .. } = self;
         let by_key = &mut attachments.by_key;
@@ -77,7 +78,8 @@ impl VerbsFabric {
     }
 }
 
-/// Whether only the fabric holds an attachment: its table of regions, and its table of attachments.
+/// Returns whether only the fabric holds an attachment, in its table of regions and in its table of
+/// attachments.
 fn is_dropped(attachment: &Region) -> bool {
     Arc::strong_count(attachment.memory()) == 2
 }

@@ -8,7 +8,7 @@ use super::VerbsError;
 use super::domain::{KeyAccess, MemoryKey, ProtectionDomain};
 use super::memory::PageMapping;
 
-/// A ring of bytes. What is taken is given back in the same order, because posts complete in order.
+/// A ring of bytes. What is taken is released in the same order, because posts complete in order.
 pub(super) struct StagingRing {
     ring: Ring,
     key: MemoryKey,
@@ -28,41 +28,44 @@ struct Ring {
 pub(super) struct StagedBytes {
     pub(super) address: u64,
     pub(super) key: u32,
-    /// To be given back.
+    /// The number of bytes to release.
     pub(super) charge: usize,
 }
 
 impl StagingRing {
+    /// Creates a ring.
+    ///
     /// # Errors
-    /// If the memory cannot be had.
+    /// Returns an error if the memory cannot be allocated or locked.
     pub(super) fn new(domain: &Arc<ProtectionDomain>) -> Result<Self, VerbsError> {
         let mapping = PageMapping::new(CAPACITY).map_err(VerbsError::system("mmap"))?;
         let (base, bytes) = (mapping.base(), mapping.bytes());
-        // SAFETY: all of the mapping, which is unmapped after the queue pair whose posts name it is gone; only the
-        // thread that posts stores into it, and never into a piece that is in use.
+        // SAFETY: all of the mapping, which is unmapped after the queue pair whose posts name it is gone;
+        // only the thread that posts stores into it, and never into a piece that is in use.
         let key = unsafe { domain.register(base, bytes, base.as_ptr().addr() as u64, KeyAccess::Local) };
         let key = key.map_err(|source| VerbsError::MemoryLock { bytes, source })?;
         Ok(Self { ring: Ring { capacity: CAPACITY, head: 0, used: 0 }, key, mapping })
     }
 
-    /// Captures bytes; `None` if there is no space until earlier posts are done.
+    /// Captures bytes; returns `None` if there is no space until earlier posts complete.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Option<StagedBytes> {
         let (first, charge) = self.ring.take(bytes.len())?;
-        // SAFETY: the ring lies within the mapping.
+        // SAFETY: the ring is within the mapping.
         let target = unsafe { self.mapping.base().add(first) };
-        // SAFETY: nobody reads or writes this piece, since it was free.
+        // SAFETY: this piece was free, so nothing else reads or writes it.
         unsafe { target.copy_from_nonoverlapping(std::ptr::NonNull::from(bytes).cast(), bytes.len()) };
         Some(StagedBytes { address: target.as_ptr().addr() as u64, key: self.key.local(), charge })
     }
 
-    /// Gives back what the oldest post has taken.
+    /// Releases what the oldest post has taken.
     pub(super) fn release(&mut self, charge: usize) {
         self.ring.release(charge);
     }
 }
 
 impl Ring {
-    /// Where `bytes` contiguous bytes begin, and what they cost: a piece that does not fit before the end leaves a gap.
+    /// Returns where `bytes` contiguous bytes begin, and how much of the ring they take: a piece that does
+    /// not fit before the end leaves a gap.
     fn take(&mut self, bytes: usize) -> Option<(usize, usize)> {
         let length = bytes.next_multiple_of(LINE_BYTES);
         let gap = if self.head + length > self.capacity { self.capacity - self.head } else { 0 };
@@ -80,7 +83,7 @@ impl Ring {
     }
 }
 
-/// A few of the longest sends.
+/// Space for a few of the longest sends.
 const CAPACITY: usize = 4 * SEND_BYTES_MAX;
 
 const LINE_BYTES: usize = 64;
@@ -91,7 +94,7 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn pieces_never_overlap_and_all_space_comes_back() {
+    fn pieces_never_overlap_and_all_space_is_released() {
         let mut ring = Ring { capacity: 1024, head: 0, used: 0 };
         let mut taken: VecDeque<(usize, usize, usize)> = VecDeque::new();
         for step in 0..10_000_usize {

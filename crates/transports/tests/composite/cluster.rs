@@ -1,4 +1,5 @@
-//! A small cluster in one process whose nodes meet over TCP, each in a thread of its own, and then agree on their ways.
+//! A small cluster in one process whose nodes are connected by TCP, each in a thread of its own, and then
+//! agree on their transports.
 
 use std::marker::PhantomData;
 use std::net::{TcpListener, TcpStream};
@@ -7,7 +8,7 @@ use squall_fabric::NodeId;
 use squall_fabric::conformance::Harness;
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 
-/// What each node may use.
+/// The transports that each node may use.
 pub(crate) trait NodeParts {
     fn settings(node: u32) -> CompositeSettings;
 }
@@ -54,7 +55,7 @@ impl<P: NodeParts> Harness for CompositeNodes<P> {
     }
 }
 
-/// For each of `nodes` nodes one stream to each other.
+/// Returns for each of `nodes` nodes one stream to each other node.
 fn mesh(nodes: u32) -> Vec<Vec<(NodeId, TcpStream)>> {
     let mut streams: Vec<Vec<_>> = (0..nodes).map(|_| Vec::new()).collect();
     for a in 0..nodes {

@@ -9,7 +9,7 @@ use squall_transports::composite::CompositeFabric;
 use crate::TwoHosts;
 use crate::cluster::CompositeNodes;
 
-/// Longer than any machine takes to bring a word.
+/// Longer than any machine takes to transfer a word.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Node 0 sleeps; a push of node 2 by shared memory wakes it, then one of node 1 by TCP, then a waker.
@@ -43,12 +43,12 @@ fn every_part_and_the_waker_end_a_sleep() {
     let ringer = std::thread::spawn(move || waker.wake());
     let begun = Instant::now();
     nodes.fabric(0).park(Some(LIMIT));
-    assert!(begun.elapsed() < LIMIT, "the waker was not heard");
+    assert!(begun.elapsed() < LIMIT, "the waker did not end the sleep");
     nodes.fabric(0).unpark();
     ringer.join().unwrap();
 }
 
-/// Until the next `park` would block.
+/// Prepares the node so that the next `park` would block.
 fn sleep(node: &mut CompositeFabric) {
     node.prepare_park();
     while node.poll(&mut |_| ()) > 0 {}
@@ -63,7 +63,7 @@ fn wake_up(node: &mut CompositeFabric, mut is_there: impl FnMut() -> bool) {
         if is_there() {
             break;
         }
-        assert!(begun.elapsed() < LIMIT, "the push woke nobody");
+        assert!(begun.elapsed() < LIMIT, "the push did not wake the node");
         sleep(node);
     }
 }

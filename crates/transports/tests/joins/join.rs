@@ -1,4 +1,4 @@
-//! A joiner as simple as can be, for tests of the members' side: it asks one contact after the other, over and over.
+//! A minimal joiner, for tests of the members' side: it asks one contact after another, repeatedly.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::bootstrap::{
     JoinReply, Joined, LinkSocket, join_contacts,
 };
 
-/// What a joiner has when all its links stand.
+/// The result of a join, when all links are established.
 #[derive(Debug)]
 pub(crate) struct TestJoined<S> {
     pub(crate) links: Joined<S>,
@@ -17,7 +17,7 @@ pub(crate) struct TestJoined<S> {
     pub(crate) token: Vec<u8>,
 }
 
-/// Joins; tells `on_reply` what members answer.
+/// Joins; passes the replies of members to `on_reply`.
 pub(crate) fn join<S: LinkSocket>(
     plan: &BootstrapPlan,
     listener: &BootstrapListener<S>,

@@ -1,7 +1,8 @@
-//! A process of a small group: its members tell each other a word through mirrors, and the lowest leads.
+//! A process of a small group: its members show each other a word through mirrors, and the one with the
+//! lowest number leads.
 //!
-//! It prints what it learns, one line each: `node N` at the start, `asked` when it holds somebody who asks to join, and
-//! `sees A B` whenever the set of nodes changes whose word has reached it.
+//! It prints one line per event: `node N` at the start, `asked` when it keeps a joiner waiting, and `sees A
+//! B` whenever the set of nodes whose words have reached it changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -19,15 +20,15 @@ use squall_transports::runner::{Driven, IdleLimits, Runner};
 use crate::backend::Backend;
 use crate::join::join;
 
-/// Where a joiner ends itself, as `kill -9` would.
+/// The step at which a joiner kills itself, as `kill -9` would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DieAt {
     Never,
-    /// Between the leader's word and the links.
+    /// Between the leader's reply and the links.
     Admitted,
-    /// When all links stand.
+    /// When all links are established.
     Joined,
-    /// In the middle of the first messages of the fabric.
+    /// In the middle of the first messages of the fabric, after this many polls.
     Attaching(u32),
 }
 
@@ -35,13 +36,13 @@ pub(crate) fn plan(contacts: Vec<Address>) -> BootstrapPlan {
     let secret = Secret::new("the secret of the processes").expect("long enough");
     let mut plan = BootstrapPlan::new("processes", &secret, 3);
     plan.contacts = contacts;
-    // Long, so that no busy machine makes an attempt fail.
+    // Long enough that no attempt fails because the machine is busy.
     plan.timeout = crate::backend::PATIENCE;
     plan.handshake_timeout = plan.timeout / 3;
     plan
 }
 
-/// One of the first three.
+/// Runs one of the first three members.
 pub(crate) fn first<F: Backend + TransportFabric>(listen: &Address, contacts: Vec<Address>, holds: bool) {
     let listener = BootstrapListener::<F::Stream>::bind(listen).expect("free");
     let plan = plan(contacts);
@@ -55,7 +56,8 @@ pub(crate) fn first<F: Backend + TransportFabric>(listen: &Address, contacts: Ve
     group.run();
 }
 
-/// The links of one of the first members, which are the contacts, in the order of their ranks: each calls those before it.
+/// Establishes the links of one of the first members, which are the contacts, in the order of their ranks:
+/// each calls those before it.
 fn link_first<S: LinkSocket>(
     plan: &BootstrapPlan,
     listener: &BootstrapListener<S>,
@@ -83,7 +85,7 @@ fn link_first<S: LinkSocket>(
                         links.insert(lower.next().expect("called"), LinkSource::Called);
                         is_idle = true;
                     }
-                    // It has not started yet.
+                    // The other member has not started yet.
                     MeetingEvent::Failed(_) => {
                         std::thread::sleep(Duration::from_millis(10));
                         is_idle = true;
@@ -91,14 +93,14 @@ fn link_first<S: LinkSocket>(
                     other => panic!("{other:?}"),
                 }
             }
-            assert!(Instant::now() < deadline, "three come together");
+            assert!(Instant::now() < deadline, "the three members do not find each other");
         }
         point.finish(links)
     });
     (own, linked.expect("a plan to follow").expect("links"))
 }
 
-/// One that comes later.
+/// Runs a member that joins later.
 pub(crate) fn joiner<F: Backend + TransportFabric>(listen: &Address, contacts: Vec<Address>, die_at: DieAt) {
     let listener = BootstrapListener::<F::Stream>::bind(listen).expect("free");
     let plan = plan(contacts);
@@ -141,21 +143,21 @@ struct MemberGroup<F: Backend> {
     _listener: AdmissionListener,
     admission_events: AdmissionEvents<<F::Stream as LinkSocket>::Secured>,
     peers: BTreeMap<NodeId, Row>,
-    /// Of members, this node included.
+    /// The addresses of the members, this node included.
     addresses: BTreeMap<NodeId, Address>,
-    /// Numbers up to this one are spent, as far as this node knows.
+    /// The largest number that is used, as far as this node knows.
     spent: NodeId,
-    /// Admitted by this node and not connected.
+    /// The joiner that this node has admitted and that is not connected yet.
     admitted: Option<(NodeId, Address)>,
-    /// Lost; the admission listener may report later that such a node has connected.
+    /// Lost nodes; the admission listener may report later that such a node has connected.
     lost: BTreeSet<NodeId>,
-    /// Whether it lets who asks wait for ever, and who does.
+    /// Whether it keeps joiners waiting forever.
     holds: bool,
     held: Vec<Asker>,
     answered: BTreeSet<NodeId>,
 }
 
-/// What this node shows one peer, and what it sees of it.
+/// The word that this node shows one peer, and the one that it sees of it.
 struct Row {
     mirror: MirrorId,
     own: Region,
@@ -195,11 +197,11 @@ impl<F: Backend + TransportFabric> MemberGroup<F> {
     fn add(&mut self, peer: NodeId, stream: <F::Stream as LinkSocket>::Secured) {
         self.spent = self.spent.max(peer);
         let key = |owner: NodeId, reader: NodeId| MirrorKey(u64::from(owner.0) << 32 | u64::from(reader.0));
-        // Before the peer is there: both wait.
+        // This precedes the peer: mirror and attachment wait for it.
         let own = self.fabric.register(64);
         let mirror = self.fabric.publish(key(self.node, peer), &own, &[peer]);
         let view = self.fabric.attach(peer, key(peer, self.node), 64);
-        self.fabric.add(peer, stream).expect("a number of its own");
+        self.fabric.add(peer, stream).expect("a new number");
         self.peers.insert(peer, Row { mirror, own, view });
     }
 
@@ -269,7 +271,7 @@ impl<F: Backend + TransportFabric> MemberGroup<F> {
         Admission { node: self.spent, leader: self.node, members, token: b"welcome".to_vec() }
     }
 
-    /// Says whose words are here, if that is new.
+    /// Prints the peers whose words have arrived, if they have changed.
     fn look(&mut self) {
         let seen = self.peers.iter().filter(|(peer, row)| row.view.load(5) == word_of(**peer));
         let seen: BTreeSet<_> = seen.map(|(peer, _)| *peer).collect();
@@ -301,7 +303,7 @@ impl<F: Backend + TransportFabric> Driven for MemberGroup<F> {
     }
 }
 
-/// Of the group of each test.
+/// The session of the group of each test.
 const SESSION: u64 = 7;
 
 fn word_of(node: NodeId) -> u64 {

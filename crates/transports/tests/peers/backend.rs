@@ -1,4 +1,5 @@
-//! The transports, whose peers come and go, under one roof, and a few nodes that are driven by one thread.
+//! A common interface to the transports that can add and remove peers, and a few nodes that are driven by one
+//! thread.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -13,21 +14,21 @@ use squall_transports::session::PeerStream;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 
-/// A transport that takes peers in later.
+/// A transport to which peers can be added later.
 pub(crate) trait Backend: Fabric + Sized {
     type Stream: LinkSocket;
 
-    /// A node without peers.
+    /// Creates a node without peers.
     fn alone(node: NodeId) -> Self;
 
-    /// Both ends of a connected stream.
+    /// Returns both ends of a connected stream.
     fn pair() -> (<Self::Stream as LinkSocket>::Secured, <Self::Stream as LinkSocket>::Secured);
 
     fn add(&mut self, node: NodeId, stream: <Self::Stream as LinkSocket>::Secured) -> std::io::Result<()>;
 
     fn remove(&mut self, node: NodeId);
 
-    /// Whether a node that was added is a peer by now.
+    /// Returns whether a node that was added has become a peer.
     fn has_met(&self, _node: NodeId) -> bool {
         true
     }
@@ -63,7 +64,7 @@ impl Backend for TcpFabric {
     fn pair() -> (PeerStream, PeerStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
-        let (far, _) = listener.accept().expect("somebody connects");
+        let (far, _) = listener.accept().expect("a client");
         (near.into(), far.into())
     }
 
@@ -76,21 +77,21 @@ impl Backend for TcpFabric {
     }
 }
 
-/// Nodes by number, and what they have been told.
+/// Nodes by number, and the events that they have yielded.
 pub(crate) struct BackendNodes<F> {
     nodes: BTreeMap<u32, F>,
     events: BTreeMap<u32, Vec<FabricEvent>>,
 }
 
 impl<F: Backend> BackendNodes<F> {
-    /// These nodes, none of which is joined to another.
+    /// Starts these nodes, none of which is connected to another.
     pub(crate) fn apart(nodes: &[u32]) -> Self {
         let mut all = Self { nodes: BTreeMap::new(), events: BTreeMap::new() };
         nodes.iter().for_each(|node| all.start(*node));
         all
     }
 
-    /// Nodes that are all joined.
+    /// Starts nodes that are all connected.
     pub(crate) fn joined(nodes: &[u32]) -> Self {
         let mut all = Self::apart(nodes);
         for (i, a) in nodes.iter().enumerate() {
@@ -112,12 +113,12 @@ impl<F: Backend> BackendNodes<F> {
 
     pub(crate) fn join(&mut self, a: u32, b: u32) {
         let (at_a, at_b) = F::pair();
-        self.node(a).add(NodeId(b), at_a).expect("taken in");
-        self.node(b).add(NodeId(a), at_b).expect("taken in");
+        self.node(a).add(NodeId(b), at_a).expect("added");
+        self.node(b).add(NodeId(a), at_b).expect("added");
         self.meet(a, b);
     }
 
-    /// Waits until both are peers, where that takes its time.
+    /// Waits until both are peers, on transports where this takes time.
     pub(crate) fn meet(&mut self, a: u32, b: u32) {
         self.until("the meeting", |all| all.node(a).has_met(NodeId(b)) && all.node(b).has_met(NodeId(a)));
     }
@@ -145,7 +146,7 @@ impl<F: Backend> BackendNodes<F> {
         }
     }
 
-    /// Waits for an event and takes it.
+    /// Waits for an event and removes it.
     pub(crate) fn expect(
         &mut self,
         node: u32,
@@ -169,7 +170,7 @@ impl<F: Backend> BackendNodes<F> {
         );
     }
 
-    /// Polls for a while; what is not there by then would be late even on a busy machine.
+    /// Polls for a while; what has not arrived by then would be late even on a busy machine.
     pub(crate) fn settle(&mut self) {
         for _ in 0..200 {
             self.poll();

@@ -1,4 +1,5 @@
-//! Nodes that reach each other in several ways: those with even numbers by shared memory, all others by what else there is.
+//! Nodes that reach each other in several ways: those with even numbers by shared memory, all others by the
+//! other transports.
 
 use std::net::TcpStream;
 

@@ -1,28 +1,28 @@
-//! What holds of peers that come later and of peers that are removed, on every transport.
+//! Requirements for peers that are added later and for peers that are removed, on every transport.
 
 use squall_fabric::{Channel, FabricEvent, MirrorKey, NodeId, PostError, Region, Token, Write, WriteSource};
 
 use crate::backend::{Backend, BackendNodes};
 
-/// Gives the names of all scenes to a macro.
+/// Passes the ids of all scenes to a macro.
 macro_rules! each {
     ($take:ident) => {
         $take! {
-            who_comes_later_is_like_any_other,
-            what_was_published_and_attached_before_waits,
+            a_later_peer_is_like_any_other,
+            mirrors_and_attachments_wait_for_their_peer,
             a_removed_peer_is_forgotten,
             grants_of_a_removed_peer_end,
-            names_of_connections_are_not_used_again,
-            who_will_not_come_is_forgotten,
-            a_node_is_taken_in_once,
-            a_peer_that_dies_on_the_way_is_lost,
-            a_retired_mirror_is_not_shown_to_who_comes_later,
+            connection_ids_are_not_reused,
+            a_peer_that_never_joins_can_be_removed,
+            a_node_is_added_once,
+            a_peer_that_dies_while_joining_is_lost,
+            a_retired_mirror_is_not_shown_to_later_peers,
         }
     };
 }
 pub(crate) use each;
 
-/// A message each way, a write under a grant each way, a word in a mirror each way.
+/// Exchanges a message, a write under a grant and a word in a mirror in each direction.
 fn assert_joined<F: Backend>(all: &mut BackendNodes<F>, a: u32, b: u32) {
     let key = MirrorKey(u64::from(a + 1) << 32 | u64::from(b));
     let channel = Channel(3);
@@ -49,7 +49,7 @@ fn assert_joined<F: Backend>(all: &mut BackendNodes<F>, a: u32, b: u32) {
         fabric.send(*conn, b"hello", None).expect("connected");
         region.store(0, 7);
         fabric.push_word(*mirror, 0);
-        all.until("a write to be taken", |all| {
+        all.until("a write to be accepted", |all| {
             let source = WriteSource::Value(&[9]);
             let write = Write { source, grant, offset: 3, immediate: None, signal: Some(Token(5)) };
             all.node(*own).write(*conn, write) != Err(PostError::Full)
@@ -72,7 +72,7 @@ fn assert_joined<F: Backend>(all: &mut BackendNodes<F>, a: u32, b: u32) {
     all.settle();
 }
 
-pub(crate) fn who_comes_later_is_like_any_other<F: Backend>() {
+pub(crate) fn a_later_peer_is_like_any_other<F: Backend>() {
     let mut all = BackendNodes::<F>::joined(&[0, 1]);
     assert_joined(&mut all, 0, 1);
     all.start(7);
@@ -86,8 +86,8 @@ pub(crate) fn who_comes_later_is_like_any_other<F: Backend>() {
     assert_joined(&mut all, 7, 8);
 }
 
-/// M5, whichever comes first at either end: peer, mirror, attachment.
-pub(crate) fn what_was_published_and_attached_before_waits<F: Backend>() {
+/// M5, in every order of peer, mirror and attachment at both ends.
+pub(crate) fn mirrors_and_attachments_wait_for_their_peer<F: Backend>() {
     for order in 0..16 {
         let mut all = BackendNodes::<F>::apart(&[0, 1]);
         let key = MirrorKey(4);
@@ -97,13 +97,13 @@ pub(crate) fn what_was_published_and_attached_before_waits<F: Backend>() {
         let mut attachment = (!attach_late).then(|| all.node(1).attach(NodeId(0), key, 300));
         let (at_0, at_1) = F::pair();
         if order & 4 > 0 {
-            all.node(0).add(NodeId(1), at_0).expect("taken in");
+            all.node(0).add(NodeId(1), at_0).expect("added");
             all.settle();
-            all.node(1).add(NodeId(0), at_1).expect("taken in");
+            all.node(1).add(NodeId(0), at_1).expect("added");
         } else {
-            all.node(1).add(NodeId(0), at_1).expect("taken in");
+            all.node(1).add(NodeId(0), at_1).expect("added");
             all.settle();
-            all.node(0).add(NodeId(1), at_0).expect("taken in");
+            all.node(0).add(NodeId(1), at_0).expect("added");
         }
         if order & 8 > 0 {
             all.settle();
@@ -131,7 +131,8 @@ fn mirror_of<F: Backend>(all: &mut BackendNodes<F>, owner: u32, reader: u32, val
     attachment
 }
 
-/// Nothing tells of it here, the other end is told, attachments stay, and the host's next incarnation is another node.
+/// After a removal this end yields no event, the other end reports the loss, attachments remain readable, and
+/// the host's next incarnation is another node.
 pub(crate) fn a_removed_peer_is_forgotten<F: Backend>() {
     let mut all = BackendNodes::<F>::joined(&[0, 1, 2]);
     let attachment = mirror_of(&mut all, 1, 0, 77);
@@ -142,8 +143,8 @@ pub(crate) fn a_removed_peer_is_forgotten<F: Backend>() {
     all.node(0).remove(NodeId(1));
     all.expect_lost(1, 0);
     all.settle();
-    assert_eq!(*all.events(0), [], "what was removed deliberately");
-    assert_eq!(attachment.load(0), 77, "its attachment stays [M4]");
+    assert_eq!(*all.events(0), [], "a deliberate removal yields no event");
+    assert_eq!(attachment.load(0), 77, "its attachment remains readable [M4]");
     all.node(0).freeze(&attachment);
     assert_eq!(attachment.load(0), 77);
     assert_eq!(all.node(0).send(conn, b"?", None), Err(PostError::NotConnected));
@@ -161,7 +162,7 @@ pub(crate) fn a_removed_peer_is_forgotten<F: Backend>() {
     assert_eq!(attachment.load(0), 77);
 }
 
-/// F9: who revokes a grant of a removed peer is answered, and nothing lands any more.
+/// F9: the revocation of a removed peer's grant is confirmed, and nothing lands any more.
 pub(crate) fn grants_of_a_removed_peer_end<F: Backend>() {
     let mut all = BackendNodes::<F>::joined(&[0, 1]);
     let conn = all.node(1).open(NodeId(0), Channel(1));
@@ -181,34 +182,34 @@ pub(crate) fn grants_of_a_removed_peer_end<F: Backend>() {
     };
     let _ = all.node(1).write(conn, write);
     all.settle();
-    assert_eq!(region.load(0), 0, "written after the removal");
+    assert_eq!(region.load(0), 0, "a write has landed after the removal");
     all.node(0).revoke(&grants[0]);
     all.expect(0, "Revoked", |event| *event == FabricEvent::Revoked { grant: grants[0] });
 }
 
-/// Places are used again, names of connections are not.
-pub(crate) fn names_of_connections_are_not_used_again<F: Backend>() {
+/// Places are reused, connection ids are not.
+pub(crate) fn connection_ids_are_not_reused<F: Backend>() {
     let mut all = BackendNodes::<F>::apart(&[0]);
-    let mut names = Vec::new();
+    let mut ids = Vec::new();
     for node in 1..40 {
         all.start(node);
         all.join(0, node);
-        names.push(all.node(0).open(NodeId(node), Channel(1)));
+        ids.push(all.node(0).open(NodeId(node), Channel(1)));
         if node % 2 == 0 {
             all.node(node).open(NodeId(0), Channel(1));
             all.settle();
         }
         all.node(0).remove(NodeId(node));
-        for name in &names {
-            assert_eq!(all.node(0).send(*name, b"?", None), Err(PostError::NotConnected));
+        for id in &ids {
+            assert_eq!(all.node(0).send(*id, b"?", None), Err(PostError::NotConnected));
         }
     }
-    names.sort_unstable();
-    names.dedup();
-    assert_eq!(names.len(), 39);
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 39);
 }
 
-pub(crate) fn who_will_not_come_is_forgotten<F: Backend>() {
+pub(crate) fn a_peer_that_never_joins_can_be_removed<F: Backend>() {
     let mut all = BackendNodes::<F>::joined(&[0, 1]);
     let region = all.node(0).register(4);
     let mirror = all.node(0).publish(MirrorKey(1), &region, &[NodeId(1), NodeId(9)]);
@@ -226,21 +227,21 @@ pub(crate) fn who_will_not_come_is_forgotten<F: Backend>() {
     assert_joined(&mut all, 0, 1);
 }
 
-pub(crate) fn a_node_is_taken_in_once<F: Backend>() {
+pub(crate) fn a_node_is_added_once<F: Backend>() {
     let mut all = BackendNodes::<F>::joined(&[0, 1]);
     for node in [0, 1] {
-        let error = all.node(0).add(NodeId(node), F::pair().0).expect_err("it is there already");
+        let error = all.node(0).add(NodeId(node), F::pair().0).expect_err("it is a peer already");
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     }
     assert_joined(&mut all, 0, 1);
 }
 
-/// However far a peer comes before it dies, it is lost once, and what it had shown stays.
-pub(crate) fn a_peer_that_dies_on_the_way_is_lost<F: Backend>() {
+/// However far a peer has progressed before it dies, it is lost once, and the words that it had shown remain.
+pub(crate) fn a_peer_that_dies_while_joining_is_lost<F: Backend>() {
     let (near, far) = F::pair();
     drop(far);
     let mut all = BackendNodes::<F>::apart(&[0]);
-    all.node(0).add(NodeId(1), near).expect("its death is found out later");
+    all.node(0).add(NodeId(1), near).expect("its death is reported later");
     all.expect_lost(0, 1);
     let (key, mut attached, mut seen) = (MirrorKey(1), 0, 0);
     for step in 0..60 {
@@ -248,8 +249,8 @@ pub(crate) fn a_peer_that_dies_on_the_way_is_lost<F: Backend>() {
         let region = all.node(0).register(16);
         let mirror = all.node(0).publish(key, &region, &[NodeId(1)]);
         let (at_0, at_1) = F::pair();
-        all.node(1).add(NodeId(0), at_1).expect("taken in");
-        all.node(0).add(NodeId(1), at_0).expect("taken in");
+        all.node(1).add(NodeId(0), at_1).expect("added");
+        all.node(0).add(NodeId(1), at_0).expect("added");
         let attachment = all.node(0).attach(NodeId(1), key, 16);
         all.meet(0, 1);
         let conn = all.node(0).open(NodeId(1), Channel(1));
@@ -292,11 +293,11 @@ pub(crate) fn a_peer_that_dies_on_the_way_is_lost<F: Backend>() {
     }
     assert!(
         attached > 0 && attached < 60 && seen > 0,
-        "{attached} of 60 came so far, {seen} showed something"
+        "{attached} of 60 peers attached, and {seen} showed their word"
     );
 }
 
-pub(crate) fn a_retired_mirror_is_not_shown_to_who_comes_later<F: Backend>() {
+pub(crate) fn a_retired_mirror_is_not_shown_to_later_peers<F: Backend>() {
     let mut all = BackendNodes::<F>::apart(&[0, 1]);
     let region = all.node(0).register(4);
     let mirror = all.node(0).publish(MirrorKey(1), &region, &[NodeId(1)]);

@@ -1,4 +1,5 @@
-//! Child processes for the tests of shared memory: this test binary again, in a role, joined by its standard input.
+//! Child processes for the tests of shared memory: this test binary again, in a role, connected through its
+//! standard input.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -54,18 +55,18 @@ impl Drop for ChildProcess {
     }
 }
 
-/// The role of this process, if it is a child.
+/// Returns the role of this process, if it is a child.
 pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// In a child: joined to node 0.
+/// Creates the fabric of a child, connected to node 0.
 pub(crate) fn fabric_of_child(node: u32) -> ShmFabric {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().expect("a socket as standard input");
     ShmFabric::new(NodeId(node), vec![(NodeId(0), UnixStream::from(socket))]).expect("a fabric")
 }
 
-/// Polls until `done`, which sees the events of each poll.
+/// Polls until `done`, which sees the events of each poll, returns true.
 pub(crate) fn poll_until(
     fabric: &mut ShmFabric,
     what: &str,
@@ -83,7 +84,7 @@ pub(crate) fn poll_until(
     }
 }
 
-/// Ends a child when its parent is done with it, or dead.
+/// Polls in a child until its parent has ended its stream or died.
 pub(crate) fn poll_until_alone(fabric: &mut ShmFabric, mut each: impl FnMut(&mut ShmFabric)) {
     poll_until(fabric, "the parent's end", |fabric, events| {
         each(fabric);
@@ -91,7 +92,7 @@ pub(crate) fn poll_until_alone(fabric: &mut ShmFabric, mut each: impl FnMut(&mut
     });
 }
 
-/// A word to say something in and an attachment of the other's.
+/// A mirrored word of this process and an attachment of the other process's word.
 pub(crate) struct WordPair {
     own: Region,
     mirror: MirrorId,
@@ -120,7 +121,7 @@ impl WordPair {
         self.attachment.load(0)
     }
 
-    /// Says what it hears; returns whether that was new.
+    /// Echoes the word of the other process; returns whether it was new.
     pub(crate) fn answer(&mut self, fabric: &mut ShmFabric) -> bool {
         let heard = self.heard();
         let new = heard != self.written;

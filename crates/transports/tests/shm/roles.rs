@@ -1,4 +1,4 @@
-//! What child processes do in the tests of shared memory, by role.
+//! The roles of child processes in the tests of shared memory.
 
 use squall_fabric::{
     Channel, ConnId, Fabric, FabricEvent, Grant, MirrorKey, NodeId, PostError, Token, Write, WriteSource,
@@ -21,13 +21,13 @@ pub(crate) fn play(role: &str) {
     }
 }
 
-/// Waits for its grant.
-fn receive_order(fabric: &mut ShmFabric) -> (ConnId, Grant) {
+/// Waits for the grant that node 0 sends.
+fn receive_grant(fabric: &mut ShmFabric) -> (ConnId, Grant) {
     let memory = fabric.register(64);
     let conn = fabric.open(NodeId(0), Channel(1));
     fabric.post_receive(conn, &memory, 0..64, Token(0)).expect("space");
     let mut grant = None;
-    poll_until(fabric, "its order", |_, events| {
+    poll_until(fabric, "its grant", |_, events| {
         for event in events {
             if let FabricEvent::Received { length, .. } = event {
                 let mut bytes = vec![0; *length];
@@ -37,13 +37,13 @@ fn receive_order(fabric: &mut ShmFabric) -> (ConnId, Grant) {
         }
         grant.is_some()
     });
-    (conn, grant.expect("it came"))
+    (conn, grant.expect("it has arrived"))
 }
 
 /// Writes large blocks until it is refused, as it must be.
 fn write_blocks(node: u32) {
     let mut fabric = fabric_of_child(node);
-    let (conn, grant) = receive_order(&mut fabric);
+    let (conn, grant) = receive_grant(&mut fabric);
     let (source, last_done) = (fabric.register(BLOCK_WORDS), fabric.register(1));
     fabric.publish(MirrorKey(9), &last_done, &[NodeId(0)]);
     for k in 1.. {
@@ -75,7 +75,7 @@ fn write_blocks(node: u32) {
 /// Counts in one granted word until its parent ends.
 fn write_counter() {
     let mut fabric = fabric_of_child(2);
-    let (conn, grant) = receive_order(&mut fabric);
+    let (conn, grant) = receive_grant(&mut fabric);
     let mut count = 0;
     poll_until_alone(&mut fabric, |fabric| {
         let value = [count + 1];
@@ -86,7 +86,7 @@ fn write_counter() {
     });
 }
 
-/// Says what it hears.
+/// Echoes what it receives.
 fn echo() {
     let mut fabric = fabric_of_child(1);
     let mut pair = WordPair::new(&mut fabric, NodeId(0));
@@ -95,7 +95,7 @@ fn echo() {
     });
 }
 
-/// Says what it hears, and parks whenever there is nothing new.
+/// Echoes what it receives, and parks whenever there is nothing new.
 fn echo_parked() {
     let mut fabric = fabric_of_child(1);
     let mut pair = WordPair::new(&mut fabric, NodeId(0));
@@ -111,7 +111,8 @@ fn echo_parked() {
     }
 }
 
-/// Messages without pause: all words, then the guard at word 0; and a heartbeat in another mirror.
+/// Sends messages without pause, each as all words and then the guard at word 0, and a heartbeat in another
+/// mirror.
 fn storm() {
     let mut fabric = fabric_of_child(1);
     let (region, heartbeat) = (fabric.register(STORM_WORDS), fabric.register(1));
@@ -125,7 +126,7 @@ fn storm() {
         heartbeat.store(0, k);
         fabric.push(mirror, 1..STORM_WORDS);
         fabric.push_word(mirror, 0);
-        // An owner obeys a window: it pauses now and then.
+        // An owner respects a window, so it pauses occasionally.
         for _ in 0..2_000 {
             std::hint::spin_loop();
         }
@@ -133,5 +134,5 @@ fn storm() {
 }
 
 pub(crate) const STORM_WORDS: usize = 3000;
-/// Large enough that a write takes milliseconds: a stop hits the middle of one.
+/// So large that a write takes milliseconds, and a stop hits the middle of one.
 pub(crate) const BLOCK_WORDS: usize = 4 << 20;

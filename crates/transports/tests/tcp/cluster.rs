@@ -8,21 +8,21 @@ use squall_transports::bootstrap::Secret;
 use squall_transports::session::{ConnectionEnds, Encryption, PeerStream, Proof};
 use squall_transports::tcp::TcpFabric;
 
-/// Both ends of a connected stream.
+/// Returns both ends of a connected stream.
 pub(crate) fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
-    let (far, _) = listener.accept().expect("somebody connects");
+    let (far, _) = listener.accept().expect("a client");
     (near, far)
 }
 
-/// Both ends of a stream that is encrypted.
+/// Returns both ends of an encrypted stream.
 pub(crate) fn sealed_pair() -> (PeerStream, PeerStream) {
     let (near, far) = pair();
     sealed(near, far)
 }
 
-/// Makes two streams, of which each is connected to the other or to somebody who passes bytes on, the ends of a session.
+/// Turns two streams, which are connected to each other or through a relay, into the ends of a session.
 pub(crate) fn sealed(mut near: TcpStream, mut far: TcpStream) -> (PeerStream, PeerStream) {
     let secret = Secret::new("the secret of sealed streams").expect("long enough");
     let proof = Proof::new(&secret, "tests", "tests").with_encryption(Encryption::Always);
@@ -73,7 +73,7 @@ impl<const SEALED: bool> Harness for AnyLoopback<SEALED> {
     }
 
     fn node(&mut self, i: u32) -> &mut TcpFabric {
-        self.nodes[i as usize].as_mut().expect("the node lives")
+        self.nodes[i as usize].as_mut().expect("the node is alive")
     }
 
     fn step(&mut self) {
@@ -82,7 +82,7 @@ impl<const SEALED: bool> Harness for AnyLoopback<SEALED> {
     }
 
     fn kill(&mut self, i: u32) {
-        // The kernel does no more for a process that is killed: it closes the sockets.
+        // The kernel does the same for a process that is killed: it closes the sockets.
         self.nodes[i as usize] = None;
     }
 }

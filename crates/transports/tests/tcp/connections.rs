@@ -6,10 +6,10 @@ use squall_fabric::{BreakReason, Channel, ConnId, Fabric, FabricEvent, NodeId, P
 use crate::cluster::PlainLoopback;
 use crate::raw::Xorshift;
 
-/// Both ends open and close two channels as they like, and poll when they like. At last both leave all open:
-/// then all are connected, to each other.
+/// Both ends open and close two channels and poll at random. In the end both leave all channels open: then
+/// all are connected, to each other.
 #[test]
-fn incarnations_find_each_other() {
+fn incarnations_connect_to_each_other() {
     for seed in 1..=300 {
         let mut random = Xorshift::new(seed);
         let mut cluster = PlainLoopback::new(2);
@@ -28,7 +28,7 @@ fn incarnations_find_each_other() {
         for _ in 0..1000 {
             for (node, end) in ends.iter_mut().enumerate() {
                 end.poll(&mut cluster, node);
-                // What the other end had closed before is open again here.
+                // Reopens what the other end had closed.
                 (0..2).for_each(|channel| end.open(&mut cluster, node, channel));
             }
         }
@@ -38,7 +38,7 @@ fn incarnations_find_each_other() {
     }
 }
 
-/// A message goes both ways.
+/// Checks that a message arrives in each direction.
 fn assert_paired(cluster: &mut PlainLoopback, ends: &[End; 2], channel: usize, seed: u64) {
     let conns = [0, 1].map(|node: usize| ends[node].channels[channel].expect("open").0);
     assert!(ends.iter().all(|end| end.channels[channel].expect("open").1), "seed {seed}: {ends:?}");
@@ -89,7 +89,7 @@ impl End {
                 FabricEvent::Broken { conn, reason: BreakReason::PeerClosed } => (conn, false),
                 other => panic!("{other:?}"),
             };
-            // Events that were under way when this end closed are of no interest.
+            // Events that were queued when this end closed are ignored.
             let Some(channel) = channels.iter_mut().find(|channel| channel.is_some_and(|(of, _)| of == conn))
             else {
                 return;
@@ -103,8 +103,8 @@ fn node_of(cluster: &mut PlainLoopback, node: usize) -> &mut <PlainLoopback as H
     cluster.node(u32::try_from(node).expect("small"))
 }
 
-/// A revocation while a long write is landing: what has landed stays, nothing follows, the writer is refused and
-/// the stream goes on [F9, F10].
+/// A revocation while a long write is landing: what has landed remains, nothing follows, the writer is
+/// refused and the stream continues [F9, F10].
 #[test]
 fn a_write_that_is_landing_is_cut_off_by_revocation() {
     const WORDS: usize = 2 << 20;
@@ -128,10 +128,10 @@ fn a_write_that_is_landing_is_cut_off_by_revocation() {
         cluster.expect(1, "Revoked", |event| matches!(event, FabricEvent::Revoked { .. }));
         assert_eq!(landed(WORDS), before, "words landed after the revocation");
         let done = cluster.take(0, |event| matches!(event, FabricEvent::Done { .. }));
-        assert_eq!(done, None, "a refused write is never done");
+        assert_eq!(done, None, "a refused write never completes");
         let other = cluster.link(0, 1, 2, 1);
         cluster.write(0, other.conn, &other.value(0, &[7]));
-        cluster.until("another connection goes on", |_| other.target.load(0) == 7);
+        cluster.until("another connection continues", |_| other.target.load(0) == 7);
     }
 }
 

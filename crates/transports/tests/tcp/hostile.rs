@@ -1,4 +1,4 @@
-//! Peers that send garbage, half frames, huge lengths, or what they have no right to.
+//! Peers that send garbage, half frames, huge lengths, or frames for which they have no right.
 
 use std::io::Read as _;
 
@@ -8,8 +8,8 @@ use squall_fabric::{
 
 use crate::raw::{ACCEPT, ACK, ATTACH, CLOSE, DETACHED, MIRROR, OPEN, SEND, Victim, WRITE, Xorshift, frame};
 
-/// A victim with one of everything that frames can address: connection 0 on channel 5, attachment 0, a grant, a
-/// published mirror and posted receives.
+/// A victim with one of everything that frames can address: connection 0 on channel 5, attachment 0, a grant,
+/// a published mirror and posted receives.
 struct Scene {
     victim: Victim,
     conn: ConnId,
@@ -37,7 +37,7 @@ impl Scene {
         Self { victim, conn, attachment, granted, grant, inbox }
     }
 
-    /// All kinds of frames, as a good peer sends them.
+    /// Returns frames of every kind, as a correct peer sends them.
     fn conversation(&self) -> Vec<u8> {
         let Grant { key, region, .. } = self.grant;
         let bytes = u64::from_le_bytes(*b"squall\0\0");
@@ -56,7 +56,7 @@ impl Scene {
         .concat()
     }
 
-    /// What the conversation does.
+    /// Checks the effects of the conversation.
     fn assert_done(&mut self) {
         let conn = self.conn;
         let expected = [
@@ -75,7 +75,7 @@ impl Scene {
         assert_eq!(self.inbox.load(24), u64::from_le_bytes(*b"squall\0\0"));
     }
 
-    /// What nobody may ever reach.
+    /// Checks the memory that no peer may ever reach.
     fn assert_unharmed(&self) {
         let outside = (0..8).chain(40..64).all(|word| self.granted.load(word) == 0);
         assert!(outside, "a write outside its grant landed");
@@ -90,9 +90,9 @@ impl Scene {
     }
 }
 
-/// However the stream is cut into reads, the frames do the same.
+/// The frames have the same effect however the stream is divided into reads.
 #[test]
-fn frames_in_pieces_of_any_size_do_the_same() {
+fn frames_in_pieces_of_any_size_have_the_same_effect() {
     for size in [1, 2, 3, 7, 8, 9, 15, 16, 17, 100, 4096] {
         let mut scene = Scene::new();
         for piece in scene.conversation().chunks(size) {
@@ -103,7 +103,7 @@ fn frames_in_pieces_of_any_size_do_the_same() {
     }
 }
 
-/// Damaged conversations: the fabric neither panics nor lets anything land where it may not.
+/// Damaged conversations: the fabric neither panics nor lets anything land where it must not.
 #[test]
 fn garbage_at_random_offsets_is_survived() {
     let mut lost = 0;
@@ -151,44 +151,44 @@ fn damage(mut bytes: Vec<u8>, random: &mut Xorshift) -> Vec<u8> {
     bytes
 }
 
-/// Bytes of another protocol altogether.
+/// A peer that uses another protocol altogether.
 #[test]
-fn a_stranger_is_disconnected() {
+fn a_peer_with_another_protocol_is_disconnected() {
     let mut scene = Scene::new();
     scene.victim.feed(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(scene.lost(), BreakReason::Protocol);
     let conn = scene.conn;
     assert!(scene.victim.events.contains(&FabricEvent::Broken { conn, reason: BreakReason::Protocol }));
-    // The stranger is told, and then the stream ends.
+    // The peer gets a goodbye, and then the stream ends.
     scene.victim.raw.set_nonblocking(false).expect("a socket");
     let mut answer = Vec::new();
     let _ = scene.victim.raw.read_to_end(&mut answer);
     assert!(answer.ends_with(&frame(9, 0, 0, 0, 0, &[])), "no goodbye in {answer:?}");
 }
 
-/// Each of these is answered by a disconnection, whatever came before.
+/// Each of these frames disconnects the peer, whatever preceded it.
 #[test]
-fn what_the_format_forbids_disconnects() {
+fn invalid_frames_disconnect() {
     let connected = [frame(OPEN, 0, 0, 5, 0, &[]), frame(ACCEPT, 0, 0, 0, 0, &[])].concat();
     let forbidden = [
         ("an unknown kind", frame(12, 0, 0, 0, 0, &[])),
-        ("an answer about an attachment that lives", frame(DETACHED, 0, 0, 0, 0, &[])),
-        ("an answer about an attachment that never was", frame(DETACHED, 0, 1, 0, 0, &[])),
+        ("a confirmation for an attachment that is in use", frame(DETACHED, 0, 0, 0, 0, &[])),
+        ("a confirmation for an attachment that never existed", frame(DETACHED, 0, 1, 0, 0, &[])),
         ("an unknown flag", frame(WRITE, 4, 0, 0, 0, &[0, 0, 0])),
         ("a reserved byte", [1, 0, 1, 0].into_iter().chain([0; 12]).collect()),
-        ("an attachment that never was", frame(MIRROR, 0, 1, 0, 1, &[0])),
+        ("an attachment that never existed", frame(MIRROR, 0, 1, 0, 1, &[0])),
         ("a push beyond its mirror", frame(MIRROR, 0, 0, 99, 2, &[0, 0])),
         ("a push of a huge range", frame(MIRROR, 0, 0, u32::MAX, u32::MAX, &[0])),
-        ("a connection that never was", frame(SEND, 0, 1, 0, 0, &[])),
-        ("a send of more than any may be", frame(SEND, 0, 0, (1 << 16) + 1, 0, &[])),
+        ("a connection that never existed", frame(SEND, 0, 1, 0, 0, &[])),
+        ("a send that exceeds the maximum", frame(SEND, 0, 0, (1 << 16) + 1, 0, &[])),
         ("an acknowledgement of nothing", frame(ACK, 0, 0, 1, 0, &[])),
         ("a huge acknowledgement", frame(ACK, 0, 0, u32::MAX, u32::MAX, &[])),
         ("a channel opened twice", frame(OPEN, 0, 1, 5, 0, &[])),
         ("a connection accepted twice", frame(ACCEPT, 0, 0, 0, 0, &[])),
-        ("a connection accepted that never was", frame(ACCEPT, 0, 7, 0, 0, &[])),
-        ("an unknown reason", frame(CLOSE, 0, 0, 9, 0, &[])),
-        ("another size than published", frame(ATTACH, 0, 0, 0, 0, &[4, 17])),
-        ("a mirror attached twice", frame(ATTACH, 0, 0, 0, 0, &[8, 1]).repeat(2)),
+        ("an acceptance of a connection that never existed", frame(ACCEPT, 0, 7, 0, 0, &[])),
+        ("an unknown close reason", frame(CLOSE, 0, 0, 9, 0, &[])),
+        ("a size that differs from the published one", frame(ATTACH, 0, 0, 0, 0, &[4, 17])),
+        ("a second attachment of one mirror", frame(ATTACH, 0, 0, 0, 0, &[8, 1]).repeat(2)),
     ];
     for (what, bytes) in forbidden {
         let mut scene = Scene::new();
@@ -202,7 +202,8 @@ fn what_the_format_forbids_disconnects() {
     assert_eq!(scene.lost(), BreakReason::Protocol, "a send before the connection is accepted");
 }
 
-/// A write of 32 GiB without a grant is refused at its header; its payload goes nowhere, and the stream lives.
+/// A write of 32 GiB without a grant is refused at its header; its payload goes nowhere, and the stream
+/// remains open.
 #[test]
 fn a_huge_write_is_refused_at_its_header() {
     let mut scene = Scene::new();
@@ -216,7 +217,7 @@ fn a_huge_write_is_refused_at_its_header() {
     assert!(!scene.victim.is_lost());
 }
 
-/// The stream ends in the middle of a frame: what has come is a prefix, and the peer is lost at once.
+/// The stream ends in the middle of a frame: what has arrived is a prefix, and the peer is lost at once.
 #[test]
 fn a_peer_that_dies_in_mid_frame_leaves_a_prefix() {
     let whole = frame(MIRROR, 0, 0, 0, 100, &[u64::MAX; 100]);
@@ -231,9 +232,9 @@ fn a_peer_that_dies_in_mid_frame_leaves_a_prefix() {
     }
 }
 
-/// A peer that is lost stays lost: opening breaks, attaching shows zeros, pushing goes nowhere.
+/// A lost peer remains lost: connections to it break, attachments show zeros, and pushes go nowhere.
 #[test]
-fn nothing_is_expected_of_a_lost_peer() {
+fn operations_on_a_lost_peer_have_no_effect() {
     let mut scene = Scene::new();
     scene.victim.feed(&[0xff; 16]);
     scene.lost();
@@ -250,8 +251,8 @@ fn nothing_is_expected_of_a_lost_peer() {
     assert_eq!(attachment.load(0), 0);
 }
 
-/// Pushes that cross the word that their attachment is dropped go nowhere, whatever they say of its range (found by fuzzing);
-/// the answer frees the attachment's number once.
+/// Pushes that cross the report that their attachment is dropped go nowhere, whatever range they name (found
+/// by fuzzing); the confirmation frees the attachment's number once.
 #[test]
 fn pushes_to_a_dropped_attachment_go_nowhere() {
     let mut scene = Scene::new();
@@ -259,10 +260,10 @@ fn pushes_to_a_dropped_attachment_go_nowhere() {
     scene.victim.poll();
     assert!(scene.victim.feed(&frame(MIRROR, 0, 1, u32::MAX, 2, &[7, 7])));
     assert!(scene.victim.feed(&frame(MIRROR, 0, 0, 3, 1, &[5])));
-    assert_eq!(scene.attachment.load(3), 5, "the stream goes on");
+    assert_eq!(scene.attachment.load(3), 5, "the stream continues");
     assert!(scene.victim.feed(&frame(DETACHED, 0, 1, 0, 0, &[])));
     scene.assert_unharmed();
     assert!(!scene.victim.is_lost());
     scene.victim.feed(&frame(DETACHED, 0, 1, 0, 0, &[]));
-    assert_eq!(scene.lost(), BreakReason::Protocol, "answered twice");
+    assert_eq!(scene.lost(), BreakReason::Protocol, "confirmed twice");
 }

@@ -1,4 +1,5 @@
-//! Large memory: ranges of many reads, whose words must stay whole although the kernel splits them anywhere.
+//! Large memory: ranges that take many reads, whose words must arrive undivided although the kernel splits
+//! the stream anywhere.
 
 use squall_fabric::conformance::{ConformanceCluster, Harness};
 use squall_fabric::{Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region, Token, Write, WriteSource};
@@ -16,7 +17,7 @@ fn mirror(cluster: &mut ConformanceCluster<PlainLoopback>, words: usize) -> (Mir
     (mirror, region, attachment)
 }
 
-/// Each word arrives where it belongs, whatever lies before it in the stream.
+/// Each word arrives at its place, whatever precedes it in the stream.
 #[test]
 fn a_large_range_arrives_word_by_word() {
     let mut cluster = ConformanceCluster::<PlainLoopback>::new(2);
@@ -34,7 +35,8 @@ fn a_large_range_arrives_word_by_word() {
     }
 }
 
-/// F6: a payload whose last bytes were read straight into their region is acknowledged by itself: nothing else comes.
+/// F6: a payload whose last bytes were read directly into their region is acknowledged by itself: nothing
+/// else arrives.
 #[test]
 fn a_large_write_is_acknowledged_without_further_traffic() {
     let mut cluster = ConformanceCluster::<PlainLoopback>::new(2);
@@ -56,9 +58,9 @@ fn a_large_write_is_acknowledged_without_further_traffic() {
     }
 }
 
-/// F3, F5: the source changes while it is being sent; each word that lands is one that was stored, whole.
+/// F3, F5: the source changes while it is being sent; each word that lands is one that was stored, undivided.
 #[test]
-fn words_of_a_changing_source_are_whole() {
+fn words_of_a_changing_source_are_not_torn() {
     let mut cluster = ConformanceCluster::<PlainLoopback>::new(2);
     let (mirror, region, attachment) = mirror(&mut cluster, WORDS);
     let (mut lap, mut seen) = (0u64, 0);
@@ -82,7 +84,7 @@ fn words_of_a_changing_source_are_whole() {
     assert!(lap > 30, "the source changed only {lap} times while it was sent");
 }
 
-/// One large push and many small ones to three readers at once.
+/// One large push and many small ones go to three readers at once.
 #[test]
 fn large_and_small_pushes_keep_their_order() {
     let mut cluster = ConformanceCluster::<PlainLoopback>::new(4);
@@ -102,7 +104,7 @@ fn large_and_small_pushes_keep_their_order() {
         }
         cluster.until("the last small word", |_| {
             for attachment in &attachments {
-                // Each small word says that those before it and the large range are there.
+                // Each small word announces that those before it and the large range have landed.
                 let last = attachment.load(15);
                 assert!((0..15).all(|word| attachment.load(word) >= last), "small words overtook each other");
                 if attachment.load(0) == lap {
@@ -117,7 +119,7 @@ fn large_and_small_pushes_keep_their_order() {
     }
 }
 
-/// The suite's own harness has more than two nodes in some tests; each pair has one stream.
+/// Each pair of nodes has exactly one stream.
 #[test]
 fn a_node_needs_one_stream_per_peer() {
     let streams = |peers: &[u32]| {
@@ -126,16 +128,16 @@ fn a_node_needs_one_stream_per_peer() {
     };
     assert!(streams(&[2, 1]).is_ok());
     for bad in [&[1, 1][..], &[1, 0]] {
-        let error = streams(bad).expect_err("a peer twice, or the node itself");
+        let error = streams(bad).expect_err("a peer listed twice, or the node itself");
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     }
     assert!(PlainLoopback::new(1).node(0).poll(&mut |event| panic!("{event:?}")) == 0);
 }
 
-/// A long payload that ends with the last byte that the socket has is acknowledged at once, though nothing follows it
-/// (a schedule of blocks stood still for want of it).
+/// A long payload that ends with the last byte in the socket is acknowledged at once, although nothing
+/// follows it (without this, a schedule of blocks stalled).
 #[test]
-fn a_large_write_is_done_though_nothing_follows() {
+fn a_large_write_completes_although_nothing_follows() {
     const BLOCK: usize = 128 << 10;
     let mut cluster = ConformanceCluster::<PlainLoopback>::new(2);
     let (near, _) = cluster.connect(0, 1, 1);
@@ -150,7 +152,7 @@ fn a_large_write_is_done_though_nothing_follows() {
             signal: Some(Token(block)),
         };
         cluster.node(0).write(near, write).expect("space");
-        // All of it goes into the sockets before the other end looks.
+        // All of it enters the sockets before the other end polls.
         for _ in 0..50 {
             cluster.poll(0);
             std::thread::sleep(std::time::Duration::from_micros(100));

@@ -1,4 +1,4 @@
-//! Parking: nothing is missed, and nothing is burnt.
+//! Parking: no event is missed, and no processor time is wasted.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use squall_transports::tcp::TcpFabric;
 
 use crate::cluster::{PlainLoopback, pair};
 
-/// Parks as a runner does; returns how long it slept.
+/// Parks as a runner does; returns the time that it slept.
 fn park(fabric: &mut TcpFabric, timeout: Option<Duration>) -> Duration {
     let begin = Instant::now();
     fabric.prepare_park();
@@ -51,9 +51,9 @@ fn a_parked_node_sleeps() {
     let before = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let slept = park(cluster.node(0), Some(Duration::from_millis(200)));
     let after = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    let burnt = (after.tv_sec - before.tv_sec) * 1_000_000_000 + after.tv_nsec - before.tv_nsec;
+    let used = (after.tv_sec - before.tv_sec) * 1_000_000_000 + after.tv_nsec - before.tv_nsec;
     assert!(slept >= Duration::from_millis(200));
-    assert!(burnt < 5_000_000, "{burnt} ns of processor time in {slept:?} of sleep");
+    assert!(used < 5_000_000, "{used} ns of processor time in {slept:?} of sleep");
 }
 
 #[test]
@@ -65,14 +65,14 @@ fn a_waker_ends_a_park() {
         std::thread::sleep(Duration::from_millis(50));
         waker.wake();
     });
-    let slept = park(cluster.node(0), Some(AGES));
+    let slept = park(cluster.node(0), Some(LONG));
     assert!(slept < Duration::from_millis(50) + LATE, "{slept:?}");
     thread.join().expect("the waker's thread");
-    // The doorbell is silent again.
+    // The doorbell is reset.
     assert!(park(cluster.node(0), Some(Duration::from_millis(20))) >= Duration::from_millis(20));
 }
 
-/// A push of a peer ends the park, again and again: no edge is lost between two parks.
+/// A push of a peer ends the park, repeatedly: no event is lost between two parks.
 #[test]
 fn a_peers_push_ends_a_park() {
     let (near, far) = pair();
@@ -104,7 +104,7 @@ fn a_peers_push_ends_a_park() {
         reader.poll(&mut |event| assert!(matches!(event, FabricEvent::Attached { .. })));
         if attachment.load(0) == seen {
             let begin = Instant::now();
-            reader.park(Some(AGES));
+            reader.park(Some(LONG));
             assert!(begin.elapsed() < LATE, "push {} was missed", seen + 1);
         }
         reader.unpark();
@@ -115,24 +115,24 @@ fn a_peers_push_ends_a_park() {
             reader.push_word(ack_mirror, 0);
         }
     }
-    // The last acknowledgement goes out with the next poll.
+    // The last acknowledgement is sent by the next poll.
     reader.poll(&mut |_| {});
     thread.join().expect("the owner's thread");
 }
 
-/// What was posted goes out before the node sleeps, and it sleeps no longer than a stalled send may wait.
+/// What was posted is sent before the node sleeps, and it sleeps no longer than a stalled send may wait.
 #[test]
 fn a_park_sends_what_was_posted_and_wakes_for_a_stalled_send() {
     let mut cluster = PlainLoopback::new(2);
     let conn = cluster.node(0).open(NodeId(1), Channel(1));
     cluster.node(1).open(NodeId(0), Channel(1));
     settle(&mut cluster);
-    cluster.node(0).send(conn, b"nobody waits", None).expect("connected");
+    cluster.node(0).send(conn, b"no receive", None).expect("connected");
     cluster.node(0).prepare_park();
     cluster.node(0).unpark();
     cluster.node(1).poll(&mut |event| panic!("{event:?}"));
     assert_eq!(cluster.node(1).counters().frames_received, 3, "an open, an accept and the send");
-    let slept = park(cluster.node(1), Some(AGES));
+    let slept = park(cluster.node(1), Some(LONG));
     assert!(slept > Duration::from_millis(500) && slept < Duration::from_secs(1) + LATE, "{slept:?}");
     let mut broken = false;
     cluster.node(1).poll(&mut |event| broken |= matches!(event, FabricEvent::Broken { .. }));
@@ -147,17 +147,17 @@ fn a_death_ends_a_park() {
     cluster.kill(1);
     let node = cluster.node(0);
     node.prepare_park();
-    node.park(Some(AGES));
+    node.park(Some(LONG));
     node.unpark();
     let mut lost = false;
     node.poll(&mut |event| lost |= matches!(event, FabricEvent::PeerLost { peer: NodeId(1), .. }));
     assert!(lost);
-    // And the next park is quiet.
+    // The next park is not disturbed.
     assert!(park(cluster.node(0), Some(Duration::from_millis(20))) >= Duration::from_millis(20));
 }
 
 /// Longer than any test waits.
-const AGES: Duration = Duration::from_secs(60);
-/// A busy machine may wake us so late.
+const LONG: Duration = Duration::from_secs(60);
+/// A busy machine may wake a thread this late.
 const LATE: Duration = Duration::from_secs(2);
 const PUSHES: u64 = 300;

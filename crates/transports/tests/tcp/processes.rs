@@ -1,4 +1,4 @@
-//! Two real processes: one of them is killed in the middle of a frame.
+//! Two real processes, one of which is killed in the middle of a frame.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
@@ -11,7 +11,7 @@ use squall_transports::tcp::TcpFabric;
 const WORDS: usize = (2 << 20) + 16;
 const PORT: &str = "SQUALL_TCP_TEST_PORT";
 
-/// The other process: pushes the whole mirror again and again, two pushes ahead of what is acknowledged.
+/// The other process: pushes the whole mirror repeatedly, two pushes ahead of what is acknowledged.
 #[test]
 #[ignore = "the second process of the tests below"]
 fn endless_writer() {
@@ -50,17 +50,17 @@ fn second_process() -> (Child, TcpStream) {
     (child, listener.accept().expect("the second process connects").0)
 }
 
-/// Every look shows whole pushes up to the counter; a kill in the middle of a frame is seen at once and leaves
-/// the attachment readable [F4, F11, M1, M4].
+/// The reader always sees complete pushes up to the counter; a kill in the middle of a frame is detected at
+/// once and leaves the attachment readable [F4, F11, M1, M4].
 #[test]
-fn a_writer_that_is_killed_in_mid_frame_leaves_a_readable_attachment() {
+fn a_writer_killed_in_mid_frame_leaves_a_readable_attachment() {
     for kill_at in [2, 3, 5] {
         let (mut child, stream) = second_process();
         let mut fabric = TcpFabric::new(NodeId(0), vec![(NodeId(1), stream)]).expect("a stream");
         let attachment = fabric.attach(NodeId(1), MirrorKey(1), WORDS);
         let ack = fabric.register(1);
         let mirror = fabric.publish(MirrorKey(2), &ack, &[NodeId(1)]);
-        let look = |seen: u64| {
+        let check = |seen: u64| {
             let counter = attachment.load(0);
             assert!(counter >= seen, "the counter went back from {seen} to {counter}");
             let oldest = (16..WORDS).map(|word| attachment.load_relaxed(word)).min().expect("words");
@@ -72,20 +72,24 @@ fn a_writer_that_is_killed_in_mid_frame_leaves_a_readable_attachment() {
         while !lost {
             fabric.poll(&mut |event| lost |= matches!(event, FabricEvent::PeerLost { .. }));
             if attachment.load(0) > seen {
-                seen = look(seen);
+                seen = check(seen);
                 ack.store(0, seen);
                 fabric.push_word(mirror, 0);
             }
-            // In the middle of the next frame, since the writer is two pushes ahead.
+            // This is the middle of the next frame, because the writer is two pushes ahead.
             if seen == kill_at && killed.is_none() && attachment.load_relaxed(16) > seen {
-                child.kill().expect("it runs");
+                child.kill().expect("it is running");
                 killed = Some(Instant::now());
             }
             assert!(begin.elapsed() < Duration::from_secs(60), "push {seen}");
         }
         let killed = killed.expect("nothing else ends the second process");
-        assert!(killed.elapsed() < Duration::from_secs(5), "its death was seen after {:?}", killed.elapsed());
-        look(seen);
+        assert!(
+            killed.elapsed() < Duration::from_secs(5),
+            "its death was detected after {:?}",
+            killed.elapsed()
+        );
+        check(seen);
         let snapshot: Vec<u64> = (0..WORDS).map(|word| attachment.load_relaxed(word)).collect();
         for _ in 0..100 {
             fabric.poll(&mut |event| panic!("{event:?}"));

@@ -1,5 +1,5 @@
-//! A fabric whose only peer is a plain stream, and frames written down by hand after the wire format's table,
-//! so that the documentation is tested too.
+//! A fabric whose only peer is a plain stream, and frames written by hand according to the table of the wire
+//! format, so that the documentation is tested, too.
 
 use std::io::{ErrorKind, Write as _};
 use std::net::TcpStream;
@@ -20,7 +20,7 @@ pub(crate) const CLOSE: u8 = 7;
 pub(crate) const ATTACH: u8 = 8;
 pub(crate) const DETACHED: u8 = 11;
 
-/// A header and what follows it.
+/// Encodes a header and the words that follow it.
 pub(crate) fn frame(kind: u8, flags: u8, id: u32, a: u32, b: u32, more: &[u64]) -> Vec<u8> {
     let mut bytes = vec![kind, flags, 0, 0];
     for number in [id, a, b] {
@@ -51,7 +51,7 @@ impl Victim {
         self.fabric.poll(&mut |event| events.push(event));
     }
 
-    /// Sends bytes, and polls whenever the socket takes no more. Returns whether it took all.
+    /// Sends bytes, and polls whenever the socket accepts no more. Returns whether all were sent.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> bool {
         let begin = Instant::now();
         while !bytes.is_empty() {
@@ -74,7 +74,7 @@ impl Victim {
                 return self.events.remove(at);
             }
             self.poll();
-            assert!(begin.elapsed() < PATIENCE, "waited for: {what}; there is {:?}", self.events);
+            assert!(begin.elapsed() < PATIENCE, "waited for: {what}; events: {:?}", self.events);
         }
     }
 
@@ -83,7 +83,7 @@ impl Victim {
     }
 }
 
-/// A fixed sequence that looks random (xorshift).
+/// A fixed pseudo-random sequence (xorshift).
 #[derive(Debug)]
 pub(crate) struct Xorshift(u64);
 

@@ -1,5 +1,5 @@
-//! Encrypted streams with somebody between their ends: what it alters, leaves out or repeats ends the connection, and no word
-//! of it is stored.
+//! Encrypted streams with an attacker between their ends: a record that the attacker alters, omits or repeats
+//! ends the connection, and none of its words is stored.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,8 @@ use squall_transports::tcp::TcpFabric;
 
 use crate::cluster::sealed;
 
-/// A writer whose mirror a reader sees, through somebody who is given each record and returns what is passed on.
+/// A writer whose mirror a reader sees through an attacker, who receives each record and returns what to
+/// forward.
 struct Scene {
     writer: TcpFabric,
     reader: TcpFabric,
@@ -25,13 +26,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Scene {
     fn new(meddle: impl FnMut(usize, Vec<u8>) -> Vec<u8> + Send + 'static) -> Self {
-        let [listener, stranger] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-        let near = TcpStream::connect(stranger.local_addr().expect("bound")).expect("it listens");
+        let [listener, attacker] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let near = TcpStream::connect(attacker.local_addr().expect("bound")).expect("it listens");
         let address = listener.local_addr().expect("bound");
-        let (caller, _) = stranger.accept().expect("it has connected");
+        let (caller, _) = attacker.accept().expect("it has connected");
         let called = TcpStream::connect(address).expect("it listens");
         let (far, _) = listener.accept().expect("it has connected");
-        pass_on(caller, called, meddle);
+        relay(caller, called, meddle);
         let (near, far) = sealed(near, far);
         let mut writer = TcpFabric::new(NodeId(0), vec![(NodeId(1), near)]).expect("a fabric");
         let mut reader = TcpFabric::new(NodeId(1), vec![(NodeId(0), far)]).expect("a fabric");
@@ -44,12 +45,13 @@ impl Scene {
         scene
     }
 
-    /// Polls both until the reader satisfies `done`, the writer hears of the reader, or somebody is lost.
+    /// Polls both until the reader satisfies `done`, the reader's attachment is reported to the writer, or a
+    /// peer is lost.
     fn poll_until(&mut self, mut on_event: impl FnMut(&FabricEvent), done: impl Fn(&Self) -> bool) {
         let begin = Instant::now();
         let mut heard = false;
         while !heard && !done(self) && self.lost.is_none() {
-            assert!(begin.elapsed() < PATIENCE, "nothing happens");
+            assert!(begin.elapsed() < PATIENCE, "waited too long");
             self.writer.poll(&mut |event| {
                 heard |= matches!(event, FabricEvent::Attached { .. });
                 on_event(&event);
@@ -73,9 +75,9 @@ impl Scene {
     }
 }
 
-/// Passes the bytes of two streams on. What goes from the first to the second is cut into records behind the handshake, each
-/// of which `meddle` is given with its number.
-fn pass_on(
+/// Relays the bytes of two streams. What the first sends to the second after the handshake is split into
+/// records; each is passed to `meddle` with its number, which returns what to forward.
+fn relay(
     caller: TcpStream,
     called: TcpStream,
     mut meddle: impl FnMut(usize, Vec<u8>) -> Vec<u8> + Send + 'static,
@@ -100,7 +102,7 @@ fn pass_on(
 }
 
 #[test]
-fn what_is_passed_on_unchanged_arrives() {
+fn unaltered_records_arrive() {
     let mut scene = Scene::new(|_, record| record);
     for value in 1..20 {
         scene.push(value);
@@ -109,9 +111,10 @@ fn what_is_passed_on_unchanged_arrives() {
     }
 }
 
-/// The mirror's words are pushed in records of 32 KiB. Of the one that is altered, and of all behind it, no word is stored.
+/// The mirror's words are pushed in records of 32 KiB. No word of the altered record, or of any later one, is
+/// stored.
 #[test]
-fn what_is_altered_ends_the_connection_and_shows_nothing() {
+fn an_altered_record_ends_the_connection_and_stores_nothing() {
     for place in [0, 2, 3, 1000, 32 << 10] {
         let mut scene = Scene::new(move |number, mut record| {
             if number == 8 {
@@ -123,17 +126,18 @@ fn what_is_altered_ends_the_connection_and_shows_nothing() {
         scene.push(u64::MAX);
         scene.poll_until(|_| (), |_| false);
         assert_eq!(scene.lost, Some(BreakReason::Protocol), "byte {place}");
-        let first =
-            (0..WORDS).find(|word| scene.attachment.load(*word) != u64::MAX).expect("not all has come");
+        let first = (0..WORDS)
+            .find(|word| scene.attachment.load(*word) != u64::MAX)
+            .expect("not all words have arrived");
         assert!(
             (first..WORDS).all(|word| scene.attachment.load(word) == 0),
-            "byte {place}: nothing behind it"
+            "byte {place}: a later word was stored"
         );
     }
 }
 
 #[test]
-fn what_is_repeated_or_left_out_ends_the_connection() {
+fn a_repeated_or_omitted_record_ends_the_connection() {
     for repeats in [true, false] {
         let mut scene = Scene::new(move |number, record| match (number == 8, repeats) {
             (true, true) => [&record[..], &record].concat(),

@@ -1,4 +1,4 @@
-//! Peers that do not take what is sent to them, or do not receive what they were sent: memory stays bounded.
+//! Peers that do not take what is sent to them, or post no receives for it: memory remains bounded.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use squall_transports::tcp::TcpFabric;
 use crate::cluster::{PlainLoopback, pair};
 use crate::raw::{ACCEPT, ATTACH, OPEN, SEND, Victim, frame};
 
-/// A reader that never reads is given up; another reader of the same mirror sees every push.
+/// A reader that never reads is lost; another reader of the same mirror sees every push.
 #[test]
-fn a_reader_that_never_reads_is_given_up() {
+fn a_reader_that_never_reads_is_lost() {
     for words in [100, 130] {
         let (near, mut stuck) = pair();
         let (to_good, from_good) = pair();
@@ -49,10 +49,10 @@ fn a_reader_that_never_reads_is_given_up() {
     }
 }
 
-/// Sends that nobody receives break their connection as soon as they take too much memory, not a second later;
-/// the stream and other connections go on.
+/// Sends without a receive break their connection as soon as they take too much memory, not a second later;
+/// the stream and other connections continue.
 #[test]
-fn sends_that_nobody_receives_take_bounded_memory() {
+fn sends_without_a_receive_take_bounded_memory() {
     let mut victim = Victim::new();
     let conn = victim.fabric.open(NodeId(1), squall_fabric::Channel(5));
     victim.feed(&[frame(OPEN, 0, 0, 5, 0, &[]), frame(ACCEPT, 0, 0, 0, 0, &[])].concat());
@@ -65,11 +65,12 @@ fn sends_that_nobody_receives_take_bounded_memory() {
         assert!(fed < 400, "{fed} sends of 64 KiB wait for a receive");
     }
     assert!(fed > 200, "16 MiB may wait, but only {fed} sends of 64 KiB did");
-    assert!(begin.elapsed() < Duration::from_secs(1), "broken by time, not by memory");
+    assert!(begin.elapsed() < Duration::from_secs(1), "the timeout broke it, not the limit of memory");
     assert!(victim.feed(&send.repeat(3)) && !victim.is_lost());
 }
 
-/// Stalled posts are placed in order once receives are posted, also if the payload of the last is under way.
+/// Stalled posts are executed in order once receives are posted, even while the payload of the last one is in
+/// transit.
 #[test]
 fn stalled_posts_resume_in_order() {
     let mut cluster = ConformanceCluster::<PlainLoopback>::new(2);
@@ -91,19 +92,19 @@ fn stalled_posts_resume_in_order() {
             *event == FabricEvent::Received { conn: link.owner_conn, token, length: 8 }
         });
         assert_eq!(memory.load(0), k);
-        cluster.until("the writes behind it", |_| link.target.load(0) == k && link.target.load(4095) == k);
+        cluster.until("the writes after it", |_| link.target.load(0) == k && link.target.load(4095) == k);
         cluster.rounds(3);
-        assert_eq!(link.target.load(0), k, "the writes behind the next send overtook it");
+        assert_eq!(link.target.load(0), k, "the writes after the next send overtook it");
     }
 }
 
-/// A break for want of a receive leaves the node's other connections alone.
+/// A connection that breaks because it has no receive does not affect the node's other connections.
 #[test]
-fn a_harness_needs_no_patience_for_others() {
+fn a_missing_receive_breaks_only_its_connection() {
     let mut cluster = ConformanceCluster::<PlainLoopback>::new(2);
     let stalled = cluster.link(0, 1, 1, 1);
     let other = cluster.link(0, 1, 2, 1);
-    cluster.node(0).send(stalled.conn, b"nobody waits", None).expect("connected");
+    cluster.node(0).send(stalled.conn, b"no receive", None).expect("connected");
     let mut k = 0;
     let reason = BreakReason::ReceiverNotReady;
     cluster.until("the break", |cluster| {

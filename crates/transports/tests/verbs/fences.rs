@@ -5,7 +5,7 @@ use squall_fabric::{Fabric, FabricEvent, Grant, NodeId, Token, Write};
 
 use crate::nodes::{MirrorPair, VerbsNodes, refused, write};
 
-/// A peer's grant is revoked while it has another: that one, on another connection, goes on.
+/// A peer's grant is revoked while it has another one: the other one, on another connection, remains usable.
 pub(crate) fn one_grant_of_two_is_revoked() {
     let mut nodes = VerbsNodes::new(2);
     let fenced = nodes.link(0, 1, 1, 64);
@@ -17,12 +17,12 @@ pub(crate) fn one_grant_of_two_is_revoked() {
     write(&mut nodes, &shared, 1, 3);
     refused(&mut nodes, &fenced, fenced.conn);
     write(&mut nodes, &shared, 2, 4);
-    // And the last one.
+    // Then the last grant is revoked.
     nodes.node(1).revoke(&shared.grant);
     refused(&mut nodes, &shared, shared.conn);
 }
 
-/// Revoked and granted again with no write between: the connection lives, and the old grant does not.
+/// Revokes and grants again with no write in between: the connection remains, and the old grant does not.
 pub(crate) fn a_new_grant_revives_the_connection() {
     let mut nodes = VerbsNodes::new(2);
     let mut link = nodes.link(0, 1, 1, 8);
@@ -40,16 +40,17 @@ pub(crate) fn a_new_grant_revives_the_connection() {
     refused(&mut nodes, &GrantedLink { grant: old, ..link.clone() }, link.conn);
 }
 
-/// A reader freezes one mirror while pushes to two are under way: the other loses none and sees none twice.
+/// A reader freezes one mirror while pushes to several are in flight: the others lose no push and see none
+/// twice.
 pub(crate) fn a_freeze_does_not_disturb_other_mirrors() {
     let mut restarts = 0;
     for burst in [1, 3, 12] {
         let mut nodes = VerbsNodes::new(2);
         let mirrors: Vec<_> = (0..4).map(|key| MirrorPair::new(&mut nodes, key, 600)).collect();
-        let living = mirrors.last().expect("four");
+        let live = mirrors.last().expect("four");
         let mut seen = 0;
         for k in 1..=90_u64 {
-            // In another order each time, so that the push that is refused has others before and after it.
+            // The order differs each time, so that the push that is refused has others before and after it.
             for step in 0..4 {
                 mirrors[(step + usize::try_from(k).expect("small")) % 4].push(&mut nodes, k);
             }
@@ -57,28 +58,28 @@ pub(crate) fn a_freeze_does_not_disturb_other_mirrors() {
                 nodes.poll(0);
             }
             if k % 30 == 0 {
-                // Three of them, one after the other, with pushes under way.
+                // Freeze three of them, one after another, with pushes in flight.
                 let frozen = &mirrors[usize::try_from(k / 30).expect("small") - 1];
                 nodes.node(1).freeze(&frozen.attachment);
-                let counter = frozen.look();
+                let counter = frozen.check();
                 nodes.rounds(20);
-                assert_eq!(frozen.look(), counter, "a frozen attachment changed");
+                assert_eq!(frozen.check(), counter, "a frozen attachment changed");
             }
-            let now = living.look();
+            let now = live.check();
             assert!(now >= seen, "the counter went back from {seen} to {now}");
             seen = now;
         }
-        nodes.until("the last message", |_| living.look() == 90);
+        nodes.until("the last message", |_| live.check() == 90);
         restarts += nodes.node(0).counters().mirror_restarts;
     }
-    assert!(restarts > 0, "no push was under way at any freeze: the test has not tested anything");
+    assert!(restarts > 0, "no push was in flight at any freeze, so the test proves nothing");
 }
 
-/// A grant of another peer, made out to oneself: one's own domain does not know its key.
+/// A node uses a grant of another peer, altered to name itself: its own domain does not know the key.
 pub(crate) fn a_stolen_grant_is_refused() {
     let mut nodes = VerbsNodes::new(3);
     let rightful = nodes.link(0, 2, 1, 8);
-    // The thief may write somewhere, so that it is not its queue pair that refuses.
+    // The thief has a valid grant, so it is not its queue pair that refuses the write.
     let own = nodes.link(1, 2, 1, 8);
     write(&mut nodes, &own, 0, 1);
     let stolen = GrantedLink {
@@ -90,8 +91,8 @@ pub(crate) fn a_stolen_grant_is_refused() {
     write(&mut nodes, &rightful, 0, 2);
 }
 
-/// Each incarnation of a channel is a new one, however often; what was granted stays.
-pub(crate) fn channels_open_again_and_again() {
+/// A channel can be opened any number of times, each time as a new incarnation; grants remain.
+pub(crate) fn channels_can_be_reopened() {
     let mut nodes = VerbsNodes::new(2);
     let mut link = nodes.link(0, 1, 1, 4);
     for k in 1..=60 {
@@ -107,8 +108,8 @@ pub(crate) fn channels_open_again_and_again() {
     }
 }
 
-/// A write that is longer than one message of the device lands whole, with one immediate.
-pub(crate) fn a_write_of_several_messages_lands_whole() {
+/// A write that is longer than one message of the device lands completely, with one immediate.
+pub(crate) fn a_write_of_several_messages_lands_completely() {
     const WORDS: usize = 9 << 17;
     let mut nodes = VerbsNodes::new(2);
     let link = nodes.link(0, 1, 1, WORDS);
@@ -124,7 +125,7 @@ pub(crate) fn a_write_of_several_messages_lands_whole() {
     nodes.done(0, link.conn, Token(1));
 }
 
-/// Chains: many posts, few doorbells, fewer completions.
+/// Posts form chains: many posts need few doorbells and fewer completions.
 pub(crate) fn posts_share_doorbells_and_completions() {
     let mut nodes = VerbsNodes::new(2);
     let link = nodes.link(0, 1, 1, 1);

@@ -1,4 +1,5 @@
-//! A small cluster over RDMA devices in one process: control streams over the loopback, data by the devices in turn.
+//! A small cluster over RDMA devices in one process: control streams over the loopback, data over the devices
+//! in rotation.
 
 use std::net::{TcpListener, TcpStream};
 
@@ -9,7 +10,7 @@ use squall_transports::verbs::{VerbsFabric, VerbsSettings};
 
 use crate::backend::Backend;
 
-/// Nodes of one process.
+/// The nodes of one process.
 pub(crate) struct VerbsHarness {
     nodes: Vec<Option<VerbsFabric>>,
 }
@@ -23,7 +24,7 @@ impl Harness for VerbsHarness {
     }
 
     fn node(&mut self, i: u32) -> &mut VerbsFabric {
-        self.nodes[i as usize].as_mut().expect("it lives")
+        self.nodes[i as usize].as_mut().expect("the node is alive")
     }
 
     fn step(&mut self) {
@@ -36,20 +37,20 @@ impl Harness for VerbsHarness {
     }
 }
 
-/// Node `i`, on one of the devices.
+/// Creates node `i` on one of the devices.
 pub(crate) fn fabric(i: usize, streams: Vec<(NodeId, TcpStream)>) -> VerbsFabric {
     let node = NodeId(u32::try_from(i).expect("few nodes"));
     VerbsFabric::new(node, streams, &settings(i)).unwrap_or_else(|error| panic!("{node}: {error}"))
 }
 
-/// One of the devices for node `i`.
+/// Returns the settings of node `i`, with one of the devices.
 pub(crate) fn settings(i: usize) -> VerbsSettings {
     let devices = devices();
     let device = (!devices.is_empty()).then(|| devices[i % devices.len()].clone());
     VerbsSettings { device, ..VerbsSettings::default() }
 }
 
-/// For each of `nodes` nodes one stream to each other.
+/// Returns for each of `nodes` nodes one stream to each other node.
 pub(crate) fn mesh(nodes: u32) -> Vec<Vec<(NodeId, TcpStream)>> {
     let mut streams: Vec<Vec<_>> = (0..nodes).map(|_| Vec::new()).collect();
     for a in 0..nodes {
@@ -62,14 +63,14 @@ pub(crate) fn mesh(nodes: u32) -> Vec<Vec<(NodeId, TcpStream)>> {
     streams
 }
 
-/// Two ends of a stream.
+/// Returns both ends of a stream.
 pub(crate) fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let ours = TcpStream::connect(listener.local_addr().expect("bound")).expect("a listener");
     (ours, listener.accept().expect("a client").0)
 }
 
-/// The devices of this machine that verbs may use.
+/// Returns the devices of this machine that verbs may use.
 fn devices() -> Vec<String> {
     let folder = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten();
     let names = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

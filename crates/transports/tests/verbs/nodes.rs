@@ -1,4 +1,4 @@
-//! Two nodes and what tests do with them, on one thread.
+//! Two nodes and the operations of tests on them, on one thread.
 
 use squall_fabric::conformance::{ConformanceCluster, GrantedLink};
 use squall_fabric::{ConnId, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region, Token, Write};
@@ -24,7 +24,7 @@ impl MirrorPair {
         Self { id, region, attachment }
     }
 
-    /// Message `k`: all words from 8 on, then word 0 as counter.
+    /// Pushes message `k`: all words from 8 on, then word 0 as the counter.
     pub(crate) fn push(&self, nodes: &mut VerbsNodes, k: u64) {
         (8..self.region.words()).for_each(|word| self.region.store_relaxed(word, k));
         self.region.store(0, k);
@@ -32,8 +32,8 @@ impl MirrorPair {
         nodes.node(0).push_word(self.id, 0);
     }
 
-    /// The counter in the attachment, whose payload must not be older.
-    pub(crate) fn look(&self) -> u64 {
+    /// Returns the counter in the attachment, after checking that its payload is not older.
+    pub(crate) fn check(&self) -> u64 {
         let seen = self.attachment.load(0);
         let least = (8..self.attachment.words()).map(|word| self.attachment.load_relaxed(word)).min();
         assert!(
@@ -44,7 +44,7 @@ impl MirrorPair {
     }
 }
 
-/// A signalled write of one word that must be done.
+/// Makes a signalled write of one word and waits for its completion.
 pub(crate) fn write(nodes: &mut VerbsNodes, link: &GrantedLink, word: usize, value: u64) {
     let value = [value];
     let write = Write { signal: Some(Token(value[0])), ..link.value(word, &value) };
@@ -53,7 +53,7 @@ pub(crate) fn write(nodes: &mut VerbsNodes, link: &GrantedLink, word: usize, val
     assert_eq!(link.target.load(word), value[0]);
 }
 
-/// A write that must be refused.
+/// Makes a write that must be refused, and waits for the refusal.
 pub(crate) fn refused(nodes: &mut VerbsNodes, link: &GrantedLink, conn: ConnId) {
     nodes.write(link.writer, conn, &link.value(0, &[u64::MAX]));
     nodes.until("Refused", |nodes| {

@@ -1,4 +1,4 @@
-//! Sleep and doorbells: a one-sided write wakes nobody by itself, and yet no sleeper misses one.
+//! Sleep and doorbells: a one-sided write does not wake its target by itself, and yet no sleeper misses one.
 
 use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -29,7 +29,7 @@ impl Sleeper {
         self.fabric.poll(&mut |event| events.push(event))
     }
 
-    /// Sleeps until `done`, waking only for what rings.
+    /// Sleeps until `done` returns true; only a doorbell ends a sleep.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let begun = Instant::now();
         while !done(self) {
@@ -58,16 +58,16 @@ impl Sleeper {
     }
 }
 
-/// Pushes, with pauses long enough that both nodes sleep.
+/// Pushes with pauses so long that both nodes sleep.
 pub(crate) fn pushes_wake_a_sleeper() {
     let mut streams = mesh(2);
     let (reader, owner) = (streams.remove(0), streams.remove(0));
-    let (sender, hears) = channel::<u64>();
-    let pushing = std::thread::spawn(move || push_all(owner, &hears));
+    let (sender, commands) = channel::<u64>();
+    let pushing = std::thread::spawn(move || push_all(owner, &commands));
     let mut node = Sleeper::new(0, reader);
     let attachment = node.fabric.attach(NodeId(1), MirrorKey(1), 16);
     for k in 1..=ROUNDS {
-        sender.send(k).expect("the owner lives");
+        sender.send(k).expect("the owner is running");
         node.until("a push", |_| attachment.load(0) >= k);
     }
     drop(sender);
@@ -75,15 +75,15 @@ pub(crate) fn pushes_wake_a_sleeper() {
     pushing.join().expect("the owner has pushed all");
 }
 
-fn push_all(streams: Vec<(NodeId, TcpStream)>, hears: &Receiver<u64>) {
+fn push_all(streams: Vec<(NodeId, TcpStream)>, commands: &Receiver<u64>) {
     let mut node = Sleeper::new(1, streams);
     let region = node.fabric.register(16);
     let mirror = node.fabric.publish(MirrorKey(1), &region, &[NodeId(0)]);
     node.until_event(|event| matches!(event, FabricEvent::Attached { .. }));
     loop {
-        // Sleeps a while itself, so that the reader is asleep when this is pushed.
+        // Sleep a while here, too, so that the reader is asleep when this is pushed.
         pause(&mut node, PAUSE);
-        match hears.try_recv() {
+        match commands.try_recv() {
             Ok(k) => {
                 region.store(0, k);
                 node.fabric.push_word(mirror, 0);
@@ -94,34 +94,34 @@ fn push_all(streams: Vec<(NodeId, TcpStream)>, hears: &Receiver<u64>) {
     }
 }
 
-/// One-sided writes, then sends.
+/// Makes one-sided writes, then sends.
 pub(crate) fn writes_and_sends_wake_a_sleeper() {
     let mut streams = mesh(2);
     let (target, writer) = (streams.remove(0), streams.remove(0));
-    let (sender, hears) = channel::<Grant>();
+    let (sender, commands) = channel::<Grant>();
     let (reports, done) = channel::<u64>();
-    let writing = std::thread::spawn(move || write_all(writer, &hears, &reports));
+    let writing = std::thread::spawn(move || write_all(writer, &commands, &reports));
     let mut node = Sleeper::new(0, target);
     let conn = node.connect(1);
     let region = node.fabric.register(2);
     let grant = node.fabric.grant(&region, 0..1, NodeId(1));
-    sender.send(grant).expect("the writer lives");
+    sender.send(grant).expect("the writer is running");
     for k in 1..=ROUNDS {
         node.fabric.post_receive(conn, &region, 1..2, Token(k)).expect("space");
         node.until("a write", |_| region.load(0) >= k);
         node.until_event(|event| *event == FabricEvent::Received { conn, token: Token(k), length: 8 });
         assert_eq!(region.load(1), k);
-        // The writer goes on when this has been seen.
+        // The writer continues when this has been seen.
         assert_eq!(done.recv(), Ok(k));
     }
     drop(sender);
     writing.join().expect("the writer has written all");
 }
 
-fn write_all(streams: Vec<(NodeId, TcpStream)>, hears: &Receiver<Grant>, reports: &Sender<u64>) {
+fn write_all(streams: Vec<(NodeId, TcpStream)>, commands: &Receiver<Grant>, reports: &Sender<u64>) {
     let mut node = Sleeper::new(1, streams);
     let conn = node.connect(0);
-    let grant = hears.recv().expect("a grant");
+    let grant = commands.recv().expect("a grant");
     for k in 1..=ROUNDS {
         let word = [k];
         let source = WriteSource::Value(&word);
@@ -131,14 +131,14 @@ fn write_all(streams: Vec<(NodeId, TcpStream)>, hears: &Receiver<Grant>, reports
         pause(&mut node, PAUSE);
         node.fabric.send(conn, &k.to_ne_bytes(), None).expect("space");
         pause(&mut node, PAUSE);
-        reports.send(k).expect("the target lives");
+        reports.send(k).expect("the target is running");
     }
-    // Its end must not be what wakes the target.
-    let _ = hears.recv();
+    // The end of this node must not be what wakes the target.
+    let _ = commands.recv();
 }
 
-/// A waker ends a sleep; without one and without traffic a node sleeps through.
-pub(crate) fn a_waker_ends_a_sleep_and_silence_does_not() {
+/// A waker ends a sleep; without a waker and without traffic a node sleeps until its timeout.
+pub(crate) fn only_a_waker_ends_a_quiet_sleep() {
     let mut streams = mesh(2);
     let mut node = Sleeper::new(0, streams.remove(0));
     let _peer = fabric(1, streams.remove(0));
@@ -147,7 +147,7 @@ pub(crate) fn a_waker_ends_a_sleep_and_silence_does_not() {
     let begun = Instant::now();
     pause(&mut node, Duration::from_millis(400));
     assert!(begun.elapsed() >= Duration::from_millis(400));
-    assert!(node.parks - before <= 3, "woke {} times in silence", node.parks - before);
+    assert!(node.parks - before <= 3, "woke {} times without traffic", node.parks - before);
     let waker = node.fabric.waker();
     let waking = std::thread::spawn(move || {
         std::thread::sleep(PAUSE);
@@ -161,7 +161,7 @@ pub(crate) fn a_waker_ends_a_sleep_and_silence_does_not() {
     waking.join().expect("it only wakes");
 }
 
-/// Lives for so long, asleep when there is nothing to do.
+/// Runs the node for this time; it sleeps when there is nothing to do.
 fn pause(node: &mut Sleeper, time: Duration) {
     let until = Instant::now() + time;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -175,10 +175,10 @@ fn pause(node: &mut Sleeper, time: Duration) {
     }
 }
 
-/// Messages, each of which finds its receiver asleep.
+/// The number of messages, each of which finds its receiver asleep.
 const ROUNDS: u64 = 40;
 
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// Far longer than any wake-up takes, on a slow machine too.
+/// Far longer than any wake-up takes, even on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(8);

@@ -1,4 +1,4 @@
-//! Peers that die, or that are none.
+//! Peers that die, and peers that are not valid.
 
 use std::io::Write as _;
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -11,8 +11,8 @@ use squall_transports::verbs::{Unsuitable, VerbsError, VerbsFabric, VerbsSetting
 use crate::harness::{fabric, pair};
 use crate::nodes::{MirrorPair, VerbsNodes, write};
 
-/// A real process is killed while it pushes: its reader is told, and its attachment stands still.
-pub(crate) fn a_killed_process_is_noticed() {
+/// A real process is killed while it pushes: its reader detects that, and its attachment no longer changes.
+pub(crate) fn a_killed_process_is_detected() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port().to_string();
     let program = std::env::current_exe().expect("this program");
@@ -22,18 +22,18 @@ pub(crate) fn a_killed_process_is_noticed() {
     let mut node = fabric(0, vec![(NodeId(1), stream)]);
     let attachment = node.attach(NodeId(1), MirrorKey(1), WORDS);
     until(&mut node, "pushes", |_| attachment.load(0) > 100);
-    child.0.kill().expect("it runs");
+    child.0.kill().expect("it is running");
     let killed = Instant::now();
     let lost = FabricEvent::PeerLost { peer: NodeId(1), reason: BreakReason::PeerClosed };
     until(&mut node, "PeerLost", |event| event == Some(&lost));
-    assert!(killed.elapsed() < Duration::from_secs(5), "noticed after {:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(5), "detected after {:?}", killed.elapsed());
     let last: Vec<u64> = (0..WORDS).map(|word| attachment.load(word)).collect();
     assert!(last[8..].iter().all(|word| *word >= last[0]), "a counter without its payload");
     std::thread::sleep(Duration::from_millis(100));
     assert!((0..WORDS).all(|word| attachment.load(word) == last[word]), "a dead owner's attachment changed");
 }
 
-/// The child: pushes until it is killed.
+/// Runs the child, which pushes until it is killed.
 pub(crate) fn push_forever(port: &str) -> ! {
     let port: u16 = port.parse().expect("a port");
     let stream = TcpStream::connect(("127.0.0.1", port)).expect("the parent listens");
@@ -52,7 +52,7 @@ pub(crate) fn push_forever(port: &str) -> ! {
     unreachable!("the loop has no end")
 }
 
-/// Ends the process in any case.
+/// A child that is killed when dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -63,7 +63,7 @@ impl Drop for Killed {
     }
 }
 
-/// Whoever breaks the control protocol is given up, whatever it sends.
+/// A peer that violates the control protocol is lost, whatever it sends.
 pub(crate) fn garbage_on_the_control_stream_is_a_loss() {
     for garbage in
         [vec![0xff; 40], vec![0; 400], b"GET / HTTP/1.1\r\nHost: squall\r\n\r\n----------".to_vec()]
@@ -76,20 +76,20 @@ pub(crate) fn garbage_on_the_control_stream_is_a_loss() {
     }
 }
 
-/// A joiner whose process has stopped before it said a word: the others go on, and part with it.
-pub(crate) fn a_joiner_that_does_not_speak_holds_nobody_up() {
+/// A joiner's process has stopped before it sent anything: the others continue, and remove it.
+pub(crate) fn a_silent_joiner_delays_no_one() {
     let mut nodes = VerbsNodes::new(2);
     let mirror = MirrorPair::new(&mut nodes, 1, 16);
     let (ours, theirs) = pair();
     let region = nodes.node(0).register(16);
     nodes.node(0).publish(MirrorKey(2), &region, &[NodeId(7)]);
     let attachment = nodes.node(0).attach(NodeId(7), MirrorKey(2), 16);
-    nodes.node(0).add_peer(NodeId(7), ours).expect("taken in");
+    nodes.node(0).add_peer(NodeId(7), ours).expect("added");
     let conn = nodes.node(0).open(NodeId(7), squall_fabric::Channel(1));
     let grant = nodes.node(0).grant(&region, 0..16, NodeId(7));
     for k in 1..=20 {
         mirror.push(&mut nodes, k);
-        nodes.until("the push", |_| mirror.look() == k);
+        nodes.until("the push", |_| mirror.check() == k);
     }
     nodes.node(0).revoke(&grant);
     drop(theirs);
@@ -99,14 +99,14 @@ pub(crate) fn a_joiner_that_does_not_speak_holds_nobody_up() {
     nodes.node(0).remove_peer(NodeId(7));
     assert_eq!(attachment.load(0), 0);
     mirror.push(&mut nodes, 21);
-    nodes.until("the push", |_| mirror.look() == 21);
+    nodes.until("the push", |_| mirror.check() == 21);
 }
 
-/// Without a wish, the device is the one that has the address of the streams.
+/// If the settings name no device, the one that has the address of the streams is used.
 pub(crate) fn the_device_of_the_streams_is_chosen() {
     let address: IpAddr = "10.77.0.2".parse().expect("an address");
     let Ok(listener) = TcpListener::bind((address, 0)) else {
-        println!("SKIPPED: this machine is not the virtual one of tools/rdma-vm");
+        println!("SKIPPED: this machine is not the virtual machine of tools/rdma-vm");
         return;
     };
     let ours = TcpStream::connect(listener.local_addr().expect("bound")).expect("a listener");
@@ -123,7 +123,7 @@ pub(crate) fn the_device_of_the_streams_is_chosen() {
 /// A device whose completions prove nothing is refused with the reason.
 pub(crate) fn an_iwarp_device_is_refused() {
     if !std::path::Path::new("/sys/class/infiniband/siw0").exists() {
-        println!("SKIPPED: no iWARP device; `tools/rdma-vm --siw` makes one");
+        println!("SKIPPED: no iWARP device; `tools/rdma-vm --siw` creates one");
         return;
     }
     let settings = VerbsSettings { device: Some("siw0".into()), ..VerbsSettings::default() };
@@ -133,10 +133,11 @@ pub(crate) fn an_iwarp_device_is_refused() {
     assert_eq!(refusals, [("siw0".to_owned(), Unsuitable::Iwarp)]);
 }
 
-/// The wire is cut while the control streams live: connections break as unreachable, and so does whoever has mirrors.
-pub(crate) fn a_cut_wire_is_noticed() {
+/// The wire is cut while the control streams remain: connections break as unreachable, and a peer that has
+/// mirrors is lost.
+pub(crate) fn a_cut_wire_is_detected() {
     if !std::path::Path::new("/sys/class/net/rd1").exists() {
-        println!("SKIPPED: this machine is not the virtual one of tools/rdma-vm");
+        println!("SKIPPED: this machine is not the virtual machine of tools/rdma-vm");
         return;
     }
     let mut nodes = VerbsNodes::new(2);
@@ -148,11 +149,11 @@ pub(crate) fn a_cut_wire_is_noticed() {
     nodes.expect(0, "Broken", |event| *event == FabricEvent::Broken { conn: link.conn, reason });
     nodes.expect(1, "Broken", |event| matches!(event, FabricEvent::Broken { .. }));
     drop(wire);
-    // The path is there again: a new incarnation works, and so do mirrors until the next cut.
+    // The path works again: so does a new incarnation, and so do mirrors until the next cut.
     nodes.connect(0, 1, 1);
     let mirror = MirrorPair::new(&mut nodes, 1, 16);
     mirror.push(&mut nodes, 1);
-    nodes.until("the push", |_| mirror.look() == 1);
+    nodes.until("the push", |_| mirror.check() == 1);
     let wire = Cut::new();
     mirror.push(&mut nodes, 2);
     let lost = FabricEvent::PeerLost { peer: NodeId(1), reason };
@@ -160,7 +161,7 @@ pub(crate) fn a_cut_wire_is_noticed() {
     drop(wire);
 }
 
-/// Node 1's wire is cut as long as this lives.
+/// Cuts node 1's wire until this is dropped.
 struct Cut;
 
 impl Cut {
@@ -194,7 +195,7 @@ fn until(node: &mut VerbsFabric, what: &str, mut done: impl FnMut(Option<&Fabric
     }
 }
 
-/// Begins the command line of the child.
+/// The first argument of the child's command line.
 pub(crate) const CHILD: &str = "--push-forever";
 
 const WORDS: usize = 600;

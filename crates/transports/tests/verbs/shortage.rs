@@ -1,4 +1,4 @@
-//! Memory that cannot be locked: whoever needs it loses its peer, and is told why; nobody panics.
+//! Memory that cannot be locked: the node that needs it loses its peer, gets the reason, and does not panic.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
@@ -9,7 +9,7 @@ use crate::nodes::{VerbsNodes, write};
 
 type Scene = fn(&mut VerbsNodes, &GrantedLink);
 
-/// Each of them needs memory that is not locked yet.
+/// Each scene needs memory that is not locked yet.
 const SCENES: [(&str, Scene); 6] = [
     ("a write", |nodes, link| {
         let source = nodes.node(0).register(WORDS);
@@ -43,7 +43,7 @@ const SCENES: [(&str, Scene); 6] = [
     }),
 ];
 
-pub(crate) fn what_cannot_be_locked_breaks_its_connection() {
+pub(crate) fn a_lack_of_lockable_memory_breaks_the_connection() {
     for (what, scene) in SCENES {
         let mut nodes = VerbsNodes::new(2);
         let link = nodes.link(0, 1, 1, WORDS);
@@ -58,7 +58,7 @@ pub(crate) fn what_cannot_be_locked_breaks_its_connection() {
     }
 }
 
-/// A limit of locked memory that holds for root, too, until this is dropped.
+/// A limit of locked memory that also applies to root, until this is dropped.
 struct Limit {
     before: (Rlimit, CapabilitySets),
 }
@@ -69,7 +69,7 @@ impl Limit {
         let mut allowed = before.1;
         allowed.effective.set(CapabilitySet::IPC_LOCK, bytes.is_none());
         set_capabilities(None, allowed).expect("this program runs as root");
-        setrlimit(Resource::Memlock, Rlimit { current: bytes, ..before.0 }).expect("below the greatest");
+        setrlimit(Resource::Memlock, Rlimit { current: bytes, ..before.0 }).expect("below the hard limit");
         Self { before }
     }
 }

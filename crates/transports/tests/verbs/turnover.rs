@@ -1,4 +1,5 @@
-//! Many view changes leave nothing behind: neither queue pairs, memory keys and domains of the device nor file descriptors.
+//! Many view changes leak nothing: neither queue pairs, memory keys and domains of the device nor file
+//! descriptors.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,14 +9,15 @@ use squall_transports::verbs::VerbsFabric;
 
 use crate::backend::{Backend as _, BackendNodes};
 
-/// A peer comes with connections, grants and mirrors, under load of another, and goes: removed, or dead and removed.
-pub(crate) fn what_comes_and_goes_leaves_nothing_behind() {
+/// A peer is added with connections, grants and mirrors, under load of another, and then removed, alive or
+/// dead.
+pub(crate) fn turnover_leaks_nothing() {
     const WORDS: usize = 512;
     let mut all = BackendNodes::<VerbsFabric>::joined(&[0, 1]);
     let lasting = all.node(0).register(WORDS);
     let key = MirrorKey(0);
-    let everybody: Vec<_> = (1..=ROUNDS + 1).map(NodeId).collect();
-    let mirror = all.node(0).publish(key, &lasting, &everybody);
+    let readers: Vec<_> = (1..=ROUNDS + 1).map(NodeId).collect();
+    let mirror = all.node(0).publish(key, &lasting, &readers);
     let seen = all.node(1).attach(NodeId(0), key, WORDS);
     all.expect(0, "Attached", |event| *event == FabricEvent::Attached { key, reader: NodeId(1) });
     let mut before = None;
@@ -42,7 +44,7 @@ pub(crate) fn what_comes_and_goes_leaves_nothing_behind() {
         (0..WORDS).for_each(|word| lasting.store_relaxed(word, round));
         all.node(0).push(mirror, 0..WORDS - 1);
         all.node(0).push_word(mirror, WORDS - 1);
-        all.until("the last word at who stays", |_| seen.load(WORDS - 1) == round);
+        all.until("the last word at the remaining peer", |_| seen.load(WORDS - 1) == round);
         if node % 2 == 0 {
             all.kill(node);
             all.expect_lost(0, node);
@@ -63,7 +65,7 @@ pub(crate) fn what_comes_and_goes_leaves_nothing_behind() {
     assert_eq!(Some(holdings()), before, "after {ROUNDS} peers, and after a quarter of them");
 }
 
-/// Until software devices have let go what ended last.
+/// Waits until software devices have released what ended last.
 fn rest(all: &mut BackendNodes<VerbsFabric>) {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(500) {
@@ -71,11 +73,12 @@ fn rest(all: &mut BackendNodes<VerbsFabric>) {
     }
 }
 
-/// What the devices and this process have: the objects of each device as `rdma resource` counts them, and open files.
+/// Returns what the devices and this process hold: the objects of each device as `rdma resource` counts them,
+/// and open files.
 fn holdings() -> (String, usize) {
-    let shown = Command::new("rdma").args(["resource", "show"]).output().expect("iproute2 is there");
+    let shown = Command::new("rdma").args(["resource", "show"]).output().expect("iproute2 is installed");
     let devices = String::from_utf8_lossy(&shown.stdout).into_owned();
-    assert!(devices.contains("qp "), "`rdma resource show` says {devices:?}");
+    assert!(devices.contains("qp "), "`rdma resource show` prints {devices:?}");
     (devices, std::fs::read_dir("/proc/self/fd").expect("linux").count())
 }
 

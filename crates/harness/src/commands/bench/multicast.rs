@@ -30,7 +30,7 @@ pub(crate) struct MulticastArguments {
     /// Processes
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     members: u64,
-    /// Who sends: all, half, one, or a number
+    /// Which members send: all, half, one, or a number
     #[arg(long, default_value = "all", value_parser = parse_senders)]
     senders: Senders,
     /// Bytes of a message, like 64, 1KiB or 10KB
@@ -48,7 +48,7 @@ pub(crate) struct MulticastArguments {
     /// Bytes that each sender may have under way
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     window_bytes: Option<usize>,
-    /// Let longer messages travel beside the window, as `large_max` of a configuration does; not simulated
+    /// Let longer messages travel outside the window, as `large_max` of a configuration does; not simulated
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     message_max: Option<usize>,
     /// Handle one message at a time at every stage
@@ -75,7 +75,7 @@ pub(crate) struct MulticastArguments {
     /// Where members run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
     locations: Vec<MemberLocation>,
-    /// Run so many times and print the median
+    /// Run this many times and print the median
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
     /// Print the result as JSON
@@ -101,7 +101,7 @@ enum Fabric {
     Shm,
     /// TCP over the loopback interface
     Tcp,
-    /// Shared memory, RDMA or TCP, whichever each pair of members can have
+    /// Shared memory, RDMA or TCP, the fastest that each pair of members has
     Auto,
     /// RDMA by verbs; see docs/verbs.md
     Verbs,
@@ -159,14 +159,14 @@ pub(crate) fn run(arguments: &MulticastArguments) -> Result<CommandVerdict> {
         None => predict(arguments, members, &job)?,
     };
     if arguments.json {
-        output::line(serde_json::to_string(&outcome)?);
+        output::json(&outcome)?;
     } else {
         print(&outcome);
     }
     Ok(CommandVerdict::Good)
 }
 
-/// Runs the members as processes, as often as was asked for.
+/// Runs the members as processes, as often as requested.
 fn measure(
     arguments: &MulticastArguments,
     transport: TransportName,
@@ -203,7 +203,7 @@ fn measure(
 fn predict(arguments: &MulticastArguments, members: usize, job: &MulticastJob) -> Result<Outcome> {
     anyhow::ensure!(
         arguments.message_max.is_none(),
-        "the simulator has no large messages here: leave --message-max out"
+        "the simulator has no large messages here: omit --message-max"
     );
     let settings = subgroup(job).settings(members);
     settings.check(members)?;

@@ -122,7 +122,7 @@ fn print(arguments: &ObjectArguments, replicas: u64, times: &mut [f64], seconds:
         latency_us_p99: at(0.99),
     };
     if arguments.json {
-        output::line(serde_json::to_string(&outcome)?);
+        output::json(&outcome)?;
         return Ok(());
     }
     output::line(format_args!(

@@ -82,7 +82,7 @@ enum Transport {
     Tcp,
     /// RDMA by verbs; see docs/verbs.md
     Verbs,
-    /// Shared memory, RDMA or TCP, whichever each pair of members can have
+    /// Shared memory, RDMA or TCP, the fastest that each pair of members has
     Auto,
     /// The simulator with the costs of a cluster, in virtual time; one object
     Sim,
@@ -124,7 +124,7 @@ pub(crate) fn run(arguments: &RdmcArguments) -> Result<CommandVerdict> {
         Transport::Sim => predict(arguments)?,
     };
     if arguments.json {
-        output::line(serde_json::to_string(&outcome)?);
+        output::json(&outcome)?;
     } else {
         print(&outcome);
     }
@@ -165,12 +165,9 @@ fn measure(arguments: &RdmcArguments, transport: TransportName) -> Result<Outcom
     Ok(outcome(arguments, &reports))
 }
 
-/// What the simulator says that one object takes.
+/// The time of one object in the simulator.
 fn predict(arguments: &RdmcArguments) -> Result<Outcome> {
-    anyhow::ensure!(
-        !arguments.in_place,
-        "the simulator relays: leave --in-place out, or choose --transport shm"
-    );
+    anyhow::ensure!(!arguments.in_place, "the simulator relays: omit --in-place, or choose --transport shm");
     let machines = match arguments.cluster {
         ClusterName::Sierra => PaperMachines::SIERRA,
         ClusterName::Stampede => PaperMachines::STAMPEDE,
@@ -204,7 +201,7 @@ fn predict(arguments: &RdmcArguments) -> Result<Outcome> {
 
 /// More processes than processors would measure their scheduler.
 const PROCESSES_MAX: usize = 64;
-/// The simulator takes a byte of memory for so many bytes at each member.
+/// The simulator needs a byte of memory for this many bytes at each member.
 const SIMULATED_PER_BYTE: u64 = 250;
 const SIMULATED_MAX: u64 = 4 << 30;
 

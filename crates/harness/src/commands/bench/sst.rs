@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &SstArguments) -> Result<CommandVerdict> {
         latency_ns: latencies.percentiles(),
     };
     if arguments.json {
-        output::line(serde_json::to_string(&outcome)?);
+        output::json(&outcome)?;
     } else {
         let rate = units::count(outcome.rounds_per_second);
         output::line(format_args!(

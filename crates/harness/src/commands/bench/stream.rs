@@ -15,9 +15,9 @@ use crate::latency::Percentiles;
 use squall_transports::composite::PeerTransport;
 
 use crate::cores;
-use crate::terminal::{CommandVerdict, output, units};
+use crate::terminal::{CommandVerdict, log, output, units};
 
-/// Measure a stream between two processes: how fast it is, or how long a message takes there and back
+/// Measure a stream between two processes: its rate, or the time of a round trip
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StreamArguments {
@@ -33,7 +33,7 @@ pub(crate) struct StreamArguments {
     /// Bytes of a message, like 64, 1KiB or 1MB; `exp:1MiB` draws them from an exponential distribution
     #[arg(long, value_name = "BYTES", default_value = "64KiB", value_parser = parse_size)]
     size: Size,
-    /// Messages [default: as many as make 4 GiB, 1000 to 1000000; there and back 100000]
+    /// Messages [default: as many as make 4 GiB, 1000 to 1000000; 100000 round trips]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     messages: Option<u64>,
     /// Sends that are outstanding
@@ -51,7 +51,7 @@ pub(crate) struct StreamArguments {
     /// Whose memory messages are in
     #[arg(long, value_enum, default_value = "shared")]
     memory: MemoryName,
-    /// Send one message at a time, there and back, and measure how long it takes
+    /// Send one message at a time, and measure how long a round trip takes
     #[arg(long)]
     round_trip: bool,
     /// What an end does when there is nothing to do
@@ -61,7 +61,7 @@ pub(crate) struct StreamArguments {
     /// several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
     locations: Vec<MemberLocation>,
-    /// Run so many times and print the median
+    /// Run this many times and print the median
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
     /// Print the result as JSON
@@ -76,7 +76,7 @@ all. Both processes poll without pause unless --idle says otherwise, each on a c
 Examples:
   squall bench stream --size 1MiB
   squall bench stream --transport tcp --size exp:1MiB --policy direct
-  squall bench stream --size 1MiB --memory own   (the user's own, where it lies)
+  squall bench stream --size 1MiB --memory own   (the user's own, in place)
   squall bench stream --round-trip --size 64
   squall bench stream --round-trip --size 64 --idle park   (blocking)
   squall bench stream --transport verbs \\
@@ -166,7 +166,7 @@ pub(crate) fn run(arguments: &StreamArguments) -> Result<CommandVerdict> {
 impl StreamArguments {
     /// The same in virtual time.
     fn simulate(&self) -> Result<Outcome> {
-        ensure!(self.memory == MemoryName::Shared, "memory is simulated as shared: leave --memory out");
+        ensure!(self.memory == MemoryName::Shared, "memory is simulated as shared: omit --memory");
         ensure!(!self.round_trip, "round trips are not simulated: choose --transport shm or tcp");
         let make = match self.model {
             Model::Fdr => simulated::BlastRun::fdr,
@@ -204,7 +204,7 @@ impl StreamArguments {
 
     fn show(&self, outcome: &Outcome) -> Result<()> {
         if self.json {
-            output::line(serde_json::to_string(outcome)?);
+            output::json(outcome)?;
         } else {
             show(outcome);
         }
@@ -220,7 +220,7 @@ impl StreamArguments {
         let is_shm = self.transport == Means::Shm;
         ensure!(
             !is_shm || self.locations.is_empty(),
-            "shared memory runs here: choose --transport tcp or verbs, or leave --at out"
+            "shared memory runs here: choose --transport tcp or verbs, or omit --at"
         );
         Ok(ends)
     }
@@ -228,7 +228,7 @@ impl StreamArguments {
     fn blast(&self) -> Result<BlastSettings> {
         ensure!(
             !self.round_trip || self.memory != MemoryName::Copied,
-            "a round trip copies nothing: leave --round-trip out, or choose another --memory"
+            "a round trip copies nothing: omit --round-trip, or choose another --memory"
         );
         let bytes = self.size.bytes as u64;
         let usual = if self.round_trip { 100_000 } else { ((4 << 30) / bytes).clamp(1000, 1_000_000) };
@@ -271,6 +271,7 @@ fn measure(blast: &BlastSettings, cores: &[Option<usize>]) -> Result<Outcome> {
     let program = std::env::current_exe().context("cannot find this program's file")?;
     let child = launcher(program, blast.locations[1].netns.as_deref())
         .args(["stream-receiver", &serde_json::to_string(&job)?])
+        .args(log::inherited())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -310,7 +311,7 @@ fn measure(blast: &BlastSettings, cores: &[Option<usize>]) -> Result<Outcome> {
 
 fn show(outcome: &Outcome) {
     match outcome.latency_ns {
-        Some(latency) => output::line(format_args!("{} bytes there and back: {latency}", outcome.size)),
+        Some(latency) => output::line(format_args!("round trip of {} bytes: {latency}", outcome.size)),
         None => output::line(format_args!(
             "{} messages of {} bytes: {}/s, {:.1} % direct, {} switches, receiver {:.0} % of a core",
             units::grouped(outcome.messages),

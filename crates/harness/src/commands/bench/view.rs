@@ -1,4 +1,4 @@
-//! `squall bench view`: how long a group stands still when a member dies or comes (Derecho fig. 6).
+//! `squall bench view`: how long a group stalls when a member dies or joins (Derecho fig. 6).
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::cluster::churn::{ChurnPlan, ProcessPool, ProcessState, START_TIMEOUT}
 use crate::control::{ChurnJob, MemberLocation, TransportName};
 use crate::terminal::{CommandVerdict, Interrupts, output};
 
-/// Measure how long members stand still when one dies (kill -9) and when one joins
+/// Measure how long members stall when one dies (kill -9) and when one joins
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ViewArguments {
@@ -126,7 +126,7 @@ fn crash(pool: &mut ProcessPool, round: u64) -> Result<f64> {
     let running = pool.running();
     let place = usize::try_from(round).unwrap_or(0) % ranks.len();
     let victim = running.iter().copied().find(|number| pool.lives[*number].rank == ranks[place]);
-    let Some(victim) = victim else { bail!("nobody has rank {}: {}", ranks[place], pool.describe()) };
+    let Some(victim) = victim else { bail!("no process has rank {}: {}", ranks[place], pool.describe()) };
     let killed_ns = now_ns();
     pool.kill(victim);
     let news =
@@ -134,7 +134,7 @@ fn crash(pool: &mut ProcessPool, round: u64) -> Result<f64> {
     Ok(news.into_iter().map(|(_, first)| first.saturating_sub(killed_ns)).max().unwrap_or(0) as f64 / 1e6)
 }
 
-/// Lets a process join; returns how long the others stood still, and how long the joiner needed, in milliseconds.
+/// Lets a process join; returns how long the others stalled, and how long the joiner needed, in milliseconds.
 fn join(pool: &mut ProcessPool) -> Result<(f64, f64)> {
     let (view, ranks) = pool.view();
     let free = (0..).find(|rank| !ranks.contains(rank)).expect("there are more ranks than members");
@@ -148,8 +148,8 @@ fn join(pool: &mut ProcessPool) -> Result<(f64, f64)> {
     Ok((stalls.max().unwrap_or(0) as f64 / 1e6, first_ns.saturating_sub(started_ns) as f64 / 1e6))
 }
 
-/// Waits until all that run have delivered in a view after `before` in which it is so with the rank of `number`; returns
-/// their last deliveries before and their first in it.
+/// Waits until all that run have delivered in a view after `before` that fits the rank of `number`; returns their last
+/// deliveries before it and their first in it.
 fn await_view(
     pool: &mut ProcessPool,
     before: u64,
@@ -176,7 +176,7 @@ fn await_view(
 
 fn print(outcome: &Outcome, json: bool) -> Result<()> {
     if json {
-        output::line(serde_json::to_string(outcome)?);
+        output::json(outcome)?;
         return Ok(());
     }
     let line = |what: &str, spread: &Spread| {

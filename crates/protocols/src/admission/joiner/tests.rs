@@ -26,16 +26,16 @@ fn asks(joiner: &mut Process, millis: u64) -> u32 {
 }
 
 fn again(joiner: &mut Process, millis: u64) {
-    joiner.handle_failure(at(millis), CallFailure::Again("nobody listens there".into()));
+    joiner.handle_failure(at(millis), CallFailure::Again("no process listens there".into()));
 }
 
-/// Node 7 is admitted by 0, and 1 and 2 are members, each reached at ten times its number.
+/// Node 0 admits node 7; 1 and 2 are members. The address of each is ten times its number.
 fn admitted() -> JoinAnswer<u32> {
     let members = (0..3).map(|node| (NodeId(node), node * 10)).collect();
     JoinAnswer::Admit(Admitted { node: NodeId(7), rank: 3, leader: NodeId(0), members })
 }
 
-/// A joiner that has all its links at the time 0.
+/// Returns a joiner that has all its links at time 0.
 fn begun(contacts: &[u32]) -> Process {
     let mut joiner = joiner(contacts);
     asks(&mut joiner, 0);
@@ -60,7 +60,7 @@ fn link(joiner: &mut Process) {
 }
 
 #[test]
-fn it_links_with_all_and_arrives() {
+fn a_joiner_links_with_all_members_and_arrives() {
     let mut joiner = begun(&[0]);
     assert_eq!(joiner.next_deadline(), Some(at(60_000)));
     joiner.handle_arrival(at(5), JoinStanding::Opening);
@@ -68,7 +68,7 @@ fn it_links_with_all_and_arrives() {
     assert!(joiner.is_over() && joiner.poll_action(at(7)).is_none() && joiner.next_deadline().is_none());
 }
 
-/// A contact that does not answer costs no pause while there are others; after a round there is one.
+/// A contact that does not answer costs no pause while others remain; a pause follows each round.
 #[test]
 fn contacts_are_asked_in_turn() {
     let mut joiner = joiner(&[4, 5]);
@@ -82,9 +82,9 @@ fn contacts_are_asked_in_turn() {
     assert_eq!(joiner.next_deadline(), Some(at(63)), "pauses grow");
 }
 
-/// While leadership changes members may name each other.
+/// While the leadership changes, members may redirect to each other.
 #[test]
-fn it_does_not_run_in_a_circle() {
+fn redirections_in_a_cycle_end() {
     let mut joiner = joiner(&[0]);
     assert_eq!(asks(&mut joiner, 0), 0);
     for hop in 0..HOPS_MAX {
@@ -95,18 +95,22 @@ fn it_does_not_run_in_a_circle() {
     assert_eq!((joiner.poll_action(at(0)), joiner.next_deadline()), (None, Some(at(20))));
     assert_eq!(asks(&mut joiner, 20), 0);
     joiner.handle_answer(at(20), JoinAnswer::Redirect(0));
-    assert_eq!(joiner.poll_action(at(20)), None, "a member that names itself does not know");
+    assert_eq!(
+        joiner.poll_action(at(20)),
+        None,
+        "a member that redirects to itself does not know the leader"
+    );
 }
 
-/// Its only contact was the leader, which has died: it asks the members that it knows from the admission.
+/// Its only contact was the leader, which has died, so it asks the members that it knows from the admission.
 #[test]
-fn it_asks_members_when_its_contact_is_gone() {
+fn a_joiner_asks_the_known_members_when_its_contact_is_gone() {
     let mut joiner = joiner(&[0]);
     asks(&mut joiner, 0);
     joiner.handle_answer(at(0), admitted());
     assert!(matches!(joiner.poll_action(at(0)), Some(Action::Link { .. })));
     again(&mut joiner, 5);
-    assert_eq!(joiner.poll_action(at(5)), Some(Action::Abandon), "what it has is closed first");
+    assert_eq!(joiner.poll_action(at(5)), Some(Action::Abandon), "its links are closed first");
     assert_eq!((joiner.poll_action(at(24)), joiner.next_deadline()), (None, Some(at(25))));
     let mut asked = Vec::new();
     for second in 1..4 {
@@ -118,7 +122,7 @@ fn it_asks_members_when_its_contact_is_gone() {
 }
 
 #[test]
-fn it_comes_once_more_after_it_was_removed() {
+fn a_removed_joiner_asks_again_a_bounded_number_of_times() {
     let mut joiner = begun(&[0]);
     for removal in 0..REMOVALS_MAX {
         joiner.handle_arrival(at(1), JoinStanding::Removed(StopReason::Excluded));
@@ -134,13 +138,13 @@ fn it_comes_once_more_after_it_was_removed() {
 }
 
 #[test]
-fn it_waits_for_a_dead_leaders_view_for_a_while() {
+fn the_wait_for_the_view_of_a_dead_leader_is_bounded() {
     let mut joiner = begun(&[0]);
     joiner.handle_arrival(at(10), JoinStanding::Waiting { has_lost_leader: true });
     joiner.handle_arrival(at(20), JoinStanding::Waiting { has_lost_leader: true });
     assert_eq!(joiner.next_deadline(), Some(at(1010)));
     joiner.handle_arrival(at(1000), JoinStanding::Opening);
-    assert_eq!(joiner.next_deadline(), Some(at(60_000)), "the others had heard of it");
+    assert_eq!(joiner.next_deadline(), Some(at(60_000)), "the others had learned of it");
     let mut joiner = begun(&[0]);
     joiner.handle_arrival(at(10), JoinStanding::Waiting { has_lost_leader: true });
     joiner.handle_arrival(at(1010), JoinStanding::Waiting { has_lost_leader: true });
@@ -149,7 +153,7 @@ fn it_waits_for_a_dead_leaders_view_for_a_while() {
 }
 
 #[test]
-fn it_says_why_it_gives_up() {
+fn a_joiner_gives_up_with_the_reason() {
     let late = |arrival| {
         let mut joiner = begun(&[0]);
         joiner.handle_arrival(at(60_000), arrival);
@@ -161,14 +165,15 @@ fn it_says_why_it_gives_up() {
     let mut joiner = joiner(&[0]);
     asks(&mut joiner, 59_990);
     again(&mut joiner, 59_990);
-    let cause = JoinFailure::NotAdmitted("nobody listens there".into());
+    let cause = JoinFailure::NotAdmitted("no process listens there".into());
     assert_eq!(joiner.poll_action(at(59_990)), Some(Action::GiveUp(cause)));
     assert_eq!(joiner.take_error(), None);
 }
 
-/// One contact is of another release, say: the others are asked. When all say so, there is no more to try.
+/// A contact may, for example, run another release; then the others are asked. The joiner gives up once all contacts
+/// have refused it permanently.
 #[test]
-fn it_gives_up_when_no_contact_can_ever_admit_it() {
+fn a_joiner_gives_up_when_no_contact_can_ever_admit_it() {
     let mut joiner = joiner(&[4, 5]);
     let never = |joiner: &mut Process| joiner.handle_failure(at(0), CallFailure::Never("no".to_owned()));
     asks(&mut joiner, 0);
@@ -179,10 +184,10 @@ fn it_gives_up_when_no_contact_can_ever_admit_it() {
     assert_eq!(joiner.take_error(), Some("no".into()));
 }
 
-/// A member that has only just begun takes links a moment later; one that may have heard of a link is not asked again under the
-/// same number.
+/// A member that has only just begun accepts links a moment later. A member that may have received a request is not
+/// asked again under the same number.
 #[test]
-fn a_link_that_was_not_heard_is_tried_again() {
+fn a_link_request_that_was_not_received_is_repeated() {
     let unheard = || CallFailure::Unheard("its group has not come together yet".into());
     let links =
         |joiner: &mut Process, millis| matches!(joiner.poll_action(at(millis)), Some(Action::Link { .. }));

@@ -1,4 +1,4 @@
-//! Tests of a member's side, step by step (Derecho §3.3).
+//! Step-by-step tests of a member's side (Derecho §3.3).
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn at(seconds: u64) -> Instant {
     Instant::default() + Duration::from_secs(seconds)
 }
 
-/// A member of a group of the nodes 0, 1 and 2, each reached at its number.
+/// Returns a member of a group of nodes 0, 1 and 2. The address of each is its number.
 fn service(node: u32) -> (Service, View) {
     let roster = (0..3).map(|node| (NodeId(node), node)).collect();
     (
@@ -26,7 +26,7 @@ fn actions(service: &mut Service) -> Vec<AdmissionAction> {
     std::iter::from_fn(|| service.poll_action()).collect()
 }
 
-/// Lets a process become the candidate; its number.
+/// Makes a process the candidate. Returns its number.
 fn admit(service: &mut Service, now: Instant, view: &View) -> NodeId {
     match service.handle_request(now, None, Some(view), true) {
         JoinAnswer::Admit(admitted) => admitted.node,
@@ -35,12 +35,12 @@ fn admit(service: &mut Service, now: Instant, view: &View) -> NodeId {
 }
 
 #[test]
-fn a_candidate_comes_into_the_next_view() {
+fn a_candidate_becomes_a_member_in_the_next_view() {
     let (mut service, mut first) = service(0);
     let node = admit(&mut service, at(0), &first);
     assert_eq!(service.handle_link(at(1), node, 9, &first, false), LinkVerdict::Take);
     service.poll_view(&first);
-    assert_eq!(actions(&mut service), [], "it has not linked with all");
+    assert_eq!(actions(&mut service), [], "it has not linked with all members");
     service.handle_connected(node);
     service.poll_view(&first);
     service.poll_view(&first);
@@ -48,7 +48,7 @@ fn a_candidate_comes_into_the_next_view() {
     assert_eq!(actions(&mut service), [AdmissionAction::Admit(member)], "once in each view");
     first.id = 1;
     service.handle_view(&first, |_| false);
-    assert_eq!(actions(&mut service), [AdmissionAction::Admit(member)], "a view came between");
+    assert_eq!(actions(&mut service), [AdmissionAction::Admit(member)], "another view came before");
     let second = view(2, &[(0, 0), (1, 1), (2, 2), (node.0, 3)]);
     assert_eq!(service.handle_view(&second, |_| false), [node]);
     assert_eq!((service.candidate(), service.links(), service.roster().len()), (None, 0, 4));
@@ -67,7 +67,7 @@ fn only_the_leader_of_a_ready_view_admits_one_process_at_a_time() {
     let node = admit(&mut leader, at(0), &first);
     assert!(waits(leader.handle_request(at(0), None, Some(&first), true)));
     leader.handle_gone(NodeId(node.0 + 1));
-    assert_eq!(leader.candidate(), Some(node), "another one has gone");
+    assert_eq!(leader.candidate(), Some(node), "another process is gone");
     leader.handle_gone(node);
     assert_ne!(admit(&mut leader, at(0), &first), node);
     assert_eq!(leader.next_deadline(), Some(at(10)));
@@ -77,14 +77,14 @@ fn only_the_leader_of_a_ready_view_admits_one_process_at_a_time() {
 }
 
 #[test]
-fn a_member_without_a_link_says_so() {
+fn a_member_without_a_link_reports_it() {
     let (mut service, first) = service(1);
     let node = NodeId(ADMITTED);
     assert_eq!(service.handle_link(at(0), node, 9, &first, false), LinkVerdict::Take);
     assert_eq!(service.handle_link(at(0), node, 8, &first, false), LinkVerdict::Report);
     let [AdmissionAction::Part(parted, _), AdmissionAction::ReportLost(lost)] = actions(&mut service)[..]
     else {
-        panic!("both links are closed, and the group is told");
+        panic!("both links are closed, and the group learns of it");
     };
     assert_eq!((parted, lost), (node, node));
     assert_eq!(service.handle_link(at(0), node, 9, &first, false), LinkVerdict::Take);
@@ -111,7 +111,7 @@ fn a_joiner_that_the_group_has_lost_can_ask_again() {
 }
 
 #[test]
-fn a_leader_without_numbers_asks_for_a_view() {
+fn a_leader_without_numbers_asks_for_the_next_view() {
     let (mut service, mut first) = service(0);
     for _ in 0..super::super::ADMISSIONS_MAX {
         let node = admit(&mut service, at(0), &first);
@@ -126,7 +126,7 @@ fn a_leader_without_numbers_asks_for_a_view() {
     assert!(matches!(service.handle_request(at(10), None, Some(&first), true), JoinAnswer::Refuse(_)));
 }
 
-/// A leader that lost its lead takes its candidate with it.
+/// When another member becomes the leader, the candidate of the previous leader is dropped.
 #[test]
 fn a_candidate_does_not_survive_its_leader() {
     let (mut service, first) = service(0);
@@ -138,5 +138,5 @@ fn a_candidate_does_not_survive_its_leader() {
     assert_eq!((service.candidate(), service.links()), (None, 0));
 }
 
-/// A number that is given in view 0.
+/// A number that is assigned in view 0.
 const ADMITTED: u32 = super::super::ADMISSIONS_MAX;

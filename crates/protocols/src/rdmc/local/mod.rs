@@ -1,21 +1,22 @@
-//! One host: receivers take an object from its source's pages, without relays (RDMC §3, "the schedule is chosen").
+//! One host: receivers copy an object from the root's pages, without relays (RDMC §3, "the schedule is chosen").
 //!
-//! Where readers of a mirror map its owner's pages, every block is at every member as soon as it is at the root, and a
-//! schedule of relays would only copy it more often than needed. What is left is to share the memory's bandwidth: each
-//! receiver copies each block once, into memory of its own that nobody else needs to know, or reads the object in place.
+//! Where readers of a mirror map its owner's pages, every block is available at every member as soon as it is at the
+//! root, and a schedule of relays would only copy it more often than needed. The only task is to share the memory's
+//! bandwidth: each receiver copies each block once, into memory of its own that no other member needs to know, or
+//! reads the object in place.
 //!
-//! **State.** Each member publishes a *row*. The root's row says how many objects are *offered*, where each lies (a
-//! ring of descriptors), and how many are *ready*. A receiver's row says how far it is: how many objects it has given
-//! back, and how many blocks of the next it has copied.
+//! **State.** Each member publishes a *row*. The root's row says how many objects are *offered*, where each is stored
+//! (a ring of descriptors), and how many are *ready*. A receiver's row has its progress: how many objects it has
+//! released, and how many blocks of the next one it has copied.
 //!
-//! **An object's way.** The root offers it; receivers attach the buffer in which it lies, if it is new to them; when
-//! all have, the root pushes the object, which moves nothing on one host, and says that it is ready. Receivers copy it
-//! block by block ([`LocalMulticast::copy`]) or lease it ([`LocalMulticast::lease`]), and give it back. What all have given
-//! back is *finished*: its memory belongs to the root's application again.
+//! **The life of an object.** The root offers it; receivers attach its buffer, if that is new to them; when all have,
+//! the root pushes the object, which copies nothing on one host, and publishes that it is ready. Receivers copy it
+//! block by block ([`LocalMulticast::copy`]) or lease it ([`LocalMulticast::lease`]), and release it. An object that
+//! all have released is *finished*: its memory belongs to the root's application again.
 //!
 //! **Pace.** A block that one receiver has brought into the cache is cheap for the others if they copy it soon. So a
-//! receiver goes no further than a block ahead of the slowest that is under way. That is for speed only: who does not
-//! move for [`PATIENCE`] is not waited for.
+//! receiver is at most one block ahead of the slowest that is copying. That is for speed only: it does not wait for a
+//! receiver that makes no progress for [`PATIENCE`].
 //!
 //! **Step order** of one evaluation: root: offer, then ready, then finish. Receiver: attach.
 //!
@@ -24,11 +25,11 @@
 //!   its object is finished.
 //! - \[B8\] An object is ready only when every member that is not lost has attached its buffer \[M5\], payload before
 //!   guard \[F5\]; its memory is not written between ready and finished.
-//! - \[B7\] A lost receiver concerns nobody else. When the root is lost, receivers still get all that is ready, since
-//!   attachments outlive their owner \[M4\].
+//! - \[B7\] A lost receiver does not affect any other member. When the root is lost, receivers still get all objects
+//!   that are ready, since attachments outlive their owner \[M4\].
 //!
-//! `Deviation:` (RDMC §3) no relays and no schedule where receivers see the source's pages: each byte is copied once for
-//! each receiver, the least that is possible, or not at all.
+//! `Deviation:` (RDMC §3) there are no relays and no schedule where receivers see the root's pages: each byte is
+//! copied once for each receiver, which is the minimum, or not at all.
 
 mod receiver;
 mod root;
@@ -46,9 +47,9 @@ use root::LocalRoot;
 
 /// The objects of one root at one member of the same host.
 ///
-/// **Law.** As [`Core`]; [`LocalMulticast::share`] and [`LocalMulticast::send`] at the root, [`LocalMulticast::next`],
-/// [`LocalMulticast::copy`], [`LocalMulticast::lease`] and [`LocalMulticast::give_back`] at receivers are called between
-/// evaluations.
+/// **Law.** As for [`Core`]; [`LocalMulticast::share`] and [`LocalMulticast::send`] at the root,
+/// [`LocalMulticast::next`], [`LocalMulticast::copy`], [`LocalMulticast::lease`] and [`LocalMulticast::give_back`] at
+/// receivers are called between evaluations.
 #[derive(Debug)]
 pub struct LocalMulticast {
     rows: Rows,
@@ -66,15 +67,15 @@ enum Role {
 pub enum LocalFailure {
     /// The root is gone.
     RootLost,
-    /// The root has announced what cannot be.
+    /// The root's announcement is not valid.
     Breached,
 }
 
 impl fmt::Display for LocalFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::RootLost => "the source of the objects is gone: start the session again",
-            Self::Breached => "the source has broken the protocol: do all run the same version?",
+            Self::RootLost => "the root is gone: start the session again",
+            Self::Breached => "the root has violated the protocol: run the same release at all members",
         })
     }
 }
@@ -82,7 +83,8 @@ impl fmt::Display for LocalFailure {
 impl std::error::Error for LocalFailure {}
 
 impl LocalMulticast {
-    /// The first of `members` is the root. Uses mirrors from `key` on: the rows, then one for each buffer of the root.
+    /// Returns the session of `members`, of which the first is the root. It uses mirrors from `key` on: the rows,
+    /// then one for each buffer of the root.
     ///
     /// # Panics
     /// If this node is not among the members, or blocks are empty.
@@ -97,18 +99,18 @@ impl LocalMulticast {
         Self { rows, role }
     }
 
-    /// Whether all members that are not lost read this one's row: only then anything can flow.
+    /// Returns whether all members that are not lost have attached this one's row: only then can objects be sent.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.rows.is_ready()
     }
 
-    /// Members that are gone, by rank.
+    /// Returns the ranks of the members that are gone.
     pub fn lost(&self) -> impl Iterator<Item = usize> {
         (0..self.rows.members.len()).filter(|rank| self.rows.lost[*rank])
     }
 
-    /// Makes a buffer of the root known to the receivers; once for each.
+    /// Shares a buffer of the root with the receivers; once for each buffer.
     ///
     /// # Panics
     /// At a receiver.
@@ -116,8 +118,8 @@ impl LocalMulticast {
         self.root_mut().0.share(fabric, region)
     }
 
-    /// The root sends the first `bytes` bytes of a buffer, which must not change before the object is finished. Its
-    /// number, or `None` while [`OBJECTS_MAX`] objects are unfinished.
+    /// Sends, at the root, the first `bytes` bytes of a buffer, which must not change before the object is finished.
+    /// Returns the object's number, or `None` while [`OBJECTS_MAX`] objects are unfinished.
     ///
     /// # Panics
     /// At a receiver, or if the buffer is shorter.
@@ -125,7 +127,7 @@ impl LocalMulticast {
         self.root_mut().0.send(buffer, bytes)
     }
 
-    /// Objects with lower numbers are finished: all members that are not lost have given them back.
+    /// Returns the number below which objects are finished: all members that are not lost have released them.
     #[must_use]
     pub const fn finished(&self) -> u64 {
         match &self.role {
@@ -134,13 +136,13 @@ impl LocalMulticast {
         }
     }
 
-    /// How many receivers have given object `number` back, those among them that are lost by now.
+    /// Returns how many receivers have released object `number`, including those that are lost by now.
     #[must_use]
     pub fn receivers_of(&self, number: u64) -> usize {
         (1..self.rows.members.len()).filter(|rank| self.rows.progress(*rank).given_back() > number).count()
     }
 
-    /// The next object to be copied or leased, if it is ready.
+    /// Returns the next object to be copied or leased, if it is ready.
     #[must_use]
     pub fn next(&self) -> Option<ObjectOffer> {
         self.receiver().next(&self.rows)
@@ -156,8 +158,8 @@ impl LocalMulticast {
         receiver.copy(fabric, rows, target)
     }
 
-    /// The memory of the next object, to be read in place until it is given back. The others do not wait for this
-    /// member.
+    /// Returns the memory of the next object, to be read in place until it is released. The others do not wait for
+    /// this member.
     ///
     /// # Panics
     /// If there is no next object.
@@ -166,7 +168,7 @@ impl LocalMulticast {
         receiver.lease(fabric, rows)
     }
 
-    /// Gives the next object back, whether it was copied or not; the one after it is next.
+    /// Releases the next object, whether it was copied or not; the one after it becomes the next.
     ///
     /// # Panics
     /// If there is no next object.
@@ -175,7 +177,7 @@ impl LocalMulticast {
         receiver.give_back(fabric, rows);
     }
 
-    /// Why there will be no object beyond those that are ready.
+    /// Returns why there will be no object beyond those that are ready, if that is so.
     #[must_use]
     pub fn failure(&self) -> Option<LocalFailure> {
         match &self.role {
@@ -223,7 +225,7 @@ impl<F: Fabric> Core<F> for LocalMulticast {
     }
 }
 
-/// A buffer of the root that receivers know, or will soon.
+/// A buffer of the root that is shared with the receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferId(usize);
 
@@ -233,10 +235,10 @@ struct Rows {
     key: MirrorKey,
     members: Vec<NodeId>,
     rank: usize,
-    /// By rank; the own one is writable.
+    /// The rows by rank; this member's own is writable.
     rows: Vec<Region>,
     mirror: MirrorId,
-    /// Who reads the own row.
+    /// The readers that have attached this member's row, by rank.
     attached: Vec<bool>,
     lost: Vec<bool>,
 }
@@ -286,25 +288,25 @@ impl Rows {
         &self.rows[self.rank]
     }
 
-    /// The other members that are not lost, by rank; all but the root.
+    /// Returns the ranks of the other receivers that are not lost.
     fn other_receivers(&self) -> impl Iterator<Item = usize> {
         (1..self.members.len()).filter(|rank| *rank != self.rank && !self.lost[*rank])
     }
 
-    /// How far the receiver `rank` is.
+    /// Returns the progress of the receiver `rank`.
     fn progress(&self, rank: usize) -> Progress {
         Progress(self.rows[rank].load(PROGRESS))
     }
 
-    /// Stores a word of the own row and brings it to the others, by value, after all that was pushed before.
+    /// Stores a word of this member's row and pushes it to the others, by value, after all that was pushed before.
     fn raise<F: Fabric>(&self, fabric: &mut F, word: usize, value: u64) {
         debug_assert!(self.own().load(word) <= value, "words of rows only grow");
         self.own().store(word, value);
         fabric.push_word(self.mirror, word);
     }
 
-    /// As [`Rows::raise`], for what is of interest only to who looks by itself: where all share the memory, nobody is
-    /// woken for it.
+    /// Stores a word as [`Rows::raise`] does, if it matters only to members that poll it: where all share the memory,
+    /// no member is woken for it.
     fn show<F: Fabric>(&self, fabric: &mut F, word: usize, value: u64) {
         if fabric.capabilities().early_sight {
             self.own().store(word, value);
@@ -314,7 +316,7 @@ impl Rows {
     }
 }
 
-/// How far a receiver is: objects given back, and blocks of the next one copied. Ordered.
+/// The progress of a receiver: objects released, and blocks of the next one copied. It is ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Progress(u64);
 
@@ -328,25 +330,25 @@ impl Progress {
     }
 }
 
-/// Where the descriptor of an object lies: buffer, its words, the object's bytes.
+/// Returns where the descriptor of an object is stored: its buffer, the buffer's words, and the object's bytes.
 const fn descriptor(number: u64) -> usize {
     DESCRIPTORS + (number % OBJECTS_MAX) as usize * DESCRIPTOR_WORDS
 }
 
-/// The key of the root's buffer `index`.
+/// Returns the key of the root's buffer `index`.
 const fn buffer_key(rows: MirrorKey, index: usize) -> MirrorKey {
     MirrorKey(rows.0 + 1 + index as u64)
 }
 
-/// Objects that are offered and not yet finished.
+/// The largest number of objects that are offered and not finished yet.
 pub const OBJECTS_MAX: u64 = 16;
-/// The most buffers of a root; each is mapped by every receiver for as long as the session lasts.
+/// The largest number of buffers of a root; each is mapped by every receiver for as long as the session lasts.
 pub const BUFFERS_MAX: usize = 256;
-/// Longer than the other members of a busy host keep a receiver from the processor, as a rule.
+/// Longer than the other members of a busy host usually keep a receiver from the processor.
 pub const PATIENCE: Duration = Duration::from_millis(10);
 /// An object of 2^32 blocks is larger than any memory.
 const BLOCK_BITS: u32 = 32;
-/// The root's guards, in a line of their own.
+/// The root's guards, in a cache line of their own.
 const OFFERED: usize = 0;
 const READY: usize = 1;
 /// A receiver's only word.

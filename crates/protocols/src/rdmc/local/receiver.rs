@@ -1,4 +1,4 @@
-//! A receiver's side: it attaches, copies at the others' pace or reads in place, and gives back (RDMC §2, fig. 1).
+//! A receiver's side: it attaches, copies at the others' pace or reads in place, and releases (RDMC §2, fig. 1).
 
 use squall_fabric::copy::CopyStrategies;
 use squall_fabric::{Fabric, Instant, Region};
@@ -8,24 +8,24 @@ use super::{BUFFERS_MAX, OBJECTS_MAX, OFFERED, PATIENCE, Progress, READY, Rows, 
 #[derive(Debug)]
 pub(super) struct LocalReceiver {
     block_bytes: usize,
-    /// The root's buffers, by number; `None` until an object lies in one.
+    /// The root's buffers, by number; `None` until one has an object.
     attachments: Vec<Option<Region>>,
-    /// Objects below have been seen in the root's row: `given_back <= seen <= offered`.
+    /// Objects below this number have been seen in the root's row: `given_back <= seen <= offered`.
     seen: u64,
     pub(super) given_back: u64,
-    /// Blocks copied of the next object.
+    /// The number of blocks copied of the next object.
     blocks: u64,
     pace: Pace,
     strategies: CopyStrategies,
     pub(super) breached: bool,
 }
 
-/// Waiting for the others.
+/// The state of waiting for the others.
 #[derive(Debug, Default)]
 struct Pace {
-    /// Since when nobody that is waited for has moved, and where they were.
+    /// Since when no receiver that this one waits for has made progress, and their progress then.
     still: Option<(Instant, u64)>,
-    /// Ranks that are not waited for any more in this object.
+    /// The ranks that this receiver no longer waits for during this object.
     absent: Vec<usize>,
 }
 
@@ -34,18 +34,18 @@ struct Pace {
 pub struct ObjectOffer {
     /// Its number.
     pub number: u64,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// What became of an attempt to copy.
+/// The outcome of an attempt to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyProgress {
-    /// A block; there are more.
+    /// A block was copied; there are more.
     Block,
-    /// Nothing: others are behind. Let them have the processor.
+    /// Nothing was copied, because others are behind. Let them have the processor.
     Later,
-    /// All of the object is here now.
+    /// All of the object has been copied.
     All,
 }
 
@@ -65,7 +65,7 @@ impl LocalReceiver {
         }
     }
 
-    /// Attaches the buffers of objects that are new.
+    /// Attaches the buffers of new objects; returns the amount of work done.
     pub(super) fn poll<F: Fabric>(&mut self, fabric: &mut F, rows: &Rows) -> usize {
         let offered = rows.rows[0].load(OFFERED);
         if offered < self.seen || offered > self.given_back + OBJECTS_MAX {
@@ -89,7 +89,7 @@ impl LocalReceiver {
     }
 
     pub(super) fn next(&self, rows: &Rows) -> Option<ObjectOffer> {
-        // What is stored into the own row before all read it may never reach them [M5].
+        // What is stored into this member's row before all have attached it may never reach them [M5].
         let can_report = rows.is_ready() && !self.breached;
         let is_ready = can_report && self.given_back < rows.rows[0].load(READY).min(self.seen);
         is_ready.then(|| ObjectOffer {
@@ -134,14 +134,14 @@ impl LocalReceiver {
         rows.raise(fabric, super::PROGRESS, Progress::new(self.given_back, 0).0);
     }
 
-    /// The memory of the next object.
+    /// Returns the memory of the next object.
     fn attachment(&self, rows: &Rows) -> Region {
         let [index, ..] = read_descriptor(rows, self.given_back);
         let index = usize::try_from(index).expect("checked when it was seen");
         self.attachments[index].clone().expect("attached when it was seen")
     }
 
-    /// Whether no other receiver is more than a block behind, but for those that do not move.
+    /// Returns whether no other receiver is more than a block behind, except those that make no progress.
     fn may_go_on(&mut self, now: Instant, rows: &Rows) -> bool {
         let floor = Progress::new(self.given_back, self.blocks.saturating_sub(BLOCKS_AHEAD));
         if self.blocks < BLOCKS_AHEAD {
@@ -172,7 +172,7 @@ fn read_descriptor(rows: &Rows, number: u64) -> [u64; 3] {
     words
 }
 
-/// A receiver may have copied so many blocks more than the slowest.
+/// The number of blocks by which a receiver may be ahead of the slowest.
 const BLOCKS_AHEAD: u64 = 1;
 /// 2^45 bytes: beyond any host's memory, within the address space.
 const WORDS_MAX: u64 = 1 << 42;

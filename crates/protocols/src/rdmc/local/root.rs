@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use squall_fabric::{Fabric, MirrorId, MirrorKey, NodeId, Region};
 
 use super::{BUFFERS_MAX, BufferId, OBJECTS_MAX, OFFERED, READY, ROW_WORDS, Rows, buffer_key, descriptor};
-use crate::rdmc::mutation::{RdmcMutation, is_on};
+use crate::rdmc::mutation;
 
 #[derive(Debug)]
 pub(super) struct LocalRoot {
@@ -22,9 +22,9 @@ pub(super) struct LocalRoot {
 #[derive(Debug)]
 struct Shared {
     region: Region,
-    /// Published with the first object in it, when the rows are ready.
+    /// Its mirror, published with the first object in it, when the rows are ready.
     mirror: Option<MirrorId>,
-    /// Who maps it, by rank.
+    /// The receivers that have mapped it, by rank.
     attached: Vec<bool>,
 }
 
@@ -55,7 +55,7 @@ impl LocalRoot {
         Some(self.finished + self.objects.len() as u64 - 1)
     }
 
-    /// `reader` maps the mirror `key`.
+    /// Notes that `reader` has mapped the mirror `key`.
     pub(super) fn on_attached(&mut self, rows: &Rows, key: MirrorKey, reader: NodeId) {
         let index = key.0.checked_sub(rows.key.0 + 1).and_then(|index| usize::try_from(index).ok());
         let Some(shared) = index.and_then(|index| self.buffers.get_mut(index)) else { return };
@@ -72,7 +72,7 @@ impl LocalRoot {
         self.offer(fabric, rows) + self.make_ready(fabric, rows) + self.finish(rows)
     }
 
-    /// Tells where new objects lie.
+    /// Publishes the descriptors of new objects; returns the amount of work done.
     fn offer<F: Fabric>(&mut self, fabric: &mut F, rows: &Rows) -> usize {
         let end = self.finished + self.objects.len() as u64;
         let new = self.offered..end;
@@ -89,7 +89,7 @@ impl LocalRoot {
             let words = [object.buffer as u64, shared.region.words() as u64, object.bytes];
             rows.own().copy_in(place, &words);
             fabric.push(rows.mirror, place..place + words.len());
-            assert!(place + words.len() <= ROW_WORDS, "descriptors lie inside the row");
+            assert!(place + words.len() <= ROW_WORDS, "descriptors are inside the row");
         }
         if new.is_empty() {
             return 0;
@@ -99,14 +99,14 @@ impl LocalRoot {
         1
     }
 
-    /// What all have mapped can be taken.
+    /// Makes objects ready whose buffers all receivers have mapped; returns the amount of work done.
     fn make_ready<F: Fabric>(&mut self, fabric: &mut F, rows: &Rows) -> usize {
         let before = self.ready;
         while self.ready < self.offered {
             let object = &self.objects[usize::try_from(self.ready - self.finished).expect("few")];
             let shared = &self.buffers[object.buffer];
             let is_mapped = rows.other_receivers().all(|rank| shared.attached[rank]);
-            if !is_mapped && !is_on(RdmcMutation::ReadyUnattached) {
+            if !is_mapped && !mutant!(ReadyUnattached) {
                 break;
             }
             let words = usize::try_from(object.bytes.div_ceil(8)).expect("fits the buffer");
@@ -122,10 +122,11 @@ impl LocalRoot {
         1
     }
 
-    /// What all have given back is over. A member that is ahead of what it was offered is not believed.
+    /// Finishes objects that all receivers have released. A receiver that reports more than it was offered is not
+    /// believed.
     fn finish(&mut self, rows: &Rows) -> usize {
         let given_back = rows.other_receivers().map(|rank| rows.progress(rank).given_back());
-        let least = if is_on(RdmcMutation::FinishWithFirst) { given_back.max() } else { given_back.min() };
+        let least = if mutant!(FinishWithFirst) { given_back.max() } else { given_back.min() };
         let finished = least.unwrap_or(self.ready).clamp(self.finished, self.ready);
         let work = usize::try_from(finished - self.finished).expect("few");
         self.objects.drain(..work);

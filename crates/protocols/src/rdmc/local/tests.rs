@@ -1,5 +1,5 @@
-//! Objects on one host under the adversary: every byte at every receiver, in order, memory at rest while it is read;
-//! deaths of receivers and of the root; mutations that must be caught (RDMC §2, properties 2–5).
+//! Objects on one host under the adversary: every byte arrives at every receiver, in order, and memory does not
+//! change while it is read; receivers and the root die; mutations must be caught (RDMC §2, properties 2–5).
 
 use squall_fabric::bulk::ObjectLease;
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
@@ -11,7 +11,7 @@ use crate::rdmc::mutation::{RdmcMutation, with};
 const BLOCK: usize = 64;
 const KEY: MirrorKey = MirrorKey(100);
 
-/// Byte `i` of object `number`; never 0.
+/// Returns byte `i` of object `number`, which is never 0.
 fn byte(number: u64, i: usize) -> u8 {
     (number.wrapping_mul(31) + i as u64 * 7) as u8 | 1
 }
@@ -32,12 +32,12 @@ enum User {
     Root {
         sizes: Vec<usize>,
         sent: usize,
-        /// Buffers, and the object that lies in each.
+        /// The buffers, and the object in each.
         buffers: Vec<(Region, BufferId, Option<u64>)>,
     },
     Receiver {
         received: u64,
-        /// The copy under way, or the lease and how long it will be kept.
+        /// The copy in progress, or the lease and how long it will be kept.
         target: Option<Vec<u8>>,
         lease: Option<(ObjectLease, u64)>,
     },
@@ -81,7 +81,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// All who live have received everything, and the root has all its memory back.
+    /// Checks that all live receivers have received everything, and that the root has all its memory back.
     fn check_done(&self, objects: u64) -> Result<(), String> {
         for (i, node) in self.nodes.iter().enumerate().filter(|(i, _)| self.world.lives(*i as u32)) {
             let done = match &node.user {
@@ -112,7 +112,7 @@ impl Node {
         Ok(worked)
     }
 
-    /// Whether it wants to be called again soon.
+    /// Returns whether it is to be called again soon.
     fn is_busy(&self) -> bool {
         match &self.user {
             User::Root { .. } => false,
@@ -121,7 +121,7 @@ impl Node {
     }
 }
 
-/// Fills free buffers with the next objects; spoils those that are free.
+/// Fills free buffers with the next objects, and overwrites those that remain free.
 fn send(
     core: &mut LocalMulticast,
     sizes: &[usize],
@@ -202,17 +202,18 @@ fn run_without_faults(seed: u64) -> Result<(), String> {
     cluster.check_done(SIZES.len() as u64)
 }
 
-/// Every byte at every receiver, in order, of empty objects and of one byte more than a block; alone, too [B5] [B8].
+/// Every byte arrives at every receiver, in order, for empty objects and for one byte more than a block, and for a
+/// root alone [B5] [B8].
 #[test]
-fn all_objects_arrive_and_all_memory_comes_back() {
+fn all_objects_arrive_and_all_memory_is_returned() {
     for seed in 0..200 {
         run_without_faults(seed).unwrap_or_else(|text| panic!("seed {seed}: {text}"));
     }
 }
 
-/// A receiver that dies at any step concerns nobody else [B7].
+/// A receiver that dies at any step does not affect other members [B7].
 #[test]
-fn a_lost_receiver_holds_up_nobody() {
+fn a_lost_receiver_holds_up_no_other() {
     for seed in 0..200 {
         let mut cluster = Cluster::new(seed, 4, &SIZES);
         let at = 1 + seed % 120;
@@ -226,7 +227,7 @@ fn a_lost_receiver_holds_up_nobody() {
     }
 }
 
-/// When the root dies, receivers know; what they have received is right.
+/// When the root dies, receivers notice it, and what they have received is correct.
 #[test]
 fn a_lost_root_is_noticed() {
     for seed in 0..100 {
@@ -246,7 +247,7 @@ fn a_lost_root_is_noticed() {
     }
 }
 
-/// The mutations of this part, put back one at a time.
+/// The mutations of this part are switched on one at a time.
 #[test]
 fn mutations_are_caught() {
     for mutation in [RdmcMutation::ReadyUnattached, RdmcMutation::FinishWithFirst] {

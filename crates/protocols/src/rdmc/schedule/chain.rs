@@ -1,4 +1,4 @@
-//! Chain send: a bucket brigade that relays block by block (RDMC §3).
+//! Chain send: each member relays block by block, like a bucket brigade (RDMC §3).
 
 use super::NEVER;
 

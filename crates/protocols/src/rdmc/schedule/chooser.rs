@@ -1,17 +1,17 @@
 //! The chooser: schedule and block size by object, group and transport (RDMC §4.2, fig. 6, 10 and 11).
 //!
-//! It predicts what each schedule takes, with each block size, by a model of three numbers, and takes the least. A
-//! step of a network takes a latency and the time of a block on a link. Where links are the memory of one host, all
-//! members share its bandwidth: then what counts is the sum of all blocks, not the number of steps.
+//! It predicts the time of each schedule with each block size, by a model of three numbers, and chooses the shortest.
+//! A step over a network takes a latency and the time of a block on a link. Where links are the memory of one host,
+//! all members share its bandwidth: then the sum of all blocks counts, not the number of steps.
 
 use super::{Algorithm, Schedule, TransferPlan};
 
-/// What carries the blocks.
+/// The properties of the transport that carries the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportProfile {
     /// From the post of a block to the post of its relay, beyond the time on the link, in nanoseconds.
     pub step_ns: u64,
-    /// What one member can send, and at the same time receive, in bytes per microsecond.
+    /// The bandwidth at which one member can send, and at the same time receive, in bytes per microsecond.
     pub bytes_per_us: u64,
     /// Whether all members share that bandwidth: they are processes of one host.
     pub shared: bool,
@@ -40,7 +40,7 @@ impl TransportProfile {
     }
 }
 
-/// What the chooser chose.
+/// The chooser's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleChoice {
     /// The schedule.
@@ -49,14 +49,14 @@ pub struct ScheduleChoice {
     pub block_bytes: u64,
 }
 
-/// The fastest schedule and block size for objects of about `bytes` bytes in a group of `members` members.
+/// Returns the fastest schedule and block size for objects of about `bytes` bytes in a group of `members` members.
 ///
 /// # Panics
 /// If there is no member.
 #[must_use]
 pub fn choose(bytes: u64, members: usize, transport: TransportProfile) -> ScheduleChoice {
     let sizes = (BLOCK_BYTES_MIN.ilog2()..=BLOCK_BYTES_MAX.ilog2()).map(|log| 1 << log);
-    // Of equal ones the first: the simplest algorithm, the largest block.
+    // Of equal candidates the first is chosen: the simplest algorithm, the largest block.
     let candidates =
         ALGORITHMS.iter().flat_map(|algorithm| sizes.clone().rev().map(move |size| (*algorithm, size)));
     let (algorithm, block_bytes) = candidates
@@ -70,5 +70,5 @@ const ALGORITHMS: [Algorithm; 4] =
     [Algorithm::Sequential, Algorithm::Tree, Algorithm::Chain, Algorithm::Pipeline];
 /// Below this the processor's work for each block costs more than its bytes.
 pub(super) const BLOCK_BYTES_MIN: u64 = 1 << 14;
-/// Above this nothing is gained, and more is lost when a relay dies.
+/// Above this nothing is gained, and more data is lost when a relay dies.
 pub(super) const BLOCK_BYTES_MAX: u64 = 1 << 22;

@@ -1,8 +1,8 @@
 //! Hybrids of two levels: one algorithm between racks, one within each (RDMC §3.1, Derecho §3.1).
 //!
-//! The leaders of the racks are a group of their own, and so are the members of each rack, whose root is its leader.
-//! Even steps belong to the level between racks, odd ones to the level within. A rack begins late enough for its
-//! leader to hold every block before it has to send it, and no later: both levels run at the same time.
+//! The leaders of the racks form a group of their own, and so do the members of each rack, whose root is its leader.
+//! Even steps belong to the level between racks, odd ones to the level within. A rack begins just late enough that
+//! its leader holds every block before it has to send it: both levels run at the same time.
 //!
 //! `Deviation:` the paper disseminates within a rack after the leader has the whole object. Here the levels
 //! overlap, so that a large object takes about as long as a leader needs to send it twice.
@@ -20,25 +20,25 @@ pub struct HybridSchedule {
 }
 
 impl HybridSchedule {
-    /// `between` racks and `within` each.
+    /// Returns a hybrid of `between` for the racks and `within` for each rack.
     #[must_use]
     pub fn new(topology: Topology, between: Algorithm, within: Algorithm) -> Self {
         Self { topology: Arc::new(topology), between, within }
     }
 
-    /// Who stands where.
+    /// Returns the topology.
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The algorithm between racks.
+    /// Returns the algorithm between racks.
     #[must_use]
     pub const fn between(&self) -> Algorithm {
         self.between
     }
 
-    /// The algorithm within racks.
+    /// Returns the algorithm within racks.
     #[must_use]
     pub const fn within(&self) -> Algorithm {
         self.within
@@ -69,7 +69,7 @@ impl HybridSchedule {
         self.peers(blocks, rank, Flat::sources)
     }
 
-    /// The first transfer of either level in step `from` or later.
+    /// Returns the first transfer of either level in step `from` or later.
     fn next(
         &self,
         blocks: u64,
@@ -114,8 +114,8 @@ impl HybridSchedule {
         Flat::new(self.within, self.topology.rack(rack).len(), blocks)
     }
 
-    /// Step `t` of the rack's own plan is the `begin + t`th odd step: roots send block `b` in their step `b` or
-    /// later, and the leader has it after outer step `b + lag`.
+    /// Returns the odd step in which the rack's own plan begins: its step `t` is the `begin + t`th odd step. Roots
+    /// send block `b` in their step `b` or later, and the leader has it after outer step `b + lag`.
     fn inner_begin(&self, rack: usize, blocks: u64) -> u64 {
         self.outer(blocks).lag(rack)
     }

@@ -1,10 +1,9 @@
-//! Schedules: who sends which block to whom in which step (RDMC §3, fig. 3).
+//! Schedules: which member sends which block to which other in which step (RDMC §3, fig. 3).
 //!
-//! A schedule cuts a multicast into steps. In one step a member sends at most one block and receives at most one.
+//! A schedule divides a multicast into steps. In one step a member sends at most one block and receives at most one.
 //! Everything here is a pure function of (schedule, members, blocks, rank, step): each member computes its own part
-//! and knows nothing of the others (RDMC app. A (1)). Steps are an order, not a clock: a session goes through its
-//! own sends in the order of steps and does each as soon as it holds the block, so some members run ahead of others
-//! (app. A (2)).
+//! without knowing about the others (RDMC app. A (1)). Steps are an order, not a clock: a session makes its own sends
+//! in the order of steps, each as soon as it holds the block, so some members run ahead of others (app. A (2)).
 //!
 //! **Invariants**, tested for every group of up to 130 members and up to 64 blocks:
 //! - \[B1\] each block reaches each member exactly once, nothing is sent before it is held, both ends agree;
@@ -35,27 +34,27 @@ use pipeline::PipelineSchedule;
 use sequential::SequentialSchedule;
 use tree::TreeSchedule;
 
-/// One block from one member to another in one step, as one of the two sees it.
+/// One block sent from one member to another in one step, as one of the two sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockTransfer {
     /// The step, from 0.
     pub step: u64,
-    /// The rank of the other.
+    /// The rank of the other member.
     pub peer: usize,
     /// The block, from 0.
     pub block: u64,
 }
 
-/// A way to turn a multicast into unicasts (RDMC §3).
+/// An algorithm that turns a multicast into unicasts (RDMC §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Algorithm {
     /// The root sends the whole object to one member after the other.
     Sequential,
-    /// A bucket brigade: each member passes each block on to the next.
+    /// A bucket brigade: each member relays each block to the next.
     Chain,
     /// Whole objects along a binomial tree: the holders double in each round.
     Tree,
-    /// Blocks along rotating binomial trees in a hypercube (app. A): everybody sends and receives all the time.
+    /// Blocks along rotating binomial trees in a hypercube (app. A): all members send and receive all the time.
     Pipeline,
 }
 
@@ -87,10 +86,10 @@ enum Levels {
 }
 
 impl TransferPlan {
-    /// The plan of `schedule` for `members` members and `blocks` blocks.
+    /// Returns the plan of `schedule` for `members` members and `blocks` blocks.
     ///
     /// # Panics
-    /// If there is no member, or the topology of a hybrid is one of another number of members.
+    /// If there is no member, or if the topology of a hybrid has another number of members.
     #[must_use]
     pub fn new(schedule: &Schedule, members: usize, blocks: u64) -> Self {
         assert!(members > 0, "a group has members");
@@ -104,7 +103,7 @@ impl TransferPlan {
         Self { levels }
     }
 
-    /// The number of steps.
+    /// Returns the number of steps.
     #[must_use]
     pub fn steps(&self) -> u64 {
         match &self.levels {
@@ -113,19 +112,19 @@ impl TransferPlan {
         }
     }
 
-    /// What `rank` sends in `step`.
+    /// Returns what `rank` sends in `step`.
     #[must_use]
     pub fn send(&self, rank: usize, step: u64) -> Option<BlockTransfer> {
         self.next_send(rank, step).filter(|transfer| transfer.step == step)
     }
 
-    /// What `rank` receives in `step`.
+    /// Returns what `rank` receives in `step`.
     #[must_use]
     pub fn receive(&self, rank: usize, step: u64) -> Option<BlockTransfer> {
         self.next_receive(rank, step).filter(|transfer| transfer.step == step)
     }
 
-    /// The first send of `rank` in step `from` or later.
+    /// Returns the first send of `rank` in step `from` or later.
     #[must_use]
     pub fn next_send(&self, rank: usize, from: u64) -> Option<BlockTransfer> {
         match &self.levels {
@@ -134,7 +133,7 @@ impl TransferPlan {
         }
     }
 
-    /// The first receive of `rank` in step `from` or later.
+    /// Returns the first receive of `rank` in step `from` or later.
     #[must_use]
     pub fn next_receive(&self, rank: usize, from: u64) -> Option<BlockTransfer> {
         match &self.levels {
@@ -143,17 +142,17 @@ impl TransferPlan {
         }
     }
 
-    /// All that `rank` sends, in the order of steps.
+    /// Returns all sends of `rank`, in the order of steps.
     pub fn sends(&self, rank: usize) -> impl Iterator<Item = BlockTransfer> {
         successors(move |from| self.next_send(rank, from))
     }
 
-    /// All that `rank` receives, in the order of steps.
+    /// Returns all receives of `rank`, in the order of steps.
     pub fn receives(&self, rank: usize) -> impl Iterator<Item = BlockTransfer> {
         successors(move |from| self.next_receive(rank, from))
     }
 
-    /// The ranks to which `rank` sends at least one block, ascending.
+    /// Returns the ranks to which `rank` sends at least one block, ascending.
     #[must_use]
     pub fn targets(&self, rank: usize) -> Vec<usize> {
         ascending(match &self.levels {
@@ -162,7 +161,7 @@ impl TransferPlan {
         })
     }
 
-    /// The ranks from which `rank` receives at least one block, ascending.
+    /// Returns the ranks from which `rank` receives at least one block, ascending.
     #[must_use]
     pub fn sources(&self, rank: usize) -> Vec<usize> {
         ascending(match &self.levels {
@@ -226,13 +225,13 @@ impl Flat {
         if self.steps() == 0 { vec![] } else { each!(self, plan => plan.sources(rank)) }
     }
 
-    /// Block `b` is at `rank` after step `b + lag`, for every `b`.
+    /// Returns the `lag` for which `rank` has block `b` after step `b + lag`, for every `b`.
     fn lag(&self, rank: usize) -> u64 {
         if rank == 0 || self.steps() == 0 { 0 } else { each!(self, plan => plan.lag(rank)) }
     }
 }
 
-/// The first transfer in step `from` or later; `jump` skips steps in which there is surely none.
+/// Returns the first transfer in step `from` or later; `jump` skips steps in which there is certainly none.
 fn first(
     steps: u64,
     from: u64,
@@ -264,5 +263,5 @@ fn ascending(mut ranks: Vec<usize>) -> Vec<usize> {
     ranks
 }
 
-/// A step that never comes.
+/// A step that never occurs.
 const NEVER: u64 = u64::MAX;

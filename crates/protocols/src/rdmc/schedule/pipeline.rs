@@ -1,22 +1,23 @@
 //! The binomial pipeline: rotating binomial trees in a hypercube (RDMC app. A, fig. 3).
 //!
-//! With `d = ⌊log2 members⌋`, the members stand on the `2^d` vertices of a hypercube, and in step `j` all vertices
-//! send along dimension `j mod d`. The root sends block `j` in step `j` (at the end the last block, repeatedly).
-//! Every other vertex passes on the block that it received last in a step of one of *its own* dimensions, those of
-//! its set bits, until the next such step. So what vertex `v` sends in step `j` is block `j + gap − d`, where `gap`
+//! With `d = ⌊log2 members⌋`, the members are assigned to the `2^d` vertices of a hypercube, and in step `j` all
+//! vertices send along dimension `j mod d`. The root sends block `j` in step `j` (at the end the last block,
+//! repeatedly). Every other vertex relays the block that it received last in a step of one of *its own* dimensions,
+//! those of its set bits, until the next such step. So vertex `v` sends in step `j` block `j + gap − d`, where `gap`
 //! is the distance from dimension `j mod d` to the next dimension of `v`, cyclically; before block 0 it sends
-//! nothing, and after the last block it sends the last one. (Both stages and the final stage of the appendix are
-//! this one rule.)
+//! nothing, and after the last block it sends the last one. (Both stages and the final stage of the appendix are this
+//! one rule.)
 //!
-//! If the number of members is not a power of two, the vertices `1, 2, …` stand for two members each: a *first* and
-//! a *second*. In each step one of the two sends to the neighbour; the other one receives from the neighbour, and
-//! hands to the first one of these two the block that it got before and that the sender lacks: in step `j` that is
-//! always block `j − 1 − d`. They change roles in each step of an own dimension, so that who has to send a block is
-//! always the one that has it. In one step more the two trade what each lacks.
+//! If the number of members is not a power of two, the vertices `1, 2, …` represent two members each: a *first* and a
+//! *second*. In each step one of the two sends to the neighbour; the other one receives from the neighbour, and hands
+//! to the sender the block that it received before and that the sender lacks: in step `j` that is always block `j − 1
+//! − d`. They exchange roles in each step of one of the vertex's own dimensions, so that the member that has to send
+//! a block always has it. In one further step the two exchange the blocks that they lack.
 //!
-//! `Deviation:` the paper says that in such a vertex "exactly one of the nodes will have that block", and not how
-//! roles are found; here they are a parity. With a single block the second member of a vertex gets it, in the last
-//! step, from the neighbour from which it would get its first one of many [B6], and not from its first.
+//! `Deviation:` the paper says that in such a vertex "exactly one of the nodes will have that block", but not how
+//! roles are determined; here they are a parity. With a single block the second member of a vertex gets it, in the
+//! last step, from the neighbour from which it would get its first one of many [B6], and not from the vertex's first
+//! member.
 
 /// A binomial pipeline.
 #[derive(Clone, Copy, Debug)]
@@ -83,31 +84,32 @@ impl PipelineSchedule {
         u64::from(self.members.next_power_of_two().ilog2())
     }
 
-    /// Steps between vertices: after them each vertex has all blocks.
+    /// Returns the number of steps between vertices, after which each vertex has all blocks.
     fn cube_steps(&self) -> u64 {
         self.blocks + u64::from(self.dimensions) - 1
     }
 
-    /// What the vertex sends in `step`: see above.
+    /// Returns the block that the vertex sends in `step`: see above.
     fn carried(&self, vertex: usize, step: u64) -> Option<u64> {
         let block = (step + u64::from(self.gap(vertex, step))).checked_sub(u64::from(self.dimensions))?;
         Some(block.min(self.blocks - 1))
     }
 
-    /// The distance from the dimension of `step` to the next dimension of the vertex; all dimensions for the root.
+    /// Returns the distance from the dimension of `step` to the next dimension of the vertex; for the root, the
+    /// number of dimensions.
     fn gap(&self, vertex: usize, step: u64) -> u32 {
         let rotation = self.dimension(step);
         let rotated = vertex >> rotation | vertex << (self.dimensions - rotation);
         rotated.trailing_zeros().min(self.dimensions)
     }
 
-    /// What the receiver of a doubled vertex hands to the sender in `step`.
+    /// Returns the block that the receiver of a doubled vertex hands to the sender in `step`.
     fn handed(&self, step: u64) -> Option<u64> {
         step.checked_sub(u64::from(self.dimensions) + 1)
     }
 
-    /// The last step of all, in which the two members of a vertex trade what each lacks: the one that was to send
-    /// next has the last block, the other one the block before.
+    /// Returns the transfer of the last step of all, in which the two members of a vertex exchange what each lacks:
+    /// the one that was to send next has the last block, the other one the block before it.
     fn trade(&self, rank: usize, vertex: usize, step: u64, giving: bool) -> Option<(usize, u64)> {
         if self.blocks == 1 {
             return self.send_single(rank, vertex, giving);
@@ -117,7 +119,8 @@ impl PipelineSchedule {
         self.is_doubled(vertex).then(|| (self.other(rank), self.blocks - 1 - before))
     }
 
-    /// The last step if there is one block: first members give it to the second ones of their neighbours.
+    /// Returns the transfer of the last step if there is one block: first members send it to the second ones of their
+    /// neighbours.
     fn send_single(&self, rank: usize, vertex: usize, giving: bool) -> Option<(usize, u64)> {
         let neighbour = vertex ^ 1;
         let is_first = rank == vertex;
@@ -127,7 +130,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Who sends for the vertex in `step`.
+    /// Returns the member that sends for the vertex in `step`.
     fn sender(&self, vertex: usize, step: u64) -> usize {
         if self.is_doubled(vertex) && self.changes(vertex, step).is_multiple_of(2) {
             self.second(vertex)
@@ -136,14 +139,14 @@ impl PipelineSchedule {
         }
     }
 
-    /// Who receives for the vertex in `step`.
+    /// Returns the member that receives for the vertex in `step`.
     fn receiver(&self, vertex: usize, step: u64) -> usize {
         let sender = self.sender(vertex, step);
         if self.is_doubled(vertex) { self.other(sender) } else { sender }
     }
 
-    /// How many blocks to pass on the vertex has received before `step`, but for an even number: its own
-    /// dimensions in the steps before, less those of the first stage in which nothing came.
+    /// Returns, up to an even number, how many blocks to relay the vertex has received before `step`: the steps of
+    /// its own dimensions before, less those of the first stage in which nothing arrived.
     fn changes(&self, vertex: usize, step: u64) -> u64 {
         let own = u64::from(vertex.count_ones());
         let past = vertex & ((1 << self.dimension(step)) - 1);
@@ -158,7 +161,8 @@ impl PipelineSchedule {
         u32::try_from(step % u64::from(self.dimensions)).expect("less than a u32")
     }
 
-    /// The members `0..2^d` stand on the vertices of their numbers, the others again on `1, 2, …`.
+    /// Returns the vertex of a member: the members `0..2^d` have the vertices of their numbers, and the others again
+    /// `1, 2, …`.
     fn vertex(&self, rank: usize) -> usize {
         if rank < self.vertices() { rank } else { rank - self.vertices() + 1 }
     }

@@ -1,4 +1,4 @@
-//! Schedules tried exhaustively: [B1]–[B6] for every group of up to 130 members (RDMC §3, app. A).
+//! Exhaustive tests of schedules: [B1]–[B6] for every group of up to 130 members (RDMC §3, app. A).
 
 use super::{
     Algorithm, BlockTransfer, HybridSchedule, Schedule, Topology, TransferPlan, TransportProfile, choose,
@@ -8,15 +8,15 @@ const MEMBERS_MAX: usize = 130;
 const BLOCKS_MAX: u64 = 64;
 const ALL: [Algorithm; 4] = [Algorithm::Sequential, Algorithm::Chain, Algorithm::Tree, Algorithm::Pipeline];
 
-/// What a run of a plan has shown.
+/// The result of a run of a plan.
 struct Run {
     /// The step after which each rank had all blocks.
     finished: Vec<u64>,
-    /// From whom each rank had its first block.
+    /// The rank from which each rank got its first block.
     first_peer: Vec<Option<usize>>,
 }
 
-/// Goes through all steps of a plan; panics at the first breach of [B1] or [B2].
+/// Runs all steps of a plan; panics at the first violation of [B1] or [B2].
 fn run(plan: &TransferPlan, members: usize, blocks: u64) -> Run {
     let words = usize::try_from(blocks.div_ceil(64)).expect("few blocks");
     let mut held = vec![vec![0_u64; words]; members];
@@ -45,7 +45,7 @@ fn run(plan: &TransferPlan, members: usize, blocks: u64) -> Run {
         }
     }
     for (rank, mut receives) in receives.into_iter().enumerate() {
-        assert_eq!(receives.next(), None, "{plan:?}: {rank} waits for what nobody sends [B1]");
+        assert_eq!(receives.next(), None, "{plan:?}: {rank} waits for a block that no member sends [B1]");
         let count: u32 = held[rank].iter().map(|word| word.count_ones()).sum();
         assert!(rank == 0 || u64::from(count) == blocks, "{plan:?}: {rank} has {count} blocks [B1]");
     }
@@ -57,7 +57,7 @@ fn holds(held: &[u64], block: u64) -> bool {
     held[usize::try_from(block / 64).expect("small")] >> (block % 64) & 1 == 1
 }
 
-/// All that holds for every schedule.
+/// Checks what holds for every schedule.
 fn check(schedule: &Schedule, members: usize, blocks: impl Iterator<Item = u64>) -> Vec<(u64, Run)> {
     let runs: Vec<_> = blocks
         .map(|blocks| (blocks, run(&TransferPlan::new(schedule, members, blocks), members, blocks)))
@@ -85,15 +85,16 @@ fn check_pipeline(members: usize, blocks: impl Iterator<Item = u64>) {
     }
 }
 
-/// The whole product of the invariants' statement.
+/// The whole range of the invariants' statement.
 #[test]
-fn the_pipeline_keeps_its_promises_for_all_groups() {
+fn the_pipeline_keeps_its_invariants_for_all_groups() {
     for members in 1..=MEMBERS_MAX {
         check_pipeline(members, 0..=BLOCKS_MAX);
     }
 }
 
-/// With one block the pipeline is a binomial tree: in each step the holders double, as far as there are members.
+/// With one block the pipeline is a binomial tree: in each step the number of holders doubles, up to the number of
+/// members.
 #[test]
 fn one_block_makes_the_pipeline_a_tree() {
     for members in 2..=MEMBERS_MAX {
@@ -109,7 +110,7 @@ fn one_block_makes_the_pipeline_a_tree() {
 }
 
 #[test]
-fn simple_schedules_keep_their_promises_for_all_groups() {
+fn simple_schedules_keep_their_invariants_for_all_groups() {
     for algorithm in [Algorithm::Sequential, Algorithm::Chain, Algorithm::Tree] {
         for members in 1..=MEMBERS_MAX {
             check(&algorithm.into(), members, [0, 1, 2, 3, 7, BLOCKS_MAX].into_iter());
@@ -117,10 +118,10 @@ fn simple_schedules_keep_their_promises_for_all_groups() {
     }
 }
 
-/// The same for every number of blocks; CI runs it in release.
+/// The same for every number of blocks; CI runs it in release mode.
 #[test]
 #[ignore = "slow without optimisation"]
-fn simple_schedules_keep_their_promises_for_all_groups_and_blocks() {
+fn simple_schedules_keep_their_invariants_for_all_groups_and_blocks() {
     for algorithm in [Algorithm::Sequential, Algorithm::Chain, Algorithm::Tree] {
         for members in 1..=MEMBERS_MAX {
             check(&algorithm.into(), members, 0..=BLOCKS_MAX);
@@ -138,7 +139,8 @@ fn check_hybrids(members: usize, rack_of: impl Fn(u32) -> u32, blocks: &[u64]) {
     }
 }
 
-/// Racks of equal size, members dealt out to racks in turn, one rack, racks of one, and racks of 1, 2, 3, … members.
+/// Racks of equal size, members assigned to racks in turn, one rack, racks of one member, and racks of 1, 2, 3, …
+/// members.
 #[test]
 fn every_pair_of_schedules_makes_a_hybrid() {
     for members in (1..=17).chain([31, 32, 33, 64, 97, MEMBERS_MAX]) {
@@ -151,7 +153,7 @@ fn every_pair_of_schedules_makes_a_hybrid() {
     }
 }
 
-/// The same for all groups; CI runs it in release.
+/// The same for all groups; CI runs it in release mode.
 #[test]
 #[ignore = "slow without optimisation"]
 fn every_pair_of_schedules_makes_a_hybrid_for_all_groups() {
@@ -196,12 +198,12 @@ fn the_figure_of_the_paper() {
     assert_eq!(plan.steps(), 5);
     assert_eq!((0..8).filter(|rank| plan.send(*rank, 2).is_some()).count(), 4, "the first stage doubles");
     let trading = |rank: usize, step| plan.send(rank, step).is_some() && plan.receive(rank, step).is_some();
-    // All but the root and its partner, which has nothing to give to the root.
+    // All members but the root and its partner, which has nothing to send to the root.
     assert_eq!((1..8).filter(|rank| trading(*rank, 3)).count(), 6, "then all send and receive");
 }
 
-/// The chooser takes what the model says: trees for small objects, the pipeline for large ones, smaller blocks for
-/// more members; on one host it does not relay what everybody reads from the same memory.
+/// The chooser follows the model: trees for small objects, the pipeline for large ones, smaller blocks for more
+/// members; on one host it does not relay what all members read from the same memory.
 #[test]
 fn the_chooser_follows_the_model() {
     let flat = |bytes, members, transport| match choose(bytes, members, transport).schedule {

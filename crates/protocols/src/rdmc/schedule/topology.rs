@@ -1,16 +1,16 @@
-//! Topology: which members stand in which rack (RDMC §3.1).
+//! Topology: the racks of the members (RDMC §3.1).
 
 /// Members by rack. The first member of a rack is its leader; the first rack is the root's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// `racks[rack]` lists ranks, ascending; each rank stands in exactly one rack, and no rack is empty.
+    /// `racks[rack]` lists ranks, ascending; each rank is in exactly one rack, and no rack is empty.
     racks: Vec<Vec<usize>>,
-    /// `places[rank]` is (rack, place in the rack).
+    /// `places[rank]` is (rack, index in the rack).
     places: Vec<(usize, usize)>,
 }
 
 impl Topology {
-    /// The topology in which member `rank` stands in the rack that is called `rack_of[rank]`.
+    /// Returns the topology in which member `rank` is in the rack with the name `rack_of[rank]`.
     #[must_use]
     pub fn new(rack_of: &[u32]) -> Self {
         let mut names = Vec::new();
@@ -28,19 +28,19 @@ impl Topology {
         Self { racks, places }
     }
 
-    /// The number of members.
+    /// Returns the number of members.
     #[must_use]
     pub fn members(&self) -> usize {
         self.places.len()
     }
 
-    /// The number of racks.
+    /// Returns the number of racks.
     #[must_use]
     pub fn racks(&self) -> usize {
         self.racks.len()
     }
 
-    /// The members of a rack, the leader first.
+    /// Returns the members of a rack, the leader first.
     ///
     /// # Panics
     /// If there is no such rack.
@@ -49,12 +49,12 @@ impl Topology {
         &self.racks[rack]
     }
 
-    /// The leader of a rack.
+    /// Returns the leader of a rack.
     pub(super) fn leader(&self, rack: usize) -> usize {
         self.racks[rack][0]
     }
 
-    /// The rack of a member and its place in it.
+    /// Returns the rack of a member and its index in it.
     pub(super) fn place(&self, rank: usize) -> (usize, usize) {
         self.places[rank]
     }

@@ -49,7 +49,7 @@ impl TreeSchedule {
     }
 }
 
-/// The first round in which `rank` holds the object.
+/// Returns the first round in which `rank` holds the object.
 fn first_round(rank: usize) -> u32 {
     rank.checked_ilog2().map_or(0, |round| round + 1)
 }

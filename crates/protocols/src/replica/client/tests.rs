@@ -1,4 +1,4 @@
-//! A client's rules one by one (Derecho app. A); what they are for shows the simulator's scenario `replica`.
+//! A client's rules one by one (Derecho app. A); the simulator's scenario `replica` tests what they are for.
 
 use super::*;
 
@@ -13,7 +13,8 @@ fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
-/// A client of the members 1 and 2 with so many updates, whose session is open at member 1; the calls of those that are sent.
+/// Returns a client of the members 1 and 2 with `updates` updates, whose session is open at member 1, and the calls
+/// of the updates that are sent.
 fn client(updates: u32) -> (ShardClient<u32>, Vec<u64>) {
     let mut client = ShardClient::new(SETTINGS);
     client.handle_members(7, vec![NodeId(1), NodeId(2)]);
@@ -28,7 +29,7 @@ fn client(updates: u32) -> (ShardClient<u32>, Vec<u64>) {
     (client, calls)
 }
 
-/// The updates that are sent now: to whom, the call, number and how many are open before it.
+/// Returns the updates that are sent now: the member, the call, the number and how many are open before it.
 fn sent(client: &mut ShardClient<u32>, millis: u64) -> Vec<(u32, u64, u64, u32)> {
     std::iter::from_fn(|| match client.poll_action(at(millis))? {
         ClientAction::Ask { node, call, request: ShardRequest::Update { number, open, .. } } => {
@@ -43,7 +44,7 @@ fn numbers(sent: &[(u32, u64, u64, u32)]) -> Vec<(u32, u64, u32)> {
     sent.iter().map(|(node, _, number, open)| (*node, *number, *open)).collect()
 }
 
-/// As many as may be are under way, and an answer makes space for the next one.
+/// The largest number of updates is in flight, and an answer makes space for the next one.
 #[test]
 fn updates_are_numbered_and_bounded() {
     let (mut client, calls) = client(5);
@@ -54,7 +55,7 @@ fn updates_are_numbered_and_bounded() {
     assert_eq!(client.poll_action(at(1)), None);
 }
 
-/// What has no answer goes to the next member under the same numbers, and late answers count no more.
+/// Updates without an answer are sent to the next member under the same numbers, and late answers no longer count.
 #[test]
 fn the_next_member_gets_what_has_no_answer() {
     let (mut client, calls) = client(3);
@@ -67,7 +68,7 @@ fn the_next_member_gets_what_has_no_answer() {
     assert_eq!(client.poll_action(at(2)), None);
 }
 
-/// A member that says nothing is left, and a round of failures makes the client ask for the members, and pause.
+/// The client leaves a member that is silent; after a round of failures it asks for the members, and pauses.
 #[test]
 fn silence_and_rounds_of_failures() {
     let (mut client, _) = client(1);
@@ -81,20 +82,21 @@ fn silence_and_rounds_of_failures() {
     assert_eq!(numbers(&sent(&mut client, 36)), [(1, 1, 0)]);
 }
 
-/// What was sent in time is unknown when the time is over, and its number is passed over; what was refused is not applied.
+/// The outcome of a sent update is unknown when its time runs out, and its number is skipped; an update that was
+/// refused is not applied.
 #[test]
-fn what_is_given_up_is_unknown_if_it_was_sent() {
+fn a_sent_update_that_is_given_up_is_unknown() {
     let (mut client, calls) = client(2);
     client.submit(at(50), 2, Task::Update([9].into()));
     client.handle_answer(at(60), calls[0], ShardAnswer::Elsewhere);
-    let unreachable = TaskOutcome::Unreachable("node 1 is not in it".into());
+    let unreachable = TaskOutcome::Unreachable("node 1 is not in the shard".into());
     assert_eq!(client.poll_action(at(100)), Some(ClientAction::Done(0, unreachable)));
     let unknown = TaskOutcome::Unknown(Doubt::TimeOver);
     assert_eq!(client.poll_action(at(100)), Some(ClientAction::Done(1, unknown)));
     assert_eq!(numbers(&sent(&mut client, 100)), [(2, 3, 0)]);
 }
 
-/// Of a session that was forgotten, only what was sent in this conversation alone goes on in a new one.
+/// Of a session that was forgotten, only updates that were sent in no other conversation are sent in a new one.
 #[test]
 fn a_forgotten_session_does_not_apply_twice() {
     let (mut client, _) = client(2);
@@ -113,9 +115,9 @@ fn a_forgotten_session_does_not_apply_twice() {
     assert_eq!(numbers(&sent(&mut client, 3)), [(2, 1, 0)]);
 }
 
-/// A lost state ends everything, and a refusal ends one update.
+/// A lost state ends all tasks, and a refusal ends one update.
 #[test]
-fn what_cannot_be_done_is_reported() {
+fn tasks_that_cannot_be_done_are_reported() {
     let (mut client, calls) = client(3);
     client.handle_answer(at(1), calls[0], ShardAnswer::Refused("too long".into()));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Replicas of one shard under random views, crashes, transfers and clients; mutations put back (Derecho app. A).
+//! Replicas of one shard under random views, crashes, transfers and clients, and with mutations (Derecho app. A).
 
 mod mutations;
 mod random;

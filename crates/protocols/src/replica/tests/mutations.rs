@@ -1,11 +1,11 @@
-//! Mutations put back one at a time: random runs catch each within a stated number of seeds (Derecho app. A).
+//! Mutations, one at a time: random runs catch each within a stated number of seeds (Derecho app. A).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::random::{ReplicaRunTally, run};
 use crate::replica::mutation::{ReplicaMutation, with};
 
-/// The first seed that catches the mutation, and what it says.
+/// Returns the first seed that catches the mutation, and the fault.
 fn caught(mutation: ReplicaMutation) -> Option<(u64, String)> {
     (0..SEEDS_MAX).find_map(|seed| {
         let run = || with(Some(mutation), || run(seed, &mut ReplicaRunTally::default()));
@@ -36,7 +36,7 @@ const MUTATIONS: [(ReplicaMutation, &str); 12] = [
     (ReplicaMutation::AskTheSame, "[V8]"),
 ];
 
-/// Mutations of clients with several updates under way, which only the simulator has.
+/// Mutations of clients with several updates in flight, which only the simulator has.
 const SIMULATED: [ReplicaMutation; 7] = [
     ReplicaMutation::AskAfterFailures,
     ReplicaMutation::AskOutOfOrder,
@@ -53,7 +53,7 @@ fn every_mutation_is_caught() {
     let mut missed = Vec::new();
     for (mutation, invariant) in MUTATIONS {
         match caught(mutation) {
-            // Who takes the state for lost may let others wait for ever.
+            // A member that considers the state lost may let others wait forever.
             Some((seed, fault)) if fault.contains(invariant) || fault.contains("[V8]") => {
                 println!("{mutation:?}: seed {seed}: {fault}");
             }

@@ -7,7 +7,7 @@ use squall_fabric::sim::Prng;
 use super::world::{ReplicaWorld, SentSnapshot, WorldFault, WorldWaiter, ensure};
 use crate::replica::{Readiness, SessionAnswer, SnapshotOutcome, StateReply, UpdateOrigin, members_of_shard};
 
-/// What runs have done altogether.
+/// What all runs have done together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReplicaRunTally {
     views: u64,
@@ -32,21 +32,21 @@ struct Run {
     clients: [Client; 2],
     replicas: usize,
     nodes: u32,
-    /// How likely views, deaths, and shards by weight are, in a thousand.
+    /// The probabilities of views, deaths, and shards by weight, per thousand.
     habits: [u32; 3],
     /// The view has ended, and the next one has not begun.
     is_wedged: bool,
-    /// One that lives and never answers those that ask it for the state.
+    /// A member that lives and never answers requests for the state.
     hangs: Option<NodeId>,
     tally: ReplicaRunTally,
 }
 
 const MOVES: usize = 10;
 
-/// Moves of one run, before faults end.
+/// The number of steps of one run before faults end.
 const MOVES_PER_RUN: usize = 250;
 
-/// One run; what is wrong with it, if anything is.
+/// Makes one run; returns what is wrong with it, if anything is.
 pub(super) fn run(seed: u64, tally: &mut ReplicaRunTally) -> Result<(), WorldFault> {
     let mut prng = Prng::new(seed);
     let nodes = 1 + prng.below(5) as u32;
@@ -103,7 +103,7 @@ impl Run {
         self.world.check()
     }
 
-    /// A client sends, through `node`: its next update, or again the one that it is not sure of.
+    /// Lets a client send its next update through `node`, or again the one whose outcome it does not know.
     fn client(&mut self, node: NodeId) {
         let who = self.prng.index(self.clients.len());
         self.hear_answers();
@@ -129,7 +129,7 @@ impl Run {
             let client = &mut self.clients[who];
             match answer {
                 SessionAnswer::Opened(id) => drop(client.session.get_or_insert(id)),
-                // It may answer an update that was sent twice: then the next has been chosen already.
+                // It may answer an update that was sent twice, when the next one has already been chosen.
                 SessionAnswer::Reply(_) if self.world.acknowledged.contains_key(&client.id) => {
                     client.id = self.world.update();
                     client.number += 1;
@@ -143,7 +143,7 @@ impl Run {
         }
     }
 
-    /// The view ends, or, if it has ended, the next one begins: in between something may happen.
+    /// Ends the view, or, if it has ended, begins the next one: other steps may come in between.
     fn change_view(&mut self) {
         self.is_wedged = !self.is_wedged;
         if self.is_wedged {
@@ -152,7 +152,7 @@ impl Run {
         let mut group: Vec<_> =
             self.world.view().group.iter().copied().filter(|node| self.world.members[node].lives).collect();
         if group.len() > 1 && self.prng.chance(300) {
-            // A false suspicion: it lives, and is removed.
+            // A false suspicion: the member lives, and is removed.
             group.remove(self.prng.index(group.len()));
         }
         while group.is_empty() || (group.len() < 6 && self.prng.chance(500)) {
@@ -190,7 +190,7 @@ impl Run {
         }
     }
 
-    /// A joiner takes what a state provider has sent, unless that died meanwhile.
+    /// Lets a joiner take what a state provider has sent, unless that died meanwhile.
     fn hear(&mut self) -> Result<(), WorldFault> {
         if self.world.in_flight.is_empty() {
             return Ok(());
@@ -209,7 +209,7 @@ impl Run {
         Ok(())
     }
 
-    /// [A7] What `node` takes for lost no member of its view has.
+    /// [A7] Checks that no member of its view has the state that `node` considers lost.
     fn check_loss(&mut self, node: NodeId) -> Result<(), WorldFault> {
         let replica = &self.world.members[&node].replica;
         let Some(view) = replica.view().filter(|_| replica.readiness(0) == Readiness::Lost) else {
@@ -218,7 +218,7 @@ impl Run {
         self.tally.losses += 1;
         let has = |other: &&NodeId| {
             let other = &self.world.members[other];
-            // Who is behind may hold a state that was good in the view in which it is.
+            // A member that is behind may hold a state that was valid in its view.
             other.lives && other.replica.machine().is_some() && other.replica.view_id() >= Some(view.id)
         };
         let holder = view.group.iter().find(has);
@@ -226,7 +226,7 @@ impl Run {
         Ok(())
     }
 
-    /// [A5] A member asks another, in its view.
+    /// [A5] Lets a member query another, in its view.
     fn question(&mut self, node: NodeId) -> Result<(), WorldFault> {
         let view = self.world.members[&node].replica.view_id().unwrap_or(0);
         let other = self.any();
@@ -237,7 +237,8 @@ impl Run {
         Ok(())
     }
 
-    /// Faults have ended: all deliver all, and whoever waits for a state gets it, or knows that it is lost.
+    /// Runs until the end without faults: all members deliver everything, and those that wait for a state get it, or
+    /// know that it is lost.
     fn calm(&mut self) -> Result<(), WorldFault> {
         if !self.is_wedged {
             self.change_view();
@@ -261,10 +262,10 @@ impl Run {
                 return self.check_end();
             }
         }
-        Err("[V8] members wait for the state for ever".into())
+        Err("[V8] members wait for the state forever".into())
     }
 
-    /// Whether the only member that has the state never gives it.
+    /// Returns whether the only member that has the state never sends it.
     fn is_stuck(&self) -> bool {
         let holds = |node: &NodeId| self.world.members[node].replica.machine().is_some();
         self.hangs.is_some() && self.world.living().into_iter().filter(holds).eq(self.hangs)
@@ -285,10 +286,10 @@ impl Run {
     }
 }
 
-/// Runs of one test; more by hand: they take about 50 µs each.
+/// The number of runs of one test; each takes about 50 µs, so many more can be made by hand.
 const SEEDS: u64 = 3000;
 
-/// A few thousand runs, in which everything has happened that can.
+/// Makes a few thousand runs, in which everything that can happen has happened.
 #[test]
 fn all_that_hold_the_state_hold_the_same() {
     let mut tally = ReplicaRunTally::default();

@@ -1,7 +1,7 @@
-//! A group in memory: it keeps the promises of views and order, and no others (Derecho §3.4).
+//! A group in memory, which guarantees views and order, and nothing else (Derecho §3.4).
 //!
-//! Each view has a log, which is what its members deliver of it; each comes to its end at its own pace. What a sender had
-//! under way goes on in the next view if it is still in the shard, else it is dropped.
+//! Each view has a log of the messages that its members deliver; each member reaches its end at its own pace. A
+//! sender's messages in flight continue in the next view if the sender is still in the shard, else they are dropped.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -52,7 +52,7 @@ impl Machine for UpdateList {
     }
 }
 
-/// Who waits for an update.
+/// The waiter of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorldWaiter {
     /// A member, for its own update.
@@ -66,18 +66,18 @@ pub(super) struct WorldMember {
     pub(super) lives: bool,
     pub(super) replica: Replica<UpdateList>,
     pub(super) under_way: UnderWay<WorldWaiter>,
-    /// The view it is in, and how much of its log it has delivered.
+    /// The view that it is in, and how much of its log it has delivered.
     at: Option<usize>,
     next: usize,
-    /// Committed, and in no log yet.
+    /// Messages that are committed, and in no log yet.
     window: VecDeque<(UpdateOrigin, u64)>,
-    /// Since which view it is in the shard, as the group knows.
+    /// The view since which it has been in the shard, as the group knows.
     window_since: Option<u64>,
     /// What counts when a view ends.
     holding: Holding,
     /// The view is about to change: it has wedged.
     has_wedged: bool,
-    /// It has said then that it holds the state.
+    /// It reported at its wedge that it holds the state.
     counted: bool,
     /// Whether it has had the state.
     had: bool,
@@ -92,7 +92,7 @@ struct Entry {
     id: u64,
 }
 
-/// What a state provider has sent and the joiner has yet to take.
+/// A state that a provider has sent and the joiner has not taken yet.
 pub(super) struct SentSnapshot {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
@@ -103,11 +103,11 @@ pub(super) struct ReplicaWorld {
     pub(super) members: BTreeMap<NodeId, WorldMember>,
     views: Vec<(ShardView, Vec<Entry>)>,
     pub(super) in_flight: Vec<SentSnapshot>,
-    /// Updates that somebody was told to be applied, and where they were then.
+    /// Updates that were reported as applied, and their positions then.
     pub(super) acknowledged: BTreeMap<u64, ShardPosition>,
-    /// Updates that their senders were told to be not delivered.
+    /// Updates that were reported to their senders as not delivered.
     pub(super) denied: BTreeSet<u64>,
-    /// Answers that clients have yet to hear.
+    /// Answers that clients have not got yet.
     pub(super) answers: Vec<(usize, SessionAnswer)>,
     updates: u64,
 }
@@ -139,7 +139,7 @@ impl ReplicaWorld {
         self.members.get_mut(&node).expect("a node")
     }
 
-    /// All who live stop sending, and say which states they hold.
+    /// Lets all live members stop sending, and report which states they hold.
     pub(super) fn wedge(&mut self) {
         for member in self.members.values_mut().filter(|member| member.lives) {
             member.has_wedged = true;
@@ -147,8 +147,8 @@ impl ReplicaWorld {
         }
     }
 
-    /// The group decides on its next view, in which `choose` says who is to have the shard; those who live and are not in it
-    /// find out at once.
+    /// Decides the group's next view, in which `choose` chooses the shard's members; live members that are not in it
+    /// learn that at once.
     pub(super) fn begin_view(&mut self, group: Vec<NodeId>, choose: impl FnOnce(&[NodeId]) -> Vec<NodeId>) {
         let id = self.views.len() as u64;
         for node in &group {
@@ -175,7 +175,7 @@ impl ReplicaWorld {
         gone.into_iter().for_each(|node| self.stop(node));
     }
 
-    /// A state has come to `node`: takes it over, or leaves it to be taken later. `None` if it is to be kept.
+    /// Takes over a state that has arrived at `node`, or keeps it to be taken later, in which case it returns `None`.
     pub(super) fn take_over(
         &mut self,
         node: NodeId,
@@ -196,7 +196,8 @@ impl ReplicaWorld {
         Ok(Some(taken))
     }
 
-    /// A member dies, or finds out that it was removed: only then is anybody left to be told.
+    /// Ends a member that dies, or learns that it was removed: only in the latter case are there waiters to be
+    /// notified.
     pub(super) fn stop(&mut self, node: NodeId) {
         let member = self.member(node);
         member.lives = false;
@@ -212,7 +213,7 @@ impl ReplicaWorld {
         }
     }
 
-    /// A new update's number.
+    /// Returns a new update's number.
     pub(super) const fn update(&mut self) -> u64 {
         self.updates += 1;
         self.updates
@@ -244,7 +245,7 @@ impl ReplicaWorld {
         true
     }
 
-    /// The oldest message of `node`'s window takes its place in the order, behind `nulls`.
+    /// Puts the oldest message of `node`'s window into the order, after `nulls`.
     pub(super) fn order(&mut self, node: NodeId, nulls: u64) {
         let (view, log) = self.views.last_mut().expect("there is a view");
         let Some(sender) = view.members.iter().position(|member| *member == node) else { return };
@@ -256,7 +257,7 @@ impl ReplicaWorld {
         log.push(Entry { sender, sequence, origin, id });
     }
 
-    /// `node` delivers its next message, or goes to the next view. Whether there was any such.
+    /// Lets `node` deliver its next message, or begin the next view; returns whether there was one.
     pub(super) fn advance(&mut self, node: NodeId) -> bool {
         let last = self.views.len() - 1;
         let views = &self.views;
@@ -318,7 +319,7 @@ impl ReplicaWorld {
         }
     }
 
-    /// All updates up to `position` as they have to be: each session's once.
+    /// Returns all updates up to `position` as they have to be: those of each session once.
     fn list_at(&self, position: ShardPosition) -> UpdateList {
         let mut sessions = BTreeMap::new();
         let entries = self.views.iter().flat_map(|(view, log)| log.iter().map(move |entry| (view.id, entry)));
@@ -335,7 +336,7 @@ impl ReplicaWorld {
         UpdateList(before.filter(counts).map(|(_, entry)| entry.id).collect())
     }
 
-    /// All that must hold at any time.
+    /// Checks everything that must hold at any time.
     pub(super) fn check(&mut self) -> Result<(), WorldFault> {
         for (node, member) in &self.members {
             let (Some(list), Some(position)) = (member.replica.machine(), member.replica.position()) else {
@@ -351,7 +352,8 @@ impl ReplicaWorld {
         self.check_holders()
     }
 
-    /// [A8] Nobody lets go of the state if no other member of its view had it, whether or not that one has died since.
+    /// [A8] Checks that no member drops the state unless another member of its view had it, whether or not that one
+    /// has died since.
     fn check_holders(&mut self) -> Result<(), WorldFault> {
         let has: BTreeSet<NodeId> = self
             .members

@@ -1,8 +1,8 @@
-//! What one end says to the other and hears from it: messages and transfers in both directions (EXS fig. 2–5).
+//! The messages and transfers that an end sends and receives (EXS fig. 2–5).
 
 use super::{OwnEnd, PeerEnd, PeerParameters, StreamEnd, StreamOutput};
 use crate::stream::message::ADVERTS_PER_MESSAGE;
-use crate::stream::mutation::{StreamMutation, is_on};
+use crate::stream::mutation;
 use crate::stream::sender::SendStep;
 use crate::stream::{
     Completion, SendId, SendOutcome, SocketKind, StreamMessage, StreamViolation, TransferArrival,
@@ -10,10 +10,10 @@ use crate::stream::{
 use squall_fabric::{Duration, Instant};
 
 impl StreamEnd {
-    /// The peer has introduced itself.
+    /// Handles the peer's introduction.
     ///
     /// # Errors
-    /// If it has used more credits for that than this end has.
+    /// If the introduction used more credits than this end has.
     pub fn handle_peer(&mut self, peer: &PeerParameters) -> Result<(), StreamViolation> {
         self.sender.on_peer(peer);
         self.credits.grant(peer.credits, peer.credits_used);
@@ -21,15 +21,15 @@ impl StreamEnd {
         (0..peer.credits_used).try_for_each(|_| self.credits.on_arrival())
     }
 
-    /// A small post was done so long after it was made.
+    /// Handles the measured round trip of a small post.
     pub fn handle_round_trip(&mut self, span: Duration) {
         self.sender.patience().on_round_trip(span);
     }
 
-    /// A write with immediate has arrived.
+    /// Handles the arrival of a write with immediate.
     ///
     /// # Errors
-    /// If the peer broke the protocol.
+    /// If the peer violated the protocol.
     #[inline]
     pub fn handle_arrival(&mut self, arrival: TransferArrival) -> Result<(), StreamViolation> {
         self.credits.on_arrival()?;
@@ -43,10 +43,10 @@ impl StreamEnd {
         Ok(())
     }
 
-    /// A message has arrived.
+    /// Handles the arrival of a message.
     ///
     /// # Errors
-    /// If the peer broke the protocol.
+    /// If the peer violated the protocol.
     pub fn handle_message(&mut self, message: &StreamMessage) -> Result<(), StreamViolation> {
         self.credits.on_arrival()?;
         self.credits.on_returned(message.credits)?;
@@ -90,26 +90,26 @@ impl StreamEnd {
         Ok(())
     }
 
-    /// The last transfer of `send`, and all before it, are in the peer's memory.
+    /// Handles that the last transfer of `send`, and all transfers before it, are in the peer's memory.
     pub fn handle_placed(&mut self, send: SendId) {
         while let Some(id) = self.under_way.pop_front_if(|id| *id <= send) {
             self.completions.push_back(Completion::Send { id, outcome: SendOutcome::Placed });
         }
     }
 
-    /// The next post, if there is one and credits allow it \[E6\]. A message is written into `message`.
+    /// Returns the next post, if there is one and credits allow it \[E6\]. A message is written to `message`.
     pub fn poll_output(&mut self, now: Instant, message: &mut StreamMessage) -> Option<StreamOutput> {
         if self.owes_message() { self.poll_message(message) } else { self.poll_transfer(now, message) }
     }
 
-    /// The next post if [`StreamEnd::owes_message`].
+    /// Returns the next post if [`StreamEnd::owes_message`].
     pub(in crate::stream) fn poll_message(&mut self, message: &mut StreamMessage) -> Option<StreamOutput> {
         let is_allowed = self.failure.is_none() && self.credits.allow_message();
         is_allowed.then(|| self.fill(message))
     }
 
-    /// The next post if it is not that [`StreamEnd::owes_message`].
-    // What it returns would go through memory, which waits for the words of the last post.
+    /// Returns the next post unless [`StreamEnd::owes_message`].
+    // Without inlining, the result would pass through memory, which waits for the stores of the last post.
     #[inline(always)]
     pub(in crate::stream) fn poll_transfer(
         &mut self,
@@ -126,8 +126,7 @@ impl StreamEnd {
                     self.sender.patience().on_pause();
                 }
             }
-            0 => {}
-            _ => self.sender.patience().on_busy(now),
+            _ => {}
         }
         match self.sender.next(now, &mut self.statistics)? {
             SendStep::Transfer(transfer) => {
@@ -144,12 +143,12 @@ impl StreamEnd {
         }
     }
 
-    /// Whether [`StreamEnd::poll_output`] has to know the time; else any earlier time will do.
+    /// Returns whether [`StreamEnd::poll_output`] depends on the time; otherwise any earlier time will do.
     pub(in crate::stream) fn needs_clock(&self) -> bool {
         self.sender.needs_clock()
     }
 
-    /// Whether [`StreamEnd::poll_output`] has nothing to do until something happens.
+    /// Returns whether [`StreamEnd::poll_output`] has nothing to do until the next event.
     #[inline]
     pub(in crate::stream) fn is_quiet(&mut self) -> bool {
         let is_busy = !self.under_way.is_empty();
@@ -158,19 +157,19 @@ impl StreamEnd {
         self.sender.waiting() == 0 && (is_busy || knows) && !self.owes_message()
     }
 
-    /// Whether it is also no use to ask again when the user has taken all completions.
+    /// Returns whether there is also nothing to do once the user has taken all completions.
     #[inline]
     pub(in crate::stream) fn may_rest(&mut self) -> bool {
         !self.under_way.is_empty() || self.sender.patience().knows_pause()
     }
 
-    /// Whether a message may take the place of a transfer: that the packet is too long.
+    /// Returns whether a message may replace a transfer: the message that a packet is too long.
     #[inline]
     pub(in crate::stream) fn has_packets(&self) -> bool {
         self.settings.kind == SocketKind::Packets
     }
 
-    /// Whether something has to be said now; what can wait travels with it.
+    /// Returns whether a message is due now. Anything that can wait travels with it.
     #[inline]
     pub(in crate::stream) fn owes_message(&mut self) -> bool {
         self.credits.is_due()
@@ -184,11 +183,11 @@ impl StreamEnd {
     }
 
     fn must_announce_end(&self) -> bool {
-        let is_sent = self.sender.waiting() == 0 || is_on(StreamMutation::EndBeforeData);
+        let is_sent = self.sender.waiting() == 0 || mutant!(EndBeforeData);
         self.own_end == OwnEnd::Wanted && is_sent
     }
 
-    /// Writes all that is due into `message`.
+    /// Writes everything that is due to `message`.
     fn fill(&mut self, message: &mut StreamMessage) -> StreamOutput {
         message.clear();
         message.withdraw = self.receiver.take_withdraw();
@@ -215,5 +214,5 @@ impl StreamEnd {
     }
 }
 
-/// Freed words are told when they are this part of the ring, or with any other message.
+/// Freed words are reported when they amount to this fraction of the ring, or with any other message.
 const ACKNOWLEDGED_PART: u64 = 8;

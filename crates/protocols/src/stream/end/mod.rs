@@ -1,5 +1,5 @@
-//! One end of a connection: both halves, credits, and the ways in which it ends, without any network
-//! (EXS fig. 2–5).
+//! One end of a connection: both halves, the credits, and the ways in which it ends, without a network (EXS fig.
+//! 2–5).
 
 mod exchange;
 
@@ -17,11 +17,11 @@ use super::{
 
 /// One end of a connection, as a pure state machine.
 ///
-/// **Law of driving.** Input: the user's `post_*`, `cancel_*` and [`StreamEnd::end_stream`]; the network's `handle_*`, in the
-/// order of the connection's events, each after the receive that it used up is posted again. Output:
-/// [`StreamEnd::poll_output`], each output posted on the connection before the next is asked for; [`StreamEnd::poll_copy`],
-/// each copy made and confirmed by [`StreamEnd::on_copied`] before anything else; [`StreamEnd::poll_completion`]. After an
-/// error of `handle_*` call [`StreamEnd::fail`].
+/// **Law of driving.** The input is the user's `post_*`, `cancel_*` and [`StreamEnd::end_stream`], and the network's
+/// `handle_*`, in the order of the connection's events, each after the receive that it used up is posted again. The
+/// output is [`StreamEnd::poll_output`], each output posted on the connection before the next call;
+/// [`StreamEnd::poll_copy`], each copy made and confirmed by [`StreamEnd::on_copied`] before anything else; and
+/// [`StreamEnd::poll_completion`]. After an error of a `handle_*` method the driver calls [`StreamEnd::fail`].
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct StreamEnd {
@@ -33,69 +33,70 @@ pub struct StreamEnd {
     completions: VecDeque<Completion>,
     next_send: u64,
     next_receive: u64,
-    /// Sends that are wholly transferred and not yet known to be placed, in order.
+    /// The sends that are transferred completely and not known to be placed yet, in order.
     under_way: VecDeque<SendId>,
     own_end: OwnEnd,
     peer_end: PeerEnd,
-    /// The peer took its adverts back and waits for an answer.
+    /// Whether the peer has withdrawn its adverts and waits for an answer.
     owes_withdrawn: bool,
-    /// The length of the head packet, if the peer must learn that it is too long.
+    /// The length of the head packet, if this end must tell the peer that it is too long.
     owes_too_long: Option<u64>,
     failure: Option<SocketFailure>,
-    /// Nobody else writes to this end's memory any more.
+    /// Whether the peer can no longer write to this end's memory.
     is_released: bool,
 }
 
-/// How far this end's own stream has ended.
+/// The progress of the end of this end's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(test, derive(Hash))]
 enum OwnEnd {
     Open,
-    /// No more sends; those that wait go first.
+    /// No more sends are accepted; the pending ones go first.
     Wanted,
-    /// The peer has been told.
+    /// The end has been sent to the peer.
     Announced,
-    /// The peer has seen it, and with it all data.
+    /// The peer has received the end, and with it all data.
     Seen,
 }
 
-/// How far the peer's stream has ended.
+/// The progress of the end of the peer's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum PeerEnd {
     Open,
-    /// It has come, with all data before it.
+    /// The end has been received, with all data before it.
     Come,
-    /// The peer has been told that it has come.
+    /// The end has been acknowledged to the peer.
     Answered,
 }
 
-/// What an end must know of its peer before data can flow.
+/// What an end must know about its peer before data can flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerParameters {
     /// The size of its ring.
     pub ring_words: u64,
-    /// The most receives that it will have outstanding.
+    /// The maximum number of its outstanding receives.
     pub receives_max: usize,
-    /// Receives that it has posted for messages and transfers.
+    /// The number of receives that it has posted for messages and transfers.
     pub credits: u32,
-    /// How many of these, at both ends, are used up by the introduction.
+    /// The number of these, at both ends, that the introduction uses up.
     pub credits_used: u32,
     /// Whether it advertises again when its ring is empty ([`StreamSettings::renewal`]).
     pub renews: bool,
 }
 
-/// Something to post on the connection.
+/// A post for the driver to make on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamOutput {
-    /// A send of the message that [`StreamEnd::poll_output`] has filled in.
+    /// A send of the message that [`StreamEnd::poll_output`] wrote.
     Message,
-    /// A write with immediate. If it is the last of its send, its completion is wanted: [`StreamEnd::handle_placed`].
+    /// A write with immediate. If it is the last of its send, the driver reports its completion:
+    /// [`StreamEnd::handle_placed`].
     Transfer(StreamTransfer),
 }
 
 impl StreamEnd {
-    /// An end that has heard nothing of its peer.
+    /// Returns an end that knows nothing about its peer.
     ///
     /// # Panics
     /// If the settings do not pass [`StreamSettings::check`].
@@ -121,79 +122,79 @@ impl StreamEnd {
         }
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub fn settings(&self) -> &StreamSettings {
         &self.settings
     }
 
-    /// What has been done so far.
+    /// Returns the counters of this end.
     #[must_use]
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
 
-    /// Counts a transfer that has been shifted, if it has.
+    /// Counts a transfer that was shifted, if it was.
     pub(super) fn count_shifted(&mut self, is_shifted: bool) {
         self.statistics.shifted += u64::from(is_shifted);
     }
 
-    /// Why the connection failed, if it did.
+    /// Returns why the connection failed, if it did.
     #[must_use]
     pub fn failure(&self) -> Option<SocketFailure> {
         self.failure
     }
 
-    /// Whether both streams have ended, and both ends know it: closing loses nothing.
+    /// Returns whether both streams have ended and both ends know it, so that closing loses nothing.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.own_end == OwnEnd::Seen && self.peer_end == PeerEnd::Answered
     }
 
-    /// The number that the next receive will have.
+    /// Returns the number of the next receive.
     #[cfg(test)]
     pub(super) fn next_receive(&self) -> u64 {
         self.next_receive
     }
 
-    /// Lets short sends go through the ring in any case, or take adverts, as if that had shown to be faster.
+    /// Makes short sends always go through the ring, or use adverts, as if measurements had shown it to be faster.
     #[cfg(test)]
     pub(super) fn prefer_ring(&mut self, prefers: bool) {
         self.sender.patience().prefer_ring(prefers);
     }
 
-    /// Whether the peer has all that was sent and this end has all that the peer sent.
+    /// Returns whether the peer has everything that this end sent, and this end has everything that the peer sent.
     #[must_use]
     pub fn has_all(&self) -> bool {
         self.own_end == OwnEnd::Seen && self.peer_end != PeerEnd::Open
     }
 
-    /// Whether the peer has all that was sent and knows that it is all.
+    /// Returns whether the peer has everything that this end sent, and its end.
     #[must_use]
     pub fn is_sent(&self) -> bool {
         self.own_end == OwnEnd::Seen
     }
 
-    /// Whether all sends are wholly transferred, and the end of the stream told if there is one.
+    /// Returns whether all sends are transferred completely, and the end of the stream is sent if there is one.
     #[must_use]
     pub fn has_transferred_all(&self) -> bool {
         self.sender.waiting() == 0 && self.own_end != OwnEnd::Wanted
     }
 
-    /// Whether [`StreamEnd::poll_completion`] has something.
+    /// Returns whether [`StreamEnd::poll_completion`] would return a completion.
     #[inline]
     #[must_use]
     pub fn has_completion(&self) -> bool {
         !self.completions.is_empty()
     }
 
-    /// What [`StreamEnd::poll_completion`] has.
+    /// Returns the completion that [`StreamEnd::poll_completion`] would return.
     #[inline]
     pub(super) fn next_completion(&self) -> Option<&Completion> {
         self.completions.front()
     }
 
-    /// Offers `length` bytes to the peer.
+    /// Posts a send of `length` bytes.
     ///
     /// # Errors
     /// [`PostRefused`]; nothing has been posted then.
@@ -217,8 +218,8 @@ impl StreamEnd {
         }
     }
 
-    /// Offers memory for what the peer sends. With `wait_all` it completes only when it is full (or at the end of
-    /// the stream); packets ignore that.
+    /// Posts a receive into `memory`. With `wait_all` it completes only once it is full, or at the end of the stream;
+    /// packets ignore `wait_all`.
     ///
     /// # Errors
     /// [`PostRefused`]; nothing has been posted then.
@@ -238,7 +239,7 @@ impl StreamEnd {
         }
     }
 
-    /// Takes back a send of which nothing has been sent; false if it is too late.
+    /// Cancels a send of which nothing has been sent; returns false if it is too late.
     pub fn cancel_send(&mut self, id: SendId) -> bool {
         let cancelled = self.sender.cancel(id);
         if cancelled {
@@ -247,44 +248,44 @@ impl StreamEnd {
         cancelled
     }
 
-    /// Takes back a receive \[E7\]; it completes, perhaps with data that came before the peer knew. False if there is
-    /// none of that number.
+    /// Cancels a receive \[E7\]. It completes, perhaps with data that came before the peer learned of the withdrawal.
+    /// Returns false if there is no such receive.
     pub fn cancel_receive(&mut self, id: ReceiveId) -> bool {
         let (found, completed) = self.receiver.cancel(id);
         completed.into_iter().for_each(|completed| self.complete(completed));
         found
     }
 
-    /// Sends nothing more after what is posted (half-close) \[E7\].
+    /// Ends the stream after the posted sends (half-close) \[E7\].
     pub fn end_stream(&mut self) {
         self.own_end = self.own_end.max(OwnEnd::Wanted);
     }
 
-    /// When [`StreamEnd::poll_output`] may have something to post though nothing has happened.
+    /// Returns when [`StreamEnd::poll_output`] may have a post although nothing has happened.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.sender.next_deadline().filter(|_| self.failure.is_none() && self.credits.allow_transfer())
     }
 
-    /// Whether there are bytes in the ring.
+    /// Returns whether there are bytes in the ring.
     #[must_use]
     pub fn has_stored(&self) -> bool {
         self.receiver.has_stored()
     }
 
-    /// The word of the ring where the next indirect transfer lands.
+    /// Returns the word of the ring where the next indirect transfer lands.
     pub(super) fn next_arrival(&self) -> usize {
         self.receiver.next_arrival()
     }
 
-    /// The next bytes to copy out of the ring, at most `length_max`.
+    /// Returns the next bytes to copy out of the ring, at most `length_max`.
     #[inline]
     #[must_use]
     pub fn poll_copy(&self, length_max: u64) -> Option<RingCopy> {
         self.receiver.next_copy(length_max)
     }
 
-    /// The copy that [`StreamEnd::poll_copy`] asked for is made.
+    /// Handles that the copy which [`StreamEnd::poll_copy`] requested has been made.
     #[inline]
     pub fn on_copied(&mut self, copy: RingCopy) {
         self.statistics.copied_bytes += copy.length;
@@ -293,14 +294,14 @@ impl StreamEnd {
         self.settle();
     }
 
-    /// The next thing that is done.
+    /// Returns the next completion.
     #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }
 
-    /// The connection is unusable. Sends fail now; receives still get what has arrived, and fail after
-    /// [`StreamEnd::handle_released`].
+    /// Handles that the connection is unusable. Sends fail now; receives still get the data that has arrived, and
+    /// fail after [`StreamEnd::handle_released`].
     pub fn fail(&mut self, failure: SocketFailure) {
         if self.failure.is_some() {
             return;
@@ -313,13 +314,13 @@ impl StreamEnd {
         self.settle();
     }
 
-    /// No peer can write to this end's memory any more.
+    /// Handles that no peer can write to this end's memory any more.
     pub fn handle_released(&mut self) {
         self.is_released = true;
         self.settle();
     }
 
-    /// Completes receives that can get nothing more.
+    /// Completes the receives that cannot get any more data.
     #[inline]
     fn settle(&mut self) {
         while let Some(completed) = self.receiver.next_cancelled() {

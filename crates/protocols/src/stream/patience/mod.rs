@@ -1,500 +1,440 @@
-//! Patience: when the sender waits for an advert although the ring has space.
+//! Patience: whether the sender waits for an advert although the ring has space.
 //!
 //! `Deviation:` (EXS fig. 2) the paper's sender never waits: without an advert it goes through the ring at once, and a
-//! sender that is faster than the peer's copies then never comes out of the ring again (EXS table III, equal numbers
-//! of sends and receives). Here three rules weigh what a wait costs against the copies that it saves:
+//! sender that is faster than the peer's copies then never comes out of the ring again (EXS table III, equal numbers of
+//! sends and receives). [`TransferPolicy::Reference`](super::TransferPolicy::Reference) does that. Here the sender measures
+//! which of two routes carries more, and takes that one:
 //!
-//! - *Stay.* In a direct phase the sender waits for an advert if direct transfer with such waits has been faster than
-//!   the peer copies: from the end of one wait to the end of the next, less time than copying what was sent in it. What was
-//!   learned is forgotten, ever more slowly while the tries that follow bring little.
-//! - *Turn.* In an indirect phase the sender stops and lets the ring drain, so that the peer advertises again, if
-//!   draining takes several times as long as an advert: the peer copies meanwhile anyway. The peer is told, and so
-//!   advertises as soon as its ring is empty. If what was gained does not outweigh the turn, the next must be worth twice
-//!   as much.
-//! - *Try.* A sender that is not ahead of the peer's copies never sees a full ring. So if what it sends is long beside an
-//!   advert, it turns as well when so much has gone through the ring that letting it drain in vain costs little.
+//! - *Adverts.* Where a direct phase has no advert it waits for one. In an indirect phase it lets the ring drain, and asks
+//!   the peer to advertise as soon as that is empty.
+//! - *Ring.* It does as the paper's sender. Short sends go through the ring even if there is an advert (`Deviation:` EXS
+//!   fig. 2, line 9): an advert can cost more than the copy of a few KiB, depending on the processors, the fabric and the
+//!   number of outstanding operations.
 //!
-//! Short sends in addition choose between adverts and the ring by what either has brought (module `choice`). For them a
-//! look at the clock takes a good part of the time, so in a direct phase that is clearly faster [`UNMEASURED`] cycles
-//! follow each that is measured, and their waits begin with some polls without it.
+//! **Spans.** What a route carries is measured in spans of [`SPAN_BYTES`], or of the time that the ring takes for these.
+//! Direct bytes count when they are sent, others when the peer reports that it has copied them. Time in which the user
+//! sends nothing is left out; among short sends, for which the clock is too slow, a pause ends the span. The first span of
+//! a route does not count: it meets cold memory, and what is outstanding begins in it.
 //!
-//! How fast the peer copies is measured (module `pace`), since that differs by a factor of three from machine to machine.
+//! **Trials.** The ring is tried when it is thought to carry more than the adverts, and among short sends also
+//! occasionally; the adverts are tried occasionally. A trial is [`TRIAL_SPANS`] spans, of which the median counts, since
+//! either process may lose its processor. A wait that was in vain counts as a trial that has failed.
 //!
-//! Over long distances the wire is slower than copies and an advert takes longer than any of them: none applies.
+//! **Bound.** After a trial, or a wait in vain, none follows for many times as long as what it lost, and for longer after
+//! each that confirms the route, so all of them together cost a few percent at most, and less and less.
+//!
+//! Over long distances an advert takes longer than any copy: there the sender does as the paper's.
 
-mod choice;
-mod pace;
 #[cfg(test)]
 mod tests;
 
-use squall_fabric::{Duration, Instant};
+use squall_fabric::{Backoff, Duration, Instant};
 
-pub(super) use choice::SHORT_MAX;
-use choice::SendPathChoice;
-use pace::TransferPace;
+/// What a sender does that has no advert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+enum SendRoute {
+    /// It waits for one.
+    Adverts,
+    /// It goes through the ring.
+    Ring,
+}
 
-/// What the sender knows of the time that adverts and copies take.
+/// What the sender knows of its two routes, and the wait that it is in.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct Patience {
-    /// How fast the peer copies; `None` switches all rules off.
-    pace: Option<TransferPace>,
-    /// Whether short sends take adverts; `None` if they do in any case.
-    choice: Option<SendPathChoice>,
-    /// There and back on the wire: no advert that is asked for now comes earlier.
+    /// What the ring carries until it is measured, in bytes per millisecond; 0 for a sender that does as the paper's.
+    assumed: u64,
+    route: SendRoute,
+    /// Whether short sends go through the ring although there are adverts.
+    leaves_adverts: bool,
+    /// What each [`SendRoute`] carries, in bytes per millisecond; 0 until it is measured.
+    rates: [u64; 2],
+    /// The least time of a small post there and back.
     round_trip: Duration,
-    /// The wait that goes on: since when, and until when it may.
-    wait: Option<(Instant, Instant)>,
-    /// The cycle that goes on, from the end of one wait to the end of the next: since when, less the time in which the
-    /// user had nothing to send, and how many bytes have gone directly in it.
-    cycle_begin: Option<Instant>,
-    cycle_bytes: u64,
-    idle_since: Option<Instant>,
-    /// Cycles of short sends that are not measured before the next one is; polls of the wait that goes on in one of them,
-    /// without a look at the clock.
-    unmeasured: u32,
-    glances: u32,
-    /// Whether the last direct transfer was short.
-    is_short: bool,
-    /// Averages of the cycles lately, and how many there are in them, up to [`CYCLES_MAX`].
-    cycle: Duration,
-    served: u64,
-    waited: Duration,
-    cycles: u32,
-    /// Bytes of the present direct phase, and those of the indirect one before it.
-    in_phase: u64,
-    since_phase: u64,
-    /// Indirect transfers ever.
-    transfers: u32,
-    /// In how many direct phases in a row little went: so much slower is forgotten what was learned.
-    doubt: u32,
-    /// What the peer had to copy at that time, if it copies whenever there is something.
-    backlog: (u64, Instant),
-    /// Bytes that have gone through the ring since the clock was looked at.
+    /// When the span began, and what has got through since.
+    begin: Option<Instant>,
+    bytes: u64,
+    /// What has got through since the clock was read.
     unclocked: u64,
-    /// What of these does not count yet: few bytes are counted together.
-    uncounted: u64,
-    /// Bytes that have gone through the ring since the last turn.
-    ringed: u64,
-    /// Until when the sender lets the ring drain.
-    round: Option<Instant>,
-    /// How many times longer than an advert draining must take; `ROUND_FACTOR_MIN..=ROUND_FACTOR_MAX`.
-    round_factor: u32,
-    /// Bytes that were in the ring at the last turn, and bytes that have gone directly since.
-    drained: u64,
-    gained: u64,
-    /// What was drained last, when it is clear what came of it.
-    drained_last: u64,
-    /// Bytes that must go through the ring before a turn in vain is forgotten.
-    to_forget: u64,
-}
-
-/// What a turn costs.
-struct Worth {
-    /// How long the ring drains.
-    draining: Duration,
-    /// What could be copied meanwhile: direct transfer must gain several times as much.
-    drained: u64,
-    /// A turn in vain is remembered for some times as many bytes.
-    remembered: u64,
+    /// Since when the user has sent nothing.
+    idle_since: Option<Instant>,
+    /// Spans since the route was taken.
+    spans: u32,
+    /// Whether the last whole span had short sends only, and whether the present one has had others.
+    is_short: bool,
+    has_long: bool,
+    /// When the trial began, and what its spans carried.
+    trial: Option<Instant>,
+    samples: [u64; TRIAL_SPANS],
+    /// When the next trial may begin, and what determines that after it.
+    next_trial: Instant,
+    spacing: Backoff<u32>,
+    /// Pauses since the last whole span.
+    pauses: u32,
+    /// The wait for an advert: since when, and until when; from the poll [`POLLS_UNCLOCKED`] on by the clock.
+    wait: Option<(Instant, Instant)>,
+    polls: u32,
+    /// Bytes that have gone directly since the last wait.
+    since_wait: u64,
 }
 
 impl Patience {
+    /// A sender whose peer copies about as much as stated; 0 for one that does as the paper's.
     pub(super) fn new(copy_bytes_per_us: u64) -> Self {
         Self {
-            pace: (copy_bytes_per_us > 0).then(|| TransferPace::new(copy_bytes_per_us)),
-            choice: (copy_bytes_per_us > 0).then(|| SendPathChoice::new(copy_bytes_per_us)),
+            assumed: copy_bytes_per_us * 1000,
+            route: if copy_bytes_per_us > 0 { SendRoute::Adverts } else { SendRoute::Ring },
+            leaves_adverts: false,
+            rates: [0; 2],
             round_trip: Duration::ZERO,
-            wait: None,
-            cycle_begin: None,
-            cycle_bytes: 0,
-            idle_since: None,
-            unmeasured: 0,
-            glances: 0,
-            is_short: false,
-            cycle: Duration::ZERO,
-            served: 0,
-            waited: Duration::ZERO,
-            cycles: 0,
-            in_phase: 0,
-            since_phase: 0,
-            transfers: 0,
-            doubt: 0,
-            backlog: (0, Instant::from_nanos(0)),
+            begin: None,
+            bytes: 0,
             unclocked: 0,
-            uncounted: 0,
-            ringed: 0,
-            round: None,
-            round_factor: ROUND_FACTOR_MIN,
-            drained: 0,
-            gained: 0,
-            drained_last: 0,
-            to_forget: 0,
+            idle_since: None,
+            spans: 0,
+            is_short: true,
+            has_long: false,
+            trial: None,
+            samples: [0; TRIAL_SPANS],
+            next_trial: Instant::from_nanos(0),
+            spacing: Backoff::new(SPACING_MIN, SPACING_MAX),
+            pauses: 0,
+            wait: None,
+            polls: 0,
+            since_wait: 0,
         }
     }
 
-    /// A small post was done so long after it was made.
+    /// A small post has taken `span` there and back.
     pub(super) fn on_round_trip(&mut self, span: Duration) {
         self.round_trip = if self.round_trip.is_zero() { span } else { self.round_trip.min(span) };
-        let is_far = self.round_trip > NEAR;
-        self.choice.iter_mut().for_each(|choice| choice.set_far(is_far));
-    }
-
-    /// The peer does not renew adverts: who leaves them never gets others.
-    pub(super) fn keep_to_adverts(&mut self) {
-        self.choice = None;
     }
 
     /// Whether a send of `bytes` goes through the ring though there is an advert for it.
     #[inline]
     pub(super) fn prefers_ring(&self, bytes: u64) -> bool {
-        self.choice.as_ref().is_some_and(|choice| choice.prefers_ring(bytes))
+        self.leaves_adverts && bytes <= SHORT_MAX
     }
 
     #[cfg(test)]
     pub(super) fn prefer_ring(&mut self, prefers: bool) {
-        self.choice.iter_mut().for_each(|choice| choice.prefer_ring(prefers));
+        if self.assumed > 0 {
+            self.leave_trial(if prefers { SendRoute::Ring } else { SendRoute::Adverts });
+        }
     }
 
-    fn choice_needs_clock(&self) -> bool {
-        self.choice.as_ref().is_some_and(SendPathChoice::needs_clock)
+    /// Whether [`Patience::on_time`] needs the time. Reading the clock takes as long as sending some hundred bytes.
+    #[inline]
+    pub(super) fn needs_clock(&self) -> bool {
+        self.unclocked >= UNCLOCKED_MAX || self.idle_since.is_some()
     }
 
-    /// Whether it is to be told the time when `bytes` go through the ring. Looking at the clock takes as long as to send a
-    /// few of them, so for some kilobytes an older time will do: they weigh nothing.
-    pub(super) fn needs_clock(&self, bytes: u64) -> bool {
-        let is_light = self.round.is_none() && self.wait.is_none() && self.may_go_unclocked(bytes);
-        self.pace.as_ref().is_some_and(|pace| !is_light || pace.needs_clock()) || self.choice_needs_clock()
-    }
-
-    fn may_go_unclocked(&self, bytes: u64) -> bool {
-        self.unclocked + bytes <= UNCLOCKED_MAX || self.prefers_ring(bytes)
-    }
-
-    /// Whether [`Patience::stays`] has to know the time.
-    pub(super) fn needs_clock_to_stay(&self, bytes: u64) -> bool {
-        self.pace.is_some() && !self.may_glance(bytes)
-    }
-
-    /// Whether it is to be told the time of the next direct transfer: else that is one of many in its cycle.
-    pub(super) fn begins_or_ends_something(&self) -> bool {
-        self.wait.is_some()
-            || self.cycle_begin.is_none() && self.unmeasured == 0
-            || self.glances > 0 && self.unmeasured == 1
-            || self.idle_since.is_some()
-            || self.choice_needs_clock()
-    }
-
-    /// The peer has copied so many bytes more.
-    pub(super) fn on_freed(&mut self, bytes: u64) {
-        self.pace.iter_mut().for_each(|pace| pace.on_freed(bytes));
-        self.choice.iter_mut().for_each(|choice| choice.on_freed(bytes));
+    /// Whether [`Patience::waits`] needs the time: mostly the advert comes within a few polls.
+    #[inline]
+    pub(super) fn needs_clock_to_wait(&self) -> bool {
+        self.route == SendRoute::Adverts && self.polls >= POLLS_UNCLOCKED
     }
 
     /// Nothing waits to be sent, and nothing is under way; the user may not know that yet.
     pub(super) fn on_idle(&mut self, now: Instant) {
-        self.pace.iter_mut().for_each(TransferPace::interrupt);
-        if self.cycle_begin.is_some() {
-            self.idle_since.get_or_insert(now);
+        if !self.knows_idle() {
+            self.idle_since = Some(now);
         }
     }
 
-    /// Whether it knows that nothing waits to be sent, or does not care.
-    pub(super) fn knows_idle(&self) -> bool {
-        self.idle_since.is_some() || self.cycle_begin.is_none()
-    }
-
-    /// The user knows that nothing is under way, and sends nothing.
-    pub(super) fn on_pause(&mut self) {
-        self.choice.iter_mut().for_each(SendPathChoice::interrupt);
-    }
-
-    /// Whether it knows that, or does not care.
+    /// Whether it knows that nothing waits to be sent, or does not need to.
     #[inline]
-    pub(super) fn knows_pause(&self) -> bool {
-        self.choice.as_ref().is_none_or(SendPathChoice::is_interrupted)
+    pub(super) fn knows_idle(&self) -> bool {
+        self.is_short || self.begin.is_none() || self.idle_since.is_some()
     }
 
-    /// The user has something to send again.
-    pub(super) fn on_busy(&mut self, now: Instant) {
-        if let Some(since) = self.idle_since.take() {
-            self.cycle_begin = self.cycle_begin.map(|begin| begin + now.since(since));
-        }
-    }
-
-    /// Whether the head send, of which `bytes` are left and which has no advert, waits for one in a direct phase.
-    pub(super) fn stays(&mut self, now: Instant, bytes: u64) -> bool {
-        if let Some((_, until)) = self.wait {
-            if now >= until {
-                self.end_wait(now);
-            }
-            return now < until;
-        }
-        let longest = WAIT_FACTOR * self.copying(self.served.max(self.cycle_bytes).max(bytes));
-        if !self.is_direct_faster() || longest <= self.round_trip || longest.is_zero() {
-            return false;
-        }
-        if self.may_glance(bytes) {
-            self.glances += 1;
-        } else {
-            self.wait = Some((now, now + longest));
-        }
-        true
-    }
-
-    /// Whether a wait in a cycle that is not measured goes on for a few polls without a look at the clock: mostly the
-    /// advert is there by then.
-    fn may_glance(&self, bytes: u64) -> bool {
-        self.unmeasured > 0 && self.wait.is_none() && self.glances < GLANCES_MAX && bytes <= SHORT_MAX
-    }
-
-    /// Whether cycles take less time than the copies that they save. The first few are judged less severely: sends
-    /// differ in length.
-    fn is_direct_faster(&self) -> bool {
-        let severity = if self.cycles < CYCLES_MIN { WAIT_FACTOR } else { 1 };
-        self.cycle - self.cycle / PREFERENCE <= severity * self.copying(self.served)
-    }
-
-    /// A wait is over, in vain or not, and with it a cycle.
-    fn end_wait(&mut self, now: Instant) {
-        let has_glanced = std::mem::take(&mut self.glances) > 0;
-        let wait = self.wait.take();
-        let is_over = has_glanced || wait.is_some();
-        if self.unmeasured > 0 && is_over && wait.is_none_or(|(_, until)| now < until) {
-            self.unmeasured -= 1;
-            if self.unmeasured == 0 {
-                (self.cycle_begin, self.cycle_bytes) = (Some(now), 0);
-            }
+    /// The user knows that nothing is under way, and sends nothing: neither route is at its limit.
+    pub(super) fn on_pause(&mut self) {
+        if self.knows_pause() {
             return;
         }
-        let Some((since, _)) = wait else { return };
-        let (cycle, waited) = (now.since(self.cycle_begin.unwrap_or(since)), now.since(since));
-        self.cycles = (self.cycles + 1).min(CYCLES_MAX);
-        let n = self.cycles;
-        // To divide by a constant takes nothing, and soon it is always the same one.
-        let part = |sum: Duration| if n == CYCLES_MAX { sum / CYCLES_MAX } else { sum / n };
-        let mean = |mean: Duration, new: Duration| {
-            // A process that lost its processor meanwhile says nothing about adverts.
-            let new = if n > CYCLES_MIN { new.min(OUTLIER * mean) } else { new };
-            part((n - 1) * mean + new)
-        };
-        self.cycle = mean(self.cycle, cycle);
-        self.waited = mean(self.waited, waited);
-        let sum = u64::from(n - 1) * self.served + self.cycle_bytes;
-        let is_full = n == CYCLES_MAX;
-        self.served =
-            if is_full { sum.div_ceil(u64::from(CYCLES_MAX)) } else { sum.div_ceil(u64::from(n)) }.max(1);
-        let is_clear = |cycle, bytes| cycle < self.copying(bytes) / 4 * 3;
-        let is_clear = is_clear(cycle, self.cycle_bytes) && is_clear(self.cycle, self.served);
-        (self.cycle_begin, self.cycle_bytes) = (Some(now), 0);
-        self.unmeasured = 0;
-        if self.is_short && is_clear && self.cycles >= CYCLES_MIN {
-            // Looks at the clock take as long as to send some hundred bytes.
-            (self.cycle_begin, self.unmeasured) = (None, UNMEASURED);
+        (self.begin, self.unclocked, self.pauses) = (None, 0, self.pauses + 1);
+        if self.trial.is_some() {
+            self.leave_trial(self.route.other());
         }
+        if self.pauses == PAUSES_MAX {
+            self.forget();
+        }
+    }
+
+    /// Whether it knows that, or does not need to.
+    #[inline]
+    pub(super) fn knows_pause(&self) -> bool {
+        !self.is_short || self.begin.is_none() && self.unclocked == 0
+    }
+
+    /// The user sends. `now` is the time if [`Patience::needs_clock`].
+    #[inline]
+    pub(super) fn on_time(&mut self, now: Instant) {
+        if let Some(since) = self.idle_since.take() {
+            self.begin = self.begin.map(|begin| begin + now.since(since));
+        }
+        if self.unclocked >= UNCLOCKED_MAX {
+            self.unclocked = 0;
+            self.look(now);
+        }
+    }
+
+    /// The peer has copied `bytes` more.
+    pub(super) fn on_freed(&mut self, bytes: u64) {
+        self.count(bytes);
     }
 
     /// Bytes go directly.
-    pub(super) fn on_direct(&mut self, now: Instant, bytes: u64) {
-        if let Some(choice) = &mut self.choice {
-            choice.on_time(now);
-            choice.on_direct(bytes);
+    #[inline]
+    pub(super) fn on_direct(&mut self, bytes: u64) {
+        self.note_length(bytes);
+        if self.polls > 0 {
+            self.end_wait();
         }
-        let is_measured = self.unmeasured == 0;
-        self.in_phase += bytes;
-        self.is_short = bytes <= SHORT_MAX;
-        if !self.is_short {
-            self.unmeasured = 0;
-        }
-        self.end_wait(now);
-        if self.unmeasured == 0 && (is_measured || self.cycle_begin.is_some()) {
-            self.cycle_begin.get_or_insert(now);
-            self.cycle_bytes += bytes;
-        }
-        self.gained += bytes;
-        self.round = None;
+        self.since_wait += bytes;
+        self.count(bytes);
     }
 
-    /// A direct phase has ended.
+    /// Bytes go through the ring.
+    #[inline]
+    pub(super) fn on_indirect(&mut self, bytes: u64) {
+        self.note_length(bytes);
+    }
+
+    /// A direct phase has ended. Only a trial of the adverts begins another one by waiting.
     pub(super) fn on_phase_end(&mut self) {
-        (self.wait, self.glances, self.cycle_begin, self.cycle_bytes) = (None, 0, None, 0);
-        self.unmeasured = 0;
-        self.pace.iter_mut().for_each(TransferPace::interrupt);
-        let is_in_vain = self.in_phase < self.since_phase / DOUBT_SHARE;
-        self.doubt = if is_in_vain { (self.doubt + 1).min(DOUBT_MAX) } else { 0 };
-        (self.in_phase, self.since_phase) = (0, 0);
-        if self.drained == 0 {
-            return;
-        }
-        if self.gained >= 4 * self.drained {
-            self.round_factor = ROUND_FACTOR_MIN;
-        } else {
-            self.on_round_in_vain();
-        }
-        self.drained = 0;
-    }
-
-    /// Bytes go through the ring. Times may change: after some more of these direct transfer is tried again.
-    pub(super) fn on_indirect(&mut self, now: Instant, bytes: u64) {
-        if self.pace.is_none() {
-            return;
-        }
-        if let Some(choice) = &mut self.choice {
-            choice.on_time(now);
-            choice.on_indirect(bytes);
-        }
-        self.since_phase += bytes;
-        self.transfers = self.transfers.wrapping_add(1);
-        if self.transfers.is_multiple_of(1 << self.doubt) {
-            self.cycle -= self.cycle / FORGETTING;
-        }
-        let is_new = now > self.backlog.1;
-        self.unclocked = if is_new { bytes } else { self.unclocked + bytes };
-        self.uncounted += bytes;
-        if !is_new && bytes <= SHORT_MAX && self.may_go_unclocked(0) {
-            return;
-        }
-        self.pace.iter_mut().for_each(|pace| pace.on_time(now));
-        self.backlog = (self.backlog(now), now);
-        let bytes = std::mem::take(&mut self.uncounted);
-        self.ringed += bytes;
-        self.to_forget = self.to_forget.saturating_sub(bytes);
-        if self.to_forget == 0 && self.round_factor > ROUND_FACTOR_MIN {
-            self.round_factor /= 2;
-            self.to_forget = ROUND_SPACING * self.drained_last;
+        if self.route == SendRoute::Adverts {
+            self.leave_trial(SendRoute::Ring);
+            self.leaves_adverts = false;
         }
     }
 
-    fn backlog(&self, now: Instant) -> u64 {
-        let (bytes, at) = self.backlog;
-        if now == at {
-            return bytes + self.uncounted;
+    /// Whether the head send, of which `left` bytes are left and which has no advert, waits for one. In an indirect phase
+    /// `in_use` bytes of the ring are in use, else none.
+    pub(super) fn waits(&mut self, now: Instant, left: u64, is_direct: bool, in_use: u64) -> bool {
+        if self.route == SendRoute::Ring || self.round_trip > NEAR {
+            return false;
         }
-        let nanos = now.as_nanos().saturating_sub(at.as_nanos());
-        bytes.saturating_sub(nanos.saturating_mul(self.bytes_per_us()) / 1000) + self.uncounted
-    }
-
-    /// Whether the sender, which has `bytes` to send, sends nothing through the ring, of which `in_use` bytes are in use,
-    /// so that an indirect phase ends.
-    pub(super) fn has_begun_round(&mut self, now: Instant, bytes: u64, in_use: u64) -> bool {
-        if let Some(until) = self.round {
-            if now < until {
+        if let Some((since, until)) = self.wait {
+            if now < until && self.polls != POLLS_UNCLOCKED {
+                self.polls += u32::from(self.polls < POLLS_UNCLOCKED);
                 return true;
             }
-            self.round = None;
-            self.on_round_in_vain();
-            self.choice.iter_mut().for_each(SendPathChoice::on_round_in_vain);
+            if self.polls > POLLS_UNCLOCKED {
+                // No longer than it was meant to: the send may have been taken back meanwhile.
+                self.fail(now, until.since(since));
+                return false;
+            }
+        }
+        let copying = WAIT_FACTOR * self.copying(left.max(self.since_wait).max(in_use));
+        let has_begun = self.wait.is_some() || self.trial.is_some() || self.rate(SendRoute::Adverts) > 0;
+        if is_direct && !has_begun && copying <= self.round_trip {
+            // The first sends may be answers that no receive has been posted for.
             return false;
         }
-        if !self.needs_clock(bytes) || self.prefers_ring(bytes) {
-            return false;
-        }
-        let advert = self.waited.max(self.round_trip).max(ADVERT_MIN);
-        if self.choice.as_ref().is_some_and(SendPathChoice::wants_round) {
-            self.round = Some(now + 2 * self.copying(in_use) + 4 * advert);
-            self.pace.iter_mut().for_each(TransferPace::interrupt);
-            return true;
-        }
-        let drain = self.drain(now, advert, in_use).filter(|_| self.is_direct_faster());
-        let Some(worth) = drain.or_else(|| self.trial(advert, bytes, in_use)) else { return false };
-        let Worth { draining, drained, remembered } = worth;
-        self.round = Some(now + 2 * draining + 2 * advert);
-        self.pace.iter_mut().for_each(TransferPace::interrupt);
-        (self.drained, self.drained_last, self.gained, self.ringed) = (drained, remembered, 0, 0);
+        let longest = copying.max(WAIT_FACTOR * self.round_trip.max(ADVERT_MIN));
+        self.polls = if self.wait.is_none() { 1 } else { POLLS_UNCLOCKED + 1 };
+        self.wait = Some((now, now + longest));
         true
     }
 
-    /// A turn because the ring is full, if draining it is worth several adverts.
-    fn drain(&self, now: Instant, advert: Duration, in_use: u64) -> Option<Worth> {
-        // Mostly so little is in use that it is not worth the shortest advert.
-        if in_use.min(self.backlog.0 + self.uncounted) < self.bytes_per_us() * ROUND_MIN_US {
-            return None;
-        }
-        // What is in use may have been copied, because the peer tells it late or because it travels.
-        let draining = self.copying(in_use.min(self.backlog(now))).saturating_sub(self.round_trip);
-        let worth = Worth { draining, drained: in_use, remembered: in_use };
-        (draining >= self.round_factor * advert).then_some(worth)
+    /// Whether the sender waits for an advert, as far as is known.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.wait.is_some()
     }
 
-    /// A turn to try whether an advert comes, if it is time for that.
-    fn trial(&mut self, advert: Duration, bytes: u64, in_use: u64) -> Option<Worth> {
-        let draining = self.copying(in_use);
-        if self.ringed < TRIAL_MIN || self.copying(bytes) < TRIAL_FACTOR * advert {
-            return None;
-        }
-        let cost = in_use + advert.as_nanos() as u64 * self.bytes_per_us() / 1000;
-        // The first trials come soon, further ones in vain less and less often.
-        let spacing = 2 * u64::from(self.round_factor).pow(2);
-        if self.ringed < spacing * cost {
-            return None;
-        }
-        if self.cycles < CYCLES_MIN {
-            // The first ones meet cold memory and processes that are still waking: no reason to give up for ever.
-            (self.cycle, self.served, self.cycles) = (Duration::ZERO, 0, 0);
-        }
-        self.is_direct_faster().then_some(Worth { draining, drained: cost, remembered: self.ringed })
-    }
-
-    /// Whether the sender lets the ring drain, as far as is known.
-    pub(super) fn is_in_round(&self) -> bool {
-        self.round.is_some()
-    }
-
-    fn on_round_in_vain(&mut self) {
-        self.round_factor = (2 * self.round_factor).min(ROUND_FACTOR_MAX);
-        self.to_forget = ROUND_SPACING * self.drained_last;
-    }
-
-    /// When a wait ends.
+    /// When the wait ends.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let at_once = (self.glances > 0).then(|| Instant::from_nanos(0));
-        self.round.or(self.wait.map(|(_, until)| until)).or(at_once)
+        self.wait.map(|(_, until)| until)
     }
 
-    fn bytes_per_us(&self) -> u64 {
-        self.pace.as_ref().map_or(0, TransferPace::bytes_per_us)
+    #[inline]
+    fn count(&mut self, bytes: u64) {
+        if self.assumed > 0 {
+            (self.bytes, self.unclocked) = (self.bytes + bytes, self.unclocked + bytes);
+        }
     }
 
-    /// How long the peer copies `bytes`; zero if patience is off.
+    /// What was learned from short sends says nothing about long ones.
+    #[inline]
+    fn note_length(&mut self, bytes: u64) {
+        if bytes > SHORT_MAX {
+            self.has_long = true;
+            if self.is_short {
+                self.is_short = false;
+                self.forget();
+            }
+        }
+    }
+
+    fn look(&mut self, now: Instant) {
+        let Some(begin) = self.begin else {
+            (self.begin, self.bytes) = (Some(now), 0);
+            return;
+        };
+        let span = now.since(begin);
+        // A route that is much slower has shown it when the other would have carried as much.
+        let best = self.rates[0].max(self.rates[1]).max(self.assumed);
+        let is_whole = self.bytes >= SPAN_BYTES || span >= time(SPAN_BYTES, best);
+        if is_whole && span >= SPAN_MIN {
+            let rate = self.bytes.saturating_mul(1_000_000) / span.as_nanos() as u64;
+            (self.begin, self.bytes) = (Some(now), 0);
+            self.end_span(now, rate.max(1));
+        }
+    }
+
+    fn end_span(&mut self, now: Instant, rate: u64) {
+        (self.spans, self.pauses) = (self.spans + 1, 0);
+        if !std::mem::take(&mut self.has_long) && !self.is_short {
+            self.is_short = true;
+            return self.forget();
+        }
+        match (self.spans, self.trial) {
+            (1, _) => {}
+            (_, None) => {
+                self.learn(rate);
+                self.consider_trial(now);
+            }
+            (span, Some(began)) => {
+                let at = span as usize - 2;
+                self.samples[at] = rate;
+                if at + 1 == TRIAL_SPANS {
+                    self.judge(now, now.since(began));
+                }
+            }
+        }
+    }
+
+    fn learn(&mut self, rate: u64) {
+        let mean = &mut self.rates[self.route as usize];
+        // A process that lost its processor says nothing about the route.
+        *mean = if *mean == 0 {
+            rate
+        } else {
+            *mean - *mean / WEIGHT + rate.clamp(*mean / 2, 2 * *mean) / WEIGHT
+        };
+    }
+
+    /// Begins a trial of the other route, if that is due.
+    fn consider_trial(&mut self, now: Instant) {
+        let is_promising = match self.route {
+            SendRoute::Adverts if self.ring_rate() > self.rate(SendRoute::Adverts) => true,
+            SendRoute::Adverts => self.is_short && self.spans > SPANS_LATE,
+            SendRoute::Ring => true,
+        };
+        if is_promising && self.spans > SPANS_MIN && now >= self.next_trial && self.round_trip <= NEAR {
+            self.take(self.route.other());
+            self.trial = Some(now);
+        }
+    }
+
+    /// Ends the trial, which took `span`.
+    fn judge(&mut self, now: Instant, span: Duration) {
+        self.samples.sort_unstable();
+        self.rates[self.route as usize] = self.samples[TRIAL_SPANS / 2];
+        let [adverts, ring] = self.rates;
+        // The ring keeps the peer's processor busy: it has to be worth that.
+        let is_ring_better = ring > adverts + adverts / PREFERENCE;
+        let better = if is_ring_better { SendRoute::Ring } else { SendRoute::Adverts };
+        if better == self.route {
+            self.spacing.reset();
+        }
+        let lost = time(span.as_nanos() as u64 * adverts.abs_diff(ring) / 1_000_000, adverts.max(ring));
+        self.next_trial = now + self.spacing.grow() * (TRIAL_SPACING * lost + span);
+        self.leave_trial(better);
+    }
+
+    /// A wait was in vain.
+    fn fail(&mut self, now: Instant, lost: Duration) {
+        self.next_trial = now + self.spacing.grow() * lost;
+        self.leave_trial(SendRoute::Ring);
+        self.leaves_adverts &= self.rate(SendRoute::Ring) > self.rate(SendRoute::Adverts);
+    }
+
+    fn leave_trial(&mut self, route: SendRoute) {
+        self.trial = None;
+        if self.route != route {
+            self.take(route);
+        }
+    }
+
+    fn take(&mut self, route: SendRoute) {
+        self.route = route;
+        self.leaves_adverts = route == SendRoute::Ring && self.is_short;
+        (self.begin, self.unclocked, self.spans) = (None, 0, 0);
+        self.end_wait();
+    }
+
+    fn end_wait(&mut self) {
+        (self.wait, self.polls, self.since_wait) = (None, 0, 0);
+    }
+
+    fn forget(&mut self) {
+        (self.rates, self.trial, self.next_trial) = ([0; 2], None, Instant::from_nanos(0));
+        (self.begin, self.unclocked, self.spans, self.leaves_adverts) = (None, 0, 0, false);
+        self.spacing.reset();
+    }
+
+    fn rate(&self, route: SendRoute) -> u64 {
+        self.rates[route as usize]
+    }
+
+    /// What the ring carries, as far as is known.
+    fn ring_rate(&self) -> u64 {
+        let measured = self.rate(SendRoute::Ring);
+        if measured > 0 { measured } else { self.assumed }
+    }
+
+    /// How long `bytes` take through the ring.
     fn copying(&self, bytes: u64) -> Duration {
-        self.pace.as_ref().map_or(Duration::ZERO, |pace| pace.copying(bytes))
+        time(bytes, self.ring_rate())
     }
 }
 
-/// A single wait may take so many times the copies that it saves: what counts is the average.
-const WAIT_FACTOR: u32 = 4;
-/// Averages are over about so many cycles, and mean little before there are so many.
-const CYCLES_MAX: u32 = 32;
-const CYCLES_MIN: u32 = 8;
-/// A turn must be worth at least so many adverts…
-const ROUND_FACTOR_MIN: u32 = 2;
-/// …and after many in vain at most so many, which bounds what further ones cost to a few percent.
-const ROUND_FACTOR_MAX: u32 = 64;
-/// Of the cycles of short sends one is measured, and then so many are not.
-const UNMEASURED: u32 = 15;
-/// In these a wait is looked at so many times before the clock is, which takes about a microsecond in all.
-const GLANCES_MAX: u32 = 16;
-/// Where a round trip takes longer, it is not the processors that limit what short sends reach.
+/// How long `bytes` take at `rate` bytes per millisecond.
+fn time(bytes: u64, rate: u64) -> Duration {
+    Duration::from_nanos(bytes.saturating_mul(1_000_000) / rate.max(1))
+}
+
+impl SendRoute {
+    const fn other(self) -> Self {
+        match self {
+            Self::Adverts => Self::Ring,
+            Self::Ring => Self::Adverts,
+        }
+    }
+}
+
+/// What is longer goes directly if it can: the copy costs more than an advert everywhere.
+pub(super) const SHORT_MAX: u64 = 4 << 10;
+/// Where a round trip takes longer, it is not the processors that limit what is sent.
 const NEAR: Duration = Duration::from_micros(100);
-/// So many bytes are sent with one look at the clock: to copy them takes a few microseconds.
-const UNCLOCKED_MAX: u64 = 16 << 10;
+/// A wait may take this many times the copies that it saves, or round trips: what counts is what the route carries.
+const WAIT_FACTOR: u32 = 4;
 /// What an advert takes at least, even if the wire takes no time.
 const ADVERT_MIN: Duration = Duration::from_nanos(500);
-/// So draining takes at least so many microseconds.
-const ROUND_MIN_US: u64 = (ROUND_FACTOR_MIN as u64 * ADVERT_MIN.as_nanos() as u64) / 1000;
-/// A turn in vain is forgotten, in part, when so many times as much as was drained has gone through the ring: times change,
-/// and with so few tries more they cost little.
-const ROUND_SPACING: u64 = 32;
-/// To copy a send that is worth a trial takes at least so many adverts.
-const TRIAL_FACTOR: u32 = 4;
-/// Direct transfer may take longer by one part in so many: it leaves the peer's processor alone.
-const PREFERENCE: u32 = 32;
-/// No trial costs less than what goes through the ring meanwhile.
-const TRIAL_MIN: u64 = 1 << 16;
-/// A time so many times as long as the average counts as that.
-const OUTLIER: u32 = 4;
-/// One part in so many of the average cycle is forgotten with each indirect transfer, and half of it after each direct phase
-/// in which went less than one part in [`DOUBT_SHARE`] of what had gone through the ring before.
-const FORGETTING: u32 = 256;
-const DOUBT_SHARE: u64 = 4;
-const DOUBT_MAX: u32 = 5;
+/// A wait begins with this many polls without the clock, which take about a microsecond together.
+const POLLS_UNCLOCKED: u32 = 16;
+/// This much is sent with one reading of the clock.
+const UNCLOCKED_MAX: u64 = 64 << 10;
+/// A span is long beside the peer's reports, and beside a reading of the clock.
+const SPAN_BYTES: u64 = 512 << 10;
+const SPAN_MIN: Duration = Duration::from_micros(50);
+/// A mean is over about this many spans.
+const WEIGHT: u64 = 16;
+/// Spans of a route before the other is tried, and before a ring is tried that is thought to be slower.
+const SPANS_MIN: u32 = 3;
+const SPANS_LATE: u32 = 64;
+/// Spans of a trial.
+const TRIAL_SPANS: usize = 3;
+/// The ring must carry more by one part in this many.
+const PREFERENCE: u64 = 32;
+/// No trial begins for 4 to 64 times as long as a wait in vain took, or as a trial took and 8 times what it lost.
+const SPACING_MIN: u32 = 4;
+const SPACING_MAX: u32 = 64;
+const TRIAL_SPACING: u32 = 8;
+/// After this many pauses without a whole span the sender is not at any limit: it does as the paper's.
+const PAUSES_MAX: u32 = 64;

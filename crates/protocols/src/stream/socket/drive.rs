@@ -1,4 +1,4 @@
-//! How a socket is driven: events of the fabric in, posts and copies out, and the way to its end (EXS §II.B).
+//! Driving a socket: handles the events of the fabric, makes posts and copies, and closes the connection (EXS §II.B).
 
 use squall_fabric::{BreakReason, Core, Fabric, FabricEvent, Grant, Instant, PostError, Token};
 
@@ -12,8 +12,9 @@ use crate::stream::{
 };
 
 impl SocketCore {
-    /// Takes an event as [`Core::handle_event`] does, if it is one that mostly comes and needs no fabric; false if not. For a
-    /// driver that hands events over while the fabric yields them: to keep one costs more than to take it.
+    /// Handles an event as [`Core::handle_event`] does, if it is of a frequent kind that needs no fabric; otherwise
+    /// returns false. It serves a driver that hands over events while the fabric yields them, because storing an
+    /// event costs more than handling it.
     #[inline]
     pub fn absorb(&mut self, event: &FabricEvent) -> bool {
         match *event {
@@ -33,7 +34,7 @@ impl SocketCore {
         }
     }
 
-    /// What arrived in the slot of that token is taken, or breaks the protocol.
+    /// Records that the arrival in the slot of `slot` was handled, or violated the protocol.
     fn on_used_up(&mut self, slot: Token, result: Result<(), StreamViolation>) {
         match result {
             Ok(()) => self.spent.push(slot_of(slot)),
@@ -41,7 +42,7 @@ impl SocketCore {
         }
     }
 
-    /// Parts with a peer that broke the protocol.
+    /// Disconnects a peer that violated the protocol.
     #[inline]
     fn judge<F: Fabric>(&mut self, fabric: &mut F) {
         if let Some(violation) = self.violation.take() {
@@ -53,7 +54,7 @@ impl SocketCore {
     fn on_transfer(&mut self, immediate: u32) -> Result<(), StreamViolation> {
         let arrival = TransferArrival::from_immediate(immediate);
         if let TransferArrival::Indirect { .. } = arrival {
-            // Its bytes are still with the peer's processor, and will be copied soon.
+            // Its bytes are still in the cache of the peer's processor, and will be copied soon.
             self.ring.prefetch(self.end.next_arrival());
         }
         self.end.handle_arrival(arrival)
@@ -90,7 +91,8 @@ impl SocketCore {
         message.adverts.iter().try_for_each(|advert| self.check_grant(&advert.grant))
     }
 
-    /// Grants are the peer's own, for this node: a write under another one would be this node's fault.
+    /// Checks that a grant is the peer's own, and for this node: a write under any other grant would be this node's
+    /// fault.
     fn check_grant(&self, grant: &Grant) -> Result<(), StreamViolation> {
         let own = self.grants[0];
         let is_ours = grant.owner == self.peer && grant.peer == own.owner;
@@ -105,14 +107,14 @@ impl SocketCore {
         }
     }
 
-    /// Introduces this end.
+    /// Sends this end's introduction.
     fn introduce(&mut self) {
         let hello = StreamHello::new(self.end.settings(), self.grants[0]);
         self.out.put_hello(&hello.encode());
         self.state = State::Open;
     }
 
-    /// Copies from the ring to receives, for one evaluation; returns the number of copies.
+    /// Copies from the ring to receives for one evaluation, and returns the number of copies.
     #[inline]
     fn copy(&mut self) -> usize {
         let (mut left, mut copies) = (COPY_BYTES_MAX, 0);
@@ -128,8 +130,8 @@ impl SocketCore {
         copies
     }
 
-    /// Posts all that may be posted; returns the number of posts, and counts a full queue as one, since no event
-    /// tells when there is space again.
+    /// Posts everything that may be posted, and returns the number of posts. A full queue counts as one, because no
+    /// event reports when there is space again.
     fn post<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         if self.out.is_empty() && self.end.is_quiet() {
             return 0;
@@ -143,20 +145,20 @@ impl SocketCore {
             }
             let owes_message = self.end.owes_message();
             if owes_message || self.end.has_packets() {
-                // What a message returns must be posted.
+                // The receives that a message returns as credits must be posted before it.
                 self.post_spent(fabric);
             }
             let output = if owes_message {
                 self.end.poll_message(&mut self.out.message)
             } else {
-                // Looking at the clock takes as long as all the rest of a small post.
+                // Reading the clock takes as long as the rest of a small post.
                 if !is_timed && self.end.needs_clock() {
                     (self.now, is_timed) = (fabric.now(), true);
                 }
                 self.end.poll_transfer(self.now, &mut self.out.message)
             };
             match output {
-                // To wait may have to be told.
+                // The sender may have begun to wait, which the peer must learn.
                 None if owes_message || !self.end.owes_message() => return posts,
                 None => continue,
                 Some(StreamOutput::Message) => self.out.put_message(),
@@ -166,7 +168,7 @@ impl SocketCore {
         }
     }
 
-    /// Posts the slots that are used up.
+    /// Posts the used slots again.
     fn post_spent<F: Fabric>(&mut self, fabric: &mut F) {
         while let Some(slot) = self.spent.pop() {
             self.post_slot(fabric, slot);
@@ -194,7 +196,7 @@ impl SocketCore {
         self.out.history.add(source, from_byte, length);
     }
 
-    /// The connection has failed.
+    /// Gives up the connection because of a failure.
     pub(super) fn give_up<F: Fabric>(&mut self, fabric: &mut F, failure: SocketFailure) {
         if !self.is_over() {
             self.end.fail(failure);
@@ -202,7 +204,7 @@ impl SocketCore {
         }
     }
 
-    /// The fabric has broken the connection. If both streams had ended, the peer was just the first to close.
+    /// Handles a broken connection. If both streams had ended, the peer was merely the first to close.
     fn on_broken<F: Fabric>(&mut self, fabric: &mut F, reason: BreakReason) {
         if self.end.has_all() {
             self.close(fabric);
@@ -211,7 +213,7 @@ impl SocketCore {
         }
     }
 
-    /// Closes the connection and takes the peer's rights back.
+    /// Closes the connection and revokes the peer's rights.
     fn close<F: Fabric>(&mut self, fabric: &mut F) {
         if self.is_over() {
             return;
@@ -235,7 +237,7 @@ impl SocketCore {
         }
     }
 
-    /// One evaluation; the step order is that of the module.
+    /// Performs one evaluation, in the step order of the module.
     fn evaluate<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         self.judge(fabric);
         let mut work = if self.end.has_stored() { self.copy() } else { 0 };
@@ -248,7 +250,7 @@ impl SocketCore {
                 self.close(fabric);
                 work += 1;
             }
-            // Who waits for a completion gets it first.
+            // A completion that the user waits for takes precedence.
             if !self.spent.is_empty() && !self.end.has_completion() {
                 self.post_spent(fabric);
             }
@@ -257,7 +259,7 @@ impl SocketCore {
         work
     }
 
-    /// Whether an evaluation has nothing to do until something happens.
+    /// Returns whether an evaluation has nothing to do until the next event.
     fn is_quiet(&mut self) -> bool {
         self.state == State::Open
             && self.connect_by.is_none()
@@ -307,7 +309,7 @@ impl<F: Fabric> Core<F> for SocketCore {
     #[inline]
     fn poll(&mut self, fabric: &mut F) -> usize {
         if self.rests {
-            // The first line or two of what comes next: they are here when its arrival is seen.
+            // Prefetches the first cache lines of the next arrival, so that they are present when it is seen.
             let next = self.end.next_arrival();
             self.ring.prefetch(next);
             self.ring.prefetch(next + 7);
@@ -324,10 +326,10 @@ impl<F: Fabric> Core<F> for SocketCore {
     }
 }
 
-/// The slot that a receive was posted with.
+/// Returns the slot with which a receive was posted.
 fn slot_of(token: Token) -> usize {
     usize::try_from(token.0).expect("one of our slots")
 }
 
-/// The most bytes that one evaluation copies, so that other sockets and acknowledgements get their turn.
+/// The maximum number of bytes that one evaluation copies, so that other sockets and acknowledgements get their turn.
 const COPY_BYTES_MAX: u64 = 1 << 18;

@@ -1,4 +1,4 @@
-//! Sockets: one end of a connection on a fabric, with registered buffers and a queue of completions (EXS §II.B).
+//! Sockets: an end of a connection on a fabric, with registered buffers and a queue of completions (EXS §II.B).
 
 mod drive;
 mod pieces;
@@ -15,16 +15,18 @@ use super::{
     StreamEnd, StreamSettings, StreamSettingsError, StreamViolation,
 };
 
-/// One end of a connection.
+/// An end of a connection on a fabric.
 ///
-/// **Law.** The driver is that of every [`squall_fabric::Core`]. The user posts sends and receives with memory of regions that this
-/// node's fabric has registered, leaves that memory alone until [`SocketCore::poll_completion`] names it, and asks for
-/// completions after each `poll`. Sends may be posted before the peer is there.
+/// **Law.** The driver is that of every [`squall_fabric::Core`]. The user posts sends and receives with memory of
+/// regions that this node's fabric has registered, does not touch that memory until [`SocketCore::poll_completion`]
+/// returns the operation, and asks for completions after each `poll`. Sends may be posted before the peer is
+/// connected.
 ///
-/// **Memory** is named by bytes of a region, and begins at a word. The words of a receive belong to it whole: bytes
-/// behind its last one, up to the next word, may become zeros. The first receive in a region grants the peer the
-/// right to write all of that region, until the socket is closed: keep apart what the peer must not touch. The socket
-/// holds the region of the last send and of the last receive that are done, until others are done.
+/// **Memory** is a range of bytes of a region, and begins at a word. The words of a receive belong to it completely:
+/// the bytes after its last one, up to the next word, may become zeros. The first receive in a region grants the peer
+/// the right to write all of that region until the socket is closed, so memory that the peer must not touch has to be
+/// in another region. The socket keeps references to the regions of the latest completed send and the latest
+/// completed receive until others complete.
 #[derive(Debug)]
 pub struct SocketCore {
     peer: NodeId,
@@ -33,12 +35,12 @@ pub struct SocketCore {
     end: StreamEnd,
     /// Memory for the peer's messages: one slot for each credit, always posted.
     slots: Region,
-    /// Slots that are used up and not yet posted again.
+    /// Slots that are used up and not posted again yet.
     spent: Vec<usize>,
     ring: Region,
-    /// Rights of the peer on memory of this node; the first is the ring.
+    /// The peer's rights to memory of this node; the first is for the ring.
     grants: Vec<Grant>,
-    /// Adopted memory that is given back when the peer's right on it is revoked.
+    /// Adopted memory that is released once the peer's right to it is revoked.
     releasing: Vec<(Grant, Region)>,
     /// The peer's ring, once it has introduced itself.
     peer_ring: Option<Grant>,
@@ -48,24 +50,24 @@ pub struct SocketCore {
     sends: Pieces<SendId>,
     receives: Pieces<ReceiveId>,
     out: SendPath,
-    /// The last time that the sender had to know.
+    /// The latest time that the sender needed.
     now: Instant,
     /// A completion of the socket itself.
     closed: Option<Completion>,
-    /// How the peer broke the protocol, found by [`SocketCore::absorb`]; the next poll gives up.
+    /// A violation by the peer that [`SocketCore::absorb`] found; the next poll gives up the connection.
     violation: Option<StreamViolation>,
-    /// A poll has nothing to do until the user posts something or an event comes.
+    /// Whether a poll has nothing to do until the user posts something or an event comes.
     rests: bool,
 }
 
-/// How far the connection is.
+/// The state of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Not connected.
     Opening,
-    /// Connected; what is posted may travel once the peer has introduced itself.
+    /// Connected; data may travel once the peer has introduced itself.
     Open,
-    /// The connection is given up; so many grants are not yet revoked.
+    /// The connection is given up; this number of grants is not revoked yet.
     Closing(usize),
     Closed,
 }
@@ -74,7 +76,7 @@ impl SocketCore {
     /// Opens `channel` to `peer`, which does the same with settings of the same kind and policy.
     ///
     /// # Errors
-    /// If the settings make no sense.
+    /// If the settings are invalid.
     pub fn new<F: Fabric>(
         fabric: &mut F,
         peer: NodeId,
@@ -113,44 +115,44 @@ impl SocketCore {
         Ok(socket)
     }
 
-    /// The other end's node.
+    /// Returns the node of the other end.
     #[must_use]
     pub fn peer(&self) -> NodeId {
         self.peer
     }
 
-    /// What has been done so far.
+    /// Returns the counters of this end.
     #[must_use]
     pub fn statistics(&self) -> &Statistics {
         self.end.statistics()
     }
 
-    /// Whether the connection is over and all memory belongs to the user again.
+    /// Returns whether the connection is over and all memory belongs to the user again.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
 
-    /// Whether all that was posted to be sent is posted on the connection.
+    /// Returns whether all posted sends have been posted on the connection.
     #[must_use]
     pub fn has_posted_all(&self) -> bool {
         self.is_over() || self.out.is_empty() && self.end.has_transferred_all()
     }
 
-    /// Whether [`SocketCore::poll_completion`] has something.
+    /// Returns whether [`SocketCore::poll_completion`] would return a completion.
     #[inline]
     #[must_use]
     pub fn has_completion(&self) -> bool {
         self.end.has_completion() || self.closed.is_some()
     }
 
-    /// Whether the peer has all that was sent and knows that it is all.
+    /// Returns whether the peer has everything that this end sent, and its end.
     #[must_use]
     pub fn is_sent(&self) -> bool {
         self.end.is_sent()
     }
 
-    /// Why the connection has failed, if it has.
+    /// Returns why the connection failed, if it did.
     #[must_use]
     pub fn failure(&self) -> Option<SocketFailure> {
         self.end.failure()
@@ -172,8 +174,8 @@ impl SocketCore {
         Ok(id)
     }
 
-    /// Receives into `bytes` of `memory`: from 1 byte up to all, or all of them if `wait_all`; one packet, if packets
-    /// are sent.
+    /// Receives into `bytes` of `memory`: at least 1 byte, or all of them if `wait_all`; one packet if the socket
+    /// carries packets.
     ///
     /// # Errors
     /// [`PostRefused`]; nothing has been posted then.
@@ -193,14 +195,14 @@ impl SocketCore {
         Ok(id)
     }
 
-    /// The peer's right to write `memory`; given when it is first needed.
+    /// Returns the peer's right to write `memory`, and grants it when it is first needed.
     fn grant<F: Fabric>(&mut self, fabric: &mut F, memory: &Region) -> Grant {
         let known = |id: RegionId| self.grants.iter().find(|grant| grant.region == id).copied();
         if let Some(grant) = known(memory.id()) {
             return grant;
         }
         if self.is_over() {
-            // What has arrived can still be received; nobody else writes any more.
+            // Data that has arrived can still be received, and the peer can no longer write.
             return self.grants[0];
         }
         let grant = fabric.grant(memory, 0..memory.words(), self.peer);
@@ -208,8 +210,9 @@ impl SocketCore {
         grant
     }
 
-    /// Gives adopted memory back: takes the peer's right on it, if it has one, and lets the fabric release it then, which
-    /// [`SocketCore::is_releasing`] tells. False, and nothing has changed, while an outstanding operation names the memory.
+    /// Releases adopted memory: revokes the peer's right to it, if there is one, and then lets the fabric release it;
+    /// [`SocketCore::is_releasing`] returns whether that is pending. Returns false, without any effect, while an
+    /// outstanding operation uses the memory.
     pub fn release<F: Fabric>(&mut self, fabric: &mut F, memory: &Region) -> bool {
         if self.sends.name(memory) || self.receives.name(memory) {
             return false;
@@ -219,7 +222,7 @@ impl SocketCore {
         let granted = self.grants.iter().position(|grant| grant.region == memory.id());
         match granted.filter(|_| self.state != State::Closed) {
             None => fabric.release(memory),
-            // On the way to its end it revokes all.
+            // A closing socket revokes all grants.
             Some(at) if self.is_over() => self.releasing.push((self.grants[at], memory.clone())),
             Some(at) => {
                 let grant = self.grants.remove(at);
@@ -230,42 +233,43 @@ impl SocketCore {
         true
     }
 
-    /// Whether released memory may still be written.
+    /// Returns whether released memory may still be written.
     #[must_use]
     pub fn is_releasing(&self) -> bool {
         !self.releasing.is_empty()
     }
 
-    /// Takes back a send of which nothing has been sent; false if it is too late.
+    /// Cancels a send of which nothing has been sent; returns false if it is too late.
     pub fn cancel_send(&mut self, id: SendId) -> bool {
         self.rests = false;
         self.end.cancel_send(id)
     }
 
-    /// Takes back a receive. It completes when the peer can no longer write to it, perhaps with data that came before.
-    /// False if there is none of that number.
+    /// Cancels a receive. It completes once the peer can no longer write to it, perhaps with data that came before.
+    /// Returns false if there is no such receive.
     pub fn cancel_receive(&mut self, id: ReceiveId) -> bool {
         self.rests = false;
         self.end.cancel_receive(id)
     }
 
-    /// Sends nothing more after what is posted. When both ends have done so and all is delivered, the connection
-    /// closes.
+    /// Ends the stream after the posted sends. The connection closes once both ends have done so and all data is
+    /// delivered.
     pub fn shut_down(&mut self) {
         self.rests = false;
         self.end.end_stream();
     }
 
-    /// Gives the connection up at once; the peer sees it break.
+    /// Aborts the connection at once; the peer sees it break.
     pub fn abort<F: Fabric>(&mut self, fabric: &mut F) {
         self.rests = false;
         self.give_up(fabric, SocketFailure::Aborted);
     }
 
-    /// The next thing that is done.
+    /// Returns the next completion.
     #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        // Looked at in place: what was just written field by field waits for its stores when it is moved.
+        // The completion is inspected in place: a move of a value that was just written field by field waits for its
+        // stores.
         match self.end.next_completion() {
             None => return self.closed.take(),
             Some(&Completion::Send { id, .. }) => self.sends.remove(id),
@@ -282,7 +286,7 @@ impl SocketCore {
     fn post_slot<F: Fabric>(&self, fabric: &mut F, slot: usize) {
         let words = slot * SLOT_WORDS..(slot + 1) * SLOT_WORDS;
         match fabric.post_receive(self.conn, &self.slots, words, Token(slot as u64)) {
-            // A connection that is over tells by an event.
+            // The end of a connection is reported by an event.
             Ok(()) | Err(PostError::NotConnected) => {}
             Err(PostError::Full) => panic!("the fabric holds fewer receives than the socket's credits"),
         }
@@ -294,11 +298,11 @@ fn check_memory(memory: &Region, bytes: &Range<usize>) -> Result<(), PostRefused
     if fits && bytes.start.is_multiple_of(8) { Ok(()) } else { Err(PostRefused::Memory) }
 }
 
-/// Offsets in memory fit the address space.
+/// Converts an offset in memory, which fits the address space.
 fn bytes(count: u64) -> usize {
-    usize::try_from(count).expect("it lies in memory")
+    usize::try_from(count).expect("an offset in memory")
 }
 
-/// Words of one slot for messages.
+/// The size of a message slot in words.
 const SLOT_WORDS: usize = MESSAGE_BYTES_MAX.div_ceil(8);
 const _: () = assert!(HELLO_BYTES <= MESSAGE_BYTES_MAX);

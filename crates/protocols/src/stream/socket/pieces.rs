@@ -4,18 +4,19 @@ use std::collections::VecDeque;
 
 use squall_fabric::{Region, RegionSlab};
 
-/// Which memory belongs to which operation. Operations are added with ascending names and mostly done in order.
+/// The memory of each outstanding operation. Operations are added in ascending order of their ids and mostly complete
+/// in order.
 #[derive(Debug)]
 pub(super) struct Pieces<I> {
     pieces: VecDeque<Piece<I>>,
     regions: RegionSlab,
 }
 
-/// Memory of one operation.
+/// The memory of one operation.
 #[derive(Clone, Copy, Debug)]
 struct Piece<I> {
     id: I,
-    /// Its number among the regions.
+    /// The index of its region.
     region: u32,
     first_byte: usize,
 }
@@ -33,7 +34,7 @@ impl<I: Ord + Copy> Pieces<I> {
         self.pieces.push_back(Piece { id, region, first_byte });
     }
 
-    /// The memory of an outstanding operation: the region, and the first byte there.
+    /// Returns the memory of an outstanding operation: the region, and the first byte within it.
     #[inline]
     pub(super) fn find(&self, id: I) -> (&Region, usize) {
         let piece = match self.pieces.front() {
@@ -49,17 +50,17 @@ impl<I: Ord + Copy> Pieces<I> {
         &self.pieces[at]
     }
 
-    /// Whether an outstanding operation names the region.
+    /// Returns whether an outstanding operation uses the region.
     pub(super) fn name(&self, region: &Region) -> bool {
         self.regions.has_in_use(region)
     }
 
-    /// Holds the region no longer, which no outstanding operation names.
+    /// Drops the reference to a region that no outstanding operation uses.
     pub(super) fn forget(&mut self, region: &Region) {
         self.regions.forget(region);
     }
 
-    /// The operation is done.
+    /// Removes a completed operation.
     #[inline]
     pub(super) fn remove(&mut self, id: I) {
         let region = match self.pieces.front() {

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::pair::EndPair;
 use crate::stream::{CREDITS_MIN, ReceiveId, SocketKind, StreamSettings, TransferPolicy};
 
-/// What a user does, in this order.
+/// An act of a user; scripts are sequences of these.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Send(u64),
@@ -17,14 +17,14 @@ enum Act {
 }
 use Act::{CancelReceive, End, Receive, ReceiveAll, Send};
 
-/// A pair and how far its users are.
+/// A pair and the progress of its users.
 #[derive(Clone, Hash)]
 struct State {
     pair: EndPair,
     done: [usize; 2],
 }
 
-/// Goes through all states that `settings` and the users' scripts allow; returns how many there are.
+/// Explores all states that `settings` and the users' scripts allow, and returns their number.
 fn explore(settings: &[StreamSettings; 2], scripts: [&[Act]; 2]) -> usize {
     let mut open = vec![State { pair: EndPair::new(settings.clone()), done: [0; 2] }];
     let mut seen = BTreeSet::from([fingerprint(&open[0])]);
@@ -45,7 +45,7 @@ fn explore(settings: &[StreamSettings; 2], scripts: [&[Act]; 2]) -> usize {
     seen.len()
 }
 
-/// The state after one move; `None` if that move is not possible.
+/// Returns the state after one move; `None` if that move is not possible.
 fn successor(state: &State, i: usize, kind: usize, script: &[Act]) -> Option<State> {
     let mut next = state.clone();
     let moved = match kind {
@@ -61,7 +61,7 @@ fn successor(state: &State, i: usize, kind: usize, script: &[Act]) -> Option<Sta
         2 => next.pair.deliver(i),
         _ => next.pair.copy(i, u64::MAX),
     };
-    // What a completion of a transfer changes has no influence on what moves are possible: let it come at once.
+    // The completion of a transfer does not influence which moves are possible, so it comes at once.
     let moved = moved.and_then(|moved| next.pair.place(0).and_then(|_| next.pair.place(1)).map(|_| moved));
     match moved {
         Ok(moved) => moved.then(|| {
@@ -83,7 +83,7 @@ fn perform(pair: &mut EndPair, i: usize, act: Act) -> Result<(), String> {
     Ok(())
 }
 
-/// Nothing can move any more: then nothing may be missing.
+/// Checks a state without further moves: nothing may be missing.
 fn check_final(state: &State) {
     for i in 0..2 {
         let (side, other) = (&state.pair.sides[i], &state.pair.sides[1 - i]);
@@ -102,10 +102,9 @@ fn fingerprint(state: &State) -> u64 {
 
 const STATES_MAX: usize = 1_000_000;
 
-fn small(policy: TransferPolicy, renewal: bool) -> [StreamSettings; 2] {
+fn small(policy: TransferPolicy) -> [StreamSettings; 2] {
     let settings = StreamSettings {
         policy,
-        renewal,
         renewal_gap_bytes: 0,
         advert_bytes_min: 0,
         copy_bytes_per_us: 0,
@@ -118,14 +117,18 @@ fn small(policy: TransferPolicy, renewal: bool) -> [StreamSettings; 2] {
     [settings.clone(), settings]
 }
 
-/// Explores under all policies; returns the number of states.
+/// Explores under all policies, and returns the number of states.
 fn explore_all(sender: &[Act], receiver: &[Act]) -> usize {
-    let renewals = [true, false].map(|renewal| small(TransferPolicy::Dynamic, renewal));
-    let others = [TransferPolicy::Direct, TransferPolicy::Indirect].map(|policy| small(policy, true));
-    renewals.iter().chain(&others).map(|settings| explore(settings, [sender, receiver])).sum()
+    let policies = [
+        TransferPolicy::Dynamic,
+        TransferPolicy::Reference,
+        TransferPolicy::Direct,
+        TransferPolicy::Indirect,
+    ];
+    policies.iter().map(|policy| explore(&small(*policy), [sender, receiver])).sum()
 }
 
-/// Sends that fill the ring, wrap, and do not fit the receives \[E8\].
+/// Sends fill the ring, wrap, and do not fit the receives \[E8\].
 #[test]
 fn sends_and_receives_of_any_lengths() {
     let states = explore_all(&[Send(5), Send(17), End], &[Receive(4), Receive(9), Receive(9)]);
@@ -133,24 +136,24 @@ fn sends_and_receives_of_any_lengths() {
     assert!(states > 5_000);
 }
 
-/// \[E7\] Receives that want all, filled from both sides of a change of mode.
+/// \[E7\] Receives with `wait_all` are filled before and after a change of mode.
 #[test]
-fn receives_that_want_all() {
+fn receives_with_wait_all() {
     let states = explore_all(&[Send(3), Send(9), End], &[ReceiveAll(5), Receive(2), ReceiveAll(9)]);
     println!("{states} states");
     assert!(states > 5_000);
 }
 
-/// \[E7\] A receive is cancelled at any moment; no byte is lost with it.
+/// \[E7\] A receive is cancelled at any moment, and no byte is lost.
 #[test]
-fn receives_that_are_cancelled() {
+fn cancelled_receives() {
     let receiver = [ReceiveAll(4), Receive(6), CancelReceive(0), Receive(9)];
     let states = explore_all(&[Send(3), Send(5)], &receiver);
     println!("{states} states");
     assert!(states > 5_000);
 }
 
-/// \[E6\] Data both ways with the fewest credits.
+/// \[E6\] Data flows in both directions with the minimum of credits.
 #[test]
 fn both_directions() {
     let states = both_ways(&[Send(9), Receive(8)]);
@@ -159,12 +162,12 @@ fn both_directions() {
 }
 
 fn both_ways(script: &[Act]) -> usize {
-    let settings = small(TransferPolicy::Dynamic, true)
-        .map(|settings| StreamSettings { credits: CREDITS_MIN, ..settings });
+    let settings =
+        small(TransferPolicy::Dynamic).map(|settings| StreamSettings { credits: CREDITS_MIN, ..settings });
     explore(&settings, [script, script])
 }
 
-/// \[E9\] Packets of all lengths against receives of all lengths, cancelled ones too.
+/// \[E9\] Packets of all lengths meet receives of all lengths, including cancelled ones.
 #[test]
 fn packets() {
     let receiver = [Receive(5), Receive(2), CancelReceive(1), Receive(9), Receive(9)];
@@ -174,12 +177,12 @@ fn packets() {
 }
 
 fn packet_states(sender: &[Act], receiver: &[Act]) -> usize {
-    let settings = small(TransferPolicy::Dynamic, true)
+    let settings = small(TransferPolicy::Dynamic)
         .map(|settings| StreamSettings { kind: SocketKind::Packets, ..settings });
     explore(&settings, [sender, receiver])
 }
 
-/// The same with longer scripts, some millions of states.
+/// The same with longer scripts, which have some millions of states.
 #[test]
 #[ignore = "takes minutes"]
 fn longer_scripts() {

@@ -1,4 +1,4 @@
-//! What a peer must not do (EXS fig. 2–5): each is found out, and nothing panics.
+//! Violations by a peer (EXS fig. 2–5): each is detected, and nothing panics.
 
 use squall_fabric::sim::Prng;
 use squall_fabric::{Grant, Instant, NodeId, RegionId};
@@ -13,7 +13,7 @@ const NOW: Instant = Instant::from_nanos(0);
 const GRANT: Grant =
     Grant { owner: NodeId(1), peer: NodeId(0), region: RegionId(1), first: 0, words: 2, key: 1 };
 
-/// An end with a connected peer of the same kind, a ring of 4 words and 8 credits.
+/// Returns an end with a connected peer of the same kind, a ring of 4 words and 8 credits.
 fn end(settings: StreamSettings) -> StreamEnd {
     let mut end = StreamEnd::new(StreamSettings {
         ring_words: 4,
@@ -54,7 +54,7 @@ fn wrong_adverts_are_refused() {
     assert_eq!(indirect.handle_message(&advert(0, 0, 4)), Err(StreamViolation::Unasked));
 }
 
-/// [E3] An advert beyond what was sent can only come from a peer that miscounts.
+/// [E3] Only a peer that miscounts sends an advert beyond the sent bytes.
 #[test]
 fn an_advert_for_bytes_that_were_not_sent_is_refused() {
     let mut end = stream();
@@ -123,7 +123,7 @@ fn wrong_accounts_are_refused() {
 }
 
 #[test]
-fn nothing_comes_after_the_end() {
+fn data_after_the_end_is_refused() {
     let ended = || {
         let mut end = stream();
         end.handle_message(&StreamMessage { end: true, ..StreamMessage::default() }).expect("in order");
@@ -139,7 +139,7 @@ fn nothing_comes_after_the_end() {
     );
 }
 
-/// What the user may not do is refused with a value.
+/// An invalid call of the user is refused with an error value.
 #[test]
 fn posts_are_refused_with_a_reason() {
     let mut end = stream();
@@ -155,9 +155,9 @@ fn posts_are_refused_with_a_reason() {
     assert_eq!(end.post_receive(memory(1), false), Err(PostRefused::Closed));
 }
 
-/// A peer that sends any bytes never makes this end panic.
+/// No bytes that a peer sends make this end panic.
 #[test]
-fn any_bytes_are_survived() {
+fn arbitrary_bytes_cause_no_panic() {
     for seed in 0..3000 {
         let mut prng = Prng::new(seed);
         let kind = if prng.chance(300) { SocketKind::Packets } else { SocketKind::Stream };
@@ -186,7 +186,7 @@ fn any_bytes_are_survived() {
     }
 }
 
-/// Mostly small numbers, so that many pass the first checks.
+/// Returns mostly small numbers, so that many pass the first checks.
 fn garbled(prng: &mut Prng) -> u32 {
     let length = prng.below(20) as u32;
     if prng.chance(100) { prng.draw() as u32 } else { length | (prng.below(16) as u32) << 28 }

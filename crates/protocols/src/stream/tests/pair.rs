@@ -1,5 +1,5 @@
-//! Two ends and the lanes between them, with real bytes in rings and receives: every check of the invariants
-//! (EXS fig. 2–5).
+//! Two ends and the lanes between them, with real bytes in rings and receives, and all checks of the invariants (EXS
+//! fig. 2–5).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +11,7 @@ use crate::stream::{
     TransferRoute,
 };
 
-/// What a check found.
+/// A failed check.
 pub(super) type PairFault = String;
 
 /// Fails with a message unless the condition holds.
@@ -22,11 +22,11 @@ macro_rules! ensure {
 }
 pub(super) use ensure;
 
-/// Two connected ends; what one posts travels in order.
+/// Two connected ends. The posts of each end travel in order.
 #[derive(Clone, Hash)]
 pub(super) struct EndPair {
     pub(super) sides: [PairSide; 2],
-    /// A buffer for outputs; holds nothing between moves.
+    /// A buffer for outputs, which holds nothing between moves.
     message: StreamMessage,
     pub(super) now: Instant,
 }
@@ -37,32 +37,32 @@ pub(super) struct PairSide {
     pub(super) end: StreamEnd,
     kind: SocketKind,
     ring: Vec<u8>,
-    /// What this side has posted and the other has not got.
+    /// The posts of this side that have not arrived at the other.
     pub(super) lane: VecDeque<InFlight>,
-    /// Completions of transfers on their way to this side.
+    /// Completions of transfers in flight to this side.
     pub(super) placed: VecDeque<SendId>,
     receives: BTreeMap<ReceiveId, Buffer>,
-    /// Where each outstanding send begins in this side's stream, and its length.
+    /// The position of each outstanding send in this side's stream, and its length.
     sends: BTreeMap<SendId, (u64, u64)>,
-    /// Bytes posted to be sent.
+    /// The number of bytes in posted sends.
     pub(super) sent: u64,
-    /// Bytes placed in the other side's memory.
+    /// The number of bytes placed in the other side's memory.
     pub(super) placed_bytes: u64,
-    /// Bytes of the other's stream that this user got.
+    /// The number of bytes of the other's stream that this user received.
     pub(super) got: u64,
-    /// Packets posted, by number; cancelled ones are taken out.
+    /// The posted packets by number, without the cancelled ones.
     packets: VecDeque<(u64, u64)>,
-    /// Routes of transfers since the last look: true is direct.
+    /// The routes of transfers since the last call; true is direct.
     pub(super) routes: Vec<bool>,
     pub(super) is_ended: bool,
     /// Whether a packet was cancelled, perhaps after it was reported as too long.
     has_cancelled: bool,
-    /// Receives completed as `End`, and as `TooLong`.
+    /// The numbers of receives completed as `End`, and as `TooLong`.
     pub(super) ends: u64,
     pub(super) too_long: u64,
 }
 
-/// A receive's memory.
+/// The memory of a receive.
 #[derive(Clone, Hash)]
 struct Buffer {
     bytes: Vec<u8>,
@@ -70,21 +70,21 @@ struct Buffer {
     wait_all: bool,
 }
 
-/// Something on its way.
+/// A post in flight.
 #[derive(Clone, Hash, Debug)]
 pub(super) enum InFlight {
     Write { immediate: u32, route: WriteLanding, bytes: Vec<u8>, done: Option<SendId> },
     Message(Vec<u8>),
 }
 
-/// Where a write lands.
+/// The destination of a write.
 #[derive(Clone, Copy, Hash, Debug)]
 pub(super) enum WriteLanding {
     Receive { id: ReceiveId, start: u64 },
     Ring { byte: u64 },
 }
 
-/// The byte at `position` of the stream of `side`.
+/// Returns the byte at `position` of the stream of `side`.
 pub(super) fn byte(side: usize, position: u64) -> u8 {
     (position.wrapping_mul(167) ^ (position >> 8) ^ (side as u64 * 0x5a)) as u8
 }
@@ -129,7 +129,7 @@ impl PairSide {
 }
 
 impl EndPair {
-    /// Two ends that know each other.
+    /// Returns two ends that know each other.
     pub(super) fn new(settings: [StreamSettings; 2]) -> Self {
         let mut sides = [0, 1].map(|i| PairSide::new(&settings[i]));
         for i in 0..2 {
@@ -139,7 +139,7 @@ impl EndPair {
                 receives_max: peer.receives_max,
                 credits: peer.credits,
                 credits_used: 0,
-                renews: peer.renewal,
+                renews: peer.renews(),
             };
             sides[i].end.handle_peer(&peer).expect("no credit is used");
             assert_eq!(sides[i].end.poll_completion(), Some(Completion::Connected));
@@ -147,12 +147,12 @@ impl EndPair {
         Self { sides, message: StreamMessage::default(), now: Instant::default() }
     }
 
-    /// Both ends alike.
+    /// Returns two ends with the same settings.
     pub(super) fn alike(settings: StreamSettings) -> Self {
         Self::new([settings.clone(), settings])
     }
 
-    /// The user of side `i` posts a send; false if it is refused.
+    /// The user of side `i` posts a send; returns false if it is refused.
     pub(super) fn send(&mut self, i: usize, length: u64) -> bool {
         let side = &mut self.sides[i];
         let Ok(id) = side.end.post_send(length) else { return false };
@@ -162,7 +162,7 @@ impl EndPair {
         true
     }
 
-    /// The user of side `i` posts a receive; false if it is refused.
+    /// The user of side `i` posts a receive; returns false if it is refused.
     pub(super) fn receive(&mut self, i: usize, length: u64, wait_all: bool) -> Result<bool, PairFault> {
         let side = &mut self.sides[i];
         let next = ReceiveId(side.end.next_receive());
@@ -183,7 +183,7 @@ impl EndPair {
         self.collect(i)
     }
 
-    /// Cancels the last send, so that those before it keep their places in the stream.
+    /// Cancels the last send, so that the earlier ones keep their positions in the stream.
     pub(super) fn cancel_last_send(&mut self, i: usize) -> Result<(), PairFault> {
         let side = &mut self.sides[i];
         let Some(id) = side.last_send() else { return Ok(()) };
@@ -202,7 +202,7 @@ impl EndPair {
         self.sides[i].is_ended = true;
     }
 
-    /// Side `i` posts its next output; false if it has none.
+    /// Side `i` posts its next output; returns false if it has none.
     pub(super) fn post(&mut self, i: usize) -> Result<bool, PairFault> {
         let side = &mut self.sides[i];
         let item = match side.end.poll_output(self.now, &mut self.message) {
@@ -219,7 +219,7 @@ impl EndPair {
         Ok(true)
     }
 
-    /// What side `i` posted first arrives; false if nothing is under way.
+    /// The oldest post of side `i` arrives; returns false if nothing is in flight.
     pub(super) fn deliver(&mut self, i: usize) -> Result<bool, PairFault> {
         let Some(item) = self.sides[i].lane.pop_front() else { return Ok(false) };
         let other = &mut self.sides[1 - i];
@@ -243,7 +243,7 @@ impl EndPair {
         self.collect(1).map(|()| true)
     }
 
-    /// Side `i` learns of its first placed send; false if there is none.
+    /// Side `i` learns of its first placed send; returns false if there is none.
     pub(super) fn place(&mut self, i: usize) -> Result<bool, PairFault> {
         let Some(id) = self.sides[i].placed.pop_front() else { return Ok(false) };
         self.sides[i].end.handle_placed(id);
@@ -251,7 +251,7 @@ impl EndPair {
         Ok(true)
     }
 
-    /// Side `i` copies at most `length_max` bytes out of its ring; false if it cannot.
+    /// Side `i` copies at most `length_max` bytes out of its ring; returns false if it cannot.
     pub(super) fn copy(&mut self, i: usize, length_max: u64) -> Result<bool, PairFault> {
         let side = &mut self.sides[i];
         let Some(copy) = side.end.poll_copy(length_max) else { return Ok(false) };
@@ -266,7 +266,7 @@ impl EndPair {
         Ok(true)
     }
 
-    /// All that the network and both ends can do without their users.
+    /// Does everything that the network and both ends can do without their users.
     pub(super) fn calm(&mut self) -> Result<(), PairFault> {
         let mut moved = true;
         while moved {
@@ -350,7 +350,7 @@ impl EndPair {
 }
 
 impl PairSide {
-    /// The write that a transfer asks for.
+    /// Returns the write of a transfer.
     fn write(&mut self, i: usize, transfer: &StreamTransfer) -> Result<InFlight, PairFault> {
         let (start, length) = *self.sends.get(&transfer.send).ok_or("a transfer of a send that is done")?;
         ensure!(transfer.offset + transfer.length <= length, "a transfer beyond its send");

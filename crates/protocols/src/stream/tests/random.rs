@@ -1,4 +1,5 @@
-//! Random interleavings: both directions at once, all kinds, policies and flags, any order of events (EXS fig. 2–5).
+//! Random interleavings: both directions at once, all kinds, policies and flags, and any order of events (EXS fig.
+//! 2–5).
 
 use squall_fabric::Duration;
 use squall_fabric::sim::Prng;
@@ -6,7 +7,7 @@ use squall_fabric::sim::Prng;
 use super::pair::{EndPair, PairFault, PairSide, ensure};
 use crate::stream::{CREDITS_MIN, SocketKind, StreamSettings, TransferPolicy};
 
-/// What runs have done altogether.
+/// The totals of all runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StreamRunTally {
     pub(super) runs: u64,
@@ -17,11 +18,12 @@ pub(super) struct StreamRunTally {
     pub(super) switches: u64,
     pub(super) resumed: u64,
     pub(super) too_long: u64,
-    /// Adverts that came in vain.
+    /// Adverts that were not used.
     pub(super) dropped: u64,
 }
 
-/// How likely each kind of move is in one run; some are missing, so that bugs appear that need one without another.
+/// The weight of each kind of move in one run. Some kinds are missing, which exposes bugs that need one kind without
+/// another.
 struct Habits {
     weights: [u64; MOVES],
     length_max: u64,
@@ -32,14 +34,15 @@ struct Habits {
 
 const MOVES: usize = 8;
 
-/// Moves of both sides in one run.
+/// The moves of both sides in one run.
 pub(super) const MOVES_PER_RUN: u64 = 150;
 
 fn settings(prng: &mut Prng) -> [StreamSettings; 2] {
     let kind = if prng.chance(200) { SocketKind::Packets } else { SocketKind::Stream };
-    let policy = match prng.below(5) {
+    let policy = match prng.below(6) {
         0 => TransferPolicy::Direct,
         1 => TransferPolicy::Indirect,
+        2 => TransferPolicy::Reference,
         _ => TransferPolicy::Dynamic,
     };
     let ring_words_max = if prng.chance(500) { 4 } else { 40 };
@@ -47,7 +50,7 @@ fn settings(prng: &mut Prng) -> [StreamSettings; 2] {
         kind,
         policy,
         renewal: prng.chance(600),
-        // So slow that waiting for a few bytes is worth some moves, in half of the runs.
+        // In half of the runs copies are so slow that waiting for a few bytes is worth some moves.
         renewal_gap_bytes: 0,
         advert_bytes_min: if prng.chance(300) { prng.below(12) } else { 0 },
         copy_bytes_per_us: u64::from(prng.chance(500)),
@@ -62,7 +65,7 @@ fn settings(prng: &mut Prng) -> [StreamSettings; 2] {
 impl Habits {
     fn drawn(prng: &mut Prng) -> Self {
         let mut weights = [(); MOVES].map(|()| prng.below(9));
-        // Taking back is rare: once in a while is enough to meet every state.
+        // Cancellations are rare: an occasional one is enough to reach every state.
         weights[MOVES - 1] = u64::from(prng.chance(300));
         let length_max = if prng.chance(700) { 12 } else { 200 };
         let copy_max = if prng.chance(500) { 5 } else { u64::MAX };
@@ -83,14 +86,15 @@ impl Habits {
     }
 }
 
-/// One run; the same seed is the same run.
+/// Performs one run; the same seed gives the same run.
 pub(super) fn run(seed: u64, tally: &mut StreamRunTally) -> Result<(), PairFault> {
     let mut prng = Prng::new(seed);
     let settings = settings(&mut prng);
     let kind = settings[0].kind;
-    let dynamic = kind == SocketKind::Stream && settings[0].policy == TransferPolicy::Dynamic;
-    // With all receives advertised again, it does not matter what is outstanding.
-    let renewal = settings.each_ref().map(|settings| settings.renewal && settings.advert_bytes_min == 0);
+    let may_resume = kind == SocketKind::Stream
+        && matches!(settings[0].policy, TransferPolicy::Dynamic | TransferPolicy::Reference);
+    // When all receives are advertised again, the outstanding ones are irrelevant.
+    let renewal = settings.each_ref().map(|settings| settings.renews() && settings.advert_bytes_min == 0);
     let mut pair = EndPair::new(settings);
     let alternates = prng.chance(500);
     let habits = [Habits::drawn(&mut prng), Habits::drawn(&mut prng)];
@@ -99,10 +103,10 @@ pub(super) fn run(seed: u64, tally: &mut StreamRunTally) -> Result<(), PairFault
         pair.now = pair.now + Duration::from_nanos(prng.below(300));
         step(&mut pair, i, &habits[i], kind, &mut prng)?;
         if alternates && prng.chance(60) {
-            // Short sends may take either way at any time.
+            // Short sends may take either route at any time.
             pair.sides[i].end.prefer_ring(prng.chance(500));
         }
-        if dynamic && prng.chance(15) {
+        if may_resume && prng.chance(15) {
             tally.resumed += u64::from(check_resume(&mut pair, i, renewal[1 - i])?);
         }
     }
@@ -157,8 +161,8 @@ fn take_back(pair: &mut EndPair, i: usize, prng: &mut Prng) -> Result<(), PairFa
     Ok(())
 }
 
-/// [E2] Side `i` rests until all is delivered and the other side is ahead: its next transfer must be direct. Returns
-/// whether this could be tried.
+/// [E2] Side `i` pauses until everything is delivered and the other side is ahead; then its next transfer must be
+/// direct. Returns whether this could be tried.
 pub(super) fn check_resume(pair: &mut EndPair, i: usize, renewal: bool) -> Result<bool, PairFault> {
     pair.sides[i].end.prefer_ring(false);
     pair.calm()?;
@@ -181,7 +185,7 @@ pub(super) fn check_resume(pair: &mut EndPair, i: usize, renewal: bool) -> Resul
     Ok(true)
 }
 
-/// Both sides end their streams; all that was sent comes out, and both know it [E7], [E8].
+/// Both sides end their streams; everything that was sent is received, and both know it [E7], [E8].
 fn finish(pair: &mut EndPair, kind: SocketKind) -> Result<(), PairFault> {
     for _ in 0..ROUNDS_MAX {
         for i in 0..2 {
@@ -210,7 +214,7 @@ fn finish(pair: &mut EndPair, kind: SocketKind) -> Result<(), PairFault> {
     Ok(())
 }
 
-/// More rounds than receives of 200 bytes are needed for what one run sends.
+/// This exceeds the number of receives of 200 bytes that one run needs.
 const ROUNDS_MAX: usize = 500;
 
 impl StreamRunTally {
@@ -229,7 +233,7 @@ impl StreamRunTally {
     }
 }
 
-/// Runs seeds; panics at the first fault.
+/// Runs the seeds, and panics at the first fault.
 fn run_seeds(seeds: std::ops::Range<u64>) -> StreamRunTally {
     let mut tally = StreamRunTally::default();
     for seed in seeds {
@@ -240,7 +244,8 @@ fn run_seeds(seeds: std::ops::Range<u64>) -> StreamRunTally {
     tally
 }
 
-/// [E8] bytes out = bytes in, over many interleavings of all kinds; and each kind of thing really happens in them.
+/// [E8] The bytes received are the bytes sent, over many interleavings of all kinds, and every kind of event occurs
+/// in them.
 #[test]
 fn bytes_out_are_bytes_in() {
     let tally = run_seeds(0..20_000);
@@ -249,7 +254,7 @@ fn bytes_out_are_bytes_in() {
     assert!(tally.switches > 5_000 && tally.resumed > 1_000 && tally.too_long > 100, "{tally:?}");
 }
 
-/// The same over a million interleavings: `cargo test --release -p squall-protocols -- --ignored stream`.
+/// The same test over a million interleavings: `cargo test --release -p squall-protocols -- --ignored stream`.
 #[test]
 #[ignore = "takes minutes"]
 fn bytes_out_are_bytes_in_over_a_million_interleavings() {

@@ -1,4 +1,5 @@
-//! Deaths, broken links and unwilling members: all are told, remains are exact, survivors resume (RDMC §2; [B7]).
+//! Tests with deaths, broken links and refusals: all members are notified, the reported blocks are exact, and the
+//! survivors resume (RDMC §2; [B7]).
 
 use squall_fabric::sim::{SimConfig, Verdict};
 use squall_fabric::{Duration, NodeId};
@@ -9,9 +10,9 @@ use super::super::cluster::RdmcCluster;
 use super::super::plan::{RdmcGroupPlan, RdmcPlan};
 use super::super::resumption::{run_with_death, survivors};
 
-/// A member dies at any step, perhaps a second one while the survivors resume.
+/// A member dies at any step, and possibly a second one while the survivors resume.
 #[test]
-fn survivors_hear_of_it_and_resume() {
+fn survivors_learn_of_deaths_and_resume() {
     let mut resumed = 0;
     for seed in 0..300 {
         match run_with_death(&RdmcPlan::with_death(seed)) {
@@ -22,7 +23,7 @@ fn survivors_hear_of_it_and_resume() {
     assert!(resumed > 150, "only {resumed} groups were resumed: the plans have lost their teeth");
 }
 
-/// Five members, a pipeline, objects large enough to be interrupted.
+/// Returns a group of five members with a pipeline, and objects that are large enough to be interrupted.
 fn example(id: u64) -> RdmcGroupPlan {
     RdmcGroupPlan::new(id, &[0, 1, 2, 3, 4], Algorithm::Pipeline.into(), 64, &[64 * 30, 64 * 9 + 1])
 }
@@ -37,7 +38,7 @@ fn causes(cluster: &RdmcCluster, group: &RdmcGroupPlan) -> Vec<FailureCause> {
         .collect()
 }
 
-/// Two living members lose their connection: all are told, and all five resume over a new one.
+/// Two living members lose their connection: all members are notified, and all five resume over a new one.
 #[test]
 fn a_broken_link_is_a_failure_and_can_be_opened_again() {
     for seed in 0..40 {
@@ -48,7 +49,7 @@ fn a_broken_link_is_a_failure_and_can_be_opened_again() {
         cluster.run_until(Duration::from_secs(1), enough).expect("nothing wrong so far");
         cluster.world.strike(&Verdict::Break { a: 0, b: 1 });
         cluster.run().expect("nothing wrong");
-        cluster.check_all_failed(&group).expect("all are told");
+        cluster.check_all_failed(&group).expect("all members are notified");
         let cut = |cause: &FailureCause| {
             [FailureCause::Lost(NodeId(0)), FailureCause::Lost(NodeId(1))].contains(cause)
         };
@@ -60,9 +61,9 @@ fn a_broken_link_is_a_failure_and_can_be_opened_again() {
     }
 }
 
-/// A receiver that has offered memory stops one of two groups: the other goes on, though blocks may follow.
+/// A receiver that has offered memory stops one of two groups: the other continues, although blocks may follow.
 #[test]
-fn a_group_that_is_stopped_harms_no_other() {
+fn a_stopped_group_does_not_disturb_others() {
     for seed in 0..40 {
         run_with_wedge(seed).unwrap_or_else(|text| panic!("seed {seed}: {text}"));
     }
@@ -83,7 +84,7 @@ pub(super) fn run_with_wedge(seed: u64) -> Result<(), String> {
     cluster.check_all_received(&groups[1])
 }
 
-/// A member without memory: nobody waits for it.
+/// No member waits for a member without memory.
 #[test]
 fn a_member_may_refuse_an_object() {
     for seed in 0..20 {
@@ -92,12 +93,12 @@ fn a_member_may_refuse_an_object() {
         cluster.nodes[3].core.application_mut().refused = Some((group.id, 1));
         cluster.create(&group, |_| Vec::new());
         cluster.run().expect("nothing wrong");
-        cluster.check_all_failed(&group).expect("all are told");
+        cluster.check_all_failed(&group).expect("all members are notified");
         assert_eq!(causes(&cluster, &group), [FailureCause::Refused(NodeId(3)); 5]);
     }
 }
 
-/// A member that was given another block size: all are told.
+/// One member has another block size: all members are notified.
 #[test]
 fn members_that_disagree_do_not_begin() {
     for seed in 0..20 {
@@ -110,13 +111,13 @@ fn members_that_disagree_do_not_begin() {
             cluster.create_at(member, plan, Vec::new());
         }
         cluster.run().expect("nothing wrong");
-        cluster.check_all_failed(&group).expect("all are told");
+        cluster.check_all_failed(&group).expect("all members are notified");
         let disagree = |cause: &FailureCause| matches!(cause, FailureCause::Disagreed(_));
         assert!(causes(&cluster, &group).iter().all(disagree), "{:?}", causes(&cluster, &group));
     }
 }
 
-/// Who wedges a group stops it everywhere; a destroyed group is missed by who still sends.
+/// Wedging a group stops it at all members. A member that still sends notices that the group was destroyed.
 #[test]
 fn applications_may_wedge_and_leave() {
     for seed in 0..20 {
@@ -132,7 +133,7 @@ fn applications_may_wedge_and_leave() {
         cluster.nodes[0].core.send(other.id, memory, 100).expect("it runs");
         cluster.world.wake(0);
         cluster.run().expect("nothing wrong");
-        cluster.check_all_failed(&group).expect("all are told");
+        cluster.check_all_failed(&group).expect("all members are notified");
         assert_eq!(causes(&cluster, &group), [FailureCause::Wedged(NodeId(4)); 5]);
         for member in [0, 1, 3, 4] {
             let stream = cluster.nodes[member].core.application().stream(other.id);

@@ -1,4 +1,4 @@
-//! RDMC under the adversary, case by case; and mutations that must be caught (RDMC §2, §3; [B1]–[B7]).
+//! Tests of RDMC under the adversary, case by case, and of mutations that must be caught (RDMC §2, §3; [B1]–[B7]).
 
 mod faults;
 mod mutations;

@@ -1,4 +1,4 @@
-//! Mutations that are put back into the protocol must be caught: a check that has never failed is not trusted
+//! Mutations that are put back into the protocol must be caught, because a check that has never failed is not trusted
 //! (RDMC §2, §3.2; [B1]–[B7], [B9], [F5], [F7]).
 
 use std::panic::catch_unwind;
@@ -10,7 +10,7 @@ use super::faults::run_with_wedge;
 use super::sizes::run_with_pause;
 use squall_protocols::rdmc::mutation::{RdmcMutation, with};
 
-/// Each within so many seeds of each kind of plan.
+/// The number of seeds of each kind of plan within which each mutation must be caught.
 const SEEDS_MAX: u64 = 200;
 
 #[test]
@@ -36,10 +36,10 @@ fn every_mutation_is_caught() {
     }
 }
 
-/// The same plans without mutations, many more of them; CI runs it in release.
+/// Many more plans of the same kinds, without mutations; CI runs this in release builds.
 #[test]
 #[ignore = "slow without optimisation"]
-fn nothing_goes_wrong_in_many_plans() {
+fn many_plans_without_mutations_pass() {
     for seed in 0..10_000 {
         let run = || {
             run_plan(&RdmcPlan::drawn(seed))?;

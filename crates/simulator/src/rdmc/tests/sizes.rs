@@ -1,4 +1,4 @@
-//! Objects of all sizes in groups of all kinds, under the adversary [B1] [B5] (RDMC §2, properties 2–4).
+//! Tests with objects of all sizes in groups of all kinds, under the adversary [B1] [B5] (RDMC §2, properties 2–4).
 
 use squall_fabric::Duration;
 use squall_fabric::sim::{SimConfig, Verdict};
@@ -7,7 +7,7 @@ use super::super::cluster::{RdmcCluster, SETTLE, run_plan};
 use super::super::plan::{RdmcGroupPlan, RdmcPlan};
 use squall_protocols::rdmc::schedule::Algorithm;
 
-/// Every byte, at every receiver, in order, whatever the adversary does.
+/// Every byte arrives at every receiver, in order, whatever the adversary does.
 #[test]
 fn all_objects_arrive_under_the_adversary() {
     for seed in 0..300 {
@@ -16,7 +16,7 @@ fn all_objects_arrive_under_the_adversary() {
     }
 }
 
-/// Sizes at the edges, each by name [B5].
+/// Each edge size arrives [B5].
 #[test]
 fn edge_sizes_arrive() {
     const BLOCK: u64 = 64;
@@ -40,8 +40,8 @@ fn edge_sizes_arrive() {
     }
 }
 
-/// A receiver whose processor stands still for longer than a fabric waits for a receive: its sources go on as far as
-/// its credits reach, and wait then [F7].
+/// A receiver pauses for longer than a fabric waits for a receive: its sources continue as far as its credits allow,
+/// and then wait [F7].
 #[test]
 fn a_paused_receiver_is_not_overrun() {
     for seed in 0..20 {
@@ -52,7 +52,7 @@ fn a_paused_receiver_is_not_overrun() {
 pub(super) fn run_with_pause(seed: u64) -> Result<(), String> {
     let config = SimConfig { one_sided_progress: true, ..SimConfig::adversarial(seed) };
     let mut cluster = RdmcCluster::new(seed, config, 3);
-    // Together their windows are greater than the credits of a link.
+    // Their windows together exceed the credits of a link.
     let groups =
         (1..=20).map(|id| RdmcGroupPlan::new(id, &[0, 1, 2], Algorithm::Chain.into(), 8, &[8 * 40, 8 * 5]));
     let groups: Vec<_> = groups.collect();

@@ -1,4 +1,5 @@
-//! Peers that break the protocol: no panic, nothing wrong received, all others are told (RDMC §2; [B1], [B7]).
+//! Tests with peers that violate the protocol: no member panics or receives wrong data, and all others are notified
+//! (RDMC §2; [B1], [B7]).
 
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Channel, ConnId, Fabric, FabricEvent, Grant, NodeId, Token, Write, WriteSource};
@@ -8,8 +9,8 @@ use super::super::plan::RdmcGroupPlan;
 use squall_protocols::rdmc::schedule::Algorithm;
 use squall_protocols::rdmc::{BlockSummary, GroupId, ObjectSlot, RdmcMessage};
 
-/// Node 2 of a group of three does not run RDMC: it answers with messages, blocks and bytes by chance, some of them
-/// nearly right.
+/// Node 2 of a group of three does not run RDMC: it answers with random messages, blocks and bytes, some of them
+/// nearly correct.
 #[test]
 fn a_stranger_breaks_nothing() {
     let mut failed = 0;
@@ -32,7 +33,7 @@ fn a_stranger_breaks_nothing() {
         assert_eq!(
             stream(0).failure.is_some(),
             stream(1).failure.is_some(),
-            "seed {seed}: both or none are told"
+            "seed {seed}: both or neither are notified"
         );
         failed += usize::from(stream(0).failure.is_some());
     }
@@ -43,7 +44,7 @@ struct Stranger {
     fabric: SimFabric,
     conns: [ConnId; 2],
     prng: Prng,
-    /// Rights that others have given to it.
+    /// The rights that others have granted to it.
     grants: Vec<Grant>,
     left: u32,
     memory: squall_fabric::Region,
@@ -86,7 +87,7 @@ impl Stranger {
         match message {
             RdmcMessage::Hello { credits } => self.grants.push(credits),
             RdmcMessage::Offer { grant, .. } | RdmcMessage::Ready { grant, .. } => self.grants.push(grant),
-            // Often it answers as a member would, so that it gets further.
+            // It often answers as a member would, which takes it further.
             RdmcMessage::Join { .. } if self.prng.chance(800) => drop(self.fabric.send(conn, &bytes, None)),
             RdmcMessage::Announce { group, number, .. } if self.prng.chance(800) => {
                 self.ready(conn, group, number);
@@ -137,7 +138,8 @@ impl Stranger {
             4 | 5 if !self.grants.is_empty() => {
                 let grant = self.grants[self.prng.index(self.grants.len())];
                 let words: &[u64] = if grant.words == 257 { &[0] } else { &[] };
-                // Blocks that nobody expects from it; what is expected from a member is taken for right.
+                // These blocks are expected by no member; blocks that are expected from a member are accepted as
+                // correct.
                 let immediate = Some(self.prng.draw() as u32 & 0x300_000f | 16);
                 let write = Write {
                     source: WriteSource::Value(words),

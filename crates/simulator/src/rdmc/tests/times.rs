@@ -1,4 +1,4 @@
-//! What the predictions must say, and the figures of the paper as tables (RDMC §4, fig. 4 and 6–12).
+//! Checks of the predictions, and the figures of the paper as tables (RDMC §4, fig. 4 and 6–12).
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,8 @@ const SIERRA: PaperMachines = PaperMachines::SIERRA;
 const STAMPEDE: PaperMachines = PaperMachines::STAMPEDE;
 const FRACTUS: PaperMachines = PaperMachines::FRACTUS;
 
-/// 100 Gb/s, 256 MB, 1 MB blocks: at least 90 % of line rate for up to 16 members, and all receive it nearly at once.
+/// At 100 Gb/s, with 256 MB in 1 MB blocks, the pipeline reaches at least 90 % of line rate for up to 16 members, and
+/// all receive the object at nearly the same time.
 #[test]
 fn the_pipeline_runs_at_line_rate() {
     for members in [2, 3, 4, 5, 6, 7, 8, 12, 15, 16] {
@@ -22,8 +23,8 @@ fn the_pipeline_runs_at_line_rate() {
     }
 }
 
-/// Many copies for little more than the price of one: 511 in less than 1.5 times its time, where the paper needed 4.
-/// (The larger the object, the smaller the difference; 256 MB are in docs/results/rdmc-sim.md.)
+/// Many copies cost little more than one: 511 copies take less than 1.5 times as long, while the paper's took 4 times
+/// as long. (The larger the object, the smaller the difference; docs/results/rdmc-sim.md has 256 MB.)
 #[test]
 fn many_members_cost_little_more_than_one() {
     let one = SIERRA.multicast(Algorithm::Pipeline, 2, 64 * MB, MB);
@@ -64,7 +65,7 @@ fn figures() {
 fn block_sizes(page: &mut String) {
     _ = writeln!(page, "\n## Figure 6: block sizes, 4 members, Gb/s (Fractus / Stampede)\n");
     _ = writeln!(page, "| block | 256 MB | 64 MB | 8 MB | 4 MB |\n|---|---|---|---|---|");
-    // In words of the scaled megabyte.
+    // Sizes are in words of the scaled megabyte.
     for (name, words) in
         [("16 KB", 8), ("64 KB", 33), ("256 KB", 131), ("1 MB", 524), ("2 MB", 1048), ("4 MB", 2096)]
     {
@@ -90,7 +91,7 @@ fn algorithms(page: &mut String) {
         _ = writeln!(page, "| members | sequential | tree | chain | pipeline |\n|---|---|---|---|---|");
         for members in groups {
             let cells = all.map(|algorithm| {
-                // What takes the square of the members is clear from small groups.
+                // For algorithms whose cost grows with the square of the members, small groups suffice.
                 if *members > 64 && matches!(algorithm, Algorithm::Sequential | Algorithm::Tree) {
                     return "–".into();
                 }

@@ -1,8 +1,8 @@
-//! Processes that die or fall silent while the group comes together.
+//! Processes that die or fall silent while the group is assembled.
 
 use super::*;
 
-/// A short time for those that are not to succeed.
+/// Sets a short timeout for a process that is not to succeed.
 fn brief(plan: &mut BootstrapPlan) {
     plan.timeout = Duration::from_secs(2);
 }
@@ -28,7 +28,8 @@ fn a_coordinator_that_dies_is_replaced() {
     }
 }
 
-/// Once a member has reported, the others may have begun: it gives up, and is started again to find out.
+/// Once a member has reported, the others may have begun, so the member gives up; it has to be started again to find
+/// out.
 #[test]
 fn the_coordinator_dies_when_the_others_may_have_begun() {
     let contact = unix_address();
@@ -41,9 +42,9 @@ fn the_coordinator_dies_when_the_others_may_have_begun() {
     assert!(matches!(&error, BootstrapError::CoordinatorLost { contact: at } if *at == contact), "{error:?}");
 }
 
-/// The coordinator is trusted, but a wrong release of it must not make a member panic.
+/// The coordinator is trusted, but messages from another version must not make a member panic.
 #[test]
-fn the_coordinator_talks_nonsense() {
+fn invalid_messages_of_the_coordinator_are_errors() {
     let gone = ReleaseFrame::MemberLost { node: 7, listen: unix_address() };
     let nonsense = [
         CoordinatorNotice::Go,
@@ -77,7 +78,7 @@ fn a_member_dies_while_others_are_missing() {
     assert_all_meshed(others.into_iter().chain([first]));
 }
 
-/// A member that dies while all link costs the others a new gathering, not the attempt.
+/// If a member dies while all members link, the others gather again, and the attempt continues.
 #[test]
 fn a_member_dies_while_all_link() {
     let mut first = TestProcess::<UnixStream>::coordinate(4, &unix_address(), |_| {});
@@ -93,7 +94,7 @@ fn a_member_dies_while_all_link() {
     assert_all_meshed(others.into_iter().chain([first, next]));
 }
 
-/// A member that lives and never links is given up after half the time, and the others gather again.
+/// A member that lives but never links is given up after half the time, and the others gather again.
 #[test]
 fn a_member_that_never_links_is_left_out() {
     let mut first = TestProcess::<UnixStream>::coordinate(3, &unix_address(), |plan| {
@@ -107,7 +108,7 @@ fn a_member_that_never_links_is_left_out() {
     assert_all_meshed([first, second, third]);
 }
 
-/// The coordinator's time is over: those that it has gathered ask others until their own time is over.
+/// When the coordinator's time runs out, the processes that it has gathered ask others until their own time runs out.
 #[test]
 fn the_time_is_over_before_all_have_joined() {
     let mut first = TestProcess::<UnixStream>::coordinate(3, &unix_address(), brief);
@@ -122,7 +123,7 @@ fn the_time_is_over_before_all_have_joined() {
     assert_all_meshed([second, again, third]);
 }
 
-/// The time of a process that has been gathered is over, too.
+/// A process that has been gathered gives up when its own time runs out.
 #[test]
 fn a_follower_gives_up_when_its_time_is_over() {
     let first = TestProcess::<UnixStream>::coordinate(3, &unix_address(), |_| {});
@@ -149,7 +150,8 @@ fn the_time_is_over_before_all_are_linked() {
     assert!(matches!(&error, BootstrapError::Unready { unready } if unready.len() == 2), "{error:?}");
 }
 
-/// Its address may lead nowhere: a host's own loopback address that other hosts have in their roster.
+/// A member's address may not work for others: for example, other hosts may have its loopback address in their
+/// roster.
 #[test]
 fn a_member_that_cannot_be_reached_is_named() {
     let mut first = TestProcess::<UnixStream>::coordinate(3, &unix_address(), |_| {});
@@ -169,11 +171,11 @@ fn a_member_that_cannot_be_reached_is_named() {
 }
 
 #[test]
-fn nobody_answers() {
+fn no_process_answers() {
     let contact = unix_address();
     let lonely =
         TestProcess::<UnixStream>::join(2, &contact, |plan| plan.timeout = Duration::from_millis(300))
             .error();
     assert!(matches!(&lonely, BootstrapError::Unreachable { contacts, .. } if contacts[..] == [contact]));
-    assert!(lonely.to_string().contains("nobody listens there"), "{lonely}");
+    assert!(lonely.to_string().contains("no process listens there"), "{lonely}");
 }

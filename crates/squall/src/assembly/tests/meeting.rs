@@ -1,4 +1,4 @@
-//! Processes that meet, though some do not come.
+//! Processes that meet, although some are missing.
 
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt as _;
@@ -65,12 +65,13 @@ fn a_member_may_start_before_the_coordinator_and_another_late() {
     assert!(matches!(progress[0], BootstrapProgress::Listening { .. }));
     assert_eq!(progress[1], calling);
     let joined = |joined| BootstrapProgress::Joined { joined, members: 3 };
-    assert_eq!(progress[2..], [joined(2), joined(3)], "a member hears how many have joined");
+    assert_eq!(progress[2..], [joined(2), joined(3)], "a member is notified of how many have joined");
     let MeetOutcome::Assembled(early) = early.unwrap() else { panic!("no group runs") };
     assert_meshed(vec![early, first.assembly(), late.assembly()]);
 }
 
-/// A process that listens at all addresses is announced to the others at the address that it is seen at.
+/// A process that listens at all addresses is announced to the others at the address from which it was seen to
+/// connect.
 #[test]
 fn a_wildcard_address_is_replaced_by_the_one_seen() {
     let everywhere: Address = "0.0.0.0:0".parse().unwrap();
@@ -98,7 +99,7 @@ fn a_wildcard_address_is_replaced_by_the_one_seen() {
     assert_meshed(assemblies);
 }
 
-/// All listen at contacts and call each other at the same time.
+/// All members listen at contacts and call each other at the same time.
 #[test]
 fn all_members_are_contacts() {
     let contacts: Vec<_> = (0..5).map(|_| unix_address()).collect();
@@ -106,7 +107,7 @@ fn all_members_are_contacts() {
     assert_all_meshed(members.collect::<Vec<_>>());
 }
 
-/// Any contact coordinates: the first one never starts.
+/// Any contact can coordinate: the first one never starts.
 #[test]
 fn the_first_contact_never_starts() {
     let contacts = [(); 3].map(|()| unix_address());
@@ -115,7 +116,7 @@ fn the_first_contact_never_starts() {
     assert_all_meshed([second, third, TestProcess::outside(plan(3, &contacts))]);
 }
 
-/// The first contact stalls: the kernel connects, and no process answers.
+/// The first contact hangs: the kernel accepts the connection, but no process answers.
 #[test]
 fn a_first_contact_that_hangs_delays_no_member() {
     let contacts = [(); 3].map(|()| unix_address());
@@ -130,7 +131,8 @@ fn a_first_contact_that_hangs_delays_no_member() {
     assert!(silent.accept().is_ok(), "it was called");
 }
 
-/// Enough processes are here, and one of three contacts: it waits for another one, which is then among the members.
+/// There are enough processes, but only one of three contacts: it waits for another one, which is then among the
+/// members.
 #[test]
 fn a_quorum_of_the_contacts_is_awaited() {
     let contacts = [(); 3].map(|()| unix_address());
@@ -197,9 +199,10 @@ fn what_is_not_squall_is_named() {
     assert!(matches!(error, BootstrapError::NotSquall { address } if address == contact));
 }
 
-/// What listens where a member had its address before: a member that returns finds its group all the same, and soon.
+/// Another service listens at a member's former address: a member that returns nevertheless finds its group, and
+/// soon.
 #[test]
-fn whatever_listens_at_the_first_contact_ends_nobody() {
+fn a_stranger_at_the_first_contact_stops_no_member() {
     let other_cluster = |listener: TcpListener| {
         let secret = Secret::new("the secret of some other cluster").unwrap();
         let proof = Proof::new(&secret, "others", "bootstrap");
@@ -219,12 +222,13 @@ fn whatever_listens_at_the_first_contact_ends_nobody() {
         let member = BootstrapListener::<TcpStream>::bind(&any_port()).unwrap();
         let mut plan = plan(2, &[first, member.address().clone()]);
         plan.timeout = Duration::from_secs(8);
-        let (desk, mut events) = AdmissionListener::open(member, &plan, 7, Waker::new().unwrap()).unwrap();
+        let (admission, mut events) =
+            AdmissionListener::open(member, &plan, 7, Waker::new().unwrap()).unwrap();
         let begun = Instant::now();
         let entering = std::thread::spawn(move || {
             let own = BootstrapListener::<TcpStream>::bind(&any_port()).unwrap();
             let MeetOutcome::Running(contact) = meet(&plan, &own, &mut |_| ()).unwrap() else {
-                panic!("it runs")
+                panic!("the group is running")
             };
             let mut joining = JoinDriver::new(&plan, &own, Some(&contact)).unwrap();
             joining.link("joiner", &own, &mut |_| ()).map(|_| ()).unwrap_err()
@@ -242,7 +246,7 @@ fn whatever_listens_at_the_first_contact_ends_nobody() {
         assert!(begun.elapsed() < Duration::from_secs(4), "stranger {number}: {:?}", begun.elapsed());
         asker.refuse("the test has ended");
         let error = entering.join().unwrap();
-        drop(desk);
+        drop(admission);
         assert!(
             !matches!(error, JoinError::Bootstrap(BootstrapError::Unreachable { .. })),
             "stranger {number}: {error}"

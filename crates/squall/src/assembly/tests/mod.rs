@@ -1,4 +1,4 @@
-//! Processes that meet, run by threads, over real sockets.
+//! Processes that meet over real sockets; each process is a thread.
 
 mod deaths;
 mod meeting;
@@ -19,7 +19,7 @@ use super::*;
 
 type AssemblyOutcome<S> = Result<MeetOutcome<<S as LinkSocket>::Secured>, BootstrapError>;
 
-/// An address in the abstract namespace that no other test has.
+/// Returns an address in the abstract namespace that no other test uses.
 fn unix_address() -> Address {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -30,7 +30,7 @@ fn any_port() -> Address {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A plan with limits that are short enough to notice a fault and long enough for a busy machine.
+/// Returns a plan with timeouts that are short enough to notice a fault and long enough for a busy machine.
 fn plan(members: u32, contacts: &[Address]) -> BootstrapPlan {
     let secret = Secret::new("the secret of the tests").unwrap();
     let mut plan = BootstrapPlan::new("tests", &secret, members);
@@ -40,17 +40,17 @@ fn plan(members: u32, contacts: &[Address]) -> BootstrapPlan {
     plan
 }
 
-/// A process, run by a thread.
+/// A process, which runs as a thread.
 struct TestProcess<S: LinkSocket> {
     address: Address,
     thread: JoinHandle<AssemblyOutcome<S>>,
     events: Receiver<BootstrapProgress>,
-    /// What has come out of `events`.
+    /// The events that have been received.
     seen: Vec<BootstrapProgress>,
 }
 
 impl<S: LinkSocket> TestProcess<S> {
-    /// One of `members` that listens at `listen`, alone on the list of contacts; `change` alters its plan.
+    /// Starts one of `members` that listens at `listen` and is the only contact; `change` alters its plan.
     fn coordinate(members: u32, listen: &Address, change: impl FnOnce(&mut BootstrapPlan)) -> Self {
         let listener = BootstrapListener::bind(listen).unwrap();
         let mut plan = plan(members, &[listener.address().clone()]);
@@ -58,20 +58,20 @@ impl<S: LinkSocket> TestProcess<S> {
         Self::run(plan, listener)
     }
 
-    /// One of `members` that asks the only contact; `change` alters its plan.
+    /// Starts one of `members` that asks the only contact; `change` alters its plan.
     fn join(members: u32, contact: &Address, change: impl FnOnce(&mut BootstrapPlan)) -> Self {
         let mut plan = plan(members, std::slice::from_ref(contact));
         change(&mut plan);
         Self::outside(plan)
     }
 
-    /// A process that is no contact.
+    /// Starts a process that is not a contact.
     fn outside(plan: BootstrapPlan) -> Self {
         let listen = if plan.contacts[0].is_unix() { unix_address() } else { any_port() };
         Self::run(plan, BootstrapListener::bind(&listen).unwrap())
     }
 
-    /// A process that listens at an address.
+    /// Starts a process that listens at an address.
     fn at(listen: &Address, plan: BootstrapPlan) -> Self {
         Self::run(plan, BootstrapListener::bind(listen).unwrap())
     }
@@ -83,7 +83,7 @@ impl<S: LinkSocket> TestProcess<S> {
         Self { address, thread: std::thread::spawn(run), events, seen: Vec::new() }
     }
 
-    /// Waits until that many are here, as far as this process knows.
+    /// Waits until `count` processes have joined, as far as this process knows.
     fn await_joined(&mut self, count: u32) {
         self.await_event(
             |event| matches!(event, BootstrapProgress::Joined { joined, .. } if *joined == count),
@@ -114,7 +114,8 @@ impl<S: LinkSocket> TestProcess<S> {
     }
 }
 
-/// Asserts that all agree on who they are, and that each pair shares one stream, on which nothing has come yet.
+/// Asserts that all members agree on the roster, and that each pair shares one stream, on which nothing has been sent
+/// yet.
 fn assert_meshed<S: Read + Write>(mut assemblies: Vec<ConnectedGroup<S>>) {
     assemblies.sort_by_key(|assembly| assembly.node);
     let nodes: Vec<_> = (0..).map(NodeId).take(assemblies.len()).collect();
@@ -150,7 +151,7 @@ struct Puppet {
 }
 
 impl Puppet {
-    /// Claims a rank at the plan's only contact; says that it listens at `listen`, if it does not where it does.
+    /// Claims a rank at the plan's only contact. It announces `listen` as its address, or else its real address.
     fn join(plan: &BootstrapPlan, rank: u32, listen: Option<Address>) -> Self {
         let (life, end) = channel();
         let (accepted, is_accepted) = channel();
@@ -181,7 +182,7 @@ impl Drop for Puppet {
     }
 }
 
-/// The next event.
+/// Waits for the next event.
 fn next<S: LinkSocket>(point: &mut MeetingPoint<'_, S>) -> MeetingEvent {
     loop {
         if let Some(event) = point.poll(soon(), &mut |_| ()).unwrap().pop() {
@@ -192,12 +193,12 @@ fn next<S: LinkSocket>(point: &mut MeetingPoint<'_, S>) -> MeetingEvent {
 
 /// Accepts the next process that claims to be one of the first members.
 fn accept(point: &mut MeetingPoint<'_, UnixStream>) -> (u64, frame::ClaimFrame) {
-    let MeetingEvent::Claimed { visitor, claim } = next(point) else { panic!("it claims nothing") };
+    let MeetingEvent::Claimed { visitor, claim } = next(point) else { panic!("expected a claim") };
     point.answer(visitor, frame::ClaimAnswer::Accepted, &mut |_| ());
     (visitor, claim)
 }
 
-/// Runs `play` as the coordinator at `contact` of one other process, with its number and what it has said.
+/// Runs `play` as the coordinator at `contact` of one other process, with that process's number and claim.
 fn with_coordinator(
     contact: &Address,
     members: u32,

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Starts a group of three of which one process is wrong: it must get the error that `expected` recognises, and
-/// the right ones meet without it.
+/// Starts a group of three and a process whose plan is wrong: it must get the error that `expected` recognises, and
+/// the others meet without it.
 fn one_is_wrong(
     change: impl FnOnce(&mut BootstrapPlan),
     expected: impl FnOnce(&BootstrapError, &Address) -> bool,
@@ -19,7 +19,7 @@ fn one_is_wrong(
     assert_all_meshed([first, second, third]);
 }
 
-/// What has not proved the secret is asked again until the time is over.
+/// A contact that has not proved the secret is asked again until the time runs out.
 const BRIEF: Duration = Duration::from_secs(1);
 
 fn refused_as(error: &BootstrapError, expected: &Refusal) -> bool {
@@ -38,7 +38,7 @@ fn a_wrong_secret_is_named_with_the_address() {
     });
 }
 
-/// Also by a contact that gathers, and to which no process comes for this reason.
+/// A contact that gathers, and that no process joins for this reason, gets the error, too.
 #[test]
 fn a_wrong_secret_is_named_at_another_contact() {
     let contacts = [unix_address(), unix_address()];
@@ -87,7 +87,7 @@ fn ranks_are_those_of_members() {
     }
 }
 
-/// Two lists of contacts could have two groups begin.
+/// With two lists of contacts, two groups could begin.
 #[test]
 fn another_list_of_contacts_is_named() {
     let contacts = [unix_address(), unix_address()];
@@ -99,7 +99,8 @@ fn another_list_of_contacts_is_named() {
     assert_all_meshed([first, second]);
 }
 
-/// A process that is no contact sends others to the one that it follows, which they only ask if they know it, too.
+/// A process that is not a contact redirects others to the contact that it follows, which they ask only if they know
+/// it, too.
 #[test]
 fn a_follower_names_its_coordinator() {
     let first = TestProcess::<UnixStream>::coordinate(3, &unix_address(), |_| {});
@@ -114,12 +115,12 @@ fn a_follower_names_its_coordinator() {
     assert_all_meshed([first, second, third]);
 }
 
-/// One that comes when all are here waits, and takes the place of one that dies.
+/// A process that comes when the group is complete waits, and takes the place of a member that dies.
 #[test]
 fn one_too_many_waits() {
     let mut first = TestProcess::<UnixStream>::coordinate(3, &unix_address(), |_| {});
     let contact = first.address.clone();
-    // It is counted, but does not link, so the others wait.
+    // The puppet is counted but does not link, so the others wait.
     let puppet = Puppet::join(&plan(3, std::slice::from_ref(&contact)), 1, None);
     let second = TestProcess::<UnixStream>::join(3, &contact, |plan| plan.rank = Some(2));
     first.await_joined(3);

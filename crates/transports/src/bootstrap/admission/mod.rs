@@ -1,25 +1,29 @@
-//! The admission listener: where a group that runs is reached by who wants to join it, and by who asks how it does
+//! The admission listener, at which processes reach a running group to join it or to query its status
 //! (Derecho §3.3: joins go through the leader, and each member links with the joiner).
 //!
-//! **Law.** After the assembly each member opens an admission listener on its own [`BootstrapListener`]. A thread of the
-//! admission listener's own serves it, asleep as long as nobody comes. The admission listener decides nothing: it proves the
-//! secret, parses, and hands what comes over as [`AdmissionEvent`]s to the member's polling thread, whose [`Waker`] it uses;
-//! that thread says who leads, who is admitted, and under which number. A join takes these steps:
+//! **Contract.** After the assembly each member opens an admission listener on its own [`BootstrapListener`].
+//! A separate thread serves it and sleeps while there are no connections. The admission listener decides
+//! nothing: it proves the secret, parses, and passes what arrives as [`AdmissionEvent`]s to the member's
+//! polling thread, whose [`Waker`] it uses; that thread decides who leads, who is admitted, and under which
+//! number. A join takes these steps:
 //!
-//! 1. The joiner ([`super::JoinCalls`]) calls a contact and asks to join ([`AdmissionEvent::JoinAsked`]). A member that does
-//!    not lead answers [`Asker::redirect`]; one that cannot admit now, [`Asker::wait`]; the leader, [`Asker::admit`] with a
-//!    number that no node ever had, the members, and a token for its own code at the other end.
-//! 2. The joiner connects to each member and says its number ([`AdmissionEvent::LinkAsked`]). Each member decides on its
-//!    polling thread, and so before it can hear of a view with the joiner; then its admission listener answers, and hands the
-//!    stream over ([`AdmissionEvent::Peer`]).
-//! 3. It reports to the leader that all its links stand. The leader's admission listener answers, and hands over its own link
-//!    ([`AdmissionEvent::Peer`]) and the news ([`AdmissionEvent::Connected`]). Who dies before is [`AdmissionEvent::Gone`].
-//!    Whether the joiner becomes a member is for the leader's group to decide now.
+//! 1. The joiner ([`super::JoinCalls`]) calls a contact and asks to join ([`AdmissionEvent::JoinAsked`]). A
+//!    member that does not lead answers [`Asker::redirect`]; one that cannot admit now, [`Asker::wait`]; the
+//!    leader, [`Asker::admit`] with a number that no node ever had, the members, and a token for its own code
+//!    at the other end.
+//! 2. The joiner connects to each member and sends its number ([`AdmissionEvent::LinkAsked`]). Each member
+//!    decides on its polling thread, and so before it can learn of a view with the joiner; then its admission
+//!    listener answers, and passes the stream on ([`AdmissionEvent::Peer`]).
+//! 3. It reports to the leader that all its links are established. The leader's admission listener answers,
+//!    and passes on its own link ([`AdmissionEvent::Peer`]) and the report ([`AdmissionEvent::Connected`]).
+//!    The loss of a joiner before that is [`AdmissionEvent::Gone`]. From now on the leader's group decides
+//!    whether the joiner becomes a member.
 //!
-//! **Bounds.** As in the bootstrap, nobody is heard before the proof, and connections without it are few and
-//! short-lived. Of those who have proved the secret, [`ASKERS_MAX`] wait for answers, each for [`ANSWER_TIMEOUT`]; those who were
-//! admitted link until the member dismisses them ([`AdmissionListener::dismiss`]). If the polling thread does not take its
-//! events, joiners are told to wait.
+//! **Bounds.** As in the bootstrap, requests are read only after the proof, and connections without it are
+//! few and short-lived. Of the processes that have proved the secret, [`ASKERS_MAX`] wait for answers, each
+//! for [`ANSWER_TIMEOUT`]; those that were admitted may link until the member dismisses them
+//! ([`AdmissionListener::dismiss`]). If the polling thread does not take its events, joiners are asked to
+//! wait.
 
 mod thread;
 
@@ -39,16 +43,17 @@ use super::message::{AdmissionFrame, BootstrapAnswer};
 use super::{Address, BootstrapError, BootstrapListener, BootstrapMember, BootstrapPlan};
 use crate::Waker;
 
-/// Requests that wait for an answer of the polling thread.
+/// The number of requests that may wait for an answer of the polling thread.
 pub const ASKERS_MAX: usize = 64;
-/// How long they wait, before the admission listener itself tells them to come again.
+/// How long a request waits before the admission listener itself asks the process to try again.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest token of a leader.
+/// The longest token of a leader, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 64 << 10;
-/// The longest answer to a question about the status.
+/// The longest answer to a status query, in bytes.
 pub const STATUS_BYTES_MAX: usize = 128 << 10;
 
-/// A member's admission listener. Closed when dropped; who waits is told to try elsewhere by the end of its connection.
+/// A member's admission listener. Closed when dropped; processes that wait learn from the end of their
+/// connection that they must try elsewhere.
 #[derive(Debug)]
 pub struct AdmissionListener {
     address: Address,
@@ -56,45 +61,45 @@ pub struct AdmissionListener {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What comes to an admission listener, in the order in which it came.
+/// The events of an admission listener, in the order in which they occurred.
 #[derive(Debug)]
 pub struct AdmissionEvents<S> {
     events: Receiver<AdmissionEvent<S>>,
     waiting: Arc<AtomicU64>,
 }
 
-/// What an admission listener tells its member's polling thread.
+/// An event that an admission listener reports to its member's polling thread.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AdmissionEvent<S> {
     /// A process wants to join.
     JoinAsked {
-        /// To be answered.
+        /// The handle for the answer.
         asker: Asker,
-        /// Who it is.
+        /// The process that asks.
         info: JoinInfo,
     },
-    /// A node that some leader has admitted wants to link with this member. Whether it is who it says, only what the leader
-    /// tells can show.
+    /// A node that claims to be admitted by a leader asks to link with this member. Only the leader's report
+    /// can confirm its claim.
     LinkAsked {
-        /// To be answered.
+        /// The handle for the answer.
         asker: Asker,
-        /// What it says to be.
+        /// The number that it claims.
         node: NodeId,
-        /// Where it says that it listens.
+        /// The address at which it claims to listen.
         address: Address,
     },
-    /// A node has linked with this member, which has agreed ([`Asker::take_link`]) or has admitted it: a blocking stream, proved
-    /// at both ends.
+    /// A node has linked with this member, which has agreed ([`Asker::take_link`]) or has admitted it: a
+    /// blocking stream, with the secret proved at both ends.
     Peer {
-        /// What it says to be.
+        /// The number that it claims.
         node: NodeId,
-        /// Where it says that it listens.
+        /// The address at which it claims to listen.
         address: Address,
-        /// To be given to the fabric (`add_peer`), or dropped.
+        /// The stream to pass to the fabric (`add_peer`), or to drop.
         stream: S,
     },
-    /// A node whose link was agreed to has gone before it heard of it.
+    /// A node whose link was agreed to was lost before it got the answer.
     LinkFailed {
         /// The node.
         node: NodeId,
@@ -104,16 +109,16 @@ pub enum AdmissionEvent<S> {
         /// The node.
         node: NodeId,
     },
-    /// A node that was admitted here has gone before it was connected. Its number is spent.
+    /// A node that was admitted here was lost before it was connected. Its number is not used again.
     Gone {
         /// The node.
         node: NodeId,
     },
-    /// Somebody who knows the secret asks something.
+    /// A process that has proved the secret sends a status query.
     StatusAsked {
-        /// To be answered.
+        /// The handle for the answer.
         asker: Asker,
-        /// The question, as its sender and the member's code understand it.
+        /// The query, in a form that its sender and the member's code share.
         question: Vec<u8>,
     },
 }
@@ -121,30 +126,31 @@ pub enum AdmissionEvent<S> {
 /// A process that wants to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinInfo {
-    /// What it calls itself, for people to see.
+    /// Its own name, for people.
     pub name: String,
-    /// Where it listens; never empty. The first is for members that use this admission listener's kind of socket.
+    /// The addresses at which it listens; never empty. The first is for members that use this admission
+    /// listener's kind of socket.
     pub addresses: Vec<Address>,
-    /// The rank that it asks for.
+    /// The rank that it requests.
     pub rank: Option<u32>,
-    /// The peer in words.
+    /// A description of the peer, for people.
     pub peer: String,
 }
 
-/// What the leader gives to who is admitted.
+/// What the leader sends to a joiner that it admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// The joiner's number, which no node ever had.
     pub node: NodeId,
     /// This node.
     pub leader: NodeId,
-    /// All members, this node included: with whom the joiner links.
+    /// All members with which the joiner must link, this node included.
     pub members: Vec<BootstrapMember>,
-    /// For the code that joins; at most [`TOKEN_BYTES_MAX`] bytes.
+    /// Data for the code that joins; at most [`TOKEN_BYTES_MAX`] bytes.
     pub token: Vec<u8>,
 }
 
-/// Somebody who waits for an answer. If it is dropped without one, the asker is told to try again.
+/// A process that waits for an answer. If this is dropped without one, the process is asked to try again.
 pub struct Asker {
     number: u64,
     orders: OrderSender,
@@ -152,12 +158,12 @@ pub struct Asker {
 }
 
 impl AdmissionListener {
-    /// Opens an admission listener: serves `listener` from now on, in a thread of its own. `session` is that of the assembly
-    /// (or of [`super::Joined`]); the cluster, its secret, the agreement and the limits of handshakes are the plan's. `waker`
-    /// is used after each event.
+    /// Opens an admission listener, which serves `listener` from now on in a thread of its own. `session` is
+    /// that of the assembly (or of [`super::Joined`]); `plan` has the cluster, its secret, the agreement and
+    /// the limits of handshakes. `waker` is used after each event.
     ///
     /// # Errors
-    /// If a thread or a file descriptor cannot be had.
+    /// Returns an error if the system refuses a thread or a file descriptor.
     pub fn open<S: LinkSocket>(
         listener: BootstrapListener<S>,
         plan: &BootstrapPlan,
@@ -165,7 +171,7 @@ impl AdmissionListener {
         waker: Waker,
     ) -> Result<(Self, AdmissionEvents<S::Secured>), BootstrapError> {
         let address = listener.address().clone();
-        let doorbell = Waker::new().map_err(system("to make a doorbell"))?;
+        let doorbell = Waker::new().map_err(system("to create a doorbell"))?;
         let (orders, received) = channel();
         let (events, for_member) = channel();
         let waiting = Arc::new(AtomicU64::new(0));
@@ -185,7 +191,7 @@ impl AdmissionListener {
         self.orders.send(Order::Dismiss(node));
     }
 
-    /// Where the admission listener can be reached.
+    /// Returns the address at which the admission listener can be reached.
     #[must_use]
     pub const fn address(&self) -> &Address {
         &self.address
@@ -196,17 +202,17 @@ impl Drop for AdmissionListener {
     fn drop(&mut self) {
         self.orders.send(Order::Close);
         if let Some(thread) = self.thread.take() {
-            // A panic of the admission listener has been printed by its thread.
+            // The thread has printed its own panic.
             let _ = thread.join();
         }
     }
 }
 
 impl<S> AdmissionEvents<S> {
-    /// The next event, if there is one. Costs one load when there is none.
+    /// Returns the next event, if there is one. Costs one load if there is none.
     #[inline]
     pub fn poll_event(&mut self) -> Option<AdmissionEvent<S>> {
-        // SYNC: pairs with the release in `EventSender::send`: who sees the count finds the event.
+        // SYNC: pairs with the release in `EventSender::send`: a thread that sees the count finds the event.
         if self.waiting.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -217,47 +223,49 @@ impl<S> AdmissionEvents<S> {
 }
 
 impl Asker {
-    /// Takes the joiner in, as far as links go. [`AdmissionEvent::Connected`] or [`AdmissionEvent::Gone`] answers.
+    /// Admits the joiner to link with the members. [`AdmissionEvent::Connected`] or [`AdmissionEvent::Gone`]
+    /// follows.
     ///
     /// # Panics
-    /// If the token is too long, there are too many members, or the leader is not one of them.
+    /// Panics if the token is too long, there are too many members, or the leader is not one of them.
     pub fn admit(self, admission: &Admission) {
         let Admission { node, leader, members, token } = admission;
         assert!(token.len() <= TOKEN_BYTES_MAX, "a token of {} bytes", token.len());
-        assert!(members.len() < super::MEMBERS_MAX, "{} members are as many as can be", members.len());
-        assert!(members.iter().any(|member| member.node == *leader), "{leader} is no member");
+        assert!(members.len() < super::MEMBERS_MAX, "{} members leave no place for a joiner", members.len());
+        assert!(members.iter().any(|member| member.node == *leader), "{leader} is not a member");
         assert!(members.iter().all(|member| member.node != *node), "{node} is a member already");
         let members = members.iter().map(|member| (member.node.0, member.address.to_string())).collect();
         let (node, leader, token) = (node.0, leader.0, token.clone());
-        // The admission listener knows its session.
+        // The admission listener sets its session.
         self.answer_with(BootstrapAnswer::Admit(AdmissionFrame { session: 0, node, leader, members, token }));
     }
 
-    /// Sends the joiner to the leader.
+    /// Redirects the joiner to the leader.
     pub fn redirect(self, leader: &Address) {
         self.answer_with(BootstrapAnswer::Redirect { leader: leader.to_string() });
     }
 
-    /// Takes the link of `node`, which has asked for it. [`AdmissionEvent::Peer`] or [`AdmissionEvent::LinkFailed`] answers.
+    /// Agrees to the requested link of `node`. [`AdmissionEvent::Peer`] or [`AdmissionEvent::LinkFailed`]
+    /// follows.
     pub fn take_link(mut self, node: NodeId) {
         self.answered = true;
         self.orders.send(Order::TakeLink(self.number, node));
     }
 
-    /// Tells the asker to try again soon; `reason` is for people and is cut to 200 characters.
+    /// Asks the process to try again soon; `reason` is for people and is cut to 200 characters.
     pub fn wait(self, reason: &str) {
         self.answer_with(BootstrapAnswer::Wait { reason: cut(reason) });
     }
 
-    /// Tells the asker to give up; `reason` says what to do next, and is cut to 200 characters.
+    /// Rejects the process for good; `reason` says what to do next, and is cut to 200 characters.
     pub fn refuse(self, reason: &str) {
         self.answer_with(BootstrapAnswer::Denied { reason: cut(reason) });
     }
 
-    /// Answers a question about the status.
+    /// Answers a status query.
     ///
     /// # Panics
-    /// If the answer is longer than [`STATUS_BYTES_MAX`].
+    /// Panics if the answer is longer than [`STATUS_BYTES_MAX`].
     pub fn answer(self, bytes: Vec<u8>) {
         assert!(bytes.len() <= STATUS_BYTES_MAX, "a status of {} bytes", bytes.len());
         self.answer_with(BootstrapAnswer::Status { bytes });
@@ -284,7 +292,7 @@ impl fmt::Debug for Asker {
     }
 }
 
-/// What an admission listener is told to do.
+/// An order to an admission listener's thread.
 #[derive(Debug)]
 enum Order {
     Answer(u64, BootstrapAnswer),
@@ -293,7 +301,7 @@ enum Order {
     Close,
 }
 
-/// The way to an admission listener's thread.
+/// Sends orders to an admission listener's thread.
 #[derive(Clone, Debug)]
 struct OrderSender {
     orders: Sender<Order>,
@@ -309,7 +317,7 @@ impl OrderSender {
     }
 }
 
-/// The way to the polling thread.
+/// Sends events to the polling thread.
 #[derive(Debug)]
 struct EventSender<S> {
     events: Sender<AdmissionEvent<S>>,
@@ -318,7 +326,7 @@ struct EventSender<S> {
 }
 
 impl<S> EventSender<S> {
-    /// Hands an event over; what the member no longer wants is dropped.
+    /// Sends an event; if the member no longer takes events, it is dropped.
     fn send(&self, event: AdmissionEvent<S>) {
         if self.events.send(event).is_ok() {
             // SYNC: pairs with the acquire in `poll_event`.
@@ -327,7 +335,7 @@ impl<S> EventSender<S> {
         }
     }
 
-    /// Whether the member leaves its events lying.
+    /// Returns whether the member does not take its events.
     fn is_full(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) >= EVENTS_MAX
     }
@@ -337,5 +345,5 @@ fn cut(reason: &str) -> String {
     reason.chars().take(200).collect()
 }
 
-/// Beyond so many events joiners are told to wait.
+/// With more events than this, joiners are asked to wait.
 const EVENTS_MAX: u64 = 4 * ASKERS_MAX as u64;

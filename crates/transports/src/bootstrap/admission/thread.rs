@@ -1,4 +1,4 @@
-//! The admission listener's thread: who waits, for what, and until when.
+//! The admission listener's thread: the candidates, what they wait for, and until when.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
@@ -16,7 +16,7 @@ use crate::bootstrap::request::{join_info, read_listen};
 use crate::bootstrap::wire::FramedSocket;
 use crate::bootstrap::{Address, BootstrapListener, BootstrapPlan, BootstrapProgress};
 
-/// All that the thread has.
+/// The state of the thread.
 pub(super) struct AdmissionThread<'p, S: LinkSocket> {
     plan: &'p BootstrapPlan,
     session: u64,
@@ -24,16 +24,16 @@ pub(super) struct AdmissionThread<'p, S: LinkSocket> {
     events: EventSender<S::Secured>,
     orders: OrderSender,
     received: Receiver<Order>,
-    /// By number; numbers are not used again. At most [`ASKERS_MAX`] of them ask.
+    /// By number; numbers are not reused. At most [`ASKERS_MAX`] of them are in state `Asking`.
     candidates: BTreeMap<u64, Candidate<S>>,
     candidates_ever: u64,
 }
 
-/// Somebody who has proved the secret and said what it wants.
+/// A process that has proved the secret and sent its request.
 struct Candidate<S> {
     wire: FramedSocket<S>,
     peer: String,
-    /// Where it listens, if it wants to join.
+    /// The address at which it listens, if it wants to join.
     address: Option<Address>,
     state: CandidateState,
     until: Instant,
@@ -41,9 +41,9 @@ struct Candidate<S> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CandidateState {
-    /// The polling thread has the word.
+    /// It waits for the polling thread's answer.
     Asking,
-    /// Admitted, and connecting to the members.
+    /// It is admitted and connects to the members.
     Linking(NodeId),
 }
 
@@ -71,10 +71,10 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         while server.step() {}
     }
 
-    /// Waits for something and does it; false when the admission listener is closed.
+    /// Waits for an event and handles it; returns false when the admission listener is closed.
     fn step(&mut self) -> bool {
         let visitors = self.receive();
-        // Silenced before the orders are looked at: an order that comes later rings again.
+        // Silenced before the orders are read: a later order rings again.
         self.orders.doorbell.set_parked(false);
         while let Ok(order) = self.received.try_recv() {
             match order {
@@ -101,14 +101,13 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         watched.push(self.orders.doorbell.doorbell());
         let mut rejected = |progress| {
             if let BootstrapProgress::Rejected { peer, cause } = progress {
-                tracing::info!(peer, cause, "admission has rejected a connection");
+                tracing::info!(peer, cause, "admission rejected a connection");
             }
         };
         match self.queue.poll(&watched, deadline, &mut rejected) {
             Ok(visitors) => visitors,
             Err(error) => {
-                tracing::warn!(%error, "admission cannot accept connections now");
-                std::thread::sleep(SHORTAGE_PAUSE);
+                tracing::warn!(%error, "admission cannot accept connections at present");
                 Vec::new()
             }
         }
@@ -118,7 +117,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         let ProvedVisitor { mut wire, peer, request } = visitor;
         let full = self.is_full(&request);
         let answer = match request {
-            _ if full => BootstrapAnswer::Wait { reason: "too many ask at this member".into() },
+            _ if full => BootstrapAnswer::Wait { reason: "too many processes wait for this member".into() },
             BootstrapRequest::Enter { .. } => {
                 match join_info(&request, &self.plan.agreement, wire.stream(), &peer) {
                     Ok(info) => {
@@ -147,12 +146,12 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
             | BootstrapRequest::Link { .. }
             | BootstrapRequest::Pair { .. } => BootstrapAnswer::Refused(Refusal::OtherSession),
         };
-        tracing::info!(peer, ?answer, "admission has rejected a request");
-        // Whoever does not wait for the answer needs none.
+        tracing::info!(peer, ?answer, "admission rejected a request");
+        // A process that has closed its connection needs no answer.
         let _ = wire.write_frame(&answer, Instant::now());
     }
 
-    /// The polling thread has agreed to a link.
+    /// Completes a link that the polling thread has agreed to.
     fn take_link(&mut self, number: u64, node: NodeId) {
         let candidate = self.candidates.remove(&number);
         let linked = candidate.and_then(|Candidate { mut wire, address, .. }| {
@@ -166,7 +165,8 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         });
     }
 
-    /// Whether there is no space for a request now. A link that waits is tried again, with the leader's patience.
+    /// Returns whether there is no capacity for a request now. A link that must wait is tried again, with the
+    /// leader's patience.
     fn is_full(&self, request: &BootstrapRequest) -> bool {
         let asking =
             self.candidates.values().filter(|candidate| candidate.state == CandidateState::Asking).count();
@@ -177,7 +177,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         asks && asking >= ASKERS_MAX || self.events.is_full()
     }
 
-    /// Lets a visitor wait for the polling thread's answer.
+    /// Adds a candidate that waits for the polling thread's answer.
     fn add_candidate(&mut self, wire: FramedSocket<S>, peer: String, address: Option<Address>) -> Asker {
         let number = self.candidates_ever;
         self.candidates_ever += 1;
@@ -187,7 +187,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         Asker { number, orders: self.orders.clone(), answered: false }
     }
 
-    /// The polling thread has decided.
+    /// Sends the polling thread's answer.
     fn answer(&mut self, number: u64, mut answer: BootstrapAnswer) {
         let node = match &mut answer {
             BootstrapAnswer::Admit(admittance) => {
@@ -197,7 +197,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
             _ => None,
         };
         let Some(mut candidate) = self.candidates.remove(&number) else {
-            // It has gone, or was told to come again.
+            // It was lost, or was asked to try again.
             node.into_iter().for_each(|node| self.events.send(AdmissionEvent::Gone { node }));
             return;
         };
@@ -210,7 +210,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         self.candidates.insert(number, candidate);
     }
 
-    /// Looks for reports, for ends of connections, and at the clock.
+    /// Handles reports, ends of connections, and timeouts.
     fn poll_candidates(&mut self) {
         let now = Instant::now();
         for (number, mut candidate) in std::mem::take(&mut self.candidates) {
@@ -226,10 +226,10 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
                     self.on_connected(candidate, node)
                 }
                 (_, CandidateState::Linking(node)) => {
-                    tracing::info!(peer = candidate.peer, %node, "an admitted process has gone before it was connected");
+                    tracing::info!(peer = candidate.peer, %node, "an admitted process was lost before it was connected");
                     self.events.send(AdmissionEvent::Gone { node });
                 }
-                // Who asks says nothing more; so it has gone.
+                // A candidate sends nothing more after its request, so it was lost.
                 (_, CandidateState::Asking) => {}
             }
         }
@@ -247,7 +247,5 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
     }
 }
 
-/// A sleep that only an event ends.
+/// A wait that only an event ends.
 const LONG: Duration = Duration::from_secs(24 * 60 * 60);
-/// Without file descriptors, to look again at once would be to spin.
-const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);

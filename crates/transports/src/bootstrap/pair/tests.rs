@@ -1,4 +1,4 @@
-//! Doors and callers in one process.
+//! Listeners and callers in one process.
 
 use std::io::{Read as _, Write as _};
 
@@ -9,33 +9,48 @@ fn terms(choice: StreamTransport) -> PairTerms {
     PairTerms { choice, timeout: Duration::from_secs(20), ..PairTerms::new("pair-test", &secret) }
 }
 
-fn door(choice: StreamTransport) -> PairListener {
+fn listener(choice: StreamTransport) -> PairListener {
     PairListener::open(&"127.0.0.1:0".parse().expect("an address"), &terms(choice)).expect("a free port")
 }
 
-fn accept(door: &PairListener) -> PairedStream {
-    door.accept(Some(Duration::from_secs(20))).expect("no shortage").expect("somebody called")
+/// Calls until the listener answers or the timeout of `terms` has passed.
+fn call(address: &Address, terms: &PairTerms) -> Result<PairedStream, BootstrapError> {
+    let deadline = Instant::now() + terms.timeout;
+    let mut call = PairCall::new(address, terms)?;
+    loop {
+        match call.attempt() {
+            Ok(stream) => return Ok(stream),
+            Err(PairCallError::Again(_)) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(PairCallError::Again(error) | PairCallError::Final(error)) => return Err(error),
+        }
+    }
+}
+
+fn accept(listener: &PairListener) -> PairedStream {
+    listener.accept(Some(Duration::from_secs(20))).expect("no shortage").expect("a process called")
 }
 
 #[test]
 fn on_one_host_they_meet_in_shared_memory() {
-    let door = door(StreamTransport::Auto);
-    let near = call(door.address(), &terms(StreamTransport::Auto)).expect("the door is open");
-    let (PairedStream::Shm(mut near), PairedStream::Shm(mut far)) = (near, accept(&door)) else {
+    let listener = listener(StreamTransport::Auto);
+    let near = call(listener.address(), &terms(StreamTransport::Auto)).expect("the listener is open");
+    let (PairedStream::Shm(mut near), PairedStream::Shm(mut far)) = (near, accept(&listener)) else {
         panic!("it is one host")
     };
     near.write_all(b"nothing else").expect("connected");
     let mut bytes = [0; 12];
     far.read_exact(&mut bytes).expect("connected");
-    assert_eq!(&bytes, b"nothing else", "nothing of the bootstrap is left");
+    assert_eq!(&bytes, b"nothing else", "no bootstrap data are left");
 }
 
-/// Without devices: the answers alone.
+/// The answers alone, without devices.
 #[test]
 fn rdma_is_used_if_one_end_asks_and_the_other_may() {
     use BootstrapAnswer::{Accepted, AcceptedByRdma, Refused};
-    let answer = |door: StreamTransport, caller: StreamTransport, device| {
-        door.answer(caller.wish(|| false), || device, || panic!("the caller has none"))
+    let answer = |listener: StreamTransport, caller: StreamTransport, device| {
+        listener.answer(caller.wish(|| false), || device, || panic!("the caller has none"))
     };
     for caller in [StreamTransport::Auto, StreamTransport::Verbs] {
         assert_eq!(answer(StreamTransport::Verbs, caller, true), AcceptedByRdma);
@@ -49,11 +64,11 @@ fn rdma_is_used_if_one_end_asks_and_the_other_may() {
     }
 }
 
-/// Nobody asks: both have to have a device by which they would go.
+/// No end requires RDMA: it is used only if both have a device that they would use.
 #[test]
 fn rdma_is_used_if_both_leave_it_open_and_would() {
-    let answer = |door: StreamTransport, caller: StreamTransport, (here, there)| {
-        door.answer(caller.wish(|| there), || panic!("nobody asks"), || here)
+    let answer = |listener: StreamTransport, caller: StreamTransport, (here, there)| {
+        listener.answer(caller.wish(|| there), || panic!("no end requires it"), || here)
     };
     assert_eq!(
         answer(StreamTransport::Auto, StreamTransport::Auto, (true, true)),
@@ -68,10 +83,10 @@ fn rdma_is_used_if_both_leave_it_open_and_would() {
 
 #[test]
 fn a_wish_that_is_refused_is_reported_with_the_reason() {
-    let door = door(StreamTransport::Tcp);
-    let error = call(door.address(), &terms(StreamTransport::Verbs)).expect_err("the door has none");
+    let listener = listener(StreamTransport::Tcp);
+    let error = call(listener.address(), &terms(StreamTransport::Verbs)).expect_err("the listener has none");
     assert!(error.to_string().contains("RDMA"), "{error}");
-    assert!(door.accept(Some(Duration::ZERO)).expect("no shortage").is_none());
+    assert!(listener.accept(Some(Duration::ZERO)).expect("no shortage").is_none());
 }
 
 #[test]
@@ -79,37 +94,37 @@ fn either_end_can_ask_for_tcp() {
     for (here, there) in
         [(StreamTransport::Tcp, StreamTransport::Auto), (StreamTransport::Auto, StreamTransport::Tcp)]
     {
-        let door = door(here);
-        let near = call(door.address(), &terms(there)).expect("the door is open");
-        assert!(matches!((near, accept(&door)), (PairedStream::Tcp(_), PairedStream::Tcp(_))));
+        let listener = listener(here);
+        let near = call(listener.address(), &terms(there)).expect("the listener is open");
+        assert!(matches!((near, accept(&listener)), (PairedStream::Tcp(_), PairedStream::Tcp(_))));
     }
 }
 
-/// A stranger does not come in, does not learn anything, and does not hold up others.
+/// A stranger is rejected, learns nothing, and does not delay others.
 #[test]
-fn a_stranger_stays_outside() {
-    let door = door(StreamTransport::Tcp);
-    let Address::Tcp { host, port } = door.address().clone() else { panic!("tcp") };
+fn a_stranger_is_rejected() {
+    let listener = listener(StreamTransport::Tcp);
+    let Address::Tcp { host, port } = listener.address().clone() else { panic!("tcp") };
     let _silent = TcpStream::connect((host.as_str(), port)).expect("it listens");
     let mut other = PairTerms { timeout: Duration::from_millis(500), ..terms(StreamTransport::Tcp) };
     other.secret = Secret::new("another secret of sixteen bytes").expect("long enough");
-    let refused = call(door.address(), &other).expect_err("another secret");
+    let refused = call(listener.address(), &other).expect_err("another secret");
     assert!(matches!(refused, BootstrapError::SecretRefused { .. }), "{refused}");
-    call(door.address(), &terms(StreamTransport::Tcp)).expect("ours");
-    accept(&door);
-    assert!(door.accept(Some(Duration::ZERO)).expect("no shortage").is_none(), "only one came in");
+    call(listener.address(), &terms(StreamTransport::Tcp)).expect("the right secret");
+    accept(&listener);
+    assert!(listener.accept(Some(Duration::ZERO)).expect("no shortage").is_none(), "only one is accepted");
 }
 
 #[test]
-fn a_caller_waits_for_the_door_and_not_for_ever() {
-    let address = door(StreamTransport::Auto).address().clone();
+fn a_caller_waits_for_the_listener_until_its_timeout() {
+    let address = listener(StreamTransport::Auto).address().clone();
     let late = PairTerms { timeout: Duration::from_millis(30), ..terms(StreamTransport::Auto) };
-    let error = call(&address, &late).expect_err("nobody is there");
+    let error = call(&address, &late).expect_err("no process listens");
     assert!(matches!(error, BootstrapError::Unreachable { .. }), "{error}");
     std::thread::scope(|scope| {
         let caller = scope.spawn(|| call(&address, &terms(StreamTransport::Auto)));
-        let door = PairListener::open(&address, &terms(StreamTransport::Auto)).expect("free again");
-        accept(&door);
-        caller.join().expect("no panic").expect("the door has opened");
+        let listener = PairListener::open(&address, &terms(StreamTransport::Auto)).expect("free again");
+        accept(&listener);
+        caller.join().expect("no panic").expect("the listener has opened");
     });
 }

@@ -1,10 +1,10 @@
-//! Joiners at the admission listeners of a group that runs.
+//! Joiners at the admission listeners of a running group.
 
 use super::message::AdmissionFrame;
 use super::*;
 use crate::Waker;
 
-/// A member of a group that runs: its admission listener, and what came to it.
+/// A member of a running group: its admission listener, and the events that it has reported.
 struct TestMember<S: LinkSocket> {
     admission: Option<AdmissionListener>,
     address: Address,
@@ -94,7 +94,7 @@ impl<S: LinkSocket> Joiner<S> {
     }
 }
 
-/// A joiner that follows the protocol as far as the test wants.
+/// Sends a join request as a joiner that follows the protocol only as far as the test wants.
 fn ask_as_puppet(contact: &Address) -> FramedSocket<UnixStream> {
     let plan = plan(3, contact);
     let stream = <UnixStream as LinkSocket>::connect(contact, soon(), None).unwrap();
@@ -116,15 +116,15 @@ fn says<S: Read + Write>(from: &mut S, to: &mut S, words: &[u8; 4]) {
     assert_eq!(heard, *words);
 }
 
-/// Also that a stream carries nothing but what its ends say.
+/// Also asserts that a stream carries nothing but what its ends send.
 fn assert_linked<S: Read + Write>(joined: &mut TestJoined<S>, member: u32, theirs: &mut S) {
     let (_, ours) = joined.links.streams.iter_mut().find(|(node, _)| node.0 == member).unwrap();
     says(ours, theirs, b"here");
     says(theirs, ours, b"and ");
 }
 
-/// Else the others could begin a view with the joiner before this member has its link.
-fn a_link_stands_when_its_member_has_agreed<S: LinkSocket>() {
+/// Otherwise other members could begin a view with the joiner before this member has its link.
+fn a_link_is_established_when_its_member_has_agreed<S: LinkSocket>() {
     let mut test_members: Vec<_> = (0..2).map(|_| TestMember::<S>::open(|_| {})).collect();
     let joiner = Joiner::<S>::start(&[&test_members[0].address], |_| {});
     let (asker, _) = test_members[0].asked();
@@ -135,7 +135,7 @@ fn a_link_stands_when_its_member_has_agreed<S: LinkSocket>() {
     std::thread::sleep(Duration::from_millis(100));
     assert!(
         test_members.iter_mut().all(|test_member| test_member.events.poll_event().is_none()),
-        "nobody has agreed yet"
+        "no member has agreed yet"
     );
     asker.take_link(node);
     let (_, mut stream) = test_members[1].peer();
@@ -155,9 +155,9 @@ fn ask_for_link(contact: &Address, session: u64) -> FramedSocket<UnixStream> {
     wire
 }
 
-/// The joiner goes while a member thinks.
+/// The joiner is lost before a member decides.
 #[test]
-fn a_link_that_nobody_waits_for_fails() {
+fn a_link_to_a_lost_joiner_fails() {
     let mut test_member = TestMember::<UnixStream>::open(|_| {});
     let wire = ask_for_link(&test_member.address, SESSION);
     let AdmissionEvent::LinkAsked { asker, node, .. } = test_member.event() else {
@@ -197,13 +197,13 @@ fn a_joiner_links_with_all<S: LinkSocket>() {
 }
 
 #[test]
-fn a_link_stands_when_its_member_has_agreed_over_unix_sockets() {
-    a_link_stands_when_its_member_has_agreed::<UnixStream>();
+fn a_link_is_established_when_its_member_has_agreed_over_unix_sockets() {
+    a_link_is_established_when_its_member_has_agreed::<UnixStream>();
 }
 
 #[test]
-fn a_link_stands_when_its_member_has_agreed_over_tcp() {
-    a_link_stands_when_its_member_has_agreed::<TcpStream>();
+fn a_link_is_established_when_its_member_has_agreed_over_tcp() {
+    a_link_is_established_when_its_member_has_agreed::<TcpStream>();
 }
 
 #[test]
@@ -217,18 +217,19 @@ fn a_joiner_links_with_all_over_tcp() {
 }
 
 #[test]
-fn who_is_told_to_wait_comes_again() {
+fn a_joiner_that_must_wait_asks_again() {
     let mut leader = TestMember::<UnixStream>::open(|_| {});
     let joiner = Joiner::<UnixStream>::start(&[&leader.address], |_| {});
     leader.asked().0.wait("a view is being changed");
-    // Without an answer it is told to wait as well.
+    // A joiner without an answer is asked to wait as well.
     drop(leader.asked());
     leader.asked().0.admit(&admission(1, 0, &[(0, &leader)]));
     assert_eq!(leader.peer().0, NodeId(1));
     assert_eq!(joiner.joined().links.streams.len(), 1);
 }
 
-/// The leader is ended while the joiner waits for its word, then while it links; another member leads then.
+/// The leader is stopped while the joiner waits for its answer, then while it links; another member then
+/// leads.
 #[test]
 fn a_leader_that_dies_is_left_for_another_contact() {
     for admitted in [false, true] {
@@ -251,7 +252,8 @@ fn a_leader_that_dies_is_left_for_another_contact() {
     }
 }
 
-/// A member that cannot be reached ends the attempt, and the leader hears of it; the next may do better.
+/// A member that cannot be reached ends the attempt, and the leader learns of it; the next attempt may
+/// succeed.
 #[test]
 fn an_attempt_that_fails_is_followed_by_another() {
     let mut leader = TestMember::<UnixStream>::open(|_| {});
@@ -267,7 +269,7 @@ fn an_attempt_that_fails_is_followed_by_another() {
 
 /// At each step: before the answer, after it, and instead of the report.
 #[test]
-fn a_joiner_that_dies_half_way_is_gone() {
+fn a_joiner_that_dies_during_the_join_is_reported() {
     let mut leader = TestMember::<UnixStream>::open(|_| {});
     let gone = |leader: &mut TestMember<UnixStream>, node| {
         let event = leader.event();
@@ -292,9 +294,9 @@ fn a_joiner_that_dies_half_way_is_gone() {
     gone(&mut leader, 3);
 }
 
-/// A process that waits to be let in answers those who take it for a member, so that they ask another at once.
+/// A joining process answers callers that take it for a member, so that they ask another at once.
 #[test]
-fn who_joins_sends_others_away() {
+fn a_joining_process_rejects_callers() {
     let mut leader = TestMember::<UnixStream>::open(|_| {});
     let joiner = Joiner::<UnixStream>::start(&[&leader.address], |_| {});
     let (asker, info) = leader.asked();
@@ -304,20 +306,21 @@ fn who_joins_sends_others_away() {
     assert_eq!(joiner.joined().links.node, NodeId(1));
 }
 
-/// Silent strangers are closed in time, and keep no joiner out.
+/// Silent strangers are closed in time, and do not exclude a joiner.
 #[test]
-fn silent_strangers_keep_no_joiner_out() {
+fn silent_strangers_do_not_exclude_a_joiner() {
     let mut leader = TestMember::<TcpStream>::open(|plan| plan.unauthenticated_max = 4);
     let mut silent: Vec<_> = (0..12).map(|_| connect_tcp(&leader.address)).collect();
     let joiner = Joiner::<TcpStream>::start(&[&leader.address], |_| {});
     leader.asked().0.admit(&admission(1, 0, &[(0, &leader)]));
     assert_eq!(joiner.joined().links.node, NodeId(1));
     for stream in &mut silent {
-        assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "a stranger hears nothing");
+        assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "a stranger receives nothing");
     }
 }
 
-/// Who has proved the secret and goes on asking is told to wait beyond a bound; nobody is forgotten.
+/// Beyond a bound, processes that have proved the secret are asked to wait; each of the others gets an
+/// answer.
 #[test]
 fn many_askers_are_bounded() {
     let mut leader = TestMember::<UnixStream>::open(|_| {});
@@ -341,7 +344,9 @@ fn a_member_answers_questions() {
     let (plan, address) = (plan(3, &member.address), member.address.clone());
     let asking =
         std::thread::spawn(move || [0, 1].map(|_| ask::<UnixStream>(&plan, &address, b"how are you?")));
-    let AdmissionEvent::StatusAsked { asker, question } = member.event() else { panic!("something else") };
+    let AdmissionEvent::StatusAsked { asker, question } = member.event() else {
+        panic!("expected StatusAsked")
+    };
     assert_eq!(question, b"how are you?");
     asker.answer(vec![42; 100_000]);
     drop(member.event());
@@ -351,7 +356,7 @@ fn a_member_answers_questions() {
 }
 
 #[test]
-fn what_can_never_work_is_named() {
+fn permanent_failures_are_reported() {
     let mut leader = TestMember::<UnixStream>::open(|_| {});
     let contact = leader.address.clone();
     let error = Joiner::<UnixStream>::start(&[&contact], |plan| plan.agreement = [1; 32]).error();
@@ -360,7 +365,7 @@ fn what_can_never_work_is_named() {
     let alone = plan(3, own.address());
     let error = join(&alone, &own, &mut |_| ()).unwrap_err();
     assert!(matches!(error, BootstrapError::Plan(_)), "{error:?}");
-    let error = JoinCalls::with(&plan(3, &contact), "new\ncomer", &own, |_| ()).unwrap_err();
+    let error = JoinCalls::with(&plan(3, &contact), "jo\niner", &own, |_| ()).unwrap_err();
     assert!(matches!(error, BootstrapError::Plan(_)), "{error:?}");
     // A process of the first start comes too late.
     let event = claim_at::<UnixStream>(&plan(3, &contact), |_| {});
@@ -374,7 +379,7 @@ fn what_can_never_work_is_named() {
     );
 }
 
-/// A link of another session, or of a group that has not come together yet, is refused.
+/// A link of another session, or of a group that is not assembled yet, is refused.
 #[test]
 fn a_link_is_of_this_session() {
     let mut member = TestMember::<UnixStream>::open(|_| {});
@@ -390,9 +395,9 @@ fn a_link_is_of_this_session() {
     host.close();
 }
 
-/// Who comes while the group still assembles waits until there is an admission listener.
+/// A process that joins while the group is being assembled waits until there is an admission listener.
 #[test]
-fn who_comes_too_early_waits() {
+fn a_joiner_that_comes_too_early_waits() {
     let host = Host::<UnixStream>::open(&unix_address(), |_| {});
     let joiner = Joiner::<UnixStream>::start(&[&host.address], |_| {});
     std::thread::sleep(Duration::from_millis(200));
@@ -403,9 +408,9 @@ fn who_comes_too_early_waits() {
     assert_eq!(joiner.joined().links.node, NodeId(2));
 }
 
-/// What a leader of another release could say never makes a joiner panic.
+/// Nothing that a leader of another release may send makes a joiner panic.
 #[test]
-fn an_admission_that_makes_no_sense_is_refused() {
+fn an_invalid_admission_is_refused() {
     let good = AdmissionFrame {
         session: 1,
         node: 7,
@@ -433,7 +438,7 @@ fn an_admission_that_makes_no_sense_is_refused() {
 
 /// The largest admission fits into a frame.
 #[test]
-fn the_largest_admission_travels() {
+fn the_largest_admission_can_be_sent() {
     let host = format!("{}:65535", "h".repeat(240));
     let members = (0..MEMBERS_MAX as u32 - 1).map(|node| (u32::MAX - node, host.clone())).collect();
     let token = vec![0xff; admission::TOKEN_BYTES_MAX];

@@ -1,11 +1,11 @@
-//! The connections of a process that meets others, and where it listens.
+//! The connections of a process that meets others, and its listening socket.
 
 use serde::Serialize;
 
 use super::message::LinkReport;
 use super::*;
 
-/// A connection with a process that has asked for something, as a contact has it that follows the protocol no further.
+/// Accepts a connection and its request, as a contact that follows the protocol no further.
 fn accept(listener: &BootstrapListener<UnixStream>) -> (FramedSocket<UnixStream>, BootstrapRequest) {
     let stream = loop {
         match listener.accept() {
@@ -21,7 +21,7 @@ fn accept(listener: &BootstrapListener<UnixStream>) -> (FramedSocket<UnixStream>
     (wire, request)
 }
 
-/// What a follower makes of a frame of its coordinator.
+/// Returns the event that a follower reports for a frame of its coordinator.
 fn heard(frame: &impl Serialize) -> MeetingEvent {
     let contact = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
     let own = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
@@ -41,7 +41,7 @@ fn heard(frame: &impl Serialize) -> MeetingEvent {
 
 /// The coordinator is trusted, but a wrong release of it must not make a member panic.
 #[test]
-fn a_notice_that_makes_no_sense_is_named() {
+fn an_invalid_notice_is_reported() {
     let roster = |listen: [&str; 2]| (1_u32, 1_u64, 1_u32, 0_u32, listen.map(String::from).to_vec());
     let sound = heard(&roster(["unix:@a", "unix:@b"]));
     assert!(
@@ -58,9 +58,9 @@ fn a_notice_that_makes_no_sense_is_named() {
     assert!(matches!(event, MeetingEvent::Nonsense(_)), "{event:?}");
 }
 
-/// A claim that cannot be used gets a refusal, and the core does not see it.
+/// An unusable claim is refused, and the core does not see it.
 #[test]
-fn a_claim_that_makes_no_sense_is_refused() {
+fn an_invalid_claim_is_refused() {
     let host = Host::<UnixStream>::open(&unix_address(), |_| {});
     let plan = plan(3, &host.address);
     let address = unix_address();
@@ -78,7 +78,8 @@ fn a_claim_that_makes_no_sense_is_refused() {
     host.close();
 }
 
-/// A process that was accepted and says something else than that its links stand is lost, and so is one that has gone.
+/// An accepted process is lost if it closes its connection, or sends anything but the report that its links
+/// are established.
 #[test]
 fn followers_report_or_are_lost() {
     let listener = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
@@ -115,7 +116,7 @@ fn followers_report_or_are_lost() {
     .unwrap();
 }
 
-/// A process that does not read holds nothing up, and is lost when its buffer is full.
+/// A process that does not read delays nothing, and is lost when its buffer is full.
 #[test]
 fn a_process_that_does_not_read_is_lost() {
     let listener = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
@@ -134,7 +135,7 @@ fn a_process_that_does_not_read_is_lost() {
                 if !events.is_empty() {
                     break events;
                 }
-                assert!(begun.elapsed() < Duration::from_secs(10), "its buffer has an end");
+                assert!(begun.elapsed() < Duration::from_secs(10), "its buffer must become full");
             };
             assert!(matches!(lost[..], [MeetingEvent::Lost { .. }]), "{lost:?}");
         })
@@ -162,7 +163,7 @@ fn a_plan_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_is_named() {
+fn an_unavailable_address_is_reported() {
     let address = unix_address();
     let _listener = BootstrapListener::<UnixStream>::bind(&address).unwrap();
     let again = BootstrapListener::<UnixStream>::bind(&address).unwrap_err();
@@ -185,14 +186,14 @@ fn a_socket_file_is_replaced_when_stale_and_removed_at_the_end() {
         BootstrapListener::<UnixStream>::bind(&address),
         Err(BootstrapError::AddressInUse { .. })
     ));
-    assert!(path.exists(), "a socket that is in use stays");
+    assert!(path.exists(), "a socket in use is kept");
     drop(listener);
     assert!(!path.exists());
 }
 
-/// While nobody listens at a port, a connection to it can come out at itself.
+/// If no process listens at a port, a connection to it can become connected to itself.
 #[test]
-fn a_connection_to_itself_is_no_connection() {
+fn a_connection_to_itself_is_detected() {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
     let itself = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&itself, &std::net::SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();

@@ -1,4 +1,5 @@
-//! Processes call each other over real sockets; what they make of it is tested with the core, in the crate `squall`.
+//! Processes call each other over real sockets; the crate `squall` tests their reactions, together with the
+//! core.
 
 #[path = "../../../tests/joins/join.rs"]
 mod join;
@@ -23,7 +24,7 @@ use super::wire::FramedSocket;
 use super::*;
 use crate::bootstrap;
 
-/// An address in the abstract namespace that no other test has.
+/// Returns an address in the abstract namespace that no other test uses.
 fn unix_address() -> Address {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -34,8 +35,8 @@ fn any_port() -> Address {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A plan for `members` members of which one listens at `contact`. Long waits would hide a fault, so all limits are short enough
-/// to notice and long enough for a busy machine.
+/// Returns a plan for `members` members, one of which listens at `contact`. Long waits would hide a fault, so
+/// all limits are short enough to be noticed and long enough for a loaded machine.
 fn plan(members: u32, contact: &Address) -> BootstrapPlan {
     let secret = Secret::new("the secret of the tests").unwrap();
     let mut plan = BootstrapPlan::new("tests", &secret, members);
@@ -45,7 +46,7 @@ fn plan(members: u32, contact: &Address) -> BootstrapPlan {
     plan
 }
 
-/// A process that receives others, run by a thread: it reports what happens, and asks all that claim to come later.
+/// A process that receives others, run by a thread: it forwards events, and asks all claimants to come later.
 struct Host<S: LinkSocket> {
     address: Address,
     over: Arc<AtomicBool>,
@@ -106,7 +107,7 @@ fn claim(plan: &BootstrapPlan, listen: &Address) -> ClaimFrame {
     }
 }
 
-/// What comes of a claim at the plan's contact.
+/// Returns the event that follows a claim at the plan's contact.
 fn claim_at<S: LinkSocket>(plan: &BootstrapPlan, change: impl FnOnce(&mut ClaimFrame)) -> MeetingEvent {
     let listen = if S::takes(&any_port()) { any_port() } else { unix_address() };
     let listener = BootstrapListener::<S>::bind(&listen).unwrap();
@@ -119,7 +120,7 @@ fn claim_at<S: LinkSocket>(plan: &BootstrapPlan, change: impl FnOnce(&mut ClaimF
     .unwrap()
 }
 
-/// The next event.
+/// Returns the next event.
 fn next<S: LinkSocket>(point: &mut MeetingPoint<'_, S>) -> MeetingEvent {
     loop {
         if let Some(event) = point.poll(soon(), &mut |_| ()).unwrap().pop() {
@@ -128,7 +129,7 @@ fn next<S: LinkSocket>(point: &mut MeetingPoint<'_, S>) -> MeetingEvent {
     }
 }
 
-/// Asserts that a process that follows the protocol is answered.
+/// Asserts that a process that follows the protocol gets an answer.
 fn assert_open<S: LinkSocket>(host: &Host<S>) {
     let event = claim_at::<S>(&plan(3, &host.address), |_| {});
     assert!(matches!(event, MeetingEvent::Answered(ClaimAnswer::Later(_))), "{event:?}");
@@ -139,7 +140,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(10)
 }
 
-/// Waits until `address` answers, as a member would that starts early.
+/// Waits until `address` answers, as a member that starts early would.
 fn connect_tcp(address: &Address) -> TcpStream {
     let stream = <TcpStream as LinkSocket>::connect(address, soon(), None).unwrap();
     LinkSocket::set_nonblocking(&stream, false).unwrap();

@@ -1,4 +1,4 @@
-//! What connects to the port without belonging to the cluster.
+//! Connections that do not belong to the cluster.
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_oneof, proptest};
 
@@ -7,14 +7,14 @@ use super::wire::FramingError;
 use super::*;
 use crate::session::ANSWER_BYTES;
 
-/// Silent clients hold all places for connections without proof, and are closed in time all the same.
+/// Silent clients occupy all places for connections without proof, and are closed in time nevertheless.
 #[test]
-fn silent_clients_keep_nobody_out() {
+fn silent_clients_exclude_no_member() {
     let host = Host::<TcpStream>::open(&any_port(), |plan| plan.unauthenticated_max = 4);
     let mut silent: Vec<_> = (0..12).map(|_| connect_tcp(&host.address)).collect();
     assert_open(&host);
     for stream in &mut silent {
-        assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "a silent client hears nothing");
+        assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "a silent client receives nothing");
     }
     assert_open(&host);
     let (_, progress) = host.close();
@@ -33,7 +33,7 @@ fn a_client_that_trickles_is_closed() {
     let proof = Proof::new(&Secret::random(), "tests", PURPOSE);
     let (_, hello) = proof.initiate(None);
     let closed = hello.iter().find(|byte| {
-        // Reading is the pause, and tells when the other end has closed.
+        // The read serves as the pause, and detects when the other end has closed.
         stream.write_all(&[**byte]).is_err() || matches!(stream.read(&mut [0; 1]), Ok(0))
     });
     assert!(closed.is_some() && started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
@@ -41,10 +41,10 @@ fn a_client_that_trickles_is_closed() {
     host.close();
 }
 
-/// Sends `bytes` to the coordinator, and returns what it says before it closes.
+/// Sends `bytes` to the coordinator, and returns what it answers before it closes.
 fn answer(contact: &Address, bytes: &[u8]) -> Vec<u8> {
     let mut stream = connect_tcp(contact);
-    // It may be closed while we still write.
+    // The connection may be closed during the write.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
@@ -52,7 +52,7 @@ fn answer(contact: &Address, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Random bytes, bytes behind a right beginning, and a port scanner's favourites.
+/// Random bytes, random bytes after a valid beginning, and a typical port scan.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
     let anything = proptest::collection::vec(any::<u8>(), 0..600);
     let (_, hello) = Proof::new(&Secret::random(), "tests", PURPOSE).initiate(None);
@@ -73,7 +73,7 @@ fn garbage_gets_a_closed_connection_and_nothing_else() {
     host.close();
 }
 
-/// The same from a peer that has our secret, at each of the two kinds of messages.
+/// The same from a peer with the right secret, for each of the two kinds of messages.
 #[test]
 fn garbage_after_the_proof_is_no_panic() {
     proptest!(ProptestConfig::with_cases(200), |(bytes in proptest::collection::vec(any::<u8>(), 0..600))| {
@@ -84,7 +84,7 @@ fn garbage_after_the_proof_is_no_panic() {
             far.write_all(&bytes).unwrap();
             drop(far);
             let mut wire = FramedSocket::new(near).unwrap();
-            // Whatever the first turns out to be, the wire is of use or says that it is not.
+            // Whatever the first message turns out to be, the connection remains usable or reports an error.
             while wire.poll_frame::<BootstrapRequest>().is_ok_and(|request| request.is_some()) {}
             let _ = wire.poll_frame::<CoordinatorNotice>();
         }
@@ -108,7 +108,7 @@ fn a_frame_is_bounded_and_read_to_its_last_byte() {
 }
 
 #[test]
-fn what_is_not_squall_is_named() {
+fn a_foreign_protocol_is_reported() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let contact: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
     std::thread::spawn(move || {
@@ -121,9 +121,9 @@ fn what_is_not_squall_is_named() {
     assert!(matches!(error, BootstrapError::NotSquall { address } if address == contact));
 }
 
-/// A host that takes all places, again and again, and members elsewhere.
+/// One host that repeatedly occupies all places, and members elsewhere.
 #[test]
-fn a_flood_from_one_host_keeps_no_other_out() {
+fn a_flood_from_one_host_excludes_no_other() {
     let host = Host::<TcpStream>::open(&any_port(), |plan| {
         plan.unauthenticated_max = 8;
         plan.handshake_timeout = Duration::from_secs(5);
@@ -157,7 +157,7 @@ fn a_flood_from_one_host_keeps_no_other_out() {
     host.close();
 }
 
-/// A connection from another address of this host.
+/// Connects from another address of this host.
 fn connect_from(address: [u8; 4], port: u16) -> std::io::Result<TcpStream> {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;

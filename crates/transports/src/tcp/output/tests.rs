@@ -1,9 +1,9 @@
-//! The queue against a kernel that takes whatever it likes.
+//! The queue with a kernel that takes any number of bytes.
 
 use super::*;
 use squall_fabric::RegionId;
 
-/// A fixed sequence that looks random (xorshift).
+/// A fixed sequence of pseudo-random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -15,13 +15,13 @@ impl Random {
     }
 }
 
-/// What the kernel would take from the queue if it took at most `limit` bytes.
+/// Returns what the kernel would take from the queue if it took at most `limit` bytes.
 fn take(output: &mut OutputQueue, limit: usize) -> Vec<u8> {
     let mut pieces = [IoPiece::EMPTY; PIECES_MAX];
     let count = output.gather(&mut pieces);
     let mut taken: Vec<u8> = Vec::new();
     for piece in &pieces[..count] {
-        // SAFETY: `gather` names memory that lives, and nothing changes here meanwhile.
+        // SAFETY: `gather` collects memory that is alive, and nothing here changes it meanwhile.
         taken.extend(unsafe { std::slice::from_raw_parts(piece.start(), piece.length()) });
     }
     taken.truncate(limit);
@@ -42,7 +42,7 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 }
 
 #[test]
-fn whatever_the_kernel_takes_the_stream_is_what_was_posted() {
+fn the_stream_is_what_was_posted_whatever_the_kernel_takes() {
     let region = Region::heap(RegionId(1), 4 * REFERENCE_WORDS_MIN);
     for seed in 1..200 {
         let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
@@ -73,7 +73,7 @@ fn whatever_the_kernel_takes_the_stream_is_what_was_posted() {
     }
 }
 
-/// By value it is the same stream, however much is taken at a time.
+/// By value the stream is the same, however much is taken at a time.
 #[test]
 fn words_that_are_taken_by_value_are_what_was_posted() {
     let region = Region::heap(RegionId(1), 4 * REFERENCE_WORDS_MIN);
@@ -107,7 +107,7 @@ fn words_that_are_taken_by_value_are_what_was_posted() {
             take(&mut output, 1 + random.below(500));
         }
         assert!(sent == expected, "seed {seed}");
-        assert!(!output.has_posts(), "nothing waits any more");
+        assert!(!output.has_posts(), "the queue is empty");
     }
 }
 
@@ -136,19 +136,19 @@ fn a_word_replaces_itself_only_at_the_tail() {
     let region = Region::heap(RegionId(1), 4);
     let mut output = OutputQueue::default();
     assert!(output.push_mirror_word(0, 1, 10));
-    assert!(!output.push_mirror_word(0, 1, 11), "nothing lies between");
+    assert!(!output.push_mirror_word(0, 1, 11), "nothing is between");
     assert!(output.push_mirror_word(0, 2, 20), "another word");
-    assert!(output.push_mirror_word(0, 1, 12), "another word lies between [M1]");
+    assert!(output.push_mirror_word(0, 1, 12), "another word is between [M1]");
     assert!(output.push_mirror_word(1, 1, 30), "another attachment");
     output.push_mirror(1, &region, 0..1);
-    assert!(output.push_mirror_word(1, 1, 31), "a range lies between [M1]");
+    assert!(output.push_mirror_word(1, 1, 31), "a range is between [M1]");
     let values: Vec<u64> = all(&mut output).chunks(3).map(|frame| frame[2]).collect();
     assert_eq!(values, [11, 20, 12, 30, 0, 31]);
 }
 
-/// A frame that the kernel has begun to take is what it is.
+/// A frame that the kernel has begun to take is not changed.
 #[test]
-fn a_word_that_is_under_way_is_not_replaced() {
+fn a_word_that_is_being_sent_is_not_replaced() {
     let mut output = OutputQueue::default();
     output.push_mirror_word(0, 1, 10);
     let mut sent = take(&mut output, 1);

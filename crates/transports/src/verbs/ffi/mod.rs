@@ -1,7 +1,8 @@
 //! The C interface of libibverbs, as far as this crate uses it, and its loading at run time.
 //!
-//! Nothing links against the library, so one binary runs on machines with and without it. Use the classic calls
-//! (`post_send`, `poll_cq` through the context's table): the extended ones have faults in rdma-core 44's rxe.
+//! Nothing links against the library, so one binary runs on machines with and without it. Only the classic
+//! calls are used (`post_send`, `poll_cq` through the context's table): the extended ones have faults in the
+//! rxe of rdma-core 44.
 
 #[allow(
     clippy::all,
@@ -57,7 +58,7 @@ impl std::ops::Deref for Library {
     }
 }
 
-/// What the loader itself says, which `libloading` keeps as the source of its error.
+/// Returns the loader's own message, which `libloading` keeps as the source of its error.
 fn cause(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -65,7 +66,7 @@ fn cause(error: &libloading::Error) -> String {
 /// Part of Debian's libibverbs1, which librdmacm1 needs too.
 const LIBRARY: &str = "libibverbs.so.1";
 
-// The device reads and writes these: a wrong layout would not show at once. Sizes on 64-bit machines.
+// The device reads and writes these: a wrong layout would not be noticed at once. Sizes on 64-bit machines.
 const _: () = assert!(size_of::<ibv_sge>() == 16);
 const _: () = assert!(size_of::<ibv_send_wr>() == 128);
 const _: () = assert!(size_of::<ibv_recv_wr>() == 32);
@@ -79,18 +80,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_library_says_what_to_install() {
+    fn the_error_for_a_missing_library_says_what_to_install() {
         let Err(error) = Library::load_from("libsquall-has-no-such-library.so.1") else {
             panic!("a library that does not exist was loaded")
         };
         assert!(matches!(error, VerbsError::LibraryMissing { .. }), "{error:?}");
         let message = error.to_string();
         assert!(message.contains("libibverbs1") && message.contains("ibverbs-providers"), "{message}");
-        assert!(message.contains("no-such-library"), "the loader's reason is told: {message}");
+        assert!(message.contains("no-such-library"), "the loader's reason is included: {message}");
     }
 
     #[test]
-    fn another_library_is_not_taken_for_it() {
+    fn another_library_is_rejected() {
         let Err(error) = Library::load_from("libc.so.6") else { panic!("libc was taken for libibverbs") };
         assert!(matches!(error, VerbsError::LibraryTooOld { .. }), "{error:?}");
     }

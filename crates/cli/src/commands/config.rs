@@ -1,0 +1,262 @@
+//! `squall config`: checks a configuration, and describes all of its keys.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use squall::Config;
+use squall::config::Address;
+use squall::config::keys::{ConfigKey, KeyDefault, KeyScope, KeyTable, TABLES};
+use squall_harness::terminal::{CommandVerdict, output};
+
+/// Check a configuration, or print an example or the reference of all keys
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArguments {
+    #[command(subcommand)]
+    command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    Check(CheckArguments),
+    Example(ExampleArguments),
+    Reference(ReferenceArguments),
+}
+
+/// Check a configuration file: the exit status is 1 if it cannot be used
+#[derive(Debug, Args)]
+#[command(after_help = CHECK_EXAMPLES)]
+struct CheckArguments {
+    /// The file
+    file: PathBuf,
+    /// Where the member will be reached, instead of `listen` in the file
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<Address>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const CHECK_EXAMPLES: &str = "Examples:
+  squall config check squall.toml
+  squall config check squall.toml --listen 192.0.2.1:7400 --json";
+
+/// Print a complete configuration with a comment for each key
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  squall config example > squall.toml")]
+struct ExampleArguments {}
+
+/// Print the reference of all keys in Markdown, or as JSON
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  squall config reference | less\n  squall config reference --json")]
+struct ReferenceArguments {
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &ConfigArguments) -> Result<CommandVerdict> {
+    match &arguments.command {
+        ConfigCommand::Check(arguments) => check(arguments),
+        ConfigCommand::Example(_) => {
+            output::write(&example());
+            Ok(CommandVerdict::Good)
+        }
+        ConfigCommand::Reference(arguments) if arguments.json => {
+            let tables: Vec<_> = TABLES.iter().map(table_json).collect();
+            output::json(&tables)?;
+            Ok(CommandVerdict::Good)
+        }
+        ConfigCommand::Reference(_) => {
+            output::write(&reference());
+            Ok(CommandVerdict::Good)
+        }
+    }
+}
+
+fn check(arguments: &CheckArguments) -> Result<CommandVerdict> {
+    let config = Config::load_for(&arguments.file, arguments.listen.clone(), None);
+    if arguments.json {
+        let error = config.as_ref().err().map(ToString::to_string);
+        output::json(&json!({ "file": arguments.file, "valid": error.is_none(), "error": error }))?;
+        return Ok(if error.is_none() { CommandVerdict::Good } else { CommandVerdict::Bad });
+    }
+    let config = config?;
+    let subgroups: Vec<&str> = config.subgroups.keys().map(String::as_str).collect();
+    output::line(format_args!(
+        "{}: cluster {} of {} members, at {}; subgroups: {}",
+        arguments.file.display(),
+        config.cluster,
+        config.members,
+        config.listen,
+        subgroups.join(", ")
+    ));
+    Ok(CommandVerdict::Good)
+}
+
+/// A file with all keys: those that are needed, and the others behind `#` with their defaults.
+fn example() -> String {
+    let mut text = String::from(
+        "# A configuration of Squall with all of its keys; docs/configuration.md says more about them.\n",
+    );
+    for table in &TABLES {
+        // The subgroup of the example; a group needs one.
+        let path = table.path.replace("NAME", "log");
+        match table.path {
+            "" => {}
+            "subgroups.NAME" => add(&mut text, format_args!("\n[{path}]")),
+            _ => add(&mut text, format_args!("\n# [{path}]")),
+        }
+        for key in table.keys.iter().filter(|key| !is_table(key)) {
+            let is_needed = matches!(key.default, KeyDefault::Required) || NEEDED.contains(&key.name);
+            let (sign, value) = match key.default {
+                KeyDefault::Value(default) => ("# ", default),
+                _ if is_needed && table.path.is_empty() => ("", key.example),
+                _ => ("# ", key.example),
+            };
+            for line in comment(key) {
+                add(&mut text, format_args!("# {line}"));
+            }
+            add(&mut text, format_args!("{sign}{} = {value}\n", key.name));
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text + "\n"
+}
+
+/// Keys that the example needs, although another key or an option can replace each.
+const NEEDED: [&str; 3] = ["secret", "listen", "contacts"];
+
+/// Whether the key's value is a table, which has a part of its own in the file and on the page.
+fn is_table(key: &ConfigKey) -> bool {
+    key.takes.starts_with("a table")
+}
+
+/// What the example says about a key, in lines that fit 80 columns.
+fn comment(key: &ConfigKey) -> Vec<String> {
+    let default = match key.default {
+        KeyDefault::Required => String::new(),
+        KeyDefault::Value(_) => " This is the default.".into(),
+        KeyDefault::Words(words) => format!(" Default: {words}."),
+    };
+    let scope = if key.scope == KeyScope::Member { " Each member has its own." } else { "" };
+    let mut lines = Vec::new();
+    for paragraph in [key.meaning.to_owned(), format!("Values: {}.{default}{scope}", key.takes)] {
+        lines.push(String::new());
+        for word in paragraph.split(' ') {
+            let line = lines.last_mut().expect("there is one");
+            if !line.is_empty() && line.len() + 1 + word.len() > COMMENT_COLUMNS {
+                lines.push(word.to_owned());
+            } else {
+                line.push_str(if line.is_empty() { "" } else { " " });
+                line.push_str(word);
+            }
+        }
+    }
+    lines
+}
+
+/// Without the sign in front of a comment.
+const COMMENT_COLUMNS: usize = 78;
+
+/// The page docs/configuration.md.
+fn reference() -> String {
+    let mut text = String::from(HEAD);
+    for table in &TABLES {
+        match table.path {
+            "" => add(&mut text, format_args!("\n## In front of all tables\n")),
+            path => add(&mut text, format_args!("\n## [{path}]\n")),
+        }
+        add(&mut text, format_args!("{}\n", table.meaning));
+        add(
+            &mut text,
+            format_args!("| key | takes | default | must agree | meaning |\n|---|---|---|---|---|"),
+        );
+        for key in table.keys {
+            let default = match key.default {
+                KeyDefault::Required => "required".into(),
+                KeyDefault::Value(value) => format!("`{value}`"),
+                KeyDefault::Words(words) => words.into(),
+            };
+            let agrees = if key.scope == KeyScope::Group { "yes" } else { "no" };
+            let ConfigKey { name, takes, meaning, .. } = key;
+            add(&mut text, format_args!("| `{name}` | {takes} | {default} | {agrees} | {meaning} |"));
+        }
+    }
+    text
+}
+
+const HEAD: &str = "# Configuration
+
+A group is described by one TOML file, which is the same at all members except for the keys that need not agree.
+`squall config example` prints a file with all keys, and `squall config check FILE` checks one. This page is the output of
+`squall config reference`; a test compares them.
+
+A key that must agree has the same value at all members; members that differ in it refuse each other. Sizes are numbers of
+bytes, or texts with KB, MB, GB (powers of 1000), KiB, MiB or GiB (of 1024). Times are texts with `us`, `ms`, `s` or `min`, or
+numbers of milliseconds if the name of the key ends in `_ms`.
+";
+
+fn table_json(table: &KeyTable) -> serde_json::Value {
+    let key = |key: &ConfigKey| {
+        let default = match key.default {
+            KeyDefault::Value(value) => Some(value),
+            KeyDefault::Required | KeyDefault::Words(_) => None,
+        };
+        json!({
+            "key": key.name,
+            "takes": key.takes,
+            "required": key.default == KeyDefault::Required,
+            "default": default,
+            "must_agree": key.scope == KeyScope::Group,
+            "meaning": key.meaning,
+        })
+    };
+    json!({ "table": table.path, "meaning": table.meaning, "keys": table.keys.iter().map(key).collect::<Vec<_>>() })
+}
+
+fn add(text: &mut String, line: std::fmt::Arguments<'_>) {
+    writeln!(text, "{line}").expect("a String takes all");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_can_be_used_and_has_all_keys() {
+        let text = example();
+        let config = Config::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!((config.members, config.subgroups.len()), (3, 1));
+        for key in TABLES.iter().flat_map(|table| table.keys).filter(|key| !is_table(key)) {
+            let is_line = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{} = ", key.name));
+            assert!(text.lines().any(is_line), "{}", key.name);
+        }
+        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+    }
+
+    /// Each line behind `#` that is a key has a value that can be used.
+    #[test]
+    fn what_the_example_leaves_out_can_be_put_in() {
+        let text = example();
+        let is_key = |line: &str| {
+            let key = line.strip_prefix("# ").and_then(|line| line.split_once(" = ")).map(|(key, _)| key);
+            key.is_some_and(|key| !key.contains(' ') && key != "secret_file")
+        };
+        let put_in = text.lines().map(|line| {
+            let is_header = line.starts_with("# [");
+            if is_key(line) || is_header { line.trim_start_matches("# ") } else { line }
+        });
+        let text = put_in.collect::<Vec<_>>().join("\n");
+        Config::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    }
+
+    #[test]
+    fn the_page_is_what_the_code_says() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        let found = std::fs::read_to_string(page).unwrap_or_default();
+        assert!(found == reference(), "write it again: squall config reference > docs/configuration.md");
+    }
+}

@@ -1,0 +1,205 @@
+//! What scripts, shells and operators rely on: exit statuses, JSON, the log, the configuration's commands, completions and
+//! manual pages.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Long enough for a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+
+/// A folder for one test, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("squall-line-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// A configuration file with this content.
+    fn file(&self, name: &str, content: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        path.display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn squall(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
+    command.args(arguments).env_remove("RUST_LOG");
+    command
+}
+
+/// Runs a command; returns its exit status, and what it prints to standard output and standard error.
+fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// The lines of standard error as they are printed.
+fn log_of(child: &mut Child) -> mpsc::Receiver<String> {
+    let log = BufReader::new(child.stderr.take().unwrap());
+    let (send, lines) = mpsc::channel();
+    std::thread::spawn(move || log.lines().map_while(Result::ok).all(|line| send.send(line).is_ok()));
+    lines
+}
+
+/// Waits for a line of the log that `fits`; returns it.
+fn await_line(log: &mpsc::Receiver<String>, fits: impl Fn(&str) -> bool) -> String {
+    let (deadline, mut seen) = (Instant::now() + SOON, Vec::new());
+    while let Ok(line) = log.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        if fits(&line) {
+            return line;
+        }
+        seen.push(line);
+    }
+    panic!("the log has no such line: {seen:#?}");
+}
+
+fn member(name: &str, secret: &str, listen: &str, contact: &str, members: usize) -> String {
+    format!(
+        "cluster = \"{name}\"\nsecret = \"{secret}\"\nlisten = \"{listen}\"\ncontacts = [\"{contact}\"]\n\
+         members = {members}\n[subgroups.log]\n"
+    )
+}
+
+#[test]
+fn a_configuration_is_checked() {
+    let folder = Folder::new("config");
+    let (status, example, _) = run(&mut squall(&["config", "example"]));
+    assert_eq!(status, Some(0));
+    let good = folder.file("good.toml", &example);
+    let (status, text, _) = run(&mut squall(&["config", "check", &good]));
+    assert!(status == Some(0) && text.contains("cluster example of 3 members"), "{text}");
+    let (status, text, _) = run(&mut squall(&["config", "check", &good, "--json"]));
+    assert_eq!((status, &json(&text)["valid"]), (Some(0), &true.into()));
+    let bad = folder.file("bad.toml", &example.replace("members = ", "membres = "));
+    let (status, text, error) = run(&mut squall(&["config", "check", &bad]));
+    assert!(status == Some(1) && text.is_empty() && error.contains("did you mean `members`?"), "{error}");
+    let (status, text, _) = run(&mut squall(&["config", "check", &bad, "--json"]));
+    assert!(status == Some(1) && json(&text)["error"].as_str().unwrap().contains("bad.toml:"), "{text}");
+    let (status, _, error) = run(&mut squall(&["config", "check", "/nonexistent"]));
+    assert!(status == Some(1) && error.contains("cannot read /nonexistent"), "{error}");
+}
+
+#[test]
+fn shells_and_manual_pages_know_the_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let (status, script, _) = run(&mut squall(&["completions", shell]));
+        assert_eq!(status, Some(0), "{shell}");
+        assert!(script.contains("simulate") && script.contains("log-format"), "{shell}: {script}");
+        assert!(!script.contains("stream-receiver"), "{shell} has a hidden command");
+    }
+    assert_eq!(run(&mut squall(&["completions", "dash"])).0, Some(2));
+    let folder = Folder::new("man");
+    let pages = folder.0.join("man1");
+    let (status, _, error) = run(squall(&["man"]).arg(&pages));
+    assert_eq!(status, Some(0), "{error}");
+    let page =
+        |name: &str| std::fs::read_to_string(pages.join(name)).unwrap_or_else(|_| panic!("no page {name}"));
+    assert!(page("squall.1").contains("Exit status"));
+    assert!(page("squall-node.1").contains("squall node") && page("squall-bench-view.1").contains("rounds"));
+    assert!(!pages.join("squall-member.1").exists(), "a hidden command");
+}
+
+/// A member's log has a time, a level and no colours in each line, as text and as JSON; it has what happens while members
+/// find each other, and why a process was refused.
+#[test]
+fn a_member_logs_what_happens() {
+    let folder = Folder::new("log");
+    let name = format!("squall-line-log-{}", std::process::id());
+    let address = |rank: usize| format!("unix:@{name}-{rank}");
+    let secret = "at least sixteen bytes";
+    let first = folder.file("0.toml", &member(&name, secret, &address(0), &address(0), 1));
+    let stranger = member(&name, "another secret, as long", &address(1), &address(0), 1);
+    let stranger = folder.file("1.toml", &stranger);
+    for format in ["text", "json"] {
+        let mut node = squall(&["node", "-c", &first, "--log-format", format]);
+        let mut node = Running(node.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+        let log = log_of(&mut node.0);
+        let line = await_line(&log, |line| line.contains("listening at"));
+        match format {
+            "json" => {
+                let line = json(&line);
+                assert_eq!((&line["level"], line["timestamp"].is_string()), (&"INFO".into(), true), "{line}");
+                assert_eq!(line["message"], format!("listening at {}", address(0)));
+            }
+            _ => {
+                let parts: Vec<&str> = line.split_whitespace().collect();
+                assert!(parts[0].ends_with('Z') && parts[0].contains('T') && parts[1] == "INFO", "{line}");
+                assert!(!line.contains('\u{1b}'), "a colour in a file: {line}");
+            }
+        }
+        let mut joiner = squall(&["node", "-c", &stranger, "--timeout", "1s"]);
+        let (status, _, error) = run(&mut joiner);
+        assert!(status == Some(1) && error.contains("secret"), "{error}");
+        await_line(&log, |line| line.contains("rejected") || line.contains("refused"));
+        // The last reason is about the secret, not a guess.
+        let (status, _, error) = run(&mut squall(&["status", "-c", &stranger]));
+        let last = error.lines().last().unwrap_or_default();
+        assert!(status == Some(1) && last.contains("secret"), "{error}");
+        assert!(!error.contains("is the group running"), "{error}");
+    }
+}
+
+/// `-v` and `RUST_LOG` choose what is logged; the option comes first.
+#[test]
+fn the_log_is_chosen_by_option_and_environment() {
+    let folder = Folder::new("choice");
+    let name = format!("squall-line-choice-{}", std::process::id());
+    let address = format!("unix:@{name}");
+    let file = folder.file("0.toml", &member(&name, "at least sixteen bytes", &address, &address, 2));
+    let log = |more: &[&str], variable: Option<&str>| {
+        let mut node = squall(&[&["node", "-c", &file, "--timeout", "200ms"], more].concat());
+        node.envs(variable.map(|value| ("RUST_LOG", value)));
+        let (status, _, error) = run(&mut node);
+        assert_eq!(status, Some(1), "{error}");
+        error
+    };
+    assert!(log(&[], None).contains("listening at"));
+    assert!(!log(&[], Some("error")).contains("listening at"));
+    assert!(log(&["-v"], Some("error")).contains("listening at"));
+    assert!(log(&[], Some("squall=verbose")).contains("RUST_LOG=\"squall=verbose\": write a level"));
+    let alone = log(&[], Some("error"));
+    assert!(alone.contains("1 of 2 members have joined"), "{alone}");
+}
+
+/// Ctrl-C ends a simulation with the result of the runs so far.
+#[test]
+fn an_interrupted_simulation_prints_what_it_did() {
+    let mut simulate = squall(&["simulate", "--scenario", "sst", "--seeds", "0..1000000000", "--json"]);
+    let child = simulate.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let sent = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let result = json(&String::from_utf8(stdout).unwrap());
+    assert_eq!(status.code(), Some(130), "{result}");
+    assert!(result["interrupted"] == true && result["seeds"].as_u64() > Some(0), "{result}");
+    assert!(String::from_utf8_lossy(&stderr).contains("interrupted"));
+}

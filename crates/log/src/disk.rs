@@ -1,0 +1,187 @@
+//! What the log needs of a disk: files by their paths within one folder.
+
+use std::fmt;
+
+use crate::buffer::AlignedBuffer;
+
+/// A folder on a disk. Paths are relative to it, with `/`.
+///
+/// A write is on the disk when it returns; names (of [`Self::create`], [`Self::rename`], [`Self::remove`]) are when
+/// [`Self::flush_folder`] of their folder has returned.
+pub trait Disk {
+    /// Returns the names in `folder`, sorted.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn list(&self, folder: &str) -> Result<Vec<String>, DiskError>;
+
+    /// Returns the length of a file.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn length(&self, path: &str) -> Result<u64, DiskError>;
+
+    /// Reads from `offset` on, and returns how many bytes there are, at most the length of `buffer`. `offset` and length are
+    /// multiples of the block.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn read(&self, path: &str, offset: u64, buffer: &mut AlignedBuffer) -> Result<usize, DiskError>;
+
+    /// Makes a file of `length` written zeros, in place of another of that name, and flushes it.
+    ///
+    /// # Errors
+    /// As the system says; the file may exist in part.
+    fn create(&self, path: &str, length: u64) -> Result<(), DiskError>;
+
+    /// Writes all of `bytes` at `offset`, both multiples of the block, and waits until they are on the disk.
+    ///
+    /// # Errors
+    /// As the system says, and if only a part was written. After an error nothing is known of the range.
+    fn write(&self, path: &str, offset: u64, bytes: &AlignedBuffer) -> Result<(), DiskError>;
+
+    /// Gives a file another name, in place of another file of that name.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn remove(&self, path: &str) -> Result<(), DiskError>;
+
+    /// Waits until the names in `folder` are on the disk.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn flush_folder(&self, folder: &str) -> Result<(), DiskError>;
+}
+
+/// A disk behind a reference or shared by threads.
+macro_rules! disk_behind {
+    ($($kind:ty),+) => {$(
+        impl<D: Disk> Disk for $kind {
+            fn list(&self, folder: &str) -> Result<Vec<String>, DiskError> {
+                (**self).list(folder)
+            }
+            fn length(&self, path: &str) -> Result<u64, DiskError> {
+                (**self).length(path)
+            }
+            fn read(&self, path: &str, offset: u64, buffer: &mut AlignedBuffer) -> Result<usize, DiskError> {
+                (**self).read(path, offset, buffer)
+            }
+            fn create(&self, path: &str, length: u64) -> Result<(), DiskError> {
+                (**self).create(path, length)
+            }
+            fn write(&self, path: &str, offset: u64, bytes: &AlignedBuffer) -> Result<(), DiskError> {
+                (**self).write(path, offset, bytes)
+            }
+            fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+                (**self).rename(from, to)
+            }
+            fn remove(&self, path: &str) -> Result<(), DiskError> {
+                (**self).remove(path)
+            }
+            fn flush_folder(&self, folder: &str) -> Result<(), DiskError> {
+                (**self).flush_folder(folder)
+            }
+        }
+    )+};
+}
+
+disk_behind!(&D, std::rc::Rc<D>, std::sync::Arc<D>);
+
+/// An operation that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskError {
+    /// What was tried, as in `failed to …`.
+    pub operation: &'static str,
+    /// The file or folder.
+    pub path: String,
+    /// Why.
+    pub cause: DiskCause,
+}
+
+/// Why an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskCause {
+    /// The system's error number.
+    System(i32),
+    /// Only a part was written.
+    Short {
+        /// Bytes written.
+        written: u64,
+        /// Bytes to be written.
+        wanted: u64,
+    },
+}
+
+impl DiskError {
+    /// Whether the file does not exist.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        self.cause == DiskCause::System(rustix::io::Errno::NOENT.raw_os_error())
+    }
+
+    /// Whether the disk is full.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        let full = [rustix::io::Errno::NOSPC, rustix::io::Errno::DQUOT];
+        full.iter().any(|errno| self.cause == DiskCause::System(errno.raw_os_error()))
+    }
+
+    fn advice(&self) -> &'static str {
+        use rustix::io::Errno;
+        let DiskCause::System(errno) = self.cause else {
+            return "the disk is failing or full: check it, then start this member again";
+        };
+        match Errno::from_raw_os_error(errno) {
+            Errno::NOSPC | Errno::DQUOT => "free space on that disk, then start this member again",
+            Errno::IO => {
+                "the disk is failing: check it, then start this member again; it fetches from others what its log lacks"
+            }
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => "make the folder writable for this user",
+            Errno::MFILE | Errno::NFILE => "raise the limit of open files",
+            _ => "check the folder and its disk, then start this member again",
+        }
+    }
+}
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operation, path, cause } = self;
+        write!(f, "failed to {operation} {path}: {cause} ({})", self.advice())
+    }
+}
+
+impl fmt::Display for DiskCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(errno) => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
+            Self::Short { written, wanted } => write!(f, "{written} of {wanted} bytes were written"),
+        }
+    }
+}
+
+impl std::error::Error for DiskError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happened, with the values, and what to do next.
+    #[test]
+    fn errors_say_what_to_do() {
+        let error = |cause| DiskError { operation: "write 4096 bytes at 0 of", path: "log/1".into(), cause };
+        assert_eq!(
+            error(DiskCause::System(28)).to_string(),
+            "failed to write 4096 bytes at 0 of log/1: No space left on device (os error 28) (free space on that disk, then \
+             start this member again)"
+        );
+        assert!(error(DiskCause::System(5)).to_string().contains("the disk is failing"));
+        assert!(error(DiskCause::Short { written: 1, wanted: 2 }).to_string().contains("1 of 2 bytes"));
+        assert!(error(DiskCause::System(28)).is_full() && !error(DiskCause::System(5)).is_full());
+    }
+}

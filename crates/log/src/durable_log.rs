@@ -1,0 +1,240 @@
+//! Threads that drive the core on a disk: writers, and one that makes segments ready.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::checkpoint::CheckpointError;
+use crate::core::{AppendError, FrameWrite, LogAction, LogCore, Recycling};
+use crate::disk::{Disk, DiskCause, DiskError};
+use crate::record::{LogPosition, LogRecord};
+use crate::recovery::Recovered;
+use crate::storage::{Storage, StorageError};
+
+/// A log that is open for writing. Threads may share it by reference; it waits for what it has taken when it is dropped.
+///
+/// Each of the writers asks the core for a frame, writes it and reports it; the core decides how many of them have work. While
+/// one writes a frame, the next one collects. The making of segments has a thread of its own, since it takes long.
+#[derive(Debug)]
+pub struct DurableLog<D> {
+    shared: Arc<Shared<D>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared<D> {
+    storage: Storage<D>,
+    state: Mutex<State>,
+    /// A writer may have work.
+    work: Condvar,
+    /// A segment is wanted.
+    wanted: Condvar,
+    /// More is persisted, or the disk has failed.
+    news: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    core: LogCore,
+    preparing: Option<(u32, Option<Recycling>)>,
+    is_closing: bool,
+}
+
+impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
+    /// Begins a life of the log that was recovered from `storage`.
+    ///
+    /// # Errors
+    /// If the register is lost, or the disk fails.
+    ///
+    /// # Panics
+    /// If the log is damaged and not repaired, or no thread can be started.
+    pub fn start(storage: Storage<D>, recovered: Recovered) -> Result<Self, StorageError> {
+        let life = storage.begin_life()?;
+        let (settings, log) = (*storage.settings(), storage.identity().log);
+        let mut core = LogCore::new(settings, log, life, recovered);
+        storage.covered().into_iter().for_each(|(subgroup, at)| core.handle_checkpoint(subgroup, at));
+        let state = Mutex::new(State { core, preparing: None, is_closing: false });
+        let (work, wanted, news) = (Condvar::new(), Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { storage, state, work, wanted, news });
+        let mut threads = Vec::new();
+        for writer in 0..settings.in_flight_max {
+            let shared = Arc::clone(&shared);
+            threads.push(thread(format!("squall log {writer}"), move || shared.write()));
+        }
+        let preparer = Arc::clone(&shared);
+        threads.push(thread("squall segments".into(), move || preparer.prepare()));
+        Ok(Self { shared, threads })
+    }
+
+    /// Returns the folder.
+    #[must_use]
+    pub fn storage(&self) -> &Storage<D> {
+        &self.shared.storage
+    }
+
+    /// Takes a record, and returns how many records of this life are persisted when it is.
+    ///
+    /// # Errors
+    /// If the disk is behind or has failed, or the record is too long.
+    pub fn append(&self, record: &LogRecord<'_>) -> Result<u64, AppendError> {
+        let mut state = self.shared.state();
+        let was_idle = state.core.is_settled();
+        let number = state.core.append(record)?;
+        if was_idle || state.core.has_full_frames() {
+            self.shared.work.notify_one();
+        }
+        Ok(number + 1)
+    }
+
+    /// Waits until `records` of this life are persisted.
+    ///
+    /// # Errors
+    /// If the disk fails before.
+    pub fn wait(&self, records: u64) -> Result<(), DiskError> {
+        let mut state = self.shared.state();
+        while state.core.persisted() < records {
+            if let Some(failure) = state.core.failure() {
+                return Err(failure.clone());
+            }
+            state = self.shared.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    /// Returns how many records of this life are persisted.
+    #[must_use]
+    pub fn persisted(&self) -> u64 {
+        self.shared.state().core.persisted()
+    }
+
+    /// Returns the greatest position of a subgroup that is persisted.
+    #[must_use]
+    pub fn frontier(&self, subgroup: u32) -> Option<LogPosition> {
+        self.shared.state().core.frontier(subgroup)
+    }
+
+    /// Returns why the log has failed, if it has.
+    #[must_use]
+    pub fn failure(&self) -> Option<DiskError> {
+        self.shared.state().core.failure().cloned()
+    }
+
+    /// Writes a checkpoint of a subgroup, and returns when it is verified; segments that are not needed any more are recycled.
+    ///
+    /// # Errors
+    /// If the disk fails, or has not written what it was given.
+    pub fn checkpoint(
+        &self,
+        subgroup: u32,
+        position: LogPosition,
+        state: &mut dyn Iterator<Item = Vec<u8>>,
+    ) -> Result<(), CheckpointError> {
+        self.shared.storage.write_checkpoint(subgroup, position, state)?;
+        let covered = self.shared.storage.covered();
+        let mut state = self.shared.state();
+        covered.into_iter().for_each(|(subgroup, at)| state.core.handle_checkpoint(subgroup, at));
+        Ok(())
+    }
+}
+
+impl<D> Drop for DurableLog<D> {
+    fn drop(&mut self) {
+        self.shared.state().is_closing = true;
+        self.shared.work.notify_all();
+        self.shared.wanted.notify_all();
+        for thread in self.threads.drain(..) {
+            // Its panic was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<D> Shared<D> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<D: Disk> Shared<D> {
+    /// A writer, until the log is closed and all is written, or it has failed.
+    fn write(&self) {
+        let mut state = self.state();
+        loop {
+            if let Some(write) = self.next_write(&mut state) {
+                drop(state);
+                let outcome = self.storage.disk().write(&write.path(), write.offset, &write.bytes);
+                state = self.state();
+                match outcome {
+                    Ok(()) => state.core.handle_written(write),
+                    Err(error) => state.core.handle_failed(Some(write), error),
+                }
+                while state.core.poll_answer().is_some() {}
+                self.news.notify_all();
+                if state.core.has_full_frames() || state.is_closing {
+                    self.work.notify_all();
+                }
+                continue;
+            }
+            let is_over = state.core.failure().is_some() || (state.is_closing && state.core.is_settled());
+            if is_over {
+                self.work.notify_all();
+                self.wanted.notify_all();
+                return;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The next frame, while segments that are wanted go to their thread.
+    fn next_write(&self, state: &mut State) -> Option<FrameWrite> {
+        loop {
+            match state.core.poll_action()? {
+                LogAction::Write(write) => return Some(write),
+                LogAction::Prepare { segment, recycle } => {
+                    state.preparing = Some((segment, recycle));
+                    self.wanted.notify_one();
+                }
+            }
+        }
+    }
+
+    /// The thread that makes segments ready.
+    fn prepare(&self) {
+        let mut state = self.state();
+        loop {
+            if let Some((segment, recycle)) = state.preparing.take() {
+                drop(state);
+                let outcome = self.storage.prepare(segment, recycle);
+                state = self.state();
+                match outcome {
+                    Ok(()) => state.core.handle_prepared(segment),
+                    Err(error) => state.core.handle_failed(None, disk_error(error)),
+                }
+                self.work.notify_all();
+                self.news.notify_all();
+                continue;
+            }
+            let is_over = state.core.failure().is_some() || (state.is_closing && state.core.is_settled());
+            if is_over {
+                return;
+            }
+            state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What the log fails with when a segment cannot be made ready.
+fn disk_error(error: StorageError) -> DiskError {
+    match error {
+        StorageError::Disk(error) => error,
+        // The register has no copy that is good any more, or no space for more.
+        _ => DiskError {
+            operation: "change",
+            path: crate::names::REGISTER.into(),
+            cause: DiskCause::System(rustix::io::Errno::IO.raw_os_error()),
+        },
+    }
+}
+
+fn thread(name: String, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    std::thread::Builder::new().name(name).spawn(run).expect("a thread can be started")
+}

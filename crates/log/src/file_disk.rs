@@ -1,0 +1,242 @@
+//! A folder in a file system, for one process at a time.
+//!
+//! Files are written with `O_DIRECT | O_DSYNC` if the file system allows it: a write is on the disk when it returns, and no page
+//! cache can report it as clean when it is not. Else with `fdatasync` behind each write, and one warning.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+
+use crate::buffer::AlignedBuffer;
+use crate::disk::{Disk, DiskCause, DiskError};
+use crate::names;
+
+/// A folder in a file system. Threads may share it.
+#[derive(Debug)]
+pub struct FileDisk {
+    root: PathBuf,
+    /// Locked as long as this lives.
+    _lock: Option<File>,
+    /// Files that were used, each open for reading and writing.
+    files: Mutex<BTreeMap<String, Arc<File>>>,
+    is_direct: bool,
+}
+
+/// Why a folder cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// Another process has it.
+    #[error("{path} is in use by {holder}: end that process, or set another folder")]
+    Held {
+        /// The folder.
+        path: String,
+        /// The process that has locked it.
+        holder: String,
+    },
+    /// The disk has failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+impl FileDisk {
+    /// Opens the folder, makes it if it is absent, and locks it.
+    ///
+    /// # Errors
+    /// If another process has it, or the disk fails.
+    pub fn open(root: &Path) -> Result<Self, FolderError> {
+        let failed = |operation, path: &Path| {
+            let path = path.display().to_string();
+            move |error: io::Error| DiskError { operation, path, cause: cause(&error) }
+        };
+        for folder in [root.to_owned(), root.join(names::LOG), root.join(names::CHECKPOINTS)] {
+            fs::create_dir_all(&folder).map_err(failed("make the folder", &folder))?;
+        }
+        if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            flush(parent).map_err(failed("flush", parent))?;
+        }
+        flush(root).map_err(failed("flush", root))?;
+        let path = root.join(names::LOCK);
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut lock = options.map_err(failed("open", &path))?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut holder = String::new();
+            let _ = lock.read_to_string(&mut holder);
+            let holder =
+                if holder.trim().is_empty() { "another process".into() } else { holder.trim().into() };
+            return Err(FolderError::Held { path: root.display().to_string(), holder });
+        }
+        // Only for the error of another process.
+        let name = format!("process {}\n", std::process::id());
+        lock.set_len(0).and_then(|()| lock.write_all(name.as_bytes())).map_err(failed("write", &path))?;
+        Ok(Self::new(root, Some(lock)))
+    }
+
+    /// Opens a folder for reading, also while another process writes it.
+    #[must_use]
+    pub fn inspect(root: &Path) -> Self {
+        Self::new(root, None)
+    }
+
+    fn new(root: &Path, lock: Option<File>) -> Self {
+        let is_direct = allows_direct(&root.join(if lock.is_some() { names::LOCK } else { names::IDENTITY }));
+        if !is_direct && lock.is_some() {
+            tracing::warn!(
+                folder = %root.display(),
+                "the file system allows no direct I/O: each write is flushed by fdatasync, which takes about twice as long"
+            );
+        }
+        Self { root: root.to_owned(), _lock: lock, files: Mutex::default(), is_direct }
+    }
+
+    /// Whether writes go past the page cache.
+    #[must_use]
+    pub const fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        if path.is_empty() { self.root.clone() } else { self.root.join(path) }
+    }
+
+    fn error(&self, operation: &'static str, path: &str, error: &io::Error) -> DiskError {
+        DiskError { operation, path: self.path(path).display().to_string(), cause: cause(error) }
+    }
+
+    fn flags(&self, is_flushed: bool) -> i32 {
+        let direct = if self.is_direct { OFlags::DIRECT } else { OFlags::empty() };
+        let flushed = if self.is_direct && is_flushed { OFlags::DSYNC } else { OFlags::empty() };
+        (direct | flushed).bits().cast_signed()
+    }
+
+    /// The file, opened if it is not open.
+    fn file(&self, operation: &'static str, path: &str) -> Result<Arc<File>, DiskError> {
+        let mut files = self.files();
+        if let Some(file) = files.get(path) {
+            return Ok(Arc::clone(file));
+        }
+        let can_write = self._lock.is_some();
+        let options = OpenOptions::new()
+            .read(true)
+            .write(can_write)
+            .custom_flags(self.flags(true))
+            .open(self.path(path));
+        let file = Arc::new(options.map_err(|error| self.error(operation, path, &error))?);
+        if files.len() >= OPEN_MAX {
+            files.pop_first();
+        }
+        files.insert(path.into(), Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn files(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<File>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes zeros with the file system's own order, and flushes once.
+    fn fill(&self, path: &str, length: u64) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).custom_flags(self.flags(false));
+        let file = options.open(self.path(path))?;
+        let zeros = AlignedBuffer::zeroed(usize::try_from(length.min(PIECE)).expect("short"));
+        let mut offset = 0;
+        while offset < length {
+            let size = usize::try_from(PIECE.min(length - offset)).expect("short");
+            file.write_all_at(&zeros.bytes()[..size], offset)?;
+            offset += size as u64;
+        }
+        file.sync_all()
+    }
+}
+
+impl Disk for FileDisk {
+    fn list(&self, folder: &str) -> Result<Vec<String>, DiskError> {
+        let entries = fs::read_dir(self.path(folder)).map_err(|error| self.error("list", folder, &error))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| self.error("list", folder, &error))?;
+            names.extend(entry.file_name().into_string().ok());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn length(&self, path: &str) -> Result<u64, DiskError> {
+        let outcome = fs::metadata(self.path(path));
+        Ok(outcome.map_err(|error| self.error("find", path, &error))?.len())
+    }
+
+    fn read(&self, path: &str, offset: u64, buffer: &mut AlignedBuffer) -> Result<usize, DiskError> {
+        let file = self.file("open", path)?;
+        let (mut length, wanted) = (0, buffer.len());
+        while length < wanted {
+            let rest = &mut buffer.bytes_mut()[length..];
+            match file.read_at(rest, offset + length as u64) {
+                Ok(0) => break,
+                // A direct read that ends inside a block has come to the end of the file.
+                Ok(read) if !read.is_multiple_of(512) => return Ok(length + read),
+                Ok(read) => length += read,
+                Err(error) => return Err(self.error("read", path, &error)),
+            }
+        }
+        Ok(length)
+    }
+
+    fn create(&self, path: &str, length: u64) -> Result<(), DiskError> {
+        self.files().remove(path);
+        self.fill(path, length).map_err(|error| self.error("write zeros to", path, &error))
+    }
+
+    fn write(&self, path: &str, offset: u64, bytes: &AlignedBuffer) -> Result<(), DiskError> {
+        let file = self.file("open", path)?;
+        let bytes = bytes.bytes();
+        let written = file.write_at(bytes, offset).map_err(|error| self.error("write", path, &error))?;
+        if written < bytes.len() {
+            let cause = DiskCause::Short { written: written as u64, wanted: bytes.len() as u64 };
+            return Err(DiskError { operation: "write", path: self.path(path).display().to_string(), cause });
+        }
+        if !self.is_direct {
+            file.sync_data().map_err(|error| self.error("flush", path, &error))?;
+        }
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let mut files = self.files();
+        files.remove(from);
+        files.remove(to);
+        fs::rename(self.path(from), self.path(to)).map_err(|error| self.error("rename", from, &error))
+    }
+
+    fn remove(&self, path: &str) -> Result<(), DiskError> {
+        self.files().remove(path);
+        fs::remove_file(self.path(path)).map_err(|error| self.error("remove", path, &error))
+    }
+
+    fn flush_folder(&self, folder: &str) -> Result<(), DiskError> {
+        flush(&self.path(folder)).map_err(|error| self.error("flush", folder, &error))
+    }
+}
+
+fn flush(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Whether the file system of an existing file allows direct I/O.
+fn allows_direct(path: &Path) -> bool {
+    OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path).is_ok()
+}
+
+fn cause(error: &io::Error) -> DiskCause {
+    DiskCause::System(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()))
+}
+
+/// Files that stay open: the segments in use, register, identity, a checkpoint.
+const OPEN_MAX: usize = 16;
+/// How much is written at a time when a file is made.
+const PIECE: u64 = 1 << 20;

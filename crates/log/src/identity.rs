@@ -1,0 +1,152 @@
+//! What a folder belongs to, and what its process has promised: identity and register.
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::LogBase;
+use crate::record::LogPosition;
+
+/// The version of the format. A folder of a newer one is refused.
+pub const FORMAT: u32 = 1;
+
+/// What a folder belongs to, and the sizes that it keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogIdentity {
+    /// The name of the cluster.
+    pub cluster: String,
+    /// The name of the member.
+    pub member: String,
+    /// The log's id, random, new for each log that begins in the folder.
+    pub log: u64,
+    /// [`LogSettings::block`](crate::LogSettings::block)
+    pub block: u32,
+    /// [`LogSettings::segment_bytes`](crate::LogSettings::segment_bytes)
+    pub segment_bytes: u32,
+    /// [`LogSettings::in_flight_max`](crate::LogSettings::in_flight_max)
+    pub in_flight_max: u32,
+}
+
+/// What must not be in the part of a log that a crash can cut off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegisterValue {
+    /// The log to which it belongs.
+    pub log: u64,
+    /// How often the log was opened for writing: its frames have numbers of their own in each life.
+    pub life: u64,
+    /// Where the log begins.
+    pub base: LogBase,
+    /// The present view.
+    pub view: u64,
+    /// The views that have ended, oldest first, back to the oldest checkpoint.
+    pub ended: Vec<EndedView>,
+    /// What was promised, in the words of the protocol that decides how a view ends.
+    pub promise: Vec<u8>,
+    /// What was voted for, likewise.
+    pub vote: Vec<u8>,
+}
+
+/// A view that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedView {
+    /// Its number.
+    pub view: u64,
+    /// Up to which sequence each durable subgroup's messages count.
+    pub trims: Vec<(u32, u64)>,
+}
+
+impl EndedView {
+    /// Returns the last position of a subgroup that counts.
+    #[must_use]
+    pub fn trim(&self, subgroup: u32) -> Option<LogPosition> {
+        let trim = self.trims.iter().find(|(of, _)| *of == subgroup);
+        trim.map(|(_, sequence)| LogPosition { view: self.view, sequence: *sequence })
+    }
+}
+
+/// Why bytes are no identity.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// The folder was written by a newer release.
+    #[error(
+        "the folder has the format {0}, and this release knows formats up to {FORMAT}: use the release that has written it, or a newer one"
+    )]
+    Newer(u32),
+    /// The bytes are something else.
+    #[error(
+        "the identity cannot be read: restore the file from a copy, or move the folder away, and the member joins as a new one"
+    )]
+    Unreadable,
+}
+
+impl LogIdentity {
+    /// Writes the identity, behind the version of the format.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = FORMAT.to_le_bytes().to_vec();
+        bytes.extend(postcard::to_stdvec(self).expect("memory takes everything"));
+        bytes
+    }
+
+    /// Reads an identity. Fuzzed as `identity`.
+    ///
+    /// # Errors
+    /// If the bytes are none, or of a newer format.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, IdentityError> {
+        let (format, rest) = bytes.split_first_chunk().ok_or(IdentityError::Unreadable)?;
+        let format = u32::from_le_bytes(*format);
+        if format > FORMAT {
+            return Err(IdentityError::Newer(format));
+        }
+        postcard::from_bytes(rest).map_err(|_| IdentityError::Unreadable)
+    }
+}
+
+impl RegisterValue {
+    /// Returns the register of a log that has never been opened.
+    #[must_use]
+    pub const fn new(log: u64, segment: u32) -> Self {
+        let base = LogBase::new(segment);
+        Self { log, life: 0, base, view: 0, ended: Vec::new(), promise: Vec::new(), vote: Vec::new() }
+    }
+
+    /// Writes the register.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("memory takes everything")
+    }
+
+    /// Reads a register. Fuzzed as `register`.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> LogIdentity {
+        let (block, segment_bytes, in_flight_max) = (4096, 64 << 20, 4);
+        LogIdentity { cluster: "c".into(), member: "m".into(), log: 7, block, segment_bytes, in_flight_max }
+    }
+
+    #[test]
+    fn values_are_read_as_written() {
+        assert_eq!(LogIdentity::from_bytes(&identity().to_bytes()), Ok(identity()));
+        let ended = vec![EndedView { view: 4, trims: vec![(0, 9), (2, 0)] }];
+        let register = RegisterValue { life: 3, ended, vote: vec![1], ..RegisterValue::new(7, 1) };
+        assert_eq!(RegisterValue::from_bytes(&register.to_bytes()), Some(register.clone()));
+        assert_eq!(register.ended[0].trim(2), Some(LogPosition { view: 4, sequence: 0 }));
+        assert_eq!(register.ended[0].trim(1), None);
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_with_words() {
+        let mut bytes = identity().to_bytes();
+        bytes[0] = 2;
+        let error = LogIdentity::from_bytes(&bytes).expect_err("it is newer");
+        assert_eq!(error, IdentityError::Newer(2));
+        assert!(error.to_string().contains("format 2"), "{error}");
+        assert_eq!(LogIdentity::from_bytes(b"abc"), Err(IdentityError::Unreadable));
+    }
+}

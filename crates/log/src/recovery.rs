@@ -1,0 +1,314 @@
+//! Recovery: from what is on the disk to the log's records and a verdict on its tail.
+//!
+//! The frames of a log are a chain: each is where the one before ends, or at the beginning of a later segment, and names it
+//! ([`FrameHeader::chain`]). Recovery follows the chain from the [`LogBase`] on. Where it ends, all headers behind are evidence for
+//! the [verdict](crate::TailVerdict).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::buffer::AlignedBuffer;
+use crate::core::{LogBase, SegmentContents, raise};
+use crate::coverage::{LogPoint, reach};
+use crate::disk::{Disk, DiskError};
+use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
+use crate::mutation;
+use crate::names;
+use crate::record::{LogPosition, LogRecord, read_records};
+use crate::settings::LogSettings;
+use crate::verdict::{TailEvidence, TailVerdict};
+
+/// What a log is found to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// The verdict on its tail.
+    pub verdict: TailVerdict,
+    /// What the verdict is from.
+    pub evidence: TailEvidence,
+    /// The number of its last good frame; 0 if there is none.
+    pub last: u64,
+    /// The greatest number of any frame seen.
+    pub greatest: u64,
+    /// Where the next frame goes.
+    pub segment: u32,
+    /// Where in the segment.
+    pub offset: u64,
+    /// What the next frame has as `chain`.
+    pub chain: u64,
+    /// The segments that hold good frames.
+    pub segments: BTreeMap<u32, SegmentContents>,
+    /// The next segment, if it exists and is empty.
+    pub prepared: Vec<u32>,
+    /// The greatest position of each subgroup.
+    pub frontiers: BTreeMap<u32, LogPosition>,
+    /// Frames and records of the log.
+    pub frames: u64,
+    /// Records of the log.
+    pub records: u64,
+    /// The greatest segment that exists.
+    last_segment: u32,
+    is_repaired: bool,
+}
+
+impl Recovered {
+    /// Whether the log can be continued as it is.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.verdict != TailVerdict::Damaged || self.is_repaired
+    }
+
+    /// Takes what is above the last good frame for lost, since it is known from elsewhere, or its loss is accepted. The log
+    /// continues in a new segment; nothing is overwritten.
+    #[must_use]
+    pub fn into_repaired(mut self, settings: &LogSettings) -> Self {
+        reach(LogPoint::Repaired);
+        self.is_repaired = true;
+        self.segment = self.last_segment;
+        self.offset = u64::from(settings.segment_bytes);
+        self.prepared.clear();
+        self
+    }
+}
+
+/// Recovers the log with the id `log` that begins at `base`, and hands each record to `each`, with the number of its frame.
+///
+/// # Errors
+/// If the folder cannot be listed. A segment that cannot be read in part is no error but damage.
+pub fn recover(
+    disk: &dyn Disk,
+    settings: &LogSettings,
+    log: u64,
+    base: LogBase,
+    each: &mut dyn FnMut(u64, LogRecord<'_>),
+) -> Result<Recovered, DiskError> {
+    let names = disk.list(names::LOG)?;
+    let segments: BTreeSet<u32> =
+        names.iter().filter_map(|name| names::parse_segment(name)).filter(|n| *n >= base.segment).collect();
+    let mut reader = SegmentReader { disk, settings, log, present: None };
+    let mut found = Recovered {
+        verdict: TailVerdict::Clean,
+        evidence: TailEvidence::default(),
+        last: base.before,
+        greatest: base.before,
+        segment: base.segment,
+        offset: 0,
+        chain: base.chain,
+        segments: BTreeMap::new(),
+        prepared: Vec::new(),
+        frontiers: BTreeMap::new(),
+        frames: 0,
+        records: 0,
+        last_segment: segments.last().copied().unwrap_or(base.segment),
+        is_repaired: false,
+    };
+    let openings = openings(&mut reader, &segments);
+    while let Some(header) = successor(&mut reader, &found, &segments, &openings) {
+        if !reader.take(&header, &mut found, each) {
+            break;
+        }
+    }
+    let mut evidence = TailEvidence {
+        last: found.last,
+        is_unsure: !segments.contains(&base.segment),
+        ..TailEvidence::default()
+    };
+    evidence.known_durable = found.evidence.known_durable;
+    for segment in segments.range(found.segment..) {
+        let offset = if *segment == found.segment { found.offset } else { 0 };
+        reader.search(*segment, offset, &mut evidence);
+    }
+    found.prepared.extend(segments.contains(&(found.segment + 1)).then_some(found.segment + 1));
+    found.evidence = evidence;
+    found.greatest = found.greatest.max(evidence.greatest);
+    found.verdict = evidence.verdict(settings.in_flight_max as u64);
+    reach(match found.verdict {
+        TailVerdict::Clean => LogPoint::FoundClean,
+        TailVerdict::Torn => LogPoint::FoundTorn,
+        TailVerdict::Damaged => LogPoint::FoundDamaged,
+    });
+    Ok(found)
+}
+
+/// The frames that open a life at the beginning of a segment: after a repair they follow a frame of an earlier one.
+fn openings(reader: &mut SegmentReader<'_>, segments: &BTreeSet<u32>) -> Vec<FrameHeader> {
+    let headers = segments.iter().filter_map(|segment| reader.first(*segment));
+    headers.filter(|header| header.is_opening).collect()
+}
+
+/// The frame that follows the last one of `found`. Of several the latest counts: after a repair, what was there before does not.
+fn successor(
+    reader: &mut SegmentReader<'_>,
+    found: &Recovered,
+    segments: &BTreeSet<u32>,
+    openings: &[FrameHeader],
+) -> Option<FrameHeader> {
+    let here =
+        segments.contains(&found.segment).then(|| reader.header(found.segment, found.offset)).flatten();
+    let next = segments.range(found.segment + 1..).next().and_then(|segment| reader.first(*segment));
+    let later = openings.iter().copied().filter(|header| header.segment > found.segment);
+    let candidates = here.into_iter().chain(next).chain(later);
+    candidates.filter(|header| follows(header, found)).max_by_key(|header| header.number)
+}
+
+/// Whether the frame of `header` follows the last one of `found` [W3].
+fn follows(header: &FrameHeader, found: &Recovered) -> bool {
+    let is_next = if header.is_opening {
+        header.known_durable == found.last && header.number > found.last
+    } else {
+        header.number == found.last + 1
+    };
+    is_next && (header.chain == found.chain || mutant!(NoChain))
+}
+
+/// Reads segments, one at a time as a whole.
+struct SegmentReader<'a> {
+    disk: &'a dyn Disk,
+    settings: &'a LogSettings,
+    log: u64,
+    present: Option<Segment>,
+}
+
+struct Segment {
+    number: u32,
+    bytes: AlignedBuffer,
+    /// Blocks that are missing or cannot be read.
+    unreadable: BTreeSet<u64>,
+}
+
+impl SegmentReader<'_> {
+    /// The whole of a segment. What cannot be read is zeros and noted.
+    fn segment(&mut self, number: u32) -> &Segment {
+        if self.present.as_ref().is_none_or(|segment| segment.number != number) {
+            let length = self.settings.segment_bytes as usize;
+            let mut segment =
+                Segment { number, bytes: AlignedBuffer::with_capacity(length), unreadable: BTreeSet::new() };
+            while segment.bytes.len() < length {
+                let size = PIECE.next_multiple_of(self.settings.block).min(length - segment.bytes.len());
+                self.read_piece(&mut segment, size);
+            }
+            self.present = Some(segment);
+        }
+        self.present.as_ref().expect("just read")
+    }
+
+    /// Reads the next `size` bytes of a segment, block by block where they cannot be read at once.
+    fn read_piece(&self, segment: &mut Segment, size: usize) {
+        let (offset, block) = (segment.bytes.len(), self.settings.block);
+        let mut piece = AlignedBuffer::zeroed(size);
+        match self.disk.read(&names::segment(segment.number), offset as u64, &mut piece) {
+            Ok(length) if length == size => segment.bytes.extend(piece.bytes()),
+            _ if size > block => {
+                for _ in 0..size / block {
+                    self.read_piece(segment, block);
+                }
+            }
+            _ => {
+                segment.unreadable.insert(offset as u64 / block as u64);
+                segment.bytes.pad_to(offset + size);
+            }
+        }
+    }
+
+    /// The header of the first frame of a segment.
+    fn first(&mut self, segment: u32) -> Option<FrameHeader> {
+        if self.present.as_ref().is_some_and(|present| present.number == segment) {
+            return self.header(segment, 0);
+        }
+        // Not all of the segment for that.
+        let mut block = AlignedBuffer::zeroed(self.settings.block);
+        let length = self.disk.read(&names::segment(segment), 0, &mut block).ok()?;
+        (length == self.settings.block).then(|| self.parse(block.bytes(), segment, 0).ok().flatten())?
+    }
+
+    /// The header at `offset`, if it is that of a frame that belongs there.
+    fn header(&mut self, segment: u32, offset: u64) -> Option<FrameHeader> {
+        let offset = usize::try_from(offset).expect("in memory");
+        let (block, log) = (self.settings.block, self.log);
+        let bytes = self.segment(segment).bytes.bytes().get(offset..)?;
+        let header = parse(bytes, log, segment).ok().flatten()?;
+        (header.place as usize == offset / block).then_some(header)
+    }
+
+    fn parse(&self, bytes: &[u8], segment: u32, place: u32) -> Result<Option<FrameHeader>, FrameError> {
+        Ok(parse(bytes, self.log, segment)?.filter(|header| header.place == place))
+    }
+
+    /// Adds the frame of `header`, which follows the last one, to `found`; false if its body is not good.
+    fn take(
+        &mut self,
+        header: &FrameHeader,
+        found: &mut Recovered,
+        each: &mut dyn FnMut(u64, LogRecord<'_>),
+    ) -> bool {
+        let offset = u64::from(header.place) * self.settings.block as u64;
+        let begin = usize::try_from(offset).expect("in memory") + FRAME_HEADER_BYTES;
+        let segment = self.segment(header.segment);
+        found.evidence.known_durable = found.evidence.known_durable.max(header.known_durable);
+        let body = segment.bytes.bytes().get(begin..begin + header.length as usize);
+        let is_whole =
+            |body: &&[u8]| header.has_body(body) && read_records(body, header.records, |_| ()).is_ok();
+        let Some(body) = body.filter(is_whole) else { return false };
+        let contents = found.segments.entry(header.segment).or_insert_with(|| SegmentContents {
+            before: found.last,
+            chain: found.chain,
+            positions: BTreeMap::new(),
+        });
+        let frontiers = &mut found.frontiers;
+        let outcome = read_records(body, header.records, |record| {
+            raise(&mut contents.positions, record.subgroup, record.position);
+            raise(frontiers, record.subgroup, record.position);
+            each(header.number, record);
+        });
+        outcome.expect("read above");
+        found.frames += 1;
+        found.records += u64::from(header.records);
+        found.last = header.number;
+        found.greatest = found.greatest.max(header.number);
+        found.segment = header.segment;
+        found.offset = offset + header.padded(self.settings.block);
+        found.chain = header.check_of_header();
+        true
+    }
+
+    /// Searches a segment from `offset` on for traces of frames behind the last good one.
+    fn search(&mut self, number: u32, offset: u64, evidence: &mut TailEvidence) {
+        let (block, log) = (self.settings.block, self.log);
+        let segment = self.segment(number);
+        let mut at = offset;
+        while at < segment.bytes.len() as u64 {
+            let place = at / block as u64;
+            let begin = usize::try_from(at).expect("in memory");
+            at += block as u64;
+            evidence.is_unsure |= segment.unreadable.contains(&place);
+            let header = match parse(&segment.bytes.bytes()[begin..], log, number) {
+                Ok(Some(header)) if header.number > evidence.last => header,
+                Err(FrameError::BadCheck) if begin as u64 == offset => {
+                    evidence.is_begun = true;
+                    continue;
+                }
+                _ => continue,
+            };
+            evidence.known_durable = evidence.known_durable.max(header.known_durable);
+            evidence.greatest = evidence.greatest.max(header.number);
+            evidence.is_unsure |= u64::from(header.place) != place;
+            if mutant!(LengthBeforeCheck) {
+                at = at.max(begin as u64 + header.padded(block));
+            }
+        }
+    }
+}
+
+/// The header that `bytes` begin with; nothing if it is of another log [W2] or of what the file was before it was recycled.
+///
+/// Fuzzed as `frame`.
+fn parse(bytes: &[u8], log: u64, segment: u32) -> Result<Option<FrameHeader>, FrameError> {
+    let header = bytes.first_chunk().map_or(Err(FrameError::NoMagic), FrameHeader::from_bytes)?;
+    let is_of_log = header.log == log || mutant!(NoLogId);
+    if !is_of_log || header.segment != segment {
+        reach(LogPoint::StaleFrame);
+        return Ok(None);
+    }
+    Ok(Some(header))
+}
+
+/// How much of a segment is read at a time.
+const PIECE: usize = 1 << 20;

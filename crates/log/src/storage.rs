@@ -1,0 +1,416 @@
+//! A folder: identity, register, segments and checkpoints of one process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+use crate::buffer::AlignedBuffer;
+use crate::checkpoint::{self, CheckpointError};
+use crate::copies::{COPY_VALUE_BYTES_MAX, CopyPair};
+use crate::core::{LogBase, Recycling};
+use crate::coverage::{LogPoint, reach};
+use crate::disk::{Disk, DiskError};
+use crate::identity::{IdentityError, LogIdentity, RegisterValue};
+use crate::mutation;
+use crate::names;
+use crate::record::{LogPosition, LogRecord};
+use crate::recovery::{Recovered, recover};
+use crate::settings::LogSettings;
+
+/// The folder of a process, on a disk.
+///
+/// **Law.** [`Self::open`]; [`Self::recover`] as often as wanted; if the log is to be written, [`Self::begin_life`] and then
+/// [`LogCore`](crate::LogCore), whose actions [`Self::prepare`] and [`Disk::write`] carry out. The register can be written at any
+/// time, by any thread.
+#[derive(Debug)]
+pub struct Storage<D> {
+    disk: D,
+    settings: LogSettings,
+    identity: LogIdentity,
+    register: Mutex<Option<Register>>,
+    /// Verified checkpoints of each subgroup.
+    checkpoints: Mutex<BTreeMap<u32, BTreeSet<LogPosition>>>,
+    /// Segments below the log's base, whose files can be used again.
+    spare: Mutex<Vec<u32>>,
+}
+
+#[derive(Debug)]
+struct Register {
+    pair: CopyPair,
+    value: RegisterValue,
+}
+
+/// The process that opens a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageOwner {
+    /// The name of the cluster.
+    pub cluster: String,
+    /// The name of the member.
+    pub member: String,
+}
+
+/// Why a folder cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StorageError {
+    /// The disk has failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The folder belongs to another process.
+    #[error(
+        "the folder belongs to the member {found_member} of the cluster {found_cluster}, and this process is the member {member} of \
+         the cluster {cluster}: set another folder, or the names that it was made with"
+    )]
+    Foreign {
+        /// The cluster whose folder it is.
+        found_cluster: String,
+        /// The member.
+        found_member: String,
+        /// The cluster of this process.
+        cluster: String,
+        /// Its member.
+        member: String,
+    },
+    /// The identity cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// There is a log, and nothing says of what.
+    #[error("the folder has a log and no identity: restore the file `identity`, or set an empty folder")]
+    NoIdentity,
+    /// Both copies of the register are bad.
+    #[error(
+        "both copies of the register are bad, so that this process does not know what it has promised: it has no vote; begin a \
+         new log in the folder, and join as a new member"
+    )]
+    RegisterLost,
+    /// The register has grown too long.
+    #[error(
+        "the register has {length} bytes, and {COPY_VALUE_BYTES_MAX} is the most: checkpoint, and drop views that have ended before"
+    )]
+    RegisterLong {
+        /// Its length.
+        length: usize,
+    },
+}
+
+impl<D: Disk> Storage<D> {
+    /// Opens the folder of `owner`; makes it, with the log id `log` and the sizes of `settings`, if it is empty.
+    ///
+    /// # Errors
+    /// If the disk fails, or the folder is not this process's.
+    ///
+    /// # Panics
+    /// If the sizes do not go together.
+    pub fn open(
+        disk: D,
+        owner: &StorageOwner,
+        settings: LogSettings,
+        log: u64,
+    ) -> Result<Self, StorageError> {
+        assert!(settings.are_valid(), "sizes that go together");
+        let settings = LogSettings { block: settings.block, ..settings };
+        if !disk.list("")?.iter().any(|name| name == names::IDENTITY) {
+            create(&disk, owner, &settings, log)?;
+        }
+        let (mut pair, bytes) =
+            CopyPair::open(&disk, names::IDENTITY, settings.block)?.ok_or(IdentityError::Unreadable)?;
+        let identity = LogIdentity::from_bytes(&bytes)?;
+        if (&identity.cluster, &identity.member) != (&owner.cluster, &owner.member) {
+            let StorageOwner { cluster, member } = owner.clone();
+            let (found_cluster, found_member) = (identity.cluster, identity.member);
+            return Err(StorageError::Foreign { found_cluster, found_member, cluster, member });
+        }
+        pair.write(&disk, &bytes)?;
+        Self::with_identity(disk, settings, identity)
+    }
+
+    /// Opens what is there for reading, whosever it is.
+    ///
+    /// # Errors
+    /// If the disk fails, or the folder has no readable identity.
+    pub fn inspect(disk: D, settings: LogSettings) -> Result<Self, StorageError> {
+        let (_, bytes) =
+            CopyPair::open(&disk, names::IDENTITY, settings.block)?.ok_or(IdentityError::Unreadable)?;
+        let identity = LogIdentity::from_bytes(&bytes)?;
+        Self::with_identity(disk, settings, identity)
+    }
+
+    fn with_identity(disk: D, settings: LogSettings, identity: LogIdentity) -> Result<Self, StorageError> {
+        let settings = LogSettings {
+            block: identity.block as usize,
+            segment_bytes: identity.segment_bytes,
+            in_flight_max: identity.in_flight_max as usize,
+            ..settings
+        };
+        if !settings.are_valid() {
+            return Err(IdentityError::Unreadable.into());
+        }
+        let storage = Self {
+            disk,
+            settings,
+            identity,
+            register: Mutex::new(None),
+            checkpoints: Mutex::new(BTreeMap::new()),
+            spare: Mutex::new(Vec::new()),
+        };
+        let register = storage.read_register()?;
+        if let Some(register) = &register {
+            let base = register.value.base.segment;
+            *locked(&storage.spare) = storage.segments()?.into_iter().filter(|n| *n < base).collect();
+        }
+        *locked(&storage.register) = register;
+        *locked(&storage.checkpoints) = storage.verify_checkpoints()?;
+        Ok(storage)
+    }
+
+    fn segments(&self) -> Result<BTreeSet<u32>, DiskError> {
+        Ok(self.disk.list(names::LOG)?.iter().filter_map(|name| names::parse_segment(name)).collect())
+    }
+
+    /// The register; one of an earlier log counts as new.
+    fn read_register(&self) -> Result<Option<Register>, StorageError> {
+        let block = self.settings.block;
+        let opened = match CopyPair::open(&self.disk, names::REGISTER, block) {
+            Err(error) if error.is_absent() => None,
+            opened => opened?,
+        };
+        let register = opened
+            .and_then(|(pair, bytes)| Some(Register { pair, value: RegisterValue::from_bytes(&bytes)? }));
+        let Some(mut register) = register else { return Ok(None) };
+        if register.value.log != self.identity.log {
+            reach(LogPoint::BegunAnew);
+            let first = self.segments()?.first().copied().unwrap_or(1);
+            register.value = RegisterValue::new(self.identity.log, first);
+        }
+        Ok(Some(register))
+    }
+
+    /// Returns the disk.
+    pub const fn disk(&self) -> &D {
+        &self.disk
+    }
+
+    /// Returns the sizes that the folder has.
+    pub const fn settings(&self) -> &LogSettings {
+        &self.settings
+    }
+
+    /// Returns what the folder belongs to.
+    pub const fn identity(&self) -> &LogIdentity {
+        &self.identity
+    }
+
+    /// Returns the register; `None` if it is lost.
+    pub fn register(&self) -> Option<RegisterValue> {
+        locked(&self.register).as_ref().map(|register| register.value.clone())
+    }
+
+    /// Changes the register, and returns when both copies are on the disk.
+    ///
+    /// # Errors
+    /// If it is lost or too long, or the disk fails: then either value may be found later.
+    pub fn change_register(
+        &self,
+        change: impl FnOnce(&mut RegisterValue),
+    ) -> Result<RegisterValue, StorageError> {
+        let mut register = locked(&self.register);
+        let register = register.as_mut().ok_or(StorageError::RegisterLost)?;
+        let mut value = register.value.clone();
+        change(&mut value);
+        let bytes = value.to_bytes();
+        if bytes.len() > COPY_VALUE_BYTES_MAX {
+            return Err(StorageError::RegisterLong { length: bytes.len() });
+        }
+        register.pair.write(&self.disk, &bytes)?;
+        register.value = value.clone();
+        Ok(value)
+    }
+
+    /// Recovers the log, and hands each record to `each`, with the number of its frame. Without a register it begins at the oldest
+    /// segment.
+    ///
+    /// # Errors
+    /// If the folder cannot be listed.
+    pub fn recover(&self, each: &mut dyn FnMut(u64, LogRecord<'_>)) -> Result<Recovered, StorageError> {
+        let first = self.segments()?.first().copied().unwrap_or(1);
+        let base = self.register().map_or(LogBase::new(first), |register| register.base);
+        Ok(recover(&self.disk, &self.settings, self.identity.log, base, each)?)
+    }
+
+    /// Begins a life of the log, and returns its number [W4]. Removes files that an earlier life has not finished.
+    ///
+    /// # Errors
+    /// If the register is lost, or the disk fails.
+    pub fn begin_life(&self) -> Result<u64, StorageError> {
+        for folder in [names::LOG, names::CHECKPOINTS] {
+            for name in self.disk.list(folder)? {
+                if name.ends_with(names::UNFINISHED) {
+                    self.disk.remove(&format!("{folder}/{name}"))?;
+                }
+            }
+        }
+        Ok(self.change_register(|register| register.life += 1)?.life)
+    }
+
+    /// Makes a segment ready for use: its file has all its blocks, and its name is on the disk [W8].
+    ///
+    /// # Errors
+    /// If the disk fails, or is full.
+    pub fn prepare(&self, segment: u32, recycle: Option<Recycling>) -> Result<(), StorageError> {
+        let path = names::segment(segment);
+        if let Some(Recycling { segment: old, base }) = recycle {
+            self.change_register(|register| register.base = base)?;
+            locked(&self.spare).push(old);
+        }
+        let is_there = match self.disk.length(&path) {
+            Ok(length) => length == u64::from(self.settings.segment_bytes),
+            Err(error) if error.is_absent() => false,
+            Err(error) => return Err(error.into()),
+        };
+        if !is_there {
+            let spare = locked(&self.spare).pop();
+            let source = match spare {
+                Some(spare) => names::segment(spare),
+                None => {
+                    let new = names::new_segment(segment);
+                    self.disk.create(&new, u64::from(self.settings.segment_bytes))?;
+                    new
+                }
+            };
+            self.disk.rename(&source, &path)?;
+        }
+        if !mutant!(SkipFolderFlush) {
+            self.disk.flush_folder(names::LOG)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a new log in the folder, with the id `log`: what the old one holds does not count any more. For a process that joins as
+    /// a new member. Checkpoints stay, since they are states of the group.
+    ///
+    /// # Errors
+    /// If the disk fails: then either log may be found later.
+    pub fn begin_anew(self, log: u64) -> Result<Self, StorageError> {
+        let identity = LogIdentity { log, ..self.identity };
+        let (mut pair, _) = CopyPair::open(&self.disk, names::IDENTITY, self.settings.block)?
+            .ok_or(IdentityError::Unreadable)?;
+        pair.write(&self.disk, &identity.to_bytes())?;
+        let first = self.disk.list(names::LOG)?.iter().filter_map(|name| names::parse_segment(name)).min();
+        let value = RegisterValue::new(log, first.unwrap_or(1));
+        CopyPair::create(&self.disk, names::REGISTER, self.settings.block, &value.to_bytes())?;
+        Self::with_identity(self.disk, self.settings, identity)
+    }
+
+    /// Writes a checkpoint of a subgroup, and returns when it is verified. Then all but the two newest verified ones are removed.
+    ///
+    /// # Errors
+    /// If the disk fails, or has not written what it was given; then the older checkpoints still count.
+    pub fn write_checkpoint(
+        &self,
+        subgroup: u32,
+        position: LogPosition,
+        state: &mut dyn Iterator<Item = Vec<u8>>,
+    ) -> Result<(), CheckpointError> {
+        checkpoint::write(&self.disk, self.settings.block, subgroup, position, state)?;
+        let mut checkpoints = locked(&self.checkpoints);
+        let verified = checkpoints.entry(subgroup).or_default();
+        verified.insert(position);
+        let Some(oldest) = verified.iter().nth_back(KEPT - 1).copied() else { return Ok(()) };
+        for name in self.disk.list(names::CHECKPOINTS)? {
+            if let Some((of, older)) = names::parse_checkpoint(&name)
+                && of == subgroup
+                && older < oldest
+            {
+                verified.remove(&older);
+                self.disk.remove(&names::checkpoint(subgroup, older))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a checkpoint, and hands its bytes to `each`, part by part. What was handed over before an error is not to be used.
+    ///
+    /// Fuzzed as `checkpoint`.
+    ///
+    /// # Errors
+    /// If it is bad, or the disk fails.
+    pub fn read_checkpoint(
+        &self,
+        subgroup: u32,
+        position: LogPosition,
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), CheckpointError> {
+        checkpoint::read(&self.disk, self.settings.block, subgroup, position, each)
+    }
+
+    /// Returns the verified checkpoints of each subgroup.
+    pub fn checkpoints(&self) -> BTreeMap<u32, BTreeSet<LogPosition>> {
+        locked(&self.checkpoints).clone()
+    }
+
+    /// Returns up to where each subgroup's records are not needed any more, even if its newest checkpoint is lost: the position of the
+    /// older one of two [W11].
+    pub fn covered(&self) -> BTreeMap<u32, LogPosition> {
+        let older = if mutant!(RecycleEarly) { 0 } else { KEPT - 1 };
+        let checkpoints = locked(&self.checkpoints);
+        let covered =
+            checkpoints.iter().map(|(subgroup, verified)| (*subgroup, verified.iter().nth_back(older)));
+        covered.filter_map(|(subgroup, position)| Some((subgroup, *position?))).collect()
+    }
+
+    fn verify_checkpoints(&self) -> Result<BTreeMap<u32, BTreeSet<LogPosition>>, DiskError> {
+        let mut verified = BTreeMap::<u32, BTreeSet<LogPosition>>::new();
+        for name in self.disk.list(names::CHECKPOINTS)? {
+            if let Some((subgroup, position)) = names::parse_checkpoint(&name)
+                && self.read_checkpoint(subgroup, position, &mut |_| ()).is_ok()
+            {
+                verified.entry(subgroup).or_default().insert(position);
+            }
+        }
+        Ok(verified)
+    }
+}
+
+/// Makes a folder: the identity comes last, so that a folder which has one is complete.
+fn create(
+    disk: &dyn Disk,
+    owner: &StorageOwner,
+    settings: &LogSettings,
+    log: u64,
+) -> Result<(), StorageError> {
+    let segments = disk.list(names::LOG)?;
+    let mut segments = segments.iter().filter_map(|name| names::parse_segment(name));
+    let is_begun = segments.any(|number| number != 1) || !is_empty(disk, settings)?;
+    if is_begun {
+        return Err(StorageError::NoIdentity);
+    }
+    disk.create(&names::new_segment(1), u64::from(settings.segment_bytes))?;
+    disk.rename(&names::new_segment(1), &names::segment(1))?;
+    disk.flush_folder(names::LOG)?;
+    CopyPair::create(disk, names::REGISTER, settings.block, &RegisterValue::new(log, 1).to_bytes())?;
+    let identity = LogIdentity {
+        cluster: owner.cluster.clone(),
+        member: owner.member.clone(),
+        log,
+        block: u32::try_from(settings.block).expect("blocks are short"),
+        segment_bytes: settings.segment_bytes,
+        in_flight_max: u32::try_from(settings.in_flight_max).expect("few"),
+    };
+    CopyPair::create(disk, names::IDENTITY, settings.block, &identity.to_bytes())?;
+    Ok(())
+}
+
+/// Whether the first segment has no frame, or is not there.
+fn is_empty(disk: &dyn Disk, settings: &LogSettings) -> Result<bool, DiskError> {
+    let mut block = AlignedBuffer::zeroed(settings.block);
+    match disk.read(&names::segment(1), 0, &mut block) {
+        Ok(length) => Ok(block.bytes()[..length].iter().all(|byte| *byte == 0)),
+        Err(error) if error.is_absent() => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Checkpoints of a subgroup that are kept: one of them may rot.
+const KEPT: usize = 2;

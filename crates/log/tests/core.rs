@@ -1,0 +1,120 @@
+//! The core alone: how many frames are written at a time, in which order records are persisted, and what a failure ends.
+
+use squall_log::{
+    AppendError, DiskCause, DiskError, FrameWrite, LogAction, LogAnswer, LogCore, LogPosition, LogRecord,
+    LogSettings, RecordKind, SimDisk, Storage, StorageOwner,
+};
+
+const SETTINGS: LogSettings = LogSettings {
+    block: 128,
+    segment_bytes: 128 << 10,
+    frame_bytes: 1000,
+    in_flight_max: 4,
+    queue_frames_max: 4,
+};
+
+/// The core of a new log whose opening is written and whose next segment is ready.
+fn core() -> LogCore {
+    let owner = StorageOwner { cluster: "c".into(), member: "m".into() };
+    let storage = Storage::open(SimDisk::new(1, 128), &owner, SETTINGS, 7).expect("the disk works");
+    let recovered = storage.recover(&mut |_, _| ()).expect("the disk works");
+    let mut core = LogCore::new(SETTINGS, 7, 1, recovered);
+    while let Some(action) = core.poll_action() {
+        match action {
+            LogAction::Prepare { segment, .. } => core.handle_prepared(segment),
+            LogAction::Write(write) => core.handle_written(write),
+        }
+    }
+    assert!(core.is_settled());
+    core
+}
+
+fn append(core: &mut LogCore, sequence: u64, length: usize) -> Result<u64, AppendError> {
+    let (kind, bytes) = (RecordKind::Message, vec![1; length]);
+    let position = LogPosition { view: 0, sequence };
+    core.append(&LogRecord { subgroup: 3, kind, position, sender: 0, time: 0, bytes: &bytes })
+}
+
+fn append_all(core: &mut LogCore, sequences: std::ops::Range<u64>, length: usize) {
+    for sequence in sequences {
+        append(core, sequence, length).expect("it fits");
+    }
+}
+
+fn write(core: &mut LogCore) -> Option<FrameWrite> {
+    match core.poll_action()? {
+        LogAction::Write(write) => Some(write),
+        LogAction::Prepare { segment, .. } => panic!("segment {segment} is not needed yet"),
+    }
+}
+
+fn error() -> DiskError {
+    DiskError { operation: "write", path: "log/1".into(), cause: DiskCause::System(5) }
+}
+
+/// A second small write at the same time would take twice as long and gain nothing: the next frame collects.
+#[test]
+fn small_frames_are_written_one_at_a_time() {
+    let mut core = core();
+    append(&mut core, 0, 8).expect("it fits");
+    let first = write(&mut core).expect("nothing is written, so this is");
+    append_all(&mut core, 1..6, 8);
+    assert!(write(&mut core).is_none(), "one is being written");
+    core.handle_written(first);
+    assert_eq!(core.poll_answer(), Some(LogAnswer::Persisted(1)));
+    let second = write(&mut core).expect("what has collected");
+    assert_eq!(second.records, 5);
+    core.handle_written(second);
+    assert_eq!(
+        (core.poll_answer(), core.frontier(3)),
+        (Some(LogAnswer::Persisted(6)), Some(LogPosition { view: 0, sequence: 5 }))
+    );
+}
+
+/// Full frames are written together, and persisted in their order [W5].
+#[test]
+fn full_frames_are_written_together() {
+    let mut core = core();
+    append_all(&mut core, 0..5, 900);
+    let mut writes: Vec<FrameWrite> = std::iter::from_fn(|| write(&mut core)).collect();
+    assert_eq!(writes.len(), 4);
+    core.handle_written(writes.pop().expect("there are four"));
+    assert_eq!(core.poll_answer(), None, "frames before it are not written");
+    core.handle_written(writes.remove(0));
+    assert_eq!(core.poll_answer(), Some(LogAnswer::Persisted(1)));
+    writes.into_iter().rev().for_each(|write| core.handle_written(write));
+    assert_eq!(core.poll_answer(), Some(LogAnswer::Persisted(4)));
+}
+
+/// Full is a value: the log takes more when the disk has caught up.
+#[test]
+fn a_full_queue_takes_nothing() {
+    let mut core = core();
+    let taken = (0..100).take_while(|sequence| append(&mut core, *sequence, 900).is_ok()).count();
+    assert_eq!(taken, 1 + SETTINGS.queue_frames_max);
+    assert_eq!(append(&mut core, 100, 900), Err(AppendError::Full));
+    let written = write(&mut core).expect("it is full");
+    core.handle_written(written);
+    append(&mut core, 100, 900).expect("there is space again");
+}
+
+/// [W6] Nothing is written or answered after a failure, also not what was already written.
+#[test]
+fn a_failure_ends_the_log() {
+    let mut core = core();
+    append_all(&mut core, 0..3, 900);
+    let mut writes: Vec<FrameWrite> = std::iter::from_fn(|| write(&mut core)).collect();
+    core.handle_failed(writes.pop(), error());
+    assert_eq!(core.poll_answer(), Some(LogAnswer::Failed(error())));
+    writes.into_iter().for_each(|write| core.handle_written(write));
+    assert!(core.poll_action().is_none() && core.poll_answer().is_none());
+    assert_eq!(append(&mut core, 3, 8), Err(AppendError::Failed(error())));
+}
+
+#[test]
+fn a_record_longer_than_a_segment_is_refused() {
+    let mut core = core();
+    let max = SETTINGS.record_bytes_max();
+    assert_eq!(append(&mut core, 0, max), Err(AppendError::TooLong { length: max, max }));
+    append(&mut core, 0, max - 40).expect("it fits a segment of its own");
+}

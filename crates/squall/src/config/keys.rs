@@ -1,0 +1,415 @@
+//! The keys of the configuration file: what the parser knows, what `squall config example` writes, and what
+//! docs/configuration.md lists.
+
+/// A key of the configuration file.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigKey {
+    /// The key.
+    pub name: &'static str,
+    /// Which values it takes.
+    pub takes: &'static str,
+    /// What holds if the key is left out.
+    pub default: KeyDefault,
+    /// A value as the file has it, other than the default.
+    pub example: &'static str,
+    /// Whether all members need the same value.
+    pub scope: KeyScope,
+    /// What it does.
+    pub meaning: &'static str,
+}
+
+/// What holds if a key is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyDefault {
+    /// It must not be left out.
+    Required,
+    /// This value, as the file would have it.
+    Value(&'static str),
+    /// Something that no value says.
+    Words(&'static str),
+}
+
+/// Whether all members need the same value for a key. Members that differ refuse each other, with the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyScope {
+    /// All members have the same value.
+    Group,
+    /// Each member may have a value of its own.
+    Member,
+}
+
+/// A table of the configuration file.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyTable {
+    /// Its path, as in brackets, with `NAME` for a name of the user's; empty for the keys in front of all tables.
+    pub path: &'static str,
+    /// What it is about.
+    pub meaning: &'static str,
+    /// Its keys.
+    pub keys: &'static [ConfigKey],
+}
+
+/// All tables of the configuration file, each behind the one that it is in.
+pub const TABLES: [KeyTable; 5] = [
+    KeyTable { path: "", meaning: "The group and this member.", keys: &GROUP },
+    KeyTable { path: "timeouts", meaning: "How long this member waits.", keys: &TIMEOUTS },
+    KeyTable { path: "verbs", meaning: "The RDMA device of this member.", keys: &VERBS },
+    KeyTable {
+        path: "subgroups.NAME",
+        meaning: "A subgroup, or the shards of a replicated object. Its name has 1 to 64 letters, digits, `-`, `_` or `.`.",
+        keys: &SUBGROUP,
+    },
+    KeyTable {
+        path: "subgroups.NAME.batching",
+        meaning: "Which stages take everything that is available at once; off only to measure what that gains.",
+        keys: &BATCHING,
+    },
+];
+
+pub(super) const GROUP: [ConfigKey; 16] = [
+    ConfigKey {
+        name: "cluster",
+        takes: "a name of 1 to 64 letters, digits, `-`, `_` or `.`",
+        default: KeyDefault::Required,
+        example: "\"example\"",
+        scope: KeyScope::Group,
+        meaning: "The name of the cluster. Processes of different clusters refuse each other.",
+    },
+    ConfigKey {
+        name: "secret",
+        takes: "a text of at least 16 bytes",
+        default: KeyDefault::Words("`secret_file` is needed"),
+        example: "\"change me, at least 16 bytes\"",
+        scope: KeyScope::Group,
+        meaning: "What members prove to each other before anything else. `openssl rand -base64 32` makes one.",
+    },
+    ConfigKey {
+        name: "secret_file",
+        takes: "the path of a file, relative to the folder of the configuration",
+        default: KeyDefault::Words("`secret` is needed"),
+        example: "\"secret\"",
+        scope: KeyScope::Member,
+        meaning: "The file with the secret, instead of `secret`; no other user should be able to read it. The path may differ, \
+                  the content must not.",
+    },
+    ConfigKey {
+        name: "listen",
+        takes: "`host:port`, `unix:@name` or `unix:/path`",
+        default: KeyDefault::Words("required, except where a command has `--listen`"),
+        example: "\"127.0.0.1:7400\"",
+        scope: KeyScope::Member,
+        meaning: "The address of this member. A Unix socket means that all members share memory on one host.",
+    },
+    ConfigKey {
+        name: "contacts",
+        takes: "a list of addresses",
+        default: KeyDefault::Words("none: this member brings the others together"),
+        example: "[\"127.0.0.1:7400\", \"127.0.0.1:7401\", \"127.0.0.1:7402\"]",
+        scope: KeyScope::Group,
+        meaning: "Where some members listen; three or more are best. At the first start a majority of them must run, or half of \
+                  them with the first one; a process that comes later joins through any of them.",
+    },
+    ConfigKey {
+        name: "members",
+        takes: "1 to 64",
+        default: KeyDefault::Required,
+        example: "3",
+        scope: KeyScope::Group,
+        meaning: "The number of processes with which the group starts. A group of two members does not survive the loss of \
+                  one, since one of two is no majority.",
+    },
+    ConfigKey {
+        name: "rank",
+        takes: "0 to 63",
+        default: KeyDefault::Words("the lowest that is free"),
+        example: "1",
+        scope: KeyScope::Member,
+        meaning: "The rank that this member asks for. `members` and `senders` of subgroups name ranks.",
+    },
+    ConfigKey {
+        name: "transport",
+        takes: "`\"auto\"`, `\"shm\"`, `\"tcp\"` or `\"verbs\"`",
+        default: KeyDefault::Words("`\"shm\"` if `listen` is a Unix socket, else `\"tcp\"`"),
+        example: "\"auto\"",
+        scope: KeyScope::Group,
+        meaning: "How members reach each other: shared memory, TCP or RDMA (`verbs`); with `auto`, each pair takes the fastest \
+                  of them that both have.",
+    },
+    ConfigKey {
+        name: "encryption",
+        takes: "`\"on\"`, `\"off\"` or `\"always\"`",
+        default: KeyDefault::Value("\"on\""),
+        example: "\"off\"",
+        scope: KeyScope::Member,
+        meaning: "Whether TCP between hosts is encrypted; `always` also encrypts within a host. Of two members that differ, the \
+                  stricter one decides. Shared memory and RDMA are never encrypted.",
+    },
+    ConfigKey {
+        name: "verbs",
+        takes: "a table",
+        default: KeyDefault::Words("the device, port and address that fit"),
+        example: "{ device = \"mlx5_0\" }",
+        scope: KeyScope::Member,
+        meaning: "Which RDMA device this member uses.",
+    },
+    ConfigKey {
+        name: "subgroups",
+        takes: "a table of tables",
+        default: KeyDefault::Required,
+        example: "{ other = {} }",
+        scope: KeyScope::Group,
+        meaning: "The subgroups by name, at least one.",
+    },
+    ConfigKey {
+        name: "idle",
+        takes: "`\"auto\"`, `\"spin\"`, `\"yield\"` or `\"park\"`",
+        default: KeyDefault::Value("\"auto\""),
+        example: "\"park\"",
+        scope: KeyScope::Member,
+        meaning: "What the polling thread does without work: it polls on and keeps its core busy (`spin`), lets others run in \
+                  between (`yield`), or soon sleeps (`park`). `auto` chooses by the number of cores.",
+    },
+    ConfigKey {
+        name: "core",
+        takes: "0 to 1023",
+        default: KeyDefault::Words("any core"),
+        example: "0",
+        scope: KeyScope::Member,
+        meaning: "The processor core to which the polling thread is bound.",
+    },
+    ConfigKey {
+        name: "suspicion_after_ms",
+        takes: "milliseconds: 0, or 50 to 3600000",
+        default: KeyDefault::Value("5000"),
+        example: "2000",
+        scope: KeyScope::Group,
+        meaning: "A member that is silent for this long is excluded; one whose connections break, at once. With 0 only the \
+                  latter is.",
+    },
+    ConfigKey {
+        name: "partition_safety",
+        takes: "`\"majority\"` or `\"off\"`",
+        default: KeyDefault::Value("\"majority\""),
+        example: "\"off\"",
+        scope: KeyScope::Group,
+        meaning: "Which part of a view may continue: a majority, or any. With `off`, both parts of a partitioned network \
+                  continue, each without the other.",
+    },
+    ConfigKey {
+        name: "timeouts",
+        takes: "a table",
+        default: KeyDefault::Words("see [timeouts]"),
+        example: "{ join = \"10s\" }",
+        scope: KeyScope::Member,
+        meaning: "How long this member waits.",
+    },
+];
+
+pub(super) const TIMEOUTS: [ConfigKey; 2] = [
+    ConfigKey {
+        name: "join",
+        takes: "a time with its unit, like `\"500ms\"`, `\"10s\"` or `\"2min\"`",
+        default: KeyDefault::Value("\"60s\""),
+        example: "\"10s\"",
+        scope: KeyScope::Member,
+        meaning: "For the first members to come together, or for this process to join the running group.",
+    },
+    ConfigKey {
+        name: "handshake",
+        takes: "a time with its unit",
+        default: KeyDefault::Value("\"2s\""),
+        example: "\"5s\"",
+        scope: KeyScope::Member,
+        meaning: "For the other end of a connection to prove the secret.",
+    },
+];
+
+pub(super) const VERBS: [ConfigKey; 3] = [
+    ConfigKey {
+        name: "device",
+        takes: "a name, as `squall doctor` prints it",
+        default: KeyDefault::Words(
+            "one whose network has the `listen` address, else the first that can be used",
+        ),
+        example: "\"mlx5_0\"",
+        scope: KeyScope::Member,
+        meaning: "The device.",
+    },
+    ConfigKey {
+        name: "port",
+        takes: "1 to 255",
+        default: KeyDefault::Words("the first active one"),
+        example: "1",
+        scope: KeyScope::Member,
+        meaning: "The port of the device.",
+    },
+    ConfigKey {
+        name: "gid_index",
+        takes: "0 to 255",
+        default: KeyDefault::Words("one of RoCE v2, if there is any"),
+        example: "3",
+        scope: KeyScope::Member,
+        meaning: "Which of the port's addresses is used.",
+    },
+];
+
+pub(super) const SUBGROUP: [ConfigKey; 16] = [
+    ConfigKey {
+        name: "members",
+        takes: "`\"all\"` or a list of ranks, ascending",
+        default: KeyDefault::Value("\"all\""),
+        example: "[0, 1]",
+        scope: KeyScope::Group,
+        meaning: "The members of the group that are in this subgroup.",
+    },
+    ConfigKey {
+        name: "senders",
+        takes: "`\"all\"` or a list of ranks, ascending",
+        default: KeyDefault::Value("\"all\""),
+        example: "[0]",
+        scope: KeyScope::Group,
+        meaning: "The members of the subgroup that send.",
+    },
+    ConfigKey {
+        name: "mode",
+        takes: "`\"atomic\"`, `\"unordered\"` or `\"raw\"`",
+        default: KeyDefault::Value("\"atomic\""),
+        example: "\"unordered\"",
+        scope: KeyScope::Group,
+        meaning: "When messages are delivered: in one total order, when all members have them (`atomic`); at once, in each \
+                  sender's order (`unordered`); the same without any guarantee when a member dies (`raw`).",
+    },
+    ConfigKey {
+        name: "window",
+        takes: "1 to 32768",
+        default: KeyDefault::Value("256"),
+        example: "1024",
+        scope: KeyScope::Group,
+        meaning: "The most messages that a sender has under way.",
+    },
+    ConfigKey {
+        name: "message_max",
+        takes: "1 byte to 4 GiB - 1, as a number of bytes, or with KB, MB, GB (powers of 1000), KiB, MiB or GiB (of 1024)",
+        default: KeyDefault::Value("\"10KiB\""),
+        example: "\"4KiB\"",
+        scope: KeyScope::Group,
+        meaning: "The longest message.",
+    },
+    ConfigKey {
+        name: "window_bytes",
+        takes: "1 byte to 16 GiB, at least `message_max`",
+        default: KeyDefault::Words("`\"16MiB\"`, or four of the longest messages if that is more"),
+        example: "\"32MiB\"",
+        scope: KeyScope::Group,
+        meaning: "The most bytes that a sender has under way. Each member reserves this for each sender.",
+    },
+    ConfigKey {
+        name: "large_max",
+        takes: "more than `message_max`, up to 4 GiB - 1",
+        default: KeyDefault::Words("no message is longer than `message_max`"),
+        example: "\"1MiB\"",
+        scope: KeyScope::Group,
+        meaning: "The longest large message. Messages above `message_max` travel outside the window, in the same order.",
+    },
+    ConfigKey {
+        name: "large_window_bytes",
+        takes: "1 byte to 16 GiB",
+        default: KeyDefault::Words("two of the longest large messages"),
+        example: "\"8MiB\"",
+        scope: KeyScope::Group,
+        meaning: "The most bytes of large messages that a sender has under way. Each member reserves this for each sender, and \
+                  once more for the longest.",
+    },
+    ConfigKey {
+        name: "large_carrier",
+        takes: "`\"pushed\"` or `\"relayed\"`",
+        default: KeyDefault::Words("`\"pushed\"` on shared memory, else `\"relayed\"`"),
+        example: "\"pushed\"",
+        scope: KeyScope::Group,
+        meaning: "How large messages travel: from the sender to each member, or from member to member (RDMC).",
+    },
+    ConfigKey {
+        name: "batching",
+        takes: "a table",
+        default: KeyDefault::Words("all stages"),
+        example: "{ send = false }",
+        scope: KeyScope::Group,
+        meaning: "Which stages take everything that is available at once.",
+    },
+    ConfigKey {
+        name: "null_sends",
+        takes: "true or false",
+        default: KeyDefault::Value("true"),
+        example: "false",
+        scope: KeyScope::Group,
+        meaning: "Whether a sender without messages lets the others' messages pass; off only to measure what that gains.",
+    },
+    ConfigKey {
+        name: "express",
+        takes: "true or false",
+        default: KeyDefault::Words("`false` on shared memory, else `true`"),
+        example: "false",
+        scope: KeyScope::Group,
+        meaning: "Whether a message of up to 40 bytes that is alone travels in one write with its announcement.",
+    },
+    ConfigKey {
+        name: "slow_consumer",
+        takes: "`\"wait\"` or `\"exclude\"`",
+        default: KeyDefault::Value("\"wait\""),
+        example: "\"exclude\"",
+        scope: KeyScope::Group,
+        meaning: "What happens when a member takes no messages and so holds up the others: they wait, or exclude it.",
+    },
+    ConfigKey {
+        name: "slow_after_ms",
+        takes: "milliseconds: 100 to 3600000",
+        default: KeyDefault::Value("5000"),
+        example: "2000",
+        scope: KeyScope::Group,
+        meaning: "With `slow_consumer = \"exclude\"`: how long a member may take no message while others wait for it.",
+    },
+    ConfigKey {
+        name: "shards",
+        takes: "1 to 1024",
+        default: KeyDefault::Value("1"),
+        example: "4",
+        scope: KeyScope::Group,
+        meaning: "Into how many shards the keys of a replicated object are divided. Each is a subgroup of its own: `NAME/0`, \
+                  `NAME/1` and so on, or `NAME` if there is one.",
+    },
+    ConfigKey {
+        name: "replicas",
+        takes: "0 to the number of members",
+        default: KeyDefault::Value("0"),
+        example: "2",
+        scope: KeyScope::Group,
+        meaning: "How many members hold each shard; 0: all of them.",
+    },
+];
+
+pub(super) const BATCHING: [ConfigKey; 3] = [
+    ConfigKey {
+        name: "send",
+        takes: "true or false",
+        default: KeyDefault::Value("true"),
+        example: "false",
+        scope: KeyScope::Group,
+        meaning: "At sending.",
+    },
+    ConfigKey {
+        name: "receive",
+        takes: "true or false",
+        default: KeyDefault::Value("true"),
+        example: "false",
+        scope: KeyScope::Group,
+        meaning: "At receiving.",
+    },
+    ConfigKey {
+        name: "delivery",
+        takes: "true or false",
+        default: KeyDefault::Value("true"),
+        example: "false",
+        scope: KeyScope::Group,
+        meaning: "At delivery.",
+    },
+];
