@@ -163,8 +163,8 @@ fn a_script_that_cannot_be_done_fails() {
     for (arguments, why) in [
         ("--transport shm --script cut", "links can be cut with --transport tcp"),
         ("--members 3 --script kill-halt@2", "needs more members"),
-        ("--script nonsense", "is no fault"),
-        ("--script kill@soon", "no number of milliseconds"),
+        ("--script nonsense", "is not a fault"),
+        ("--script kill@soon", "is not a number of milliseconds"),
     ] {
         let output = squall(&format!("chaos --suspicion-ms {SUSPICION_MS} {arguments}")).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);

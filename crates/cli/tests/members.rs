@@ -309,7 +309,7 @@ fn what_cannot_be_done_is_reported() {
         ("bench multicast --size 10kilo", 2, "write a number of bytes"),
         ("simulate --seeds 5", 2, "like 0..1000"),
         ("simulate --scenario none", 1, "there is no scenario `none`"),
-        ("", 2, "Usage: squall <COMMAND>"),
+        ("", 2, "Usage: squall [OPTIONS] <COMMAND>"),
     ];
     for (arguments, status, expected) in cases {
         let output = output(arguments);

@@ -35,7 +35,7 @@ impl AlignedBuffer {
         self.memory.len() - self.start
     }
 
-    /// Whether it has none.
+    /// Returns whether it has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

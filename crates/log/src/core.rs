@@ -457,13 +457,13 @@ impl LogCore {
         self.failure.as_ref()
     }
 
-    /// Whether all that was appended is persisted, and the life is open.
+    /// Returns whether all that was appended is persisted, and the life is open.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.persisted == self.appended && self.in_flight.is_empty() && self.opening == Opening::Done
     }
 
-    /// Whether another frame could be handed out while one is being written.
+    /// Returns whether another frame could be handed out while one is being written.
     #[must_use]
     pub fn has_full_frames(&self) -> bool {
         !self.full.is_empty()

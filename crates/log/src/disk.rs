@@ -119,13 +119,13 @@ pub enum DiskCause {
 }
 
 impl DiskError {
-    /// Whether the file does not exist.
+    /// Returns whether the file does not exist.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         self.cause == DiskCause::System(rustix::io::Errno::NOENT.raw_os_error())
     }
 
-    /// Whether the disk is full.
+    /// Returns whether the disk is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         let full = [rustix::io::Errno::NOSPC, rustix::io::Errno::DQUOT];

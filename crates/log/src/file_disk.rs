@@ -94,7 +94,7 @@ impl FileDisk {
         Self { root: root.to_owned(), _lock: lock, files: Mutex::default(), is_direct }
     }
 
-    /// Whether writes go past the page cache.
+    /// Returns whether writes go past the page cache.
     #[must_use]
     pub const fn is_direct(&self) -> bool {
         self.is_direct
@@ -227,7 +227,7 @@ fn flush(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Whether the file system of an existing file allows direct I/O.
+/// Returns whether the file system of an existing file allows direct I/O.
 fn allows_direct(path: &Path) -> bool {
     OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path).is_ok()
 }

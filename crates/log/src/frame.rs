@@ -98,7 +98,7 @@ impl FrameHeader {
         })
     }
 
-    /// Whether `body` is the frame's.
+    /// Returns whether `body` is the frame's.
     #[must_use]
     pub fn has_body(&self, body: &[u8]) -> bool {
         body.len() == self.length as usize && crc64(body) == self.body_check

@@ -50,7 +50,7 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Whether the log can be continued as it is.
+    /// Returns whether the log can be continued as it is.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.verdict != TailVerdict::Damaged || self.is_repaired
@@ -149,7 +149,7 @@ fn successor(
     candidates.filter(|header| follows(header, found)).max_by_key(|header| header.number)
 }
 
-/// Whether the frame of `header` follows the last one of `found` [W3].
+/// Returns whether the frame of `header` follows the last one of `found` [W3].
 fn follows(header: &FrameHeader, found: &Recovered) -> bool {
     let is_next = if header.is_opening {
         header.known_durable == found.last && header.number > found.last

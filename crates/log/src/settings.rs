@@ -34,7 +34,7 @@ impl LogSettings {
         self.segment_bytes as usize - FRAME_HEADER_BYTES
     }
 
-    /// Whether the sizes go together.
+    /// Returns whether the sizes go together.
     #[must_use]
     pub const fn are_valid(&self) -> bool {
         self.block.is_power_of_two()

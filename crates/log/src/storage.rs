@@ -398,7 +398,7 @@ fn create(
     Ok(())
 }
 
-/// Whether the first segment has no frame, or is not there.
+/// Returns whether the first segment has no frame, or is not there.
 fn is_empty(disk: &dyn Disk, settings: &LogSettings) -> Result<bool, DiskError> {
     let mut block = AlignedBuffer::zeroed(settings.block);
     match disk.read(&names::segment(1), 0, &mut block) {

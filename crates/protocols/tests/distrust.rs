@@ -170,7 +170,7 @@ fn no_words_in_a_row_make_another_member_panic() {
 #[test]
 fn a_leader_with_an_impossible_proposal_is_reported() {
     let proposals: [(u64, &[u64], &[u64], &str); 4] = [
-        (1 << 40, &[], &[COUNT; SENDERS], "members whom the view does not have"),
+        (1 << 40, &[], &[COUNT; SENDERS], "members that the view does not have"),
         (0, &[2], &[COUNT; SENDERS], "joins that is a member"),
         (0, &[9, 9], &[COUNT; SENDERS], "joins twice"),
         (0, &[], &[COUNT, COUNT + 1], "a trim beyond"),
@@ -222,7 +222,7 @@ fn a_member_that_invents_the_proposal_of_another_is_reported() {
     let (_, leader) = &scene.members[1];
     let accused = leader.distrusted();
     assert!(
-        accused.iter().any(|(node, why)| *node == NodeId(3) && why.contains("was to propose")),
+        accused.iter().any(|(node, why)| *node == NodeId(3) && why.contains("would have made")),
         "{accused:?}"
     );
 }

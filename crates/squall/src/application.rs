@@ -119,6 +119,13 @@ impl SubgroupSlot {
         lock(&self.state).usage = Usage::Messages;
     }
 
+    /// Forgets the views of an attempt to join that has failed: nothing of them reaches the application \[J8\].
+    fn forget_views(&self) {
+        *lock(&self.events) = ShardEvents::default();
+        lock(&self.state).holding = Holding::default();
+        *lock(&self.outgoing) = OutgoingWindow::default();
+    }
+
     /// Returns whether the application sends or takes messages here.
     pub(crate) fn is_for_messages(&self) -> bool {
         lock(&self.state).usage == Usage::Messages
@@ -183,9 +190,10 @@ impl GroupHandles {
         Self { upcalls, slots, status, on_view, node: None, view: 0 }
     }
 
-    /// Sets the number that this process has in the group.
-    pub(crate) const fn set_node(&mut self, node: NodeId) {
+    /// Sets the number that this process has in the group, for the first time or after an attempt that has failed.
+    pub(crate) fn set_node(&mut self, node: NodeId) {
         self.node = Some(node);
+        self.slots.iter().for_each(|slot| slot.forget_views());
     }
 
     fn slot(&self, id: SubgroupId) -> &SubgroupSlot {
@@ -306,4 +314,26 @@ pub(crate) fn layout(
         }
         (placements, unplaced)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_protocols::membership::Member;
+
+    use super::*;
+
+    /// \[J8\] A gap would follow the messages that were delivered at the end of a view that a failed attempt was in.
+    #[test]
+    fn a_failed_attempt_to_join_leaves_nothing_to_the_next() {
+        let (slot, status) = (Arc::new(SubgroupSlot::default()), Arc::new(GroupStatus::default()));
+        let mut handles =
+            GroupHandles::new(BTreeMap::new(), vec![Arc::clone(&slot)], status, Box::new(|_: &View| {}));
+        for (id, node) in [(3, 64), (5, 65)] {
+            handles.set_node(NodeId(node));
+            let members = vec![Member { node: NodeId(node), tag: 0 }];
+            handles.install(&View { id, ..View::first(members) }, &[], &[]);
+        }
+        let first = slot.take_event();
+        assert!(matches!(&first, Some(ShardEvent::View(view, _)) if view.id == 5), "{first:?}");
+    }
 }

@@ -142,7 +142,7 @@ impl Builder {
         let (mut group, node) = self.join_polled()?;
         let finished = Finished(Arc::clone(&group.link.status));
         let run = move || {
-            // Dropped last, by a panic as well.
+            // Dropped last, also when the thread panics.
             let _finished = finished;
             if let Some(core) = core {
                 pin(core);

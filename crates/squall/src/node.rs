@@ -41,6 +41,7 @@ struct Stack {
     admission: MemberAdmission,
     /// The members that the fabric is connected to.
     peers: Vec<NodeId>,
+    /// How long to spin, by the number of members.
     idle: IdleRule,
     /// The view that [`Stack::look_at_view`] saw last.
     seen: Option<u64>,

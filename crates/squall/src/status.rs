@@ -47,7 +47,7 @@ pub(crate) struct GroupStatus {
     pub(crate) messages: Waiters,
     /// The polling thread has ended, and all that it had is closed.
     finished: AtomicBool,
-    /// Those who wait until the group is ready, has failed, or its thread has ended.
+    /// The threads that wait until the group is ready, has failed, or its polling thread has ended.
     changes: Waiters,
 }
 
@@ -63,7 +63,7 @@ impl GroupStatus {
         self.changes.notify();
     }
 
-    /// Whether the polling thread has ended, and all that it had is closed.
+    /// Returns whether the polling thread has ended, and all that it had is closed.
     pub(crate) fn is_finished(&self) -> bool {
         // SYNC: pairs with the release in `set_finished`.
         self.finished.load(Ordering::Acquire)
@@ -75,8 +75,8 @@ impl GroupStatus {
         self.changes.notify();
     }
 
-    /// Waits until `found` returns something, which is looked at whenever the group becomes ready, fails, or its thread ends;
-    /// `None` after `patience`.
+    /// Waits until `found` returns a value, and returns it; `None` after `patience`. `found` is called again whenever the
+    /// group becomes ready, fails, or its polling thread ends.
     pub(crate) fn wait_for_change<T>(&self, patience: Duration, found: impl Fn() -> Option<T>) -> Option<T> {
         let change = poll_fn(|context| {
             if let Some(found) = found() {

@@ -133,6 +133,8 @@ fn transfer(config: impl Fn(usize) -> Config + Clone + Send, count: usize) {
             updates += 1;
         }
         let (third, object, reported) = joiner.join().unwrap();
+        // It may still have to apply what was delivered to it while its state arrived: `query_at` would not wait for that.
+        object.query_latest(b"", &0).unwrap().wait().unwrap();
         for block in 0..count as u32 {
             let here = object.query_at(third_node(&third), 0, &block).unwrap().wait().unwrap();
             assert_eq!(here, old.query(b"", &block).unwrap().wait().unwrap(), "block {block}");

@@ -115,8 +115,8 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<CommandVerdict> {
 fn list(json: bool) -> Result<CommandVerdict> {
     if json {
         let named =
-            |scenario: &Box<dyn Scenario>| json!({ "name": scenario.name(), "about": scenario.about() });
-        output::json(&scenarios().iter().map(named).collect::<Vec<_>>())?;
+            |scenario: Box<dyn Scenario>| json!({ "name": scenario.name(), "about": scenario.about() });
+        output::json(&scenarios().into_iter().map(named).collect::<Vec<_>>())?;
     } else {
         for scenario in scenarios() {
             output::line(format_args!("{:12}  {}", scenario.name(), scenario.about()));

@@ -83,7 +83,7 @@ impl SimDisk {
         self.state.borrow_mut().operations_left = Some(operations);
     }
 
-    /// Whether the machine has stopped: all operations fail until [`Self::crash`].
+    /// Returns whether the machine has stopped: all operations fail until [`Self::crash`].
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.state.borrow().is_stopped

@@ -321,6 +321,7 @@ impl Config {
         self.idle_rule().limits(members)
     }
 
+    /// Returns what [`Config::idle_for`] does, as a function: the number of members changes with the views.
     pub(crate) fn idle_rule(&self) -> IdleRule {
         IdleRule { policy: self.idle, is_on_one_host: self.is_on_one_host() }
     }

@@ -96,7 +96,8 @@ impl<T: Replicated> Client<T> {
         Ok(pending)
     }
 
-    /// Queries the object in `key`'s shard.
+    /// Queries the object in `key`'s shard at one of its members. The answer reflects what that member has applied, which
+    /// may be less than has been acknowledged: [`Client::query_latest`] waits for that.
     ///
     /// # Errors
     /// [`ObjectError::Form`] if the query cannot be serialised.

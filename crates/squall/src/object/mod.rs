@@ -170,6 +170,9 @@ impl<T: Replicated> Object<T> {
     /// Queries the object in `key`'s shard at this member, if it is in the shard and has the state, else at a member
     /// that has it.
     ///
+    /// The answer reflects what that member has applied, which may be less than has been acknowledged: [`Object::query_latest`]
+    /// waits for that.
+    ///
     /// # Errors
     /// [`ObjectError`] if the query cannot be serialised.
     pub fn query(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
@@ -212,7 +215,7 @@ impl<T: Replicated> Object<T> {
         Ok(pending)
     }
 
-    /// Queries the object in a shard at the member `node`.
+    /// Queries the object in a shard at the member `node`. The answer reflects what that member has applied so far.
     ///
     /// # Errors
     /// [`ObjectError`] if the query cannot be serialised.

@@ -1,6 +1,6 @@
 //! Pairs of processes without a group: one listens, others connect, with one connection for each pair.
 //!
-//! **Contract.** A [`PairListener`] listens at an address; [`call`] connects to it. Both ends prove the
+//! **Contract.** A [`PairListener`] listens at an address; a [`PairCall`] connects to it. Both ends prove the
 //! secret to each other as members of a group do, before anything else is read, and the number of connections
 //! that wait for their proof is bounded. The result is a [`PairedStream`]: a Unix socket if both are on one
 //! host and run as the same user, else a TCP stream, which carries no more bootstrap data. It carries the

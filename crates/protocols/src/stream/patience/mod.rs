@@ -112,7 +112,7 @@ impl Patience {
         self.round_trip = if self.round_trip.is_zero() { span } else { self.round_trip.min(span) };
     }
 
-    /// Whether a send of `bytes` goes through the ring though there is an advert for it.
+    /// Returns whether a send of `bytes` goes through the ring though there is an advert for it.
     #[inline]
     pub(super) fn prefers_ring(&self, bytes: u64) -> bool {
         self.leaves_adverts && bytes <= SHORT_MAX
@@ -131,7 +131,7 @@ impl Patience {
         self.unclocked >= UNCLOCKED_MAX || self.idle_since.is_some()
     }
 
-    /// Whether [`Patience::waits`] needs the time: mostly the advert comes within a few polls.
+    /// Returns whether [`Patience::waits`] needs the time: mostly the advert comes within a few polls.
     #[inline]
     pub(super) fn needs_clock_to_wait(&self) -> bool {
         self.route == SendRoute::Adverts && self.polls >= POLLS_UNCLOCKED
@@ -144,7 +144,7 @@ impl Patience {
         }
     }
 
-    /// Whether it knows that nothing waits to be sent, or does not need to.
+    /// Returns whether it knows that nothing waits to be sent, or does not need to.
     #[inline]
     pub(super) fn knows_idle(&self) -> bool {
         self.is_short || self.begin.is_none() || self.idle_since.is_some()
@@ -164,7 +164,7 @@ impl Patience {
         }
     }
 
-    /// Whether it knows that, or does not need to.
+    /// Returns whether it knows that, or does not need to.
     #[inline]
     pub(super) fn knows_pause(&self) -> bool {
         !self.is_short || self.begin.is_none() && self.unclocked == 0
@@ -241,7 +241,7 @@ impl Patience {
         true
     }
 
-    /// Whether the sender waits for an advert, as far as is known.
+    /// Returns whether the sender waits for an advert, as far as is known.
     pub(super) fn is_waiting(&self) -> bool {
         self.wait.is_some()
     }

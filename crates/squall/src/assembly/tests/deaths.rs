@@ -117,7 +117,7 @@ fn the_time_is_over_before_all_have_joined() {
     first.await_joined(2);
     let error = first.error();
     assert!(matches!(error, BootstrapError::Incomplete { joined: 2, members: 3 }), "{error:?}");
-    assert!(error.to_string().starts_with("2 of 3 members have joined"));
+    assert!(error.to_string().starts_with("only 2 of 3 members have joined"));
     let again = TestProcess::coordinate(3, &contact, |_| {});
     let third = TestProcess::join(3, &contact, |_| {});
     assert_all_meshed([second, again, third]);

@@ -61,7 +61,7 @@ fn a_member_may_start_before_the_coordinator_and_another_late() {
     let late = TestProcess::<UnixStream>::join(3, &contact, |_| {});
 
     let (early, progress) = early.outcome();
-    let calling = BootstrapProgress::Calling { contact, cause: "nobody listens there".into() };
+    let calling = BootstrapProgress::Calling { contact, cause: "no process listens there".into() };
     assert!(matches!(progress[0], BootstrapProgress::Listening { .. }));
     assert_eq!(progress[1], calling);
     let joined = |joined| BootstrapProgress::Joined { joined, members: 3 };

@@ -94,7 +94,7 @@ fn another_list_of_contacts_is_named() {
     let first = TestProcess::<UnixStream>::at(&contacts[0], plan(2, &contacts[..1]));
     let error = TestProcess::<UnixStream>::at(&contacts[1], plan(2, &contacts)).error();
     assert!(refused_as(&error, &Refusal::Contacts), "{error:?}");
-    assert!(error.to_string().contains("give all processes the same `contacts`"), "{error}");
+    assert!(error.to_string().contains("set the same `contacts` for all processes"), "{error}");
     let second = TestProcess::join(2, &contacts[0], |_| {});
     assert_all_meshed([first, second]);
 }
