@@ -43,6 +43,9 @@ fn groups_hold_under_the_adversary() {
 /// In the scenario of takeovers:
 /// - 43516, 71043, 78589: a member that had left learned of it late, lost the others and decided alone what is
 ///   delivered.
+///
+/// In the scenario of restarts:
+/// - 102000: those that could restart did not within the time. Why is not known; an earlier version did that.
 #[test]
 fn seeds_that_have_found_something_hold() {
     for seed in [8_845, 17_810, 28_649, 63_084, 119_923] {
@@ -51,6 +54,7 @@ fn seeds_that_have_found_something_hold() {
     for seed in [43_516, 71_043, 78_589] {
         assert_eq!(takeover::SCENARIO.run(seed).violation, None, "seed {seed}");
     }
+    assert_eq!(restart::SCENARIO.run(102_000).violation, None, "seed 102000");
 }
 
 /// A member stalled for about as long as the others wait, one of them accused it, and that healthy accuser was

@@ -11,7 +11,8 @@
 //! it has. When faults are over: those that are back deliver new messages within 150 ms, if they are a quorum \[T13\] of every view
 //! that may be the last one and have between them what counts of the views before.
 //!
-//! Open defect: seed 102000 once failed availability (those that could restart did not within the time); the cause is not known.
+//! Open: seed 102000 once failed availability (those that could restart did not within the time). It holds with this version, and the
+//! cause is not known.
 
 mod change;
 mod checks;
