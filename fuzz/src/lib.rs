@@ -27,6 +27,7 @@ pub mod rdmc;
 pub mod record;
 pub mod records;
 pub mod register;
+pub mod restart_register;
 pub mod sessions;
 pub mod shm;
 pub mod stream;
@@ -64,6 +65,7 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "record", feed: record::feed, seeds: record::seeds },
     Parser { name: "records", feed: records::feed, seeds: records::seeds },
     Parser { name: "register", feed: register::feed, seeds: register::seeds },
+    Parser { name: "restart_register", feed: restart_register::feed, seeds: restart_register::seeds },
     Parser { name: "sessions", feed: sessions::feed, seeds: sessions::seeds },
     Parser { name: "shm", feed: shm::feed, seeds: shm::seeds },
     Parser { name: "stream", feed: stream::feed, seeds: stream::seeds },

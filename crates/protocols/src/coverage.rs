@@ -173,6 +173,36 @@ points! {
     SilentCoordinatorLeft,
     /// A member has lost its coordinator when the others may have begun.
     CoordinatorLostLate,
+    /// A member begins to lead a restart.
+    RestartLed,
+    /// A member leads a restart, since no leader is behind the highest promise.
+    RestartLeadTakenOver,
+    /// A leader of a restart sees a higher promise.
+    RestartLeadLost,
+    /// A restart proposes an end of its own.
+    RestartProposedNew,
+    /// A restart adopts what a leader of the live view had proposed.
+    RestartEchoAdopted,
+    /// A restart adopts what an earlier restart had proposed.
+    RestartAcceptanceAdopted,
+    /// A restart drops a vote for what cannot have been decided.
+    RestartVoteDropped,
+    /// A restart is decided.
+    RestartDecided,
+    /// A member accepts only when it has fetched what counts.
+    AcceptanceAwaitsLog,
+    /// A process learns of a newer view.
+    ViewLearned,
+    /// A part of a log comes from another process.
+    LogFetched,
+    /// A checkpoint comes in the place of records.
+    CheckpointFetched,
+    /// The lists of ended views of two processes do not meet.
+    ListsApart,
+    /// A process learns of trims that its list of ended views does not reach back to.
+    ListExtended,
+    /// A member stays in a shard, since the others do not have it.
+    HolderKept,
     /// What a sender had under way in a view is sent again in the next, to several shards.
     GenuineResent,
     /// A record of a message to several shards arrives once more, and is known.

@@ -25,6 +25,7 @@ pub mod multicast;
 mod payload;
 pub mod rdmc;
 pub mod replica;
+pub mod restart;
 mod run;
 pub mod shape;
 pub mod sst;

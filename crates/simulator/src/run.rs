@@ -121,6 +121,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::assembly::SCENARIO),
         Box::new(crate::join::SCENARIO),
         Box::new(crate::replica::SCENARIO),
+        Box::new(crate::restart::SCENARIO),
         Box::new(crate::rdmc::SCENARIO),
         Box::new(crate::genuine::SCENARIO),
         Box::new(crate::log::SCENARIO),

@@ -4,9 +4,11 @@
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use squall_protocols::restart::mutation::RestartMutation;
 use squall_protocols::{admission, assembly, mutation};
 use squall_simulator::{
-    self as simulator, RunOutcome, Scenario, alive, genuine, group, join, replica, scenarios, takeover,
+    self as simulator, RunOutcome, Scenario, alive, genuine, group, join, replica, restart, scenarios,
+    takeover,
 };
 
 /// The number of seeds within which each mutation must be caught.
@@ -177,4 +179,33 @@ fn every_mutation_in_genuine_multicast_is_caught() {
     check(GenuineMutation::ALL, |mutation| with(mutation, caught));
     let of_views = [mutation::GroupMutation::TrimOfOne, mutation::GroupMutation::DecideAlone];
     check(&of_views, |mutation| mutation::with(mutation, caught));
+}
+
+const UNIT_TESTED_IN_RESTARTS: [RestartMutation; 13] = [
+    RestartMutation::CountUnflushed,
+    RestartMutation::SuspectBeforeEcho,
+    RestartMutation::TrustDamaged,
+    RestartMutation::LeadByLowestOnly,
+    RestartMutation::ForgetPromise,
+    RestartMutation::CountOutsiders,
+    RestartMutation::RestartWithHalf,
+    RestartMutation::AdoptLowest,
+    RestartMutation::AdoptAny,
+    RestartMutation::PresumeCopies,
+    RestartMutation::AcceptBeforeTransfer,
+    RestartMutation::DecideWithoutCopies,
+    RestartMutation::MoveAway,
+];
+
+/// Durable views and restarts. Those of one decision each, which several rare events in a row are needed to show, have unit tests
+/// (`crates/protocols/src/restart/tests.rs`, and `live.rs`, `placement.rs` and `register_writer.rs` beside it).
+#[test]
+fn every_mutation_in_restarts_is_caught() {
+    use squall_protocols::restart::mutation::with;
+    let is_unit_tested = |mutation| UNIT_TESTED_IN_RESTARTS.contains(&mutation);
+    let caught = || (0..SEEDS).find_map(|seed| run(&restart::SCENARIO, seed));
+    check(RestartMutation::ALL, |mutation| match is_unit_tested(mutation) {
+        true => Some("a unit test".into()),
+        false => with(mutation, caught),
+    });
 }

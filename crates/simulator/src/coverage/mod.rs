@@ -14,7 +14,7 @@ use squall_protocols::coverage::take;
 pub use squall_protocols::coverage::{IS_ON, Point};
 
 pub(crate) use promises::{
-    ALIVE, ASSEMBLY, GENUINE, GROUP, JOIN, LOG, MULTICAST, RDMC, REPLICA, SHAPE, SLOW, SST, TAKEOVER,
+    ALIVE, ASSEMBLY, GENUINE, GROUP, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, SHAPE, SLOW, SST, TAKEOVER,
 };
 
 use crate::group::FOR_EVER;

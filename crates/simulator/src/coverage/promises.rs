@@ -36,6 +36,45 @@ promises!(
 );
 
 promises!(
+    RESTART,
+    [
+        RestartLed,
+        RestartLeadTakenOver,
+        RestartLeadLost,
+        RestartProposedNew,
+        RestartEchoAdopted,
+        RestartAcceptanceAdopted,
+        RestartVoteDropped,
+        RestartDecided,
+        AcceptanceAwaitsLog,
+        ViewLearned,
+        LogFetched,
+        CheckpointFetched,
+        ListsApart,
+        ListExtended,
+        HolderKept
+    ],
+    [
+        "checkpoints",
+        "death of all processes",
+        "death of some processes",
+        "death right after a step",
+        "false accusation",
+        "known loss of the end of a log",
+        "loss of a register",
+        "member that leaves",
+        "messages that are lost",
+        "messages that come twice",
+        "partition",
+        "process that joins",
+        "shards that move",
+        "silent loss of the end of a log",
+        "slow disk",
+        "slow link"
+    ]
+);
+
+promises!(
     SLOW,
     [
         WedgedByLeave,

@@ -1,0 +1,48 @@
+//! What the driver of a restart does (Derecho §3.4, "Total failures").
+
+use squall_fabric::{Duration, NodeId};
+
+use super::durable_log::FetchRequest;
+use super::message::{RestartMessage, RestartReport};
+use super::register::{Register, ViewRecord};
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestartSettings {
+    /// Between two reports, when nothing changes.
+    pub report_every: Duration,
+    /// For a process to be silent, after which it counts as absent.
+    pub silence: Duration,
+    /// For members that are absent, before the others begin without them.
+    pub gather: Duration,
+    /// For a leader to end the view, before another member leads; and for those that are here to answer, before the leader
+    /// proposes without them.
+    pub patience: Duration,
+    /// For an answer of a process that is asked for a part of its log.
+    pub fetch: Duration,
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RestartAction {
+    /// To replace the register, to flush it, and then to call [`super::Restarter::handle_register_written`].
+    WriteRegister(Box<Register>),
+    /// To flush all that has been appended to the log so far, and then to call [`super::Restarter::handle_log_flushed`].
+    FlushLog,
+    /// To ask `from` for a part of its log ([`super::LogState::answer`]), to append what comes, and then to call
+    /// [`super::Restarter::handle_fetched`].
+    Fetch {
+        /// The process to ask.
+        from: NodeId,
+        /// What is missing.
+        request: FetchRequest,
+    },
+    /// To send the report to all processes of the cluster that the driver knows of.
+    Broadcast(Box<RestartReport>),
+    /// To send a message to one process.
+    Send(NodeId, RestartMessage),
+    /// To ask this member, whose group runs, to let the process in.
+    Join(NodeId),
+    /// To begin the view, which is on the disk. The restart is over.
+    Enter(Box<ViewRecord>),
+}

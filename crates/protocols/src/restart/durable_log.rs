@@ -1,0 +1,298 @@
+//! The log as the protocol sees it: how much of which view is in it, and how much of that is on the disk (Derecho §3.4, "Total
+//! failures").
+
+use std::collections::BTreeMap;
+
+use super::mutation;
+use super::register::{ViewChain, ViewRecord};
+
+/// What a log holds of one shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShardLog {
+    /// A checkpoint covers everything before this view.
+    pub base: u64,
+    /// By view how many sequences are here, from the first on.
+    pub counts: BTreeMap<u64, u64>,
+}
+
+impl ShardLog {
+    /// How many sequences of a view are here.
+    #[must_use]
+    pub fn count(&self, view: u64) -> u64 {
+        self.counts.get(&view).copied().unwrap_or(0)
+    }
+}
+
+/// What a log holds of each durable shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogState {
+    /// By number.
+    pub shards: Vec<ShardLog>,
+}
+
+impl LogState {
+    /// An empty log.
+    #[must_use]
+    pub fn new(shards: usize) -> Self {
+        Self { shards: vec![ShardLog::default(); shards] }
+    }
+
+    /// Sequences up to `count` of a view are here.
+    pub fn raise(&mut self, shard: usize, view: u64, count: u64) {
+        let held = self.shards[shard].counts.entry(view).or_default();
+        *held = count.max(*held);
+    }
+
+    /// A checkpoint is here that covers everything before `view`.
+    pub fn cover(&mut self, shard: usize, view: u64) {
+        let log = &mut self.shards[shard];
+        log.base = log.base.max(view);
+        log.counts = log.counts.split_off(&log.base);
+    }
+
+    /// Of ended views, records beyond the trim do not count any more \[T9\].
+    pub fn cut(&mut self, chain: &ViewChain) {
+        mutant!(KeepBeyondTrim => return);
+        for (shard, log) in self.shards.iter_mut().enumerate() {
+            for (view, count) in &mut log.counts {
+                let trim = chain.trims_of(*view).map_or(*count, |trims| trims[shard]);
+                *count = trim.min(*count);
+            }
+        }
+    }
+
+    /// Whether everything before the present view is here, so that the shard may be served \[T2\] \[T3\].
+    #[must_use]
+    pub fn is_whole(&self, shard: usize, record: &ViewRecord) -> bool {
+        mutant!(ServeWithoutBase) || self.missing_base(shard, record).is_none()
+    }
+
+    /// What is missing first of the views before the present one \[T17\].
+    #[must_use]
+    pub fn missing_base(&self, shard: usize, record: &ViewRecord) -> Option<FetchRequest> {
+        let log = &self.shards[shard];
+        let ViewRecord { view, chain } = record;
+        // [T19] Of views before the list the own records may be too many or too few.
+        if log.base < chain.first && !mutant!(TrustUncheckedViews) {
+            return Some(FetchRequest::Checkpoint { shard, from: chain.first, to: view.number });
+        }
+        let lacks = |(view, trim): &(u64, u64)| *view >= log.base && log.count(*view) < *trim;
+        let (view, to) = chain.of_shard(shard).find(lacks)?;
+        Some(self.missing(shard, view, to))
+    }
+
+    /// What is missing of a view up to a trim; nothing that is here \[P3\].
+    #[must_use]
+    pub fn missing(&self, shard: usize, view: u64, to: u64) -> FetchRequest {
+        let held = if mutant!(FetchHeld) { 0 } else { self.shards[shard].count(view) };
+        FetchRequest::Records { shard, view, from: held, to }
+    }
+
+    /// What this log, of a process with this record, has of what another one asks for.
+    #[must_use]
+    pub fn answer(&self, record: &ViewRecord, request: FetchRequest) -> FetchAnswer {
+        let FetchRequest::Records { shard, view, from, to } = request else {
+            let FetchRequest::Checkpoint { shard, from, to } = request else { unreachable!("two kinds") };
+            let base = self.shards[shard].base;
+            return if (from..=to).contains(&base) {
+                FetchAnswer::Checkpoint(base)
+            } else {
+                FetchAnswer::Nothing
+            };
+        };
+        let log = &self.shards[shard];
+        // What a checkpoint covers is not in the log any more; of what came before the list the trims are unknown.
+        let is_certain = view >= log.base && view >= record.chain.first;
+        match log.count(view).min(to) {
+            _ if view < log.base => FetchAnswer::Checkpoint(log.base),
+            held if is_certain && held > from => FetchAnswer::Records(held),
+            _ => FetchAnswer::Nothing,
+        }
+    }
+}
+
+/// A part of a log that a process lacks, to be fetched from any other process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchRequest {
+    /// Records, or a checkpoint that covers their view.
+    Records {
+        /// Of which shard.
+        shard: usize,
+        /// Of which view.
+        view: u64,
+        /// The first sequence.
+        from: u64,
+        /// One more than the last one.
+        to: u64,
+    },
+    /// A checkpoint.
+    Checkpoint {
+        /// Of which shard.
+        shard: usize,
+        /// The least view up to whose beginning it must reach.
+        from: u64,
+        /// The greatest.
+        to: u64,
+    },
+}
+
+impl FetchRequest {
+    /// The shard that it is about.
+    #[must_use]
+    pub const fn shard(&self) -> usize {
+        match self {
+            Self::Records { shard, .. } | Self::Checkpoint { shard, .. } => *shard,
+        }
+    }
+}
+
+/// What has been fetched, and is appended to the log by the driver before it says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchAnswer {
+    /// Records of the view up to this count.
+    Records(u64),
+    /// A checkpoint that covers everything before this view.
+    Checkpoint(u64),
+    /// The process has none of it, or is gone.
+    Nothing,
+}
+
+/// A log, and what of it is on the disk \[T1\].
+///
+/// **Law.** The owner says what it has appended ([`DurableLog::append`]). [`DurableLog::poll_flush`] asks for a flush; when it has
+/// returned, the driver calls [`DurableLog::handle_flushed`]. `durable <= appended`, in each count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DurableLog {
+    appended: LogState,
+    durable: LogState,
+    flushing: Option<LogState>,
+}
+
+impl DurableLog {
+    /// A log as it is found on the disk.
+    #[must_use]
+    pub fn new(found: LogState) -> Self {
+        Self { appended: found.clone(), durable: found, flushing: None }
+    }
+
+    /// With what is not on the disk yet.
+    #[must_use]
+    pub const fn appended(&self) -> &LogState {
+        &self.appended
+    }
+
+    /// What is on the disk, and may be published as persisted.
+    #[must_use]
+    pub fn durable(&self) -> &LogState {
+        if mutant!(PersistBeforeFlush) { &self.appended } else { &self.durable }
+    }
+
+    /// Whether all that was appended is on the disk.
+    #[must_use]
+    pub fn is_flushed(&self) -> bool {
+        *self.durable() == self.appended
+    }
+
+    /// Records up to `count` of a view have been appended.
+    pub fn append(&mut self, shard: usize, view: u64, count: u64) {
+        self.appended.raise(shard, view, count);
+    }
+
+    /// A checkpoint has been appended.
+    pub fn append_checkpoint(&mut self, shard: usize, view: u64) {
+        self.appended.cover(shard, view);
+    }
+
+    /// What has been fetched has been appended.
+    pub fn append_fetched(&mut self, request: FetchRequest, answer: FetchAnswer) {
+        match (request, answer) {
+            (FetchRequest::Records { shard, view, to, .. }, FetchAnswer::Records(count)) => {
+                self.append(shard, view, count.min(to));
+            }
+            (request, FetchAnswer::Checkpoint(view)) => self.append_checkpoint(request.shard(), view),
+            (FetchRequest::Checkpoint { .. }, FetchAnswer::Records(_)) | (_, FetchAnswer::Nothing) => {}
+        }
+    }
+
+    /// Whether to flush now, if no flush is under way.
+    pub fn poll_flush(&mut self) -> bool {
+        let is_needed = self.flushing.is_none() && self.durable != self.appended;
+        if is_needed {
+            self.flushing = Some(self.appended.clone());
+        }
+        is_needed
+    }
+
+    /// The flush has returned.
+    ///
+    /// # Panics
+    /// If none is under way.
+    pub fn handle_flushed(&mut self) {
+        self.durable = self.flushing.take().expect("a flush is under way");
+    }
+
+    /// Views have ended \[T9\].
+    pub fn cut(&mut self, chain: &ViewChain) {
+        self.flushing
+            .iter_mut()
+            .chain([&mut self.appended, &mut self.durable])
+            .for_each(|log| log.cut(chain));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::register::tests::{end, view};
+    use super::*;
+
+    fn record() -> ViewRecord {
+        let first = ViewRecord { view: view(0, &[0]), chain: ViewChain::default() };
+        first.next(&end(5, view(1, &[0]))).next(&end(2, view(2, &[0])))
+    }
+
+    #[test]
+    fn a_log_is_whole_when_it_reaches_the_trims() {
+        let mut log = LogState::new(1);
+        let records = |view, from, to| FetchRequest::Records { shard: 0, view, from, to };
+        assert_eq!(log.missing_base(0, &record()), Some(records(0, 0, 5)));
+        log.raise(0, 0, 3);
+        log.raise(0, 1, 7);
+        log.cut(&record().chain);
+        assert_eq!(log.shards[0].count(1), 2, "what is beyond the trim does not count");
+        assert_eq!(log.missing_base(0, &record()), Some(records(0, 3, 5)));
+        log.raise(0, 0, 5);
+        assert!(log.is_whole(0, &record()));
+    }
+
+    #[test]
+    fn a_checkpoint_takes_the_place_of_records() {
+        let mut record = record();
+        let (mut with, mut without) = (LogState::new(1), LogState::new(1));
+        with.cover(0, 1);
+        with.raise(0, 1, 2);
+        assert!(with.is_whole(0, &record));
+        let request = without.missing_base(0, &record).expect("view 0 is missing");
+        assert_eq!(with.answer(&record, request), FetchAnswer::Checkpoint(1));
+        // Without trims of view 0 the own records of it are worth nothing.
+        without.raise(0, 0, 5);
+        without.raise(0, 1, 2);
+        assert!(without.is_whole(0, &record));
+        record.chain = ViewChain { first: 1, trims: vec![vec![2]] };
+        let request = FetchRequest::Checkpoint { shard: 0, from: 1, to: 2 };
+        assert_eq!(without.missing_base(0, &record), Some(request));
+        assert_eq!(without.answer(&record, request), FetchAnswer::Nothing);
+        assert_eq!(with.answer(&record, request), FetchAnswer::Checkpoint(1));
+    }
+
+    #[test]
+    fn what_is_appended_is_durable_when_the_flush_has_returned() {
+        let mut log = DurableLog::new(LogState::new(1));
+        log.append(0, 0, 2);
+        assert!(log.poll_flush() && !log.poll_flush());
+        log.append(0, 0, 4);
+        assert_eq!(log.durable().shards[0].count(0), 0);
+        log.handle_flushed();
+        assert_eq!(log.durable().shards[0].count(0), 2, "what came after the flush began is not covered");
+        assert!(!log.is_flushed() && log.poll_flush());
+    }
+}

@@ -1,0 +1,313 @@
+//! Rules that a simulation needs several rare events in a row to break, each in the one decision that it is about (Derecho §3.4,
+//! "Total failures").
+
+use squall_fabric::{Duration, Instant, NodeId};
+
+use super::mutation::{RestartMutation, with};
+use super::register::tests::view;
+use super::{
+    Ballot, DurableView, EndOrigin, FetchRequest, LogState, Register, RestartAction, RestartMessage,
+    RestartReport, RestartSettings, Restarter, ShardPlacement, ViewEnd, Vote,
+};
+
+/// One process, whose disk is fast, and what it has done.
+struct Bench {
+    restarter: Restarter,
+    now: Instant,
+    written: Vec<Register>,
+    reports: Vec<RestartReport>,
+    fetched: Vec<FetchRequest>,
+    /// Writes of the register take longer than the test.
+    is_disk_slow: bool,
+}
+
+impl Bench {
+    fn new(node: u32, view: DurableView, is_damaged: bool) -> Self {
+        let millis = Duration::from_millis;
+        let settings = RestartSettings {
+            report_every: millis(10),
+            silence: millis(1_000),
+            gather: millis(10),
+            patience: millis(20),
+            fetch: millis(10),
+        };
+        let shards = view.shards.len();
+        let placement = ShardPlacement::new(move |members| vec![(1 << members.len()) - 1; shards]);
+        let register = Register::new(1, NodeId(node), view);
+        let log = LogState::new(shards);
+        let now = Instant::from_nanos(0);
+        let restarter = Restarter::new(settings, placement, register, log, is_damaged, now);
+        let (written, reports, fetched) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bench = Self { restarter, now, written, reports, fetched, is_disk_slow: false };
+        bench.drive();
+        bench
+    }
+
+    fn drive(&mut self) {
+        while let Some(action) = self.restarter.poll_action(self.now) {
+            match action {
+                RestartAction::WriteRegister(register) => {
+                    self.written.push(*register);
+                    if !self.is_disk_slow {
+                        self.restarter.handle_register_written();
+                    }
+                }
+                RestartAction::FlushLog => self.restarter.handle_log_flushed(),
+                RestartAction::Broadcast(report) => self.reports.push(*report),
+                RestartAction::Fetch { request, .. } => self.fetched.push(request),
+                _ => {}
+            }
+        }
+    }
+
+    fn pass(&mut self, millis: u64) {
+        self.now = self.now + Duration::from_millis(millis);
+        self.drive();
+    }
+
+    fn hear(&mut self, from: u32, report: &RestartReport) {
+        let message = RestartMessage::Report(Box::new(report.clone()));
+        self.restarter.handle_message(self.now, NodeId(from), message);
+        self.drive();
+    }
+
+    fn lead(&self) -> Option<Ballot> {
+        self.reports.last().and_then(|report| report.lead)
+    }
+
+    /// What node 0 proposes when these have answered, each with a vote; the other members are away.
+    fn proposal(view: DurableView, answers: &[(u32, Option<Vote>)]) -> ViewEnd {
+        let mut bench = Self::new(0, view.clone(), false);
+        answers.iter().for_each(|(node, _)| bench.hear(*node, &report(&view, 1)));
+        bench.pass(10);
+        let promise = bench.lead();
+        assert!(promise.is_some(), "a quorum is here");
+        for (node, vote) in answers {
+            let answer = RestartReport { promise, vote: vote.clone(), ..report(&view, 2) };
+            bench.hear(*node, &answer);
+        }
+        bench.reports.last().and_then(|report| report.proposal.clone()).expect("all have answered")
+    }
+}
+
+/// A member of `view` that has nothing in its log.
+fn report(view: &DurableView, order: u64) -> RestartReport {
+    let mut register = Register::new(1, NodeId(0), view.clone());
+    register.start(false);
+    let shards = view.shards.len();
+    RestartReport {
+        counts: vec![0; shards],
+        whole: vec![true; shards],
+        ..RestartReport::of(order, &register)
+    }
+}
+
+fn vote(ballot: Ballot, next: &[u32], shards: usize, origin: EndOrigin) -> Vote {
+    let next = DurableView { shards: vec![1; shards], ..view(1, next) };
+    Vote { ballot, end: ViewEnd { trims: vec![0; shards], next, origin } }
+}
+
+/// Five members, two of them away: each of two votes may have been decided \[T14\].
+#[test]
+fn the_vote_of_the_highest_ballot_is_adopted() {
+    let earlier = vote(Ballot::live(0), &[0, 1, 2, 3, 4], 1, EndOrigin::Live);
+    let later = vote(Ballot { round: 1, place: 3 }, &[2, 3, 4], 1, EndOrigin::Restart);
+    let answers = [(1, Some(earlier.clone())), (2, Some(later.clone()))];
+    let proposal = || Bench::proposal(view(0, &[0, 1, 2, 3, 4]), &answers);
+    assert_eq!(proposal(), later.end);
+    assert_eq!(with(RestartMutation::AdoptLowest, proposal), earlier.end);
+}
+
+/// Both members of shard 1 have answered without the vote, and the end keeps them. A live leader suspects them, and decides with the
+/// two that are away; a restart would have needed their acceptances \[T14\].
+#[test]
+fn a_live_decision_needs_no_copies() {
+    let present = DurableView { shards: vec![0b11111, 0b00011], ..view(0, &[0, 1, 2, 3, 4]) };
+    let proposal = |origin| {
+        let vote = vote(Ballot::live(2), &[0, 1, 2, 3, 4], 2, origin);
+        (Bench::proposal(present.clone(), &[(1, None), (2, Some(vote.clone()))]), vote.end)
+    };
+    let adopts = |origin| {
+        let (proposed, voted) = proposal(origin);
+        proposed == voted
+    };
+    assert!(adopts(EndOrigin::Live));
+    assert!(!adopts(EndOrigin::Restart));
+    assert!(!with(RestartMutation::PresumeCopies, || adopts(EndOrigin::Live)));
+    assert!(with(RestartMutation::AdoptAny, || adopts(EndOrigin::Restart)));
+}
+
+/// Two of four may end the view at the same time as the two others \[T13\].
+#[test]
+fn half_of_the_members_are_no_quorum() {
+    let leads = || {
+        let present = view(0, &[0, 1, 2, 3]);
+        let mut bench = Bench::new(0, present.clone(), false);
+        bench.hear(1, &report(&present, 1));
+        bench.pass(500);
+        bench.lead().is_some()
+    };
+    assert!(!leads());
+    assert!(with(RestartMutation::RestartWithHalf, leads));
+}
+
+/// Where all logs of a shard that are here are damaged, none says what was delivered \[T13\].
+#[test]
+fn damaged_logs_alone_do_not_restart() {
+    let leads = |damaged: [bool; 2]| {
+        let present = view(0, &[0, 1]);
+        let mut bench = Bench::new(0, present.clone(), damaged[0]);
+        bench.hear(1, &RestartReport { is_damaged: damaged[1], ..report(&present, 1) });
+        bench.pass(500);
+        bench.lead().is_some()
+    };
+    assert!(leads([true, false]) && leads([false, true]));
+    assert!(!leads([true, true]));
+    assert!(with(RestartMutation::TrustDamaged, || leads([true, true])));
+}
+
+/// What is shown as promised is what is found after a crash \[T12\].
+#[test]
+fn a_promise_that_is_shown_is_on_the_disk() {
+    let is_kept = || {
+        let present = view(0, &[0, 1, 2]);
+        let mut bench = Bench::new(1, present.clone(), false);
+        let ballot = Ballot { round: 4, place: 0 };
+        let lead = RestartReport { promise: Some(ballot), lead: Some(ballot), ..report(&present, 1) };
+        bench.hear(0, &lead);
+        assert_eq!(bench.reports.last().and_then(|report| report.promise), Some(ballot));
+        bench.written.last().and_then(|register| register.promise) == Some(ballot)
+    };
+    assert!(is_kept());
+    assert!(!with(RestartMutation::ForgetPromise, is_kept));
+}
+
+/// A leader that has died behind its own promise leads again, and with a higher ballot \[T11\].
+#[test]
+fn a_promise_without_a_leader_is_led_over() {
+    let leads = || {
+        let present = view(0, &[0, 1, 2]);
+        let mut bench = Bench::new(1, present.clone(), false);
+        let promise = Some(Ballot { round: 7, place: 0 });
+        bench.hear(2, &RestartReport { promise, ..report(&present, 1) });
+        bench.pass(500);
+        bench.lead()
+    };
+    assert_eq!(leads(), Some(Ballot { round: 8, place: 1 }));
+    assert_eq!(with(RestartMutation::WaitForDeadLeader, leads), None);
+}
+
+/// Members that are no members of the view do not make a quorum \[T13\].
+#[test]
+fn outsiders_do_not_count() {
+    let leads = || {
+        let present = view(0, &[0, 1, 2, 3, 4]);
+        let mut bench = Bench::new(0, present.clone(), false);
+        [1, 8, 9].iter().for_each(|node| bench.hear(*node, &report(&present, 1)));
+        bench.pass(500);
+        bench.lead().is_some()
+    };
+    assert!(!leads());
+    assert!(with(RestartMutation::CountOutsiders, leads));
+    assert!(with(RestartMutation::RestartWithTwo, leads));
+}
+
+/// The lowest member is here and never leads, perhaps because it does not hear enough of the others \[T11\].
+#[test]
+fn another_member_leads_after_a_time() {
+    let leads = || {
+        let present = view(0, &[0, 1, 2]);
+        let mut bench = Bench::new(1, present.clone(), false);
+        bench.hear(0, &report(&present, 1));
+        bench.hear(2, &report(&present, 1));
+        bench.pass(15);
+        assert_eq!(bench.lead(), None, "it is the turn of node 0");
+        bench.pass(500);
+        bench.lead().is_some()
+    };
+    assert!(leads());
+    assert!(!with(RestartMutation::LeadByLowestOnly, leads));
+}
+
+/// A member accepts what its disk has; what it lacks, it fetches first \[T15\] \[T17\].
+#[test]
+fn nothing_is_accepted_that_is_not_here() {
+    let accepts = || {
+        let present = view(0, &[0, 1, 2]);
+        let mut bench = Bench::new(1, present.clone(), false);
+        let ballot = Ballot { round: 1, place: 0 };
+        let mut end = vote(ballot, &[0, 1, 2], 1, EndOrigin::Restart).end;
+        end.trims = vec![3];
+        let lead = RestartReport { promise: Some(ballot), lead: Some(ballot), ..report(&present, 1) };
+        bench.hear(0, &RestartReport { proposal: Some(end), ..lead });
+        (bench.fetched.clone(), bench.written.last().is_some_and(|register| register.vote.is_some()))
+    };
+    let missing = FetchRequest::Records { shard: 0, view: 0, from: 0, to: 3 };
+    assert_eq!(accepts(), (vec![missing], false));
+    assert!(with(RestartMutation::AcceptBeforeTransfer, accepts).1);
+}
+
+/// An acceptance is written before it is shown \[T15\], and found after a crash \[T18\].
+#[test]
+fn an_acceptance_that_is_shown_is_on_the_disk() {
+    let run = |is_written: bool| {
+        let present = view(0, &[0, 1, 2]);
+        let mut bench = Bench::new(1, present.clone(), false);
+        let ballot = Ballot { round: 1, place: 0 };
+        let end = vote(ballot, &[0, 1, 2], 1, EndOrigin::Restart).end;
+        bench.is_disk_slow = !is_written;
+        let lead = RestartReport { promise: Some(ballot), lead: Some(ballot), ..report(&present, 1) };
+        bench.hear(0, &RestartReport { proposal: Some(end), ..lead });
+        bench.pass(20);
+        let is_shown = bench.reports.last().is_some_and(|report| report.vote.is_some());
+        (is_shown, bench.written.last().is_some_and(|register| register.vote.is_some()))
+    };
+    assert_eq!((run(false).0, run(true)), (false, (true, true)));
+    assert!(with(RestartMutation::ShowAcceptanceEarly, || run(false).0));
+    assert!(!with(RestartMutation::ForgetAcceptance, || run(true).1));
+}
+
+/// A leader decides with a majority, and with two logs of each shard \[T16\].
+#[test]
+fn a_restart_is_decided_by_a_majority_with_two_logs_of_each_shard() {
+    let decides_in = |present: &DurableView, accepting: &[u32]| {
+        let mut bench = Bench::new(0, present.clone(), false);
+        let all = [1, 2, 3, 4];
+        all.iter().for_each(|node| bench.hear(*node, &report(present, 1)));
+        let promise = bench.lead();
+        all.iter().for_each(|node| bench.hear(*node, &RestartReport { promise, ..report(present, 2) }));
+        let end = bench.reports.last().and_then(|report| report.proposal.clone()).expect("all have answered");
+        let vote = promise.map(|ballot| Vote { ballot, end });
+        let answer = RestartReport { promise, vote, ..report(present, 3) };
+        accepting.iter().for_each(|node| bench.hear(*node, &answer));
+        bench.written.last().is_some_and(|register| register.view().number == 1)
+    };
+    let present = DurableView { shards: vec![0b11111, 0b11000], ..view(0, &[0, 1, 2, 3, 4]) };
+    let decides = |accepting: &[u32]| decides_in(&present, accepting);
+    assert!(decides(&[1, 2, 3, 4]) && decides(&[3, 4]));
+    assert!(!decides(&[1, 2, 3]), "one log of shard 1");
+    assert!(with(RestartMutation::DecideWithoutCopies, || decides(&[1, 2, 3])));
+    assert!(!decides(&[3]) && !decides(&[]));
+    // Two logs of shard 0, the only one of shard 1, and no majority.
+    let few = || {
+        let present = DurableView { shards: vec![0b11111, 0b10000], ..view(0, &[0, 1, 2, 3, 4]) };
+        decides_in(&present, &[4])
+    };
+    assert!(!few());
+    assert!(with(RestartMutation::DecideByOneAcceptance, few));
+}
+
+/// A group that runs is joined, and nothing is restarted beside it \[T10\].
+#[test]
+fn no_restart_begins_beside_a_group_that_runs() {
+    let present = view(0, &[0, 1, 2]);
+    let mut bench = Bench::new(0, present.clone(), false);
+    bench.hear(1, &report(&present, 1));
+    bench.hear(2, &RestartReport { is_live: true, ..report(&present, 1) });
+    bench.pass(500);
+    assert_eq!(bench.lead(), None);
+    bench.hear(1, &report(&present, 2));
+    bench.pass(600);
+    bench.pass(50);
+    assert!(bench.lead().is_some(), "the member that was live is silent");
+}

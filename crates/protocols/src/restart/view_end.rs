@@ -1,0 +1,114 @@
+//! The end of a view: what a live view change and a restart decide alike (Derecho §3.4, "Total failures").
+
+use squall_fabric::NodeId;
+
+use super::ballot::Ballot;
+use crate::membership::MEMBERS_MAX;
+
+/// A view as the register keeps it: its members, and which of them had which durable shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DurableView {
+    /// Views are numbered from 0, without gaps.
+    pub number: u64,
+    /// By rank; at most [`MEMBERS_MAX`]. Empty in a process that knows no view yet.
+    pub members: Vec<NodeId>,
+    /// For each durable shard its members, as a set of ranks.
+    pub shards: Vec<u64>,
+}
+
+impl DurableView {
+    /// The rank of `node`, if it is a member.
+    #[must_use]
+    pub fn rank(&self, node: NodeId) -> Option<usize> {
+        self.members.iter().position(|member| *member == node)
+    }
+
+    /// All ranks, as a set.
+    #[must_use]
+    pub fn ranks(&self) -> u64 {
+        set_of(0..self.members.len())
+    }
+
+    /// The fewest members that are a majority.
+    #[must_use]
+    pub fn majority(&self) -> u32 {
+        count(self.ranks()) / 2 + 1
+    }
+
+    /// Whether `node` is a member of the shard.
+    #[must_use]
+    pub fn has_shard(&self, node: NodeId, shard: usize) -> bool {
+        self.rank(node).is_some_and(|rank| self.shards[shard] >> rank & 1 == 1)
+    }
+
+    /// The shards of which `node` is a member.
+    pub fn shards_of(&self, node: NodeId) -> impl Iterator<Item = usize> + '_ {
+        (0..self.shards.len()).filter(move |shard| self.has_shard(node, *shard))
+    }
+
+    /// The ranks, in this view, of those that are members of `other`, too.
+    #[must_use]
+    pub fn kept(&self, other: &Self) -> u64 {
+        set_of((0..self.members.len()).filter(|rank| other.rank(self.members[*rank]).is_some()))
+    }
+
+    /// Whether this view is later than `other`, or `other` is none.
+    #[must_use]
+    pub fn is_after(&self, other: &Self) -> bool {
+        let knows = |view: &Self| (!view.members.is_empty(), view.number);
+        knows(self) > knows(other)
+    }
+}
+
+/// How a view ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViewEnd {
+    /// How many sequences of each durable shard count.
+    pub trims: Vec<u64>,
+    /// The view after it.
+    pub next: DurableView,
+    /// Where it was proposed first.
+    pub origin: EndOrigin,
+}
+
+/// Where the proposal of an end was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndOrigin {
+    /// In the view while it ran.
+    Live,
+    /// In a restart.
+    Restart,
+}
+
+/// A vote for how the present view ends: an echo of a live proposal, or the acceptance of a restart's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vote {
+    /// Of the leader that has proposed it.
+    pub ballot: Ballot,
+    /// What it has proposed.
+    pub end: ViewEnd,
+}
+
+/// Logs of a shard with `members` members that must be there, or accept, for what is in one of them to survive the loss of one
+/// tail \[T13\] \[T16\].
+#[must_use]
+pub fn copies_needed(members: u32) -> u32 {
+    members.min(2)
+}
+
+/// The number of ranks in a set.
+pub(super) const fn count(set: u64) -> u32 {
+    set.count_ones()
+}
+
+/// The set of these ranks.
+pub(super) fn set_of(ranks: impl Iterator<Item = usize>) -> u64 {
+    ranks.fold(0, |set, rank| set | 1 << rank)
+}
+
+/// The ranks in a set, ascending.
+pub(super) fn ranks_of(set: u64) -> impl Iterator<Item = usize> {
+    (0..MEMBERS_MAX).filter(move |rank| set >> rank & 1 == 1)
+}
+
+const _: () = assert!(MEMBERS_MAX <= 64, "a set of ranks is one word");

@@ -1,0 +1,151 @@
+//! What must hold in each run, by a list of everything that was decided and delivered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use squall_fabric::NodeId;
+use squall_protocols::restart::{DurableView, FetchRequest, LogState, ViewEnd, ViewRecord, copies_needed};
+
+use super::disk::ShardContent;
+use crate::run::Violation;
+
+/// What is known of the run as a whole.
+#[derive(Debug, Default)]
+pub(super) struct RestartOracle {
+    /// By number, all views that were ever decided.
+    pub(super) views: BTreeMap<u64, DurableView>,
+    /// By view, the trims with which it was decided to end.
+    pub(super) trims: BTreeMap<u64, Vec<u64>>,
+    /// Messages there are, by view and shard.
+    pub(super) sent: BTreeMap<(u64, usize), u64>,
+    /// Messages that were delivered as durable anywhere.
+    pub(super) delivered: BTreeMap<(u64, usize), u64>,
+    /// Which process has been live in which view.
+    lived: BTreeSet<(u64, NodeId)>,
+    pub(super) violation: Option<Violation>,
+}
+
+impl RestartOracle {
+    pub(super) fn fail(&mut self, checker: &'static str, text: String) {
+        self.violation.get_or_insert(Violation { checker, text });
+    }
+
+    /// \[T8\] A process records this view, so it is decided; true if that was not known.
+    pub(super) fn observe(&mut self, node: NodeId, record: &ViewRecord) -> bool {
+        for (place, trims) in record.chain.trims.iter().enumerate() {
+            let view = record.chain.first + place as u64;
+            let known = self.trims.entry(view).or_insert_with(|| trims.clone());
+            if known != trims {
+                let text = format!("{node}: view {view} ends with {trims:?}, and with {known:?}");
+                return self.conflict(text);
+            }
+            for (shard, trim) in trims.iter().enumerate() {
+                let delivered = self.delivered.get(&(view, shard)).copied().unwrap_or(0);
+                if *trim < delivered {
+                    let text = format!(
+                        "[P1] {node}: view {view} ends with {trim} messages of shard {shard}, and {delivered} were delivered"
+                    );
+                    self.fail("lost", text);
+                }
+            }
+        }
+        let (view, is_new) = (
+            record.view.clone(),
+            !self.views.contains_key(&record.view.number) && !record.view.members.is_empty(),
+        );
+        if is_new {
+            self.views.insert(view.number, view);
+        } else if let Some(known) = self.views.get(&view.number).filter(|known| **known != view)
+            && !view.members.is_empty()
+        {
+            let text = format!("{node}: view {} is {view:?}, and {known:?}", view.number);
+            return self.conflict(text);
+        }
+        is_new
+    }
+
+    fn conflict(&mut self, text: String) -> bool {
+        self.fail("one chain of views", text);
+        false
+    }
+
+    /// A member is live in a view \[T8\].
+    pub(super) fn enter(&mut self, node: NodeId, view: u64) {
+        if !self.lived.insert((view, node)) {
+            self.fail("live once", format!("[T8] {node} is live in view {view} for the second time"));
+        }
+    }
+
+    /// \[P1\], \[P2\]: a member delivers messages of a view up to `count`; `content` is what its log has of the shard, `log` what it
+    /// takes for it.
+    pub(super) fn deliver(
+        &mut self,
+        node: NodeId,
+        (view, shard, count): (u64, usize, u64),
+        content: &ShardContent,
+        log: &LogState,
+    ) {
+        for (earlier, trims) in self.trims.range(..view) {
+            let (held, taken) = (content.count(*earlier), log.shards[shard].count(*earlier));
+            let trim = trims[shard];
+            let is_covered = content.base > *earlier;
+            if held < trim || is_covered && held != trim || taken > trim {
+                let held = held.max(taken);
+                let text = format!(
+                    "[P2] {node} delivers {count} of view {view} with {held} messages of view {earlier} in shard {shard}, which has {trim}"
+                );
+                self.violation.get_or_insert(Violation { checker: "same prefix", text });
+                return;
+            }
+        }
+        if let Some(trims) = self.trims.get(&view)
+            && trims[shard] < count
+        {
+            let text = format!(
+                "[P1] {node} delivers {count} messages of view {view} in shard {shard}, which has ended with {}",
+                trims[shard]
+            );
+            self.fail("lost", text);
+        }
+        if content.count(view) < count {
+            self.fail("lost", format!("[P1] {node} delivers {count} of view {view} and has fewer"));
+        }
+        let delivered = self.delivered.entry((view, shard)).or_default();
+        *delivered = count.max(*delivered);
+    }
+
+    /// \[P3\] A process asks for what it lacks.
+    pub(super) fn fetch(&mut self, node: NodeId, request: FetchRequest, log: &LogState) {
+        if let FetchRequest::Records { shard, view, from, to } = request
+            && (from < log.shards[shard].count(view) || to <= from)
+        {
+            self.fail("only what is missing", format!("[P3] {node} asks for {request:?}, and has it"));
+        }
+    }
+
+    /// Whether what `holder` has of a shard is all that counts of the views before `view`.
+    pub(super) fn has_all(&self, shard: usize, view: u64, holder: &ShardContent, first: u64) -> bool {
+        self.trims.range(..view).all(|(earlier, trims)| {
+            let is_certain = holder.base > *earlier || *earlier >= first;
+            is_certain && holder.count(*earlier) >= trims[shard]
+        })
+    }
+}
+
+/// Whether the processes `up`, `good` of which have undamaged logs, are a quorum of a view \[T13\].
+pub(super) fn is_quorum(view: &DurableView, up: &BTreeSet<NodeId>, good: &BTreeSet<NodeId>) -> bool {
+    let here = |ranks: u64, of: &BTreeSet<NodeId>| {
+        let members = view.members.iter().enumerate();
+        let members = members.filter(|(rank, node)| ranks >> rank & 1 == 1 && of.contains(node));
+        u32::try_from(members.count()).expect("few members")
+    };
+    let has_logs = |shard: &u64| {
+        *shard == 0 || here(*shard, up) >= copies_needed(shard.count_ones()) && here(*shard, good) >= 1
+    };
+    here(view.ranks(), up) >= view.majority() && view.shards.iter().all(has_logs)
+}
+
+/// Whether an end leaves fewer than two of a shard's logs in the group: what only they can have has no second copy.
+pub(super) fn leaves_one_copy(view: &DurableView, shard: usize, end: &ViewEnd) -> bool {
+    let kept = view.shards[shard] & view.kept(&end.next);
+    kept.count_ones() < 2
+}
