@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::buffer::AlignedBuffer;
+use crate::copies::COPY_VALUE_BYTES_MAX;
 
 /// A folder on a disk. Paths are relative to it, with `/`.
 ///
@@ -116,6 +117,15 @@ pub enum DiskCause {
         /// Bytes to be written.
         wanted: u64,
     },
+    /// No copy of the register is good.
+    RegisterLost,
+    /// The register has grown too long.
+    RegisterLong {
+        /// Its length.
+        length: usize,
+    },
+    /// A thread of the log has panicked.
+    Panicked,
 }
 
 impl DiskError {
@@ -134,8 +144,14 @@ impl DiskError {
 
     fn advice(&self) -> &'static str {
         use rustix::io::Errno;
-        let DiskCause::System(errno) = self.cause else {
-            return "the disk is failing or full: check it, then start this member again";
+        let errno = match self.cause {
+            DiskCause::System(errno) => errno,
+            DiskCause::Short { .. } => {
+                return "the disk is failing or full: check it, then start this member again";
+            }
+            DiskCause::RegisterLost => return "begin a new log in the folder, and join as a new member",
+            DiskCause::RegisterLong { .. } => return "checkpoint, and drop views that have ended before",
+            DiskCause::Panicked => return "an error of this program: report it, and start this member again",
         };
         match Errno::from_raw_os_error(errno) {
             Errno::NOSPC | Errno::DQUOT => "free space on that disk, then start this member again",
@@ -161,6 +177,11 @@ impl fmt::Display for DiskCause {
         match self {
             Self::System(errno) => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
             Self::Short { written, wanted } => write!(f, "{written} of {wanted} bytes were written"),
+            Self::RegisterLost => f.write_str("no copy of it is good"),
+            Self::RegisterLong { length } => {
+                write!(f, "it has {length} bytes, and {COPY_VALUE_BYTES_MAX} is the most")
+            }
+            Self::Panicked => f.write_str("the thread that does this has panicked"),
         }
     }
 }

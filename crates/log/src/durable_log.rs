@@ -157,6 +157,7 @@ impl<D> Shared<D> {
 impl<D: Disk> Shared<D> {
     /// A writer, until the log is closed and all is written, or it has failed.
     fn write(&self) {
+        let _report = PanicReport(self);
         let mut state = self.state();
         loop {
             if let Some(write) = self.next_write(&mut state) {
@@ -199,6 +200,7 @@ impl<D: Disk> Shared<D> {
 
     /// The thread that makes segments ready.
     fn prepare(&self) {
+        let _report = PanicReport(self);
         let mut state = self.state();
         loop {
             if let Some((segment, recycle)) = state.preparing.take() {
@@ -224,17 +226,53 @@ impl<D: Disk> Shared<D> {
 
 /// What the log fails with when a segment cannot be made ready.
 fn disk_error(error: StorageError) -> DiskError {
-    match error {
-        StorageError::Disk(error) => error,
-        // The register has no copy that is good any more, or no space for more.
-        _ => DiskError {
-            operation: "change",
-            path: crate::names::REGISTER.into(),
-            cause: DiskCause::System(rustix::io::Errno::IO.raw_os_error()),
-        },
+    let cause = match error {
+        StorageError::Disk(error) => return error,
+        StorageError::RegisterLost => DiskCause::RegisterLost,
+        StorageError::RegisterLong { length } => DiskCause::RegisterLong { length },
+        StorageError::Foreign { .. } | StorageError::Identity(_) | StorageError::NoIdentity => {
+            unreachable!("such a folder is not opened")
+        }
+    };
+    DiskError { operation: "change", path: crate::names::REGISTER.into(), cause }
+}
+
+/// Ends the log with an error if its thread panics, so that nobody waits for what it does not write any more.
+struct PanicReport<'a, D>(&'a Shared<D>);
+
+impl<D> Drop for PanicReport<'_, D> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let Self(shared) = self;
+        let error =
+            DiskError { operation: "write", path: crate::names::LOG.into(), cause: DiskCause::Panicked };
+        shared.state().core.handle_failed(None, error);
+        [&shared.work, &shared.wanted, &shared.news].into_iter().for_each(Condvar::notify_all);
     }
 }
 
 fn thread(name: String, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     std::thread::Builder::new().name(name).spawn(run).expect("a thread can be started")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each error of the register came out as an input/output error once.
+    #[test]
+    fn errors_of_the_register_are_told_as_they_are() {
+        let long = disk_error(StorageError::RegisterLong { length: 70_000 });
+        assert_eq!(long.cause, DiskCause::RegisterLong { length: 70_000 });
+        let text = long.to_string();
+        assert!(
+            text.contains("change register: it has 70000 bytes") && text.contains("checkpoint"),
+            "{text}"
+        );
+        assert_eq!(disk_error(StorageError::RegisterLost).cause, DiskCause::RegisterLost);
+        let full = DiskError { operation: "create", path: "log/1".into(), cause: DiskCause::System(28) };
+        assert_eq!(disk_error(full.clone().into()), full);
+    }
 }

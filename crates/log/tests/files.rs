@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use squall_log::{
-    DurableLog, FileDisk, FolderError, LogPosition, LogRecord, LogSettings, RecordKind, Recovered, Storage,
-    StorageError, StorageOwner, TailVerdict,
+    AlignedBuffer, AppendError, Disk, DiskCause, DiskError, DurableLog, FileDisk, FolderError, LogPosition,
+    LogRecord, LogSettings, RecordKind, Recovered, Storage, StorageError, StorageOwner, TailVerdict,
 };
 
 /// Short segments, so that some are used.
@@ -302,4 +302,77 @@ fn a_full_disk_ends_the_log_with_words() {
     let unmounted = Command::new("umount").arg(&folder.0).status();
     assert!(unmounted.is_ok_and(|status| status.success()));
     outcome.expect("it holds on a full disk");
+}
+
+/// A disk of which one operation panics.
+struct PanickingDisk {
+    disk: FileDisk,
+    operation: &'static str,
+}
+
+impl PanickingDisk {
+    fn begin(&self, operation: &str, path: &str) {
+        assert!(
+            self.operation != operation || !path.starts_with("log/"),
+            "this panic is a part of the test: {operation} {path}"
+        );
+    }
+}
+
+impl Disk for PanickingDisk {
+    fn list(&self, folder: &str) -> Result<Vec<String>, DiskError> {
+        self.disk.list(folder)
+    }
+
+    fn length(&self, path: &str) -> Result<u64, DiskError> {
+        self.disk.length(path)
+    }
+
+    fn read(&self, path: &str, offset: u64, buffer: &mut AlignedBuffer) -> Result<usize, DiskError> {
+        self.disk.read(path, offset, buffer)
+    }
+
+    fn create(&self, path: &str, length: u64) -> Result<(), DiskError> {
+        self.begin("create", path);
+        self.disk.create(path, length)
+    }
+
+    fn write(&self, path: &str, offset: u64, bytes: &AlignedBuffer) -> Result<(), DiskError> {
+        self.begin("write", path);
+        self.disk.write(path, offset, bytes)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &str) -> Result<(), DiskError> {
+        self.disk.remove(path)
+    }
+
+    fn flush_folder(&self, folder: &str) -> Result<(), DiskError> {
+        self.disk.flush_folder(folder)
+    }
+}
+
+/// Whoever waited for a thread that had panicked waited for ever once. The same holds for the thread that makes segments.
+#[test]
+fn a_panic_of_a_thread_ends_the_log_with_an_error() {
+    for operation in ["write", "create"] {
+        let folder = Folder::new(&format!("panic-{operation}"));
+        let disk = FileDisk::open(&folder.0).expect("the folder can be used");
+        let disk = PanickingDisk { disk, operation };
+        let storage = Storage::open(disk, &owner("a"), SETTINGS, 7).expect("it is ours");
+        let recovered = storage.recover(&mut |_, _| ()).expect("the folder can be read");
+        let log = DurableLog::start(storage, recovered).expect("it begins without the log");
+        let position = LogPosition { view: 0, sequence: 0 };
+        let kind = RecordKind::Message;
+        let record = LogRecord { subgroup: 1, kind, position, sender: 0, time: 0, bytes: &[] };
+        let failure = match log.append(&record).map(|records| log.wait(records)) {
+            Ok(outcome) => outcome.expect_err("nothing is written"),
+            Err(AppendError::Failed(error)) => error,
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(failure.cause, DiskCause::Panicked, "{failure}");
+    }
 }
