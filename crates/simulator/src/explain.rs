@@ -120,7 +120,12 @@ fn time(record: &TraceRecord) -> String {
 fn words(record: &TraceRecord) -> String {
     match &record.what {
         what @ Happening::Fault(_) => what.to_string(),
-        what => format!("node {}: {what}", record.node),
+        what => {
+            let text = what.to_string();
+            // The notes of scenarios with processes name the process, which is the node in most of them.
+            let own = text.strip_prefix(&format!("process {}: ", record.node)).unwrap_or(&text);
+            format!("node {}: {own}", record.node)
+        }
     }
 }
 

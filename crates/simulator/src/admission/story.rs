@@ -1,6 +1,7 @@
 //! What the timeline of a run says of each process, in words of the protocol (Derecho §3.3, §3.4).
 
-use squall_protocols::group::{GroupCore, GroupEnd};
+use squall_fabric::Fabric as _;
+use squall_protocols::group::GroupEnd;
 use squall_protocols::membership::{Membership, MembershipState};
 
 use super::{JoinHost, JoinProcess, SimAdmission};

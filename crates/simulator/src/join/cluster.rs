@@ -7,7 +7,7 @@ use squall_protocols::group::{GroupCore, GroupEnd};
 use squall_protocols::membership::StopReason;
 
 use super::plan::{JoinEvent, JoinPlan};
-use super::recorder::Recorders;
+use super::recorder::{Recorders, ViewRecorder};
 use crate::admission::{BusBody, JoinBus, JoinProcess, SimAdmission};
 use crate::group::UNREACHABLE_AFTER;
 use crate::run::{RunOutcome, Violation};
@@ -114,7 +114,7 @@ impl JoinCluster {
             self.on_given_up(place, &failure);
         }
         self.all.poll_service(place);
-        let delivered = |process: &JoinProcess<_>| {
+        let delivered = |process: &JoinProcess<ViewRecorder>| {
             process.group.as_ref().map_or(0, |group| group.application_ref().delivered.get() as usize)
         };
         self.all.tell(place, delivered);
