@@ -121,6 +121,7 @@ fn runs_with_rare_events_hold_without_a_mutation() {
     }
     assert_eq!(run(&replica::SCENARIO, WITH_EARLY_UPDATE), None);
     assert_eq!(run(&join::SCENARIO, WITH_ABANDONED_REPORT), None);
+    assert_eq!(run(&restart::SCENARIO, WITH_FORGOTTEN_TRIMS), None);
 }
 
 /// A run of objects that catches `ApplyEarly`: an update gets into the order of its shard before an earlier one of its client.
@@ -181,6 +182,10 @@ fn every_mutation_in_genuine_multicast_is_caught() {
     check(&of_views, |mutation| mutation::with(mutation, caught));
 }
 
+/// A run of restarts that catches `ForgetTooSoon`: all live members of a shard forget a trim that a process needs which comes
+/// back.
+const WITH_FORGOTTEN_TRIMS: u64 = 4_001;
+
 const UNIT_TESTED_IN_RESTARTS: [RestartMutation; 13] = [
     RestartMutation::CountUnflushed,
     RestartMutation::SuspectBeforeEcho,
@@ -204,8 +209,9 @@ fn every_mutation_in_restarts_is_caught() {
     use squall_protocols::restart::mutation::with;
     let is_unit_tested = |mutation| UNIT_TESTED_IN_RESTARTS.contains(&mutation);
     let caught = || (0..SEEDS).find_map(|seed| run(&restart::SCENARIO, seed));
-    check(RestartMutation::ALL, |mutation| match is_unit_tested(mutation) {
-        true => Some("a unit test".into()),
-        false => with(mutation, caught),
+    check(RestartMutation::ALL, |mutation| match mutation {
+        RestartMutation::ForgetTooSoon => with(mutation, || run(&restart::SCENARIO, WITH_FORGOTTEN_TRIMS)),
+        mutation if is_unit_tested(mutation) => Some("a unit test".into()),
+        mutation => with(mutation, caught),
     });
 }
