@@ -23,3 +23,4 @@ pub fn seeds() -> Vec<Vec<u8>> {
     member.start(true);
     member.vote(Vote { ballot: Ballot::live(0), end: end(view(2, &[0])) });
     vec![waiting.encode(), member.encode()]
+}

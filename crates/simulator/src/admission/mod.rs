@@ -2,8 +2,8 @@
 //! (Derecho §3.3).
 //!
 //! A process is a machine of the world, its *home*. Each attempt to join is a further node there, without links: members link with
-//! it as they take its connection. What goes from process to process beside the group travels on a [`JoinBus`]. A scenario says
-//! what its processes are ([`JoinHost`]), when they start, and what the end must look like.
+//! it as they take its connection. What goes from process to process beside the group travels on a `JoinBus`. A scenario says
+//! what its processes are (`JoinHost`), when they start, and what the end must look like.
 
 mod bus;
 mod drive;
