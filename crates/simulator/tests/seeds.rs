@@ -141,6 +141,8 @@ fn objects_hold_under_the_adversary() {
 /// had ended, which members of another shard that were away did not know yet. 3737 and 4751: a process learned of the
 /// views from one that had made a checkpoint of another shard, and found no checkpoint of its own, although others
 /// knew the trims.
+///
+/// Join 26019: a process whose report was lost twice, and whose number a stranger took, gives up, and has a reason to.
 #[test]
 fn what_failed_once_holds() {
     for seed in [1_514, 86_109] {
@@ -152,6 +154,7 @@ fn what_failed_once_holds() {
     for seed in [71, 93, 3_737, 4_751] {
         assert_eq!(restart::SCENARIO.run(seed).violation, None, "restart {seed}");
     }
+    assert_eq!(join::SCENARIO.run(26_019).violation, None);
 }
 
 /// The same seed gives the same run; otherwise no failure could be explained.

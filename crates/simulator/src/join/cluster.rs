@@ -19,6 +19,8 @@ pub(super) struct JoinCluster {
     restarts: Vec<(Instant, u32)>,
     /// Those that are about to leave.
     leavers: Vec<u32>,
+    /// Those that have given up to join, which the plan and the connections that broke explain.
+    excused: Vec<u32>,
     views: u64,
 }
 
@@ -38,7 +40,14 @@ impl JoinCluster {
         let bus = JoinBus::new(plan.bus.clone(), plan.seed, processes as usize);
         let host = Recorders(plan.clone());
         let all = SimAdmission::new(host, world, bus, processes, plan.members, plan.first_view);
-        Self { plan: plan.clone(), all, restarts: Vec::new(), leavers: Vec::new(), views: 0 }
+        Self {
+            plan: plan.clone(),
+            all,
+            restarts: Vec::new(),
+            leavers: Vec::new(),
+            excused: Vec::new(),
+            views: 0,
+        }
     }
 
     pub(super) fn drive(mut self) -> RunOutcome {
@@ -145,6 +154,7 @@ impl JoinCluster {
         let is_stranded = self.plan.is_stranded && place + 1 == self.plan.processes();
         let expected = self.plan.removals(place) + self.all.processes[place as usize].links_broken;
         if is_stranded || (matches!(failure, JoinFailure::Removed(_)) && expected > REMOVALS_MAX) {
+            self.excused.push(place);
             return self.end(place);
         }
         self.all.fail("liveness", format!("[J5] process {place} has given up to join: {failure:?}"));
@@ -314,8 +324,10 @@ impl JoinCluster {
         if nodes != present || restarting {
             return fail("liveness", format!("[J5] {present:?} live, and the last view is {last}"));
         }
-        let has_ended =
-            |place: &u32| self.plan.is_left_alone(*place) && !self.all.processes[*place as usize].is_up;
+        let has_ended = |place: &u32| {
+            let must_stay = self.plan.is_left_alone(*place) && !self.excused.contains(place);
+            must_stay && !self.all.processes[*place as usize].is_up
+        };
         match (0..self.plan.processes()).find(has_ended) {
             Some(place) => fail("liveness", format!("[J5] process {place} has ended")),
             None => Ok(()),
