@@ -237,7 +237,7 @@ fn disk_error(error: StorageError) -> DiskError {
     DiskError { operation: "change", path: crate::names::REGISTER.into(), cause }
 }
 
-/// Ends the log with an error if its thread panics, so that nobody waits for what it does not write any more.
+/// Ends the log with an error if its thread panics, so that no caller waits for what it does not write any more.
 struct PanicReport<'a, D>(&'a Shared<D>);
 
 impl<D> Drop for PanicReport<'_, D> {

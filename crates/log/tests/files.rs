@@ -357,7 +357,7 @@ impl Disk for PanickingDisk {
     }
 }
 
-/// Whoever waited for a thread that had panicked waited for ever once. The same holds for the thread that makes segments.
+/// A caller that waits for a thread that panics gets an error. The same holds for the thread that makes segments.
 #[test]
 fn a_panic_of_a_thread_ends_the_log_with_an_error() {
     for operation in ["write", "create"] {
@@ -376,7 +376,7 @@ fn a_panic_of_a_thread_ends_the_log_with_an_error() {
                 Err(error) => panic!("{error}"),
             }
         };
-        let failure = (0..100_000).find_map(fails).expect("it cannot write for ever");
+        let failure = (0..100_000).find_map(fails).expect("no more segment is made");
         assert_eq!(failure.cause, DiskCause::Panicked, "{failure}");
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use squall_simulator::takeover::{
-    TakeoverCase, TakeoverStep, TakeoverTally, ViewEnd, enumerate, enumerate_pieces,
+    TakeoverCase, TakeoverChange, TakeoverStep, TakeoverTally, enumerate, enumerate_pieces,
 };
 
 /// The steps of every leader that ends a view with others.
@@ -19,7 +19,7 @@ const ALWAYS: [TakeoverStep; 6] = [
 ];
 
 fn cases(members: u32, seed: u64) -> impl Iterator<Item = TakeoverCase> {
-    let each = move |shared| ViewEnd::ALL.map(|change| TakeoverCase { members, change, shared, seed });
+    let each = move |shared| TakeoverChange::ALL.map(|change| TakeoverCase { members, change, shared, seed });
     [false, true].into_iter().flat_map(each)
 }
 
@@ -41,7 +41,7 @@ fn a_leader_dies_before_each_of_its_posts() {
         let mut tally = TakeoverTally::default();
         enumerate(&case, 0, &mut tally);
         assert_none_failed(&tally);
-        let losses = if case.change == ViewEnd::TwoLosses { 2 } else { 1 };
+        let losses = if case.change == TakeoverChange::TwoLosses { 2 } else { 1 };
         if case.members > losses + 1 {
             assert_reached(&tally.first, &ALWAYS, &format!("the leader of {case:?}"));
         }

@@ -2,7 +2,7 @@
 
 use squall_fabric::{Duration, NodeId};
 
-use super::durable_log::FetchRequest;
+use super::flushed_log::FetchRequest;
 use super::message::{RestartMessage, RestartReport};
 use super::register::{Register, ViewRecord};
 

@@ -7,7 +7,7 @@
 use super::ballot::Ballot;
 use squall_fabric::NodeId;
 
-use super::durable_log::DurableLog;
+use super::flushed_log::FlushedLog;
 use super::mutation;
 use super::placement::keep_holders;
 use super::register::ViewRecord;
@@ -32,7 +32,7 @@ pub fn deliverable(persisted: &[u64], joiners: &[bool], has_base: bool) -> u64 {
 
 /// The counts that a member publishes when it has wedged, by shard; none before all it counts is on the disk \[T4\].
 #[must_use]
-pub fn wedge_counts(log: &DurableLog, view: &DurableView) -> Option<Vec<u64>> {
+pub fn wedge_counts(log: &FlushedLog, view: &DurableView) -> Option<Vec<u64>> {
     if !log.is_flushed() && !mutant!(CountUnflushed) {
         return None;
     }
@@ -69,7 +69,7 @@ pub fn live_end(
 
 /// Whether a member may echo an end \[T6\]: what counts of its shards is on its disk, as it said when it wedged.
 #[must_use]
-pub fn may_echo(log: &DurableLog, view: &DurableView, own: NodeId, end: &ViewEnd) -> bool {
+pub fn may_echo(log: &FlushedLog, view: &DurableView, own: NodeId, end: &ViewEnd) -> bool {
     let log = log.durable();
     let mut shards = view.shards_of(own);
     mutant!(CountUnflushed) || shards.all(|shard| log.shards[shard].count(view.number) >= end.trims[shard])
@@ -100,7 +100,7 @@ pub fn is_decided<'a>(mut echoes: impl Iterator<Item = Option<&'a Vote>>, leader
 
 #[cfg(test)]
 mod tests {
-    use super::super::durable_log::LogState;
+    use super::super::flushed_log::LogState;
     use super::super::mutation::{RestartMutation, with};
     use super::super::register::ViewChain;
     use super::super::register::tests::view;
@@ -144,9 +144,9 @@ mod tests {
 
     #[test]
     fn counts_of_a_wedged_member_are_on_its_disk() {
-        let mut log = DurableLog::new(LogState::new(1));
+        let mut log = FlushedLog::new(LogState::new(1));
         log.append(0, 0, 4);
-        let counts = |log: &DurableLog| wedge_counts(log, &view(0, &[0]));
+        let counts = |log: &FlushedLog| wedge_counts(log, &view(0, &[0]));
         assert_eq!(counts(&log), None);
         assert!(with(RestartMutation::CountUnflushed, || counts(&log).is_some()));
         assert!(log.poll_flush());

@@ -7,11 +7,11 @@ use squall_fabric::{Instant, NodeId};
 
 use super::action::{RestartAction, RestartSettings};
 use super::ballot::Ballot;
-use super::durable_log::{DurableLog, FetchAnswer, FetchRequest, LogState};
+use super::flushed_log::{FetchAnswer, FetchRequest, FlushedLog, LogState};
 use super::leader::RestartLead;
 use super::message::{RestartMessage, RestartReport};
 use super::mutation;
-use super::placement::ShardPlacement;
+use super::placement::DurablePlacement;
 use super::register::{Register, ViewRecord};
 use super::register_writer::RegisterWriter;
 use super::transfer::LogTransfer;
@@ -28,9 +28,9 @@ use crate::coverage::{Point, reach};
 #[derive(Debug)]
 pub struct Restarter {
     pub(super) settings: RestartSettings,
-    pub(super) placement: ShardPlacement,
+    pub(super) placement: DurablePlacement,
     pub(super) file: RegisterWriter,
-    pub(super) log: DurableLog,
+    pub(super) log: FlushedLog,
     phase: RestartPhase,
     /// The latest report of each other process, and when it came.
     peers: BTreeMap<NodeId, (RestartReport, Instant)>,
@@ -80,7 +80,7 @@ impl Restarter {
     #[must_use]
     pub fn new(
         settings: RestartSettings,
-        placement: ShardPlacement,
+        placement: DurablePlacement,
         register: Register,
         log: LogState,
         is_damaged: bool,
@@ -89,7 +89,7 @@ impl Restarter {
         assert_eq!(log.shards.len(), register.view().shards.len(), "the log is of another layout");
         let mut file = RegisterWriter::new(register);
         file.change().start(is_damaged);
-        let mut log = DurableLog::new(log);
+        let mut log = FlushedLog::new(log);
         log.cut(&file.wanted().record.chain);
         Self {
             settings,
@@ -142,13 +142,13 @@ impl Restarter {
 
     /// The log, for others that ask for a part of it.
     #[must_use]
-    pub const fn log(&self) -> &DurableLog {
+    pub const fn log(&self) -> &FlushedLog {
         &self.log
     }
 
     /// The register and the log, for the view that begins.
     #[must_use]
-    pub fn into_parts(self) -> (RegisterWriter, DurableLog) {
+    pub fn into_parts(self) -> (RegisterWriter, FlushedLog) {
         (self.file, self.log)
     }
 

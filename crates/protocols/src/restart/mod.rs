@@ -9,7 +9,7 @@
 //! **State on disk.** The *log* of the process has the messages of all its durable shards, and is seen here as counts
 //! ([`LogState`]). The [`Register`] has what must not be in a tail that can be lost: the present view, the trims of the views before
 //! it, the promise and the vote. It changes by transitions, live and in restarts alike, and only what is on the disk is shown to
-//! others ([`RegisterWriter`], [`DurableLog`]).
+//! others ([`RegisterWriter`], [`FlushedLog`]).
 //!
 //! # While a view runs ([`deliverable`], [`wedge_counts`], [`live_end`], [`may_echo`], [`is_decided`], [`may_forget`])
 //! - \[T1\] A message is appended as received; `persisted` is published when the flush has returned.
@@ -83,7 +83,7 @@ mod acceptor;
 mod action;
 mod ballot;
 mod codec;
-mod durable_log;
+mod flushed_log;
 mod leader;
 mod live;
 mod member;
@@ -100,11 +100,11 @@ mod view_end;
 pub use self::action::{RestartAction, RestartSettings};
 pub use self::ballot::Ballot;
 pub use self::codec::RegisterError;
-pub use self::durable_log::{DurableLog, FetchAnswer, FetchRequest, LogState, ShardLog};
+pub use self::flushed_log::{FetchAnswer, FetchRequest, FlushedLog, LogState, ShardLog};
 pub use self::live::{deliverable, is_decided, live_end, may_echo, may_forget, wedge_counts};
 pub use self::member::Restarter;
 pub use self::message::{RestartMessage, RestartReport};
-pub use self::placement::ShardPlacement;
+pub use self::placement::DurablePlacement;
 pub use self::register::{Register, ViewChain, ViewRecord};
 pub use self::register_writer::RegisterWriter;
 pub use self::transfer::LogTransfer;

@@ -9,11 +9,11 @@ use super::view_end::{DurableView, copies_needed, count, ranks_of};
 use crate::coverage::{Point, reach};
 
 /// The layout of the group: for the members of a view, by rank, the members of each durable shard, as sets of ranks.
-pub struct ShardPlacement(Box<PlacementFunction>);
+pub struct DurablePlacement(Box<PlacementFunction>);
 
 type PlacementFunction = dyn Fn(&[NodeId]) -> Vec<u64> + Send;
 
-impl ShardPlacement {
+impl DurablePlacement {
     /// A layout. It is a function of the members alone.
     #[must_use]
     pub fn new(layout: impl Fn(&[NodeId]) -> Vec<u64> + Send + 'static) -> Self {
@@ -28,9 +28,9 @@ impl ShardPlacement {
     }
 }
 
-impl fmt::Debug for ShardPlacement {
+impl fmt::Debug for DurablePlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ShardPlacement")
+        f.write_str("DurablePlacement")
     }
 }
 

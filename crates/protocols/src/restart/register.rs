@@ -4,7 +4,7 @@
 use squall_fabric::NodeId;
 
 use super::ballot::Ballot;
-use super::durable_log::FetchRequest;
+use super::flushed_log::FetchRequest;
 use super::message::RestartMessage;
 use super::view_end::{DurableView, ViewEnd, Vote};
 use crate::coverage::{Point, reach};

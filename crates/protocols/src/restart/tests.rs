@@ -6,8 +6,8 @@ use squall_fabric::{Duration, Instant, NodeId};
 use super::mutation::{RestartMutation, with};
 use super::register::tests::view;
 use super::{
-    Ballot, DurableView, EndOrigin, FetchRequest, LogState, Register, RestartAction, RestartMessage,
-    RestartReport, RestartSettings, Restarter, ShardPlacement, ViewEnd, Vote,
+    Ballot, DurablePlacement, DurableView, EndOrigin, FetchRequest, LogState, Register, RestartAction,
+    RestartMessage, RestartReport, RestartSettings, Restarter, ViewEnd, Vote,
 };
 
 /// One process, whose disk is fast, and what it has done.
@@ -32,7 +32,7 @@ impl Bench {
             fetch: millis(10),
         };
         let shards = view.shards.len();
-        let placement = ShardPlacement::new(move |members| vec![(1 << members.len()) - 1; shards]);
+        let placement = DurablePlacement::new(move |members| vec![(1 << members.len()) - 1; shards]);
         let register = Register::new(1, NodeId(node), view);
         let log = LogState::new(shards);
         let now = Instant::from_nanos(0);

@@ -2,7 +2,7 @@
 
 use squall_fabric::{Duration, Instant, NodeId};
 
-use super::durable_log::{FetchAnswer, FetchRequest};
+use super::flushed_log::{FetchAnswer, FetchRequest};
 
 /// Asks one process after the other for what is missing \[T17\].
 ///

@@ -293,7 +293,7 @@ impl GenuineCluster {
         }
     }
 
-    /// \[V8\] All who live and have not stopped are in one view, of just them, in which messages flow.
+    /// \[V8\] All nodes that live and have not stopped are in one view, of just them, in which messages flow.
     fn check_one_view(&self) -> Result<(), Violation> {
         let fail = |text: String| Err(Violation { checker: "liveness", text });
         let Some(last) = self.going().filter_map(ClusterNode::view_id).max() else { return Ok(()) };

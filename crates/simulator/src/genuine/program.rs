@@ -100,7 +100,7 @@ impl Workload {
                     assert_eq!(sent, number, "[G2] numbers follow each other");
                     history.borrow_mut().on_send((fabric.node(), number), destinations);
                 }
-                // Nobody is left there: what the application would do then is not the subject.
+                // No member is left there: what the application would do then is not the subject.
                 Err(GenuineSendError::NoDestination) => {
                     self.unsent = 0;
                     break;

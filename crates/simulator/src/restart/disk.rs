@@ -32,7 +32,7 @@ impl ShardContent {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct SimDisk {
+pub(super) struct ProcessDisk {
     /// The register that is read after a crash, from its bytes.
     register: Register,
     writing: Option<Vec<u8>>,
@@ -44,7 +44,7 @@ pub(super) struct SimDisk {
     pub(super) is_damaged: bool,
 }
 
-impl SimDisk {
+impl ProcessDisk {
     /// An empty log, and a register.
     pub(super) fn new(register: &Register) -> Self {
         let (log, register) = (Vec::new(), read(&register.encode()));

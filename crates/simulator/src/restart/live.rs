@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::restart::{
-    DurableLog, FetchAnswer, FetchRequest, LogTransfer, Register, RegisterWriter, RestartMessage,
-    RestartReport, ShardPlacement, ViewEnd, ViewRecord, Vote, deliverable, may_forget,
+    DurablePlacement, FetchAnswer, FetchRequest, FlushedLog, LogTransfer, Register, RegisterWriter,
+    RestartMessage, RestartReport, ViewEnd, ViewRecord, Vote, deliverable, may_forget,
 };
 
 /// What the others see of a member.
@@ -72,9 +72,9 @@ pub(super) struct LiveContext<'a> {
 }
 
 pub(super) struct LiveMember {
-    pub(super) placement: ShardPlacement,
+    pub(super) placement: DurablePlacement,
     pub(super) file: RegisterWriter,
-    pub(super) log: DurableLog,
+    pub(super) log: FlushedLog,
     pub(super) wishes_to_leave: bool,
     /// By rank; that of a suspected member stays as it is.
     pub(super) rows: BTreeMap<usize, LiveRow>,
@@ -100,8 +100,8 @@ pub(super) struct LiveMember {
 
 impl LiveMember {
     pub(super) fn new(
-        placement: ShardPlacement,
-        parts: (RegisterWriter, DurableLog),
+        placement: DurablePlacement,
+        parts: (RegisterWriter, FlushedLog),
         wishes_to_leave: bool,
         now: Instant,
     ) -> Self {

@@ -24,7 +24,7 @@ mod plan;
 mod process;
 mod world;
 
-pub use plan::{RestartEvent, RestartPlan, RestartStrike, ShardLayout, TailDamage};
+pub use plan::{RestartEvent, RestartLayout, RestartPlan, RestartStrike, TailDamage};
 
 use crate::coverage;
 use crate::run::{PlannedScenario, RunOutcome};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, NodeId};
-use squall_protocols::restart::ShardPlacement;
+use squall_protocols::restart::DurablePlacement;
 
 use crate::explain::Shrink;
 
@@ -20,7 +20,7 @@ pub struct RestartPlan {
     /// Durable shards.
     pub shards: usize,
     /// Where they are.
-    pub layout: ShardLayout,
+    pub layout: RestartLayout,
     /// What happens to ends of logs, beyond what a crash leaves.
     pub damage: TailDamage,
     /// Messages of each shard in each view.
@@ -45,7 +45,7 @@ pub struct RestartPlan {
 
 /// Where shards are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShardLayout {
+pub enum RestartLayout {
     /// Every member has every shard.
     Everywhere,
     /// A member has one shard, by its number.
@@ -138,9 +138,9 @@ impl RestartPlan {
         let processes = (members + prng.index(3)).min(PROCESSES_MAX);
         let shards = [1, 1, 2, 2, 3][prng.index(5)];
         let layout = match prng.below(4) {
-            0 => ShardLayout::Everywhere,
-            1 | 2 => ShardLayout::ByNumber,
-            _ => ShardLayout::Moving(2 + prng.index(2)),
+            0 => RestartLayout::Everywhere,
+            1 | 2 => RestartLayout::ByNumber,
+            _ => RestartLayout::Moving(2 + prng.index(2)),
         };
         let damage =
             [TailDamage::None, TailDamage::Known, TailDamage::Silent, TailDamage::Silent][prng.index(4)];
@@ -184,9 +184,9 @@ impl RestartPlan {
     }
 
     /// The layout of its shards.
-    pub(super) fn placement(&self) -> ShardPlacement {
+    pub(super) fn placement(&self) -> DurablePlacement {
         let (layout, shards) = (self.layout, self.shards);
-        ShardPlacement::new(move |members| {
+        DurablePlacement::new(move |members| {
             (0..shards).map(|shard| place(layout, shards, shard, members)).collect()
         })
     }
@@ -213,22 +213,22 @@ impl RestartPlan {
             (self.compacts, "checkpoints"),
             (!self.leaves.is_empty(), "member that leaves"),
             (self.processes > self.members, "process that joins"),
-            (matches!(self.layout, ShardLayout::Moving(_)), "shards that move"),
+            (matches!(self.layout, RestartLayout::Moving(_)), "shards that move"),
         ];
         kinds.into_iter().filter_map(|(is_on, kind)| is_on.then_some(kind)).collect()
     }
 }
 
 /// The members of a shard, as a set of ranks.
-fn place(layout: ShardLayout, shards: usize, shard: usize, members: &[NodeId]) -> u64 {
+fn place(layout: RestartLayout, shards: usize, shard: usize, members: &[NodeId]) -> u64 {
     let all = (1 << members.len()) - 1;
     match layout {
-        ShardLayout::Everywhere => all,
-        ShardLayout::ByNumber => {
+        RestartLayout::Everywhere => all,
+        RestartLayout::ByNumber => {
             let has_it = |node: &NodeId| node.0 as usize % shards == shard;
             members.iter().enumerate().filter(|(_, node)| has_it(node)).map(|(rank, _)| 1 << rank).sum()
         }
-        ShardLayout::Moving(most) => {
+        RestartLayout::Moving(most) => {
             let weight = |node: NodeId| Prng::new(u64::from(node.0) << 8 | shard as u64).draw();
             let mut ranks: Vec<usize> = (0..members.len()).collect();
             ranks.sort_by_key(|rank| weight(members[*rank]));

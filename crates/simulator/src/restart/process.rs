@@ -3,13 +3,13 @@
 use squall_fabric::{Instant, NodeId};
 use squall_protocols::restart::{FetchAnswer, FetchRequest, LogState, Register, RestartMessage, Restarter};
 
-use super::disk::{CheckpointContent, SimDisk};
+use super::disk::{CheckpointContent, ProcessDisk};
 use super::live::{LiveMember, LiveRow};
 
 pub(super) struct SimProcess {
     /// Its number; another one after it has lost its register.
     pub(super) node: NodeId,
-    pub(super) disk: SimDisk,
+    pub(super) disk: ProcessDisk,
     pub(super) activity: ProcessActivity,
     /// How often it has started.
     pub(super) lives: u32,

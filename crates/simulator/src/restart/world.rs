@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use squall_fabric::sim::{Happening, Prng, TraceRecord};
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::restart::{
-    DurableLog, DurableView, FetchAnswer, FetchRequest, Register, RegisterWriter, RestartMessage,
+    DurableView, FetchAnswer, FetchRequest, FlushedLog, Register, RegisterWriter, RestartMessage,
     RestartSettings, Restarter,
 };
 
 use super::checks::RestartOracle;
-use super::disk::{CheckpointContent, SimDisk};
+use super::disk::{CheckpointContent, ProcessDisk};
 use super::live::{LiveContext, LiveMember};
 use super::plan::{RestartEvent, RestartPlan};
 use super::process::{ProcessActivity, SimParcel, SimProcess};
@@ -88,7 +88,7 @@ impl<'a> RestartWorld<'a> {
         let is_member = slot < self.plan.members;
         let none = DurableView { shards: vec![0; self.plan.shards], ..DurableView::default() };
         let register = Register::new(1, node(slot), if is_member { first.clone() } else { none });
-        let disk = SimDisk::new(&register);
+        let disk = ProcessDisk::new(&register);
         let mut process = SimProcess {
             node: node(slot),
             activity: ProcessActivity::Down,
@@ -103,7 +103,7 @@ impl<'a> RestartWorld<'a> {
         if is_member {
             self.oracle.enter(process.node, 0);
             let parts =
-                (RegisterWriter::new(register), DurableLog::new(process.disk.state(self.plan.shards)));
+                (RegisterWriter::new(register), FlushedLog::new(process.disk.state(self.plan.shards)));
             let member = LiveMember::new(self.plan.placement(), parts, false, self.now);
             process.activity = ProcessActivity::Live(Box::new(member));
         } else {

@@ -8,7 +8,7 @@ use crate::group::GroupPlan;
 
 /// Why a view ends. The youngest member goes, so that it is never the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ViewEnd {
+pub enum TakeoverChange {
     /// A member dies.
     Loss,
     /// A member leaves.
@@ -21,7 +21,7 @@ pub enum ViewEnd {
     TwoLosses,
 }
 
-impl ViewEnd {
+impl TakeoverChange {
     /// All kinds.
     pub const ALL: [Self; 5] = [Self::Loss, Self::Leave, Self::Join, Self::LossAndJoin, Self::TwoLosses];
 
@@ -40,7 +40,7 @@ pub struct TakeoverCase {
     /// From 2 on.
     pub members: u32,
     /// Why the view ends.
-    pub change: ViewEnd,
+    pub change: TakeoverChange,
     /// Readers share the owner's memory, as on one host.
     pub shared: bool,
     /// The order of events is drawn from it.
@@ -54,7 +54,7 @@ impl TakeoverCase {
     /// How many members there are that can lead, one after the other: all but those that go.
     #[must_use]
     pub const fn leaders(&self) -> u32 {
-        let leaves = if matches!(self.change, ViewEnd::Leave) { 1 } else { 0 };
+        let leaves = if matches!(self.change, TakeoverChange::Leave) { 1 } else { 0 };
         self.members.saturating_sub(self.change.losses() + leaves)
     }
 
@@ -74,10 +74,10 @@ impl TakeoverCase {
         let loss = |back: u32| Rule { when: at(5 * u64::from(back)), what: Verdict::Crash(youngest(back)) };
         let joins = match change {
             // It has links with all members, and the leader knows that, at about the time at which the view begins to end.
-            ViewEnd::Join | ViewEnd::LossAndJoin => vec![Duration::ZERO],
+            TakeoverChange::Join | TakeoverChange::LossAndJoin => vec![Duration::ZERO],
             _ => Vec::new(),
         };
-        let leaves = if change == ViewEnd::Leave { vec![(youngest(0), BEGIN)] } else { Vec::new() };
+        let leaves = if change == TakeoverChange::Leave { vec![(youngest(0), BEGIN)] } else { Vec::new() };
         let calm = GroupPlan::calm(seed, members);
         GroupPlan {
             joins,

@@ -12,7 +12,7 @@ mod case;
 mod enumeration;
 mod step;
 
-pub use case::{TakeoverCase, ViewEnd};
+pub use case::{TakeoverCase, TakeoverChange};
 pub use enumeration::{TakeoverTally, enumerate, enumerate_pieces};
 pub use step::TakeoverStep;
 
@@ -39,7 +39,7 @@ fn draw(seed: u64) -> GroupPlan {
     let mut prng = Prng::new(seed ^ 0x7a6e);
     let case = TakeoverCase {
         members: 2 + u32::try_from(prng.index(5)).expect("few"),
-        change: ViewEnd::ALL[prng.index(ViewEnd::ALL.len())],
+        change: TakeoverChange::ALL[prng.index(TakeoverChange::ALL.len())],
         shared: prng.chance(300),
         seed,
     };

@@ -54,6 +54,7 @@
 //!   last thousand active clients, so that an update that is sent again counts once, with replies of up to 64 KiB; a
 //!   client that was forgotten meanwhile gets [`ObjectError::Unknown`].
 
+mod bell;
 mod client;
 mod driver;
 mod error;

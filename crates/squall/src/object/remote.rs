@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
-use squall_fabric::atomics::{AtomicUsize, Ordering};
+use squall_fabric::atomics::Ordering;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::replica::{
     ClientAction, ClientSettings, ReplicaSettings, ShardClient, ShardRequest, Task, TaskOutcome,
 };
-use squall_transports::Waker;
 use squall_transports::bootstrap::Address;
 
+use super::bell::Bell;
 use super::frame_stream::FrameStream;
 use super::known::KnownMembers;
 use super::machine::Replicated;
@@ -236,15 +236,6 @@ struct JobQueue {
     bell: Arc<Bell>,
 }
 
-/// Wakes a worker.
-#[derive(Default)]
-struct Bell {
-    /// The number of jobs that it has not taken.
-    jobs: AtomicUsize,
-    /// Ends the worker's wait for a member's answers, while it has a connection.
-    waker: Mutex<Option<Waker>>,
-}
-
 impl std::fmt::Debug for RemoteShards {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Remote").field("object", &self.directory.object).finish_non_exhaustive()
@@ -257,17 +248,6 @@ impl Drop for RemoteShards {
         for queue in std::mem::take(&mut *lock(&self.workers)).into_values() {
             drop(queue.jobs);
             queue.bell.ring();
-        }
-    }
-}
-
-impl Bell {
-    /// Wakes the worker: there is a new job, or there will be no more.
-    fn ring(&self) {
-        // SYNC: pairs with the load before the worker waits.
-        self.jobs.fetch_add(1, Ordering::Release);
-        if let Some(waker) = &*lock(&self.waker) {
-            waker.wake();
         }
     }
 }

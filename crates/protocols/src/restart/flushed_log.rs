@@ -159,16 +159,16 @@ pub enum FetchAnswer {
 
 /// A log, and what of it is on the disk \[T1\].
 ///
-/// **Law.** The owner says what it has appended ([`DurableLog::append`]). [`DurableLog::poll_flush`] asks for a flush; when it has
-/// returned, the driver calls [`DurableLog::handle_flushed`]. `durable <= appended`, in each count.
+/// **Law.** The owner says what it has appended ([`FlushedLog::append`]). [`FlushedLog::poll_flush`] asks for a flush; when it has
+/// returned, the driver calls [`FlushedLog::handle_flushed`]. `durable <= appended`, in each count.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DurableLog {
+pub struct FlushedLog {
     appended: LogState,
     durable: LogState,
     flushing: Option<LogState>,
 }
 
-impl DurableLog {
+impl FlushedLog {
     /// A log as it is found on the disk.
     #[must_use]
     pub fn new(found: LogState) -> Self {
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_is_appended_is_durable_when_the_flush_has_returned() {
-        let mut log = DurableLog::new(LogState::new(1));
+        let mut log = FlushedLog::new(LogState::new(1));
         log.append(0, 0, 2);
         assert!(log.poll_flush() && !log.poll_flush());
         log.append(0, 0, 4);
