@@ -63,26 +63,24 @@ impl Register {
     pub fn decode(bytes: &[u8]) -> Result<Self, RegisterError> {
         let mut words = RegisterWords { bytes, place: 0 };
         let (cluster, node, starts) = (words.next()?, NodeId(words.number()?), words.next()?);
-        let damaged = (words.flag()?, words.next()?);
+        let damaged_in = words.optional(RegisterWords::next, 0)?;
         let shards = words.list(1)?;
         let view = words.view(shards)?;
         let chain = words.chain(shards)?;
         if chain.first.checked_add(chain.trims.len() as u64) != Some(view.number) {
             return Err(words.wrong());
         }
-        let promise = (words.flag()?, words.ballot()?);
+        let promise = words.optional(RegisterWords::ballot, Ballot { round: 0, place: 0 })?;
         let vote = match words.flag()? {
             true => Some(words.vote(shards, &view)?),
             false => None,
         };
-        let promise = promise.0.then_some(promise.1);
         let is_ordered = vote.as_ref().map(|vote| vote.ballot) <= promise;
         match words.bytes {
             [] if is_ordered => {}
             [] => return Err(words.wrong()),
             _ => return Err(RegisterError::Long),
         }
-        let damaged_in = damaged.0.then_some(damaged.1);
         Ok(Self { cluster, node, starts, damaged_in, record: ViewRecord { view, chain }, promise, vote })
     }
 }
@@ -121,6 +119,23 @@ impl RegisterWords<'_> {
             0 => Ok(false),
             1 => Ok(true),
             _ => Err(self.wrong()),
+        }
+    }
+
+    /// A value after a flag. Without the flag it is `absent`, so that a register has one form only.
+    fn optional<T: PartialEq>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, RegisterError>,
+        absent: T,
+    ) -> Result<Option<T>, RegisterError> {
+        let is_there = self.flag()?;
+        let value = read(self)?;
+        if is_there {
+            Ok(Some(value))
+        } else if value == absent {
+            Ok(None)
+        } else {
+            Err(self.wrong())
         }
     }
 
@@ -218,5 +233,18 @@ mod tests {
         let mut twice = Register::new(7, NodeId(0), view(0, &[0, 1]));
         twice.record.view.members[1] = NodeId(0);
         assert!(matches!(Register::decode(&twice.encode()), Err(RegisterError::Word(_))));
+    }
+
+    /// What a flag declares absent is zero: the same register has no other form.
+    #[test]
+    fn what_is_absent_is_zero() {
+        let bytes = Register::new(7, NodeId(9), DurableView::default()).encode();
+        for at in 0..bytes.len() {
+            let mut other = bytes.clone();
+            other[at] ^= 2;
+            if let Ok(read) = Register::decode(&other) {
+                assert_eq!(read.encode(), other, "byte {at}");
+            }
+        }
     }
 }
