@@ -93,19 +93,19 @@ pub(super) fn decode_reply<R: DeserializeOwned>(bytes: &[u8]) -> Result<R, Objec
 /// Writes a state in chunks, each with its length. [`ChunkWriter::end`] ends the state; without that the reader
 /// fails.
 ///
-/// Small pieces are gathered, since each write to the sink may wake the reader, but not for longer than
-/// [`GATHER_MAX`]: a reader must not take a provider for dead that writes little.
+/// Small pieces are gathered, since each write to the sink may wake the reader; but a piece that comes [`GATHER_MAX`] or
+/// more after the last write to the sink is sent at once: a reader must not take a provider for dead that writes little.
 pub(super) struct ChunkWriter<'a, W> {
     sink: &'a mut W,
     /// The chunk that is being gathered, after space for its length.
     chunk: Vec<u8>,
-    /// When its first byte was written.
-    begun: Instant,
+    /// When something was last written to the sink.
+    written: Instant,
 }
 
 impl<'a, W: Write> ChunkWriter<'a, W> {
     pub(super) fn new(sink: &'a mut W) -> Self {
-        Self { sink, chunk: vec![0; LENGTH_BYTES], begun: Instant::now() }
+        Self { sink, chunk: vec![0; LENGTH_BYTES], written: Instant::now() }
     }
 
     /// Writes the chunk that has been gathered.
@@ -115,6 +115,7 @@ impl<'a, W: Write> ChunkWriter<'a, W> {
             self.chunk[..LENGTH_BYTES].copy_from_slice(&length(bytes));
             self.sink.write_all(&self.chunk)?;
             self.chunk.truncate(LENGTH_BYTES);
+            self.written = Instant::now();
         }
         Ok(())
     }
@@ -132,13 +133,11 @@ impl<W: Write> Write for ChunkWriter<'_, W> {
             self.write_chunk()?;
             self.sink.write_all(&length(bytes.len()))?;
             self.sink.write_all(bytes)?;
+            self.written = Instant::now();
             return Ok(bytes.len());
         }
-        if self.chunk.len() == LENGTH_BYTES {
-            self.begun = Instant::now();
-        }
         self.chunk.extend_from_slice(bytes);
-        if self.chunk.len() >= GATHER_BYTES || self.begun.elapsed() >= GATHER_MAX {
+        if self.chunk.len() >= GATHER_BYTES || self.written.elapsed() >= GATHER_MAX {
             self.write_chunk()?;
         }
         Ok(bytes.len())
@@ -303,9 +302,11 @@ mod tests {
 
         let mut sink = Counted::default();
         let mut chunks = ChunkWriter::new(&mut sink);
-        chunks.write_all(&[1]).unwrap();
-        chunks.begun = chunks.begun.checked_sub(GATHER_MAX).expect("the clock has run for longer");
-        chunks.write_all(&[2]).unwrap();
-        assert_eq!(chunks.sink.bytes, [2, 0, 0, 0, 1, 2]);
+        let long_ago = Instant::now().checked_sub(GATHER_MAX).expect("the clock has run for longer");
+        for piece in [1, 2] {
+            chunks.written = long_ago;
+            chunks.write_all(&[piece]).unwrap();
+        }
+        assert_eq!(chunks.sink.bytes, [1, 0, 0, 0, 1, 1, 0, 0, 0, 2]);
     }
 }
