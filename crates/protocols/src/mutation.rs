@@ -83,6 +83,8 @@ mutations! {
         GoOnRemoved,
         /// \[V10\] A member gives no sign of life before all members have attached.
         MuteWhileOpening,
+        /// \[V10\] A member gives no sign of life when another one attaches, which has missed the earlier ones.
+        MuteUntilDue,
         /// \[V11\] A member accuses every member that another one accuses.
         TakeOverAccusations,
         /// \[V11\] A member vouches for an accused member from which it has heard no answer.

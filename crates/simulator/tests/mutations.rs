@@ -89,12 +89,14 @@ const IN_JOINS: [mutation::GroupMutation; 3] = [
 /// - `ForgetPause`: a member pauses for about as long as the others wait, between its last store in a view and the
 ///   next view, and one of the others accuses it just before it is back.
 /// - `DecideDeparted`: a member that leaves learns of the decision so late that the others have disconnected it.
+/// - `MuteUntilDue`: a joiner opens its first view late, with a slow clock, and a member with a fast one waits for it.
 fn rare(mutation: mutation::GroupMutation) -> Option<fn() -> RunOutcome> {
     use mutation::GroupMutation;
     Some(match mutation {
         GroupMutation::TakeMissedProposal => || group::SCENARIO.run(63_084),
         GroupMutation::ForgetPause => || alive::SCENARIO.run(1_090),
         GroupMutation::DecideDeparted => || takeover::SCENARIO.run(78_589),
+        GroupMutation::MuteUntilDue => || join::SCENARIO.run(33_652),
         _ => return None,
     })
 }

@@ -211,8 +211,13 @@ impl Membership {
     /// Handles an event of the fabric.
     pub fn handle_event(&mut self, event: &FabricEvent) {
         self.table.handle_event(event);
-        if let FabricEvent::PeerLost { peer, .. } = event {
-            self.suspect(*peer);
+        match event {
+            FabricEvent::PeerLost { peer, .. } => self.suspect(*peer),
+            // A sign that was given before a reader attached may have missed it.
+            FabricEvent::Attached { key, .. } if *key == self.view.key(0) => {
+                self.owes_sign |= self.silence.is_some() && !mutant!(MuteUntilDue);
+            }
+            _ => {}
         }
     }
 

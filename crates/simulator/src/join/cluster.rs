@@ -17,6 +17,8 @@ pub(super) struct JoinCluster {
     all: SimAdmission<Recorders>,
     /// The processes that are to start again, and when.
     restarts: Vec<(Instant, u32)>,
+    /// The processes that are cut off from all others, and until when.
+    cuts: Vec<(Instant, u32)>,
     /// Those that are about to leave.
     leavers: Vec<u32>,
     /// Those that have given up to join, which the plan and the connections that broke explain.
@@ -44,6 +46,7 @@ impl JoinCluster {
             plan: plan.clone(),
             all,
             restarts: Vec::new(),
+            cuts: Vec::new(),
             leavers: Vec::new(),
             excused: Vec::new(),
             views: 0,
@@ -59,10 +62,15 @@ impl JoinCluster {
         while self.all.violation.is_none() && self.all.world.now() < end {
             let next = events.peek().map(|(at, _)| start + *at);
             let restart = self.restarts.iter().map(|(at, _)| *at).min();
-            let until = [next, restart, Some(end)].into_iter().flatten().min().unwrap_or(end);
+            let heal = self.cuts.iter().map(|(at, _)| *at).min();
+            let until = [next, restart, heal, Some(end)].into_iter().flatten().min().unwrap_or(end);
             match self.all.world.next_poll(until) {
                 Some(node) => self.poll_node(node),
                 None if restart == Some(until) => self.restart(until),
+                None if heal == Some(until) => {
+                    self.cuts.retain(|(at, _)| *at > until);
+                    self.partition();
+                }
                 None => {
                     if let Some((_, event)) = events.next_if(|_| next == Some(until)) {
                         self.strike(event);
@@ -273,7 +281,10 @@ impl JoinCluster {
                     self.all.world.strike(&Verdict::Pause { node, span });
                 }
             }
-            JoinEvent::Cut(place, span) => self.cut(place, span),
+            JoinEvent::Cut(place, span) => {
+                self.cuts.push((self.all.world.now() + span, place));
+                self.partition();
+            }
             JoinEvent::Leave(place) => {
                 self.leavers.push(place);
                 self.all.wake(place);
@@ -283,15 +294,16 @@ impl JoinCluster {
         }
     }
 
-    fn cut(&mut self, place: u32, span: Duration) {
-        let is_its = |node: &u32| self.all.numbers.owner(*node) == place;
-        let (own, others): (Vec<u32>, Vec<u32>) = (0..self.all.world.nodes()).partition(is_its);
-        self.all.world.partition(&[own, others]);
-        let heal = squall_fabric::sim::Rule {
-            when: squall_fabric::sim::RuleTrigger::At(self.all.world.now() + span),
-            what: Verdict::Heal,
+    /// Cuts the processes that are to be cut off now from all others, and joins these.
+    fn partition(&mut self) {
+        let mut cut: Vec<u32> = self.cuts.iter().map(|(_, place)| *place).collect();
+        cut.sort_unstable();
+        cut.dedup();
+        let nodes_of = |place: &u32| {
+            (0..self.all.world.nodes()).filter(|node| self.all.numbers.owner(*node) == *place).collect()
         };
-        self.all.world.add_rule(heal);
+        let groups: Vec<Vec<u32>> = cut.iter().map(nodes_of).collect();
+        self.all.world.partition(&groups);
     }
 
     fn check_end(&self) -> Result<(), Violation> {
