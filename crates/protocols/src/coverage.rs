@@ -81,6 +81,8 @@ points! {
     ExpressTaken,
     /// The words of messages that all members have delivered are returned to the writer.
     WordsFreed,
+    /// A member that ends a view waits for its disk.
+    WedgeFlushed,
     /// A consumer releases messages that it has pulled.
     PullReleased,
     /// An announced message waits for its body.

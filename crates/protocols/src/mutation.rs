@@ -21,6 +21,14 @@ mutations! {
         StableWithoutLast,
         /// \[O4\] An announcement also counts as an acknowledgement of the others' announcements.
         AnnouncementCoversOthers,
+        /// \[T1\] A member of a durable subgroup acknowledges what is in its memory.
+        AcknowledgeUnflushed,
+        /// \[T1\] A sender's announcement acknowledges its own messages in a durable subgroup, too.
+        AnnouncementIsDurable,
+        /// \[T4\] A member that wedges counts what has not come to its disk yet.
+        WedgeUnflushed,
+        /// \[T4\] A member that wedges counts messages behind a gap, which it has not appended.
+        CountBeyondGap,
         /// \[O5\] A member never reports to others that it has delivered their messages.
         KeepDelivered,
         /// \[O5\] A record is reused once this member has delivered it.

@@ -20,8 +20,9 @@ struct Counts;
 impl Subgroups<SimFabric> for Counts {
     fn freeze(&mut self, _fabric: &mut SimFabric, _member: NodeId) {}
 
-    fn wedge(&mut self, counts: &mut [u64], _states: &mut [u64]) {
+    fn wedge(&mut self, counts: &mut [u64], _states: &mut [u64]) -> bool {
         counts.fill(COUNT);
+        true
     }
 
     fn hold(&mut self, _states: &mut [u64]) -> bool {

@@ -21,6 +21,7 @@ pub mod genuine;
 pub mod group;
 pub mod join;
 pub mod log;
+mod message_disk;
 pub mod multicast;
 mod payload;
 pub mod rdmc;

@@ -31,14 +31,15 @@ impl<F: Fabric> Subgroups<F> for GenuineMember {
     }
 
     /// One more than the acknowledgement: 0 in a proposal is a shard of which no member was counted \[G10\].
-    fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]) {
+    fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]) -> bool {
         self.stop();
-        let Some(shard) = &self.shard else { return };
+        let Some(shard) = &self.shard else { return true };
         let count = shard.order.reach() + u64::from(mutant!(CountTooMuch));
         counts[0] = 1 + count;
         if shard.has_state {
             states[shard.shard / 64] |= 1 << (shard.shard % 64);
         }
+        true
     }
 
     fn hold(&mut self, states: &mut [u64]) -> bool {

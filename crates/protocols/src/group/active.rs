@@ -120,15 +120,23 @@ impl<F: Fabric, A: GroupApplication> Subgroups<F> for ViewSubgroups<'_, A> {
         }
     }
 
-    fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]) {
+    fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]) -> bool {
+        let mut is_final = true;
         for active in &mut *self.subgroups {
             let SenderSegment { counts: first, senders, .. } = active.segment;
-            let here = either!(&mut active.core, core => core.wedge());
-            counts[first..first + senders].copy_from_slice(here);
-            if self.application.seal(active.id) {
-                add(active.id, states);
+            match either!(&mut active.core, core => core.wedge()) {
+                Some(here) => counts[first..first + senders].copy_from_slice(here),
+                None => is_final = false,
             }
         }
+        if is_final {
+            for active in &mut *self.subgroups {
+                if self.application.seal(active.id) {
+                    add(active.id, states);
+                }
+            }
+        }
+        is_final
     }
 
     fn hold(&mut self, states: &mut [u64]) -> bool {

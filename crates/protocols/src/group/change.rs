@@ -13,7 +13,7 @@ use super::succession::Successions;
 use super::{GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupOutlet, ViewChange};
 use crate::coverage::{Point, reach};
 use crate::membership::{Membership, Proposal, SenderSegment, StopReason, View, ViewNotifier};
-use crate::multicast::{Deliver, Subgroup, SubgroupFailure, ViewStart};
+use crate::multicast::{Deliver, DeliveryMode, Subgroup, SubgroupFailure, ViewStart};
 use crate::mutation;
 
 /// What the subgroups of an ended view leave to the next one.
@@ -142,7 +142,8 @@ impl<A: GroupApplication> GroupCore<A> {
             None => (self.application.outlet(id), Vec::new()),
         };
         let start = ViewStart { view: view.id, known };
-        let (core, writer): (_, Option<WindowWriter>) = match outlet {
+        let log = (settings.mode == DeliveryMode::Durable).then(|| self.application.log(id, view.id));
+        let (mut core, writer): (_, Option<WindowWriter>) = match outlet {
             SubgroupOutlet::Upcall(deliver) => {
                 let mut deliver = UpcallGate::new(deliver, self.stands_by);
                 deliver.begin_view(view.id, &members);
@@ -155,6 +156,9 @@ impl<A: GroupApplication> GroupCore<A> {
                 (AnySubgroup::Pulled(core), writer)
             }
         };
+        if let Some(log) = log {
+            either!(&mut core, core => core.keep_log(log));
+        }
         let succession = self.application.succession(id);
         match writer {
             Some(writer) => self.successions.begin_view(id, succession, writer),

@@ -5,7 +5,7 @@ use std::ops::DerefMut;
 
 use super::{Placement, SubgroupId, Succession, Unplaced};
 use crate::membership::{StopReason, View};
-use crate::multicast::{Deliver, Pull, SubgroupFailure};
+use crate::multicast::{Deliver, MessageLog, Pull, SubgroupFailure};
 
 /// How a subgroup's messages are taken.
 #[derive(Debug)]
@@ -41,6 +41,14 @@ pub trait GroupApplication {
     /// Takes the receiving end of a subgroup for the current view. The previous one has ended: its remaining messages
     /// should be taken first.
     fn take_pull(&mut self, id: SubgroupId, pull: Pull);
+
+    /// Returns the log of a durable subgroup for the view that begins, in which this node is a member.
+    ///
+    /// # Panics
+    /// By default: an application without a disk has no durable subgroups.
+    fn log(&mut self, id: SubgroupId, _view: u64) -> Box<dyn MessageLog + Send> {
+        panic!("{id} is durable, and there is no log")
+    }
 
     /// Returns whether this node may hold more states than when this was last taken.
     fn has_state_news(&self) -> bool {

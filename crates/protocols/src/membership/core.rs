@@ -1,31 +1,16 @@
 //! A member's part in one view: suspicion, wedge, and driving the agreement (Derecho §3.4).
 
-use squall_fabric::{Column, Fabric, FabricEvent, Instant, NodeId};
+use squall_fabric::{Column, Fabric, FabricEvent, Instant, NodeId, Region};
 
 use super::cut::{HearingReports, everybody, ranks};
 use super::silence::Silence;
 use super::{
-    Member, MembershipRow, MembershipSettings, PartitionSafety, Proposal, SenderSegment, StopReason, View,
-    ViewChangeStep, ViewChangeSteps,
+    Member, MembershipRow, MembershipSettings, PartitionSafety, Proposal, SenderSegment, StopReason,
+    Subgroups, View, ViewChangeStep, ViewChangeSteps,
 };
 use crate::coverage::{Point, reach};
 use crate::mutation;
 use crate::sst::StateTable;
-
-/// The subgroups of a view, as membership uses them.
-pub trait Subgroups<F> {
-    /// Freezes the rows of `member`, which is suspected: they never change again here \[S5\].
-    fn freeze(&mut self, fabric: &mut F, member: NodeId);
-
-    /// Ends the view: nothing more is sent or acknowledged. Writes how many indexes of each sender this member has
-    /// ([`SenderSegment::counts`]), and which states it holds: from now on until the next view no other state counts
-    /// as held \[A8\].
-    fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]);
-
-    /// Adds the states that this member holds by now, by their subgroups' numbers; returns whether there may be more
-    /// than at the last call. A state that is added is held until the view ends.
-    fn hold(&mut self, states: &mut [u64]) -> bool;
-}
 
 /// The state of the current view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +70,8 @@ pub struct Membership {
     heard: Vec<u64>,
     /// A sign of life is due.
     owes_sign: bool,
+    /// Its subgroups have ended, whatever the reason was and is, and it waits for its disk to wedge.
+    awaits_disk: bool,
     /// The members whose rows violated the protocol, and how.
     pub(super) distrusted: Vec<(NodeId, &'static str)>,
 }
@@ -134,6 +121,7 @@ impl Membership {
             steps: ViewChangeSteps::default(),
             heard,
             owes_sign: false,
+            awaits_disk: false,
             distrusted: Vec::new(),
         };
         lost.into_iter().for_each(|node| membership.suspect(node));
@@ -215,7 +203,8 @@ impl Membership {
             FabricEvent::PeerLost { peer, .. } => self.suspect(*peer),
             // A sign that was given before a reader attached may have missed it.
             FabricEvent::Attached { key, .. } if *key == self.view.key(0) => {
-                self.owes_sign |= self.silence.is_some() && !mutant!(MuteUntilDue);
+                let is_mute = mutant!(MuteUntilDue) || mutant!(MuteWhileOpening) && !self.table.is_ready();
+                self.owes_sign |= self.silence.is_some() && !is_mute;
             }
             _ => {}
         }
@@ -242,13 +231,14 @@ impl Membership {
         self.leaving = !mutant!(StayForEver);
     }
 
-    /// Returns whether another member has written something since the last evaluation. It costs one load for each
+    /// Returns whether another member has written something since the last evaluation, or its disk may have. It costs one load for each
     /// member. It does not read the clock, so evaluations are nevertheless due from time to time.
     #[inline]
     #[must_use]
     pub fn has_news(&self) -> bool {
         let heartbeat = self.row.heartbeat;
-        self.table.rows().iter().zip(&self.heard).any(|(row, heard)| heartbeat.load(row) != *heard)
+        let is_new = |(row, heard): (&Region, &u64)| heartbeat.load(row) != *heard;
+        self.awaits_disk || self.table.rows().iter().zip(&self.heard).any(is_new)
     }
 
     /// Evaluates once; returns the amount of work done.
@@ -288,8 +278,7 @@ impl Membership {
         self.state = self.state.max(MembershipState::Normal);
         self.heed_slow();
         self.publish(subgroups);
-        if !self.wedged && self.must_wedge() {
-            self.wedge(subgroups);
+        if !self.wedged && (self.awaits_disk || self.must_wedge()) && self.wedge(subgroups) {
             self.state = MembershipState::Wedged;
             self.steps.note_first(ViewChangeStep::Wedged, now);
             work += 1;
@@ -485,10 +474,14 @@ impl Membership {
         self.disputed != 0 || self.renewing || self.can_admit() || ranks(self.heard_members()).any(has_reason)
     }
 
-    fn wedge<F>(&mut self, subgroups: &mut impl Subgroups<F>) {
-        self.note_reason();
+    /// Ends the view here, as soon as the subgroups have what they count; returns whether they have.
+    fn wedge<F>(&mut self, subgroups: &mut impl Subgroups<F>) -> bool {
         let mut counts = vec![0; self.row.counts.count()];
-        subgroups.wedge(&mut counts, &mut self.states);
+        self.awaits_disk = !subgroups.wedge(&mut counts, &mut self.states);
+        if self.awaits_disk {
+            return false;
+        }
+        self.note_reason();
         self.publish_states();
         for (i, count) in counts.iter().enumerate() {
             self.row.counts.column(i).store(self.table.own(), *count);
@@ -500,5 +493,6 @@ impl Membership {
         let readers = everybody(self.view.members.len()) & !missed.fold(0, |all, rank| all | 1 << rank);
         self.table.raise(self.row.wedged, readers);
         self.wedged = true;
+        true
     }
 }

@@ -81,14 +81,16 @@ mod silence;
 mod slow;
 mod steps;
 mod stop;
+mod subgroups;
 mod view;
 mod view_notice;
 
-pub use core::{Membership, MembershipState, Subgroups};
+pub use core::{Membership, MembershipState};
 pub use proposal::{JOINS_MAX, Proposal};
 pub use row::{MembershipRow, SenderSegment};
 pub use settings::{MembershipSettings, PartitionSafety};
 pub use steps::{ViewChangeStep, ViewChangeSteps};
 pub use stop::StopReason;
+pub use subgroups::Subgroups;
 pub use view::{MEMBERS_MAX, Member, View};
 pub use view_notice::{ViewNotice, ViewNotifier};

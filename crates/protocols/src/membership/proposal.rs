@@ -82,6 +82,7 @@ impl Proposal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutation::GroupMutation;
     use squall_fabric::RegionId;
 
     #[test]
@@ -90,8 +91,10 @@ mod tests {
         let joins = vec![Member { node: NodeId(7), tag: 9 }, Member { node: NodeId(8), tag: 0 }];
         let (holders, trims) = (vec![0b11, 0], vec![3, u64::MAX, 0]);
         let proposal = Proposal { removed: 0b101, leaving: 0b10, joins, holders, trims };
-        assert_eq!(Proposal::load(&row, 5, 3, 2), None, "it has not arrived");
+        let load = || Proposal::load(&row, 5, 3, 2);
+        assert_eq!(load(), None, "it has not arrived, which is not a proposal without changes [S2]");
+        assert!(mutation::with(GroupMutation::TakeMissedProposal, || load().is_some()));
         assert_eq!(proposal.store(&row, 5).len(), Proposal::words(3, 2));
-        assert_eq!(Proposal::load(&row, 5, 3, 2), Some(proposal));
+        assert_eq!(load(), Some(proposal));
     }
 }

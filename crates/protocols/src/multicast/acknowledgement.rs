@@ -1,7 +1,7 @@
 //! Acknowledgements: what a member reports to the others about what it has, and what they know without a report
 //! (Derecho §3.4, Spindle §2.3 and table 1).
 //!
-//! - *Received.* A member that has announced a message has it. So an announcement acknowledges the sender's own
+//! - *Received.* A member that has announced a message has it, except in mode `Durable`. So an announcement acknowledges the sender's own
 //!   sequences, as far as no sequence of another sender comes in between, and `received` is pushed only where it says
 //!   more: [`acknowledged`].
 //! - *Delivered* frees messages of other members, and is pushed only while there may be such messages.
@@ -14,7 +14,7 @@
 
 use squall_fabric::window::Announcement;
 
-use super::{Deliver, DeliveryMode, Subgroup};
+use super::{Deliver, Subgroup};
 use crate::mutation;
 
 /// What this member has reported to the others, in total order.
@@ -59,20 +59,28 @@ impl<D: Deliver> Subgroup<D> {
         let received = self.row.received.load(self.table.row(rank));
         match self.sender_ranks[rank] {
             // The division is avoided where no sequence waits for this member.
-            Some(sender) if received < self.received => {
+            Some(sender) if received < self.received && self.announcement_acknowledges() => {
                 acknowledged(received, sender, self.announced[sender].indexes, self.announced.len())
             }
             _ => received,
         }
     }
 
+    /// Returns whether a sender has what it has announced, in the sense of the mode: a message in its memory is on no disk \[T1\].
+    #[inline]
+    fn announcement_acknowledges(&self) -> bool {
+        !self.is_durable() || mutant!(AnnouncementIsDurable)
+    }
+
     /// Queues the counts that the others do not know yet.
     #[inline]
     pub(super) fn announce(&mut self) {
-        if self.settings.mode != DeliveryMode::Atomic {
+        if !self.settings.mode.is_ordered() {
             return;
         }
-        if let Some((publisher, sender)) = &self.publisher {
+        if let Some((publisher, sender)) = &self.publisher
+            && self.announcement_acknowledges()
+        {
             let indexes = publisher.announcement().indexes;
             let known =
                 acknowledged(self.progress_announced.received, *sender, indexes, self.announced.len());

@@ -13,7 +13,7 @@ use squall_fabric::window::{Announcement, CorruptRecord, WindowReader, WindowRec
 use squall_fabric::{NodeId, Region, trusted};
 
 use super::bodies::Bodies;
-use super::{DeliveryMode, MulticastRow, SubgroupSettings, ViewStart};
+use super::{MulticastRow, SubgroupSettings, ViewStart};
 use crate::coverage::{Point, reach};
 use crate::mutation;
 use crate::sst::StateTable;
@@ -219,7 +219,7 @@ impl Consumer {
         Self {
             view: start.view,
             senders,
-            ordered: settings.mode == DeliveryMode::Atomic,
+            ordered: settings.mode.is_ordered(),
             taken: vec![0; settings.lanes()].into_boxed_slice(),
             round: 0,
             next_sender: 0,

@@ -31,6 +31,8 @@
 //!   sent; \[N5\] the whole gap is filled at once; \[N6\] a message of size 0 is a message; \[N7\] nulls in flight at a
 //!   wedge are part of the announced count, like messages.
 //!
+//! In mode `Durable` a member acknowledges what is on its disk (`durable`, \[T1\] \[T2\] \[T4\]).
+//!
 //! Messages longer than `message_max` have their bytes outside the window and count as received when these are
 //! complete (`bodies`, \[L1\] \[L2\]).
 //!
@@ -41,6 +43,8 @@ mod acknowledgement;
 mod bodies;
 mod consumer;
 mod counters;
+mod durable;
+mod failure;
 mod nulls;
 mod order;
 mod pull;
@@ -54,6 +58,8 @@ mod wedge;
 pub use bodies::{BodyColumns, OutgoingBody};
 pub use consumer::{Consumer, CorruptMemory, Deliver, Lanes, Message, MessageBatch};
 pub use counters::MulticastCounters;
+pub use durable::MessageLog;
+pub use failure::SubgroupFailure;
 pub use nulls::indexes_owed;
 pub use order::{indexes_below, sequences_complete};
 pub use pull::{NoUpcall, Pull};
@@ -62,5 +68,5 @@ pub use settings::{
     BODIES_MAX, Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings, SubgroupSettingsError,
 };
 pub use slow::HeldUp;
-pub use subgroup::{Subgroup, SubgroupFailure};
+pub use subgroup::Subgroup;
 pub use wedge::{SubgroupCarryover, ViewStart};

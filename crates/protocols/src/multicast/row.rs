@@ -14,7 +14,7 @@ pub struct MulticastRow {
     /// What this member has sent: the guard of its window. The window's express slot fills the rest of its cache
     /// line, so that polling both touches one line.
     pub announced: Column<Announcement>,
-    /// The number of sequences that the member has without a gap.
+    /// The number of sequences that the member has without a gap; in mode `Durable`, on its disk.
     pub received: Column<u64>,
     /// The number of sequences delivered (one lane in total order, stored after `received`), or of indexes delivered
     /// of each sender (one lane each).
@@ -35,7 +35,7 @@ impl MulticastRow {
         let announced = layout.list(1 + ExpressSlot::WORDS).column(0);
         let express = settings.express.then(|| ExpressSlot::at(announced.word() + 1));
         let (received, delivered) = match settings.mode {
-            DeliveryMode::Atomic => {
+            DeliveryMode::Atomic | DeliveryMode::Durable => {
                 let both = layout.list(2);
                 (both.column(0), both.part(1..2))
             }

@@ -11,10 +11,22 @@ pub enum DeliveryMode {
     /// Total order, when all members have received (Derecho's atomic multicast).
     #[default]
     Atomic,
+    /// Total order, when all members have the message on their disks (Derecho's durable mode). A group's configuration refuses it as
+    /// yet.
+    Durable,
     /// FIFO per sender, at receipt; after a view change, surviving senders send their messages in flight again.
     Unordered,
     /// FIFO per sender, at receipt, without guarantees across a view change.
     Raw,
+}
+
+impl DeliveryMode {
+    /// Returns whether all members deliver all messages in the same order.
+    #[inline]
+    #[must_use]
+    pub const fn is_ordered(self) -> bool {
+        matches!(self, Self::Atomic | Self::Durable)
+    }
 }
 
 /// The stages that process everything that is available, instead of one message at a time (Spindle §3.2).
@@ -151,10 +163,7 @@ impl SubgroupSettings {
     /// Returns the number of `delivered` counts of a member: one in total order, else one per sender.
     #[must_use]
     pub fn lanes(&self) -> usize {
-        match self.mode {
-            DeliveryMode::Atomic => 1,
-            DeliveryMode::Unordered | DeliveryMode::Raw => self.senders.len(),
-        }
+        if self.mode.is_ordered() { 1 } else { self.senders.len() }
     }
 }
 

@@ -125,7 +125,7 @@ impl<D: Deliver> Subgroup<D> {
         let (publisher, sender) = self.publisher.as_ref()?;
         let index = publisher.oldest().filter(|_| publisher.is_starved())?;
         match self.settings.mode {
-            DeliveryMode::Atomic => {
+            DeliveryMode::Atomic | DeliveryMode::Durable => {
                 let sequence = index * self.announced.len() as u64 + *sender as u64;
                 (sequence < self.stable).then_some(sequence)
             }

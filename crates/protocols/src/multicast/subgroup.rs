@@ -2,7 +2,6 @@
 //!
 //! See the module above for the step order and the invariants.
 
-use std::fmt;
 use std::sync::Arc;
 
 use squall_fabric::window::{Announcement, INDEXES_MAX, WindowPublisher, WindowWriter};
@@ -10,11 +9,12 @@ use squall_fabric::{Core, Fabric, FabricEvent, MirrorKey, NodeId, trusted};
 
 use super::acknowledgement::AnnouncedProgress;
 use super::bodies::Bodies;
+use super::durable::Persistence;
 use super::pull::{Handoff, HandoffProducer, NoUpcall, Pull};
 use super::slow::ConsumerProgress;
 use super::{
-    Consumer, CorruptMemory, Deliver, DeliveryMode, MulticastCounters, MulticastRow, SubgroupSettings,
-    ViewStart, indexes_below, indexes_owed, sequences_complete,
+    Consumer, CorruptMemory, Deliver, DeliveryMode, MulticastCounters, MulticastRow, SubgroupFailure,
+    SubgroupSettings, ViewStart, indexes_below, indexes_owed, sequences_complete,
 };
 use crate::coverage::{Point, reach};
 use crate::mutation;
@@ -39,7 +39,7 @@ pub struct Subgroup<D> {
     pub(super) indexes: Vec<u64>,
     /// The rank of each member among the senders.
     pub(super) sender_ranks: Vec<Option<usize>>,
-    /// `0 <= delivered <= stable <= received` in total order.
+    /// `0 <= delivered <= stable <= received` in total order; `received` is what this member acknowledges.
     pub(super) received: u64,
     pub(super) stable: u64,
     pub(super) progress_announced: AnnouncedProgress,
@@ -51,6 +51,10 @@ pub struct Subgroup<D> {
     pub(super) wedged: bool,
     pub(super) counters: MulticastCounters,
     pub(super) consumers: ConsumerProgress,
+    /// The log of a durable subgroup.
+    pub(super) persistence: Option<Persistence>,
+    /// When it is wedged: the number of indexes of each sender that count.
+    pub(super) counts: Option<Vec<u64>>,
 }
 
 /// Where deliveries go.
@@ -61,26 +65,6 @@ pub(super) enum DeliveryOutlet<D> {
     /// To the holder of the [`Pull`].
     Pull(HandoffProducer),
 }
-
-/// Why a subgroup has stopped. Nothing wrong was delivered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SubgroupFailure {
-    /// Memory violates the protocol [O6].
-    Corrupt(CorruptMemory),
-    /// The indexes of this view are used up, or a member claims that they are.
-    Exhausted,
-}
-
-impl fmt::Display for SubgroupFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Corrupt(corrupt) => write!(f, "{corrupt}; delivery has stopped before it: join again"),
-            Self::Exhausted => f.write_str("the message numbers of this view are used up: start a new view"),
-        }
-    }
-}
-
-impl std::error::Error for SubgroupFailure {}
 
 impl<D: Deliver> Subgroup<D> {
     /// Joins the subgroup `key` of `members` in a view; messages are delivered to `deliver`, on the thread that
@@ -147,6 +131,8 @@ impl<D: Deliver> Subgroup<D> {
             wedged: false,
             counters: MulticastCounters::default(),
             consumers,
+            persistence: None,
+            counts: None,
         };
         (subgroup, writer)
     }
@@ -295,6 +281,10 @@ impl<D: Deliver> Subgroup<D> {
                 work = 1;
             }
         }
+        if self.is_durable() {
+            // The disk may have more by now.
+            self.acknowledge();
+        }
         work
     }
 
@@ -305,7 +295,7 @@ impl<D: Deliver> Subgroup<D> {
     fn fill_rounds(&mut self, sent: u64) {
         let Some((publisher, sender)) = &mut self.publisher else { return };
         mutant!(NoNulls => return);
-        if !self.settings.null_sends || self.settings.mode != DeliveryMode::Atomic {
+        if !self.settings.null_sends || !self.settings.mode.is_ordered() {
             return;
         }
         let mut owed = indexes_owed(*sender, &self.indexes);
@@ -326,10 +316,11 @@ impl<D: Deliver> Subgroup<D> {
     /// Stores `received` if it has grown. Without a total order no member waits for it.
     #[inline]
     fn acknowledge(&mut self) {
-        if self.settings.mode != DeliveryMode::Atomic {
-            return;
-        }
-        let complete = sequences_complete(&self.indexes);
+        let complete = match self.settings.mode {
+            DeliveryMode::Atomic => sequences_complete(&self.indexes),
+            DeliveryMode::Durable => self.persist(),
+            DeliveryMode::Unordered | DeliveryMode::Raw => return,
+        };
         if complete > self.received {
             self.counters.sequences_received += complete - self.received;
             self.counters.receive_batches += 1;
@@ -359,7 +350,7 @@ impl<D: Deliver> Subgroup<D> {
 
     /// Delivers what is stable and stores `delivered`; returns the amount of work done.
     fn deliver(&mut self) -> usize {
-        if self.settings.mode == DeliveryMode::Atomic {
+        if self.settings.mode.is_ordered() {
             self.update_stable();
         }
         let mut work = 0;
@@ -367,7 +358,7 @@ impl<D: Deliver> Subgroup<D> {
             let mut sender = lane;
             mutant!(LaneOfNextSender => sender = (lane + 1) % self.indexes.len());
             let limit = match self.settings.mode {
-                DeliveryMode::Atomic => self.stable,
+                DeliveryMode::Atomic | DeliveryMode::Durable => self.stable,
                 DeliveryMode::Unordered | DeliveryMode::Raw => self.indexes[sender],
             };
             match self.deliver_lane(lane, limit) {
@@ -407,7 +398,7 @@ impl<D: Deliver> Subgroup<D> {
         self.counters.delivery_batches += 1;
         self.table.note(column, delivered);
         let own = self.publisher.as_ref().is_some_and(|(_, own)| *own == lane);
-        if self.settings.mode != DeliveryMode::Atomic && !own {
+        if !self.settings.mode.is_ordered() && !own {
             self.table.publish(column.word()..column.word() + 1);
         }
         Ok(1)
@@ -421,7 +412,7 @@ impl<D: Deliver> Subgroup<D> {
         if publisher.outstanding() == 0 || !(idle || publisher.wants_space()) {
             return 0;
         }
-        let lane = if self.settings.mode == DeliveryMode::Atomic { 0 } else { *sender };
+        let lane = if self.settings.mode.is_ordered() { 0 } else { *sender };
         let column = self.row.delivered.column(lane);
         let mut least = self.table.rows().iter().map(|row| column.load(row)).min().unwrap_or(0);
         mutant!(ReuseAfterOwnDelivery => least = column.load(self.table.own()));
@@ -432,7 +423,9 @@ impl<D: Deliver> Subgroup<D> {
         let mut sender = *sender;
         mutant!(RoundsOfFirst => sender = 0);
         let indexes = match self.settings.mode {
-            DeliveryMode::Atomic => indexes_below(least, sender, self.settings.senders.len()),
+            DeliveryMode::Atomic | DeliveryMode::Durable => {
+                indexes_below(least, sender, self.settings.senders.len())
+            }
             DeliveryMode::Unordered | DeliveryMode::Raw => least,
         };
         reach(Point::WordsFreed);

@@ -57,8 +57,9 @@ impl<D: Deliver> Subgroup<D> {
         }
     }
 
-    /// Ends sending and receiving, and returns how many indexes of each sender this member has.
-    pub fn wedge(&mut self) -> &[u64] {
+    /// Ends sending and receiving, and returns how many indexes of each sender this member counts: those that it has, or that are on
+    /// its disk. `None`: the disk is not that far, ask again \[T4\].
+    pub fn wedge(&mut self) -> Option<&[u64]> {
         if !self.wedged {
             self.wedged = true;
             if let Some((publisher, _)) = &self.publisher {
@@ -66,13 +67,17 @@ impl<D: Deliver> Subgroup<D> {
             }
             self.take_announcements();
         }
-        &self.indexes
+        if self.counts.is_none() {
+            self.counts = if self.is_durable() { self.durable_counts() } else { Some(self.indexes.clone()) };
+        }
+        self.counts.as_deref()
     }
 
-    /// Returns whether this member has all of the trim, as each member that continues does.
+    /// Returns whether this member counts all of the trim, as each member that continues does.
     #[must_use]
     pub fn covers(&self, trim: &[u64]) -> bool {
-        self.wedged && trim.iter().zip(&self.indexes).all(|(trim, here)| trim <= here)
+        let covers = |counts: &Vec<u64>| trim.iter().zip(counts).all(|(trim, here)| trim <= here);
+        self.counts.as_ref().is_some_and(covers)
     }
 
     /// Returns whether the view has ended here.
@@ -121,7 +126,9 @@ impl<D: Deliver> Subgroup<D> {
         }
         let known = self.known_beyond(trim);
         match self.settings.mode {
-            DeliveryMode::Atomic => self.deliver_rest(&[sequences_of(trim)], trim)?,
+            DeliveryMode::Atomic | DeliveryMode::Durable => {
+                self.deliver_rest(&[sequences_of(trim)], trim)?;
+            }
             DeliveryMode::Unordered | DeliveryMode::Raw => {
                 self.deliver_rest(&self.indexes.clone(), &self.indexes.clone())?
             }
@@ -138,8 +145,9 @@ impl<D: Deliver> Subgroup<D> {
         if self.failure.is_none() && !mutant!(StopUndelivered) {
             reach(Point::StableDelivered);
             let here = self.indexes.clone();
-            let result = if self.settings.mode == DeliveryMode::Atomic {
-                self.received = self.received.max(sequences_complete(&here));
+            let result = if self.settings.mode.is_ordered() {
+                let acknowledged = if self.is_durable() { self.persist() } else { sequences_complete(&here) };
+                self.received = self.received.max(acknowledged);
                 self.update_stable();
                 self.deliver_rest(&[self.stable], &here)
             } else {

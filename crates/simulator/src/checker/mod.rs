@@ -2,12 +2,14 @@
 //! member can.
 
 mod contents;
+mod durability;
 pub mod linearizable;
 mod order;
 mod stability;
 mod views;
 
 pub use contents::DeliveryCounts;
+pub(crate) use durability::DurableDeliveries;
 pub use order::DeliveryOrder;
 pub use stability::Stability;
 pub use views::ViewHistory;

@@ -170,7 +170,7 @@ impl ViewHistory {
         }
         *next = number + 1;
         self.delivered += 1;
-        if mode == DeliveryMode::Atomic {
+        if mode.is_ordered() {
             self.check_order(node, (view, id), (sender, number, sequence))?;
         }
         Ok(())
@@ -250,6 +250,13 @@ impl ViewHistory {
             ),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the members of a subgroup in a view, if it is durable.
+    #[must_use]
+    pub fn durable_members(&self, view: u64, id: SubgroupId) -> Option<&[NodeId]> {
+        let (members, mode) = self.placements.get(&(view, id))?;
+        (*mode == DeliveryMode::Durable).then_some(members)
     }
 
     /// Returns the number of all deliveries.

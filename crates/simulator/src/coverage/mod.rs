@@ -4,6 +4,14 @@
 //! Points of the protocols are recorded only if the feature `coverage` is on ([`IS_ON`]); production builds contain
 //! no trace of it.
 
+/// Defines the promises of a scenario.
+macro_rules! promises {
+    ($name:ident, [$($point:ident),* $(,)?], [$($fault:literal),* $(,)?]) => {
+        pub(crate) const $name: Promises =
+            Promises { points: &[$(Point::$point),*], log_points: &[], faults: &[$($fault),*] };
+    };
+}
+mod group_promises;
 mod promises;
 
 use std::collections::BTreeMap;
@@ -13,9 +21,8 @@ pub use squall_log::coverage::LogPoint;
 use squall_protocols::coverage::take;
 pub use squall_protocols::coverage::{IS_ON, Point};
 
-pub(crate) use promises::{
-    ALIVE, ASSEMBLY, GENUINE, GROUP, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, SHAPE, SLOW, SST, TAKEOVER,
-};
+pub(crate) use group_promises::{ALIVE, GROUP, SHAPE, SLOW, TAKEOVER};
+pub(crate) use promises::{ASSEMBLY, GENUINE, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, SST};
 
 use crate::group::FOR_EVER;
 

@@ -3,17 +3,17 @@
 
 use super::{LogPoint, Point, Promises};
 
-macro_rules! promises {
-    ($name:ident, [$($point:ident),* $(,)?], [$($fault:literal),* $(,)?]) => {
-        pub(crate) const $name: Promises =
-            Promises { points: &[$(Point::$point),*], log_points: &[], faults: &[$($fault),*] };
-    };
-}
-
 promises!(
     MULTICAST,
     [NullsSent, ExpressTaken, WordsFreed, PullReleased],
-    ["count of records that wraps", "crash at a time", "crash before a post", "pause at a time", "slow link"]
+    [
+        "count of records that wraps",
+        "crash at a time",
+        "crash before a post",
+        "durable messages",
+        "pause at a time",
+        "slow link"
+    ]
 );
 
 promises!(SST, [], ["pause at a time"]);
@@ -75,70 +75,6 @@ promises!(
 );
 
 promises!(
-    SLOW,
-    [
-        WedgedByLeave,
-        WedgedByNews,
-        CutUnclear,
-        CutByCover,
-        ProposedNew,
-        Decided,
-        DecisionTakenOver,
-        DecisionUnheard,
-        SlowLeaver,
-        StoppedAsMinority,
-        SignAfterDecision,
-        SignWhileOpening,
-        ExcludedWhole,
-        StableDelivered,
-        NullsSent,
-        ExpressTaken,
-        WordsFreed,
-        PullReleased
-    ],
-    ["clocks of different rates", "consumer that naps", "consumer that stops for good"]
-);
-
-promises!(
-    TAKEOVER,
-    [
-        Admitted,
-        WedgedByAccusation,
-        WedgedByJoin,
-        WedgedByLeave,
-        WedgedByNews,
-        CutUnclear,
-        CutByCover,
-        ProposedNew,
-        ProposedEarlier,
-        ProposedLatest,
-        EchoedAgain,
-        Decided,
-        DecisionTakenOver,
-        DecisionUnheard,
-        StoppedAsMinority,
-        SignAfterDecision,
-        SignWhileOpening,
-        Left,
-        Resent,
-        TrimmedOff,
-        StableDelivered,
-        NullsSent,
-        ExpressTaken,
-        WordsFreed
-    ],
-    [
-        "crash at a time",
-        "crash before a piece",
-        "crash before a post",
-        "join",
-        "leave",
-        "no partition safety",
-        "slow link"
-    ]
-);
-
-promises!(
     RDMC,
     [TransferFailed, TransferResumed, OfferTaken],
     ["crash before a post", "pause at a time", "slow link"]
@@ -170,175 +106,6 @@ promises!(
         "partition",
         "pause at a time",
         "slow link",
-        "suspicion"
-    ]
-);
-
-promises!(
-    GROUP,
-    [
-        Admitted,
-        AccusedSilent,
-        BackFromPause,
-        WedgedByAccusation,
-        WedgedByJoin,
-        WedgedByCount,
-        WedgedByLeave,
-        WedgedByNews,
-        CutUnclear,
-        CutByCover,
-        LeaderResigned,
-        LeaderResignedLate,
-        ProposedNew,
-        ProposedEarlier,
-        EchoedAgain,
-        Decided,
-        DecisionTakenOver,
-        DecisionUnheard,
-        StoppedAsMinority,
-        StoppedAccused,
-        StoppedLeaderless,
-        LateReader,
-        SignAfterDecision,
-        SignWhileOpening,
-        ExcludedShort,
-        ExcludedWhole,
-        Left,
-        LeftSubgroup,
-        Resent,
-        TrimmedOff,
-        KnownPassedOver,
-        StableDelivered,
-        NullsSent,
-        ExpressTaken,
-        WordsFreed,
-        PullReleased,
-        BodyMissing,
-        BodyWaited,
-        RelayOver,
-        TransferFailed
-    ],
-    [
-        "clocks of different rates",
-        "crash at a time",
-        "crash before a post",
-        "heal",
-        "join",
-        "leave",
-        "partition",
-        "pause at a time",
-        "relayed messages",
-        "shortage of memory",
-        "slow link",
-        "suspicion",
-        "views of few indexes",
-        "views of high numbers"
-    ]
-);
-
-promises!(
-    ALIVE,
-    [
-        Admitted,
-        AccusedSilent,
-        BackFromPause,
-        WedgedByAccusation,
-        WedgedByJoin,
-        WedgedByLeave,
-        WedgedByNews,
-        CutUnclear,
-        CutByCover,
-        CutByConcession,
-        Conceded,
-        LeaderResigned,
-        ProposedNew,
-        Decided,
-        DecisionTakenOver,
-        DecisionUnheard,
-        StoppedAsMinority,
-        SignAfterDecision,
-        SignWhileOpening,
-        ExcludedShort,
-        ExcludedWhole,
-        Left,
-        Resent,
-        TrimmedOff,
-        StableDelivered,
-        NullsSent,
-        ExpressTaken,
-        WordsFreed
-    ],
-    [
-        "clocks of different rates",
-        "agreement slower than suspicion",
-        "crash at a time",
-        "cut",
-        "join",
-        "joiner hangs",
-        "leave",
-        "link that fails both ways",
-        "link that fails one way",
-        "link that is reported lost",
-        "member hangs",
-        "member hangs for about as long as others wait",
-        "pause at a time",
-        "pause before a post",
-        "silent link",
-        "slow link",
-        "suspicion",
-        "two members hang"
-    ]
-);
-
-promises!(
-    SHAPE,
-    [
-        Admitted,
-        AccusedSilent,
-        BackFromPause,
-        WedgedByAccusation,
-        WedgedByJoin,
-        WedgedByNews,
-        CutUnclear,
-        CutByCover,
-        CutByConcession,
-        Conceded,
-        LeaderResigned,
-        ProposedNew,
-        ProposedEarlier,
-        EchoedAgain,
-        Decided,
-        DecisionTakenOver,
-        DecisionUnheard,
-        StoppedAsMinority,
-        StoppedAccused,
-        SignAfterDecision,
-        SignWhileOpening,
-        ExcludedShort,
-        ExcludedWhole,
-        Resent,
-        TrimmedOff,
-        StableDelivered,
-        NullsSent,
-        ExpressTaken,
-        WordsFreed
-    ],
-    [
-        "all others die",
-        "crash at a time",
-        "crash before a post",
-        "full group",
-        "heal",
-        "join",
-        "long pause",
-        "mute member",
-        "mute member that does not hear the leader",
-        "partition",
-        "partition of a known shape",
-        "pause at a time",
-        "pause for about as long as others wait",
-        "slow link",
-        "storm of joiners",
         "suspicion"
     ]
 );

@@ -12,10 +12,11 @@ use squall_protocols::group::{
     GroupApplication, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet, Succession, Unplaced,
 };
 use squall_protocols::membership::View;
-use squall_protocols::multicast::{DeliveryMode, Message, Pull};
+use squall_protocols::multicast::{DeliveryMode, Message, MessageLog, Pull};
 
 use super::plan::{GroupPlan, has};
 use super::program::{GroupScene, NodeProgram, RunChecks};
+use crate::message_disk::MessageDisk;
 use crate::run::Violation;
 
 /// Nodes that send messages, and nothing around them.
@@ -78,6 +79,7 @@ pub(crate) struct GroupApp {
     next_send: Instant,
     blocked: bool,
     next_consume: Instant,
+    disk: MessageDisk,
 }
 
 /// A subgroup that the node belongs to.
@@ -98,13 +100,17 @@ impl GroupApp {
         let (plan, watch) = (Rc::clone(plan), Rc::clone(watch));
         let slots = BTreeMap::new();
         let (view, is_in, blocked) = (None, false, false);
-        Self { node, plan, watch, view, is_in, slots, next_send: start, blocked, next_consume: start }
+        let disk = MessageDisk::default();
+        watch.borrow_mut().durable.add(node, &disk);
+        Self { node, plan, watch, view, is_in, slots, next_send: start, blocked, next_consume: start, disk }
     }
 }
 
 impl NodeProgram for GroupApp {
     fn come_as(&mut self, node: NodeId) {
         (self.node, self.view) = (node, None);
+        self.disk = MessageDisk::default();
+        self.watch.borrow_mut().durable.add(node, &self.disk);
     }
 
     fn arrive(&mut self) {
@@ -169,8 +175,7 @@ impl NodeProgram for GroupApp {
                 let mut watch = self.watch.borrow_mut();
                 match pull.next_message() {
                     Ok(Some(message)) => {
-                        let result = watch.views.on_delivery(self.node, *id, &message);
-                        watch.take(result);
+                        watch.on_delivery(self.node, *id, &message);
                         worked = true;
                     }
                     Ok(None) => {
@@ -201,6 +206,14 @@ impl NodeProgram for GroupApp {
         worked
     }
 
+    fn flush(&mut self, now: Instant, prng: &mut Prng) -> bool {
+        self.disk.poll(now, self.plan.flush_max, prng)
+    }
+
+    fn next_flush(&self) -> Option<Instant> {
+        self.disk.next_deadline()
+    }
+
     fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let has_window = |slot: &AppSlot| slot.writer.is_some() || slot.succession.has_window();
         let can_send = self.slots.values().any(|slot| slot.unsent > 0 && has_window(slot));
@@ -226,9 +239,7 @@ impl GroupApplication for GroupApp {
         }
         let (node, watch) = (self.node, Rc::clone(&self.watch));
         SubgroupOutlet::Upcall(Box::new(move |message: Message<'_>| {
-            let mut watch = watch.borrow_mut();
-            let result = watch.views.on_delivery(node, id, &message);
-            watch.take(result);
+            watch.borrow_mut().on_delivery(node, id, &message);
         }))
     }
 
@@ -242,6 +253,8 @@ impl GroupApplication for GroupApp {
             }
         }
         let result = watch.views.on_install(self.node, view, placements);
+        watch.take(result);
+        let result = watch.durable.on_install(view);
         watch.take(result);
         for placement in placements.iter().filter(|placement| placement.members.contains(&self.node)) {
             let plan = self.plan.subgroups.iter().find(|plan| plan.id == placement.id);
@@ -261,6 +274,10 @@ impl GroupApplication for GroupApp {
     fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
         let view = self.view.as_ref().expect("it is installed first").id;
         self.slots.get_mut(&id).expect("a subgroup of the view").pulls.push_back((view, pull));
+    }
+
+    fn log(&mut self, id: SubgroupId, view: u64) -> Box<dyn MessageLog + Send> {
+        self.disk.log(view, id)
     }
 
     fn leave_subgroup(&mut self, id: SubgroupId, _deliver: Option<Self::Deliver>) {

@@ -210,6 +210,8 @@ impl<S: GroupScene> GroupCluster<S> {
         let home = [plan.joins_at, plan.leaves_at.filter(|_| process.member().is_some())];
         let home = home.into_iter().flatten().min();
         let member = process.member().and_then(|program| program.next_deadline(process.member_now()));
+        let flush = process.group.as_ref().and_then(|group| group.application_ref().next_flush());
+        let member = member.into_iter().chain(flush).min();
         for (node, deadline) in process.deadlines(self.all.next_message(place), home, member) {
             self.all.world.rest(node, worked, deadline);
         }
@@ -264,6 +266,8 @@ impl<S: GroupScene> GroupCluster<S> {
         let process = &mut self.all.processes[place as usize];
         let Some(group) = &mut process.group else { return worked };
         worked |= group.poll(&mut process.fabric) > 0;
+        let now = process.fabric.now();
+        worked |= group.application().flush(now, &mut self.prng);
         if is_member {
             if group.ended().is_some() {
                 group.application().end();

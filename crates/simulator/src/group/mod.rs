@@ -6,6 +6,7 @@
 
 mod app;
 mod cluster;
+mod draw;
 mod health;
 mod host;
 mod limits;

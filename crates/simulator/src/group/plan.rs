@@ -6,9 +6,10 @@ use squall_fabric::sim::{Adversary, Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::group::{Placement, SubgroupId, Unplaced};
 use squall_protocols::membership::{PartitionSafety, View};
-use squall_protocols::multicast::{Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings};
-use squall_protocols::rdmc::{self, schedule::Algorithm};
+use squall_protocols::multicast::{Carrier, DeliveryMode, SubgroupSettings};
+use squall_protocols::rdmc;
 
+use super::draw::{draw_relays, draw_subgroups};
 use super::limits::{CounterLimits, draw_drift, draw_shortage};
 use crate::admission::BusPlan;
 use crate::coverage::rule_kinds;
@@ -35,6 +36,8 @@ pub struct GroupPlan {
     pub gap_max: Duration,
     /// How long a pulling consumer does nothing in between, at most.
     pub consumer_pause_max: Duration,
+    /// How long a flush of a disk takes, at most.
+    pub flush_max: Duration,
     /// How bodies of large messages are relayed.
     pub relays: rdmc::RdmcSettings,
     /// Members that are silent for this time are suspected.
@@ -88,7 +91,18 @@ impl GroupPlan {
             Self::draw_usual(seed, &mut prng)
         };
         plan.rules.extend(draw_shortage(seed, u64::from(plan.nodes())));
+        plan.draw_durable(&mut Prng::new(seed ^ 0xd15c));
         plan
+    }
+
+    /// Makes some subgroups durable.
+    fn draw_durable(&mut self, prng: &mut Prng) {
+        self.flush_max = Duration::from_micros([20, 200, 2_000][prng.index(3)]);
+        let ordered =
+            self.subgroups.iter_mut().filter(|subgroup| subgroup.settings.mode == DeliveryMode::Atomic);
+        ordered.filter(|_| prng.chance(250)).for_each(|subgroup| {
+            subgroup.settings.mode = DeliveryMode::Durable;
+        });
     }
 
     fn draw_usual(seed: u64, prng: &mut Prng) -> Self {
@@ -111,6 +125,7 @@ impl GroupPlan {
             burst: 1 + prng.below(8),
             gap_max: Duration::from_nanos(if prng.chance(300) { 0 } else { prng.below(150_000) }),
             consumer_pause_max: Duration::from_nanos(prng.below(200_000)),
+            flush_max: Duration::ZERO,
             suspicion_after,
             partition_safety: PartitionSafety::Majority,
             adversary: Adversary { clock_drift_max: draw_drift(seed), ..Adversary::drawn(prng) },
@@ -160,6 +175,7 @@ impl GroupPlan {
             burst: 2,
             gap_max: Duration::ZERO,
             consumer_pause_max: Duration::ZERO,
+            flush_max: Duration::ZERO,
             suspicion_after: is_lost.then(|| Duration::from_nanos(200_000 + prng.below(400_000))),
             partition_safety: PartitionSafety::Majority,
             adversary: Adversary::drawn(prng),
@@ -200,6 +216,7 @@ impl GroupPlan {
             burst: 2,
             gap_max: Duration::from_micros(20),
             consumer_pause_max: Duration::ZERO,
+            flush_max: Duration::ZERO,
             suspicion_after: None,
             partition_safety: PartitionSafety::Majority,
             adversary,
@@ -235,6 +252,7 @@ impl GroupPlan {
     pub(crate) fn faults(&self) -> Vec<&'static str> {
         let relays =
             |plan: &SubgroupPlan| plan.settings.large.is_some_and(|large| large.carrier == Carrier::Relayed);
+        let is_durable = |plan: &SubgroupPlan| plan.settings.mode == DeliveryMode::Durable;
         let others = [
             ("join", !self.joins.is_empty()),
             ("leave", !self.leaves.is_empty()),
@@ -242,6 +260,7 @@ impl GroupPlan {
             ("clocks of different rates", self.adversary.clock_drift_max > 0),
             ("no partition safety", self.partition_safety == PartitionSafety::Off),
             ("relayed messages", self.subgroups.iter().any(relays)),
+            ("durable messages", self.subgroups.iter().any(is_durable)),
             ("views of few indexes", self.limits.is_low()),
             ("views of high numbers", self.limits.first_view > 0),
         ];
@@ -303,71 +322,6 @@ pub(super) fn has(nodes: u64, node: NodeId) -> bool {
 
 fn node(prng: &mut Prng, nodes: u64) -> u32 {
     u32::try_from(prng.below(nodes)).expect("few")
-}
-
-/// One subgroup of all; perhaps one that overlaps it; perhaps two shards.
-fn draw_subgroups(seed: u64, prng: &mut Prng) -> Vec<SubgroupPlan> {
-    let mut sets = vec![(0, u64::MAX)];
-    if prng.chance(300) {
-        sets.push((1, prng.draw()));
-    }
-    if prng.chance(300) {
-        let shard = prng.draw();
-        sets.extend([(2, shard), (3, !shard)]);
-    }
-    // Of its own, so that plans without large messages do not depend on it.
-    let mut large = Prng::new(seed ^ 0x1a46e);
-    sets.into_iter()
-        .map(|(id, nodes)| SubgroupPlan {
-            id: SubgroupId(id),
-            nodes,
-            senders: prng.draw() | prng.draw(),
-            pullers: if prng.chance(500) { prng.draw() & prng.draw() } else { 0 },
-            settings: SubgroupSettings { large: draw_large(&mut large), ..draw_settings(prng) },
-        })
-        .collect()
-}
-
-fn draw_settings(prng: &mut Prng) -> SubgroupSettings {
-    let windows = [3, 10, 40][prng.index(3)];
-    let stage = |prng: &mut Prng| prng.chance(800);
-    let mode = [
-        DeliveryMode::Atomic,
-        DeliveryMode::Atomic,
-        DeliveryMode::Atomic,
-        DeliveryMode::Unordered,
-        DeliveryMode::Raw,
-    ][prng.index(5)];
-    let (window, window_bytes) = (1 + prng.index(windows), 1 + prng.index(1000));
-    SubgroupSettings {
-        mode,
-        window,
-        message_max: MESSAGE_MAX,
-        window_bytes,
-        batching: Batching { send: stage(prng), receive: stage(prng), delivery: stage(prng) },
-        large: None,
-        null_sends: true,
-        express: !window_bytes.is_multiple_of(4),
-        slow_after: None,
-        senders: Vec::new(),
-    }
-}
-
-fn draw_large(prng: &mut Prng) -> Option<LargeMessages> {
-    prng.chance(400).then(|| LargeMessages {
-        message_max: MESSAGE_MAX + 1 + prng.index(600),
-        window: 1 + prng.index(4),
-        window_bytes: prng.index(2000),
-        carrier: if prng.chance(750) { Carrier::Relayed } else { Carrier::Pushed },
-    })
-}
-
-/// Few blocks or many, by any schedule.
-fn draw_relays(seed: u64) -> rdmc::RdmcSettings {
-    let mut prng = Prng::new(seed ^ 0x4d3c);
-    let algorithms = [Algorithm::Sequential, Algorithm::Chain, Algorithm::Tree, Algorithm::Pipeline];
-    let schedule = algorithms[prng.index(4)].into();
-    rdmc::RdmcSettings { block_bytes: 8 << prng.below(7), schedule, in_flight_bytes: prng.below(500) }
 }
 
 /// A few faults among `nodes` nodes.

@@ -2,21 +2,37 @@
 
 use squall_fabric::sim::Prng;
 use squall_fabric::{Instant, NodeId};
-use squall_protocols::group::{GroupApplication, GroupEnd, SubgroupLayout};
+use squall_protocols::group::{GroupApplication, GroupEnd, SubgroupId, SubgroupLayout};
+use squall_protocols::multicast::Message;
 
 use super::plan::MESSAGE_MAX;
-use crate::checker::ViewHistory;
+use crate::checker::{DurableDeliveries, ViewHistory};
 use crate::run::Violation;
 
 /// What the checkers of a run share.
 pub(crate) struct RunChecks {
     pub(crate) views: ViewHistory,
+    pub(crate) durable: DurableDeliveries,
     pub(crate) violation: Option<Violation>,
 }
 
 impl RunChecks {
     pub(super) fn new(seed: u64) -> Self {
-        Self { views: ViewHistory::new(seed, MESSAGE_MAX), violation: None }
+        Self {
+            views: ViewHistory::new(seed, MESSAGE_MAX),
+            durable: DurableDeliveries::default(),
+            violation: None,
+        }
+    }
+
+    /// Checks a delivery.
+    pub(crate) fn on_delivery(&mut self, node: NodeId, id: SubgroupId, message: &Message<'_>) {
+        let result = self.views.on_delivery(node, id, message);
+        self.take(result);
+        if let Some(members) = self.views.durable_members(message.view, id) {
+            let result = self.durable.on_delivery(node, id, message, members);
+            self.take(result);
+        }
     }
 
     pub(crate) fn take(&mut self, result: Result<(), Violation>) {
@@ -39,6 +55,16 @@ pub(crate) trait NodeProgram: GroupApplication {
 
     /// Does what it has to do after the group's evaluation; whether there was anything.
     fn consume(&mut self, now: Instant, prng: &mut Prng) -> bool;
+
+    /// Ends and begins the flushes of its disk after the group's evaluation, also while its process joins; whether one has ended.
+    fn flush(&mut self, _now: Instant, _prng: &mut Prng) -> bool {
+        false
+    }
+
+    /// When the flush that is under way is over.
+    fn next_flush(&self) -> Option<Instant> {
+        None
+    }
 
     /// The group has ended here. This is called more than once.
     fn end(&mut self) {}

@@ -6,12 +6,17 @@ use std::rc::Rc;
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::window::WindowWriter;
 use squall_fabric::{Core, Duration, Fabric, FabricEvent, Instant, MirrorKey, NodeId};
+use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::{DeliveryMode, Message, NoUpcall, Pull, Subgroup, ViewStart};
 
 use super::MulticastPlan;
 use crate::checker::{Delivery, DeliveryCounts, DeliveryOrder, Stability};
+use crate::message_disk::MessageDisk;
 use crate::payload;
 use crate::run::{RunOutcome, Violation};
+
+/// The name of the subgroup on its members' disks.
+const SUBGROUP: SubgroupId = SubgroupId(0);
 
 /// The virtual time after the last fault within which everything must be delivered and all members quiet.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -33,6 +38,8 @@ struct Watch {
     contents: DeliveryCounts,
     order: Option<DeliveryOrder>,
     stability: Option<Stability>,
+    /// The disks of the members of a durable subgroup.
+    disks: Vec<MessageDisk>,
     violation: Option<Violation>,
 }
 
@@ -47,6 +54,7 @@ struct Node {
     /// Whether the window was full, which only other members can change.
     blocked: bool,
     consumer: Option<Puller>,
+    disk: MessageDisk,
 }
 
 struct Puller {
@@ -85,6 +93,13 @@ impl Watch {
         if let Some(stability) = &self.stability {
             result = result.and_then(|()| stability.on_delivery(&delivery));
         }
+        let lacks = |disk: &MessageDisk| disk.persisted(0, SUBGROUP) <= sequence;
+        if let Some(other) = self.disks.iter().position(lacks) {
+            let text = format!(
+                "[T2] member {member} delivers sequence {sequence}, which member {other} has not persisted"
+            );
+            result = result.and(Err(Violation { checker: "durability", text }));
+        }
         self.violation = result.err();
     }
 }
@@ -97,10 +112,14 @@ impl<'a> MulticastCluster<'a> {
             contents: DeliveryCounts::new(plan.seed, members, plan.settings.longest()),
             order: None,
             stability: None,
+            disks: Vec::new(),
             violation: None,
         }));
         let nodes: Vec<Node> = (0..members).map(|rank| Node::new(plan, &world, rank, &watch)).collect();
-        if plan.settings.mode == DeliveryMode::Atomic {
+        if plan.settings.mode == DeliveryMode::Durable {
+            watch.borrow_mut().disks = nodes.iter().map(|node| node.disk.clone()).collect();
+        }
+        if plan.settings.mode.is_ordered() {
             let views =
                 nodes.iter().map(|node| either!(&node.core, core => core.table().rows().to_vec())).collect();
             let row = either!(&nodes[0].core, core => core.row().clone());
@@ -154,6 +173,7 @@ impl<'a> MulticastCluster<'a> {
                 self.watch.borrow_mut().violation.get_or_insert(violation);
             }
         }
+        worked |= node.disk.poll(node.fabric.now(), self.plan.flush_max, &mut self.prng);
         worked |= node.consume(&self.watch, &mut self.prng);
         if let Some(failure) = either!(&node.core, core => core.failure()) {
             self.watch.borrow_mut().violation.get_or_insert(Violation {
@@ -201,7 +221,7 @@ impl Node {
         let members: Vec<NodeId> =
             (0..plan.members).map(|rank| NodeId(u32::try_from(rank).expect("few"))).collect();
         let (key, settings, start) = (MirrorKey(7), plan.settings.clone(), ViewStart::default());
-        let (core, writer, consumer) = if let Some(pause_max) = plan.pulls[rank] {
+        let (mut core, writer, consumer) = if let Some(pause_max) = plan.pulls[rank] {
             let (core, writer, pull) = Subgroup::pulled(&mut fabric, key, &members, settings, start);
             let puller = Puller { pull, pause_max, next: Instant::from_nanos(0) };
             (AnyCore::Pulled(core), writer, Some(puller))
@@ -211,6 +231,10 @@ impl Node {
             let (core, writer) = Subgroup::new(&mut fabric, key, &members, settings, start, upcall);
             (AnyCore::Upcall(core), writer, None)
         };
+        let disk = MessageDisk::default();
+        if plan.settings.mode == DeliveryMode::Durable {
+            either!(&mut core, core => core.keep_log(disk.log(0, SUBGROUP)));
+        }
         let place = plan.settings.senders.iter().position(|sender| *sender == rank);
         let unsent = place.map_or(0, |place| plan.messages[place]);
         Self {
@@ -222,6 +246,7 @@ impl Node {
             next_send: Instant::from_nanos(0),
             blocked: false,
             consumer,
+            disk,
         }
     }
 
@@ -314,6 +339,6 @@ impl Node {
         let send = (self.unsent > 0 && !self.blocked).then_some(self.next_send);
         let consume =
             self.consumer.as_ref().map(|consumer| consumer.next).filter(|next| *next > self.fabric.now());
-        [send, consume].into_iter().flatten().min()
+        [send, consume, self.disk.next_deadline()].into_iter().flatten().min()
     }
 }

@@ -27,6 +27,8 @@ pub struct MulticastPlan {
     pub gap_max: Duration,
     /// The maximum pauses of the members that pull their deliveries; `None` for members with upcalls.
     pub pulls: Vec<Option<Duration>>,
+    /// The maximum time that a flush of a disk takes.
+    pub flush_max: Duration,
     /// The behaviour of the fabric.
     pub adversary: Adversary,
     /// Whether readers share the owner's memory.
@@ -45,6 +47,10 @@ impl MulticastPlan {
         let members = 1 + prng.index(5);
         let mut settings = draw_settings(&mut prng, members);
         settings.large = draw_large(&mut Prng::new(seed ^ 0x1a46e), settings.message_max);
+        let mut disk = Prng::new(seed ^ 0xd15c);
+        if settings.mode == DeliveryMode::Atomic && disk.chance(200) {
+            settings.mode = DeliveryMode::Durable;
+        }
         let messages: Vec<u64> = settings.senders.iter().map(|_| prng.below(60)).collect();
         let pulls = (0..members)
             .map(|_| prng.chance(400).then(|| Duration::from_nanos(prng.below(200_000))))
@@ -57,6 +63,7 @@ impl MulticastPlan {
             burst: 1 + prng.below(20),
             gap_max: Duration::from_nanos(if prng.chance(500) { 0 } else { prng.below(100_000) }),
             pulls,
+            flush_max: Duration::from_micros([2, 30, 300][disk.index(3)]),
             adversary: Adversary::drawn(&mut prng),
             early_sight: prng.chance(500),
             one_sided_progress: prng.chance(750),
@@ -87,7 +94,8 @@ impl MulticastPlan {
     /// Returns the kinds of events that can happen in the run.
     pub(crate) fn faults(&self) -> Vec<&'static str> {
         let long = self.is_long().then_some("count of records that wraps");
-        rule_kinds(&self.rules).into_iter().chain(long).collect()
+        let durable = (self.settings.mode == DeliveryMode::Durable).then_some("durable messages");
+        rule_kinds(&self.rules).into_iter().chain(long).chain(durable).collect()
     }
 
     /// Returns whether a member dies; then only safety is guaranteed.

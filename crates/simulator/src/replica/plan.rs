@@ -354,6 +354,7 @@ fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::GroupPlan {
         burst: 1,
         gap_max: Duration::ZERO,
         consumer_pause_max: Duration::ZERO,
+        flush_max: Duration::ZERO,
         suspicion_after: (!is_quiet).then(|| Duration::from_nanos(400_000 + prng.below(2_000_000))),
         partition_safety: PartitionSafety::Majority,
         adversary: Adversary { clock_drift_max: group::draw_drift(seed), ..Adversary::drawn(prng) },

@@ -247,6 +247,9 @@ impl SubgroupConfig {
                 "sender {sender} is not among its `members`: add it there, or remove it here"
             ));
         }
+        if self.mode == DeliveryMode::Durable {
+            return Some("`mode`: durable subgroups cannot be configured yet: write \"atomic\"".into());
+        }
         if self.slow_after < SLOW_AFTER_MIN {
             return Some(format!(
                 "`slow_after_ms` = {}: write at least {}, or a short pause of a consumer ends its membership",

@@ -415,6 +415,12 @@ fn a_local_group_is_checked_too() {
         error.to_string(),
         "the configuration: [subgroups.log]: `senders`: rank 3 is not below `members` = 3 (ranks begin at 0)"
     );
+    let durable = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
+    let error = group.clone().subgroup("log", durable).check().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the configuration: [subgroups.log]: `mode`: durable subgroups cannot be configured yet: write \"atomic\""
+    );
     group.clone().for_rank(3).check().expect("a joiner may have a rank beyond those of the first members");
     assert!(group.for_rank(64).check().is_err());
 }

@@ -1,0 +1,107 @@
+//! Durable delivery: a message is delivered when all members of the view have it on their disks (Derecho §2 and §3.4, "durable"
+//! mode).
+//!
+//! **State.** A [`MessageLog`] takes the messages; a walk over the senders' windows says how far they were handed to it.
+//!
+//! **Law.** In mode [`DeliveryMode::Durable`] the column `received` says what is on this member's disk, not what is in its memory.
+//! All else is as in mode `Atomic`: what all have acknowledged is stable, and is delivered in order. So the sender's announcement
+//! acknowledges nothing, not even its own message.
+//!
+//! - \[T1\] Messages are appended in total order as they are received, before they are stable, so that the disk and the network work
+//!   at the same time; what is published has come to the disk.
+//! - \[T2\] A message is delivered when all members, joiners too, have published it.
+//! - \[T4\] A member that wedges takes nothing more, appends what it has without a gap, waits until that is on the disk, and counts
+//!   just that. So the trim is a number of sequences, below which all members that continue have everything on their disks. A
+//!   member that is excluded, and one that stops, deliver no more than that, too.
+//!
+//! Nulls are not appended: a sequence below the log's count that has no message is a null.
+//!
+//! Membership, groups and objects do not use the mode yet for anything that must outlive a process: the register of views \[T6\]
+//! \[T8\] and restarts are in [`crate::restart`].
+
+use std::fmt;
+
+use super::order::{indexes_below, sequences_complete};
+use super::{Consumer, Deliver, DeliveryMode, Message, Subgroup, SubgroupFailure};
+use crate::coverage::{Point, reach};
+use crate::mutation;
+
+/// The log of a durable subgroup in one view.
+pub trait MessageLog {
+    /// Takes the next message; the sequences between the previous one and this one are nulls.
+    fn append(&mut self, message: Message<'_>);
+
+    /// Notes that everything below `sequences` was appended; what follows the last message is nulls.
+    fn advance(&mut self, sequences: u64);
+
+    /// Returns how many sequences are on the disk, with everything before them. It never decreases. The node should be polled soon
+    /// after it has grown.
+    fn persisted(&self) -> u64;
+}
+
+/// What a member of a durable subgroup has appended.
+pub(super) struct Persistence {
+    log: Box<dyn MessageLog + Send>,
+    walk: Consumer,
+}
+
+impl fmt::Debug for Persistence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let persisted = self.log.persisted();
+        f.debug_struct("Persistence")
+            .field("walk", &self.walk)
+            .field("persisted", &persisted)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Deliver> Subgroup<D> {
+    /// Appends messages to `log`, in a durable subgroup: without that it acknowledges and delivers nothing.
+    ///
+    /// # Panics
+    /// If the mode is not [`DeliveryMode::Durable`], or this member has already received something.
+    pub fn keep_log(&mut self, log: Box<dyn MessageLog + Send>) {
+        assert!(self.is_durable(), "a log of a subgroup that is not durable");
+        assert!(self.indexes.iter().all(|indexes| *indexes == 0), "a log without the first messages");
+        let walk = Consumer::new(&self.table, &self.row, &self.settings, &self.start, self.bodies.as_ref());
+        self.persistence = Some(Persistence { log, walk });
+    }
+
+    /// Returns whether messages are delivered when they are on the disks.
+    pub(super) fn is_durable(&self) -> bool {
+        self.settings.mode == DeliveryMode::Durable
+    }
+
+    /// Appends what has been received without a gap; returns how many sequences are on the disk \[T1\].
+    pub(super) fn persist(&mut self) -> u64 {
+        let complete = sequences_complete(&self.indexes);
+        let Some(Persistence { log, walk }) = &mut self.persistence else { return 0 };
+        if complete > walk.taken()[0] {
+            let appended =
+                walk.consume(0, complete, u64::MAX, &mut |message: Message<'_>| log.append(message));
+            match appended {
+                Ok(_) => log.advance(complete),
+                Err(corrupt) => {
+                    let persisted = log.persisted();
+                    self.fail(SubgroupFailure::Corrupt(corrupt));
+                    return persisted;
+                }
+            }
+        }
+        mutant!(AcknowledgeUnflushed => return complete);
+        log.persisted()
+    }
+
+    /// Returns how many indexes of each sender a wedged member counts, when these are on its disk \[T4\].
+    pub(super) fn durable_counts(&mut self) -> Option<Vec<u64>> {
+        let persisted = self.persist();
+        let appended = self.persistence.as_ref().map_or(0, |persistence| persistence.walk.taken()[0]);
+        if persisted < appended && self.failure.is_none() && !mutant!(WedgeUnflushed) {
+            reach(Point::WedgeFlushed);
+            return None;
+        }
+        mutant!(CountBeyondGap => return Some(self.indexes.clone()));
+        let senders = self.indexes.len();
+        Some((0..senders).map(|sender| indexes_below(appended, sender, senders)).collect())
+    }
+}
