@@ -28,7 +28,7 @@ pub(super) struct LogRun<'a> {
     anew: Option<u64>,
     /// What the register was changed to, by changes that were completed and that were begun.
     pub(super) register: (u64, u64),
-    /// Checkpoints that were reported as verified, and have not rotted.
+    /// Checkpoints that were reported as verified, are kept, and have not rotted.
     pub(super) checkpoints: BTreeMap<u32, BTreeSet<LogPosition>>,
     salt: u64,
     time: u64,
@@ -345,7 +345,11 @@ impl<'a> LogRun<'a> {
         self.note(&format!("checkpoint {subgroup} {position:?}: {outcome:?}"));
         match outcome {
             Ok(()) => {
-                self.checkpoints.entry(subgroup).or_default().insert(position);
+                let kept = self.checkpoints.entry(subgroup).or_default();
+                kept.insert(position);
+                while kept.len() > CHECKPOINTS_KEPT {
+                    kept.pop_first();
+                }
                 let covered = open.storage.covered();
                 covered.into_iter().for_each(|(subgroup, at)| open.core.handle_checkpoint(subgroup, at));
             }
@@ -483,5 +487,7 @@ impl<'a> LogRun<'a> {
     }
 }
 
+/// Checkpoints of a subgroup that the log keeps.
+const CHECKPOINTS_KEPT: usize = 2;
 /// Events within which all that was appended is persisted.
 const SETTLING: u32 = 20_000;
