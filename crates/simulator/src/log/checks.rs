@@ -5,7 +5,7 @@ use std::rc::Rc;
 use squall_log::{LogPosition, RecordKind, Recovered, SimDisk, Storage, TailVerdict};
 
 use super::cluster::LogRun;
-use super::model::state;
+use super::model::{AbandonedModel, ModelFrame, state};
 
 /// A record as it was found: frame, kind, subgroup, position, sender, time, bytes.
 pub(super) type FoundRecord = (u64, RecordKind, u32, LogPosition, u32, u64, Vec<u8>);
@@ -33,15 +33,33 @@ impl LogRun<'_> {
         self.model.cut(end);
     }
 
-    /// Takes back what an earlier recovery has cut, if the life behind it has left nothing on the disk.
+    /// Takes back what an earlier recovery has cut, if the life behind it has left nothing on the disk, or its opening is damaged and
+    /// the frames that it did not continue are found.
     fn restore(&mut self, recovered: &Recovered) {
-        let Some((end, mut uncut)) = self.uncut.take() else { return };
-        let opening = self.model.frames.get(end);
-        if opening.is_none_or(|opening| !opening.is_written && recovered.last < opening.number) {
-            uncut.numbers.append(&mut self.model.numbers);
-            (uncut.view, uncut.sequence) = (self.model.view, self.model.sequence);
-            uncut.is_doubtful |= self.model.is_doubtful;
-            self.model = *uncut;
+        if let Some((end, mut uncut)) = self.uncut.take() {
+            let opening = self
+                .model
+                .frames
+                .get(end)
+                .filter(|opening| opening.is_written || recovered.last >= opening.number);
+            if let Some(opening) = opening {
+                self.abandoned.push(AbandonedModel { opening: opening.number, end, model: uncut });
+            } else {
+                uncut.numbers.append(&mut self.model.numbers);
+                (uncut.view, uncut.sequence) = (self.model.view, self.model.sequence);
+                uncut.is_doubtful |= self.model.is_doubtful;
+                self.model = *uncut;
+            }
+        }
+        let Some(at) = self.abandoned.iter().rposition(|abandoned| abandoned.has(recovered.last)) else {
+            return;
+        };
+        let opening = self.abandoned[at].opening;
+        let is_lost = |frame: &ModelFrame| frame.number == opening && frame.is_damaged;
+        let Some(end) = self.model.frames.iter().position(is_lost) else { return };
+        self.check_loss(end, recovered);
+        if let Some(abandoned) = self.abandoned.drain(at..).next() {
+            self.model = abandoned.into_model(std::mem::take(&mut self.model));
         }
     }
 
@@ -118,7 +136,7 @@ impl LogRun<'_> {
                 format!("[W5] frame {:#x} was reported as persisted, and is not there", missing.number);
             return self.fail("durable", text);
         }
-        let proves = |frame: &&super::model::ModelFrame| {
+        let proves = |frame: &&ModelFrame| {
             frame.is_written && !frame.is_damaged && frame.known_durable >= missing.number
         };
         let proof = frames[end + 1..].iter().find(proves);

@@ -11,7 +11,7 @@ use squall_log::{
     copy_from_bytes,
 };
 
-use super::model::{LogModel, ModelRecord, state};
+use super::model::{AbandonedModel, LogModel, ModelRecord, state};
 use super::plan::{LifeFault, LogLife, LogPlan, RestFault};
 use crate::run::{RunOutcome, Violation};
 
@@ -24,6 +24,8 @@ pub(super) struct LogRun<'a> {
     /// Before the last recovery, and how many frames that one has kept: what it has cut can be there again as long as the next
     /// life has no frame on the disk.
     pub(super) uncut: Option<(usize, Box<LogModel>)>,
+    /// Before earlier recoveries that cut something, oldest first.
+    pub(super) abandoned: Vec<AbandonedModel>,
     /// The id of a log that may have begun anew.
     anew: Option<u64>,
     /// What the register was changed to, by changes that were completed and that were begun.
@@ -62,6 +64,7 @@ impl<'a> LogRun<'a> {
             prng: Prng::new(plan.seed ^ 0x10_6106),
             model: LogModel::default(),
             uncut: None,
+            abandoned: Vec::new(),
             anew: None,
             register: (0, 0),
             checkpoints: BTreeMap::new(),
@@ -150,6 +153,7 @@ impl<'a> LogRun<'a> {
             }
             self.model.begin_anew(log);
             self.uncut = None;
+            self.abandoned.clear();
             self.register = (0, 0);
         }
         self.anew = None;
@@ -396,9 +400,9 @@ impl<'a> LogRun<'a> {
 
     /// Takes note that the disk has harmed a range of a segment, also for what a recovery has cut.
     fn harm(&mut self, segment: u32, offset: u64, length: u64, is_doubtful: bool) {
-        for model in
-            [Some(&mut self.model), self.uncut.as_mut().map(|(_, model)| &mut **model)].into_iter().flatten()
-        {
+        let uncut = self.uncut.iter_mut().map(|(_, model)| &mut **model);
+        let abandoned = self.abandoned.iter_mut().map(|abandoned| &mut *abandoned.model);
+        for model in std::iter::once(&mut self.model).chain(uncut).chain(abandoned) {
             model.harm(segment, offset, length);
             model.is_doubtful |= is_doubtful;
         }

@@ -140,6 +140,39 @@ impl LogModel {
     }
 }
 
+/// A log as it was before a recovery found it damaged and the next life continued from an earlier frame.
+#[derive(Clone, Debug)]
+pub(super) struct AbandonedModel {
+    /// The number of the frame that opened the next life.
+    pub(super) opening: u64,
+    /// How many of its frames the next life continued.
+    pub(super) end: usize,
+    pub(super) model: Box<LogModel>,
+}
+
+impl AbandonedModel {
+    /// Returns whether a recovery that ends with the frame `last` has found frames that the next life did not continue.
+    pub(super) fn has(&self, last: u64) -> bool {
+        self.model.frames[self.end..].iter().any(|frame| frame.number == last)
+    }
+
+    /// The log continues without `lost`, the lives behind this one. What they have reported is fetched from others again.
+    pub(super) fn into_model(self, lost: LogModel) -> LogModel {
+        let Self { model: mut kept, .. } = self;
+        let known: BTreeSet<LogPosition> = kept.records.iter().map(|record| record.position).collect();
+        let reported = lost.records.into_iter().take(lost.acknowledged).chain(lost.missing);
+        kept.missing = reported.filter(|record| !known.contains(&record.position)).collect();
+        kept.is_doubtful |= lost.is_doubtful;
+        LogModel {
+            numbers: lost.numbers,
+            recycled: lost.recycled,
+            view: lost.view,
+            sequence: lost.sequence,
+            ..*kept
+        }
+    }
+}
+
 /// The state of a subgroup at a position.
 pub(super) fn state(subgroup: u32, position: LogPosition) -> Vec<u8> {
     let mut prng = Prng::new(u64::from(subgroup) << 48 ^ position.view << 32 ^ position.sequence);
