@@ -119,7 +119,12 @@ impl<D: Disk> Storage<D> {
             return Err(StorageError::Foreign { found_cluster, found_member, cluster, member });
         }
         pair.write(&disk, &bytes)?;
-        Self::with_identity(disk, settings, identity)
+        let storage = Self::with_identity(disk, settings, identity)?;
+        if storage.register().is_some() {
+            // A change that a crash has interrupted may be in one of the copies only, and this process acts upon it from now on [W9].
+            storage.change_register(|_| ())?;
+        }
+        Ok(storage)
     }
 
     /// Opens what is there for reading, whosever it is.

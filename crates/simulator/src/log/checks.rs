@@ -27,40 +27,42 @@ impl LogRun<'_> {
         self.check_prefix(begin, end, recovered, found);
         self.check_loss(end, recovered);
         self.check_checkpoints(storage);
-        if end < self.model.frames.len() {
-            self.uncut = Some((end, Box::new(self.model.clone())));
+        self.has_cut = end < self.model.frames.len();
+        if self.has_cut {
+            self.abandoned.push(AbandonedModel::new(end, self.model.clone()));
         }
         self.model.cut(end);
     }
 
-    /// Takes back what an earlier recovery has cut, if the life behind it has left nothing on the disk, or its opening is damaged and
-    /// the frames that it did not continue are found.
+    /// Takes back what earlier recoveries have cut, if it is found, or the life behind the last one has left nothing on the disk.
     fn restore(&mut self, recovered: &Recovered) {
-        if let Some((end, mut uncut)) = self.uncut.take() {
-            let opening = self
-                .model
-                .frames
-                .get(end)
-                .filter(|opening| opening.is_written || recovered.last >= opening.number);
-            if let Some(opening) = opening {
-                self.abandoned.push(AbandonedModel { opening: opening.number, end, model: uncut });
-            } else {
-                uncut.numbers.append(&mut self.model.numbers);
-                (uncut.view, uncut.sequence) = (self.model.view, self.model.sequence);
-                uncut.is_doubtful |= self.model.is_doubtful;
-                self.model = *uncut;
-            }
+        for abandoned in &mut self.abandoned {
+            abandoned.handle_frames(&self.model.frames);
         }
-        let Some(at) = self.abandoned.iter().rposition(|abandoned| abandoned.has(recovered.last)) else {
-            return;
+        let is_lost = |frame: &ModelFrame| !frame.is_written || frame.is_damaged;
+        let opening_of = |abandoned: &AbandonedModel| {
+            let number = abandoned.opening?;
+            self.model.frames.iter().position(|frame| frame.number == number)
         };
-        let opening = self.abandoned[at].opening;
-        let is_lost = |frame: &ModelFrame| frame.number == opening && frame.is_damaged;
-        let Some(end) = self.model.frames.iter().position(is_lost) else { return };
-        self.check_loss(end, recovered);
-        if let Some(abandoned) = self.abandoned.drain(at..).next() {
-            self.model = abandoned.into_model(std::mem::take(&mut self.model));
+        let found = self.abandoned.iter().rposition(|abandoned| {
+            let opening = opening_of(abandoned);
+            abandoned.has(recovered.last) && opening.is_none_or(|at| is_lost(&self.model.frames[at]))
+        });
+        let newest = self.abandoned.len().checked_sub(1).filter(|_| self.has_cut);
+        let nothing = newest.filter(|at| {
+            let opening = opening_of(&self.abandoned[*at]).map(|at| &self.model.frames[at]);
+            opening.is_none_or(|opening| !opening.is_written && recovered.last < opening.number)
+        });
+        let Some(at) = found.or(nothing) else { return };
+        let abandoned = self.abandoned.remove(at);
+        if let Some(opening) = opening_of(&abandoned)
+            && self.model.frames[opening].is_damaged
+        {
+            self.check_loss(opening, recovered);
         }
+        let end = abandoned.end;
+        let model = abandoned.into_model(&self.model);
+        self.abandoned.insert(0, AbandonedModel::new(end, std::mem::replace(&mut self.model, model)));
     }
 
     /// \[W9\]

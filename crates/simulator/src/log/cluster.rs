@@ -21,11 +21,10 @@ pub(super) struct LogRun<'a> {
     disk: Rc<SimDisk>,
     prng: Prng,
     pub(super) model: LogModel,
-    /// Before the last recovery, and how many frames that one has kept: what it has cut can be there again as long as the next
-    /// life has no frame on the disk.
-    pub(super) uncut: Option<(usize, Box<LogModel>)>,
-    /// Before earlier recoveries that cut something, oldest first.
+    /// What recoveries have cut.
     pub(super) abandoned: Vec<AbandonedModel>,
+    /// Whether the last recovery has cut something.
+    pub(super) has_cut: bool,
     /// The id of a log that may have begun anew.
     anew: Option<u64>,
     /// What the register was changed to, by changes that were completed and that were begun.
@@ -63,8 +62,8 @@ impl<'a> LogRun<'a> {
             disk: Rc::new(SimDisk::new(plan.seed, plan.settings.block)),
             prng: Prng::new(plan.seed ^ 0x10_6106),
             model: LogModel::default(),
-            uncut: None,
             abandoned: Vec::new(),
+            has_cut: false,
             anew: None,
             register: (0, 0),
             checkpoints: BTreeMap::new(),
@@ -152,7 +151,6 @@ impl<'a> LogRun<'a> {
                 return None;
             }
             self.model.begin_anew(log);
-            self.uncut = None;
             self.abandoned.clear();
             self.register = (0, 0);
         }
@@ -400,9 +398,8 @@ impl<'a> LogRun<'a> {
 
     /// Takes note that the disk has harmed a range of a segment, also for what a recovery has cut.
     fn harm(&mut self, segment: u32, offset: u64, length: u64, is_doubtful: bool) {
-        let uncut = self.uncut.iter_mut().map(|(_, model)| &mut **model);
         let abandoned = self.abandoned.iter_mut().map(|abandoned| &mut *abandoned.model);
-        for model in std::iter::once(&mut self.model).chain(uncut).chain(abandoned) {
+        for model in std::iter::once(&mut self.model).chain(abandoned) {
             model.harm(segment, offset, length);
             model.is_doubtful |= is_doubtful;
         }
