@@ -47,9 +47,10 @@ fn every_mutation_in_the_log_is_caught() {
 ///
 /// In the checkers: 35879: a bit that was misread had a life continue from an earlier frame; then that life's opening rotted, and
 /// the frames that it had not continued were found again. 81162: a crash completed an opening that an earlier one had torn.
+/// 70823: a log began anew twice, and both times a crash came in between.
 #[test]
 fn what_failed_once_holds() {
-    for seed in [68, 3_231, 11_702, 12_633, 21_120, 35_879, 53_986, 81_162] {
+    for seed in [68, 3_231, 11_702, 12_633, 21_120, 35_879, 53_986, 70_823, 81_162] {
         assert_eq!(log::SCENARIO.run(seed).violation, None, "seed {seed}");
     }
 }

@@ -25,8 +25,8 @@ pub(super) struct LogRun<'a> {
     pub(super) abandoned: Vec<AbandonedModel>,
     /// Whether the last recovery has cut something.
     pub(super) has_cut: bool,
-    /// The id of a log that may have begun anew.
-    anew: Option<u64>,
+    /// The ids of logs that may have begun anew.
+    anew: BTreeSet<u64>,
     /// What the register was changed to, by changes that were completed and that were begun.
     pub(super) register: (u64, u64),
     /// Checkpoints that were reported as verified, are kept, and have not rotted.
@@ -64,7 +64,7 @@ impl<'a> LogRun<'a> {
             model: LogModel::default(),
             abandoned: Vec::new(),
             has_cut: false,
-            anew: None,
+            anew: BTreeSet::new(),
             register: (0, 0),
             checkpoints: BTreeMap::new(),
             salt: 0,
@@ -146,7 +146,7 @@ impl<'a> LogRun<'a> {
         };
         let log = storage.identity().log;
         if log != self.model.log {
-            if self.anew != Some(log) && !self.model.numbers.is_empty() {
+            if !self.anew.contains(&log) && !self.model.numbers.is_empty() {
                 self.fail("open", format!("the log {log:#x} came from nowhere"));
                 return None;
             }
@@ -154,7 +154,7 @@ impl<'a> LogRun<'a> {
             self.abandoned.clear();
             self.register = (0, 0);
         }
-        self.anew = None;
+        self.anew.clear();
         let mut found = Vec::new();
         let each = &mut |number, record: squall_log::LogRecord<'_>| {
             found.push((
@@ -454,7 +454,7 @@ impl<'a> LogRun<'a> {
         let id = self.prng.draw();
         if let Ok(storage) = Storage::open(Rc::clone(&self.disk), &owner, self.plan.settings, id) {
             let id = self.prng.draw();
-            self.anew = Some(id);
+            self.anew.insert(id);
             if self.prng.chance(500) {
                 self.disk.stop_after(self.prng.below(8));
             }
