@@ -1,6 +1,6 @@
 """Checks that a benchmark printed one JSON object with the keys that scripts rely on, and sensible values.
 
-use: squall bench … --json | bench_keys.py TRANSPORT throughput|latency|stream|round-trip|rdmc|view|object"""
+use: squall bench … --json | bench_keys.py TRANSPORT throughput|latency|stream|round-trip|rdmc|view|object|log"""
 
 import json
 import sys
@@ -10,13 +10,17 @@ STREAM_NUMBERS = ("size", "messages", "seconds", "bytes_per_second", "receiver_c
 RDMC_NUMBERS = ("members", "size", "objects", "seconds", "bytes_per_second", "seconds_least", "seconds_most")
 VIEW_NUMBERS = ("members", "rounds", "size")
 OBJECT_NUMBERS = ("members", "replicas", "under_way", "updates", "seconds", "updates_per_second", "latency_us_p50")
+LOG_NUMBERS = (
+    "size", "appends", "latency_us_p50", "latency_us_p99", "bare_latency_us_p50", "records_per_second", "bytes_per_second",
+    "bare_bytes_per_second",
+)
 SPREADS = ("crash_to_delivery_ms", "join_stall_ms", "start_to_delivery_ms")
 PERCENTILES = ("p50", "p99", "p999", "max")
 
 
 def faults(result: dict, kind: str) -> list[str]:
     streams = {"stream": STREAM_NUMBERS, "round-trip": STREAM_NUMBERS}
-    others = {"rdmc": RDMC_NUMBERS, "view": VIEW_NUMBERS, "object": OBJECT_NUMBERS}
+    others = {"rdmc": RDMC_NUMBERS, "view": VIEW_NUMBERS, "object": OBJECT_NUMBERS, "log": LOG_NUMBERS}
     numbers = (streams | others).get(kind, NUMBERS)
     found = [f"no number `{key}`" for key in numbers if not isinstance(result.get(key), (int, float))]
     found += [f"`{key}` is not above 0" for key in numbers if result.get(key, 1) <= 0]

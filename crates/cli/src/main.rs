@@ -14,7 +14,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    completions, config, cp, doctor as doctor_command, explain, man, messages, node, serve, simulate, status,
+    completions, config, cp, doctor as doctor_command, explain, log, man, messages, node, serve, simulate,
+    status,
 };
 use squall_harness::commands::{bench, chaos, demo, process};
 use squall_harness::terminal::log::{LogArguments, UsualLevel};
@@ -64,6 +65,7 @@ enum Command {
     Recv(messages::RecvArguments),
     Cp(cp::CopyArguments),
     Serve(serve::ServeArguments),
+    Log(log::StoredLogArguments),
     Simulate(simulate::SimulateArguments),
     Explain(explain::ExplainArguments),
     Completions(completions::CompletionsArguments),
@@ -111,6 +113,7 @@ fn perform(command: Command) -> Result<CommandVerdict> {
         Command::Recv(arguments) => messages::recv(&arguments),
         Command::Cp(arguments) => cp::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Log(arguments) => log::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),

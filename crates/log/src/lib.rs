@@ -32,7 +32,8 @@
 //! - One frame is written at a time while frames are small, up to four when they are full. While one is written the next one
 //!   collects; there are no timers. A record is persisted when its frame and all before it are written.
 //! - A segment is made ready (all its blocks written, its name flushed) before the one in use is full.
-//! - A checkpoint is written, read back, renamed, its folder flushed; then it counts, and older ones than the newest two are removed.
+//! - A checkpoint is written, read back, renamed, its folder flushed; then older ones than the newest two are removed, the folder is
+//!   flushed again, and the checkpoint counts.
 //!   A segment is recycled when both kept checkpoints of all its subgroups are newer: the register's base moves, flushed, and then
 //!   the file gets its new name.
 //! - Recovery follows the chain of frames from the base, and gives a [verdict](TailVerdict) on what is behind its end. *Clean* and

@@ -100,8 +100,9 @@ pub fn recover(
         last_segment: segments.last().copied().unwrap_or(base.segment),
         is_repaired: false,
     };
-    let openings = openings(&mut reader, &segments);
-    while let Some(header) = successor(&mut reader, &found, &segments, &openings) {
+    let firsts: BTreeMap<u32, FrameHeader> =
+        segments.iter().filter_map(|segment| Some((*segment, reader.first(*segment)?))).collect();
+    while let Some(header) = successor(&mut reader, &found, &segments, &firsts) {
         if !reader.take(&header, &mut found, each) {
             break;
         }
@@ -128,24 +129,20 @@ pub fn recover(
     Ok(found)
 }
 
-/// The frames that open a life at the beginning of a segment: after a repair they follow a frame of an earlier one.
-fn openings(reader: &mut SegmentReader<'_>, segments: &BTreeSet<u32>) -> Vec<FrameHeader> {
-    let headers = segments.iter().filter_map(|segment| reader.first(*segment));
-    headers.filter(|header| header.is_opening).collect()
-}
-
-/// The frame that follows the last one of `found`. Of several the latest counts: after a repair, what was there before does not.
+/// The frame that follows the last one of `found`: here, at the beginning of the next segment, or, if it opens a life behind a
+/// repair, of any later one. Of several the latest counts: after a repair, what was there before does not.
 fn successor(
     reader: &mut SegmentReader<'_>,
     found: &Recovered,
     segments: &BTreeSet<u32>,
-    openings: &[FrameHeader],
+    firsts: &BTreeMap<u32, FrameHeader>,
 ) -> Option<FrameHeader> {
     let here =
         segments.contains(&found.segment).then(|| reader.header(found.segment, found.offset)).flatten();
-    let next = segments.range(found.segment + 1..).next().and_then(|segment| reader.first(*segment));
-    let later = openings.iter().copied().filter(|header| header.segment > found.segment);
-    let candidates = here.into_iter().chain(next).chain(later);
+    let next = segments.range(found.segment + 1..).next().copied();
+    let later = firsts.range(found.segment + 1..);
+    let later = later.filter(|(segment, header)| Some(**segment) == next || header.is_opening);
+    let candidates = here.into_iter().chain(later.map(|(_, header)| *header));
     candidates.filter(|header| follows(header, found)).max_by_key(|header| header.number)
 }
 
@@ -208,12 +205,13 @@ impl SegmentReader<'_> {
         }
     }
 
-    /// The header of the first frame of a segment.
-    fn first(&mut self, segment: u32) -> Option<FrameHeader> {
-        if self.present.as_ref().is_some_and(|present| present.number == segment) {
-            return self.header(segment, 0);
-        }
-        // Not all of the segment for that.
+    /// The header of the first frame of a segment, of which no more is read. It is read a second time if it is missing, since a read
+    /// that fails only once would hide a life that begins there, and all behind.
+    fn first(&self, segment: u32) -> Option<FrameHeader> {
+        (0..FIRST_READS_MAX).find_map(|_| self.read_first(segment))
+    }
+
+    fn read_first(&self, segment: u32) -> Option<FrameHeader> {
         let mut block = AlignedBuffer::zeroed(self.settings.block);
         let length = self.disk.read(&names::segment(segment), 0, &mut block).ok()?;
         (length == self.settings.block).then(|| self.parse(block.bytes(), segment, 0).ok().flatten())?
@@ -310,5 +308,7 @@ fn parse(bytes: &[u8], log: u64, segment: u32) -> Result<Option<FrameHeader>, Fr
     Ok(Some(header))
 }
 
+/// How often the first header of a segment is read.
+const FIRST_READS_MAX: u32 = 2;
 /// How much of a segment is read at a time.
 const PIECE: usize = 1 << 20;

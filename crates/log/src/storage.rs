@@ -119,7 +119,12 @@ impl<D: Disk> Storage<D> {
             return Err(StorageError::Foreign { found_cluster, found_member, cluster, member });
         }
         pair.write(&disk, &bytes)?;
-        Self::with_identity(disk, settings, identity)
+        let storage = Self::with_identity(disk, settings, identity)?;
+        if storage.register().is_some() {
+            // A change that a crash has interrupted may be in one of the copies only, and this process acts upon it from now on [W9].
+            storage.change_register(|_| ())?;
+        }
+        Ok(storage)
     }
 
     /// Opens what is there for reading, whosever it is.
@@ -235,7 +240,8 @@ impl<D: Disk> Storage<D> {
         Ok(recover(&self.disk, &self.settings, self.identity.log, base, each)?)
     }
 
-    /// Begins a life of the log, and returns its number [W4]. Removes files that an earlier life has not finished.
+    /// Begins a life of the log, and returns its number [W4]. Removes files that an earlier life has not finished, and checkpoints
+    /// whose removal a crash has undone.
     ///
     /// # Errors
     /// If the register is lost, or the disk fails.
@@ -245,6 +251,11 @@ impl<D: Disk> Storage<D> {
                 if name.ends_with(names::UNFINISHED) {
                     self.disk.remove(&format!("{folder}/{name}"))?;
                 }
+            }
+        }
+        for (subgroup, verified) in locked(&self.checkpoints).iter_mut() {
+            if let Some(oldest) = verified.iter().nth_back(KEPT - 1).copied() {
+                self.remove_older(*subgroup, oldest, verified)?;
             }
         }
         Ok(self.change_register(|register| register.life += 1)?.life)
@@ -299,7 +310,7 @@ impl<D: Disk> Storage<D> {
         Self::with_identity(self.disk, self.settings, identity)
     }
 
-    /// Writes a checkpoint of a subgroup, and returns when it is verified. Then all but the two newest verified ones are removed.
+    /// Writes a checkpoint of a subgroup, and returns when it is verified, and all but the two newest verified ones are removed.
     ///
     /// # Errors
     /// If the disk fails, or has not written what it was given; then the older checkpoints still count.
@@ -312,18 +323,37 @@ impl<D: Disk> Storage<D> {
         checkpoint::write(&self.disk, self.settings.block, subgroup, position, state)?;
         let mut checkpoints = locked(&self.checkpoints);
         let verified = checkpoints.entry(subgroup).or_default();
-        verified.insert(position);
-        let Some(oldest) = verified.iter().nth_back(KEPT - 1).copied() else { return Ok(()) };
-        for name in self.disk.list(names::CHECKPOINTS)? {
-            if let Some((of, older)) = names::parse_checkpoint(&name)
-                && of == subgroup
-                && older < oldest
-            {
-                verified.remove(&older);
-                self.disk.remove(&names::checkpoint(subgroup, older))?;
-            }
+        let all: BTreeSet<LogPosition> = verified.iter().copied().chain([position]).collect();
+        let oldest = all.iter().nth_back(KEPT - 1).copied();
+        if let Some(oldest) = oldest {
+            self.remove_older(subgroup, oldest, verified)?;
+        }
+        // It is older than both that are kept if the log has lost its end since they were taken.
+        if oldest.is_none_or(|oldest| position >= oldest) {
+            verified.insert(position);
         }
         Ok(())
+    }
+
+    /// Removes the checkpoints of a subgroup that are older than `oldest`, and returns when a crash cannot bring them back: one that
+    /// came back would count as one of the two that are kept, although the log may begin behind it by then [W11].
+    fn remove_older(
+        &self,
+        subgroup: u32,
+        oldest: LogPosition,
+        verified: &mut BTreeSet<LogPosition>,
+    ) -> Result<(), DiskError> {
+        let names = self.disk.list(names::CHECKPOINTS)?;
+        let older = names.iter().filter_map(|name| names::parse_checkpoint(name));
+        let older: Vec<_> = older.filter(|(of, at)| *of == subgroup && *at < oldest).collect();
+        if older.is_empty() {
+            return Ok(());
+        }
+        for (_, position) in older {
+            verified.remove(&position);
+            self.disk.remove(&names::checkpoint(subgroup, position))?;
+        }
+        self.disk.flush_folder(names::CHECKPOINTS)
     }
 
     /// Reads a checkpoint, and hands its bytes to `each`, part by part. What was handed over before an error is not to be used.

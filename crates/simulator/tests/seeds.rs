@@ -34,7 +34,7 @@ fn groups_hold_under_the_adversary() {
 /// Each of these seeds has found an error once. With `DecideDeparted`, 71043 and 78589 fail again.
 ///
 /// - 8845: messages that a consumer skips, because they are delivered again, were not released.
-/// - 11359: a joiner was gone while a member waited for its disk to wedge, and the member did not go on.
+/// - 11359: a joiner was gone while a member waited for its disk to wedge, and the member did not continue.
 /// - 63084: a member that was accused before it attached saw the decision of a proposal that it had missed, and treated
 ///   it as one without changes.
 ///

@@ -5,6 +5,7 @@ pub(crate) mod config;
 pub(crate) mod cp;
 pub(crate) mod doctor;
 pub(crate) mod explain;
+pub(crate) mod log;
 pub(crate) mod man;
 pub(crate) mod messages;
 pub(crate) mod node;

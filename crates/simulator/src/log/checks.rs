@@ -5,7 +5,7 @@ use std::rc::Rc;
 use squall_log::{LogPosition, RecordKind, Recovered, SimDisk, Storage, TailVerdict};
 
 use super::cluster::LogRun;
-use super::model::state;
+use super::model::{AbandonedModel, ModelFrame, state};
 
 /// A record as it was found: frame, kind, subgroup, position, sender, time, bytes.
 pub(super) type FoundRecord = (u64, RecordKind, u32, LogPosition, u32, u64, Vec<u8>);
@@ -27,22 +27,42 @@ impl LogRun<'_> {
         self.check_prefix(begin, end, recovered, found);
         self.check_loss(end, recovered);
         self.check_checkpoints(storage);
-        if end < self.model.frames.len() {
-            self.uncut = Some((end, Box::new(self.model.clone())));
+        self.has_cut = end < self.model.frames.len();
+        if self.has_cut {
+            self.abandoned.push(AbandonedModel::new(end, self.model.clone()));
         }
         self.model.cut(end);
     }
 
-    /// Takes back what an earlier recovery has cut, if the life behind it has left nothing on the disk.
+    /// Takes back what earlier recoveries have cut, if it is found, or the life behind the last one has left nothing on the disk.
     fn restore(&mut self, recovered: &Recovered) {
-        let Some((end, mut uncut)) = self.uncut.take() else { return };
-        let opening = self.model.frames.get(end);
-        if opening.is_none_or(|opening| !opening.is_written && recovered.last < opening.number) {
-            uncut.numbers.append(&mut self.model.numbers);
-            (uncut.view, uncut.sequence) = (self.model.view, self.model.sequence);
-            uncut.is_doubtful |= self.model.is_doubtful;
-            self.model = *uncut;
+        for abandoned in &mut self.abandoned {
+            abandoned.handle_frames(&self.model.frames);
         }
+        let is_lost = |frame: &ModelFrame| !frame.is_written || frame.is_damaged;
+        let opening_of = |abandoned: &AbandonedModel| {
+            let number = abandoned.opening?;
+            self.model.frames.iter().position(|frame| frame.number == number)
+        };
+        let found = self.abandoned.iter().rposition(|abandoned| {
+            let opening = opening_of(abandoned);
+            abandoned.has(recovered.last) && opening.is_none_or(|at| is_lost(&self.model.frames[at]))
+        });
+        let newest = self.abandoned.len().checked_sub(1).filter(|_| self.has_cut);
+        let nothing = newest.filter(|at| {
+            let opening = opening_of(&self.abandoned[*at]).map(|at| &self.model.frames[at]);
+            opening.is_none_or(|opening| !opening.is_written && recovered.last < opening.number)
+        });
+        let Some(at) = found.or(nothing) else { return };
+        let abandoned = self.abandoned.remove(at);
+        if let Some(opening) = opening_of(&abandoned)
+            && self.model.frames[opening].is_damaged
+        {
+            self.check_loss(opening, recovered);
+        }
+        let end = abandoned.end;
+        let model = abandoned.into_model(&self.model);
+        self.abandoned.insert(0, AbandonedModel::new(end, std::mem::replace(&mut self.model, model)));
     }
 
     /// \[W9\]
@@ -118,7 +138,7 @@ impl LogRun<'_> {
                 format!("[W5] frame {:#x} was reported as persisted, and is not there", missing.number);
             return self.fail("durable", text);
         }
-        let proves = |frame: &&super::model::ModelFrame| {
+        let proves = |frame: &&ModelFrame| {
             frame.is_written && !frame.is_damaged && frame.known_durable >= missing.number
         };
         let proof = frames[end + 1..].iter().find(proves);

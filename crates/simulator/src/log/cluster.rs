@@ -11,7 +11,7 @@ use squall_log::{
     copy_from_bytes,
 };
 
-use super::model::{LogModel, ModelRecord, state};
+use super::model::{AbandonedModel, LogModel, ModelRecord, state};
 use super::plan::{LifeFault, LogLife, LogPlan, RestFault};
 use crate::run::{RunOutcome, Violation};
 
@@ -21,14 +21,15 @@ pub(super) struct LogRun<'a> {
     disk: Rc<SimDisk>,
     prng: Prng,
     pub(super) model: LogModel,
-    /// Before the last recovery, and how many frames that one has kept: what it has cut can be there again as long as the next
-    /// life has no frame on the disk.
-    pub(super) uncut: Option<(usize, Box<LogModel>)>,
-    /// The id of a log that may have begun anew.
-    anew: Option<u64>,
+    /// What recoveries have cut.
+    pub(super) abandoned: Vec<AbandonedModel>,
+    /// Whether the last recovery has cut something.
+    pub(super) has_cut: bool,
+    /// The ids of logs that may have begun anew.
+    anew: BTreeSet<u64>,
     /// What the register was changed to, by changes that were completed and that were begun.
     pub(super) register: (u64, u64),
-    /// Checkpoints that were reported as verified, and have not rotted.
+    /// Checkpoints that were reported as verified, are kept, and have not rotted.
     pub(super) checkpoints: BTreeMap<u32, BTreeSet<LogPosition>>,
     salt: u64,
     time: u64,
@@ -61,8 +62,9 @@ impl<'a> LogRun<'a> {
             disk: Rc::new(SimDisk::new(plan.seed, plan.settings.block)),
             prng: Prng::new(plan.seed ^ 0x10_6106),
             model: LogModel::default(),
-            uncut: None,
-            anew: None,
+            abandoned: Vec::new(),
+            has_cut: false,
+            anew: BTreeSet::new(),
             register: (0, 0),
             checkpoints: BTreeMap::new(),
             salt: 0,
@@ -144,15 +146,15 @@ impl<'a> LogRun<'a> {
         };
         let log = storage.identity().log;
         if log != self.model.log {
-            if self.anew != Some(log) && !self.model.numbers.is_empty() {
+            if !self.anew.contains(&log) && !self.model.numbers.is_empty() {
                 self.fail("open", format!("the log {log:#x} came from nowhere"));
                 return None;
             }
             self.model.begin_anew(log);
-            self.uncut = None;
+            self.abandoned.clear();
             self.register = (0, 0);
         }
-        self.anew = None;
+        self.anew.clear();
         let mut found = Vec::new();
         let each = &mut |number, record: squall_log::LogRecord<'_>| {
             found.push((
@@ -345,7 +347,11 @@ impl<'a> LogRun<'a> {
         self.note(&format!("checkpoint {subgroup} {position:?}: {outcome:?}"));
         match outcome {
             Ok(()) => {
-                self.checkpoints.entry(subgroup).or_default().insert(position);
+                let kept = self.checkpoints.entry(subgroup).or_default();
+                kept.insert(position);
+                while kept.len() > CHECKPOINTS_KEPT {
+                    kept.pop_first();
+                }
                 let covered = open.storage.covered();
                 covered.into_iter().for_each(|(subgroup, at)| open.core.handle_checkpoint(subgroup, at));
             }
@@ -392,9 +398,8 @@ impl<'a> LogRun<'a> {
 
     /// Takes note that the disk has harmed a range of a segment, also for what a recovery has cut.
     fn harm(&mut self, segment: u32, offset: u64, length: u64, is_doubtful: bool) {
-        for model in
-            [Some(&mut self.model), self.uncut.as_mut().map(|(_, model)| &mut **model)].into_iter().flatten()
-        {
+        let abandoned = self.abandoned.iter_mut().map(|abandoned| &mut *abandoned.model);
+        for model in std::iter::once(&mut self.model).chain(abandoned) {
             model.harm(segment, offset, length);
             model.is_doubtful |= is_doubtful;
         }
@@ -449,7 +454,7 @@ impl<'a> LogRun<'a> {
         let id = self.prng.draw();
         if let Ok(storage) = Storage::open(Rc::clone(&self.disk), &owner, self.plan.settings, id) {
             let id = self.prng.draw();
-            self.anew = Some(id);
+            self.anew.insert(id);
             if self.prng.chance(500) {
                 self.disk.stop_after(self.prng.below(8));
             }
@@ -483,5 +488,7 @@ impl<'a> LogRun<'a> {
     }
 }
 
+/// Checkpoints of a subgroup that the log keeps.
+const CHECKPOINTS_KEPT: usize = 2;
 /// Events within which all that was appended is persisted.
 const SETTLING: u32 = 20_000;

@@ -136,7 +136,54 @@ impl LogModel {
         }
         self.records.truncate(begin);
         self.frames.truncate(end);
-        self.frames.iter_mut().for_each(|frame| frame.is_damaged = false);
+        for frame in &mut self.frames {
+            (frame.is_written, frame.is_damaged) = (true, false);
+        }
+    }
+}
+
+/// A log as it was before a recovery found less of it. What was cut can be found again as long as the life behind has left no opening.
+#[derive(Clone, Debug)]
+pub(super) struct AbandonedModel {
+    /// How many of its frames the next life continues.
+    pub(super) end: usize,
+    /// The number of the frame that opens the next life, if there is one.
+    pub(super) opening: Option<u64>,
+    pub(super) model: Box<LogModel>,
+}
+
+impl AbandonedModel {
+    pub(super) fn new(end: usize, model: LogModel) -> Self {
+        Self { end, opening: None, model: Box::new(model) }
+    }
+
+    /// Takes note of the frames behind which the next life continues, and of its opening.
+    pub(super) fn handle_frames(&mut self, frames: &[ModelFrame]) {
+        self.opening = self.opening.filter(|number| frames.iter().any(|frame| frame.number == *number));
+        if self.opening.is_none() {
+            self.end = self.end.min(frames.len());
+            self.opening = frames.get(self.end).map(|frame| frame.number);
+        }
+    }
+
+    /// Returns whether a recovery that ends with the frame `last` has found frames that the next life did not continue.
+    pub(super) fn has(&self, last: u64) -> bool {
+        self.model.frames[self.end..].iter().any(|frame| frame.number == last)
+    }
+
+    /// The log continues without `lost`, the lives behind. What they have reported is fetched from others again.
+    pub(super) fn into_model(self, lost: &LogModel) -> LogModel {
+        let known: BTreeSet<LogPosition> = self.model.records.iter().map(|record| record.position).collect();
+        let reported = lost.records.iter().take(lost.acknowledged).chain(&lost.missing);
+        LogModel {
+            missing: reported.filter(|record| !known.contains(&record.position)).cloned().collect(),
+            numbers: lost.numbers.clone(),
+            is_doubtful: self.model.is_doubtful || lost.is_doubtful,
+            recycled: lost.recycled.clone(),
+            view: lost.view,
+            sequence: lost.sequence,
+            ..*self.model
+        }
     }
 }
 

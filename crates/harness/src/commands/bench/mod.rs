@@ -1,5 +1,6 @@
 //! `squall bench`: each of its commands measures a part of the system.
 
+mod log;
 mod multicast;
 mod object;
 mod rdmc;
@@ -12,6 +13,7 @@ use clap::{Args, Subcommand};
 
 use crate::terminal::CommandVerdict;
 
+use log::LogBenchArguments;
 use multicast::MulticastArguments;
 use object::ObjectArguments;
 use rdmc::RdmcArguments;
@@ -28,6 +30,7 @@ pub struct BenchArguments {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
+    Log(LogBenchArguments),
     Multicast(MulticastArguments),
     Object(ObjectArguments),
     Rdmc(RdmcArguments),
@@ -42,6 +45,7 @@ enum Bench {
 /// If it cannot be measured.
 pub fn run(arguments: &BenchArguments) -> Result<CommandVerdict> {
     match &arguments.what {
+        Bench::Log(arguments) => log::run(arguments),
         Bench::Multicast(arguments) => multicast::run(arguments),
         Bench::Object(arguments) => object::run(arguments),
         Bench::Rdmc(arguments) => rdmc::run(arguments),

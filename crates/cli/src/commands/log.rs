@@ -1,0 +1,233 @@
+//! `squall log`: what is in the durable log of a member, as it is on the disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use squall_harness::terminal::{CommandVerdict, output, units};
+use squall_log::{Disk as _, FileDisk, LogPosition, LogRecord, LogSettings, Recovered, Storage, TailVerdict};
+
+/// Look into the durable log of a member
+#[derive(Debug, Args)]
+pub(crate) struct StoredLogArguments {
+    #[command(subcommand)]
+    what: LogCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum LogCommand {
+    /// List identity, register, segments and checkpoints
+    #[command(after_help = LS_EXAMPLES)]
+    Ls(FolderArguments),
+    /// Check every frame and every checkpoint
+    #[command(after_help = VERIFY_EXAMPLES)]
+    Verify(FolderArguments),
+    /// Print the records
+    #[command(after_help = DUMP_EXAMPLES)]
+    Dump(FolderArguments),
+}
+
+#[derive(Debug, Args)]
+struct FolderArguments {
+    /// The folder of the member
+    #[arg(long, value_name = "FOLDER")]
+    storage: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const LS_EXAMPLES: &str =
+    "Nothing is changed. The member may run meanwhile; its log may look torn or damaged then.
+
+Examples:
+  squall log ls --storage /var/lib/squall";
+const VERIFY_EXAMPLES: &str =
+    "The exit status is 1 if the log is damaged (frames are missing that may have been reported as persisted), a checkpoint is not \
+as it was written, or both copies of the register are bad. A member that runs writes meanwhile, so that its log may look torn or \
+damaged: end it first, or verify again.
+
+Examples:
+  squall log verify --storage /var/lib/squall";
+const DUMP_EXAMPLES: &str = "One line for each record, oldest first.
+
+Examples:
+  squall log dump --storage /var/lib/squall
+  squall log dump --storage /var/lib/squall --json";
+
+/// What `ls` and `verify` say.
+#[derive(Debug, Serialize)]
+struct LogSummary {
+    cluster: String,
+    member: String,
+    log: String,
+    /// `None` if both copies of the register are bad.
+    life: Option<u64>,
+    view: Option<u64>,
+    verdict: String,
+    /// The number of the last good frame, and where the next one belongs.
+    last_frame: u64,
+    end_segment: u32,
+    end_offset: u64,
+    frames: u64,
+    records: u64,
+    /// The segments that hold frames.
+    segments: Vec<u32>,
+    /// The greatest position of each subgroup.
+    subgroups: BTreeMap<u32, PositionSummary>,
+    /// The good checkpoints of each subgroup.
+    checkpoints: BTreeMap<u32, Vec<PositionSummary>>,
+    /// The names of those that are not as they were written.
+    bad_checkpoints: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct PositionSummary {
+    view: u64,
+    sequence: u64,
+}
+
+/// A line of `dump --json`.
+#[derive(Debug, Serialize)]
+struct RecordSummary {
+    frame: u64,
+    subgroup: u32,
+    kind: String,
+    view: u64,
+    sequence: u64,
+    sender: u32,
+    time: u64,
+    bytes: usize,
+}
+
+pub(crate) fn run(arguments: &StoredLogArguments) -> Result<CommandVerdict> {
+    match &arguments.what {
+        LogCommand::Ls(arguments) => {
+            print(arguments, &summary(arguments)?)?;
+            Ok(CommandVerdict::Good)
+        }
+        LogCommand::Verify(arguments) => verify(arguments),
+        LogCommand::Dump(arguments) => {
+            let recovered = read(arguments, &mut |frame, record| dump(arguments, frame, &record))?.1;
+            if recovered.verdict == TailVerdict::Damaged {
+                output::note("squall: the log is damaged behind the last of these records");
+            }
+            Ok(CommandVerdict::Good)
+        }
+    }
+}
+
+fn read(
+    arguments: &FolderArguments,
+    each: &mut dyn FnMut(u64, LogRecord<'_>),
+) -> Result<(Storage<FileDisk>, Recovered)> {
+    let folder = || format!("failed to read the log in {}", arguments.storage.display());
+    ensure!(
+        arguments.storage.join("identity").is_file(),
+        "{} is not the folder of a member: it has no file `identity`; choose another --storage",
+        arguments.storage.display()
+    );
+    let disk = FileDisk::inspect(&arguments.storage);
+    let storage = Storage::inspect(disk, LogSettings::DEFAULT).with_context(folder)?;
+    let recovered = storage.recover(each).with_context(folder)?;
+    Ok((storage, recovered))
+}
+
+fn verify(arguments: &FolderArguments) -> Result<CommandVerdict> {
+    let summary = summary(arguments)?;
+    print(arguments, &summary)?;
+    let is_good = summary.verdict != TailVerdict::Damaged.to_string()
+        && summary.life.is_some()
+        && summary.bad_checkpoints.is_empty();
+    Ok(if is_good { CommandVerdict::Good } else { CommandVerdict::Bad })
+}
+
+fn summary(arguments: &FolderArguments) -> Result<LogSummary> {
+    let (storage, recovered) = read(arguments, &mut |_, _| ())?;
+    let (identity, register) = (storage.identity(), storage.register());
+    let subgroups = recovered.frontiers.iter().map(|(subgroup, at)| (*subgroup, position(*at)));
+    let checkpoints = storage.checkpoints();
+    let good: BTreeSet<String> = checkpoints
+        .iter()
+        .flat_map(|(subgroup, all)| {
+            all.iter().map(move |at| format!("{subgroup}-{}-{}", at.view, at.sequence))
+        })
+        .collect();
+    let mut bad_checkpoints = storage.disk().list("checkpoints")?;
+    bad_checkpoints.retain(|name| !name.ends_with(".new") && !good.contains(name));
+    let checkpoints =
+        checkpoints.into_iter().map(|(subgroup, all)| (subgroup, all.into_iter().map(position).collect()));
+    Ok(LogSummary {
+        cluster: identity.cluster.clone(),
+        member: identity.member.clone(),
+        log: format!("{:016x}", identity.log),
+        life: register.as_ref().map(|register| register.life),
+        view: register.as_ref().map(|register| register.view),
+        verdict: recovered.verdict.to_string(),
+        last_frame: recovered.last,
+        end_segment: recovered.segment,
+        end_offset: recovered.offset,
+        frames: recovered.frames,
+        records: recovered.records,
+        segments: recovered.segments.keys().copied().collect(),
+        subgroups: subgroups.collect(),
+        checkpoints: checkpoints.collect(),
+        bad_checkpoints,
+    })
+}
+
+const fn position(at: LogPosition) -> PositionSummary {
+    PositionSummary { view: at.view, sequence: at.sequence }
+}
+
+fn print(arguments: &FolderArguments, summary: &LogSummary) -> Result<()> {
+    if arguments.json {
+        return output::json(summary);
+    }
+    let LogSummary { cluster, member, log, verdict, frames, records, segments, .. } = summary;
+    output::line(format_args!("log {log} of member {member} in cluster {cluster}: {verdict}"));
+    match (summary.life, summary.view) {
+        (Some(life), Some(view)) => output::line(format_args!("register: life {life}, view {view}")),
+        _ => output::line("register: both copies are bad, so the member has no vote"),
+    }
+    let contents = format!("{} in {}", units::things(*records, "record"), units::things(*frames, "frame"));
+    match (segments.first(), segments.last()) {
+        (Some(first), Some(last)) => output::line(format_args!("{contents}, segments {first} to {last}")),
+        _ => output::line(contents),
+    }
+    if *verdict == TailVerdict::Damaged.to_string() {
+        output::line(format_args!(
+            "good up to frame {:#x}, which ends in segment {} at {}, and unknown above: the member fetches from others what its \
+             log lacks",
+            summary.last_frame, summary.end_segment, summary.end_offset
+        ));
+    }
+    let text = |at: &PositionSummary| format!("{}/{}", at.view, at.sequence);
+    for (subgroup, at) in &summary.subgroups {
+        output::line(format_args!("subgroup {subgroup}: up to view/sequence {}", text(at)));
+    }
+    for (subgroup, all) in &summary.checkpoints {
+        let all: Vec<String> = all.iter().map(text).collect();
+        output::line(format_args!("subgroup {subgroup}: checkpoints at {}", all.join(", ")));
+    }
+    for name in &summary.bad_checkpoints {
+        output::line(format_args!("the checkpoint {name} is not as it was written"));
+    }
+    Ok(())
+}
+
+fn dump(arguments: &FolderArguments, frame: u64, record: &LogRecord<'_>) {
+    let LogRecord { subgroup, position, sender, time, .. } = *record;
+    let (kind, bytes) = (format!("{:?}", record.kind).to_lowercase(), record.bytes.len());
+    let (view, sequence) = (position.view, position.sequence);
+    if arguments.json {
+        let line = RecordSummary { frame, subgroup, kind, view, sequence, sender, time, bytes };
+        output::line(serde_json::to_string(&line).expect("numbers and names are JSON"));
+        return;
+    }
+    output::line(format_args!(
+        "frame {frame:#x}  subgroup {subgroup}  {kind}  {view}/{sequence}  sender {sender}  time {time}  {bytes} bytes"
+    ));
+}
