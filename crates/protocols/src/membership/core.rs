@@ -70,7 +70,7 @@ pub struct Membership {
     heard: Vec<u64>,
     /// A sign of life is due.
     owes_sign: bool,
-    /// Its subgroups have ended, whatever the reason was and is, and it waits for its disk to wedge.
+    /// Its subgroups have ended, for a reason that may be gone by now, and it wedges when its disk has what they count.
     awaits_disk: bool,
     /// The members whose rows violated the protocol, and how.
     pub(super) distrusted: Vec<(NodeId, &'static str)>,
@@ -231,8 +231,8 @@ impl Membership {
         self.leaving = !mutant!(StayForEver);
     }
 
-    /// Returns whether another member has written something since the last evaluation, or its disk may have. It costs one load for each
-    /// member. It does not read the clock, so evaluations are nevertheless due from time to time.
+    /// Returns whether another member has written something since the last evaluation, or this member waits for its disk. It
+    /// costs one load for each member. It does not read the clock, so evaluations are nevertheless due from time to time.
     #[inline]
     #[must_use]
     pub fn has_news(&self) -> bool {

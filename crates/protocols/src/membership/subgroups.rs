@@ -8,8 +8,8 @@ pub trait Subgroups<F> {
     fn freeze(&mut self, fabric: &mut F, member: NodeId);
 
     /// Ends the view: nothing more is sent or acknowledged. Writes how many indexes of each sender this member counts
-    /// ([`SenderSegment::counts`](super::SenderSegment::counts)), and which states it holds: from now on until the next view no other state counts
-    /// as held \[A8\].
+    /// ([`SenderSegment::counts`](super::SenderSegment::counts)), and which states it holds: from now on until the next view no
+    /// other state counts as held \[A8\].
     ///
     /// Returns false, and has written nothing of use, while what it counts is still on its way to the disk \[T4\]: it is called
     /// again until then, and nothing is published in between.
