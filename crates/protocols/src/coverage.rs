@@ -83,6 +83,10 @@ points! {
     WordsFreed,
     /// A member that ends a view waits for its disk.
     WedgeFlushed,
+    /// A vote for the end of a view is on its way to the disk.
+    VoteUnderWay,
+    /// A group stops because all members of a durable subgroup are gone.
+    StoppedWithoutLogs,
     /// A consumer releases messages that it has pulled.
     PullReleased,
     /// An announced message waits for its body.

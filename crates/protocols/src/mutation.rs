@@ -93,6 +93,12 @@ mutations! {
         MuteWhileOpening,
         /// \[V10\] A member gives no sign of life when another one attaches, which has missed the earlier ones.
         MuteUntilDue,
+        /// \[T5\] A durable subgroup none of whose members stays ends with nothing.
+        TrimOrphan,
+        /// \[T6\] A member shows that it suspects a leader while its vote for that leader is on its way to the disk.
+        SuspectBeforeVote,
+        /// \[T19\] A joiner does not learn how the view before its first one has ended.
+        JoinWithoutEnd,
         /// \[V11\] A member accuses every member that another one accuses.
         TakeOverAccusations,
         /// \[V11\] A member vouches for an accused member from which it has heard no answer.

@@ -48,7 +48,13 @@ struct Puppet {
 }
 
 fn segments() -> Vec<SenderSegment> {
-    vec![SenderSegment { counts: 0, trims: 0, senders: SENDERS, ranks: (0..MEMBERS as usize).collect() }]
+    vec![SenderSegment {
+        counts: 0,
+        trims: 0,
+        senders: SENDERS,
+        ranks: (0..MEMBERS as usize).collect(),
+        durable: None,
+    }]
 }
 
 impl Scene {

@@ -27,6 +27,7 @@ mod payload;
 pub mod rdmc;
 pub mod replica;
 pub mod restart;
+pub mod revival;
 mod run;
 pub mod shape;
 pub mod sst;

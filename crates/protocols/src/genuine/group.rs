@@ -132,7 +132,7 @@ impl<A: GenuineApplication> GenuineGroup<A> {
         settings: GenuineGroupSettings,
         application: A,
     ) -> Self {
-        let notice = ViewNotice::new(fabric, contacts, settings.membership.states);
+        let notice = ViewNotice::new(fabric, contacts, settings.membership.states, 0);
         let stage = GenuineStage::Joining(notice, contacts.to_vec());
         Self::new(fabric, settings, application, stage, ShardState::Awaited(Vec::new()))
     }
@@ -250,14 +250,14 @@ impl<A: GenuineApplication> GenuineGroup<A> {
 
     fn poll_joining<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let GenuineStage::Joining(notice, contacts) = &self.stage else { return 0 };
-        if let Some(view) = notice.view() {
+        if let Some((view, _)) = notice.view() {
             if view.rank(self.node).is_none() {
                 self.end(GenuineEnd::Stopped(StopReason::Excluded));
                 return 1;
             }
             // The member that has notified this joiner may have died before it notified the others.
             for node in view.nodes().into_iter().filter(|node| *node != self.node) {
-                self.notifiers.push(ViewNotifier::new(fabric, node, view.clone()));
+                self.notifiers.push(ViewNotifier::new(fabric, node, view.clone(), Vec::new()));
             }
             self.install(fabric, view, GenuineCarryover::default());
             return 1;
@@ -319,7 +319,7 @@ impl<A: GenuineApplication> GenuineGroup<A> {
         self.lost.extend(membership.view().nodes().into_iter().filter(|node| next.rank(*node).is_none()));
         for joiner in &decision.joins {
             if self.notifiers.iter().all(|notifier| notifier.joiner() != joiner.node) {
-                self.notifiers.push(ViewNotifier::new(fabric, joiner.node, next.clone()));
+                self.notifiers.push(ViewNotifier::new(fabric, joiner.node, next.clone(), Vec::new()));
             }
         }
         self.install(fabric, next, before);

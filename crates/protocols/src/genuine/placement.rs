@@ -72,6 +72,7 @@ impl ShardPlacement {
             trims,
             senders: 1,
             ranks: ranks.clone(),
+            durable: None,
         };
         self.shards.iter().enumerate().map(segment).collect()
     }

@@ -2,8 +2,9 @@
 
 use squall_fabric::{Fabric, NodeId};
 
-use super::{GroupApplication, SubgroupId};
-use crate::membership::{Proposal, SenderSegment, Subgroups};
+use super::register::{GroupRegister, view_end};
+use super::{GroupApplication, SubgroupId, SubgroupLayout};
+use crate::membership::{Proposal, SenderSegment, Subgroups, View};
 use crate::multicast::{Deliver, Message, MessageBatch, NoUpcall, Subgroup};
 use crate::mutation;
 
@@ -111,6 +112,13 @@ impl<D: Deliver> ActiveSubgroup<D> {
 pub(super) struct ViewSubgroups<'a, A: GroupApplication> {
     pub(super) application: &'a mut A,
     pub(super) subgroups: &'a mut Vec<ActiveSubgroup<A::Deliver>>,
+    pub(super) disk: Option<ViewDisk<'a>>,
+}
+
+/// What a vote of a group with durable subgroups needs.
+pub(super) struct ViewDisk<'a> {
+    pub(super) register: &'a mut GroupRegister,
+    pub(super) layout: &'a dyn SubgroupLayout,
 }
 
 impl<F: Fabric, A: GroupApplication> Subgroups<F> for ViewSubgroups<'_, A> {
@@ -137,6 +145,15 @@ impl<F: Fabric, A: GroupApplication> Subgroups<F> for ViewSubgroups<'_, A> {
             }
         }
         is_final
+    }
+
+    fn may_act(&self, view: &View) -> bool {
+        self.disk.as_ref().is_none_or(|disk| disk.register.has_recorded(view))
+    }
+
+    fn vote(&mut self, view: &View, segments: &[SenderSegment], leader: usize, proposal: &Proposal) -> bool {
+        let Some(ViewDisk { register, layout }) = &mut self.disk else { return true };
+        register.vote(leader, |shards| view_end(shards, *layout, view, segments, proposal))
     }
 
     fn hold(&mut self, states: &mut [u64]) -> bool {

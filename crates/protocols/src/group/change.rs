@@ -9,6 +9,7 @@ use squall_fabric::window::WindowWriter;
 use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, either};
 use super::core::{GroupCore, GroupStage, PresentView, SKIP};
 use super::layout::segments;
+use super::register::view_end;
 use super::succession::Successions;
 use super::{GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupOutlet, ViewChange};
 use crate::coverage::{Point, reach};
@@ -48,11 +49,17 @@ impl<A: GroupApplication> GroupCore<A> {
             self.left.extend(carryovers.into_iter().map(|(id, (deliver, _))| (id, deliver)));
             return self.end(GroupEnd::Stopped(if leaves { StopReason::Left } else { StopReason::Excluded }));
         }
+        let trims = self.register.as_mut().map_or_else(Vec::new, |register| {
+            let segments = membership.segments();
+            let end = view_end(register.shards(), &*self.layout, membership.view(), segments, &decision);
+            register.end_view(&end);
+            end.trims
+        });
         self.past.push(membership.table().mirror());
         self.lost.extend(membership.view().nodes().into_iter().filter(|node| next.rank(*node).is_none()));
         for joiner in &decision.joins {
             if self.notifiers.iter().all(|notifier| notifier.joiner() != joiner.node) {
-                self.notifiers.push(ViewNotifier::new(fabric, joiner.node, next.clone()));
+                self.notifiers.push(ViewNotifier::new(fabric, joiner.node, next.clone(), trims.clone()));
             }
         }
         self.install(fabric, next, carryovers);
@@ -170,7 +177,11 @@ impl<A: GroupApplication> GroupCore<A> {
     /// Ends the group here because membership has stopped, after it delivers what is stable \[V14\].
     pub(super) fn stop(&mut self, stop: StopReason) {
         if let GroupStage::Present(present) = &mut self.stage {
-            present.subgroups.iter_mut().for_each(ActiveSubgroup::stop);
+            let view = present.membership.view();
+            // A view that is not on the disk has delivered nothing here [T8].
+            if self.register.as_ref().is_none_or(|register| register.has_recorded(view)) {
+                present.subgroups.iter_mut().for_each(ActiveSubgroup::stop);
+            }
         }
         self.end(GroupEnd::Stopped(stop));
     }

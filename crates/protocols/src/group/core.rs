@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use squall_fabric::window::INDEXES_MAX;
 use squall_fabric::{Core, Fabric, FabricEvent, Instant, MirrorId, NodeId};
 
-use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, ViewSubgroups, either};
+use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, ViewDisk, ViewSubgroups, either};
+use super::register::GroupRegister;
 use super::relays::Relays;
 use super::succession::Successions;
 use super::timeline::Timeline;
@@ -24,6 +25,8 @@ pub struct GroupSettings {
     pub membership: membership::MembershipSettings,
     /// How bodies of large messages are relayed from member to member; `None`: as suits the longest messages.
     pub relays: Option<rdmc::RdmcSettings>,
+    /// The durable subgroups, in an order that stays: the shards of the register ([`GroupApplication::register`]).
+    pub durable: Vec<SubgroupId>,
     /// A view ends, and the next one begins, when a sender has sent this many messages and nulls in a subgroup, and
     /// at least twice its window; less than [`INDEXES_MAX`].
     pub view_indexes_max: u64,
@@ -34,6 +37,7 @@ impl Default for GroupSettings {
         Self {
             membership: membership::MembershipSettings::default(),
             relays: None,
+            durable: Vec::new(),
             // A view ends long before the messages sent meanwhile could use up the other half.
             view_indexes_max: INDEXES_MAX / 2,
         }
@@ -54,6 +58,8 @@ pub struct GroupCore<A: GroupApplication> {
     pub(super) past: Vec<MirrorId>,
     pub(super) successions: Successions,
     pub(super) relays: Relays,
+    /// What is on the disk of votes and views, in a group with durable subgroups.
+    pub(super) register: Option<GroupRegister>,
     /// Weighted evaluations since membership was evaluated.
     pub(super) skipped: u32,
     pub(super) timeline: Timeline,
@@ -85,7 +91,7 @@ impl<A: GroupApplication> GroupCore<A> {
     /// Begins a group with its first view, at each of its members.
     ///
     /// # Panics
-    /// If this node is not a member.
+    /// If this node is not a member, or there are durable subgroups and the application has no register.
     pub fn begin<F: Fabric>(
         fabric: &mut F,
         view: View,
@@ -95,11 +101,17 @@ impl<A: GroupApplication> GroupCore<A> {
     ) -> Self {
         let stage = GroupStage::Ended(GroupEnd::Stopped(StopReason::Left));
         let mut group = Self::new(fabric, layout, settings, application, stage);
+        if let Some(register) = &mut group.register {
+            register.begin(&view, &*group.layout, None);
+        }
         group.install(fabric, view, BTreeMap::new());
         group
     }
 
     /// Joins a group: `contacts` are its members, one of which has been asked to admit this node.
+    ///
+    /// # Panics
+    /// If there are durable subgroups and the application has no register.
     pub fn join<F: Fabric>(
         fabric: &mut F,
         contacts: &[NodeId],
@@ -107,7 +119,7 @@ impl<A: GroupApplication> GroupCore<A> {
         settings: GroupSettings,
         application: A,
     ) -> Self {
-        let notice = ViewNotice::new(fabric, contacts, settings.membership.states);
+        let notice = ViewNotice::new(fabric, contacts, settings.membership.states, settings.durable.len());
         let stage = GroupStage::Joining(notice, contacts.to_vec());
         Self::new(fabric, layout, settings, application, stage)
     }
@@ -116,10 +128,11 @@ impl<A: GroupApplication> GroupCore<A> {
         fabric: &F,
         layout: Box<dyn SubgroupLayout + Send>,
         settings: GroupSettings,
-        application: A,
+        mut application: A,
         stage: GroupStage<A::Deliver>,
     ) -> Self {
         Self {
+            register: GroupRegister::new(&mut application, &settings.durable),
             application,
             layout,
             relays: Relays::new(fabric.node(), settings.relays.clone()),
@@ -273,17 +286,27 @@ impl<A: GroupApplication> GroupCore<A> {
         self.retire_past(fabric);
         self.look_at_consumers(fabric);
         self.look_at_indexes();
-        let work = notified + self.poll_joining(fabric) + self.poll_membership(fabric);
+        let mut work = notified + self.poll_joining(fabric) + self.poll_register();
+        work += self.poll_membership(fabric) + self.poll_register();
         if self.timeline.is_opening() && self.has_opened() {
             self.timeline.note(ViewChangeStep::Ready, fabric.now());
         }
         work
     }
 
+    /// Ends a write of the register, and begins the next one.
+    fn poll_register(&mut self) -> usize {
+        let Self { application, register, .. } = self;
+        register.as_mut().map_or(0, |register| register.poll(application))
+    }
+
     /// Returns whether there is something new for membership: from another member, or, while this member may publish it,
-    /// a state that it holds. It costs a load for each member, and one more.
+    /// a state that it holds; and whether the disk is to be asked. It costs a load for each member, and one more.
     #[inline]
     fn has_news(&self) -> bool {
+        if self.register.as_ref().is_some_and(GroupRegister::is_writing) {
+            return true;
+        }
         match &self.stage {
             GroupStage::Present(PresentView { membership, .. }) => {
                 let is_normal = membership.state() == MembershipState::Normal;
@@ -324,8 +347,9 @@ impl<A: GroupApplication> GroupCore<A> {
     /// Evaluates membership; returns the amount of work done.
     fn poll_membership<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let GroupStage::Present(PresentView { membership, subgroups }) = &mut self.stage else { return 0 };
-        let application = &mut self.application;
-        let mut work = membership.poll(fabric, &mut ViewSubgroups { application, subgroups });
+        let Self { application, register, layout, .. } = self;
+        let disk = register.as_mut().map(|register| ViewDisk { register, layout: &**layout });
+        let mut work = membership.poll(fabric, &mut ViewSubgroups { application, subgroups, disk });
         if let Some(stop) = membership.stopped() {
             self.timeline.add(ViewChange::stopped(membership));
             self.stop(stop);
@@ -345,11 +369,14 @@ impl<A: GroupApplication> GroupCore<A> {
 
     fn poll_joining<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let GroupStage::Joining(notice, contacts) = &self.stage else { return 0 };
-        if let Some(view) = notice.view() {
+        if let Some((view, trims)) = notice.view() {
             if view.rank(self.node).is_some() {
                 // The member that notified this joiner may have died before it notified the others.
                 for node in view.nodes().into_iter().filter(|node| *node != self.node) {
-                    self.notifiers.push(ViewNotifier::new(fabric, node, view.clone()));
+                    self.notifiers.push(ViewNotifier::new(fabric, node, view.clone(), trims.clone()));
+                }
+                if let Some(register) = &mut self.register {
+                    register.begin(&view, &*self.layout, Some(trims));
                 }
                 self.install(fabric, view, BTreeMap::new());
             } else {
@@ -371,6 +398,10 @@ impl<A: GroupApplication> GroupCore<A> {
         let is_open =
             matches!(present.membership.state(), MembershipState::Opening | MembershipState::Normal);
         if self.stands_by && is_open && !mutant!(TakePartEarly) {
+            return work;
+        }
+        let view = present.membership.view();
+        if !self.register.as_ref().is_none_or(|register| register.has_recorded(view)) {
             return work;
         }
         for active in &mut present.subgroups {

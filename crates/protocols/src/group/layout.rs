@@ -5,7 +5,7 @@ use std::fmt;
 use squall_fabric::NodeId;
 
 use crate::membership::{SenderSegment, View};
-use crate::multicast;
+use crate::multicast::{self, DeliveryMode};
 
 /// Identifies a subgroup, or one shard of it, for the life of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,7 +66,8 @@ pub(super) fn segments(view: &View, placements: &[Placement]) -> Vec<SenderSegme
         let counts = ranks.iter().map(|rank| taken[*rank]).max().unwrap_or(0);
         ranks.iter().for_each(|rank| taken[*rank] = counts + senders);
         trims += senders;
-        SenderSegment { counts, trims: trims - senders, senders, ranks }
+        let durable = (placement.settings.mode == DeliveryMode::Durable).then_some(placement.id.0);
+        SenderSegment { counts, trims: trims - senders, senders, ranks, durable }
     };
     placements.iter().map(segment).collect()
 }

@@ -26,11 +26,15 @@
 //! sender continues; the messages of one sender keep their order across views. Windows belong to a view: after its
 //! wedge no word of them is written again, except for a message that was being built. The placement of subgroups is a
 //! function of the view alone ([`SubgroupLayout`]).
+//!
+//! **Durable subgroups.** Votes and views come to the disk before they count (`register.rs`): a node does nothing in a view that is
+//! not on its disk but show that it lives \[T8\]. What is on the disks is what [`crate::restart`] begins with.
 
 mod active;
 mod change;
 mod core;
 mod layout;
+mod register;
 mod relays;
 mod slow;
 mod stage;

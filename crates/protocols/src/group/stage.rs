@@ -6,6 +6,7 @@ use std::ops::DerefMut;
 use super::{Placement, SubgroupId, Succession, Unplaced};
 use crate::membership::{StopReason, View};
 use crate::multicast::{Deliver, MessageLog, Pull, SubgroupFailure};
+use crate::restart::Register;
 
 /// How a subgroup's messages are taken.
 #[derive(Debug)]
@@ -48,6 +49,28 @@ pub trait GroupApplication {
     /// By default: an application without a disk has no durable subgroups.
     fn log(&mut self, id: SubgroupId, _view: u64) -> Box<dyn MessageLog + Send> {
         panic!("{id} is durable, and there is no log")
+    }
+
+    /// Returns the register, as it is on the disk, in a group with durable subgroups
+    /// ([`GroupSettings::durable`](super::GroupSettings::durable)): with an empty view if this node begins or joins the group. It is
+    /// asked for once.
+    fn register(&mut self) -> Option<Register> {
+        None
+    }
+
+    /// Begins to replace the register on the disk as a whole: after a crash either the old or the new one is found there. There is
+    /// one write at a time.
+    ///
+    /// # Panics
+    /// By default: an application without a register has nothing to write.
+    fn write_register(&mut self, register: &Register) {
+        panic!("there is no register, and {register:?} is to be written")
+    }
+
+    /// Returns whether the write that was begun last has come to the disk; once for each write. The node should be polled soon
+    /// after that.
+    fn take_register_written(&mut self) -> bool {
+        false
     }
 
     /// Returns whether this node may hold more states than when this was last taken.

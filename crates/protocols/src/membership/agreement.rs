@@ -3,20 +3,26 @@
 use squall_fabric::Instant;
 
 use super::cut::{everybody, ranks};
-use super::{JOINS_MAX, MEMBERS_MAX, Membership, Proposal, SenderSegment, ViewChangeStep};
+use super::{
+    JOINS_MAX, MEMBERS_MAX, Membership, Proposal, SenderSegment, StopReason, Subgroups, ViewChangeStep,
+};
 use crate::coverage::{Point, reach};
 use crate::mutation;
 
 impl Membership {
     /// Takes one step of the agreement; returns the amount of work done.
-    pub(super) fn agree(&mut self, now: Instant) -> usize {
+    pub(super) fn agree<F>(&mut self, now: Instant, subgroups: &mut impl Subgroups<F>) -> usize {
         let Some(leader) = self.leader() else { return 0 };
-        let (work, step) = match leader == self.table.rank() {
-            true => (self.propose(), ViewChangeStep::Proposed),
-            false => (self.echo(leader), ViewChangeStep::Echoed),
+        let mut work = match &self.voting {
+            // No further vote before this one can be seen.
+            Some(_) => 0,
+            None if leader == self.table.rank() => self.propose(),
+            None => self.echo(leader),
         };
-        if work > 0 {
-            self.steps.note(step, now);
+        if let Some(echoed) = self.show_vote(subgroups) {
+            let is_own = echoed == self.table.rank();
+            self.steps.note(if is_own { ViewChangeStep::Proposed } else { ViewChangeStep::Echoed }, now);
+            work = 1;
         }
         if self.all_have_echoed(leader) {
             reach(Point::Decided);
@@ -51,6 +57,7 @@ impl Membership {
                 }
                 _ => {
                     reach(Point::DecisionUnheard);
+                    self.voting = None;
                     self.store(leader, proposal);
                     self.decide(leader);
                 }
@@ -97,11 +104,16 @@ impl Membership {
                 earlier
             }
             None => {
+                if let Some(subgroup) = self.orphan(cut) {
+                    reach(Point::StoppedWithoutLogs);
+                    self.stop = Some(StopReason::LogsGone { subgroup });
+                    return 1;
+                }
                 reach(Point::ProposedNew);
                 self.new_proposal(cut)
             }
         };
-        self.store(own, proposal);
+        self.voting = Some((own, proposal));
         1
     }
 
@@ -154,6 +166,13 @@ impl Membership {
         Proposal { removed, leaving, joins, holders: self.holders(removed), trims }
     }
 
+    /// Returns a durable subgroup all of whose members are in the cut: no other knows what was delivered there \[T5\].
+    fn orphan(&self, cut: u64) -> Option<u32> {
+        mutant!(TrimOrphan => return None);
+        let is_gone = |segment: &&SenderSegment| segment.ranks.iter().all(|rank| cut >> rank & 1 == 1);
+        self.segments.iter().filter(is_gone).find_map(|segment| segment.durable)
+    }
+
     /// Returns for each sender of a segment the least count of the members that are not in the cut.
     fn trim(&self, segment: &SenderSegment, cut: u64) -> impl Iterator<Item = u64> {
         (segment.counts..segment.counts + segment.senders).map(move |i| {
@@ -180,8 +199,28 @@ impl Membership {
         if self.echoed.is_some() {
             reach(Point::EchoedAgain);
         }
-        self.store(leader, proposal);
+        self.voting = Some((leader, proposal));
         1
+    }
+
+    /// Shows the echo of the proposal for which this member votes, once the vote is on its disk \[T6\]; returns the rank of the
+    /// leader.
+    fn show_vote<F>(&mut self, subgroups: &mut impl Subgroups<F>) -> Option<usize> {
+        let (leader, proposal) = self.voting.as_ref()?;
+        if !subgroups.vote(&self.view, &self.segments, *leader, proposal) {
+            reach(Point::VoteUnderWay);
+            return None;
+        }
+        let (leader, proposal) = self.voting.take()?;
+        self.store(leader, proposal);
+        Some(leader)
+    }
+
+    /// Returns the leader for which this member votes: a later leader that saw it suspected would take it that no echo follows, and
+    /// may not know of the vote, which a restart may find on the disk \[T6\].
+    pub(super) fn withheld(&self) -> u64 {
+        mutant!(SuspectBeforeVote => return 0);
+        self.voting.as_ref().map_or(0, |(leader, _)| 1 << leader)
     }
 
     /// Returns whether a majority has echoed the leader's proposal, and so have all members that can be expected to:

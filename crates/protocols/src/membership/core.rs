@@ -60,10 +60,12 @@ pub struct Membership {
     /// It has stalled, and an accusation against it is caused by that \[V15\].
     pub(super) concedes: bool,
     pub(super) silence: Option<Silence>,
+    /// The proposal for which this member votes, and the rank of its leader, until it may show its echo \[T6\].
+    pub(super) voting: Option<(usize, Proposal)>,
     /// The proposal that was echoed last, and the rank of its leader.
     pub(super) echoed: Option<(usize, Proposal)>,
     pub(super) decision: Option<Proposal>,
-    stop: Option<StopReason>,
+    pub(super) stop: Option<StopReason>,
     state: MembershipState,
     pub(super) steps: ViewChangeSteps,
     /// The latest heartbeat of each member, by rank, that this member has seen.
@@ -114,6 +116,7 @@ impl Membership {
             accusers: 0,
             concedes: false,
             silence,
+            voting: None,
             echoed: None,
             decision: None,
             stop: None,
@@ -238,7 +241,7 @@ impl Membership {
     pub fn has_news(&self) -> bool {
         let heartbeat = self.row.heartbeat;
         let is_new = |(row, heard): (&Region, &u64)| heartbeat.load(row) != *heard;
-        self.awaits_disk || self.table.rows().iter().zip(&self.heard).any(is_new)
+        self.awaits_disk || self.voting.is_some() || self.table.rows().iter().zip(&self.heard).any(is_new)
     }
 
     /// Evaluates once; returns the amount of work done.
@@ -261,15 +264,16 @@ impl Membership {
             self.steps.note_first(ViewChangeStep::Suspected, now);
         }
         let mut work = self.freeze_accused(fabric, subgroups);
+        let is_open = self.table.is_ready() && subgroups.may_act(&self.view);
         // A decision counts, whatever has happened to the members that made it.
-        if self.table.is_ready() && self.take_over_decision() {
+        if is_open && self.take_over_decision() {
             self.enter_decided(now);
             return work + 1 + self.flush(fabric);
         }
         if self.must_stop() {
             return work + 1;
         }
-        if !self.table.is_ready() {
+        if !is_open {
             reach(Point::SignWhileOpening);
             // Signs of life are given from the first evaluation on: a member that does not attach is the only one
             // that is not heard.
@@ -284,7 +288,7 @@ impl Membership {
             work += 1;
         }
         if self.wedged {
-            work += self.agree(now);
+            work += self.agree(now, subgroups);
             // A leader may have resigned by now, or found that it has no majority.
             self.publish(subgroups);
             if self.must_stop() {
@@ -407,35 +411,6 @@ impl Membership {
         usize::from(news != 0)
     }
 
-    fn must_stop(&mut self) -> bool {
-        if self.stop.is_none() && !self.suffice(self.heard_members().count_ones()) {
-            self.stop_as_minority(self.accused);
-        }
-        if self.stop.is_none() && self.leader().is_none() {
-            reach(Point::StoppedLeaderless);
-            self.stop = Some(StopReason::Excluded);
-        }
-        if self.stop.is_none() && self.leaves_with_the_rest() {
-            self.stop = Some(StopReason::Left);
-        }
-        if self.stop.is_some() && self.leaving {
-            self.stop = Some(if self.is_slow { StopReason::Excluded } else { StopReason::Left });
-        }
-        self.stop.is_some()
-    }
-
-    /// Stops because there is no majority without the members of `lost`. If any of them has published that it does
-    /// not hear this member, it is more likely that the others continue without this one than the reverse.
-    pub(super) fn stop_as_minority(&mut self, lost: u64) {
-        let own = self.table.rank();
-        let accuses_this = |rank| self.row.accused.load(self.table.row(rank)) >> own & 1 == 1;
-        let minority =
-            StopReason::Minority { lost: lost.count_ones() as usize, members: self.view.members.len() };
-        let is_excluded = ranks(everybody(self.view.members.len()) & !(1 << own)).any(accuses_this);
-        reach(if is_excluded { Point::StoppedAccused } else { Point::StoppedAsMinority });
-        self.stop = Some(if is_excluded { StopReason::Excluded } else { minority });
-    }
-
     /// Publishes this member's opinions of the others, its states and the wish to leave, before anything that depends
     /// on them.
     fn publish<F>(&mut self, subgroups: &mut impl Subgroups<F>) {
@@ -448,7 +423,7 @@ impl Membership {
             (accused, self.accused),
             (disputed, self.disputed),
             (vouched, self.vouched),
-            (suspected, self.suspected),
+            (suspected, self.suspected & !self.withheld()),
         ];
         let is_news = |(column, value): &(Column<u64>, u64)| column.load(self.table.own()) != *value;
         if is_missed {

@@ -29,6 +29,9 @@
 //!    in the cut itself resigns, before or after it has proposed.
 //! 5. *Decide*, when a majority has echoed the same leader's proposal, and so has every other member that is heard,
 //!    stays, and follows that leader; or, right after step 1, when another member has decided.
+//!    In a group with durable subgroups a proposal and an echo are votes, shown when they are on the disk; until then the member shows
+//!    no suspicion of the leader for which it votes, and votes for no other \[T6\]. A leader that would have to remove all members of a
+//!    durable subgroup stops instead \[T5\].
 //! 6. Post everything that was stored, in order, and then a new heartbeat: a member that has nothing else to do reads
 //!    only the heartbeats ([`Membership::has_news`]), and evaluates when one has changed.
 //!
@@ -82,6 +85,8 @@ mod slow;
 mod steps;
 mod stop;
 mod subgroups;
+#[cfg(test)]
+mod tests;
 mod view;
 mod view_notice;
 

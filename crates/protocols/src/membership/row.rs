@@ -114,4 +114,6 @@ pub struct SenderSegment {
     pub senders: usize,
     /// The ranks of its members.
     pub ranks: Vec<usize>,
+    /// The subgroup's number, if it is durable: then the view cannot end without a member that has its log \[T5\].
+    pub durable: Option<u32>,
 }

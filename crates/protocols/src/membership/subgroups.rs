@@ -2,6 +2,8 @@
 
 use squall_fabric::NodeId;
 
+use super::{Proposal, SenderSegment, View};
+
 /// The subgroups of a view, as membership uses them.
 pub trait Subgroups<F> {
     /// Freezes the rows of `member`, which is suspected: they never change again here \[S5\].
@@ -14,6 +16,24 @@ pub trait Subgroups<F> {
     /// Returns false, and has written nothing of use, while what it counts is still on its way to the disk \[T4\]: it is called
     /// again until then, and nothing is published in between.
     fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]) -> bool;
+
+    /// Returns whether this member may act in `view`: in a group with durable subgroups the view is on its disk \[T8\]. Until then
+    /// the member only shows that it lives.
+    fn may_act(&self, _view: &View) -> bool {
+        true
+    }
+
+    /// Votes for how `view` ends, as the leader with this rank has proposed, and returns whether the vote is on the disk \[T6\], as
+    /// it is at once in a group without durable subgroups. It is called again until then, and nothing of it is published.
+    fn vote(
+        &mut self,
+        _view: &View,
+        _segments: &[SenderSegment],
+        _leader: usize,
+        _proposal: &Proposal,
+    ) -> bool {
+        true
+    }
 
     /// Adds the states that this member holds by now, by their subgroups' numbers; returns whether there may be more
     /// than at the last call. A state that is added is held until the view ends.

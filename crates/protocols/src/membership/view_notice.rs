@@ -3,6 +3,8 @@
 //! Each member that installs a view publishes a mirror for each of its joiners, and stores the view once the joiner
 //! has attached. The joiner waits for the first notice that is complete; all contain the same view \[V1\].
 
+use std::ops::Range;
+
 use squall_fabric::layout::Columns;
 use squall_fabric::{Column, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region, RowLayout};
 
@@ -15,19 +17,19 @@ struct Words {
     /// Node and tag of each member.
     members: Columns<u64>,
     leaving: Column<u64>,
-    /// The holders of each state.
-    holders: Columns<u64>,
+    /// The holders of each state, and then how the view before has ended.
+    lists: Columns<u64>,
     /// The number of members, which announces the rest.
     count: Column<u64>,
     words: usize,
 }
 
 impl Words {
-    fn new(states: usize) -> Self {
+    fn new(lists: usize) -> Self {
         let mut layout = RowLayout::new();
         let (id, members, leaving) = (layout.column(), layout.list(2 * MEMBERS_MAX), layout.column());
-        let (holders, count) = (layout.list(states), layout.column());
-        Self { id, members, leaving, holders, count, words: layout.words() }
+        let (lists, count) = (layout.list(lists), layout.column());
+        Self { id, members, leaving, lists, count, words: layout.words() }
     }
 }
 
@@ -40,6 +42,7 @@ fn key(joiner: NodeId) -> MirrorKey {
 pub struct ViewNotifier {
     joiner: NodeId,
     view: View,
+    trims: Vec<u64>,
     region: Region,
     mirror: MirrorId,
     words: Words,
@@ -48,12 +51,13 @@ pub struct ViewNotifier {
 }
 
 impl ViewNotifier {
-    /// Returns a notifier that sends `view` to `joiner` once the joiner has attached.
-    pub fn new<F: Fabric>(fabric: &mut F, joiner: NodeId, view: View) -> Self {
-        let words = Words::new(view.holders.len());
+    /// Returns a notifier that sends `view` to `joiner` once the joiner has attached, and how much counts of each durable subgroup in
+    /// the view before.
+    pub fn new<F: Fabric>(fabric: &mut F, joiner: NodeId, view: View, trims: Vec<u64>) -> Self {
+        let words = Words::new(view.holders.len() + trims.len());
         let region = fabric.register(words.words);
         let mirror = fabric.publish(key(joiner), &region, &[joiner]);
-        Self { joiner, view, region, mirror, words, attached: false, notified: false }
+        Self { joiner, view, trims, region, mirror, words, attached: false, notified: false }
     }
 
     /// Handles an event of the fabric.
@@ -79,11 +83,11 @@ impl ViewNotifier {
         if !self.attached || self.notified {
             return 0;
         }
-        let Words { id, members, leaving, holders, count, .. } = &self.words;
+        let Words { id, members, leaving, lists, count, .. } = &self.words;
         id.store(&self.region, self.view.id);
         leaving.store(&self.region, self.view.leaving);
-        for (i, ranks) in self.view.holders.iter().enumerate() {
-            holders.column(i).store(&self.region, *ranks);
+        for (i, word) in self.view.holders.iter().chain(&self.trims).enumerate() {
+            lists.column(i).store(&self.region, *word);
         }
         for (i, member) in self.view.members.iter().enumerate() {
             members.column(2 * i).store(&self.region, u64::from(member.node.0));
@@ -93,8 +97,8 @@ impl ViewNotifier {
         fabric.push(self.mirror, id.word()..id.word() + 1);
         fabric.push(self.mirror, members.words(0..2 * self.view.members.len()));
         fabric.push(self.mirror, leaving.word()..leaving.word() + 1);
-        if holders.count() > 0 {
-            fabric.push(self.mirror, holders.words(0..holders.count()));
+        if lists.count() > 0 {
+            fabric.push(self.mirror, lists.words(0..lists.count()));
         }
         fabric.push_word(self.mirror, count.word());
         self.notified = true;
@@ -106,20 +110,22 @@ impl ViewNotifier {
 #[derive(Debug)]
 pub struct ViewNotice {
     words: Words,
+    states: usize,
     mirrors: Vec<Region>,
 }
 
 impl ViewNotice {
-    /// Waits for a view from any of `contacts`, in a group in which `states` subgroups may have a state.
-    pub fn new<F: Fabric>(fabric: &mut F, contacts: &[NodeId], states: usize) -> Self {
-        let (words, key) = (Words::new(states), key(fabric.node()));
+    /// Waits for a view from any of `contacts`, in a group in which `states` subgroups may have a state and `durable` subgroups are
+    /// durable.
+    pub fn new<F: Fabric>(fabric: &mut F, contacts: &[NodeId], states: usize, durable: usize) -> Self {
+        let (words, key) = (Words::new(states + durable), key(fabric.node()));
         let mirrors = contacts.iter().map(|contact| fabric.attach(*contact, key, words.words)).collect();
-        Self { words, mirrors }
+        Self { words, states, mirrors }
     }
 
-    /// Returns the first view of this node, once a member has sent it.
+    /// Returns the first view of this node, once a member has sent it, and how much counts of each durable subgroup in the view before.
     #[must_use]
-    pub fn view(&self) -> Option<View> {
+    pub fn view(&self) -> Option<(View, Vec<u64>)> {
         self.mirrors.iter().find_map(|mirror| {
             let count = usize::try_from(self.words.count.load(mirror)).ok()?;
             if count == 0 || count > MEMBERS_MAX {
@@ -130,10 +136,11 @@ impl ViewNotice {
                 Some(Member { node: NodeId(u32::try_from(word(2 * i)).ok()?), tag: word(2 * i + 1) })
             };
             let members: Option<Vec<Member>> = (0..count).map(member).collect();
-            let holders = &self.words.holders;
-            let holders = (0..holders.count()).map(|i| holders.column(i).load(mirror)).collect();
+            let lists = &self.words.lists;
+            let list = |words: Range<usize>| words.map(|i| lists.column(i).load(mirror)).collect();
+            let (holders, trims) = (list(0..self.states), list(self.states..lists.count()));
             let (id, leaving) = (self.words.id.load(mirror), self.words.leaving.load(mirror));
-            Some(View { id, members: members?, leaving, holders })
+            Some((View { id, members: members?, leaving, holders }, trims))
         })
     }
 }

@@ -16,8 +16,8 @@
 //!
 //! Nulls are not appended: a sequence below the log's count that has no message is a null.
 //!
-//! Membership, groups and objects do not use the mode yet for anything that must outlive a process: the register of views \[T6\]
-//! \[T8\] and restarts are in [`crate::restart`].
+//! Votes and views are on the disk in a register of their own \[T6\] \[T8\] ([`crate::group`]); restarts are in
+//! [`crate::restart`].
 
 use std::fmt;
 

@@ -77,7 +77,8 @@
 //! delivered message on its disk, and the longest of at least two logs counts. `Deviation:` the last view is not looked up in the
 //! logs alone: its end is decided by ballot, since a view change may have been under way.
 //!
-//! Groups do not use this yet.
+//! [`crate::group`] keeps the register of a running view and votes in it; the driver of a restart does not exist yet outside the
+//! simulator (scenarios `restart` and `revival`).
 
 mod acceptor;
 mod action;

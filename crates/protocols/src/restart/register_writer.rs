@@ -16,13 +16,15 @@ pub struct RegisterWriter {
     wanted: Register,
     durable: Register,
     writing: Option<Register>,
+    /// It may have been changed since the last write began.
+    is_changed: bool,
 }
 
 impl RegisterWriter {
     /// A register that is on the disk.
     #[must_use]
     pub fn new(register: Register) -> Self {
-        Self { wanted: register.clone(), durable: register, writing: None }
+        Self { wanted: register.clone(), durable: register, writing: None, is_changed: false }
     }
 
     /// The register with all changes.
@@ -39,12 +41,20 @@ impl RegisterWriter {
 
     /// The register, to change it.
     pub const fn change(&mut self) -> &mut Register {
+        self.is_changed = true;
         &mut self.wanted
+    }
+
+    /// Whether a write is under way.
+    #[must_use]
+    pub const fn is_writing(&self) -> bool {
+        self.writing.is_some()
     }
 
     /// What to write next, if no write is under way.
     pub fn poll_write(&mut self) -> Option<Register> {
-        if self.writing.is_some() || self.wanted == self.durable {
+        let is_due = self.writing.is_none() && std::mem::take(&mut self.is_changed);
+        if !is_due || self.wanted == self.durable {
             return None;
         }
         self.writing = Some(self.wanted.clone());

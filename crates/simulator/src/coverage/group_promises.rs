@@ -106,6 +106,8 @@ promises!(
         WordsFreed,
         PullReleased,
         WedgeFlushed,
+        VoteUnderWay,
+        StoppedWithoutLogs,
         BodyMissing,
         BodyWaited,
         RelayOver,

@@ -22,7 +22,7 @@ use squall_protocols::coverage::take;
 pub use squall_protocols::coverage::{IS_ON, Point};
 
 pub(crate) use group_promises::{ALIVE, GROUP, SHAPE, SLOW, TAKEOVER};
-pub(crate) use promises::{ASSEMBLY, GENUINE, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, SST};
+pub(crate) use promises::{ASSEMBLY, GENUINE, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, REVIVAL, SST};
 
 use crate::group::FOR_EVER;
 

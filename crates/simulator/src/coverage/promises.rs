@@ -75,6 +75,21 @@ promises!(
 );
 
 promises!(
+    REVIVAL,
+    [
+        RestartProposedNew,
+        RestartEchoAdopted,
+        RestartDecided,
+        AcceptanceAwaitsLog,
+        ViewLearned,
+        LogFetched,
+        ListExtended,
+        VoteUnderWay
+    ],
+    ["damaged log", "deaths during the restart", "join", "leave", "suspicion"]
+);
+
+promises!(
     RDMC,
     [TransferFailed, TransferResumed, OfferTaken],
     ["crash before a post", "pause at a time", "slow link"]

@@ -331,6 +331,7 @@ impl GenuineCluster {
                 GenuineEnd::Stopped(StopReason::Left) => leaves,
                 GenuineEnd::Stopped(StopReason::Minority { .. }) => !is_sure || self.plan.group.crashes() > 0,
                 GenuineEnd::Stopped(StopReason::Excluded) => !is_sure,
+                GenuineEnd::Stopped(StopReason::LogsGone { .. }) => false,
                 GenuineEnd::Deserted => true,
                 GenuineEnd::Failed(_) | GenuineEnd::Unfollowed => false,
             };

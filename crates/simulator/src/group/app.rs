@@ -13,6 +13,7 @@ use squall_protocols::group::{
 };
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{DeliveryMode, Message, MessageLog, Pull};
+use squall_protocols::restart::{DurableView, Register};
 
 use super::plan::{GroupPlan, has};
 use super::program::{GroupScene, NodeProgram, RunChecks};
@@ -27,8 +28,10 @@ pub(crate) struct SendersOnly {
 
 impl SendersOnly {
     pub(super) fn new(plan: &GroupPlan, watch: &Rc<RefCell<RunChecks>>) -> Self {
-        let views = &mut watch.borrow_mut().views;
-        plan.subgroups.iter().for_each(|subgroup| views.allow(subgroup.id, subgroup.settings.longest()));
+        plan.subgroups
+            .iter()
+            .for_each(|subgroup| watch.borrow_mut().views.allow(subgroup.id, subgroup.settings.longest()));
+        watch.borrow_mut().durable.expect_shards(plan.durable());
         Self { plan: Rc::new(plan.clone()), watch: Rc::clone(watch) }
     }
 }
@@ -100,16 +103,32 @@ impl GroupApp {
         let (plan, watch) = (Rc::clone(plan), Rc::clone(watch));
         let slots = BTreeMap::new();
         let (view, is_in, blocked) = (None, false, false);
-        let disk = MessageDisk::default();
+        let disk = format_disk(node, &plan);
         watch.borrow_mut().durable.add(node, &disk);
         Self { node, plan, watch, view, is_in, slots, next_send: start, blocked, next_consume: start, disk }
     }
 }
 
+impl GroupApp {
+    pub(super) const fn disk(&self) -> &MessageDisk {
+        &self.disk
+    }
+}
+
+/// The disk of a node that was in no view yet.
+fn format_disk(node: NodeId, plan: &GroupPlan) -> MessageDisk {
+    let disk = MessageDisk::default();
+    let shards = vec![0; plan.durable().len()];
+    if !shards.is_empty() {
+        disk.format(Register::new(plan.seed, node, DurableView { shards, ..DurableView::default() }));
+    }
+    disk
+}
+
 impl NodeProgram for GroupApp {
     fn come_as(&mut self, node: NodeId) {
         (self.node, self.view) = (node, None);
-        self.disk = MessageDisk::default();
+        self.disk = format_disk(node, &self.plan);
         self.watch.borrow_mut().durable.add(node, &self.disk);
     }
 
@@ -207,7 +226,13 @@ impl NodeProgram for GroupApp {
     }
 
     fn flush(&mut self, now: Instant, prng: &mut Prng) -> bool {
-        self.disk.poll(now, self.plan.flush_max, prng)
+        let has_ended = self.disk.poll(now, self.plan.flush_max, prng);
+        if has_ended && let Some(register) = self.disk.register() {
+            let mut watch = self.watch.borrow_mut();
+            let result = watch.durable.on_recorded(self.node, &register);
+            watch.take(result);
+        }
+        has_ended
     }
 
     fn next_flush(&self) -> Option<Instant> {
@@ -278,6 +303,18 @@ impl GroupApplication for GroupApp {
 
     fn log(&mut self, id: SubgroupId, view: u64) -> Box<dyn MessageLog + Send> {
         self.disk.log(view, id)
+    }
+
+    fn register(&mut self) -> Option<Register> {
+        self.disk.register()
+    }
+
+    fn write_register(&mut self, register: &Register) {
+        self.disk.write_register(register);
+    }
+
+    fn take_register_written(&mut self) -> bool {
+        self.disk.take_written()
     }
 
     fn leave_subgroup(&mut self, id: SubgroupId, _deliver: Option<Self::Deliver>) {

@@ -1,14 +1,15 @@
 //! The cluster of a run: nodes with their groups, and what the end must look like.
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimWorld};
 use squall_fabric::{Core as _, Duration, Fabric as _, Instant, NodeId};
 use squall_protocols::admission::JoinFailure;
 use squall_protocols::group::{GroupCore, GroupEnd};
-use squall_protocols::membership::{MEMBERS_MAX, Member, MembershipState, StopReason, View};
+use squall_protocols::membership::{MEMBERS_MAX, Member, MembershipState, StopReason};
 
+use super::fate::NodeFate;
 use super::host::GroupHost;
 use super::plan::GroupPlan;
 use super::program::{GroupScene, NodeProgram, RunChecks};
@@ -39,37 +40,6 @@ pub(crate) struct GroupCluster<S: GroupScene> {
     nodes: Vec<NodePlan>,
     watch: Rc<RefCell<RunChecks>>,
     prng: Prng,
-}
-
-/// What has become of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeFate {
-    /// It has crashed.
-    Dead,
-    /// It waits for its first view.
-    Waiting,
-    /// It is in this view.
-    Member(View),
-    /// Its group has ended.
-    Ended(GroupEnd),
-}
-
-impl NodeFate {
-    /// Whether `nodes`, in ascending order, are in one view of just them.
-    ///
-    /// # Errors
-    /// The first of `nodes` that is not.
-    pub fn expect_together(fates: &[Self], nodes: &[u32]) -> Result<(), u32> {
-        let is_in = |node: &u32| match &fates[*node as usize] {
-            Self::Member(view) => {
-                let mut members: Vec<u32> = view.members.iter().map(|member| member.node.0).collect();
-                members.sort_unstable();
-                members == nodes
-            }
-            _ => false,
-        };
-        nodes.iter().find(|node| !is_in(node)).map_or(Ok(()), |missing| Err(*missing))
-    }
 }
 
 /// What a node is to do, by its own clock.
@@ -119,7 +89,31 @@ impl<S: GroupScene> GroupCluster<S> {
         Self { plan: plan.clone(), all, nodes, watch, prng }
     }
 
+    /// Runs to the end, and checks that all is as it has to be there.
     pub(crate) fn drive(&mut self) -> RunOutcome {
+        self.pass(None);
+        let found = self.watch.borrow_mut().violation.take();
+        let violation = found.or_else(|| self.check_end().err());
+        self.outcome(violation)
+    }
+
+    /// Runs until `end` at most, whatever is under way then.
+    pub(crate) fn drive_until(&mut self, end: Instant) -> RunOutcome {
+        self.pass(Some(end));
+        let found = self.watch.borrow_mut().violation.take();
+        self.outcome(found)
+    }
+
+    /// The programs of processes that are or were in a group, or join one.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &S::Program> {
+        self.all.processes.iter().filter_map(|process| process.group.as_ref()).map(GroupCore::application_ref)
+    }
+
+    pub(crate) fn checks(&self) -> Ref<'_, RunChecks> {
+        self.watch.borrow()
+    }
+
+    fn pass(&mut self, end: Option<Instant>) {
         let mut last_fault = Instant::from_nanos(0) + self.plan.last_fault();
         let (mut steps, mut deaths) = (0, 0);
         while let Some(node) = self.all.world.next_poll(last_fault + SETTLE) {
@@ -135,7 +129,8 @@ impl<S: GroupScene> GroupCluster<S> {
                 }
             }
             self.check_step(steps);
-            if self.watch.borrow().violation.is_some() {
+            let is_over = end.is_some_and(|end| self.all.world.now() >= end);
+            if is_over || self.watch.borrow().violation.is_some() {
                 break;
             }
             // Heartbeats continue forever. Checking everything takes longer than many turns.
@@ -144,8 +139,9 @@ impl<S: GroupScene> GroupCluster<S> {
                 break;
             }
         }
-        let found = self.watch.borrow_mut().violation.take();
-        let violation = found.or_else(|| self.check_end().err());
+    }
+
+    fn outcome(&self, violation: Option<Violation>) -> RunOutcome {
         RunOutcome {
             violation,
             elapsed: self.all.world.now().since(Instant::from_nanos(0)),
@@ -352,7 +348,7 @@ impl<S: GroupScene> GroupCluster<S> {
         let mut healthy =
             self.plan.healthy(|node| !self.all.lives(&self.all.processes[node as usize]) || excuses(node));
         healthy.retain(|node| !self.is_shut_out(&self.all.processes[*node as usize]));
-        healthy
+        if self.plan.may_lose_logs(&healthy) { Vec::new() } else { healthy }
     }
 
     /// \[V13\] Every node that wished to leave has left.
@@ -442,6 +438,7 @@ impl<S: GroupScene> GroupCluster<S> {
             let is_fine = match ended {
                 GroupEnd::Stopped(StopReason::Left) => leaves,
                 GroupEnd::Stopped(StopReason::Minority { .. }) => !is_sure || self.plan.crashes() > 0,
+                GroupEnd::Stopped(StopReason::LogsGone { .. }) => !is_sure || self.plan.crashes() > 0,
                 GroupEnd::Stopped(StopReason::Excluded) => !is_sure,
                 GroupEnd::NobodyLeft => true,
                 GroupEnd::Failed(..) => false,

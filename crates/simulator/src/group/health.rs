@@ -10,11 +10,12 @@
 //! to end in one view together.
 
 use squall_fabric::sim::{RuleTrigger, Verdict};
-use squall_fabric::{Duration, Instant};
+use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::membership::{MEMBERS_MAX, PartitionSafety};
+use squall_protocols::multicast::DeliveryMode;
 
 use super::cluster::UNREACHABLE_AFTER;
-use super::plan::{FOR_EVER, GroupPlan};
+use super::plan::{FOR_EVER, GroupPlan, has};
 
 /// Some nodes of a run, as a set of bits.
 type Nodes = u128;
@@ -44,6 +45,13 @@ impl GroupPlan {
         let first = healthy.iter().filter(|node| **node < self.members).count();
         let least = if self.partition_safety == PartitionSafety::Majority { unsound } else { 0 };
         if first > least { healthy } else { Vec::new() }
+    }
+
+    /// Whether all members of a durable subgroup may be gone at once, which ends the group \[T5\]: none of the first view is `healthy`.
+    pub(super) fn may_lose_logs(&self, healthy: &[u32]) -> bool {
+        let first = || healthy.iter().filter(|node| **node < self.members);
+        let durable = self.subgroups.iter().filter(|plan| plan.settings.mode == DeliveryMode::Durable);
+        durable.into_iter().any(|plan| !first().any(|node| has(plan.nodes, NodeId(*node))))
     }
 
     /// How long whatever a node says may take to be seen, while nothing is wrong.

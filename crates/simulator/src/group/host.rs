@@ -28,6 +28,7 @@ impl<S: GroupScene> JoinHost for GroupHost<S> {
         GroupSettings {
             membership: MembershipSettings { suspicion_after, partition_safety, states: STATES },
             relays: Some(self.plan.relays.clone()),
+            durable: self.plan.durable(),
             view_indexes_max: self.plan.limits.view_indexes_max,
         }
     }

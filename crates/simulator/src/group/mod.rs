@@ -7,6 +7,7 @@
 mod app;
 mod cluster;
 mod draw;
+mod fate;
 mod health;
 mod host;
 mod limits;
@@ -15,8 +16,9 @@ mod program;
 pub mod slow;
 mod stagger;
 
+pub use cluster::UNREACHABLE_AFTER;
 pub(crate) use cluster::{GroupCluster, STATES};
-pub use cluster::{NodeFate, UNREACHABLE_AFTER};
+pub use fate::NodeFate;
 pub use limits::CounterLimits;
 pub(crate) use limits::draw_drift;
 pub(crate) use plan::{FOR_EVER, draw_rules};
@@ -26,7 +28,11 @@ pub(crate) use stagger::stagger;
 
 use app::SendersOnly;
 
+use squall_fabric::Instant;
+use squall_fabric::sim::Prng;
+
 use crate::coverage;
+use crate::restart::RestartRemains;
 use crate::run::{PlannedScenario, RunOutcome};
 
 /// The scenario.
@@ -66,4 +72,25 @@ pub fn run_to_deliveries(
 
 fn cluster_of(plan: &GroupPlan, trace_records_max: usize) -> GroupCluster<SendersOnly> {
     GroupCluster::new(plan, trace_records_max, |_, watch| SendersOnly::new(plan, watch))
+}
+
+/// Runs a plan until `end`, when all processes die; returns what is left, besides the outcome until then.
+#[must_use]
+pub(crate) fn remains_at(
+    plan: &GroupPlan,
+    end: Instant,
+    trace_records_max: usize,
+) -> (RunOutcome, RestartRemains) {
+    let mut cluster = cluster_of(plan, trace_records_max);
+    let outcome = cluster.drive_until(end);
+    let (mut prng, durable) = (Prng::new(plan.seed ^ 0xdead), plan.durable());
+    let mut remains = RestartRemains { first_view: plan.limits.first_view, ..RestartRemains::default() };
+    for program in cluster.programs() {
+        let (register, counts) = program.disk().crash(&mut prng);
+        let shard = |id| durable.iter().position(|other| *other == id).expect("only these have logs");
+        let log = counts.into_iter().map(|((view, id), count)| ((view, shard(id)), count)).collect();
+        remains.disks.extend(register.map(|register| (register, log)));
+    }
+    cluster.checks().recall(&durable, &mut remains);
+    (outcome, remains)
 }

@@ -98,11 +98,21 @@ impl GroupPlan {
     /// Makes some subgroups durable.
     fn draw_durable(&mut self, prng: &mut Prng) {
         self.flush_max = Duration::from_micros([20, 200, 2_000][prng.index(3)]);
+        if self.limits.is_low() {
+            // Each of many views costs four writes, one after the other.
+            self.flush_max = Duration::from_micros(20);
+        }
         let ordered =
             self.subgroups.iter_mut().filter(|subgroup| subgroup.settings.mode == DeliveryMode::Atomic);
         ordered.filter(|_| prng.chance(250)).for_each(|subgroup| {
             subgroup.settings.mode = DeliveryMode::Durable;
         });
+    }
+
+    /// The durable subgroups, in the order in which the register has them.
+    pub(super) fn durable(&self) -> Vec<SubgroupId> {
+        let is_durable = |plan: &&SubgroupPlan| plan.settings.mode == DeliveryMode::Durable;
+        self.subgroups.iter().filter(is_durable).map(|plan| plan.id).collect()
     }
 
     fn draw_usual(seed: u64, prng: &mut Prng) -> Self {
@@ -252,7 +262,6 @@ impl GroupPlan {
     pub(crate) fn faults(&self) -> Vec<&'static str> {
         let relays =
             |plan: &SubgroupPlan| plan.settings.large.is_some_and(|large| large.carrier == Carrier::Relayed);
-        let is_durable = |plan: &SubgroupPlan| plan.settings.mode == DeliveryMode::Durable;
         let others = [
             ("join", !self.joins.is_empty()),
             ("leave", !self.leaves.is_empty()),
@@ -260,7 +269,7 @@ impl GroupPlan {
             ("clocks of different rates", self.adversary.clock_drift_max > 0),
             ("no partition safety", self.partition_safety == PartitionSafety::Off),
             ("relayed messages", self.subgroups.iter().any(relays)),
-            ("durable messages", self.subgroups.iter().any(is_durable)),
+            ("durable messages", !self.durable().is_empty()),
             ("views of few indexes", self.limits.is_low()),
             ("views of high numbers", self.limits.first_view > 0),
         ];

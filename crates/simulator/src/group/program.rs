@@ -4,9 +4,11 @@ use squall_fabric::sim::Prng;
 use squall_fabric::{Instant, NodeId};
 use squall_protocols::group::{GroupApplication, GroupEnd, SubgroupId, SubgroupLayout};
 use squall_protocols::multicast::Message;
+use squall_protocols::restart::DurableView;
 
 use super::plan::MESSAGE_MAX;
 use crate::checker::{DurableDeliveries, ViewHistory};
+use crate::restart::RestartRemains;
 use crate::run::Violation;
 
 /// What the checkers of a run share.
@@ -33,6 +35,24 @@ impl RunChecks {
             let result = self.durable.on_delivery(node, id, message, members);
             self.take(result);
         }
+    }
+
+    /// Writes down what a restart has to keep.
+    pub(super) fn recall(&self, durable: &[SubgroupId], remains: &mut RestartRemains) {
+        let set = |members: &[NodeId], of: &[NodeId]| -> u64 {
+            let is_in = |(_, node): &(usize, &NodeId)| of.contains(node);
+            members.iter().enumerate().filter(is_in).map(|(rank, _)| 1_u64 << rank).sum()
+        };
+        for (number, members) in self.durable.views() {
+            let shard = |id| set(members, self.views.durable_members(*number, id).unwrap_or_default());
+            let shards = durable.iter().copied().map(shard).collect();
+            remains.views.push(DurableView { number: *number, members: members.clone(), shards });
+        }
+        for ((view, id), count) in self.durable.delivered() {
+            let shard = durable.iter().position(|other| other == id).expect("only these are durable");
+            remains.delivered.insert((*view, shard), *count);
+        }
+        remains.lived.extend(self.durable.recorded());
     }
 
     pub(crate) fn take(&mut self, result: Result<(), Violation>) {

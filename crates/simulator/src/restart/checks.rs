@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::NodeId;
-use squall_protocols::restart::{DurableView, FetchRequest, LogState, ViewEnd, ViewRecord, copies_needed};
+use squall_protocols::restart::{
+    DurableView, FetchRequest, LogState, Register, ViewEnd, ViewRecord, copies_needed,
+};
 
 use super::disk::ShardContent;
 use crate::run::Violation;
@@ -24,7 +26,36 @@ pub(super) struct RestartOracle {
     pub(super) violation: Option<Violation>,
 }
 
+/// By view and shard, a number of sequences.
+type ShardCounts = BTreeMap<(u64, usize), u64>;
+
+/// What is left of a group whose processes have all died.
+#[derive(Debug, Default)]
+pub(crate) struct RestartRemains {
+    /// The register of each process, and by view and shard how many sequences are in its log.
+    pub(crate) disks: Vec<(Register, ShardCounts)>,
+    /// The number of the first view. There was nothing before it, as its members know.
+    pub(crate) first_view: u64,
+    /// All views that were installed.
+    pub(crate) views: Vec<DurableView>,
+    /// By view and shard, how many sequences were delivered.
+    pub(crate) delivered: ShardCounts,
+    /// The views in which processes have acted.
+    pub(crate) lived: Vec<(u64, NodeId)>,
+}
+
 impl RestartOracle {
+    /// Takes over what has happened so far.
+    pub(super) fn recall(&mut self, remains: &RestartRemains) {
+        self.views.extend(remains.views.iter().map(|view| (view.number, view.clone())));
+        self.delivered.clone_from(&remains.delivered);
+        self.lived.extend(&remains.lived);
+        for (key, count) in remains.disks.iter().flat_map(|(_, log)| log) {
+            let sent = self.sent.entry(*key).or_default();
+            *sent = (*count).max(*sent);
+        }
+    }
+
     pub(super) fn fail(&mut self, checker: &'static str, text: String) {
         self.violation.get_or_insert(Violation { checker, text });
     }

@@ -236,7 +236,17 @@ impl RestartWorld<'_> {
                 trims[shard] == 0 || here.iter().any(has_it)
             })
         };
+        // What a vote here counts on may be lost here, and be with a process that is away; the vote may have been decided.
+        let has_voted = |process: &&SimProcess| {
+            let own = process.stored();
+            let vote = own.vote.as_ref().filter(|_| own.view().number == *last);
+            let is_here = |shard: usize, trim: u64| {
+                trim == 0 || here.iter().any(|process| process.disk.content(shard).count(*last) >= trim)
+            };
+            vote.is_none_or(|vote| (0..).zip(&vote.end.trims).all(|(shard, trim)| is_here(shard, *trim)))
+        };
         self.oracle.views.range(known..).all(|(_, view)| has_quorum(view))
+            && here.iter().all(has_voted)
             && self.votes(*last).iter().all(|vote| has_quorum(&vote.end.next))
             && (0..self.plan.shards).all(has_base)
     }

@@ -24,6 +24,7 @@ mod plan;
 mod process;
 mod world;
 
+pub(crate) use checks::RestartRemains;
 pub use plan::{RestartEvent, RestartLayout, RestartPlan, RestartStrike, TailDamage};
 
 use crate::coverage;
@@ -43,4 +44,9 @@ pub const SCENARIO: PlannedScenario<RestartPlan> = PlannedScenario {
 #[must_use]
 pub fn run(plan: &RestartPlan, trace_records_max: usize) -> RunOutcome {
     world::RestartWorld::new(plan, trace_records_max).run()
+}
+
+/// Lets processes come back from what is left of a group, in a run of the scenario.
+pub(crate) fn resume(plan: &RestartPlan, remains: &RestartRemains, trace_records_max: usize) -> RunOutcome {
+    world::RestartWorld::resume(plan, remains, trace_records_max).run()
 }

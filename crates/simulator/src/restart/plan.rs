@@ -21,6 +21,8 @@ pub struct RestartPlan {
     pub shards: usize,
     /// Where they are.
     pub layout: RestartLayout,
+    /// The nodes that have each shard, if the layout says so, and those of them one of which it needs.
+    pub sets: Vec<(u64, u64)>,
     /// What happens to ends of logs, beyond what a crash leaves.
     pub damage: TailDamage,
     /// Messages of each shard in each view.
@@ -52,6 +54,8 @@ pub enum RestartLayout {
     ByNumber,
     /// A shard has that many members; which ones depends on all of them.
     Moving(usize),
+    /// A shard has the nodes of [`RestartPlan::sets`].
+    Chosen,
 }
 
 /// What happens to ends of logs.
@@ -170,6 +174,7 @@ impl RestartPlan {
             processes,
             shards,
             layout,
+            sets: Vec::new(),
             damage,
             messages_max: 1 + prng.below(6),
             delay_max: Duration::from_micros(20 + prng.below(180)),
@@ -185,9 +190,12 @@ impl RestartPlan {
 
     /// The layout of its shards.
     pub(super) fn placement(&self) -> DurablePlacement {
-        let (layout, shards) = (self.layout, self.shards);
-        DurablePlacement::new(move |members| {
-            (0..shards).map(|shard| place(layout, shards, shard, members)).collect()
+        let (layout, shards, sets) = (self.layout, self.shards, self.sets.clone());
+        DurablePlacement::new(move |members| match layout {
+            RestartLayout::Chosen => {
+                sets.iter().map(|(set, needed)| choose(*set, *needed, members)).collect()
+            }
+            _ => (0..shards).map(|shard| place(layout, shards, shard, members)).collect(),
         })
     }
 
@@ -223,7 +231,7 @@ impl RestartPlan {
 fn place(layout: RestartLayout, shards: usize, shard: usize, members: &[NodeId]) -> u64 {
     let all = (1 << members.len()) - 1;
     match layout {
-        RestartLayout::Everywhere => all,
+        RestartLayout::Everywhere | RestartLayout::Chosen => all,
         RestartLayout::ByNumber => {
             let has_it = |node: &NodeId| node.0 as usize % shards == shard;
             members.iter().enumerate().filter(|(_, node)| has_it(node)).map(|(rank, _)| 1 << rank).sum()
@@ -235,6 +243,15 @@ fn place(layout: RestartLayout, shards: usize, shard: usize, members: &[NodeId])
             ranks.into_iter().take(most).map(|rank| 1 << rank).sum()
         }
     }
+}
+
+/// The members of a set of nodes, as a set of ranks; none unless it has one of those that are needed.
+fn choose(set: u64, needed: u64, members: &[NodeId]) -> u64 {
+    let ranks = |nodes: u64| {
+        let has = |node: &NodeId| nodes.checked_shr(node.0).is_some_and(|nodes| nodes & 1 == 1);
+        members.iter().enumerate().filter(|(_, node)| has(node)).map(|(rank, _)| 1_u64 << rank).sum()
+    };
+    if ranks(set & needed) == 0 { 0 } else { ranks(set) }
 }
 
 fn strike(prng: &mut Prng, processes: usize, forgetful: Option<usize>) -> RestartStrike {

@@ -40,6 +40,21 @@ pub(super) enum SimParcel {
 }
 
 impl SimProcess {
+    /// A process that does nothing.
+    pub(super) const fn down(node: NodeId, disk: ProcessDisk) -> Self {
+        Self {
+            node,
+            disk,
+            activity: ProcessActivity::Down,
+            lives: 0,
+            wakes_at: None,
+            timer: None,
+            is_gone: false,
+            wishes_to_leave: false,
+            left_for: None,
+        }
+    }
+
     pub(super) const fn is_up(&self) -> bool {
         !matches!(self.activity, ProcessActivity::Down)
     }

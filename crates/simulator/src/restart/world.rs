@@ -9,7 +9,7 @@ use squall_protocols::restart::{
     RestartSettings, Restarter,
 };
 
-use super::checks::RestartOracle;
+use super::checks::{RestartOracle, RestartRemains};
 use super::disk::{CheckpointContent, ProcessDisk};
 use super::live::{LiveContext, LiveMember};
 use super::plan::{RestartEvent, RestartPlan};
@@ -56,7 +56,17 @@ enum StepKind {
 
 impl<'a> RestartWorld<'a> {
     pub(super) fn new(plan: &'a RestartPlan, trace_records_max: usize) -> Self {
-        let mut world = Self {
+        let mut world = Self::empty(plan, trace_records_max);
+        let members = (0..plan.members).map(node).collect();
+        let first = plan.placement().view(0, members);
+        world.processes = (0..plan.processes).map(|slot| world.first_process(slot, &first)).collect();
+        let record = world.processes[0].stored().record.clone();
+        world.oracle.observe(NodeId(0), &record);
+        world
+    }
+
+    fn empty(plan: &'a RestartPlan, trace_records_max: usize) -> Self {
+        Self {
             plan,
             prng: Prng::new(plan.seed ^ 0x1e57),
             now: Instant::from_nanos(0),
@@ -74,12 +84,32 @@ impl<'a> RestartWorld<'a> {
             trace: Vec::new(),
             trace_records_max,
             hash: 0,
-        };
-        let members = (0..plan.members).map(node).collect();
-        let first = plan.placement().view(0, members);
-        world.processes = (0..plan.processes).map(|slot| world.first_process(slot, &first)).collect();
-        let record = world.processes[0].stored().record.clone();
-        world.oracle.observe(NodeId(0), &record);
+        }
+    }
+
+    /// The world in which processes that have all died come back, with what is on their disks.
+    pub(super) fn resume(plan: &'a RestartPlan, remains: &RestartRemains, trace_records_max: usize) -> Self {
+        let mut world = Self::empty(plan, trace_records_max);
+        world.oracle.recall(remains);
+        for (register, log) in &remains.disks {
+            let mut disk = ProcessDisk::new(register);
+            if remains
+                .views
+                .iter()
+                .any(|view| view.number == remains.first_view && view.members.contains(&register.node))
+            {
+                (0..plan.shards)
+                    .for_each(|shard| disk.append_checkpoint(shard, remains.first_view, [].into()));
+            }
+            for ((view, shard), count) in log {
+                disk.append(*shard, *view, *count);
+            }
+            disk.begin_flush();
+            disk.end_flush();
+            world.oracle.observe(register.node, &register.record);
+            let wakes_at = Some(world.now + Duration::from_micros(world.prng.below(3_000)));
+            world.processes.push(SimProcess { wakes_at, ..SimProcess::down(register.node, disk) });
+        }
         world
     }
 
@@ -89,17 +119,7 @@ impl<'a> RestartWorld<'a> {
         let none = DurableView { shards: vec![0; self.plan.shards], ..DurableView::default() };
         let register = Register::new(1, node(slot), if is_member { first.clone() } else { none });
         let disk = ProcessDisk::new(&register);
-        let mut process = SimProcess {
-            node: node(slot),
-            activity: ProcessActivity::Down,
-            lives: 0,
-            wakes_at: None,
-            timer: Some(self.now),
-            is_gone: false,
-            wishes_to_leave: false,
-            left_for: None,
-            disk,
-        };
+        let mut process = SimProcess { timer: Some(self.now), ..SimProcess::down(node(slot), disk) };
         if is_member {
             self.oracle.enter(process.node, 0);
             let parts =

@@ -1,0 +1,108 @@
+//! Votes of a group with durable subgroups (Derecho §3.4, "Total failures") \[T6\]: an echo is shown when the vote is on the disk, and no suspicion of the leader for
+//! which a member votes before that.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
+use squall_fabric::{BreakReason, Duration, Fabric as _, FabricEvent, NodeId};
+
+use super::{
+    Member, Membership, MembershipRow, MembershipSettings, PartitionSafety, Proposal, SenderSegment,
+    Subgroups, View,
+};
+use crate::mutation::{GroupMutation, with};
+
+const MEMBERS: u32 = 3;
+
+/// A disk that takes a vote when the test says so.
+#[derive(Clone, Default)]
+struct SlowDisk(Rc<Cell<bool>>);
+
+impl Subgroups<SimFabric> for SlowDisk {
+    fn freeze(&mut self, _fabric: &mut SimFabric, _member: NodeId) {}
+
+    fn wedge(&mut self, _counts: &mut [u64], _states: &mut [u64]) -> bool {
+        true
+    }
+
+    fn vote(&mut self, _: &View, _: &[SenderSegment], _leader: usize, _: &Proposal) -> bool {
+        self.0.get()
+    }
+
+    fn hold(&mut self, _states: &mut [u64]) -> bool {
+        false
+    }
+}
+
+/// Three members; node 1 has a slow disk.
+struct Scene {
+    world: SimWorld,
+    members: Vec<(SimFabric, Membership, SlowDisk)>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let world = SimWorld::new(1, SimConfig::hardware(), MEMBERS);
+        let view = View::first((0..MEMBERS).map(|i| Member { node: NodeId(i), tag: 0 }).collect());
+        let settings = MembershipSettings {
+            suspicion_after: None,
+            partition_safety: PartitionSafety::Majority,
+            states: 0,
+        };
+        let member = |i: u32| {
+            let mut fabric = world.fabric(i);
+            let membership = Membership::new(&mut fabric, view.clone(), Vec::new(), settings.clone(), []);
+            (fabric, membership, SlowDisk(Rc::new(Cell::new(i != 1))))
+        };
+        let members = (0..MEMBERS).map(member).collect();
+        let mut scene = Self { world, members };
+        scene.run();
+        scene
+    }
+
+    /// Lets all members work until nothing happens any more.
+    fn run(&mut self) {
+        (0..MEMBERS).for_each(|i| self.world.wake(i));
+        let until = self.world.now() + Duration::from_millis(5);
+        while let Some(i) = self.world.next_poll(until) {
+            let (fabric, membership, disk) = &mut self.members[i as usize];
+            let mut events: Vec<FabricEvent> = Vec::new();
+            fabric.poll(&mut |event| events.push(event));
+            events.iter().for_each(|event| membership.handle_event(event));
+            let work = membership.poll(fabric, disk) + events.len();
+            self.world.rest(i, work > 0, None);
+        }
+    }
+
+    /// What node 1 shows: the leader that it has echoed, and whether it suspects node 0.
+    fn shown(&self) -> (u64, bool) {
+        let membership = &self.members[1].1;
+        let (row, own) = (MembershipRow::new(MEMBERS as usize, &[], 0), membership.table().own());
+        (row.echoed.load(own), row.suspected.load(own) & 1 == 1)
+    }
+}
+
+/// Returns what node 1 shows when it has voted for node 0 and then suspects it, before and after the vote is on its disk.
+fn shown_before_and_after() -> [(u64, bool); 2] {
+    let mut scene = Scene::new();
+    scene.members[0].1.renew();
+    scene.run();
+    assert_eq!(scene.shown(), (0, false), "the vote is on its way");
+    assert!(scene.members.iter().all(|(_, membership, _)| membership.decision().is_none()));
+    let lost = FabricEvent::PeerLost { peer: NodeId(0), reason: BreakReason::PeerClosed };
+    scene.members[1].1.handle_event(&lost);
+    scene.run();
+    let before = scene.shown();
+    scene.members[1].2.0.set(true);
+    scene.run();
+    [before, scene.shown()]
+}
+
+#[test]
+fn a_vote_is_shown_before_the_suspicion_of_its_leader() {
+    assert_eq!(shown_before_and_after(), [(0, false), (1, true)]);
+    // Otherwise the others decide without the vote, which a restart may find.
+    let mutated = with(GroupMutation::SuspectBeforeVote, shown_before_and_after);
+    assert_ne!(mutated[0], (0, false));
+}

@@ -1,0 +1,35 @@
+//! What has become of a node at the end of a run (Derecho §2).
+
+use squall_protocols::group::GroupEnd;
+use squall_protocols::membership::View;
+
+/// What has become of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeFate {
+    /// It has crashed.
+    Dead,
+    /// It waits for its first view.
+    Waiting,
+    /// It is in this view.
+    Member(View),
+    /// Its group has ended.
+    Ended(GroupEnd),
+}
+
+impl NodeFate {
+    /// Whether `nodes`, in ascending order, are in one view of just them.
+    ///
+    /// # Errors
+    /// The first of `nodes` that is not.
+    pub fn expect_together(fates: &[Self], nodes: &[u32]) -> Result<(), u32> {
+        let is_in = |node: &u32| match &fates[*node as usize] {
+            Self::Member(view) => {
+                let mut members: Vec<u32> = view.members.iter().map(|member| member.node.0).collect();
+                members.sort_unstable();
+                members == nodes
+            }
+            _ => false,
+        };
+        nodes.iter().find(|node| !is_in(node)).map_or(Ok(()), |missing| Err(*missing))
+    }
+}
