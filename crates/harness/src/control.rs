@@ -206,6 +206,9 @@ pub(crate) struct MulticastJob {
     pub(crate) null_sends: bool,
     /// One message at a time.
     pub(crate) latency: bool,
+    /// The folder for the members' logs, in mode `durable`.
+    #[serde(default)]
+    pub(crate) storage: Option<std::path::PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -213,6 +216,8 @@ pub(crate) struct MulticastJob {
 pub(crate) enum ModeName {
     /// Total order, delivered when all members have received
     Atomic,
+    /// Total order, delivered when all members have it on their disks; needs --storage, and is not simulated
+    Durable,
     /// In the order of each sender, delivered at receipt
     Unordered,
     /// As unordered, with no promise when a member fails

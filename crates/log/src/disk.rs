@@ -1,6 +1,7 @@
 //! What the log needs of a disk: files by their paths within one folder.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use crate::buffer::AlignedBuffer;
 use crate::copies::COPY_VALUE_BYTES_MAX;
@@ -60,39 +61,52 @@ pub trait Disk {
     fn flush_folder(&self, folder: &str) -> Result<(), DiskError>;
 }
 
-/// A disk behind a reference or shared by threads.
+/// A disk behind a reference, shared by threads, or used by one thread at a time.
 macro_rules! disk_behind {
-    ($($kind:ty),+) => {$(
-        impl<D: Disk> Disk for $kind {
+    ($($kind:ty: $own:ident => $disk:expr),+) => {$(
+        impl<D: Disk + ?Sized> Disk for $kind {
             fn list(&self, folder: &str) -> Result<Vec<String>, DiskError> {
-                (**self).list(folder)
+                let $own = self;
+                $disk.list(folder)
             }
             fn length(&self, path: &str) -> Result<u64, DiskError> {
-                (**self).length(path)
+                let $own = self;
+                $disk.length(path)
             }
             fn read(&self, path: &str, offset: u64, buffer: &mut AlignedBuffer) -> Result<usize, DiskError> {
-                (**self).read(path, offset, buffer)
+                let $own = self;
+                $disk.read(path, offset, buffer)
             }
             fn create(&self, path: &str, length: u64) -> Result<(), DiskError> {
-                (**self).create(path, length)
+                let $own = self;
+                $disk.create(path, length)
             }
             fn write(&self, path: &str, offset: u64, bytes: &AlignedBuffer) -> Result<(), DiskError> {
-                (**self).write(path, offset, bytes)
+                let $own = self;
+                $disk.write(path, offset, bytes)
             }
             fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-                (**self).rename(from, to)
+                let $own = self;
+                $disk.rename(from, to)
             }
             fn remove(&self, path: &str) -> Result<(), DiskError> {
-                (**self).remove(path)
+                let $own = self;
+                $disk.remove(path)
             }
             fn flush_folder(&self, folder: &str) -> Result<(), DiskError> {
-                (**self).flush_folder(folder)
+                let $own = self;
+                $disk.flush_folder(folder)
             }
         }
     )+};
 }
 
-disk_behind!(&D, std::rc::Rc<D>, std::sync::Arc<D>);
+disk_behind!(
+    &D: disk => (**disk),
+    std::rc::Rc<D>: disk => (**disk),
+    std::sync::Arc<D>: disk => (**disk),
+    Mutex<D>: disk => disk.lock().unwrap_or_else(PoisonError::into_inner)
+);
 
 /// An operation that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]

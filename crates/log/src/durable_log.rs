@@ -1,10 +1,13 @@
 //! Threads that drive the core on a disk: writers, and one that makes segments ready.
 
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use rustix::io::Errno;
+
 use crate::checkpoint::CheckpointError;
-use crate::core::{AppendError, FrameWrite, LogAction, LogCore, Recycling};
+use crate::core::{AppendError, FrameWrite, LogAction, LogAnswer, LogCore, Recycling};
 use crate::disk::{Disk, DiskCause, DiskError};
 use crate::record::{LogPosition, LogRecord};
 use crate::recovery::Recovered;
@@ -20,9 +23,10 @@ pub struct DurableLog<D> {
     threads: Vec<JoinHandle<()>>,
 }
 
-#[derive(Debug)]
 struct Shared<D> {
     storage: Storage<D>,
+    /// Is called with the answers of the core, while the state is not locked.
+    report: Box<dyn Fn(LogAnswer) + Send + Sync>,
     state: Mutex<State>,
     /// A writer may have work.
     work: Condvar,
@@ -43,26 +47,45 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
     /// Begins a life of the log that was recovered from `storage`.
     ///
     /// # Errors
-    /// If the register is lost, or the disk fails.
+    /// If the register is lost, the disk fails, or no thread can be started.
     ///
     /// # Panics
-    /// If the log is damaged and not repaired, or no thread can be started.
+    /// If the log is damaged and not repaired.
     pub fn start(storage: Storage<D>, recovered: Recovered) -> Result<Self, StorageError> {
+        Self::start_reporting(storage, recovered, |_| ())
+    }
+
+    /// Begins a life of the log as [`Self::start`] does. The log's threads call `report` after each group commit, and when the disk
+    /// has failed. It should be brief. Several threads may call it at the same time, so that a smaller count may come after a greater
+    /// one: the greatest counts.
+    ///
+    /// # Errors
+    /// If the register is lost, the disk fails, or no thread can be started.
+    ///
+    /// # Panics
+    /// If the log is damaged and not repaired.
+    pub fn start_reporting(
+        storage: Storage<D>,
+        recovered: Recovered,
+        report: impl Fn(LogAnswer) + Send + Sync + 'static,
+    ) -> Result<Self, StorageError> {
         let life = storage.begin_life()?;
         let (settings, log) = (*storage.settings(), storage.identity().log);
         let mut core = LogCore::new(settings, log, life, recovered);
         storage.covered().into_iter().for_each(|(subgroup, at)| core.handle_checkpoint(subgroup, at));
         let state = Mutex::new(State { core, preparing: None, is_closing: false });
         let (work, wanted, news) = (Condvar::new(), Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { storage, state, work, wanted, news });
-        let mut threads = Vec::new();
+        let report = Box::new(report);
+        let shared = Arc::new(Shared { storage, report, state, work, wanted, news });
+        // If one of the threads cannot be started, dropping this ends the others.
+        let mut log = Self { shared, threads: Vec::new() };
         for writer in 0..settings.in_flight_max {
-            let shared = Arc::clone(&shared);
-            threads.push(thread(format!("squall log {writer}"), move || shared.write()));
+            let shared = Arc::clone(&log.shared);
+            log.threads.push(thread(format!("squall log {writer}"), move || shared.write())?);
         }
-        let preparer = Arc::clone(&shared);
-        threads.push(thread("squall segments".into(), move || preparer.prepare()));
-        Ok(Self { shared, threads })
+        let preparer = Arc::clone(&log.shared);
+        log.threads.push(thread("squall segments".into(), move || preparer.prepare())?);
+        Ok(log)
     }
 
     /// Returns the folder.
@@ -152,6 +175,23 @@ impl<D> Shared<D> {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Reports the core's answers; the state is not locked meanwhile.
+    fn report_answers<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while let Some(answer) = state.core.poll_answer() {
+            drop(state);
+            (self.report)(answer);
+            state = self.state();
+        }
+        state
+    }
+}
+
+impl<D: fmt::Debug> fmt::Debug for Shared<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { storage, state, .. } = self;
+        f.debug_struct("Shared").field("storage", storage).field("state", state).finish_non_exhaustive()
+    }
 }
 
 impl<D: Disk> Shared<D> {
@@ -168,7 +208,7 @@ impl<D: Disk> Shared<D> {
                     Ok(()) => state.core.handle_written(write),
                     Err(error) => state.core.handle_failed(Some(write), error),
                 }
-                while state.core.poll_answer().is_some() {}
+                state = self.report_answers(state);
                 self.news.notify_all();
                 if state.core.has_full_frames() || state.is_closing {
                     self.work.notify_all();
@@ -211,6 +251,7 @@ impl<D: Disk> Shared<D> {
                     Ok(()) => state.core.handle_prepared(segment),
                     Err(error) => state.core.handle_failed(None, disk_error(error)),
                 }
+                state = self.report_answers(state);
                 self.work.notify_all();
                 self.news.notify_all();
                 continue;
@@ -248,18 +289,26 @@ impl<D> Drop for PanicReport<'_, D> {
         let Self(shared) = self;
         let error =
             DiskError { operation: "write", path: crate::names::LOG.into(), cause: DiskCause::Panicked };
-        shared.state().core.handle_failed(None, error);
+        let mut state = shared.state();
+        state.core.handle_failed(None, error);
+        drop(shared.report_answers(state));
         [&shared.work, &shared.wanted, &shared.news].into_iter().for_each(Condvar::notify_all);
     }
 }
 
-fn thread(name: String, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    std::thread::Builder::new().name(name).spawn(run).expect("a thread can be started")
+fn thread(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, DiskError> {
+    let spawned = std::thread::Builder::new().name(name).spawn(run);
+    spawned.map_err(|error| {
+        let (operation, path) = ("start a thread for", crate::names::LOG.into());
+        let cause = DiskCause::System(error.raw_os_error().unwrap_or(Errno::AGAIN.raw_os_error()));
+        DiskError { operation, path, cause }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{DiskFault, LogSettings, RecordKind, SimDisk, StorageOwner};
 
     /// Each error of the register came out as an input/output error once.
     #[test]
@@ -274,5 +323,29 @@ mod tests {
         assert_eq!(disk_error(StorageError::RegisterLost).cause, DiskCause::RegisterLost);
         let full = DiskError { operation: "create", path: "log/1".into(), cause: DiskCause::System(28) };
         assert_eq!(disk_error(full.clone().into()), full);
+    }
+
+    /// A caller that does not wait learns of each group commit, and of a failure.
+    #[test]
+    fn commits_and_failures_are_reported() {
+        let (sender, answers) = std::sync::mpsc::channel();
+        let disk = Arc::new(Mutex::new(SimDisk::new(1, 4096)));
+        let owner = StorageOwner { cluster: "c".into(), member: "m".into() };
+        let settings = LogSettings { segment_bytes: 64 << 10, ..LogSettings::DEFAULT };
+        let storage = Storage::open(Arc::clone(&disk), &owner, settings, 1).expect("it is empty");
+        let recovered = storage.recover(&mut |_, _| ()).expect("it can be read");
+        let sender = Mutex::new(sender);
+        let report = move |answer| sender.lock().expect("no panic").send(answer).expect("the test waits");
+        let log = DurableLog::start_reporting(storage, recovered, report).expect("the disk works");
+        let append = |sequence| {
+            let (kind, position) = (RecordKind::Message, LogPosition { view: 1, sequence });
+            log.append(&LogRecord { subgroup: 0, kind, position, sender: 0, time: 0, bytes: b"a" })
+        };
+        let records = append(0).expect("there is space");
+        assert_eq!(answers.recv(), Ok(LogAnswer::Persisted(records)));
+        disk.lock().expect("no panic").arm(DiskFault::WriteError, "log/", 0);
+        append(1).expect("there is space");
+        let answer = answers.recv().expect("it is reported");
+        assert!(matches!(answer, LogAnswer::Failed(_)), "{answer:?}");
     }
 }

@@ -1,8 +1,11 @@
 //! What a folder belongs to, and what its process has promised: identity and register.
 
+use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
 use crate::core::LogBase;
+use crate::disk::{DiskCause, DiskError};
+use crate::names;
 use crate::record::LogPosition;
 
 /// The version of the format. A folder of a newer one is refused.
@@ -78,6 +81,21 @@ pub enum IdentityError {
 }
 
 impl LogIdentity {
+    /// Returns an id for a new log, which no other log has.
+    ///
+    /// # Errors
+    /// If the system provides no random bytes.
+    pub fn random_log() -> Result<u64, DiskError> {
+        let mut bytes = [0; 8];
+        let filled = getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|errno| DiskError {
+            operation: "choose a random id for",
+            path: names::LOG.into(),
+            cause: DiskCause::System(errno.raw_os_error()),
+        })?;
+        debug_assert_eq!(filled, bytes.len(), "the kernel does not split short requests");
+        Ok(u64::from_le_bytes(bytes))
+    }
+
     /// Writes the identity, behind the version of the format.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {

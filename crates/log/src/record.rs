@@ -24,7 +24,7 @@ pub enum RecordKind {
     View = 3,
     /// A checkpoint was taken, at the record's position.
     Checkpoint = 4,
-    /// How far the subgroup is known to be durable at all its members.
+    /// How far this member has the view: what has no record up to the record's sequence is a null.
     Frontier = 5,
 }
 

@@ -10,10 +10,11 @@ use squall_protocols::group::{
     GroupApplication, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet, Succession, Unplaced,
 };
 use squall_protocols::membership::View;
-use squall_protocols::multicast::{Deliver, Pull};
+use squall_protocols::multicast::{Deliver, MessageLog, Pull};
 use squall_protocols::replica::{self, HoldDecision, Holding, ShardEvent, ShardEvents};
 
 use crate::config::SubgroupConfig;
+use crate::durable::ProcessLog;
 use crate::external::{SubgroupView, Tap};
 use crate::status::GroupStatus;
 
@@ -172,6 +173,8 @@ pub(crate) struct GroupHandles {
     slots: Vec<Arc<SubgroupSlot>>,
     status: Arc<GroupStatus>,
     on_view: ViewUpcall,
+    /// The log of the durable subgroups, if there are any.
+    log: Option<Arc<ProcessLog>>,
     /// This member.
     node: Option<NodeId>,
     /// The current view.
@@ -187,7 +190,12 @@ impl GroupHandles {
         on_view: ViewUpcall,
     ) -> Self {
         upcalls.keys().for_each(|id| slots[id.0 as usize].use_for_messages());
-        Self { upcalls, slots, status, on_view, node: None, view: 0 }
+        Self { upcalls, slots, status, on_view, log: None, node: None, view: 0 }
+    }
+
+    /// Has durable subgroups keep their messages in `log`.
+    pub(crate) fn keep_log(&mut self, log: Option<Arc<ProcessLog>>) {
+        self.log = log;
     }
 
     /// Sets the number that this process has in the group, for the first time or after an attempt that has failed.
@@ -242,6 +250,11 @@ impl GroupApplication for GroupHandles {
     fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
         lock(&self.slot(id).events).push(pull);
         self.status.messages.notify();
+    }
+
+    fn log(&mut self, id: SubgroupId, view: u64) -> Box<dyn MessageLog + Send> {
+        let log = self.log.as_ref().expect("a member with durable subgroups has opened its log");
+        Box::new(log.subgroup(id, view))
     }
 
     fn has_state_news(&self) -> bool {

@@ -1,8 +1,10 @@
 //! Errors of groups, in terms of their users; each message says what to do next.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use squall_fabric::Shortage;
+use squall_log::AppendError;
 use squall_protocols::membership::StopReason;
 use squall_protocols::multicast::{SubgroupFailure, SubgroupSettingsError};
 use squall_transports::bootstrap::BootstrapError;
@@ -10,6 +12,7 @@ use squall_transports::composite::CompositeError;
 use squall_transports::verbs::VerbsError;
 
 use crate::config::ConfigError;
+use crate::durable::LogFolderError;
 
 /// Why a group cannot be joined or has ended.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -48,6 +51,19 @@ pub enum GroupError {
     /// The system has no memory or descriptors for a view: this member has left the group, and the others continue.
     #[error("this member has left the group, because it cannot continue: {0}")]
     Shortage(Shortage),
+    /// The disk of this member is full or has failed, so that it cannot keep its log: it has left the group, and the others
+    /// continue. What it had in flight may be lost; what was delivered is on the disks of the others.
+    #[error(
+        "this member has left the group, because its log in {} has ended: {cause}. The others continue without it. A log cannot be \
+         continued yet: move the folder away or remove it before this member joins again",
+        folder.display()
+    )]
+    Log {
+        /// The folder of its log.
+        folder: PathBuf,
+        /// Which operation on which file has failed, and why.
+        cause: AppendError,
+    },
 }
 
 /// Why [`crate::Group::join`] failed.
@@ -83,6 +99,9 @@ pub enum JoinError {
     /// The system has no memory or descriptors for the group's windows.
     #[error(transparent)]
     Shortage(#[from] Shortage),
+    /// The folder of the log cannot be used.
+    #[error(transparent)]
+    Log(#[from] LogFolderError),
     /// The group ended before it began.
     #[error(transparent)]
     Group(#[from] GroupError),

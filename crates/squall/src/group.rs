@@ -15,6 +15,7 @@ use squall_transports::runner::pin;
 use crate::application::{BoxedUpcall, GroupHandles, LayoutFunctions, SubgroupSlot, ViewUpcall};
 use crate::config::Config;
 use crate::deliveries::Deliveries;
+use crate::durable;
 use crate::error::{GroupError, HandleError, JoinError};
 use crate::external::{Hub, SenderLease, ServedSubgroup, Tap, TappedUpcall};
 use crate::node::{EntryOptions, Node, NodeHandle};
@@ -182,8 +183,8 @@ impl Builder {
         let status = Arc::new(GroupStatus::default());
         let handles = GroupHandles::new(upcalls, slots.clone(), Arc::clone(&status), self.on_view);
         let places = Arc::new(self.places);
-        let options =
-            EntryOptions { config: &self.config, only_join: self.only_join, places: Arc::clone(&places) };
+        let (only_join, log) = (self.only_join, durable::open(&self.config)?);
+        let options = EntryOptions { config: &self.config, only_join, places: Arc::clone(&places), log };
         let (node, rank) = Node::enter(&options, handles, status, &mut self.on_progress)?;
         let link = NodeHandle::new(&node);
         let (mut subgroups, mut sources) = (BTreeMap::new(), BTreeMap::new());

@@ -73,6 +73,9 @@ pub struct SubgroupLine {
     pub held_up_by: Option<HeldUpLine>,
     /// For how long this member's own consumer has taken nothing, although there were messages, in milliseconds.
     pub stood_still_millis: Option<u64>,
+    /// The number of messages and nulls that this member has received in the current view and that are not on its disk
+    /// yet; `None` if the subgroup is not durable.
+    pub unpersisted: Option<u64>,
 }
 
 /// A member that holds a subgroup up, in a [`SubgroupLine`].

@@ -15,6 +15,7 @@ use squall_transports::runner::{Driven, IdleLimits, Runner};
 use crate::admission::{JoinOutcome, MemberAdmission};
 use crate::application::{GroupHandles, LayoutFunctions, layout};
 use crate::config::{Config, IdlePolicy, IdleRule};
+use crate::durable::ProcessLog;
 use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
 use crate::error::{GroupError, JoinError};
 use crate::inquiry::{self, HeldUpLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine};
@@ -39,6 +40,8 @@ struct Stack {
     status: Arc<GroupStatus>,
     events: Vec<FabricEvent>,
     admission: MemberAdmission,
+    /// The log of the durable subgroups.
+    log: Option<Arc<ProcessLog>>,
     /// The members that the fabric is connected to.
     peers: Vec<NodeId>,
     /// How long to spin, by the number of members.
@@ -60,6 +63,7 @@ pub(crate) struct EntryOptions<'a> {
     pub(crate) config: &'a Config,
     pub(crate) only_join: bool,
     pub(crate) places: Arc<LayoutFunctions>,
+    pub(crate) log: Option<Arc<ProcessLog>>,
 }
 
 impl Node {
@@ -75,11 +79,12 @@ impl Node {
     }
 
     fn come_in(
-        EntryOptions { config, only_join, places }: &EntryOptions<'_>,
+        EntryOptions { config, only_join, places, log }: &EntryOptions<'_>,
         mut handles: GroupHandles,
         status: Arc<GroupStatus>,
         on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
     ) -> Result<(Self, usize), JoinError> {
+        handles.keep_log(log.clone());
         let listener = AnyListener::bind(config)?;
         let first = if *only_join { EntryRequest::Join } else { EntryRequest::Either };
         let mut entry = entry::enter(config, first, &listener, on_progress)?;
@@ -93,6 +98,7 @@ impl Node {
             let layout = layout(&config.subgroups, Arc::clone(places));
             let settings = GroupSettings { membership, ..GroupSettings::default() };
             handles.set_node(fabric.node());
+            log.iter().for_each(|log| log.set_waker(fabric.waker()));
             let (group, members, rank) = match start {
                 EntryStart::First(members) => {
                     let member = |node: &NodeId| Member { node: *node, tag: u64::from(node.0) };
@@ -124,7 +130,7 @@ impl Node {
             #[rustfmt::skip]
             let stack = Stack {
                 fabric, group, names, status, events, admission, peers, seen, skipped, unchecked, distrusted, ended,
-                idle, is_short: false,
+                idle, log: log.clone(), is_short: false,
             };
             let runner = Runner::new(stack.idle_limits());
             return Ok((Self { stack, runner }, rank));
@@ -260,9 +266,11 @@ impl Driven for Stack {
             self.skipped = 0;
             work += self.poll_admission();
             self.unchecked += 1;
-            if self.unchecked > CHECK || self.status.is_leaving() {
+            if self.unchecked > CHECK || self.status.is_leaving() || self.has_failed_log() {
                 self.unchecked = 0;
                 self.check();
+                // A thread that has found the end does not park.
+                work += usize::from(self.ended);
             }
         }
         work
@@ -270,7 +278,9 @@ impl Driven for Stack {
 
     fn next_deadline(&self) -> Option<Instant> {
         let group = Core::<AnyFabric>::next_deadline(&self.group);
-        [group, self.admission.next_deadline()].into_iter().flatten().min()
+        let log =
+            self.log.as_ref().and_then(|log| log.patience()).map(|patience| self.fabric.now() + patience);
+        [group, self.admission.next_deadline(), log].into_iter().flatten().min()
     }
 }
 
@@ -289,6 +299,12 @@ impl Stack {
         self.group.membership().map(|membership| membership.view().id) != self.seen
     }
 
+    /// Returns whether the log of the durable subgroups has failed.
+    #[inline]
+    fn has_failed_log(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.has_failed())
+    }
+
     /// Serves the processes that connect to the admission listener; returns the amount of work done.
     #[inline]
     fn poll_admission(&mut self) -> usize {
@@ -304,7 +320,10 @@ impl Stack {
     fn check(&mut self) {
         self.admission.handle_timeout(&mut self.fabric, &mut self.group);
         self.report_distrust();
-        if let Some(ended) = self.group.ended() {
+        if let Some(error) = self.log.as_ref().and_then(|log| log.failure()) {
+            tracing::error!(%error, "this member ends");
+            self.end(error);
+        } else if let Some(ended) = self.group.ended() {
             self.end(self.explain(ended));
         } else if self.group.is_ready() {
             self.status.set_ready();
@@ -424,6 +443,7 @@ impl Stack {
                 delivered: counters.messages_delivered,
                 held_up_by: held,
                 stood_still_millis: self.group.stands_still_since(id).map(millis_since),
+                unpersisted: self.log.as_ref().and_then(|log| log.unpersisted(id)),
             })
         };
         MemberStatus {

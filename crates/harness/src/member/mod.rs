@@ -330,6 +330,7 @@ impl From<ModeName> for DeliveryMode {
     fn from(mode: ModeName) -> Self {
         match mode {
             ModeName::Atomic => Self::Atomic,
+            ModeName::Durable => Self::Durable,
             ModeName::Unordered => Self::Unordered,
             ModeName::Raw => Self::Raw,
         }

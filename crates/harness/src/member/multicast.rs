@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use squall::Message;
-use squall::config::SubgroupConfig;
+use squall::config::{Config, StorageConfig, SubgroupConfig};
 use squall_fabric::atomics::{AtomicU64, Ordering};
 
 use super::parent_watchdog::ParentWatchdog;
-use super::{Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, batching, finish, say};
+use super::{
+    Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, SUBGROUP, batching, config, finish, say,
+};
 use crate::control::{GroupJob, MemberEvent, MemberReport, MulticastJob};
 use crate::latency::Latencies;
 
@@ -23,7 +25,9 @@ const LINE_BYTES: usize = 64;
 pub(super) fn perform(group: &GroupJob, job: &MulticastJob, watchdog: &ParentWatchdog) -> Result<Ended> {
     let tally = Arc::new(Tally::new());
     let inbox = Reader::new(group, job, Arc::clone(&tally));
-    let mut member = GroupMember::join(group, subgroup(job), inbox)?;
+    let storage = job.storage.clone().map(|path| StorageConfig { path });
+    let config = Config { storage, ..config(group)? }.subgroup(SUBGROUP, subgroup(job));
+    let mut member = GroupMember::join_with(config, inbox)?;
     say(&MemberEvent::Ready);
     watchdog.await_go()?;
     let outcome = send_and_deliver(&mut member, group.rank, job, &tally);
@@ -198,6 +202,7 @@ mod tests {
             delivery_batching: true,
             null_sends: true,
             latency,
+            storage: None,
         };
         (group, job)
     }

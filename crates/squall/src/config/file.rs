@@ -12,6 +12,7 @@ use squall_transports::verbs::VerbsSettings;
 
 use super::error::ConfigError;
 use super::keys;
+use super::storage::{Durability, StorageConfig};
 use super::subgroup::{Ranks, SHARDS_MAX, SlowConsumer, SubgroupConfig};
 use super::table::{ConfigTable, ConfigText, ConfigValue};
 use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, SUSPICION_AFTER, Transport};
@@ -36,11 +37,13 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
     let contacts = values.get("contacts").map_or(Ok(Vec::new()), |list| read_contacts(&list, &listen))?;
     let (members, rank) = read_members(&root, values.get("members").as_ref(), rank.as_ref())?;
     let rank = own.rank.or(rank);
-    let subgroups = read_subgroups(&root, values.get("subgroups").as_ref(), members)?;
     let (timeout, handshake_timeout) = read_timeouts(values.get("timeouts").as_ref())?;
     let (idle, core) = read_polling(values.get("idle").as_ref(), values.get("core").as_ref())?;
     let (suspicion_after, partition_safety) =
         read_membership(values.get("suspicion_after_ms").as_ref(), values.get("partition_safety").as_ref())?;
+    let storage = read_storage(&root, values.get("storage").as_ref())?;
+    let durability = Durability::new(storage.as_ref(), partition_safety, rank, &listen);
+    let subgroups = read_subgroups(&root, values.get("subgroups").as_ref(), members, &durability)?;
     let config = Config {
         cluster: cluster.name()?,
         secret,
@@ -60,6 +63,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
         partition_safety,
         timeout,
         handshake_timeout,
+        storage,
     };
     checked(config, &place)
 }
@@ -239,10 +243,26 @@ fn read_timeouts(value: Option<&ConfigValue<'_>>) -> Result<(Duration, Duration)
     Ok((join, handshake))
 }
 
+fn read_storage(
+    root: &ConfigTable<'_>,
+    value: Option<&ConfigValue<'_>>,
+) -> Result<Option<StorageConfig>, ConfigError> {
+    let Some(value) = value else { return Ok(None) };
+    let table = value.table()?;
+    let path = table.values(&keys::STORAGE)?.get("path");
+    let path = path.ok_or_else(|| table.missing("path", "write the path of a folder for the logs"))?;
+    if path.text()?.is_empty() {
+        return Err(path.unexpected("write the path of a folder for the logs"));
+    }
+    let beside = root.source.file.and_then(Path::parent).unwrap_or(Path::new(""));
+    Ok(Some(StorageConfig { path: beside.join(path.text()?) }))
+}
+
 fn read_subgroups(
     root: &ConfigTable<'_>,
     value: Option<&ConfigValue<'_>>,
     members: usize,
+    durability: &Durability,
 ) -> Result<BTreeMap<String, SubgroupConfig>, ConfigError> {
     let value = value.ok_or_else(|| root.missing("subgroups", "add at least one table [subgroups.NAME]"))?;
     let tables = value.table()?.tables()?;
@@ -251,7 +271,7 @@ fn read_subgroups(
     }
     let read = |(name, table): (String, ConfigTable<'_>)| {
         let subgroup = read_subgroup(&table)?;
-        match subgroup.fault(members) {
+        match subgroup.fault(members, durability) {
             Some(fault) => Err(table.conflict(&fault)),
             None => Ok((name, subgroup)),
         }
@@ -306,8 +326,12 @@ fn read_millis(value: &ConfigValue<'_>) -> Result<Duration, ConfigError> {
 /// An hour.
 const MILLIS_MAX: usize = 3_600_000;
 
-const MODES: [(&str, DeliveryMode); 3] =
-    [("atomic", DeliveryMode::Atomic), ("unordered", DeliveryMode::Unordered), ("raw", DeliveryMode::Raw)];
+const MODES: [(&str, DeliveryMode); 4] = [
+    ("atomic", DeliveryMode::Atomic),
+    ("durable", DeliveryMode::Durable),
+    ("unordered", DeliveryMode::Unordered),
+    ("raw", DeliveryMode::Raw),
+];
 
 fn read_batching(value: &ConfigValue<'_>) -> Result<Batching, ConfigError> {
     let table = value.table()?;

@@ -50,10 +50,11 @@ pub struct KeyTable {
 }
 
 /// All tables of the configuration file, each behind the one that it is in.
-pub const TABLES: [KeyTable; 5] = [
+pub const TABLES: [KeyTable; 6] = [
     KeyTable { path: "", meaning: "The group and this member.", keys: &GROUP },
     KeyTable { path: "timeouts", meaning: "How long this member waits.", keys: &TIMEOUTS },
     KeyTable { path: "verbs", meaning: "The RDMA device of this member.", keys: &VERBS },
+    KeyTable { path: "storage", meaning: "The log of this member's durable subgroups.", keys: &STORAGE },
     KeyTable {
         path: "subgroups.NAME",
         meaning: "A subgroup, or the shards of a replicated object. Its name has 1 to 64 letters, digits, `-`, `_` or `.`.",
@@ -66,7 +67,7 @@ pub const TABLES: [KeyTable; 5] = [
     },
 ];
 
-pub(super) const GROUP: [ConfigKey; 16] = [
+pub(super) const GROUP: [ConfigKey; 17] = [
     ConfigKey {
         name: "cluster",
         takes: "a name of 1 to 64 letters, digits, `-`, `_` or `.`",
@@ -203,6 +204,14 @@ pub(super) const GROUP: [ConfigKey; 16] = [
         scope: KeyScope::Member,
         meaning: "How long this member waits.",
     },
+    ConfigKey {
+        name: "storage",
+        takes: "a table",
+        default: KeyDefault::Words("none; durable subgroups need one"),
+        example: "{ path = \"/var/lib/squall\" }",
+        scope: KeyScope::Member,
+        meaning: "Where this member keeps the log of its durable subgroups.",
+    },
 ];
 
 pub(super) const TIMEOUTS: [ConfigKey; 2] = [
@@ -253,6 +262,16 @@ pub(super) const VERBS: [ConfigKey; 3] = [
     },
 ];
 
+pub(super) const STORAGE: [ConfigKey; 1] = [ConfigKey {
+    name: "path",
+    takes: "the path of a folder, relative to the folder of the configuration",
+    default: KeyDefault::Required,
+    example: "\"/var/lib/squall\"",
+    scope: KeyScope::Member,
+    meaning: "The folder for the logs of the members on this host. Each has a folder of its own in it, named by its `rank`, or by \
+              its `listen` address if it has none.",
+}];
+
 pub(super) const SUBGROUP: [ConfigKey; 16] = [
     ConfigKey {
         name: "members",
@@ -272,12 +291,13 @@ pub(super) const SUBGROUP: [ConfigKey; 16] = [
     },
     ConfigKey {
         name: "mode",
-        takes: "`\"atomic\"`, `\"unordered\"` or `\"raw\"`",
+        takes: "`\"atomic\"`, `\"durable\"`, `\"unordered\"` or `\"raw\"`",
         default: KeyDefault::Value("\"atomic\""),
         example: "\"unordered\"",
         scope: KeyScope::Group,
-        meaning: "When messages are delivered: in one total order, when all members have them (`atomic`); at once, in each \
-                  sender's order (`unordered`); the same without any guarantee when a member dies (`raw`).",
+        meaning: "When messages are delivered: in one total order, when all members have them (`atomic`), or when all have them on \
+                  their disks, which needs [storage] (`durable`); at once, in each sender's order (`unordered`); the same without \
+                  any guarantee when a member dies (`raw`).",
     },
     ConfigKey {
         name: "window",

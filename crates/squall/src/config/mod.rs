@@ -11,7 +11,7 @@
 //!
 //!     [subgroups.orders]
 //!     senders = [0, 1]                # all members, if left out
-//!     mode = "atomic"                                # or "unordered", "raw"
+//!     mode = "atomic"                                # or "durable", "unordered", "raw"
 //!     window = 256                  # messages in flight, per sender
 //!     message_max = "4KiB"
 //!     slow_consumer = "wait"                         # or "exclude", after slow_after_ms = 5000
@@ -26,6 +26,7 @@ mod file;
 pub mod keys;
 mod nearest;
 pub mod quantity;
+mod storage;
 mod subgroup;
 mod table;
 #[cfg(test)]
@@ -46,6 +47,8 @@ pub use squall_transports::verbs::VerbsSettings;
 pub use self::error::{ConfigError, ConfigPlace};
 use self::file::OwnSettings;
 pub use self::file::exposed_secret;
+use self::storage::Durability;
+pub use self::storage::StorageConfig;
 pub use self::subgroup::{Ranks, SlowConsumer, SubgroupConfig};
 use self::table::ConfigText;
 
@@ -155,6 +158,8 @@ pub struct Config {
     pub timeout: Duration,
     /// The time for one connection to prove the secret.
     pub handshake_timeout: Duration,
+    /// Where this member keeps the log of its durable subgroups; it may differ from member to member.
+    pub storage: Option<StorageConfig>,
 }
 
 impl Config {
@@ -218,6 +223,7 @@ impl Config {
             partition_safety: PartitionSafety::Majority,
             timeout: JOIN_TIMEOUT,
             handshake_timeout: PROOF_TIMEOUT,
+            storage: None,
         }
     }
 
@@ -269,8 +275,10 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Conflict`], with what to change.
     pub fn check(&self) -> Result<(), ConfigError> {
+        let durability =
+            Durability::new(self.storage.as_ref(), self.partition_safety, self.rank, &self.listen);
         let of_subgroup = |(name, subgroup): (&String, &SubgroupConfig)| {
-            subgroup.fault(self.members).map(|fault| format!("[subgroups.{name}]: {fault}"))
+            subgroup.fault(self.members, &durability).map(|fault| format!("[subgroups.{name}]: {fault}"))
         };
         let message = self.fault().or_else(|| self.subgroups.iter().find_map(of_subgroup));
         message

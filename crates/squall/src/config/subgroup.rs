@@ -9,6 +9,8 @@ use squall_protocols::membership::{Member, View};
 use squall_protocols::multicast::{Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings};
 use squall_protocols::replica::{members_of_shard, place};
 
+use super::storage::Durability;
+
 /// A set of the group's members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Ranks {
@@ -216,7 +218,7 @@ impl SubgroupConfig {
     }
 
     /// Returns what is wrong with it in a group of `members`, and what to change.
-    pub(super) fn fault(&self, members: usize) -> Option<String> {
+    pub(super) fn fault(&self, members: usize, durability: &Durability) -> Option<String> {
         let ranks = self.member_ranks(members);
         for (what, list) in [("members", &self.members), ("senders", &self.senders)] {
             let Ranks::These(list) = list else { continue };
@@ -247,8 +249,8 @@ impl SubgroupConfig {
                 "sender {sender} is not among its `members`: add it there, or remove it here"
             ));
         }
-        if self.mode == DeliveryMode::Durable {
-            return Some("`mode`: durable subgroups cannot be configured yet: write \"atomic\"".into());
+        if let Some(fault) = durability.fault(self) {
+            return Some(fault);
         }
         if self.slow_after < SLOW_AFTER_MIN {
             return Some(format!(

@@ -419,7 +419,7 @@ fn a_local_group_is_checked_too() {
     let error = group.clone().subgroup("log", durable).check().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the configuration: [subgroups.log]: `mode`: durable subgroups cannot be configured yet: write \"atomic\""
+        "the configuration: [subgroups.log]: `mode = \"durable\"` needs a folder for the log of this member: write `path = \"FOLDER\"` in [storage]"
     );
     group.clone().for_rank(3).check().expect("a joiner may have a rank beyond those of the first members");
     assert!(group.for_rank(64).check().is_err());

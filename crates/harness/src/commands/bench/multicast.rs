@@ -1,8 +1,9 @@
 //! `squall bench multicast`: throughput and latency of one subgroup.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use squall::config::quantity;
@@ -36,12 +37,15 @@ pub(crate) struct MulticastArguments {
     /// Bytes of a message, like 64, 1KiB or 10KB
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
     size: usize,
-    /// Messages of each sender [default: 1000000; one at a time 100000; simulated 300]
+    /// Messages of each sender [default: 1000000; one at a time 100000; durable a tenth of that; simulated 300]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     messages: Option<u64>,
     /// When and in which order messages are delivered
     #[arg(long, value_enum, default_value = "atomic")]
     mode: ModeName,
+    /// A folder on the disk for the logs of the members in mode durable; what is written into it is removed at the end
+    #[arg(long, value_name = "FOLDER")]
+    storage: Option<PathBuf>,
     /// Messages that each sender may have under way
     #[arg(long, value_name = "MESSAGES", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=32768))]
     window: u64,
@@ -87,10 +91,13 @@ const EXAMPLES: &str =
     "Rates are what each member delivers, at the slowest member. The payload is written by the sender and \
 read by every member. Processes are bound to cores if there is a core for each.
 
+In mode durable each member writes what it receives into a log in --storage; `squall bench log` measures that disk alone.
+
 Examples:
   squall bench multicast --members 2 --size 1KiB
   squall bench multicast --transport tcp --members 3 --size 256 --json
   squall bench multicast --latency --senders one --messages 100000
+  squall bench multicast --mode durable --storage /var/tmp --members 3 --senders one --latency
   squall bench multicast --size 10KB --no-batching --no-nulls  (without Spindle)";
 
 /// What the messages travel through.
@@ -153,6 +160,7 @@ struct Outcome {
 
 pub(crate) fn run(arguments: &MulticastArguments) -> Result<CommandVerdict> {
     let members = usize::try_from(arguments.members).expect("at most 64");
+    check_storage(arguments)?;
     let job = job(arguments, members)?;
     let outcome = match arguments.transport.real() {
         Some(transport) => median(measure(arguments, transport, members, &job)?),
@@ -166,6 +174,51 @@ pub(crate) fn run(arguments: &MulticastArguments) -> Result<CommandVerdict> {
     Ok(CommandVerdict::Good)
 }
 
+/// Checks that there is a folder for logs if these are written, and only then.
+fn check_storage(arguments: &MulticastArguments) -> Result<()> {
+    let is_durable = arguments.mode == ModeName::Durable;
+    match &arguments.storage {
+        Some(storage) if is_durable => {
+            let shown = storage.display();
+            ensure!(storage.is_dir(), "{shown} is no folder: make it, or choose another --storage");
+        }
+        Some(_) => {
+            anyhow::bail!("only members in mode durable write logs: add --mode durable, or omit --storage")
+        }
+        None => ensure!(
+            !is_durable,
+            "members in mode durable write logs: add --storage FOLDER, on the disk to use"
+        ),
+    }
+    ensure!(
+        !is_durable || arguments.transport.real().is_some(),
+        "the simulator has no disk here: choose another --transport or --mode"
+    );
+    Ok(())
+}
+
+/// The logs of one run, which are removed when it is over.
+struct RunFolder(PathBuf);
+
+impl RunFolder {
+    /// A folder for the logs in `storage`.
+    fn create(storage: &Path) -> Result<Self> {
+        let path = storage.join(format!("squall-bench-multicast-{}", std::process::id()));
+        std::fs::create_dir(&path)
+            .with_context(|| format!("failed to make the folder {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        let Self(path) = self;
+        if let Err(error) = std::fs::remove_dir_all(&*path) {
+            output::note(format!("squall: failed to remove {}: {error}; remove it", path.display()));
+        }
+    }
+}
+
 /// Runs the members as processes, as often as requested.
 fn measure(
     arguments: &MulticastArguments,
@@ -176,20 +229,22 @@ fn measure(
     let interrupts = Interrupts::take()?;
     let total = job.messages * job.senders as u64;
     let (idle, locations) = (arguments.idle, arguments.locations.clone());
-    let work = MemberWork::Multicast(job.clone());
-    let plan = ClusterPlan {
+    let mut plan = ClusterPlan {
         transport,
         encryption: arguments.encryption,
         members,
         idle,
         locations,
-        work,
+        work: MemberWork::Multicast(job.clone()),
         survives: false,
         kill_after: None,
         join: false,
     };
     let mut outcomes = Vec::new();
     for _ in 0..arguments.runs {
+        let folder = arguments.storage.as_deref().map(RunFolder::create).transpose()?;
+        let storage = folder.as_ref().map(|RunFolder(path)| path.clone());
+        plan.work = MemberWork::Multicast(MulticastJob { storage, ..job.clone() });
         let mut display = ProgressDisplay::new(members, 0, total, "messages", arguments.json);
         let reports: Vec<_> =
             ProcessCluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
@@ -218,18 +273,16 @@ fn predict(arguments: &MulticastArguments, members: usize, job: &MulticastJob) -
 
 fn job(arguments: &MulticastArguments, members: usize) -> Result<MulticastJob> {
     let batching = !arguments.no_batching;
+    let usual = if arguments.latency { 100_000 } else { 1_000_000 };
     Ok(MulticastJob {
         senders: arguments.senders.among(members)?,
         size: arguments.size,
         messages: arguments.messages.unwrap_or(match arguments.transport {
             Fabric::Sim => 300,
-            Fabric::Shm | Fabric::Tcp | Fabric::Auto | Fabric::Verbs => {
-                if arguments.latency {
-                    100_000
-                } else {
-                    1_000_000
-                }
-            }
+            Fabric::Shm | Fabric::Tcp | Fabric::Auto | Fabric::Verbs => match arguments.mode {
+                ModeName::Durable => usual / 10,
+                ModeName::Atomic | ModeName::Unordered | ModeName::Raw => usual,
+            },
         }),
         mode: arguments.mode,
         window: usize::try_from(arguments.window).expect("at most 32768"),
@@ -240,6 +293,7 @@ fn job(arguments: &MulticastArguments, members: usize) -> Result<MulticastJob> {
         delivery_batching: batching && !arguments.no_delivery_batching,
         null_sends: !arguments.no_nulls,
         latency: arguments.latency,
+        storage: None,
     })
 }
 
@@ -366,12 +420,29 @@ mod tests {
             delivery_batching: true,
             null_sends: true,
             latency: false,
+            storage: None,
         };
         let of = |seconds| outcome(Fabric::Shm, &job, &[MemberReport { seconds, ..MemberReport::default() }]);
         let median_of = median(vec![of(1.0), of(4.0), of(2.0)]);
         assert_eq!(median_of.messages_per_second, 50.0);
         assert_eq!(median_of.runs_messages_per_second, [100.0, 25.0, 50.0]);
         assert!(median(vec![of(1.0)]).runs_messages_per_second.is_empty());
+    }
+
+    /// A folder that is not used, or that is missing, is said.
+    #[test]
+    fn logs_and_their_folder_go_together() {
+        let error = |arguments: &[&str]| {
+            let all = [&["bench"], arguments].concat();
+            let arguments = <ArgumentsForTest as clap::Parser>::parse_from(all);
+            check_storage(&arguments.inner).map_err(|error| error.to_string()).err().unwrap_or_default()
+        };
+        assert_eq!(error(&["--mode", "durable", "--storage", "/tmp"]), "");
+        assert!(error(&["--mode", "durable"]).contains("add --storage"));
+        assert!(error(&["--storage", "/tmp"]).contains("add --mode durable"));
+        assert!(error(&["--mode", "durable", "--storage", "/none"]).contains("/none is no folder"));
+        let simulated = ["--mode", "durable", "--storage", "/tmp", "--transport", "sim"];
+        assert!(error(&simulated).contains("no disk"));
     }
 
     /// Scripts rely on these keys.

@@ -1,0 +1,166 @@
+//! `[storage]`: where a member keeps the log of its durable subgroups, and what these need of the rest of the configuration
+//! (Derecho §3.4, "durable" mode).
+
+use std::path::PathBuf;
+
+use squall_log::{LogSettings, RECORD_HEADER_BYTES};
+use squall_protocols::membership::PartitionSafety;
+use squall_protocols::multicast::DeliveryMode;
+use squall_transports::bootstrap::Address;
+
+use super::{Config, SubgroupConfig};
+
+/// Where a member keeps the log of its durable subgroups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageConfig {
+    /// The folder for the logs of the members on this host; each has a folder of its own in it ([`Config::log_folder`]).
+    pub path: PathBuf,
+}
+
+impl Config {
+    /// Returns the folder of this member's log: in the path of [`StorageConfig`], `rank-N` if the member asks for rank `N`, else its
+    /// `listen` address, in which `_` replaces what is no letter, digit, dot or hyphen. `None` if there is no path.
+    ///
+    /// ```
+    /// use squall::config::{Config, StorageConfig};
+    ///
+    /// let mut config = Config::local("example", 3).for_rank(2);
+    /// config.storage = Some(StorageConfig { path: "/var/lib/squall".into() });
+    /// assert_eq!(config.log_folder().unwrap().to_str(), Some("/var/lib/squall/rank-2"));
+    /// config.rank = None;
+    /// config.listen = "192.0.2.1:7400".parse().unwrap();
+    /// assert_eq!(config.log_folder().unwrap().to_str(), Some("/var/lib/squall/192.0.2.1_7400"));
+    /// ```
+    #[must_use]
+    pub fn log_folder(&self) -> Option<PathBuf> {
+        self.storage.as_ref().map(|storage| storage.path.join(self.log_name()))
+    }
+
+    /// Returns the name by which this member's log is known on its host.
+    pub(crate) fn log_name(&self) -> String {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || ".-".contains(c) { c } else { '_' };
+        self.rank.map_or_else(
+            || self.listen.to_string().chars().map(plain).collect(),
+            |rank| format!("rank-{rank}"),
+        )
+    }
+}
+
+/// What a durable subgroup needs of the rest of the configuration.
+pub(super) struct Durability {
+    has_storage: bool,
+    safety: PartitionSafety,
+    /// Whether the folder of the log has the same name whenever the member starts.
+    has_name: bool,
+}
+
+impl Durability {
+    pub(super) fn new(
+        storage: Option<&StorageConfig>,
+        safety: PartitionSafety,
+        rank: Option<usize>,
+        listen: &Address,
+    ) -> Self {
+        let is_random = matches!(listen, Address::Tcp { port: 0, .. });
+        Self { has_storage: storage.is_some(), safety, has_name: rank.is_some() || !is_random }
+    }
+
+    /// Returns what keeps a subgroup from being durable, if it is to be, and what to change.
+    pub(super) fn fault(&self, subgroup: &SubgroupConfig) -> Option<String> {
+        if subgroup.mode != DeliveryMode::Durable {
+            return None;
+        }
+        let longest = subgroup.large_max.unwrap_or(0).max(subgroup.message_max);
+        let fault = if !self.has_storage {
+            "needs a folder for the log of this member: write `path = \"FOLDER\"` in [storage]".into()
+        } else if self.safety == PartitionSafety::Off {
+            "and `partition_safety = \"off\"` do not go together, since the parts of a partitioned group would write logs that \
+             contradict each other: write `partition_safety = \"majority\"`"
+                .into()
+        } else if subgroup.shards > 1 || subgroup.replicas > 0 {
+            "and `shards` or `replicas` do not go together, since these are for objects, which are not durable yet: write \
+             `mode = \"atomic\"`"
+                .into()
+        } else if longest > DURABLE_MESSAGE_MAX {
+            format!(
+                "and messages of {longest} bytes do not go together: write at most {DURABLE_MESSAGE_MAX} for `message_max` and \
+                 `large_max`, since a message is in one segment of the log"
+            )
+        } else if !self.has_name {
+            "needs a member that has the same name when it starts again, by which its folder is found: write a `rank`, or a \
+             `listen` address with a port"
+                .into()
+        } else {
+            return None;
+        };
+        Some(format!("`mode = \"durable\"` {fault}"))
+    }
+}
+
+/// The longest message of a durable subgroup: with its header it fits a segment.
+const DURABLE_MESSAGE_MAX: usize = LogSettings::DEFAULT.record_bytes_max() - RECORD_HEADER_BYTES;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A configuration of three members with a durable subgroup; `top` is in front of all tables, `subgroup` in the subgroup's.
+    fn parse(top: &str, storage: &str, subgroup: &str) -> Result<Config, String> {
+        let text = format!(
+            "cluster = \"c\"\nsecret = \"at least sixteen bytes\"\nmembers = 3\n{top}\n{storage}\n\
+             [subgroups.orders]\nmode = \"durable\"\n{subgroup}"
+        );
+        Config::parse(&text).map_err(|error| error.to_string())
+    }
+
+    const LISTEN: &str = "listen = \"127.0.0.1:7400\"";
+    const STORAGE: &str = "[storage]\npath = \"logs\"";
+
+    #[test]
+    fn a_durable_subgroup_has_a_folder_for_each_member() {
+        let config = parse(LISTEN, STORAGE, "").expect("it is complete");
+        assert_eq!(config.subgroups["orders"].mode, DeliveryMode::Durable);
+        assert_eq!(config.log_folder(), Some("logs/127.0.0.1_7400".into()));
+        let config = parse(&format!("{LISTEN}\nrank = 2"), STORAGE, "").expect("it is complete");
+        assert_eq!(config.log_folder(), Some("logs/rank-2".into()));
+        assert_eq!(Config::local("none", 1).log_folder(), None);
+    }
+
+    /// Each error says what to write instead.
+    #[test]
+    fn what_a_durable_subgroup_lacks_is_said() {
+        let error = |top: &str, storage: &str, subgroup: &str| parse(top, storage, subgroup).unwrap_err();
+        let missing = error(LISTEN, "", "");
+        let expected = "line 7: [subgroups.orders]: `mode = \"durable\"` needs a folder for the log of this member: write \
+                        `path = \"FOLDER\"` in [storage]";
+        assert_eq!(missing, expected);
+        let unsafe_parts = error(&format!("{LISTEN}\npartition_safety = \"off\""), STORAGE, "");
+        assert!(unsafe_parts.contains("write `partition_safety = \"majority\"`"), "{unsafe_parts}");
+        for key in ["shards = 2", "replicas = 2"] {
+            let objects = error(LISTEN, STORAGE, key);
+            assert!(objects.contains("objects, which are not durable yet"), "{objects}");
+        }
+        for key in ["message_max", "large_max"] {
+            let long = error(LISTEN, STORAGE, &format!("{key} = \"64MiB\""));
+            assert!(long.contains("67108864 bytes") && long.contains("at most 67108760"), "{long}");
+        }
+        let nameless = error("listen = \"127.0.0.1:0\"", STORAGE, "");
+        assert!(nameless.contains("write a `rank`"), "{nameless}");
+        parse("listen = \"127.0.0.1:0\"\nrank = 0", STORAGE, "message_max = 67108760")
+            .expect("the longest fits");
+    }
+
+    #[test]
+    fn a_storage_without_a_path_is_refused() {
+        let error = |storage: &str| parse(LISTEN, storage, "").unwrap_err();
+        assert_eq!(
+            error("[storage]"),
+            "the configuration: `path` is missing in [storage]: write the path of a folder for the logs"
+        );
+        assert_eq!(
+            error("[storage]\npath = \"\""),
+            "line 6: `path = \"\"`: write the path of a folder for the logs"
+        );
+        assert!(error("[storage]\npth = \"a\"").contains("did you mean `path`?"));
+    }
+}

@@ -1,0 +1,101 @@
+//! Opening the folder of a member's log (Derecho §3.4, persistent mode).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use squall_log::{
+    FileDisk, FolderError, LogIdentity, LogSettings, RECORD_HEADER_BYTES, Recovered, Storage, StorageError,
+    StorageOwner,
+};
+use squall_protocols::membership::MEMBERS_MAX;
+use squall_protocols::multicast::DeliveryMode;
+
+use super::{ProcessLog, SharedDisk};
+use crate::config::{Config, Ranks, SubgroupConfig};
+
+/// Why the folder of a member's log cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogFolderError {
+    /// It cannot be made or locked.
+    #[error("cannot keep a log: {0}")]
+    Folder(#[from] FolderError),
+    /// What is in it cannot be used.
+    #[error("cannot keep a log in {}: {cause}", folder.display())]
+    Storage {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        cause: StorageError,
+    },
+    /// It has the log of an earlier run.
+    #[error(
+        "{} has the log of an earlier run, with {records} records, and a group cannot restart from its logs yet: move the folder \
+         away to keep them, or remove it; then start again",
+        folder.display()
+    )]
+    EarlierRun {
+        /// The folder.
+        folder: PathBuf,
+        /// How many records it has.
+        records: u64,
+    },
+}
+
+/// Opens the log of a member, if it has durable subgroups. Makes the folder if it is absent; that writes a segment, and takes as
+/// long as the disk needs.
+///
+/// # Errors
+/// [`LogFolderError`], with what to do next.
+pub(crate) fn open(config: &Config) -> Result<Option<Arc<ProcessLog>>, LogFolderError> {
+    let durable = || config.subgroups.values().filter(|subgroup| subgroup.mode == DeliveryMode::Durable);
+    let Some(folder) = config.log_folder().filter(|_| durable().next().is_some()) else { return Ok(None) };
+    let owner = StorageOwner { cluster: config.cluster.clone(), member: config.log_name() };
+    let settings = LogSettings {
+        queue_frames_max: queue_frames(durable(), LogSettings::DEFAULT.frame_bytes),
+        ..LogSettings::DEFAULT
+    };
+    let disk: SharedDisk = Arc::new(FileDisk::open(&folder)?);
+    let failed = |cause| LogFolderError::Storage { folder: folder.clone(), cause };
+    let log = LogIdentity::random_log().map_err(|error| failed(error.into()))?;
+    let storage = Storage::open(disk, &owner, settings, log).map_err(failed)?;
+    let recovered = storage.recover(&mut |_, _| ()).map_err(failed)?;
+    refuse_earlier_run(&recovered, &folder)?;
+    ProcessLog::start(storage, recovered, folder.clone()).map(Some).map_err(failed)
+}
+
+/// Refuses a log with records: the group would begin anew, and the log would hold messages of two groups. This is the place where
+/// a restart will begin instead. A log without records is that of a process that has never been in its group.
+fn refuse_earlier_run(recovered: &Recovered, folder: &Path) -> Result<(), LogFolderError> {
+    if recovered.records == 0 && recovered.is_usable() {
+        return Ok(());
+    }
+    Err(LogFolderError::EarlierRun { folder: folder.into(), records: recovered.records })
+}
+
+/// Returns how many full frames may wait for the disk: as many as the windows of all senders fill. What is not on this member's disk
+/// has not been delivered by all, so it is in a window; and when a view ends, everything of it is on the disk \[T4\]. Two frames in a
+/// row have more than `frame_bytes` together, since the second begins with a record that did not fit the first.
+pub(super) fn queue_frames<'a>(
+    subgroups: impl Iterator<Item = &'a SubgroupConfig>,
+    frame_bytes: usize,
+) -> usize {
+    let bytes = subgroups.map(window_bytes).fold(0, usize::saturating_add);
+    (bytes / frame_bytes).saturating_mul(2).saturating_add(2)
+}
+
+/// The most bytes of records that a subgroup's windows hold.
+fn window_bytes(subgroup: &SubgroupConfig) -> usize {
+    let senders = match &subgroup.senders {
+        // Processes may join until the group is full.
+        Ranks::All => MEMBERS_MAX,
+        Ranks::These(ranks) => ranks.len(),
+    };
+    // A window has space for two of the longest messages in any case; the ring of large messages for one more than its bytes.
+    let small = subgroup.window_bytes.max(subgroup.message_max.saturating_mul(2));
+    let longest = subgroup.large_max.unwrap_or(0);
+    let large = subgroup.large_window_bytes.unwrap_or(2 * longest).max(longest).saturating_add(longest);
+    // Each record has a header and padding, and the trailing nulls a record of their own.
+    let headers = (subgroup.window + 1).saturating_mul(RECORD_HEADER_BYTES + 8);
+    small.saturating_add(large).saturating_add(headers).saturating_mul(senders)
+}

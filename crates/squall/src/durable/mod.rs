@@ -1,0 +1,42 @@
+//! The log of a member's durable subgroups: from the polling thread to the disk and back (Derecho §2 and §3.4, "durable" mode).
+//!
+//! **State.** A process has one log for all its durable subgroups ([`ProcessLog`]), in a folder of its own ([`open`]), whose threads
+//! write it. For each durable subgroup and view the core has a [`SubgroupLog`], by which it appends what it receives and learns how
+//! much of that is on the disk. Signals join the two sides: the number of records on the disk, the failure, and the waker of the
+//! polling thread.
+//!
+//! **Order.** The log is opened before the member enters its group: making the first segment takes time, and errors come before
+//! any member waits. The polling thread appends: it copies records into the frame that collects, under a lock under which nothing
+//! waits for the disk. The log's threads write frames, raise the number of records on the disk and wake the polling thread, which
+//! then acknowledges the sequences up to there. When the member has left its group, the log writes what it has taken, and is closed.
+//!
+//! **Invariants.**
+//! - \[T1\] What [`SubgroupLog::persisted`](squall_protocols::multicast::MessageLog::persisted) counts is on the disk: the last
+//!   message or trailing null below has a record there, and so has everything before it.
+//! - Nothing that was appended is dropped: what is not on the disk yet is in the windows of the senders, since they are freed when
+//!   all members have delivered, and the log has buffers for as many bytes as the windows ([`queue_frames`]).
+//! - A log that has failed takes and acknowledges nothing more [W6]; the member leaves its group at the next check, and says why.
+//!
+//! **Records.** A message has a record of kind `Message`: the id of its subgroup (the place of its name among the names of all
+//! subgroups and shards), the view, the sequence, the sender's rank in the subgroup, the time at which this member received it (by
+//! its clock, in nanoseconds, growing by at least one from record to record of a subgroup and view), and the bytes. A sequence without a record, below one that
+//! has a record, is a null. Trailing nulls get a record of kind `Frontier` when nothing has followed them for a while
+//! ([`FRONTIER_AFTER`]): earlier, it would cost each message a second write; but a member that ends its view counts nulls, too
+//! \[T4\], so that its log must show them.
+//!
+//! A group does not restart from its logs yet, and nothing removes what is in them: see [`folder`] for the one check that refuses the
+//! log of an earlier run.
+
+mod folder;
+mod process_log;
+mod subgroup_log;
+#[cfg(test)]
+mod tests;
+
+pub use folder::LogFolderError;
+pub(crate) use folder::open;
+#[cfg(test)]
+use folder::queue_frames;
+pub(crate) use process_log::ProcessLog;
+use process_log::{FRONTIER_AFTER, LogProgress, SharedDisk};
+use subgroup_log::SubgroupLog;

@@ -1,0 +1,159 @@
+//! The log of a process, and the signals between its threads and the polling thread (Derecho §3.4, persistent mode).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use squall_fabric::Duration;
+use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
+use squall_log::{AppendError, Disk, DurableLog, LogAnswer, LogRecord, Recovered, Storage, StorageError};
+use squall_protocols::group::SubgroupId;
+use squall_transports::Waker;
+
+use super::SubgroupLog;
+use crate::error::GroupError;
+
+/// The disk of a log: a folder, or in tests a simulated one.
+pub(crate) type SharedDisk = Arc<dyn Disk + Send + Sync>;
+
+/// The log of a process. The polling thread appends; dropping the log waits until everything that it has taken is written, or has
+/// failed.
+pub(crate) struct ProcessLog {
+    log: DurableLog<SharedDisk>,
+    folder: PathBuf,
+    signals: Arc<LogSignals>,
+    /// How far each subgroup is in its latest view, for reports.
+    progress: Mutex<BTreeMap<SubgroupId, Arc<LogProgress>>>,
+}
+
+/// What the log's threads report.
+#[derive(Default)]
+struct LogSignals {
+    /// The number of records of this run that are on the disk; it only grows.
+    persisted: AtomicU64,
+    has_failed: AtomicBool,
+    failure: Mutex<Option<AppendError>>,
+    /// Wakes the polling thread; none before the member has a transport.
+    waker: Mutex<Option<Waker>>,
+    /// The number of subgroups whose trailing nulls have no record yet, although nothing else is under way.
+    trailing: AtomicU64,
+}
+
+/// How far the log of a subgroup is in a view, in sequences: `persisted <= appended`.
+#[derive(Debug, Default)]
+pub(super) struct LogProgress {
+    pub(super) appended: AtomicU64,
+    pub(super) persisted: AtomicU64,
+}
+
+impl ProcessLog {
+    /// Begins a life of the log in `folder`.
+    pub(super) fn start(
+        storage: Storage<SharedDisk>,
+        recovered: Recovered,
+        folder: PathBuf,
+    ) -> Result<Arc<Self>, StorageError> {
+        let signals = Arc::<LogSignals>::default();
+        let reported = Arc::clone(&signals);
+        let log = DurableLog::start_reporting(storage, recovered, move |answer| reported.note(answer))?;
+        Ok(Arc::new(Self { log, folder, signals, progress: Mutex::default() }))
+    }
+
+    /// Wakes the polling thread by `waker` from now on.
+    pub(crate) fn set_waker(&self, waker: Waker) {
+        *lock(&self.signals.waker) = Some(waker);
+    }
+
+    /// Returns the log of a subgroup for a view that begins.
+    pub(crate) fn subgroup(self: &Arc<Self>, id: SubgroupId, view: u64) -> SubgroupLog {
+        let progress = Arc::<LogProgress>::default();
+        lock(&self.progress).insert(id, Arc::clone(&progress));
+        SubgroupLog::new(Arc::clone(self), id, view, progress)
+    }
+
+    /// Takes a record, and returns how many records are on the disk when it is; `None` if the log has failed.
+    pub(super) fn append(&self, record: &LogRecord<'_>) -> Option<u64> {
+        match self.log.append(record) {
+            Ok(records) => Some(records),
+            Err(failure) => {
+                self.signals.fail(failure);
+                None
+            }
+        }
+    }
+
+    /// Returns how many records are on the disk, with all before them.
+    #[inline]
+    pub(super) fn persisted(&self) -> u64 {
+        self.signals.persisted.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the log takes and writes nothing more.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.signals.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// Returns why the member has to leave its group, if the log has failed.
+    pub(crate) fn failure(&self) -> Option<GroupError> {
+        let cause = lock(&self.signals.failure).clone()?;
+        Some(GroupError::Log { folder: self.folder.clone(), cause })
+    }
+
+    /// Returns after which time the polling thread has to look again, if it has to.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        (self.signals.trailing.load(Ordering::Relaxed) > 0).then_some(FRONTIER_AFTER)
+    }
+
+    /// Notes that the trailing nulls of one subgroup more, or one less, wait for a record.
+    pub(super) fn note_trailing(&self, waits: bool) {
+        if waits {
+            self.signals.trailing.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.signals.trailing.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns how many sequences of a subgroup this member has received in its view that are not on its disk yet; `None` if the
+    /// subgroup is not durable.
+    pub(crate) fn unpersisted(&self, id: SubgroupId) -> Option<u64> {
+        let progress = lock(&self.progress).get(&id).cloned()?;
+        let persisted = progress.persisted.load(Ordering::Relaxed);
+        Some(progress.appended.load(Ordering::Relaxed).saturating_sub(persisted))
+    }
+}
+
+impl fmt::Debug for ProcessLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessLog").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl LogSignals {
+    /// Takes an answer of the log's threads.
+    fn note(&self, answer: LogAnswer) {
+        match answer {
+            // Several threads report, and the greatest count is the latest.
+            LogAnswer::Persisted(records) => drop(self.persisted.fetch_max(records, Ordering::Relaxed)),
+            LogAnswer::Failed(error) => self.fail(error.into()),
+        }
+        if let Some(waker) = &*lock(&self.waker) {
+            waker.wake();
+        }
+    }
+
+    /// Notes why the log has failed; the first reason is kept.
+    fn fail(&self, failure: AppendError) {
+        lock(&self.failure).get_or_insert(failure);
+        self.has_failed.store(true, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long nothing follows trailing nulls before they get a record: longer than a message takes to go round a group on one host, so
+/// that the next message makes the record superfluous, and short compared with the change of a view.
+pub(super) const FRONTIER_AFTER: Duration = Duration::from_millis(1);

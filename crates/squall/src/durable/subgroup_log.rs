@@ -1,0 +1,152 @@
+//! The log of a subgroup in a view, as the multicast core uses it (Derecho §3.4, "durable" mode).
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use squall_fabric::atomics::Ordering;
+use squall_log::{LogPosition, LogRecord, RecordKind};
+use squall_protocols::group::SubgroupId;
+use squall_protocols::multicast::{Message, MessageLog};
+
+use super::{FRONTIER_AFTER, LogProgress, ProcessLog};
+
+/// The log of a subgroup in a view. The polling thread uses it.
+///
+/// **Law.** The core appends messages in the order of their sequences, then advances to what it has received without a gap, and asks
+/// in each evaluation how much is on the disk. That also gives trailing nulls their record, [`FRONTIER_AFTER`] after everything
+/// before them has come to the disk; until then [`ProcessLog::patience`] bounds how long the thread may park.
+#[derive(Debug)]
+pub(crate) struct SubgroupLog {
+    process: Arc<ProcessLog>,
+    subgroup: u32,
+    view: u64,
+    walk: RefCell<AppendedWalk>,
+    progress: Arc<LogProgress>,
+}
+
+/// How far the log is, in sequences: `persisted <= recorded <= appended`.
+#[derive(Debug, Default)]
+struct AppendedWalk {
+    /// Everything below was appended.
+    appended: u64,
+    /// Everything below is shown by records that were appended.
+    recorded: u64,
+    /// Everything below is shown by records on the disk.
+    persisted: u64,
+    /// The records that are not on the disk, oldest first: how many records are when it is, and what it shows then. At most as
+    /// many as the windows hold messages.
+    under_way: VecDeque<(u64, u64)>,
+    /// The number of records on the disk when this was last looked at.
+    records: u64,
+    /// Since when only trailing nulls have been waiting for a record.
+    trailing_since: Option<Instant>,
+    /// The time of the last record, in nanoseconds since 1970.
+    time: u64,
+}
+
+impl SubgroupLog {
+    pub(super) fn new(
+        process: Arc<ProcessLog>,
+        id: SubgroupId,
+        view: u64,
+        progress: Arc<LogProgress>,
+    ) -> Self {
+        Self { process, subgroup: id.0, view, walk: RefCell::default(), progress }
+    }
+
+    /// Appends the record of a message or of trailing nulls, which shows everything up to `sequence`. If the log has failed,
+    /// nothing more comes to the disk, and the member is about to leave.
+    fn record(&self, walk: &mut AppendedWalk, kind: RecordKind, sequence: u64, sender: usize, bytes: &[u8]) {
+        self.set_trailing(walk, None);
+        walk.time = now_ns().max(walk.time + 1);
+        let position = LogPosition { view: self.view, sequence };
+        let sender = u32::try_from(sender).expect("a subgroup has few members");
+        let record = LogRecord { subgroup: self.subgroup, kind, position, sender, time: walk.time, bytes };
+        if let Some(records) = self.process.append(&record) {
+            walk.under_way.push_back((records, sequence + 1));
+            walk.recorded = sequence + 1;
+        }
+    }
+
+    /// Notes since when only trailing nulls have been waiting.
+    fn set_trailing(&self, walk: &mut AppendedWalk, since: Option<Instant>) {
+        if walk.trailing_since.is_some() != since.is_some() {
+            self.process.note_trailing(since.is_some());
+        }
+        walk.trailing_since = since;
+    }
+
+    /// Takes note of what has come to the disk.
+    #[cold]
+    fn note_persisted(&self, walk: &mut AppendedWalk, records: u64) {
+        walk.records = records;
+        while let Some((_, sequences)) = walk.under_way.pop_front_if(|(needed, _)| *needed <= records) {
+            walk.persisted = sequences;
+        }
+        self.progress.persisted.store(walk.persisted, Ordering::Relaxed);
+    }
+
+    /// Gives trailing nulls a record if nothing has followed them for a while.
+    #[cold]
+    fn record_trailing(&self, walk: &mut AppendedWalk) {
+        if !walk.under_way.is_empty() || self.process.has_failed() {
+            return;
+        }
+        let now = Instant::now();
+        match walk.trailing_since {
+            None => self.set_trailing(walk, Some(now)),
+            Some(since) if now - since >= FRONTIER_AFTER => {
+                self.record(walk, RecordKind::Frontier, walk.appended - 1, 0, &[]);
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+impl MessageLog for SubgroupLog {
+    fn append(&mut self, message: Message<'_>) {
+        let Message { view, sender, sequence, bytes, .. } = message;
+        let mut walk = self.walk.borrow_mut();
+        let is_next = view == self.view && sequence >= walk.appended;
+        assert!(is_next, "[T1] message {sequence} of view {view} after {} of {}", walk.appended, self.view);
+        walk.appended = sequence + 1;
+        self.record(&mut walk, RecordKind::Message, sequence, sender, bytes);
+    }
+
+    fn advance(&mut self, sequences: u64) {
+        let mut walk = self.walk.borrow_mut();
+        assert!(sequences >= walk.appended, "[T1] {sequences} sequences after {}", walk.appended);
+        walk.appended = sequences;
+        // They have not been waiting while more came.
+        self.set_trailing(&mut walk, None);
+        self.progress.appended.store(sequences, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn persisted(&self) -> u64 {
+        let mut walk = self.walk.borrow_mut();
+        let records = self.process.persisted();
+        if records != walk.records {
+            self.note_persisted(&mut walk, records);
+        }
+        if walk.recorded < walk.appended {
+            self.record_trailing(&mut walk);
+        }
+        walk.persisted
+    }
+}
+
+impl Drop for SubgroupLog {
+    fn drop(&mut self) {
+        let mut walk = self.walk.take();
+        self.set_trailing(&mut walk, None);
+    }
+}
+
+/// The time in nanoseconds since 1970.
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

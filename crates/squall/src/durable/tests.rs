@@ -1,0 +1,186 @@
+//! The log of durable subgroups on a simulated disk and in a real folder.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use squall_fabric::NodeId;
+use squall_log::{DiskFault, LogPosition, LogSettings, RecordKind, SimDisk, Storage, StorageOwner};
+use squall_protocols::group::SubgroupId;
+use squall_protocols::multicast::{DeliveryMode, Message, MessageLog};
+
+use super::*;
+use crate::config::{Config, Ranks, StorageConfig, SubgroupConfig};
+
+type TestDisk = Arc<Mutex<SimDisk>>;
+
+const SETTINGS: LogSettings =
+    LogSettings { segment_bytes: 256 << 10, frame_bytes: 16 << 10, ..LogSettings::DEFAULT };
+
+fn disk() -> TestDisk {
+    Arc::new(Mutex::new(SimDisk::new(1, SETTINGS.block)))
+}
+
+fn start(disk: &TestDisk, settings: LogSettings) -> Arc<ProcessLog> {
+    let owner = StorageOwner { cluster: "c".into(), member: "m".into() };
+    let storage = Storage::open(Arc::clone(disk) as SharedDisk, &owner, settings, 7).expect("it is empty");
+    let recovered = storage.recover(&mut |_, _| ()).expect("it can be read");
+    ProcessLog::start(storage, recovered, "/logs/m".into()).expect("the disk works")
+}
+
+/// Returns the records on a disk.
+fn records(disk: &TestDisk) -> Vec<(u32, RecordKind, LogPosition, u32, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut times = std::collections::BTreeMap::new();
+    let storage = Storage::inspect(Arc::clone(disk), SETTINGS).expect("it has an identity");
+    let recovered = storage.recover(&mut |_, record| {
+        let last = times.insert((record.subgroup, record.position.view), record.time);
+        assert!(last.is_none_or(|last| last < record.time), "times grow");
+        found.push((record.subgroup, record.kind, record.position, record.sender, record.bytes.to_vec()));
+    });
+    assert!(recovered.expect("it can be read").is_usable());
+    found
+}
+
+fn message(sequence: u64, bytes: &[u8]) -> Message<'_> {
+    Message { view: 3, sender: 1, node: NodeId(5), index: 0, sequence, bytes }
+}
+
+fn at(sequence: u64) -> LogPosition {
+    LogPosition { view: 3, sequence }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// \[T1\] Nulls below a message need no record; what is counted is on the disk, and is there as it was received.
+#[test]
+fn sequences_are_counted_when_their_messages_are_on_the_disk() {
+    let disk = disk();
+    let process = start(&disk, SETTINGS);
+    let mut log = process.subgroup(SubgroupId(4), 3);
+    assert_eq!((log.persisted(), process.unpersisted(SubgroupId(4))), (0, Some(0)));
+    let blocked = disk.lock().expect("no panic");
+    log.append(message(2, b"two"));
+    log.append(message(5, b""));
+    log.advance(6);
+    assert_eq!((log.persisted(), process.unpersisted(SubgroupId(4))), (0, Some(6)));
+    drop(blocked);
+    wait_until("both are on the disk", || log.persisted() == 6);
+    assert_eq!((process.unpersisted(SubgroupId(4)), process.patience()), (Some(0), None));
+    assert_eq!(process.unpersisted(SubgroupId(1)), None);
+    drop((log, process));
+    let expected = [(2, b"two".to_vec()), (5, Vec::new())];
+    let expected = expected.map(|(sequence, bytes)| (4, RecordKind::Message, at(sequence), 1, bytes));
+    assert_eq!(records(&disk), expected);
+}
+
+/// \[T4\] Trailing nulls count when a record shows them, which they get when nothing follows them.
+#[test]
+fn trailing_nulls_get_a_record() {
+    let disk = disk();
+    let process = start(&disk, SETTINGS);
+    let mut log = process.subgroup(SubgroupId(0), 3);
+    log.append(message(0, b"a"));
+    log.advance(3);
+    wait_until("the message is on the disk", || log.persisted() > 0);
+    assert_eq!(log.persisted(), 1);
+    assert!(process.patience().is_some(), "the thread looks again soon");
+    wait_until("the nulls are on the disk", || log.persisted() == 3);
+    assert_eq!(process.patience(), None);
+    log.advance(4);
+    let _ = log.persisted();
+    assert!(process.patience().is_some());
+    drop(log);
+    assert_eq!(process.patience(), None, "the view has ended");
+    drop(process);
+    let kinds: Vec<_> = records(&disk).into_iter().map(|(_, kind, position, ..)| (kind, position)).collect();
+    assert_eq!(kinds, [(RecordKind::Message, at(0)), (RecordKind::Frontier, at(2))]);
+}
+
+/// [W6] A failed disk ends the member, and nothing is counted that is not there.
+#[test]
+fn a_failed_disk_is_said_and_counts_nothing() {
+    let disk = disk();
+    let process = start(&disk, SETTINGS);
+    let mut log = process.subgroup(SubgroupId(0), 3);
+    log.append(message(0, b"a"));
+    log.advance(1);
+    wait_until("the disk works", || log.persisted() == 1);
+    assert!(!process.has_failed() && process.failure().is_none());
+    disk.lock().expect("no panic").arm(DiskFault::WriteError, "log/", 0);
+    log.append(message(1, b"b"));
+    log.advance(2);
+    wait_until("the failure is reported", || process.has_failed());
+    for sequence in 2..10 {
+        log.append(message(sequence, b"c"));
+        log.advance(sequence + 1);
+        assert_eq!(log.persisted(), 1);
+    }
+    let error = process.failure().expect("it has failed").to_string();
+    assert!(error.contains("/logs/m has ended: failed to write log/0000000001.segment"), "{error}");
+    assert!(
+        error.contains("The others continue") && error.contains("before this member joins again"),
+        "{error}"
+    );
+}
+
+/// The disk may stand behind by all that the windows hold; the polling thread appends without waiting, and nothing is lost.
+#[test]
+fn the_log_takes_as_much_as_the_windows_hold() {
+    let subgroup = SubgroupConfig {
+        senders: Ranks::These(vec![0, 1]),
+        window: 64,
+        message_max: 8 << 10,
+        window_bytes: 128 << 10,
+        ..SubgroupConfig::default()
+    };
+    let queue_frames_max = queue_frames([&subgroup].into_iter(), SETTINGS.frame_bytes);
+    let disk = disk();
+    let process = start(&disk, LogSettings { queue_frames_max, ..SETTINGS });
+    let mut log = process.subgroup(SubgroupId(0), 3);
+    let blocked = disk.lock().expect("no panic");
+    // One of these fits a frame, and almost a second one: the worst case.
+    let bytes = vec![7; 8 << 10];
+    let count = 2 * (128 << 10) / bytes.len() as u64;
+    for sequence in 0..count {
+        log.append(message(sequence, &bytes));
+        log.advance(sequence + 1);
+    }
+    assert!(!process.has_failed(), "{:?}", process.failure());
+    drop(blocked);
+    wait_until("all are on the disk", || log.persisted() == count);
+    drop((log, process));
+    assert_eq!(records(&disk).len() as u64, count);
+}
+
+/// A group cannot restart from its logs yet, so an earlier run's is refused; one without records is not an earlier run's.
+#[test]
+fn the_log_of_an_earlier_run_is_refused() {
+    let path = std::env::temp_dir().join(format!("squall-durable-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    let subgroup = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
+    let config = Config::local("earlier", 1).subgroup("log", subgroup);
+    let config = Config { storage: Some(StorageConfig { path: path.clone() }), ..config };
+    drop(open(&config).expect("it is empty").expect("a subgroup is durable"));
+    let process = open(&config).expect("it has no records").expect("a subgroup is durable");
+    let held = open(&config).expect_err("this process has it").to_string();
+    assert!(held.contains("rank-0 is in use by process"), "{held}");
+    process.subgroup(SubgroupId(0), 1).append(Message { view: 1, ..message(0, b"a") });
+    drop(process);
+    let refused = open(&config).expect_err("it has a record").to_string();
+    let foreign =
+        open(&Config { cluster: "other".into(), ..config.clone() }).expect_err("another's").to_string();
+    let atomic = Config { subgroups: [("log".into(), SubgroupConfig::default())].into(), ..config };
+    assert!(open(&atomic).expect("there is nothing to open").is_none());
+    std::fs::remove_dir_all(&path).expect("it can be removed");
+    assert!(refused.contains("rank-0 has the log of an earlier run, with 1 records"), "{refused}");
+    assert!(
+        foreign.contains("rank-0: the folder belongs to the member rank-0 of the cluster earlier"),
+        "{foreign}"
+    );
+}

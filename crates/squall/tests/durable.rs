@@ -1,0 +1,324 @@
+//! Durable subgroups as applications use them: what is delivered is on the disks of all members (Derecho §2, "durable" mode).
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use squall_fabric::atomics::{AtomicUsize, Ordering};
+
+use squall::config::{Config, StorageConfig, SubgroupConfig, Transport};
+use squall::{Deliveries, DeliveryMode, Group, GroupError, MessageOutcome};
+use squall_log::{FileDisk, LogSettings, RecordKind, Storage, TailVerdict};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The number of messages that each member sends.
+const NUMBERS: usize = 60;
+
+/// A folder that is removed at the end of its test.
+struct TestFolder(PathBuf);
+
+impl TestFolder {
+    fn new(test: &str) -> Self {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Self(path)
+    }
+}
+
+impl Drop for TestFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The configurations of three members and a joiner.
+fn configs(transport: Transport, test: &str, folder: &Path) -> Vec<Config> {
+    let subgroup = SubgroupConfig {
+        mode: DeliveryMode::Durable,
+        window: 16,
+        message_max: 1000,
+        large_max: Some(512 << 10),
+        ..SubgroupConfig::default()
+    };
+    let configs = common::configs(transport, test, Duration::from_secs(5), ("log", subgroup));
+    let storage = Some(StorageConfig { path: folder.into() });
+    configs.into_iter().map(|config| Config { storage: storage.clone(), ..config }).collect()
+}
+
+/// A message as it was delivered, or as it is in a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    view: u64,
+    sequence: u64,
+    sender: usize,
+    bytes: Vec<u8>,
+}
+
+fn take(deliveries: &mut Deliveries) -> Entry {
+    let message = deliveries.next().expect("the group lives");
+    let bytes = message.bytes.to_vec();
+    Entry { view: message.view, sequence: message.sequence, sender: message.sender, bytes }
+}
+
+/// The messages in the log of a member that has ended.
+fn stored(config: &Config) -> Vec<Entry> {
+    let folder = config.log_folder().expect("it has one");
+    let storage = Storage::inspect(FileDisk::inspect(&folder), LogSettings::DEFAULT).expect("there is a log");
+    let mut found = Vec::new();
+    let recovered = storage.recover(&mut |_, record| {
+        if record.kind == RecordKind::Message {
+            let (view, sequence) = (record.position.view, record.position.sequence);
+            found.push(Entry {
+                view,
+                sequence,
+                sender: record.sender as usize,
+                bytes: record.bytes.to_vec(),
+            });
+        }
+    });
+    assert_eq!(recovered.expect("it can be read").verdict, TailVerdict::Clean, "{}", folder.display());
+    found
+}
+
+/// What a member sends: small messages, some of one byte too many for the window, some long.
+fn content(rank: usize, number: usize) -> Vec<u8> {
+    let length = match number % 10 {
+        3 => 1001,
+        7 => 100_000 + 7 * number,
+        _ => 1 + number,
+    };
+    (0..length).map(|at| (at + 3 * number + rank) as u8).collect()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A barrier with a timeout, in case one of the threads panics.
+struct Meeting(AtomicUsize, usize);
+
+impl Meeting {
+    fn of(threads: usize) -> Self {
+        Self(AtomicUsize::new(0), threads)
+    }
+
+    /// Waits for all threads, and may be used again when all have gone.
+    fn wait(&self) {
+        let round = self.0.fetch_add(1, Ordering::SeqCst) / self.1 + 1;
+        wait_until("all threads meet", || self.0.load(Ordering::SeqCst) >= round * self.1);
+    }
+}
+
+/// Runs `member` for each configuration, each in a thread, and returns what they return.
+fn members<T: Send>(configs: &[Config], member: impl Fn(Group) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let member = &member;
+        let join = |config: &Config| {
+            let config = config.clone();
+            scope.spawn(move || member(Group::join(config).expect("the group starts")))
+        };
+        let threads: Vec<_> = configs.iter().map(join).collect();
+        threads.into_iter().map(|thread| thread.join().expect("the member does not panic")).collect()
+    })
+}
+
+/// Sends this member's messages, and waits until the last one is delivered by all.
+fn send_all(mut sender: squall::Sender, rank: usize) -> squall::Sender {
+    for number in 0..NUMBERS {
+        let bytes = content(rank, number);
+        sender.send_blocking(bytes.len(), |message| message.copy_from_slice(&bytes)).expect("it is sent");
+    }
+    sender
+}
+
+/// All deliver the same messages, and each has all of them in its log, as they were delivered.
+fn what_is_delivered_is_in_all_logs(transport: Transport, test: &str) {
+    let folder = TestFolder::new(test);
+    let configs = configs(transport, test, &folder.0);
+    let barrier = Meeting::of(3);
+    let delivered = members(&configs[..3], |mut group| {
+        let rank = group.rank();
+        let log = group.subgroup("log").unwrap();
+        let (sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+        let sending = thread::spawn(move || send_all(sender, rank));
+        let entries: Vec<Entry> = (0..3 * NUMBERS).map(|_| take(&mut deliveries)).collect();
+        deliveries.release();
+        let mut sender = sending.join().expect("it does not panic");
+        assert_eq!(sender.wait_for_outcome(NUMBERS as u64 - 1), MessageOutcome::Delivered);
+        assert!(sender.is_drained());
+        barrier.wait();
+        entries
+    });
+    assert!(delivered[0] == delivered[1] && delivered[1] == delivered[2], "the orders differ");
+    for rank in 0..3 {
+        let of_sender = delivered[0].iter().filter(|entry| entry.sender == rank);
+        assert!(
+            of_sender
+                .map(|entry| &entry.bytes)
+                .eq(&(0..NUMBERS).map(|n| content(rank, n)).collect::<Vec<_>>())
+        );
+        assert!(stored(&configs[rank]) == delivered[0], "the log of {rank} differs");
+    }
+}
+
+#[test]
+fn what_is_delivered_is_in_all_logs_on_shm() {
+    what_is_delivered_is_in_all_logs(Transport::Shm, "durable-shm");
+}
+
+#[test]
+fn what_is_delivered_is_in_all_logs_on_tcp() {
+    what_is_delivered_is_in_all_logs(Transport::Tcp, "durable-tcp");
+}
+
+/// Asserts that a log has all that was delivered, in this order. It may have more: what was received and not delivered before a view
+/// ended.
+fn assert_contains(log: &[Entry], delivered: &[Entry]) {
+    let mut log = log.iter();
+    for entry in delivered {
+        assert!(log.any(|other| other == entry), "{}/{} is missing", entry.view, entry.sequence);
+    }
+}
+
+/// One of three members dies; the others continue, and a joiner takes part from its first view on.
+fn the_others_continue_after_a_death(transport: Transport, test: &str) {
+    let folder = TestFolder::new(test);
+    let configs = Arc::new(configs(transport, test, &folder.0));
+    let barriers = Arc::new([2, 3].map(Meeting::of));
+    let joiner = {
+        let (configs, barriers) = (Arc::clone(&configs), Arc::clone(&barriers));
+        thread::spawn(move || {
+            barriers[1].wait();
+            let mut group = Group::join(configs[3].clone()).expect("it joins");
+            let log = group.subgroup("log").unwrap();
+            let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+            sender.send_blocking(6, |message| message.copy_from_slice(b"joiner")).expect("it is sent");
+            let mut entries = vec![take(&mut deliveries)];
+            while entries.last().is_some_and(|entry| entry.bytes != b"joiner") {
+                entries.push(take(&mut deliveries));
+            }
+            deliveries.release();
+            assert_eq!(sender.wait_for_outcome(0), MessageOutcome::Delivered);
+            entries
+        })
+    };
+    let delivered = members(&configs[..3], |mut group| {
+        let rank = group.rank();
+        let log = group.subgroup("log").unwrap();
+        let (sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+        if rank == 2 {
+            (0..NUMBERS).for_each(|_| drop(take(&mut deliveries)));
+            return Vec::new();
+        }
+        let sending = thread::spawn(move || send_all(sender, rank));
+        let mut entries: Vec<Entry> = Vec::new();
+        let of = |entries: &[Entry], end: &[u8]| entries.iter().filter(|entry| entry.bytes == end).count();
+        let lasts = [0, 1].map(|rank| content(rank, NUMBERS - 1));
+        while lasts.iter().any(|last| of(&entries, last) == 0) {
+            entries.push(take(&mut deliveries));
+        }
+        deliveries.release();
+        let mut sender = sending.join().expect("it does not panic");
+        assert_eq!(sender.wait_for_outcome(NUMBERS as u64 - 1), MessageOutcome::Delivered);
+        wait_until("a view of two", || group.members() == 2);
+        barriers[0].wait();
+        barriers[1].wait();
+        while of(&entries, b"joiner") == 0 {
+            entries.push(take(&mut deliveries));
+        }
+        deliveries.release();
+        wait_until("the joiner has left", || group.members() == 2);
+        barriers[0].wait();
+        entries
+    });
+    let of_joiner = joiner.join().expect("it does not panic");
+    assert!(delivered[0] == delivered[1], "the orders differ");
+    assert_eq!(delivered[0].len(), 2 * NUMBERS + 1);
+    for rank in 0..2 {
+        assert_contains(&stored(&configs[rank]), &delivered[0]);
+    }
+    assert_contains(&stored(&configs[3]), &of_joiner);
+}
+
+#[test]
+fn the_others_continue_after_a_death_on_shm() {
+    the_others_continue_after_a_death(Transport::Shm, "durable-death-shm");
+}
+
+#[test]
+fn the_others_continue_after_a_death_on_tcp() {
+    the_others_continue_after_a_death(Transport::Tcp, "durable-death-tcp");
+}
+
+/// The disk of one member fails when its third segment is made; it leaves and says why, and the others continue.
+#[test]
+fn a_member_whose_disk_fails_leaves_alone() {
+    const MESSAGES: usize = 160;
+    let folder = TestFolder::new("durable-disk");
+    let configs = configs(Transport::Shm, "durable-disk", &folder.0);
+    // A folder where the log makes a file: an error even for the superuser.
+    let obstacle = |config: &Config| config.log_folder().unwrap().join("log/0000000003.new");
+    let barrier = Meeting::of(2);
+    let ends = members(&configs[..3], |mut group| {
+        let rank = group.rank();
+        let log = group.subgroup("log").unwrap();
+        let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+        if rank == 2 {
+            std::fs::create_dir(obstacle(&configs[2])).expect("there is a log");
+            while deliveries.next().is_ok() {}
+            return group.failure();
+        }
+        let sending = (rank == 0).then(|| {
+            thread::spawn(move || {
+                for number in 0..MESSAGES {
+                    sender.send_blocking(512 << 10, |bytes| bytes.fill(number as u8)).expect("it is sent");
+                }
+                sender
+            })
+        });
+        for number in 0..MESSAGES {
+            let message = deliveries.next().expect("the group lives");
+            assert_eq!((message.bytes.len(), message.bytes[9]), (512 << 10, number as u8));
+        }
+        deliveries.release();
+        if let Some(sending) = sending {
+            let mut sender = sending.join().expect("it does not panic");
+            assert_eq!(sender.wait_for_outcome(MESSAGES as u64 - 1), MessageOutcome::Delivered);
+        }
+        wait_until("the member without a disk has left", || group.members() == 2);
+        barrier.wait();
+        None
+    });
+    let Some(GroupError::Log { folder, cause }) = &ends[2] else { panic!("{:?}", ends[2]) };
+    assert_eq!(Some(folder), configs[2].log_folder().as_ref());
+    let cause = cause.to_string();
+    assert!(cause.contains("0000000003.new: Is a directory"), "{cause}");
+}
+
+/// A second run does not begin on top of the log of the first one.
+#[test]
+fn the_folder_of_an_earlier_run_is_refused() {
+    let folder = TestFolder::new("durable-again");
+    let subgroup = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
+    let config = Config::local(&format!("durable-again-{}", std::process::id()), 1).subgroup("log", subgroup);
+    let missing = Group::join(config.clone()).expect_err("it has no folder").to_string();
+    assert!(missing.contains("write `path = \"FOLDER\"` in [storage]"), "{missing}");
+    let config = Config { storage: Some(StorageConfig { path: folder.0.clone() }), ..config };
+    let mut group = Group::join(config.clone()).expect("it starts");
+    let log = group.subgroup("log").unwrap();
+    let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+    sender.send_bytes(b"once").expect("there is space");
+    assert_eq!(take(&mut deliveries).bytes, b"once");
+    drop(deliveries);
+    group.leave(PATIENCE);
+    assert_eq!(stored(&config).len(), 1);
+    let refused = Group::join(config).expect_err("it has a record").to_string();
+    assert!(refused.contains("the log of an earlier run, with 1 records"), "{refused}");
+}
