@@ -10,8 +10,9 @@ use crate::coverage::{LogPoint, reach};
 use crate::disk::{Disk, DiskError};
 use crate::mutation;
 
-/// The distance of the copies in the file, and so the longest value with its header.
-pub const COPY_BYTES: usize = 64 << 10;
+/// The distance of the copies in the file, and so the longest value with its header: the register has a few words for each view that
+/// has ended.
+pub const COPY_BYTES: usize = 256 << 10;
 /// The longest value.
 pub const COPY_VALUE_BYTES_MAX: usize = COPY_BYTES - HEADER_BYTES;
 /// Magic, length, generation, check.

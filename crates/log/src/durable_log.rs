@@ -94,6 +94,16 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
         &self.shared.storage
     }
 
+    /// Replaces what the protocol keeps in the register ([`RegisterValue::protocol`](crate::RegisterValue::protocol)), and returns when
+    /// it is on the disk.
+    ///
+    /// # Errors
+    /// If it is too long, or the disk fails: then either value may be found later.
+    pub fn write_register(&self, protocol: Vec<u8>) -> Result<(), DiskError> {
+        let written = self.storage().change_register(|register| register.protocol = protocol);
+        written.map(drop).map_err(disk_error)
+    }
+
     /// Takes a record, and returns how many records of this life are persisted when it is.
     ///
     /// # Errors

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use crate::core::LogBase;
 use crate::disk::{DiskCause, DiskError};
 use crate::names;
-use crate::record::LogPosition;
 
 /// The version of the format. A folder of a newer one is refused.
 pub const FORMAT: u32 = 1;
@@ -37,32 +36,8 @@ pub struct RegisterValue {
     pub life: u64,
     /// Where the log begins.
     pub base: LogBase,
-    /// The present view.
-    pub view: u64,
-    /// The views that have ended, oldest first, back to the oldest checkpoint.
-    pub ended: Vec<EndedView>,
-    /// What was promised, in the words of the protocol that decides how a view ends.
-    pub promise: Vec<u8>,
-    /// What was voted for, likewise.
-    pub vote: Vec<u8>,
-}
-
-/// A view that has ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EndedView {
-    /// Its number.
-    pub view: u64,
-    /// Up to which sequence each durable subgroup's messages count.
-    pub trims: Vec<(u32, u64)>,
-}
-
-impl EndedView {
-    /// Returns the last position of a subgroup that counts.
-    #[must_use]
-    pub fn trim(&self, subgroup: u32) -> Option<LogPosition> {
-        let trim = self.trims.iter().find(|(of, _)| *of == subgroup);
-        trim.map(|(_, sequence)| LogPosition { view: self.view, sequence: *sequence })
-    }
+    /// What the protocol keeps of views and votes, in its own words; empty before it has written any.
+    pub protocol: Vec<u8>,
 }
 
 /// Why bytes are no identity.
@@ -123,7 +98,7 @@ impl RegisterValue {
     #[must_use]
     pub const fn new(log: u64, segment: u32) -> Self {
         let base = LogBase::new(segment);
-        Self { log, life: 0, base, view: 0, ended: Vec::new(), promise: Vec::new(), vote: Vec::new() }
+        Self { log, life: 0, base, protocol: Vec::new() }
     }
 
     /// Writes the register.
@@ -151,11 +126,8 @@ mod tests {
     #[test]
     fn values_are_read_as_written() {
         assert_eq!(LogIdentity::from_bytes(&identity().to_bytes()), Ok(identity()));
-        let ended = vec![EndedView { view: 4, trims: vec![(0, 9), (2, 0)] }];
-        let register = RegisterValue { life: 3, ended, vote: vec![1], ..RegisterValue::new(7, 1) };
-        assert_eq!(RegisterValue::from_bytes(&register.to_bytes()), Some(register.clone()));
-        assert_eq!(register.ended[0].trim(2), Some(LogPosition { view: 4, sequence: 0 }));
-        assert_eq!(register.ended[0].trim(1), None);
+        let register = RegisterValue { life: 3, protocol: vec![1], ..RegisterValue::new(7, 1) };
+        assert_eq!(RegisterValue::from_bytes(&register.to_bytes()), Some(register));
     }
 
     #[test]

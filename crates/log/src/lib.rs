@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `LOCK` | locked by the running process, which it names |
 //! | `identity` | cluster, member, the log's random id, the sizes ([`LogIdentity`]), behind the version of the format |
-//! | `register` | where the log begins, its life, the present view and those that have ended, promise and vote ([`RegisterValue`]) |
+//! | `register` | where the log begins, its life, and what the protocol keeps of views and votes ([`RegisterValue`]) |
 //! | `log/NNNNNNNNNN.segment` | frames, in ascending order |
 //! | `checkpoints/SUBGROUP-VIEW-SEQUENCE` | states of subgroups, in blocks with checks ([`CheckpointBlock`]) |
 //!
@@ -81,7 +81,7 @@ pub use crate::disk::{Disk, DiskCause, DiskError};
 pub use crate::durable_log::DurableLog;
 pub use crate::file_disk::{FileDisk, FolderError};
 pub use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader, opening_number};
-pub use crate::identity::{EndedView, FORMAT, IdentityError, LogIdentity, RegisterValue};
+pub use crate::identity::{FORMAT, IdentityError, LogIdentity, RegisterValue};
 pub use crate::record::{LogPosition, LogRecord, RECORD_HEADER_BYTES, RecordError, RecordKind, read_records};
 pub use crate::recovery::{Recovered, recover};
 pub use crate::settings::LogSettings;

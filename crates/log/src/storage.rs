@@ -83,7 +83,7 @@ pub enum StorageError {
     RegisterLost,
     /// The register has grown too long.
     #[error(
-        "the register has {length} bytes, and {COPY_VALUE_BYTES_MAX} is the most: checkpoint, and drop views that have ended before"
+        "the register has {length} bytes, and {COPY_VALUE_BYTES_MAX} is the most: too many views have ended since the last checkpoint"
     )]
     RegisterLong {
         /// Its length.

@@ -13,7 +13,7 @@ fn open(disk: &SimDisk) -> Result<Storage<&SimDisk>, StorageError> {
 }
 
 fn promise(storage: &Storage<&SimDisk>) -> Vec<u8> {
-    storage.register().expect("a copy is good").promise
+    storage.register().expect("a copy is good").protocol
 }
 
 /// [W9] The crash left the new value in one copy, the process read it, crashed again, and that copy rotted: the value was the old
@@ -25,7 +25,7 @@ fn a_value_that_was_read_stays_when_a_copy_rots() {
         let disk = SimDisk::new(seed, SETTINGS.block);
         let storage = open(&disk).expect("the disk works");
         disk.stop_after(seed % 2);
-        storage.change_register(|register| register.promise = vec![1]).expect_err("the machine stops");
+        storage.change_register(|register| register.protocol = vec![1]).expect_err("the machine stops");
         disk.crash();
 
         disk.stop_after(seed / 2 % 8);

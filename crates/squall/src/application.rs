@@ -12,6 +12,7 @@ use squall_protocols::group::{
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{Deliver, MessageLog, Pull};
 use squall_protocols::replica::{self, HoldDecision, Holding, ShardEvent, ShardEvents};
+use squall_protocols::restart::Register;
 
 use crate::config::SubgroupConfig;
 use crate::durable::ProcessLog;
@@ -175,8 +176,10 @@ pub(crate) struct GroupHandles {
     on_view: ViewUpcall,
     /// The log of the durable subgroups, if there are any.
     log: Option<Arc<ProcessLog>>,
-    /// This member.
-    node: Option<NodeId>,
+    /// The number of durable subgroups.
+    durable: usize,
+    /// This member, and the number that tells its group from one that begins anew.
+    node: Option<(NodeId, u64)>,
     /// The current view.
     view: u64,
 }
@@ -190,17 +193,17 @@ impl GroupHandles {
         on_view: ViewUpcall,
     ) -> Self {
         upcalls.keys().for_each(|id| slots[id.0 as usize].use_for_messages());
-        Self { upcalls, slots, status, on_view, log: None, node: None, view: 0 }
+        Self { upcalls, slots, status, on_view, log: None, durable: 0, node: None, view: 0 }
     }
 
-    /// Has durable subgroups keep their messages in `log`.
-    pub(crate) fn keep_log(&mut self, log: Option<Arc<ProcessLog>>) {
-        self.log = log;
+    /// Has the durable subgroups keep their messages in `log`.
+    pub(crate) fn keep_log(&mut self, log: Option<Arc<ProcessLog>>, durable: usize) {
+        (self.log, self.durable) = (log, durable);
     }
 
-    /// Sets the number that this process has in the group, for the first time or after an attempt that has failed.
-    pub(crate) fn set_node(&mut self, node: NodeId) {
-        self.node = Some(node);
+    /// Sets the number that this process has in the group, and the group's own, for the first time or after an attempt that has failed.
+    pub(crate) fn set_node(&mut self, node: NodeId, group: u64) {
+        self.node = Some((node, group));
         self.slots.iter().for_each(|slot| slot.forget_views());
     }
 
@@ -222,7 +225,7 @@ impl GroupApplication for GroupHandles {
         for (id, slot) in (0..).map(SubgroupId).zip(&self.slots) {
             let placement = placements.iter().find(|placement| placement.id == id);
             let members = placement.map_or_else(Vec::new, |placement| placement.members.clone());
-            let is_in = self.node.is_some_and(|node| members.contains(&node));
+            let is_in = self.node.is_some_and(|(node, _)| members.contains(&node));
             let stay = is_in.then(|| lock(&slot.outgoing).since.unwrap_or(view.id));
             let has_holders = !view.holders(id.0).is_empty();
             lock(&slot.state).holding.begin_view(view.id, stay, has_holders);
@@ -255,6 +258,19 @@ impl GroupApplication for GroupHandles {
     fn log(&mut self, id: SubgroupId, view: u64) -> Box<dyn MessageLog + Send> {
         let log = self.log.as_ref().expect("a member with durable subgroups has opened its log");
         Box::new(log.subgroup(id, view))
+    }
+
+    fn register(&mut self) -> Option<Register> {
+        let (node, group) = self.node?;
+        self.log.as_ref().map(|log| log.register(group, node, self.durable))
+    }
+
+    fn write_register(&mut self, register: &Register) {
+        self.log.iter().for_each(|log| log.write_register(register));
+    }
+
+    fn take_register_written(&mut self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.take_register_written())
     }
 
     fn has_state_news(&self) -> bool {
@@ -342,7 +358,7 @@ mod tests {
         let mut handles =
             GroupHandles::new(BTreeMap::new(), vec![Arc::clone(&slot)], status, Box::new(|_: &View| {}));
         for (id, node) in [(3, 64), (5, 65)] {
-            handles.set_node(NodeId(node));
+            handles.set_node(NodeId(node), 1);
             let members = vec![Member { node: NodeId(node), tag: 0 }];
             handles.install(&View { id, ..View::first(members) }, &[], &[]);
         }

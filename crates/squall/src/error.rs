@@ -54,8 +54,7 @@ pub enum GroupError {
     /// The disk of this member is full or has failed, so that it cannot keep its log: it has left the group, and the others
     /// continue. What it had in flight may be lost; what was delivered is on the disks of the others.
     #[error(
-        "this member has left the group, because its log in {} has ended: {cause}. The others continue without it. A log cannot be \
-         continued yet: move the folder away or remove it before this member joins again",
+        "this member has left the group, because its log in {} has ended: {cause}. The others continue without it",
         folder.display()
     )]
     Log {

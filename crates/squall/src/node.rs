@@ -7,7 +7,7 @@ use squall_protocols::group::{
     ConsumerStandstill, GroupCore, GroupEnd, GroupSettings, SubgroupId, ViewChange,
 };
 use squall_protocols::membership::{self, Member, Membership, StopReason, View};
-use squall_protocols::multicast::MulticastCounters;
+use squall_protocols::multicast::{DeliveryMode, MulticastCounters};
 use squall_transports::TransportFabric as _;
 use squall_transports::bootstrap::{Address, Asker, BootstrapProgress};
 use squall_transports::runner::{Driven, IdleLimits, Runner};
@@ -84,7 +84,10 @@ impl Node {
         status: Arc<GroupStatus>,
         on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
     ) -> Result<(Self, usize), JoinError> {
-        handles.keep_log(log.clone());
+        let ids = (0..).map(SubgroupId).zip(config.subgroups.values());
+        let durable: Vec<SubgroupId> =
+            ids.filter(|(_, config)| config.mode == DeliveryMode::Durable).map(|(id, _)| id).collect();
+        handles.keep_log(log.clone(), durable.len());
         let listener = AnyListener::bind(config)?;
         let first = if *only_join { EntryRequest::Join } else { EntryRequest::Either };
         let mut entry = entry::enter(config, first, &listener, on_progress)?;
@@ -96,9 +99,12 @@ impl Node {
                 states: config.subgroups.len(),
             };
             let layout = layout(&config.subgroups, Arc::clone(places));
-            let settings = GroupSettings { membership, ..GroupSettings::default() };
-            handles.set_node(fabric.node());
-            log.iter().for_each(|log| log.set_waker(fabric.waker()));
+            let settings = GroupSettings { membership, durable: durable.clone(), ..GroupSettings::default() };
+            handles.set_node(fabric.node(), session);
+            if let Some(log) = log {
+                log.check_group(session, matches!(start, EntryStart::First(_)))?;
+                log.set_waker(fabric.waker());
+            }
             let (group, members, rank) = match start {
                 EntryStart::First(members) => {
                     let member = |node: &NodeId| Member { node: *node, tag: u64::from(node.0) };

@@ -12,6 +12,7 @@ use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall::config::{Config, StorageConfig, SubgroupConfig, Transport};
 use squall::{Deliveries, DeliveryMode, Group, GroupError, MessageOutcome};
 use squall_log::{FileDisk, LogSettings, RecordKind, Storage, TailVerdict};
+use squall_protocols::restart::Register;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The number of messages that each member sends.
@@ -81,6 +82,13 @@ fn stored(config: &Config) -> Vec<Entry> {
     });
     assert_eq!(recovered.expect("it can be read").verdict, TailVerdict::Clean, "{}", folder.display());
     found
+}
+
+/// The register of a member that has ended.
+fn register(config: &Config) -> Register {
+    let folder = config.log_folder().expect("it has one");
+    let storage = Storage::inspect(FileDisk::inspect(&folder), LogSettings::DEFAULT).expect("there is a log");
+    Register::decode(&storage.register().expect("a copy is good").protocol).expect("it is a register")
 }
 
 /// What a member sends: small messages, some of one byte too many for the window, some long.
@@ -300,6 +308,75 @@ fn a_member_whose_disk_fails_leaves_alone() {
     assert_eq!(Some(folder), configs[2].log_folder().as_ref());
     let cause = cause.to_string();
     assert!(cause.contains("0000000003.new: Is a directory"), "{cause}");
+}
+
+/// A member that has left joins again with its log, which continues; the registers of all agree on how views have ended \[T8\].
+fn a_member_joins_again_with_its_log(transport: Transport, test: &str) {
+    let folder = TestFolder::new(test);
+    let configs = configs(transport, test, &folder.0);
+    let barrier = Meeting::of(3);
+    members(&configs[..3], |group| match group.rank() {
+        2 => leave_and_return(group, &configs[2], &barrier),
+        _ => stay(group, &barrier),
+    });
+    let texts: Vec<_> = stored(&configs[2]).into_iter().map(|entry| (entry.view, entry.bytes)).collect();
+    assert_eq!(texts.iter().map(|(_, bytes)| &bytes[..]).collect::<Vec<_>>(), [&b"before"[..], b"after"]);
+    let registers: Vec<Register> = configs[..3].iter().map(register).collect();
+    for other in &registers[1..] {
+        assert_eq!(other.group, registers[0].group);
+        assert!(other.record.chain.end() > texts[1].0 || other.view().number >= texts[1].0, "{other:?}");
+        for view in 0..texts[1].0 {
+            let ends = [other, &registers[0]].map(|register| register.record.chain.trims_of(view));
+            assert!(ends.contains(&None) || ends[0] == ends[1], "view {view} has ended with {ends:?}");
+        }
+    }
+    assert_eq!(registers[0].record.chain.trims_of(texts[0].0), Some(&[1][..]), "one message counts");
+}
+
+/// Takes one message in each of two memberships.
+fn leave_and_return(mut group: Group, config: &Config, barrier: &Meeting) {
+    for text in ["before", "after"] {
+        let mut deliveries = group.subgroup("log").unwrap().deliveries().unwrap();
+        assert_eq!(take(&mut deliveries).bytes, text.as_bytes());
+        deliveries.release();
+        barrier.wait();
+        if text == "before" {
+            drop(deliveries);
+            group.leave(PATIENCE);
+            group = Group::join(config.clone()).expect("it joins again");
+        }
+    }
+}
+
+/// Takes these messages, and sends them if it is the first member: one while the last member is there, one when it is back.
+fn stay(mut group: Group, barrier: &Meeting) {
+    let rank = group.rank();
+    let log = group.subgroup("log").unwrap();
+    let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+    for text in ["before", "after"] {
+        if rank == 0 {
+            sender
+                .send_blocking(text.len(), |bytes| bytes.copy_from_slice(text.as_bytes()))
+                .expect("it lives");
+        }
+        assert_eq!(take(&mut deliveries).bytes, text.as_bytes());
+        deliveries.release();
+        barrier.wait();
+        if text == "before" {
+            wait_until("the last member has left", || group.members() == 2);
+            wait_until("it is back", || group.members() == 3);
+        }
+    }
+}
+
+#[test]
+fn a_member_joins_again_with_its_log_on_shm() {
+    a_member_joins_again_with_its_log(Transport::Shm, "durable-back-shm");
+}
+
+#[test]
+fn a_member_joins_again_with_its_log_on_tcp() {
+    a_member_joins_again_with_its_log(Transport::Tcp, "durable-back-tcp");
 }
 
 /// A second run does not begin on top of the log of the first one.

@@ -39,8 +39,8 @@ impl Register {
     /// Its bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let Self { cluster, node, starts, damaged_in, record, promise, vote } = self;
-        let mut words = vec![*cluster, u64::from(node.0), *starts];
+        let Self { group, node, starts, damaged_in, record, promise, vote } = self;
+        let mut words = vec![*group, u64::from(node.0), *starts];
         words.extend(damaged_in.map_or([0, 0], |view| [1, view]));
         words.push(record.view.shards.len() as u64);
         put_view(&mut words, &record.view);
@@ -62,7 +62,7 @@ impl Register {
     /// The bytes are no register.
     pub fn decode(bytes: &[u8]) -> Result<Self, RegisterError> {
         let mut words = RegisterWords { bytes, place: 0 };
-        let (cluster, node, starts) = (words.next()?, NodeId(words.number()?), words.next()?);
+        let (group, node, starts) = (words.next()?, NodeId(words.number()?), words.next()?);
         let damaged_in = words.optional(RegisterWords::next, 0)?;
         let shards = words.list(1)?;
         let view = words.view(shards)?;
@@ -81,7 +81,7 @@ impl Register {
             [] => return Err(words.wrong()),
             _ => return Err(RegisterError::Long),
         }
-        Ok(Self { cluster, node, starts, damaged_in, record: ViewRecord { view, chain }, promise, vote })
+        Ok(Self { group, node, starts, damaged_in, record: ViewRecord { view, chain }, promise, vote })
     }
 }
 

@@ -67,8 +67,8 @@ impl ViewRecord {
 /// `vote.ballot <= promise`; votes and the promise are about the end of the present view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Register {
-    /// The cluster to which the process belongs.
-    pub cluster: u64,
+    /// The group to which the process belongs: each group that begins anew has another number.
+    pub group: u64,
     /// The process, in this incarnation.
     pub node: NodeId,
     /// How often the process has started with this register.
@@ -86,10 +86,10 @@ pub struct Register {
 impl Register {
     /// The register of a process that begins in `view`, or that waits to join if the view has no members.
     #[must_use]
-    pub fn new(cluster: u64, node: NodeId, view: DurableView) -> Self {
+    pub fn new(group: u64, node: NodeId, view: DurableView) -> Self {
         let chain = ViewChain { first: view.number, trims: Vec::new() };
         let record = ViewRecord { view, chain };
-        Self { cluster, node, starts: 0, damaged_in: None, record, promise: None, vote: None }
+        Self { group, node, starts: 0, damaged_in: None, record, promise: None, vote: None }
     }
 
     /// The present view.

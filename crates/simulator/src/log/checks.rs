@@ -71,7 +71,7 @@ impl LogRun<'_> {
         let Some(register) = storage.register() else {
             return self.fail("register", "[W9] both copies are bad".into());
         };
-        let value = register.promise.try_into().map_or(0, u64::from_le_bytes);
+        let value = register.protocol.try_into().map_or(0, u64::from_le_bytes);
         if !(completed..=begun).contains(&value) {
             let text = format!("[W9] the register has {value}, and changes up to {completed} were completed");
             return self.fail("register", text);

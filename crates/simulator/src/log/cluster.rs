@@ -375,7 +375,7 @@ impl<'a> LogRun<'a> {
     fn change_register(&mut self, open: &mut OpenLog) {
         self.register.1 += 1;
         let value = self.register.1;
-        match open.storage.change_register(|register| register.promise = value.to_le_bytes().to_vec()) {
+        match open.storage.change_register(|register| register.protocol = value.to_le_bytes().to_vec()) {
             Ok(_) => self.register.0 = value,
             Err(StorageError::Disk(error)) => open.core.handle_failed(None, error),
             Err(error) => self.fail("register", error.to_string()),

@@ -1,14 +1,14 @@
 //! Opening the folder of a member's log (Derecho §3.4, persistent mode).
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use squall_log::{
-    FileDisk, FolderError, LogIdentity, LogSettings, RECORD_HEADER_BYTES, Recovered, Storage, StorageError,
-    StorageOwner,
+    FileDisk, FolderError, LogIdentity, LogSettings, RECORD_HEADER_BYTES, Storage, StorageError, StorageOwner,
 };
 use squall_protocols::membership::MEMBERS_MAX;
 use squall_protocols::multicast::DeliveryMode;
+use squall_protocols::restart::RegisterError;
 
 use super::{ProcessLog, SharedDisk};
 use crate::config::{Config, Ranks, SubgroupConfig};
@@ -28,13 +28,45 @@ pub enum LogFolderError {
         /// Why.
         cause: StorageError,
     },
-    /// It has the log of an earlier run.
+    /// The register cannot be read.
+    #[error("cannot keep a log in {}: the register is unreadable: {cause}", folder.display())]
+    Register {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        cause: RegisterError,
+    },
+    /// The end of the log is damaged.
+    #[error(
+        "the log in {} is damaged behind its record {records}, and cannot be repaired from other members yet: see `squall log verify`; \
+         move the folder away to keep it, or remove it, and the member joins with an empty log",
+        folder.display()
+    )]
+    Damaged {
+        /// The folder.
+        folder: PathBuf,
+        /// How many records are good.
+        records: u64,
+    },
+    /// It has the log of an earlier run of a group that begins anew.
     #[error(
         "{} has the log of an earlier run, with {records} records, and a group cannot restart from its logs yet: move the folder \
          away to keep them, or remove it; then start again",
         folder.display()
     )]
     EarlierRun {
+        /// The folder.
+        folder: PathBuf,
+        /// How many records it has.
+        records: u64,
+    },
+    /// It has the log of another group of the same name, which has ended.
+    #[error(
+        "{} has the log of an earlier group of this cluster, with {records} records, and this group has begun after it: move the folder \
+         away to keep them, or remove it; then start again",
+        folder.display()
+    )]
+    OtherGroup {
         /// The folder.
         folder: PathBuf,
         /// How many records it has.
@@ -60,17 +92,10 @@ pub(crate) fn open(config: &Config) -> Result<Option<Arc<ProcessLog>>, LogFolder
     let log = LogIdentity::random_log().map_err(|error| failed(error.into()))?;
     let storage = Storage::open(disk, &owner, settings, log).map_err(failed)?;
     let recovered = storage.recover(&mut |_, _| ()).map_err(failed)?;
-    refuse_earlier_run(&recovered, &folder)?;
-    ProcessLog::start(storage, recovered, folder.clone()).map(Some).map_err(failed)
-}
-
-/// Refuses a log with records: the group would begin anew, and the log would hold messages of two groups. This is the place where
-/// a restart will begin instead. A log without records is that of a process that has never been in its group.
-fn refuse_earlier_run(recovered: &Recovered, folder: &Path) -> Result<(), LogFolderError> {
-    if recovered.records == 0 && recovered.is_usable() {
-        return Ok(());
+    if !recovered.is_usable() {
+        return Err(LogFolderError::Damaged { folder, records: recovered.records });
     }
-    Err(LogFolderError::EarlierRun { folder: folder.into(), records: recovered.records })
+    ProcessLog::start(storage, recovered, folder).map(Some)
 }
 
 /// Returns how many full frames may wait for the disk: as many as the windows of all senders fill. What is not on this member's disk

@@ -29,6 +29,7 @@
 
 mod folder;
 mod process_log;
+mod register_thread;
 mod subgroup_log;
 #[cfg(test)]
 mod tests;

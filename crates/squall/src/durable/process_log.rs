@@ -6,12 +6,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use squall_fabric::Duration;
+use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
-use squall_log::{AppendError, Disk, DurableLog, LogAnswer, LogRecord, Recovered, Storage, StorageError};
+use squall_log::{AppendError, Disk, DiskError, DurableLog, LogAnswer, LogRecord, Recovered, Storage};
 use squall_protocols::group::SubgroupId;
+use squall_protocols::restart::{DurableView, Register};
 use squall_transports::Waker;
 
-use super::SubgroupLog;
+use super::register_thread::RegisterThread;
+use super::{LogFolderError, SubgroupLog};
 use crate::error::GroupError;
 
 /// The disk of a log: a folder, or in tests a simulated one.
@@ -20,7 +23,13 @@ pub(crate) type SharedDisk = Arc<dyn Disk + Send + Sync>;
 /// The log of a process. The polling thread appends; dropping the log waits until everything that it has taken is written, or has
 /// failed.
 pub(crate) struct ProcessLog {
-    log: DurableLog<SharedDisk>,
+    /// Ends before the log, whose folder has the register.
+    register: RegisterThread,
+    log: Arc<DurableLog<SharedDisk>>,
+    /// The register that was found.
+    found: Option<Register>,
+    /// How many records were found.
+    records: u64,
     folder: PathBuf,
     signals: Arc<LogSignals>,
     /// How far each subgroup is in its latest view, for reports.
@@ -34,6 +43,8 @@ struct LogSignals {
     persisted: AtomicU64,
     has_failed: AtomicBool,
     failure: Mutex<Option<AppendError>>,
+    /// The register that was to be written last is on the disk, and the group does not know it yet.
+    register_written: AtomicBool,
     /// Wakes the polling thread; none before the member has a transport.
     waker: Mutex<Option<Waker>>,
     /// The number of subgroups whose trailing nulls have no record yet, although nothing else is under way.
@@ -53,11 +64,62 @@ impl ProcessLog {
         storage: Storage<SharedDisk>,
         recovered: Recovered,
         folder: PathBuf,
-    ) -> Result<Arc<Self>, StorageError> {
+    ) -> Result<Arc<Self>, LogFolderError> {
+        let failed = |cause| LogFolderError::Storage { folder: folder.clone(), cause };
         let signals = Arc::<LogSignals>::default();
-        let reported = Arc::clone(&signals);
-        let log = DurableLog::start_reporting(storage, recovered, move |answer| reported.note(answer))?;
-        Ok(Arc::new(Self { log, folder, signals, progress: Mutex::default() }))
+        let (reported, records) = (Arc::clone(&signals), recovered.records);
+        let value = storage.register().filter(|register| !register.protocol.is_empty());
+        let found = value.map(|register| Register::decode(&register.protocol)).transpose();
+        let found = found.map_err(|cause| LogFolderError::Register { folder: folder.clone(), cause })?;
+        let log = DurableLog::start_reporting(storage, recovered, move |answer| reported.note(answer));
+        let log = Arc::new(log.map_err(failed)?);
+        let (reported, writer) = (Arc::clone(&signals), Arc::clone(&log));
+        let write = move |protocol| {
+            reported.note_register(writer.write_register(protocol));
+        };
+        let register = RegisterThread::start(write).map_err(|error| failed(error.into()))?;
+        Ok(Arc::new(Self { register, log, found, records, folder, signals, progress: Mutex::default() }))
+    }
+
+    /// Returns the register for a process that enters the group with this number as `node` \[T8\]: what was found continues if it is of
+    /// the same group.
+    ///
+    /// # Errors
+    /// If the log is of another group, or of this one, which begins anew instead of restarting.
+    pub(crate) fn register(&self, group: u64, node: NodeId, shards: usize) -> Register {
+        let none = DurableView { shards: vec![0; shards], ..DurableView::default() };
+        let is_of = |found: &&Register| found.group == group && found.view().shards.len() == shards;
+        match self.found.as_ref().filter(is_of) {
+            Some(found) => Register { node, ..found.clone() },
+            None => Register::new(group, node, none),
+        }
+    }
+
+    /// Returns whether the process may enter the group with this number, which it begins (`is_first`) or joins. Its records are
+    /// told apart by their views, so what is in the log has to be of the same group.
+    ///
+    /// # Errors
+    /// With what to do instead.
+    pub(crate) fn check_group(&self, group: u64, is_first: bool) -> Result<(), LogFolderError> {
+        let (folder, records) = (self.folder.clone(), self.records);
+        let has_view = |found: &Register| !found.view().members.is_empty();
+        match &self.found {
+            _ if records == 0 && !self.found.as_ref().is_some_and(has_view) => Ok(()),
+            _ if is_first => Err(LogFolderError::EarlierRun { folder, records }),
+            Some(found) if found.group == group => Ok(()),
+            _ => Err(LogFolderError::OtherGroup { folder, records }),
+        }
+    }
+
+    /// Begins to write the register.
+    pub(crate) fn write_register(&self, register: &Register) {
+        self.register.write(register);
+    }
+
+    /// Returns whether the register has come to the disk since the last call.
+    #[inline]
+    pub(crate) fn take_register_written(&self) -> bool {
+        self.signals.register_written.swap(false, Ordering::Relaxed)
     }
 
     /// Wakes the polling thread by `waker` from now on.
@@ -138,6 +200,19 @@ impl LogSignals {
             LogAnswer::Persisted(records) => drop(self.persisted.fetch_max(records, Ordering::Relaxed)),
             LogAnswer::Failed(error) => self.fail(error.into()),
         }
+        self.wake();
+    }
+
+    /// Notes that the register is on the disk, or why not.
+    fn note_register(&self, written: Result<(), DiskError>) {
+        match written {
+            Ok(()) => self.register_written.store(true, Ordering::Relaxed),
+            Err(error) => self.fail(error.into()),
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
         if let Some(waker) = &*lock(&self.waker) {
             waker.wake();
         }

@@ -1,0 +1,43 @@
+//! The thread that writes the register (Derecho §3.4, "Total failures").
+
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use squall_log::{DiskCause, DiskError};
+use squall_protocols::restart::Register;
+
+/// Writes one register after the other, so that the polling thread does not wait for the disk. Dropping it waits until the last one
+/// is written, or has failed.
+pub(super) struct RegisterThread {
+    /// None once no more follow.
+    registers: Option<Sender<Vec<u8>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RegisterThread {
+    /// Starts the thread, which writes by `write`: a register is on the disk when it returns.
+    pub(super) fn start(write: impl Fn(Vec<u8>) + Send + 'static) -> Result<Self, DiskError> {
+        let (registers, received) = channel::<Vec<u8>>();
+        let run = move || received.into_iter().for_each(&write);
+        let thread = std::thread::Builder::new().name("squall register".into()).spawn(run);
+        let thread = thread.map_err(|error| DiskError {
+            operation: "start a thread for",
+            path: "register".into(),
+            cause: DiskCause::System(error.raw_os_error().unwrap_or_default()),
+        })?;
+        Ok(Self { registers: Some(registers), thread: Some(thread) })
+    }
+
+    pub(super) fn write(&self, register: &Register) {
+        // A thread that has ended has reported why.
+        let _ = self.registers.as_ref().map(|registers| registers.send(register.encode()));
+    }
+}
+
+impl Drop for RegisterThread {
+    fn drop(&mut self) {
+        self.registers = None;
+        // A panic of the thread has been reported by itself.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
