@@ -98,7 +98,7 @@ impl ProcessLog {
     /// Returns why the member has to leave its group, if the log has failed.
     pub(crate) fn failure(&self) -> Option<GroupError> {
         let cause = lock(&self.signals.failure).clone()?;
-        Some(GroupError::Log { folder: self.folder.clone(), cause })
+        Some(GroupError::Log { folder: self.folder.clone().into(), cause: cause.into() })
     }
 
     /// Returns after which time the polling thread has to look again, if it has to.
