@@ -34,7 +34,7 @@ struct LogSignals {
     persisted: AtomicU64,
     has_failed: AtomicBool,
     failure: Mutex<Option<AppendError>>,
-    /// Wakes the polling thread; none before the member has a transport.
+    /// Wakes the polling thread; none before the member has a transport. Reports are stored under its lock.
     waker: Mutex<Option<Waker>>,
     /// The number of subgroups whose trailing nulls have no record yet, although nothing else is under way.
     trailing: AtomicU64,
@@ -131,16 +131,18 @@ impl fmt::Debug for ProcessLog {
 }
 
 impl LogSignals {
-    /// Takes an answer of the log's threads.
+    /// Takes an answer of the log's threads, of which several may report at the same time.
     fn note(&self, answer: LogAnswer) {
+        let waker = lock(&self.waker);
         match answer {
-            // Several threads report, and the greatest count is the latest.
-            LogAnswer::Persisted(records) => drop(self.persisted.fetch_max(records, Ordering::Relaxed)),
+            LogAnswer::Persisted(records) if records > self.persisted.load(Ordering::Relaxed) => {
+                self.persisted.store(records, Ordering::Relaxed);
+            }
+            // Another thread has reported more meanwhile.
+            LogAnswer::Persisted(_) => {}
             LogAnswer::Failed(error) => self.fail(error.into()),
         }
-        if let Some(waker) = &*lock(&self.waker) {
-            waker.wake();
-        }
+        waker.iter().for_each(Waker::wake);
     }
 
     /// Notes why the log has failed; the first reason is kept.
