@@ -1,6 +1,6 @@
 //! Errors of groups, in terms of their users; each message says what to do next.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use squall_fabric::Shortage;
@@ -59,9 +59,9 @@ pub enum GroupError {
     )]
     Log {
         /// The folder of its log.
-        folder: PathBuf,
+        folder: Box<Path>,
         /// Which operation on which file has failed, and why.
-        cause: AppendError,
+        cause: Box<AppendError>,
     },
 }
 

@@ -36,7 +36,7 @@
 //! - [`object`] replicates an application's type at all members, sharded by keys.
 //! - [`external`] reads and sends messages from outside the group.
 //! - [`bulk`] sends large objects to many members.
-//! - [`config`] reads the description of a group from a file.
+//! - [`config`] reads the description of a group from a file; with [`config::StorageConfig`] it has durable subgroups.
 #![forbid(unsafe_code)]
 
 #[cfg(doctest)]

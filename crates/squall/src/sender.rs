@@ -300,8 +300,8 @@ impl Sender {
 pub enum MessageOutcome {
     /// It is in flight. If its view ends, it is delivered in the next one, in its place and once.
     Pending,
-    /// All members of its view have delivered it. A member that pulls messages has delivered those that it has
-    /// released ([`crate::Deliveries::release`]).
+    /// All members of its view have delivered it; in a durable subgroup, it is on the disks of all of them. A member that
+    /// pulls messages has delivered those that it has released ([`crate::Deliveries::release`]).
     Delivered,
     /// The group ended here, or this member was out of the subgroup for a while, before the outcome was known: the
     /// others may or may not have delivered it.

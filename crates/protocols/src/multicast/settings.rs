@@ -11,8 +11,7 @@ pub enum DeliveryMode {
     /// Total order, when all members have received (Derecho's atomic multicast).
     #[default]
     Atomic,
-    /// Total order, when all members have the message on their disks (Derecho's durable mode). A group's configuration refuses it as
-    /// yet.
+    /// Total order, when all members have the message on their disks (Derecho's durable mode).
     Durable,
     /// FIFO per sender, at receipt; after a view change, surviving senders send their messages in flight again.
     Unordered,

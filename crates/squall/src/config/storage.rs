@@ -11,6 +11,35 @@ use squall_transports::bootstrap::Address;
 use super::{Config, SubgroupConfig};
 
 /// Where a member keeps the log of its durable subgroups.
+///
+/// A message of a durable subgroup is delivered when it is on the disks of all members of the view; so is its outcome then
+/// ([`crate::MessageOutcome::Delivered`]). A process has one log for all its durable subgroups, in segments of 64 MiB, of which one
+/// is always made in advance. If its disk is full or fails, the member leaves the group with [`crate::GroupError::Log`], and the others
+/// continue.
+///
+/// **Not there yet.** A group does not start from its logs: a folder with the log of an earlier run is refused
+/// ([`crate::LogFolderError::EarlierRun`]). Nothing shortens a log, so it grows by the bytes of all messages and 40 to 47 for each,
+/// until the disk is full. A joiner's log begins with its first view.
+///
+/// ```
+/// use squall::config::{StorageConfig, SubgroupConfig};
+/// use squall::{Config, DeliveryMode, Group, MessageOutcome};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let name = format!("doc-storage-{}", std::process::id());
+/// let path = std::env::temp_dir().join(&name);
+/// let orders = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
+/// let mut config = Config::local(&name, 1).subgroup("orders", orders);
+/// config.storage = Some(StorageConfig { path: path.clone() });
+/// let mut group = Group::builder(config).on_message("orders", |_| ()).join()?;
+/// let mut sender = group.subgroup("orders")?.sender()?;
+/// sender.send_bytes(b"two of them")?;
+/// assert_eq!(sender.wait_for_outcome(0), MessageOutcome::Delivered); // it is on the disk
+/// drop(group);
+/// # std::fs::remove_dir_all(path)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageConfig {
     /// The folder for the logs of the members on this host; each has a folder of its own in it ([`Config::log_folder`]).

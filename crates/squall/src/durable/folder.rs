@@ -26,7 +26,7 @@ pub enum LogFolderError {
         /// The folder.
         folder: PathBuf,
         /// Why.
-        cause: StorageError,
+        cause: Box<StorageError>,
     },
     /// The register cannot be read.
     #[error("cannot keep a log in {}: the register is unreadable: {cause}", folder.display())]
@@ -88,7 +88,7 @@ pub(crate) fn open(config: &Config) -> Result<Option<Arc<ProcessLog>>, LogFolder
         ..LogSettings::DEFAULT
     };
     let disk: SharedDisk = Arc::new(FileDisk::open(&folder)?);
-    let failed = |cause| LogFolderError::Storage { folder: folder.clone(), cause };
+    let failed = |cause| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(cause) };
     let log = LogIdentity::random_log().map_err(|error| failed(error.into()))?;
     let storage = Storage::open(disk, &owner, settings, log).map_err(failed)?;
     let recovered = storage.recover(&mut |_, _| ()).map_err(failed)?;

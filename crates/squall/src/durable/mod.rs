@@ -19,13 +19,15 @@
 //!
 //! **Records.** A message has a record of kind `Message`: the id of its subgroup (the place of its name among the names of all
 //! subgroups and shards), the view, the sequence, the sender's rank in the subgroup, the time at which this member received it (by
-//! its clock, in nanoseconds, growing by at least one from record to record of a subgroup and view), and the bytes. A sequence without a record, below one that
-//! has a record, is a null. Trailing nulls get a record of kind `Frontier` when nothing has followed them for a while
-//! ([`FRONTIER_AFTER`]): earlier, it would cost each message a second write; but a member that ends its view counts nulls, too
+//! its clock, in nanoseconds since 1970, growing by at least one from record to record of a subgroup and view), and the bytes. A
+//! sequence without a record, below one that has a record, is a null. Trailing nulls get a record of kind `Frontier` when nothing has
+//! followed them for a while ([`FRONTIER_AFTER`]): earlier, it would cost each message a second write; but a member that ends its view counts nulls, too
 //! \[T4\], so that its log must show them.
 //!
-//! A group does not restart from its logs yet, and nothing removes what is in them: see [`folder`] for the one check that refuses the
-//! log of an earlier run.
+//! **Register.** What the group keeps of views and votes \[T6\] \[T8\] is in the register of the same folder, written by a thread of
+//! its own ([`RegisterThread`]). A process that joins its group again continues its log and register; one of another group, or of a
+//! group that begins anew, is refused ([`ProcessLog::check_group`]), since a group does not restart from its logs yet. Nothing
+//! removes what is in them.
 
 mod folder;
 mod process_log;
@@ -40,4 +42,5 @@ pub(crate) use folder::open;
 use folder::queue_frames;
 pub(crate) use process_log::ProcessLog;
 use process_log::{FRONTIER_AFTER, LogProgress, SharedDisk};
+use register_thread::RegisterThread;
 use subgroup_log::SubgroupLog;

@@ -5,16 +5,16 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use squall_fabric::Duration;
-use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
-use squall_log::{AppendError, Disk, DiskError, DurableLog, LogAnswer, LogRecord, Recovered, Storage};
+use squall_fabric::{Duration, NodeId};
+use squall_log::{
+    AppendError, Disk, DiskError, DurableLog, LogAnswer, LogRecord, Recovered, Storage, StorageError,
+};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{DurableView, Register};
 use squall_transports::Waker;
 
-use super::register_thread::RegisterThread;
-use super::{LogFolderError, SubgroupLog};
+use super::{LogFolderError, RegisterThread, SubgroupLog};
 use crate::error::GroupError;
 
 /// The disk of a log: a folder, or in tests a simulated one.
@@ -45,7 +45,7 @@ struct LogSignals {
     failure: Mutex<Option<AppendError>>,
     /// The register that was to be written last is on the disk, and the group does not know it yet.
     register_written: AtomicBool,
-    /// Wakes the polling thread; none before the member has a transport.
+    /// Wakes the polling thread; none before the member has a transport. Reports are stored under its lock.
     waker: Mutex<Option<Waker>>,
     /// The number of subgroups whose trailing nulls have no record yet, although nothing else is under way.
     trailing: AtomicU64,
@@ -65,7 +65,8 @@ impl ProcessLog {
         recovered: Recovered,
         folder: PathBuf,
     ) -> Result<Arc<Self>, LogFolderError> {
-        let failed = |cause| LogFolderError::Storage { folder: folder.clone(), cause };
+        let failed =
+            |cause: StorageError| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(cause) };
         let signals = Arc::<LogSignals>::default();
         let (reported, records) = (Arc::clone(&signals), recovered.records);
         let value = storage.register().filter(|register| !register.protocol.is_empty());
@@ -119,7 +120,12 @@ impl ProcessLog {
     /// Returns whether the register has come to the disk since the last call.
     #[inline]
     pub(crate) fn take_register_written(&self) -> bool {
-        self.signals.register_written.swap(false, Ordering::Relaxed)
+        // One write is under way at a time, so that none ends between the two lines.
+        let is_written = self.signals.register_written.load(Ordering::Relaxed);
+        if is_written {
+            self.signals.register_written.store(false, Ordering::Relaxed);
+        }
+        is_written
     }
 
     /// Wakes the polling thread by `waker` from now on.
@@ -160,7 +166,7 @@ impl ProcessLog {
     /// Returns why the member has to leave its group, if the log has failed.
     pub(crate) fn failure(&self) -> Option<GroupError> {
         let cause = lock(&self.signals.failure).clone()?;
-        Some(GroupError::Log { folder: self.folder.clone(), cause })
+        Some(GroupError::Log { folder: self.folder.clone().into(), cause: cause.into() })
     }
 
     /// Returns after which time the polling thread has to look again, if it has to.
@@ -193,29 +199,28 @@ impl fmt::Debug for ProcessLog {
 }
 
 impl LogSignals {
-    /// Takes an answer of the log's threads.
+    /// Takes an answer of the log's threads, of which several may report at the same time.
     fn note(&self, answer: LogAnswer) {
+        let waker = lock(&self.waker);
         match answer {
-            // Several threads report, and the greatest count is the latest.
-            LogAnswer::Persisted(records) => drop(self.persisted.fetch_max(records, Ordering::Relaxed)),
+            LogAnswer::Persisted(records) if records > self.persisted.load(Ordering::Relaxed) => {
+                self.persisted.store(records, Ordering::Relaxed);
+            }
+            // Another thread has reported more meanwhile.
+            LogAnswer::Persisted(_) => {}
             LogAnswer::Failed(error) => self.fail(error.into()),
         }
-        self.wake();
+        waker.iter().for_each(Waker::wake);
     }
 
     /// Notes that the register is on the disk, or why not.
     fn note_register(&self, written: Result<(), DiskError>) {
+        let waker = lock(&self.waker);
         match written {
             Ok(()) => self.register_written.store(true, Ordering::Relaxed),
             Err(error) => self.fail(error.into()),
         }
-        self.wake();
-    }
-
-    fn wake(&self) {
-        if let Some(waker) = &*lock(&self.waker) {
-            waker.wake();
-        }
+        waker.iter().for_each(Waker::wake);
     }
 
     /// Notes why the log has failed; the first reason is kept.
