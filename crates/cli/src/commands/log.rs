@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use squall_harness::terminal::{CommandVerdict, output, units};
 use squall_log::{Disk as _, FileDisk, LogPosition, LogRecord, LogSettings, Recovered, Storage, TailVerdict};
+use squall_protocols::restart::Register;
 
 /// Look into the durable log of a member
 #[derive(Debug, Args)]
@@ -66,6 +67,10 @@ struct LogSummary {
     /// `None` if both copies of the register are bad.
     life: Option<u64>,
     view: Option<u64>,
+    /// The nodes of the members of that view.
+    members: Vec<u32>,
+    /// This member's node in its group.
+    node: Option<u32>,
     verdict: String,
     /// The number of the last good frame, and where the next one belongs.
     last_frame: u64,
@@ -147,6 +152,8 @@ fn verify(arguments: &FolderArguments) -> Result<CommandVerdict> {
 fn summary(arguments: &FolderArguments) -> Result<LogSummary> {
     let (storage, recovered) = read(arguments, &mut |_, _| ())?;
     let (identity, register) = (storage.identity(), storage.register());
+    let present = register.as_ref().and_then(|register| Register::decode(&register.protocol).ok());
+    let present = present.filter(|present| !present.view().members.is_empty());
     let subgroups = recovered.frontiers.iter().map(|(subgroup, at)| (*subgroup, position(*at)));
     let checkpoints = storage.checkpoints();
     let good: BTreeSet<String> = checkpoints
@@ -164,7 +171,9 @@ fn summary(arguments: &FolderArguments) -> Result<LogSummary> {
         member: identity.member.clone(),
         log: format!("{:016x}", identity.log),
         life: register.as_ref().map(|register| register.life),
-        view: register.as_ref().map(|register| register.view),
+        view: present.as_ref().map(|present| present.view().number),
+        members: present.iter().flat_map(|present| &present.view().members).map(|node| node.0).collect(),
+        node: present.as_ref().map(|present| present.node.0),
         verdict: recovered.verdict.to_string(),
         last_frame: recovered.last,
         end_segment: recovered.segment,
@@ -189,7 +198,13 @@ fn print(arguments: &FolderArguments, summary: &LogSummary) -> Result<()> {
     let LogSummary { cluster, member, log, verdict, frames, records, segments, .. } = summary;
     output::line(format_args!("log {log} of member {member} in cluster {cluster}: {verdict}"));
     match (summary.life, summary.view) {
-        (Some(life), Some(view)) => output::line(format_args!("register: life {life}, view {view}")),
+        (Some(life), Some(view)) => {
+            let members: Vec<String> = summary.members.iter().map(u32::to_string).collect();
+            let node = summary.node.map_or_else(String::new, |node| format!(", as node {node}"));
+            let members = members.join(", ");
+            output::line(format_args!("register: life {life}, view {view} of nodes {members}{node}"));
+        }
+        (Some(life), None) => output::line(format_args!("register: life {life}, in no view yet")),
         _ => output::line("register: both copies are bad, so the member has no vote"),
     }
     let contents = format!("{} in {}", units::things(*records, "record"), units::things(*frames, "frame"));
