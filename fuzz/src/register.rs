@@ -1,6 +1,6 @@
 //! Copies of the register, and the register in them.
 
-use squall_log::{COPY_VALUE_BYTES_MAX, EndedView, RegisterValue, copy_from_bytes, copy_to_bytes};
+use squall_log::{COPY_VALUE_BYTES_MAX, RegisterValue, copy_from_bytes, copy_to_bytes};
 
 /// A good copy is written again; a register is, if it is one.
 pub fn feed(bytes: &[u8]) {
@@ -22,8 +22,7 @@ fn feed_value(bytes: &[u8]) {
 /// A new register, and one with a past.
 pub fn seeds() -> Vec<Vec<u8>> {
     let new = RegisterValue::new(7, 1);
-    let ended = vec![EndedView { view: 3, trims: vec![(0, 9), (1, 4)] }];
-    let used = RegisterValue { life: 4, view: 5, ended, promise: vec![1], vote: vec![2, 3], ..new.clone() };
+    let used = RegisterValue { life: 4, protocol: vec![1, 2, 3], ..new.clone() };
     let copies = [&new, &used].map(|register| copy_to_bytes(9, &register.to_bytes()));
     copies.into_iter().chain([used.to_bytes()]).collect()
 }
