@@ -1,5 +1,7 @@
 //! The node: a transport and the subgroups that use it, driven by one thread (Spindle §2.4: the polling thread).
 
+mod handle;
+
 use std::sync::Arc;
 
 use squall_fabric::{Core, Fabric as _, FabricEvent, Instant, NodeId, Shortage};
@@ -21,6 +23,7 @@ use crate::error::{GroupError, JoinError};
 use crate::inquiry::{self, HeldUpLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine};
 use crate::status::GroupStatus;
 use crate::transport::AnyFabric;
+pub(crate) use handle::NodeHandle;
 
 /// A group's polling side. [`crate::Group::join`] gives it a thread of its own; an application that asked for
 /// [`crate::Builder::join_polled`] calls [`Node::poll`] or [`Node::step`] itself, from any one thread.
@@ -490,18 +493,3 @@ const SKIP: u32 = 64;
 
 /// When idle, the state is checked in one of this many evaluations, in case it has changed without any work.
 const CHECK: u32 = 16;
-
-/// What the application's handles share with the node.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeHandle {
-    pub(crate) node: NodeId,
-    pub(crate) status: Arc<GroupStatus>,
-    pub(crate) waker: squall_transports::Waker,
-}
-
-impl NodeHandle {
-    pub(crate) fn new(node: &Node) -> Self {
-        let (status, waker) = (Arc::clone(&node.stack.status), node.stack.fabric.waker());
-        Self { node: node.stack.fabric.node(), status, waker }
-    }
-}

@@ -127,7 +127,7 @@ fn a_failed_disk_is_said_and_counts_nothing() {
     assert!(error.ends_with("The others continue without it"), "{error}");
 }
 
-/// The disk may stand behind by all that the windows hold; the polling thread appends without waiting, and nothing is lost.
+/// The disk may be behind by all that the windows hold; the polling thread appends without waiting, and nothing is lost.
 #[test]
 fn the_log_takes_as_much_as_the_windows_hold() {
     let subgroup = SubgroupConfig {

@@ -1,0 +1,24 @@
+//! What the application's handles need of the node: its number, its status, and how to wake it (Spindle §2.4).
+
+use std::sync::Arc;
+
+use squall_fabric::{Fabric as _, NodeId};
+use squall_transports::{TransportFabric as _, Waker};
+
+use super::Node;
+use crate::status::GroupStatus;
+
+/// What the application's handles share with the node.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeHandle {
+    pub(crate) node: NodeId,
+    pub(crate) status: Arc<GroupStatus>,
+    pub(crate) waker: Waker,
+}
+
+impl NodeHandle {
+    pub(crate) fn new(node: &Node) -> Self {
+        let (status, waker) = (Arc::clone(&node.stack.status), node.stack.fabric.waker());
+        Self { node: node.stack.fabric.node(), status, waker }
+    }
+}
