@@ -95,9 +95,20 @@ fn a_configuration_is_checked() {
     assert_eq!(status, Some(0));
     let good = folder.file("good.toml", &example);
     let (status, text, _) = run(&mut squall(&["config", "check", &good]));
-    assert!(status == Some(0) && text.contains("cluster example of 3 members"), "{text}");
+    assert!(
+        status == Some(0) && text.contains("The group example") && text.contains("3 processes"),
+        "{text}"
+    );
+    assert!(
+        text.contains("The subgroup log") && text.contains("suspicion_after_ms  default   5000"),
+        "{text}"
+    );
+    assert!(!text.contains("change me"), "the secret is printed: {text}");
     let (status, text, _) = run(&mut squall(&["config", "check", &good, "--json"]));
-    assert_eq!((status, &json(&text)["valid"]), (Some(0), &true.into()));
+    let result = json(&text);
+    assert_eq!((status, &result["valid"], &result["members"]), (Some(0), &true.into(), &3.into()));
+    assert_eq!(result["subgroups"]["log"]["senders"], serde_json::json!([0, 1, 2]));
+    assert!(!text.contains("change me"), "the secret is printed: {text}");
     let bad = folder.file("bad.toml", &example.replace("members = ", "membres = "));
     let (status, text, error) = run(&mut squall(&["config", "check", &bad]));
     assert!(status == Some(1) && text.is_empty() && error.contains("did you mean `members`?"), "{error}");

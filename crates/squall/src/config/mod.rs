@@ -23,6 +23,7 @@
 
 mod error;
 mod file;
+mod given;
 pub mod keys;
 mod nearest;
 pub mod quantity;
@@ -46,6 +47,7 @@ pub use squall_transports::verbs::VerbsSettings;
 pub use self::error::{ConfigError, ConfigPlace};
 use self::file::OwnSettings;
 pub use self::file::exposed_secret;
+pub use self::given::{GivenValue, given_values};
 pub use self::subgroup::{Ranks, SlowConsumer, SubgroupConfig};
 use self::table::ConfigText;
 
