@@ -118,24 +118,64 @@ fn a_configuration_is_checked() {
     assert!(status == Some(1) && error.contains("cannot read /nonexistent"), "{error}");
 }
 
+/// The names of the commands that `squall --help` lists.
+fn commands() -> Vec<String> {
+    let (_, help, _) = run(&mut squall(&["--help"]));
+    let list = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
+    let names = list.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names = names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    let names: Vec<String> = names.map(Into::into).collect();
+    assert!(names.len() > 12, "{help}");
+    names
+}
+
 #[test]
 fn shells_and_manual_pages_know_the_commands() {
+    let commands = commands();
     for shell in ["bash", "zsh", "fish"] {
         let (status, script, _) = run(&mut squall(&["completions", shell]));
         assert_eq!(status, Some(0), "{shell}");
-        assert!(script.contains("simulate") && script.contains("log-format"), "{shell}: {script}");
+        for word in commands.iter().map(String::as_str).chain(["log-format", "multicast", "verify"]) {
+            assert!(script.contains(word), "{shell} lacks {word}: {script}");
+        }
         assert!(!script.contains("stream-receiver"), "{shell} has a hidden command");
     }
     assert_eq!(run(&mut squall(&["completions", "dash"])).0, Some(2));
     let folder = Folder::new("man");
     let pages = folder.0.join("man1");
-    let (status, _, error) = run(squall(&["man"]).arg(&pages));
+    let (status, _, error) = run(squall(&["man", "--out"]).arg(&pages));
     assert_eq!(status, Some(0), "{error}");
     let page =
         |name: &str| std::fs::read_to_string(pages.join(name)).unwrap_or_else(|_| panic!("no page {name}"));
-    assert!(page("squall.1").contains("Exit status"));
-    assert!(page("squall-node.1").contains("squall node") && page("squall-bench-view.1").contains("rounds"));
+    assert!(page("squall.1").contains(".SH \"EXIT STATUS\""));
+    for name in commands {
+        assert!(page(&format!("squall-{name}.1")).contains(&format!("squall {name}")), "{name}");
+    }
+    assert!(page("squall-bench-view.1").contains("rounds"));
     assert!(!pages.join("squall-member.1").exists(), "a hidden command");
+    let (status, printed, _) = run(&mut squall(&["man", "node"]));
+    assert_eq!((status, printed), (Some(0), page("squall-node.1")));
+    let (status, _, error) = run(&mut squall(&["man", "nod"]));
+    assert!(status == Some(1) && error.contains("no command `nod`"), "{error}");
+}
+
+/// The shells accept their scripts, as far as they are installed, and bash completes with its own.
+#[test]
+fn shells_accept_their_completions() {
+    let folder = Folder::new("shells");
+    for shell in ["bash", "zsh", "fish"] {
+        let file = folder.file(shell, &run(&mut squall(&["completions", shell])).1);
+        match Command::new(shell).args(["-n", &file]).output() {
+            Ok(output) => assert!(output.status.success(), "{shell}: {output:?}"),
+            Err(error) => eprintln!("skipped: {shell}: {error}"),
+        }
+    }
+    let script = format!(
+        "source {}/bash; COMP_WORDS=(squall config ch); COMP_CWORD=2; _squall squall ch config; echo \"${{COMPREPLY[@]}}\"",
+        folder.0.display()
+    );
+    let (status, words, error) = run(Command::new("bash").args(["-c", &script]));
+    assert_eq!((status, words.trim()), (Some(0), "check"), "{error}");
 }
 
 /// A member's log has a time, a level and no colours in each line, as text and as JSON; it has what happens while members
