@@ -18,7 +18,7 @@ use commands::{
     status,
 };
 use squall_harness::commands::{bench, chaos, demo, process};
-use squall_harness::terminal::log::{LogArguments, UsualLevel};
+use squall_harness::terminal::log::{LogArguments, UsualLevel, journal_priority};
 use squall_harness::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupted, output};
 
 /// Group communication at memory speed
@@ -93,7 +93,9 @@ fn main() -> ExitCode {
         Ok(CommandVerdict::Good) => ExitCode::SUCCESS,
         Ok(CommandVerdict::Bad) => ExitCode::FAILURE,
         Err(error) => {
-            output::note(format_args!("{} {error:#}", console::style("squall:").for_stderr().red().bold()));
+            let priority = journal_priority(tracing::Level::ERROR);
+            let name = console::style("squall:").for_stderr().red().bold();
+            output::note(format_args!("{priority}{name} {error:#}"));
             let interrupted = error.is::<Interrupted>();
             if interrupted { ExitCode::from(INTERRUPTED_STATUS) } else { ExitCode::FAILURE }
         }

@@ -240,6 +240,49 @@ fn the_log_is_chosen_by_option_and_environment() {
     assert!(alone.contains("1 of 2 members have joined"), "{alone}");
 }
 
+/// In systemd's journal each line has a priority and no time, and so has the reason why a command failed.
+#[test]
+fn the_log_suits_the_journal() {
+    use std::os::unix::fs::MetadataExt as _;
+    let folder = Folder::new("journal");
+    let name = format!("squall-line-journal-{}", std::process::id());
+    let address = format!("unix:@{name}");
+    let config = folder.file("0.toml", &member(&name, "at least sixteen bytes", &address, &address, 2));
+    let journal = folder.0.join("journal");
+    let log = |more: &[&str], inode_added: u64| {
+        let file = std::fs::File::create(&journal).unwrap();
+        let metadata = file.metadata().unwrap();
+        let stream = format!("{}:{}", metadata.dev(), metadata.ino() + inode_added);
+        let mut node = squall(&[&["node", "-c", &config, "--timeout", "200ms"], more].concat());
+        let status = node.env("JOURNAL_STREAM", stream).stderr(file).stdout(Stdio::null()).status().unwrap();
+        assert_eq!(status.code(), Some(1));
+        std::fs::read_to_string(&journal).unwrap()
+    };
+    let text = log(&[], 0);
+    assert!(
+        text.lines().next().unwrap().starts_with("<6> INFO squall::commands::node: listening at"),
+        "{text}"
+    );
+    assert!(text.lines().last().unwrap().starts_with("<3>squall: "), "{text}");
+    let text = log(&["--log-format", "json"], 0);
+    let line = json(text.lines().next().unwrap().strip_prefix("<6>").unwrap());
+    assert_eq!(line["level"], "INFO");
+    // Standard error is no longer the journal's.
+    let text = log(&[], 1);
+    assert!(!text.contains("<6>") && text.contains("Z  INFO "), "{text}");
+}
+
+/// All commands have the options of the log, and the log is not in the output.
+#[test]
+fn every_command_has_a_log() {
+    for name in commands() {
+        let (status, help, _) = run(&mut squall(&[&name, "--help"]));
+        assert!(status == Some(0) && help.contains("--verbose") && help.contains("--log-format"), "{name}");
+    }
+    let (status, result, _) = run(&mut squall(&["simulate", "--seeds", "0..2", "--json", "-vvv"]));
+    assert_eq!((status, &json(&result)["seeds"]), (Some(0), &2.into()), "{result}");
+}
+
 /// Ctrl-C ends a simulation with the result of the runs so far.
 #[test]
 fn an_interrupted_simulation_prints_what_it_did() {
