@@ -7,6 +7,7 @@
 mod commands;
 mod copy;
 mod doctor;
+mod lanes;
 
 use std::process::ExitCode;
 

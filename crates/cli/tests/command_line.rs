@@ -283,6 +283,39 @@ fn every_command_has_a_log() {
     assert_eq!((status, &json(&result)["seeds"]), (Some(0), &2.into()), "{result}");
 }
 
+/// A run is written as a trace, whose slices nest, and as a drawing.
+#[test]
+fn a_run_is_written_as_trace_and_drawing() {
+    let folder = Folder::new("lanes");
+    let file = |name: &str| folder.0.join(name).display().to_string();
+    let (trace, svg) = (file("run.json"), file("run.svg"));
+    let arguments = ["explain", "3", "--scenario", "group", "--trace", &trace, "--svg", &svg, "--json"];
+    let (status, result, error) = run(&mut squall(&arguments));
+    assert_eq!((status, &json(&result)["seed"]), (Some(0), &3.into()), "{error}");
+    let trace = json(&std::fs::read_to_string(trace).unwrap());
+    let events = trace["traceEvents"].as_array().unwrap();
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let (mut open, mut slices) = (Vec::<(f64, f64)>::new(), 0);
+    // A parent is in front of what it contains, and the slices of a thread come together.
+    for event in events {
+        match event["ph"].as_str() {
+            Some("X") => {
+                let (begin, end) = (number(&event["ts"]), number(&event["ts"]) + number(&event["dur"]));
+                open.retain(|(_, outer)| begin < *outer - 1e-4);
+                assert!(open.iter().all(|(first, last)| *first <= begin && end <= last + 1e-4), "{event}");
+                open.push((begin, end));
+                slices += 1;
+            }
+            _ => open.clear(),
+        }
+    }
+    assert!(slices > 10, "{slices}");
+    let svg = std::fs::read_to_string(svg).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("prefers-color-scheme"), "{svg}");
+    let (status, _, error) = run(&mut squall(&["explain", "3", "--svg", "/nonexistent/run.svg"]));
+    assert!(status == Some(1) && error.contains("failed to write /nonexistent/run.svg"), "{error}");
+}
+
 /// Ctrl-C ends a simulation with the result of the runs so far.
 #[test]
 fn an_interrupted_simulation_prints_what_it_did() {
