@@ -10,6 +10,7 @@ mod doctor;
 mod lanes;
 
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -21,16 +22,21 @@ use commands::{
 use squall_harness::commands::{bench, chaos, demo, process};
 use squall_harness::terminal::log::{LogArguments, UsualLevel, journal_priority};
 use squall_harness::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupted, output};
+use squall_transports::session::PROTOCOL_VERSION;
 
 /// Group communication at memory speed
 #[derive(Debug, Parser)]
-#[command(name = "squall", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "squall", version, long_version = VERSIONS.as_str(), after_help = AFTER_HELP, max_term_width = 100)]
 struct CommandLine {
     #[command(flatten)]
     log: LogArguments,
     #[command(subcommand)]
     command: Command,
 }
+
+/// The release, and the protocol version, which decides whether two releases understand each other.
+static VERSIONS: LazyLock<String> =
+    LazyLock::new(|| format!("{}\nprotocol version {PROTOCOL_VERSION}", env!("CARGO_PKG_VERSION")));
 
 const AFTER_HELP: &str = "Examples:
   squall demo                                three processes, one order

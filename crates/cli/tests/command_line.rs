@@ -316,6 +316,16 @@ fn a_run_is_written_as_trace_and_drawing() {
     assert!(status == Some(1) && error.contains("failed to write /nonexistent/run.svg"), "{error}");
 }
 
+/// The release for scripts, and the protocol version for people who compare two releases.
+#[test]
+fn the_version_names_the_protocol() {
+    assert_eq!(run(&mut squall(&["-V"])).1, concat!("squall ", env!("CARGO_PKG_VERSION"), "\n"));
+    let (_, text, _) = run(&mut squall(&["--version"]));
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], concat!("squall ", env!("CARGO_PKG_VERSION")));
+    assert!(lines[1].starts_with("protocol version "), "{text}");
+}
+
 /// Ctrl-C ends a simulation with the result of the runs so far.
 #[test]
 fn an_interrupted_simulation_prints_what_it_did() {
