@@ -326,6 +326,24 @@ fn the_version_names_the_protocol() {
     assert!(lines[1].starts_with("protocol version "), "{text}");
 }
 
+/// Members share a file that has no `listen`, and so do the commands that only ask or send.
+#[test]
+fn one_file_serves_members_and_clients() {
+    let folder = Folder::new("shared");
+    let address = format!("unix:@squall-line-shared-{}", std::process::id());
+    let with_listen = member("shared", "at least sixteen bytes", "", &address, 1);
+    let file = folder.file("squall.toml", &with_listen.replace("listen = \"\"\n", ""));
+    let node = squall(&["node", "-c", &file, "--listen", &address]).stderr(Stdio::piped()).spawn();
+    let mut node = Running(node.unwrap());
+    await_line(&log_of(&mut node.0), |line| line.contains("1 of 1 members"));
+    let (status, text, error) = run(&mut squall(&["send", "-c", &file, "log", "hello"]));
+    assert_eq!(status, Some(0), "{text} {error}");
+    let (status, text, error) = run(&mut squall(&["status", "-c", &file]));
+    assert!(status == Some(0) && text.contains(&address), "{text} {error}");
+    let (status, _, error) = run(&mut squall(&["node", "-c", &file]));
+    assert!(status == Some(1) && error.contains("`listen` is missing"), "{error}");
+}
+
 /// Ctrl-C ends a simulation with the result of the runs so far.
 #[test]
 fn an_interrupted_simulation_prints_what_it_did() {

@@ -181,7 +181,23 @@ impl Config {
         let file = file.as_ref();
         let text =
             std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
-        file::read(ConfigText { file: Some(file), text: &text }, OwnSettings { listen, rank })
+        file::read(
+            ConfigText { file: Some(file), text: &text },
+            OwnSettings { listen, rank, is_client: false },
+        )
+    }
+
+    /// Reads a file for a process that is no member, such as an [`crate::external::Observer`], as [`Config::load`] does.
+    /// The file needs no `listen`: if it has none, the first of the `contacts` stands for it.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with file and line.
+    pub fn load_for_client(file: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let file = file.as_ref();
+        let text =
+            std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
+        let own = OwnSettings { is_client: true, ..OwnSettings::default() };
+        file::read(ConfigText { file: Some(file), text: &text }, own)
     }
 
     /// Reads a text. A relative `secret_file` is relative to the current directory. Fuzzed as `config`.
