@@ -7,8 +7,10 @@
 mod commands;
 mod copy;
 mod doctor;
+mod lanes;
 
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -18,18 +20,23 @@ use commands::{
     status,
 };
 use squall_harness::commands::{bench, chaos, demo, process};
-use squall_harness::terminal::log::{LogArguments, UsualLevel};
+use squall_harness::terminal::log::{LogArguments, UsualLevel, journal_priority};
 use squall_harness::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupted, output};
+use squall_transports::session::PROTOCOL_VERSION;
 
 /// Group communication at memory speed
 #[derive(Debug, Parser)]
-#[command(name = "squall", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "squall", version, long_version = VERSIONS.as_str(), after_help = AFTER_HELP, max_term_width = 100)]
 struct CommandLine {
     #[command(flatten)]
     log: LogArguments,
     #[command(subcommand)]
     command: Command,
 }
+
+/// The release, and the protocol version, which decides whether two releases understand each other.
+static VERSIONS: LazyLock<String> =
+    LazyLock::new(|| format!("{}\nprotocol version {PROTOCOL_VERSION}", env!("CARGO_PKG_VERSION")));
 
 const AFTER_HELP: &str = "Examples:
   squall demo                                three processes, one order
@@ -93,7 +100,9 @@ fn main() -> ExitCode {
         Ok(CommandVerdict::Good) => ExitCode::SUCCESS,
         Ok(CommandVerdict::Bad) => ExitCode::FAILURE,
         Err(error) => {
-            output::note(format_args!("{} {error:#}", console::style("squall:").for_stderr().red().bold()));
+            let priority = journal_priority(tracing::Level::ERROR);
+            let name = console::style("squall:").for_stderr().red().bold();
+            output::note(format_args!("{priority}{name} {error:#}"));
             let interrupted = error.is::<Interrupted>();
             if interrupted { ExitCode::from(INTERRUPTED_STATUS) } else { ExitCode::FAILURE }
         }

@@ -29,9 +29,18 @@ pub trait Shrink: Clone + Display {
     fn smaller(&self) -> Vec<Self>;
 }
 
-/// Returns the plan as text, shrunk if it fails, with a timeline.
+/// What happened in a run, for people.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The plan, shrunk if it fails, with a timeline.
+    pub text: String,
+    /// The run of the shrunk plan, with its trace.
+    pub run: RunOutcome,
+}
+
+/// Runs the plan, and shrinks it if it fails.
 #[must_use]
-pub fn explain<P: Shrink>(plan: &P, run: impl Fn(&P, usize) -> RunOutcome) -> String {
+pub fn explain<P: Shrink>(plan: &P, run: impl Fn(&P, usize) -> RunOutcome) -> Explanation {
     let outcome = run(plan, 0);
     let mut text = format!("{plan}");
     let plan = match &outcome.violation {
@@ -45,7 +54,7 @@ pub fn explain<P: Shrink>(plan: &P, run: impl Fn(&P, usize) -> RunOutcome) -> St
     };
     let outcome = run(&plan, RECORDS_MAX);
     text.push_str(&timeline(&outcome.trace));
-    match outcome.violation {
+    match &outcome.violation {
         Some(violation) => writeln!(text, "violates {violation}"),
         None => writeln!(
             text,
@@ -54,7 +63,7 @@ pub fn explain<P: Shrink>(plan: &P, run: impl Fn(&P, usize) -> RunOutcome) -> St
         ),
     }
     .expect("strings take everything");
-    text
+    Explanation { text, run: outcome }
 }
 
 /// Removes parts of the plan as long as the same checker still fails.
@@ -174,18 +183,21 @@ impl Lanes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use squall_fabric::sim::{NodeRemark, RemarkKind};
 
     /// The story has a lane for each node, and the fabric's last events follow, repeated ones as one.
     #[test]
     fn a_timeline_has_lanes() {
+        let remark =
+            |text: &str| Happening::Remark(NodeRemark { kind: RemarkKind::Suspects, text: text.into() });
         let record = |at_us: u64, node, what| TraceRecord { at_ns: 1000 * at_us, node, what };
         let trace = [
-            record(1, 0, Happening::Remark("opens view 0".into())),
-            record(2, 3, Happening::Remark("opens view 0".into())),
+            record(1, 0, remark("opens view 0")),
+            record(2, 3, remark("opens view 0")),
             record(3, 0, Happening::RefusedWrite { from: 3 }),
             record(4, 0, Happening::RefusedWrite { from: 3 }),
             record(5, 0, Happening::Fault(Verdict::Crash(0))),
-            record(6, 3, Happening::Remark("suspects node 0".into())),
+            record(6, 3, remark("suspects node 0")),
         ];
         let expected = "
           time     0  3

@@ -7,7 +7,7 @@ use squall_fabric::Duration;
 use squall_fabric::sim::TraceRecord;
 
 use crate::coverage::{self, Coverage, Promises};
-use crate::explain::{Shrink, explain};
+use crate::explain::{Explanation, Shrink, explain};
 
 /// A violation found by a checker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,8 +52,13 @@ pub trait Scenario {
     /// Runs the plan of `seed`.
     fn run(&self, seed: u64) -> RunOutcome;
 
+    /// Runs the plan of `seed` with a trace; a plan that fails is shrunk as long as it fails.
+    fn explanation(&self, seed: u64) -> Explanation;
+
     /// Returns the plan of `seed` as text, shrunk as long as it fails, with a timeline of its end.
-    fn explain(&self, seed: u64) -> String;
+    fn explain(&self, seed: u64) -> String {
+        self.explanation(seed).text
+    }
 
     /// Runs the plan of `seed`, and returns its coverage as well.
     fn run_and_count(&self, seed: u64) -> (RunOutcome, Coverage);
@@ -92,7 +97,7 @@ impl<P: Shrink> Scenario for PlannedScenario<P> {
         (self.run)(&(self.draw)(seed), 0)
     }
 
-    fn explain(&self, seed: u64) -> String {
+    fn explanation(&self, seed: u64) -> Explanation {
         explain(&(self.draw)(seed), self.run)
     }
 

@@ -1,13 +1,12 @@
 //! `squall config`: checks a configuration, and describes all of its keys.
 
+mod check;
+
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
-use squall::Config;
-use squall::config::Address;
 use squall::config::keys::{ConfigKey, KeyDefault, KeyScope, KeyTable, TABLES};
 use squall_harness::terminal::{CommandVerdict, output};
 
@@ -20,28 +19,10 @@ pub(crate) struct ConfigArguments {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    Check(CheckArguments),
+    Check(check::CheckArguments),
     Example(ExampleArguments),
     Reference(ReferenceArguments),
 }
-
-/// Check a configuration file: the exit status is 1 if it cannot be used
-#[derive(Debug, Args)]
-#[command(after_help = CHECK_EXAMPLES)]
-struct CheckArguments {
-    /// The file
-    file: PathBuf,
-    /// Where the member will be reached, instead of `listen` in the file
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<Address>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-const CHECK_EXAMPLES: &str = "Examples:
-  squall config check squall.toml
-  squall config check squall.toml --listen 192.0.2.1:7400 --json";
 
 /// Print a complete configuration with a comment for each key
 #[derive(Debug, Args)]
@@ -59,7 +40,7 @@ struct ReferenceArguments {
 
 pub(crate) fn run(arguments: &ConfigArguments) -> Result<CommandVerdict> {
     match &arguments.command {
-        ConfigCommand::Check(arguments) => check(arguments),
+        ConfigCommand::Check(arguments) => check::run(arguments),
         ConfigCommand::Example(_) => {
             output::write(&example());
             Ok(CommandVerdict::Good)
@@ -74,26 +55,6 @@ pub(crate) fn run(arguments: &ConfigArguments) -> Result<CommandVerdict> {
             Ok(CommandVerdict::Good)
         }
     }
-}
-
-fn check(arguments: &CheckArguments) -> Result<CommandVerdict> {
-    let config = Config::load_for(&arguments.file, arguments.listen.clone(), None);
-    if arguments.json {
-        let error = config.as_ref().err().map(ToString::to_string);
-        output::json(&json!({ "file": arguments.file, "valid": error.is_none(), "error": error }))?;
-        return Ok(if error.is_none() { CommandVerdict::Good } else { CommandVerdict::Bad });
-    }
-    let config = config?;
-    let subgroups: Vec<&str> = config.subgroups.keys().map(String::as_str).collect();
-    output::line(format_args!(
-        "{}: cluster {} of {} members, at {}; subgroups: {}",
-        arguments.file.display(),
-        config.cluster,
-        config.members,
-        config.listen,
-        subgroups.join(", ")
-    ));
-    Ok(CommandVerdict::Good)
 }
 
 /// A file with all keys: those that are needed, and the others behind `#` with their defaults.
@@ -191,8 +152,8 @@ fn reference() -> String {
 const HEAD: &str = "# Configuration
 
 A group is described by one TOML file, which is the same at all members except for the keys that need not agree.
-`squall config example` prints a file with all keys, and `squall config check FILE` checks one. This page is the output of
-`squall config reference`; a test compares them.
+`squall config example` prints a file with all keys, and `squall config check FILE` checks one and says what it means. This page
+is the output of `squall config reference`; a test compares them.
 
 A key that must agree has the same value at all members; members that differ in it refuse each other. Sizes are numbers of
 bytes, or texts with KB, MB, GB (powers of 1000), KiB, MiB or GiB (of 1024). Times are texts with `us`, `ms`, `s` or `min`, or
@@ -224,6 +185,7 @@ fn add(text: &mut String, line: std::fmt::Arguments<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use squall::Config;
 
     #[test]
     fn the_example_can_be_used_and_has_all_keys() {

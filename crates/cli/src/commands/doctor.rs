@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::Serialize;
 use squall::Config;
-use squall::config::{Transport, VerbsSettings};
+use squall::config::{Address, Transport, VerbsSettings};
 use squall_harness::terminal::{CommandVerdict, output, units};
 use squall_transports::verbs;
 
@@ -21,6 +21,9 @@ pub(crate) struct DoctorArguments {
     /// Meet the members of this configuration; start the doctor at each of them
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Where this member will be reached, instead of `listen` in the file
+    #[arg(long, value_name = "ADDRESS", requires = "config")]
+    listen: Option<Address>,
     /// Examine this device instead of the one that would be used; it must be usable
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -41,7 +44,8 @@ use shared memory and TCP then.
 Examples:
   squall doctor
   squall doctor --device mlx5_1 --json
-  squall doctor -c squall.toml      (at all members at once)";
+  squall doctor -c squall.toml      (at all members at once)
+  squall doctor -c squall.toml --listen 192.0.2.1:7400";
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -59,7 +63,8 @@ struct Report {
 }
 
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<CommandVerdict> {
-    let config = arguments.config.as_ref().map(Config::load).transpose()?;
+    let config = arguments.config.as_ref();
+    let config = config.map(|file| Config::load_for(file, arguments.listen.clone(), None)).transpose()?;
     let mut settings = config.as_ref().map_or_else(VerbsSettings::default, |config| config.verbs.clone());
     if arguments.device.is_some() {
         settings = VerbsSettings { device: arguments.device.clone(), ..VerbsSettings::default() };

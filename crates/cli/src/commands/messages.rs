@@ -28,7 +28,7 @@ struct MessageArguments {
 
 impl MessageArguments {
     fn config(&self) -> Result<Config> {
-        Ok(Config::load(&self.config)?)
+        Ok(Config::load_for_client(&self.config)?)
     }
 
     /// Reports that the search for a member takes long.

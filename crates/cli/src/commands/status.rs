@@ -69,7 +69,7 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(arguments: &StatusArguments) -> Result<CommandVerdict> {
-    let config = Config::load(&arguments.config)?;
+    let config = Config::load_for_client(&arguments.config)?;
     let first =
         if arguments.addresses.is_empty() { config.contacts.clone() } else { arguments.addresses.clone() };
     let first = if first.is_empty() { vec![config.listen.clone()] } else { first };

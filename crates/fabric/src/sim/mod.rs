@@ -37,7 +37,7 @@ pub use self::cost::CostModel;
 pub use self::node::{NodeCounters, SimFabric};
 pub use self::prng::Prng;
 pub use self::rule::{Rule, RuleTrigger, Verdict};
-pub use self::trace::{Happening, TraceRecord};
+pub use self::trace::{Happening, NodeRemark, RemarkKind, TraceRecord};
 
 use crate::{Duration, Instant};
 
@@ -271,9 +271,9 @@ impl SimWorld {
     }
 
     /// Adds a remark to the trace, which is no part of the run ([`Happening::Remark`]).
-    pub fn remark(&self, i: u32, text: String) {
+    pub fn remark(&self, i: u32, remark: NodeRemark) {
         let world = &mut *self.world.borrow_mut();
-        world.trace.remark(world.now, i, text);
+        world.trace.remark(world.now, i, remark);
     }
 
     /// Returns the latest records of the trace, as many as the configuration keeps.

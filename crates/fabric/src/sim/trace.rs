@@ -70,7 +70,32 @@ pub enum Happening {
     /// A note of the driver.
     Note(String),
     /// A remark of the driver on what happens inside of the node. It is no event of the run, so the hash omits it.
-    Remark(String),
+    Remark(NodeRemark),
+}
+
+/// What a driver remarks on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRemark {
+    /// What it is about.
+    pub kind: RemarkKind,
+    /// The remark in words.
+    pub text: String,
+}
+
+/// What a remark is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemarkKind {
+    /// The node enters a period, such as a view, or another step of the period that it is in.
+    Enters {
+        /// The period's name.
+        period: String,
+        /// The step's name.
+        step: &'static str,
+    },
+    /// The node suspects another.
+    Suspects,
+    /// The node ends by itself.
+    Ends,
 }
 
 /// The trace of a world's run.
@@ -99,9 +124,9 @@ impl Trace {
     }
 
     /// Adds a remark, which the hash omits.
-    pub(super) fn remark(&mut self, at_ns: u64, node: u32, text: String) {
+    pub(super) fn remark(&mut self, at_ns: u64, node: u32, remark: NodeRemark) {
         if self.records_max > 0 {
-            self.keep(TraceRecord { at_ns, node, what: Happening::Remark(text) });
+            self.keep(TraceRecord { at_ns, node, what: Happening::Remark(remark) });
         }
     }
 
@@ -143,7 +168,7 @@ impl Happening {
             Self::Revoked { peer } => [4, u64::from(*peer), 0],
             Self::Yielded(event) => digest_event(event),
             Self::Fault(verdict) => [6, text_digest(&verdict.to_string()), 0],
-            Self::Note(text) | Self::Remark(text) => [7, text_digest(text), 0],
+            Self::Note(text) | Self::Remark(NodeRemark { text, .. }) => [7, text_digest(text), 0],
         }
     }
 }
@@ -192,7 +217,7 @@ impl fmt::Display for Happening {
             Self::Revoked { peer } => write!(f, "has revoked a grant of node {peer}"),
             Self::Yielded(event) => write!(f, "gets {event:?}"),
             Self::Fault(verdict) => write!(f, "FAULT: {verdict}"),
-            Self::Note(text) | Self::Remark(text) => f.write_str(text),
+            Self::Note(text) | Self::Remark(NodeRemark { text, .. }) => f.write_str(text),
         }
     }
 }

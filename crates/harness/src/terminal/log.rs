@@ -1,12 +1,18 @@
-//! The log: what a command and the library report on standard error while they run.
+//! The log: what a command and the library report on standard error while they run. In systemd's journal, each line
+//! begins with its priority, as in `sd-daemon(3)`, and has no time of its own.
 
+use std::fs::{File, Metadata as FileMetadata};
 use std::io::{Result as IoResult, Write};
-use std::sync::OnceLock;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{LazyLock, OnceLock};
 
 use anyhow::{Context as _, Result};
 use clap::{ArgAction, Args, ValueEnum};
+use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::MakeWriter;
 
 use super::output;
 
@@ -61,10 +67,11 @@ impl LogArguments {
         // A line that cannot be written is lost; to report that on the same stream would end the process.
         let log = tracing_subscriber::fmt()
             .with_env_filter(filter)
-            .with_writer(|| LogWriter)
+            .with_writer(LogLines)
             .with_ansi(console::colors_enabled_stderr())
             .log_internal_errors(false);
         match self.log_format {
+            LogFormat::Text if *IS_JOURNAL => log.without_time().init(),
             LogFormat::Text => log.init(),
             LogFormat::Json => log.json().flatten_event(true).init(),
         }
@@ -92,12 +99,53 @@ fn level(usual: UsualLevel, verbose: u8) -> LevelFilter {
     }
 }
 
+/// Returns what a line of this level begins with in systemd's journal; nothing elsewhere.
+#[must_use]
+pub fn journal_priority(level: Level) -> &'static str {
+    if *IS_JOURNAL { priority(level) } else { "" }
+}
+
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        _ => "<7>",
+    }
+}
+
+/// Whether `stream`, the value of `JOURNAL_STREAM`, names this file by device and inode.
+fn is_named(stream: &str, file: &FileMetadata) -> bool {
+    stream == format!("{}:{}", file.dev(), file.ino())
+}
+
+/// Makes a writer for each line of the log.
+struct LogLines;
+
+impl<'w> MakeWriter<'w> for LogLines {
+    type Writer = LogWriter;
+
+    fn make_writer(&'w self) -> LogWriter {
+        LogWriter { priority: journal_priority(Level::INFO) }
+    }
+
+    fn make_writer_for(&'w self, event: &Metadata<'_>) -> LogWriter {
+        LogWriter { priority: journal_priority(*event.level()) }
+    }
+}
+
 /// Writes whole lines to standard error, beside the progress bars.
-struct LogWriter;
+struct LogWriter {
+    /// In front of each line.
+    priority: &'static str,
+}
 
 impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> IoResult<usize> {
-        output::note(String::from_utf8_lossy(bytes).trim_end_matches('\n'));
+        let text = String::from_utf8_lossy(bytes);
+        let lines: Vec<String> =
+            text.trim_end_matches('\n').split('\n').map(|line| format!("{}{line}", self.priority)).collect();
+        output::note(lines.join("\n"));
         Ok(bytes.len())
     }
 
@@ -106,6 +154,14 @@ impl Write for LogWriter {
     }
 }
 
+/// Whether standard error is a stream of systemd's journal, which has a time for each line.
+static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    // A descriptor of its own, which closes with the file.
+    let file = std::io::stderr().as_fd().try_clone_to_owned().map(File::from);
+    file.and_then(|file| file.metadata()).is_ok_and(|file| is_named(&stream, &file))
+});
+
 /// The options of this process.
 static ARGUMENTS: OnceLock<LogArguments> = OnceLock::new();
 const VARIABLE: &str = "RUST_LOG";
@@ -113,6 +169,17 @@ const VARIABLE: &str = "RUST_LOG";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_journal_is_known_by_device_and_inode() {
+        let folder = std::fs::metadata("/").unwrap();
+        assert!(is_named(&format!("{}:{}", folder.dev(), folder.ino()), &folder));
+        for other in ["", "8:1", &format!("{}:{}", folder.dev(), folder.ino() + 1)] {
+            assert!(!is_named(other, &folder), "{other}");
+        }
+        let levels = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
+        assert_eq!(levels.map(priority), ["<3>", "<4>", "<6>", "<7>", "<7>"]);
+    }
 
     #[test]
     fn each_v_shows_more() {

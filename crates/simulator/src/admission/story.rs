@@ -1,6 +1,7 @@
 //! What the timeline of a run says of each process, in words of the protocol (Derecho §3.3, §3.4).
 
 use squall_fabric::Fabric as _;
+use squall_fabric::sim::{NodeRemark, RemarkKind};
 use squall_protocols::group::GroupEnd;
 use squall_protocols::membership::{Membership, MembershipState};
 
@@ -33,23 +34,26 @@ impl<H: JoinHost> SimAdmission<H> {
         if told == process.told {
             return;
         }
-        let (mut lines, delivered) = (Vec::new(), delivered(process));
+        let (mut remarks, delivered) = (Vec::new(), delivered(process));
         let is_new_view = told.view.map(|(view, _)| view) != process.told.view.map(|(view, _)| view);
         let known = if is_new_view { &[][..] } else { &process.told.suspects };
-        lines.extend(
-            told.suspects
-                .iter()
-                .filter(|node| !known.contains(node))
-                .map(|node| format!("suspects node {node}")),
+        let suspects = told.suspects.iter().filter(|node| !known.contains(node));
+        remarks.extend(
+            suspects
+                .map(|node| NodeRemark { kind: RemarkKind::Suspects, text: format!("suspects node {node}") }),
         );
         if told.view != process.told.view {
-            lines.extend(membership.map(|membership| self.tell_view(membership, is_new_view, delivered)));
+            remarks.extend(membership.map(|membership| NodeRemark {
+                kind: step_of_view(membership),
+                text: self.tell_view(membership, is_new_view, delivered),
+            }));
         }
         if told.ended != process.told.ended {
-            lines.extend(told.ended.map(|ended| format!("ends after {delivered} messages: {ended}")));
+            let text = told.ended.map(|ended| format!("ends after {delivered} messages: {ended}"));
+            remarks.extend(text.map(|text| NodeRemark { kind: RemarkKind::Ends, text }));
         }
         let home = process.home.node().0;
-        lines.into_iter().for_each(|line| self.world.remark(home, line));
+        remarks.into_iter().for_each(|remark| self.world.remark(home, remark));
         self.processes[place as usize].told = told;
     }
 
@@ -81,6 +85,17 @@ impl<H: JoinHost> SimAdmission<H> {
             }
         }
     }
+}
+
+/// The view that a member is in, and how far it is there.
+fn step_of_view(membership: &Membership) -> RemarkKind {
+    let step = match membership.state() {
+        MembershipState::Opening => "opening",
+        MembershipState::Normal => "messages flow",
+        MembershipState::Wedged => "wedged",
+        MembershipState::Decided => "next view decided",
+    };
+    RemarkKind::Enters { period: format!("view {}", membership.view().id), step }
 }
 
 impl ToldProcess {

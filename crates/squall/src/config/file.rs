@@ -32,7 +32,13 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
         values.get("cluster").ok_or_else(|| root.missing("cluster", "write the same name at all members"))?;
     let secret = read_secret(&root, values.get("secret").as_ref(), values.get("secret_file").as_ref())?;
     let place = rank.clone().or_else(|| listen.clone()).unwrap_or_else(|| cluster.clone());
-    let listen = own.listen.map_or_else(|| read_listen(&root, listen.as_ref()), Ok)?;
+    let listen = match own.listen {
+        Some(listen) => listen,
+        None if own.is_client && listen.is_none() => {
+            read_first_contact(&root, values.get("contacts").as_ref())?
+        }
+        None => read_listen(&root, listen.as_ref())?,
+    };
     let transport = read_transport(values.get("transport").as_ref(), &listen)?;
     let contacts = values.get("contacts").map_or(Ok(Vec::new()), |list| read_contacts(&list, &listen))?;
     let (members, rank) = read_members(&root, values.get("members").as_ref(), rank.as_ref())?;
@@ -73,12 +79,24 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
 pub(super) struct OwnSettings {
     pub(super) listen: Option<Address>,
     pub(super) rank: Option<usize>,
+    /// The process is no member, so it needs no address of its own.
+    pub(super) is_client: bool,
 }
 
 fn read_listen(root: &ConfigTable<'_>, listen: Option<&ConfigValue<'_>>) -> Result<Address, ConfigError> {
     let listen =
         listen.ok_or_else(|| root.missing("listen", "write `host:port` (tcp) or `unix:@name` (shm)"))?;
     listen.parse()
+}
+
+/// Returns the address that stands for `listen` at a client: it shows how members are reached.
+fn read_first_contact(
+    root: &ConfigTable<'_>,
+    contacts: Option<&ConfigValue<'_>>,
+) -> Result<Address, ConfigError> {
+    let contacts = contacts.map_or(Ok(Vec::new()), |contacts| contacts.list())?;
+    let missing = || root.missing("contacts", "write where members listen");
+    contacts.first().ok_or_else(missing)?.parse()
 }
 
 fn checked(config: Config, place: &ConfigValue<'_>) -> Result<Config, ConfigError> {

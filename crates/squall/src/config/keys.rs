@@ -96,7 +96,7 @@ pub(super) const GROUP: [ConfigKey; 17] = [
     ConfigKey {
         name: "listen",
         takes: "`host:port`, `unix:@name` or `unix:/path`",
-        default: KeyDefault::Words("required, except where a command has `--listen`"),
+        default: KeyDefault::Words("required at members, except where a command has `--listen`"),
         example: "\"127.0.0.1:7400\"",
         scope: KeyScope::Member,
         meaning: "The address of this member. A Unix socket means that all members share memory on one host.",

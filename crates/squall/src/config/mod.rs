@@ -23,6 +23,7 @@
 
 mod error;
 mod file;
+mod given;
 pub mod keys;
 mod nearest;
 pub mod quantity;
@@ -47,6 +48,7 @@ pub use squall_transports::verbs::VerbsSettings;
 pub use self::error::{ConfigError, ConfigPlace};
 use self::file::OwnSettings;
 pub use self::file::exposed_secret;
+pub use self::given::{GivenValue, given_values};
 use self::storage::Durability;
 pub use self::storage::StorageConfig;
 pub use self::subgroup::{Ranks, SlowConsumer, SubgroupConfig};
@@ -184,7 +186,23 @@ impl Config {
         let file = file.as_ref();
         let text =
             std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
-        file::read(ConfigText { file: Some(file), text: &text }, OwnSettings { listen, rank })
+        file::read(
+            ConfigText { file: Some(file), text: &text },
+            OwnSettings { listen, rank, is_client: false },
+        )
+    }
+
+    /// Reads a file for a process that is no member, such as an [`crate::external::Observer`], as [`Config::load`] does.
+    /// The file needs no `listen`: if it has none, the first of the `contacts` stands for it.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with file and line.
+    pub fn load_for_client(file: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let file = file.as_ref();
+        let text =
+            std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
+        let own = OwnSettings { is_client: true, ..OwnSettings::default() };
+        file::read(ConfigText { file: Some(file), text: &text }, own)
     }
 
     /// Reads a text. A relative `secret_file` is relative to the current directory. Fuzzed as `config`.

@@ -367,6 +367,20 @@ fn a_file_is_named_in_its_errors_and_finds_its_secret() {
     assert!(Config::load(&path).unwrap_err().to_string().starts_with("cannot read "));
 }
 
+/// A client needs no address of its own, but contacts, which show the transport.
+#[test]
+fn a_client_needs_no_listen() {
+    let path = std::env::temp_dir().join(format!("squall-client-{}.toml", std::process::id()));
+    let text = "cluster = \"c\"\nsecret = \"sixteen bytes or more\"\nmembers = 1\ncontacts = [\"unix:@a\"]\n[subgroups.s]\n";
+    std::fs::write(&path, text).unwrap();
+    let config = Config::load_for_client(&path).unwrap();
+    assert_eq!((config.listen.to_string().as_str(), config.transport), ("unix:@a", Transport::Shm));
+    std::fs::write(&path, text.replace("contacts = [\"unix:@a\"]\n", "")).unwrap();
+    let error = Config::load_for_client(&path).unwrap_err().to_string();
+    std::fs::remove_file(&path).unwrap();
+    assert!(error.contains("`contacts` is missing in the configuration: write where"), "{error}");
+}
+
 /// A process that can read the secret can become a member.
 #[test]
 fn a_secret_that_others_can_read_is_named() {

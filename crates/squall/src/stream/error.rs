@@ -4,7 +4,7 @@ use std::io;
 
 use squall_fabric::Shortage;
 use squall_protocols::stream::{PostRefused, SocketFailure, StreamSettingsError};
-use squall_transports::bootstrap::BootstrapError;
+use squall_transports::bootstrap::{Address, BootstrapError};
 use squall_transports::verbs::VerbsError;
 
 /// Why a socket cannot be created or used.
@@ -12,8 +12,8 @@ use squall_transports::verbs::VerbsError;
 #[non_exhaustive]
 pub enum StreamError {
     /// The ends did not find or trust each other.
-    #[error(transparent)]
-    Connect(#[from] BootstrapError),
+    #[error("{}", connect_failure(.0))]
+    Connect(BootstrapError),
     /// The settings are not valid.
     #[error(transparent)]
     Settings(#[from] StreamSettingsError),
@@ -36,6 +36,47 @@ pub enum StreamError {
     #[error("timed out: set a longer timeout, or check that the peer makes progress")]
     TimedOut,
 }
+
+/// Without a source: the message of the stream's error replaces that of the bootstrap.
+impl From<BootstrapError> for StreamError {
+    fn from(error: BootstrapError) -> Self {
+        Self::Connect(error)
+    }
+}
+
+/// Returns why two ends did not meet, in the words of streams: they have options instead of a configuration.
+fn connect_failure(error: &BootstrapError) -> String {
+    match error {
+        BootstrapError::Unreachable { contacts, waited, cause } => {
+            let addresses: Vec<String> = contacts.iter().map(shown).collect();
+            format!(
+                "no process at {} has accepted this connection within {waited:.1?} (last: {cause}): start the process that \
+                 listens there, or correct the address",
+                addresses.join(", ")
+            )
+        }
+        BootstrapError::SecretRefused { address } => format!(
+            "{} does not have the same secret: compare `StreamOptions::secret` of both ends",
+            shown(address)
+        ),
+        BootstrapError::OtherCluster { address, cluster } => format!(
+            "{} belongs to another cluster than `{cluster}`: compare `StreamOptions::cluster` of both ends",
+            shown(address)
+        ),
+        BootstrapError::NotSquall { address } => {
+            format!("the process that listens at {} is not Squall: correct the address", shown(address))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Returns the address that the user knows: ends on one host meet at a Unix socket that is named after it.
+fn shown(address: &Address) -> String {
+    let text = address.to_string();
+    text.strip_prefix(PAIR_SOCKET).map_or(text.clone(), Into::into)
+}
+
+const PAIR_SOCKET: &str = "unix:@squall-pair/";
 
 impl From<StreamError> for io::Error {
     fn from(error: StreamError) -> Self {
@@ -63,5 +104,36 @@ fn kind_of(failure: &SocketFailure) -> io::ErrorKind {
         SocketFailure::Aborted => io::ErrorKind::ConnectionAborted,
         SocketFailure::Unanswered => io::ErrorKind::TimedOut,
         SocketFailure::Violation(_) => io::ErrorKind::InvalidData,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// A user of streams has an address and options, but no `contacts`, `listen` or `secret_file`.
+    #[test]
+    fn streams_have_words_of_their_own() {
+        let address: Address = "unix:@squall-pair/127.0.0.1:41009".parse().unwrap();
+        let unreachable = BootstrapError::Unreachable {
+            contacts: vec!["127.0.0.1:1".parse().unwrap()],
+            waited: Duration::from_secs(10),
+            cause: "connection refused".into(),
+        };
+        let cluster = "c".to_owned();
+        let errors = [
+            unreachable,
+            BootstrapError::SecretRefused { address: address.clone() },
+            BootstrapError::OtherCluster { address: address.clone(), cluster },
+            BootstrapError::NotSquall { address },
+        ];
+        for error in errors {
+            let text = StreamError::from(error).to_string();
+            assert!(text.contains("127.0.0.1:") && !text.contains("squall-pair"), "{text}");
+            for word in ["contacts", "listen`", "secret_file", "coordinator"] {
+                assert!(!text.contains(word), "{word}: {text}");
+            }
+        }
     }
 }

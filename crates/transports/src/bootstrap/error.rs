@@ -6,6 +6,7 @@ use std::time::Duration;
 use squall_fabric::NodeId;
 
 use super::{Address, Refusal};
+use crate::session::older_end;
 
 /// Why the bootstrap failed.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +67,8 @@ pub enum BootstrapError {
     },
     /// The process at the address uses another version of the protocol.
     #[error(
-        "{address} uses version {theirs} of the protocol, but this process version {ours}: run the same release everywhere"
+        "{address} uses version {theirs} of the protocol, but this process version {ours}: {}",
+        older_end(*ours, *theirs)
     )]
     OtherVersion {
         /// The address that this process connected to.

@@ -32,7 +32,10 @@ use super::SessionKeys;
 use super::ends::{ConnectionEnds, Encryption, EncryptionWish, WISH_BYTES};
 use crate::bootstrap::Secret;
 
-/// The protocol version of this build.
+/// The protocol version of this build: the format of everything that members, clients and hosts send each other.
+///
+/// A release that changes any of it has a higher version. Its tests keep the recorded hellos of the versions before it
+/// (`session/tests.rs`), so that it refuses them with words.
 pub const PROTOCOL_VERSION: u16 = 2;
 
 /// The bytes at the beginning of a hello, which show whether the rest can be understood.
@@ -65,7 +68,8 @@ pub enum ProofError {
     NotSquall,
     /// The other end uses another version of the protocol.
     #[error(
-        "the other end uses version {theirs} of the protocol, but this one version {ours}: run the same release"
+        "the other end uses version {theirs} of the protocol, but this one version {ours}: {}",
+        older_end(*ours, *theirs)
     )]
     Version {
         /// [`PROTOCOL_VERSION`].
@@ -82,6 +86,15 @@ pub enum ProofError {
     /// The connection failed during the proof.
     #[error("the connection failed during the proof: {0}")]
     Io(#[from] io::Error),
+}
+
+/// Returns what to do when the versions of two ends differ.
+pub(crate) const fn older_end(ours: u16, theirs: u16) -> &'static str {
+    if theirs < ours {
+        "install this end's release at the other end, too (`squall --version` prints the version)"
+    } else {
+        "install the other end's release at this end, too (`squall --version` prints the version)"
+    }
 }
 
 /// A hello that the responder rejects.

@@ -17,6 +17,7 @@ mod stream;
 mod tests;
 
 pub use self::ends::{ConnectionEnds, Encryption};
+pub(crate) use self::handshake::older_end;
 pub use self::handshake::{
     ANSWER_BYTES, HELLO_BYTES, HELLO_HEAD_BYTES, Initiator, PROTOCOL_VERSION, Proof, ProofError, Rejection,
 };

@@ -106,6 +106,37 @@ fn an_older_release_is_reported_as_such() {
     assert_eq!(answer[8..10], PROTOCOL_VERSION.to_le_bytes());
 }
 
+/// A hello of each version with the proof `("a", "c", "p")`, as its release sends it. A release with another version adds
+/// its own and keeps those before it.
+const RECORDED_HELLOS: [(u16, &str); 1] = [(
+    2,
+    concat!(
+        "535155414c4c0d0a02002e7d2c03a9507ae265ecf5b5356885a5514e15df10b2124a092b58a9dce2",
+        "39d0073eb4899a6c7f4c09e14fb22eb99115b9f08230930ca2e3c2b78c3f64056395b537328eaa98",
+        "ecd2237d1a1e5e1cf42f9230c310dc7ef0ce63a25f41c24253c921e19d54c76e",
+    ),
+)];
+
+/// This release accepts what it has sent since it exists, and refuses each version before it by its number.
+#[test]
+fn recorded_hellos_are_accepted_or_refused_by_their_version() {
+    assert_eq!(RECORDED_HELLOS.last().unwrap().0, PROTOCOL_VERSION);
+    for (version, recorded) in RECORDED_HELLOS {
+        let digits = recorded.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+        let hello: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+        let proof = proof("a", "c", "p");
+        if version == PROTOCOL_VERSION {
+            let (_, answer) = proof.respond(None, hello[..].try_into().unwrap()).unwrap();
+            assert_eq!(answer[..11], *b"SQUALL\r\n\x02\x00\x00");
+            continue;
+        }
+        let Rejection { error, answer } = Proof::check_head(hello.first_chunk().unwrap()).unwrap_err();
+        assert!(matches!(error, ProofError::Version { theirs, .. } if theirs == version), "{error}");
+        // The beginning of an answer, which all versions understand.
+        assert_eq!(answer.unwrap()[8..11], [PROTOCOL_VERSION.to_le_bytes()[0], 0, 1]);
+    }
+}
+
 /// A recorded handshake cannot be replayed, since it does not contain the initiator's key.
 #[test]
 fn a_repeated_hello_gets_nothing_but_an_answer() {

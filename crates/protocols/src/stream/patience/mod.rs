@@ -182,9 +182,11 @@ impl Patience {
         }
     }
 
-    /// The peer has copied `bytes` more.
+    /// The peer has copied `bytes` more. While the ring drains for a trial of the adverts, that says nothing about these.
     pub(super) fn on_freed(&mut self, bytes: u64) {
-        self.count(bytes);
+        if self.route == SendRoute::Ring {
+            self.count(bytes);
+        }
     }
 
     /// Bytes go directly.

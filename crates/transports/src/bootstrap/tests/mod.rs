@@ -6,6 +6,7 @@ mod join;
 mod joiners;
 mod meeting;
 mod strangers;
+mod versions;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
