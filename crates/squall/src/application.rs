@@ -178,7 +178,7 @@ pub(crate) struct GroupHandles {
     log: Option<Arc<ProcessLog>>,
     /// The number of durable subgroups.
     durable: usize,
-    /// This member, and the number that tells its group from one that begins anew.
+    /// This member, and the number of its group, by which one that begins anew differs.
     node: Option<(NodeId, u64)>,
     /// The current view.
     view: u64,

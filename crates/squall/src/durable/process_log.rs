@@ -83,10 +83,7 @@ impl ProcessLog {
     }
 
     /// Returns the register for a process that enters the group with this number as `node` \[T8\]: what was found continues if it is of
-    /// the same group.
-    ///
-    /// # Errors
-    /// If the log is of another group, or of this one, which begins anew instead of restarting.
+    /// the same group, with as many durable subgroups.
     pub(crate) fn register(&self, group: u64, node: NodeId, shards: usize) -> Register {
         let none = DurableView { shards: vec![0; shards], ..DurableView::default() };
         let is_of = |found: &&Register| found.group == group && found.view().shards.len() == shards;
@@ -96,8 +93,8 @@ impl ProcessLog {
         }
     }
 
-    /// Returns whether the process may enter the group with this number, which it begins (`is_first`) or joins. Its records are
-    /// told apart by their views, so what is in the log has to be of the same group.
+    /// Returns whether the process may enter the group with this number, which it begins (`is_first`) or joins. Records
+    /// are known by their views, so what is in the log has to be of the same group.
     ///
     /// # Errors
     /// With what to do instead.

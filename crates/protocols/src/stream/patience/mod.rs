@@ -128,7 +128,13 @@ impl Patience {
     /// Whether [`Patience::on_time`] needs the time. Reading the clock takes as long as sending some hundred bytes.
     #[inline]
     pub(super) fn needs_clock(&self) -> bool {
-        self.unclocked >= UNCLOCKED_MAX || self.idle_since.is_some()
+        self.unclocked >= self.unclocked_max() || self.idle_since.is_some()
+    }
+
+    /// How much is sent with one reading of the clock: less if a route was just taken that may be far too slow for short sends.
+    #[inline]
+    const fn unclocked_max(&self) -> u64 {
+        if self.is_short && self.spans <= SPANS_MIN { UNCLOCKED_FIRST } else { UNCLOCKED_MAX }
     }
 
     /// Returns whether [`Patience::waits`] needs the time: mostly the advert comes within a few polls.
@@ -176,7 +182,7 @@ impl Patience {
         if let Some(since) = self.idle_since.take() {
             self.begin = self.begin.map(|begin| begin + now.since(since));
         }
-        if self.unclocked >= UNCLOCKED_MAX {
+        if self.unclocked >= self.unclocked_max() {
             self.unclocked = 0;
             self.look(now);
         }
@@ -420,8 +426,9 @@ const WAIT_FACTOR: u32 = 4;
 const ADVERT_MIN: Duration = Duration::from_nanos(500);
 /// A wait begins with this many polls without the clock, which take about a microsecond together.
 const POLLS_UNCLOCKED: u32 = 16;
-/// This much is sent with one reading of the clock.
+/// This much is sent with one reading of the clock, and at first.
 const UNCLOCKED_MAX: u64 = 64 << 10;
+const UNCLOCKED_FIRST: u64 = 4 << 10;
 /// A span is long beside the peer's reports, and beside a reading of the clock.
 const SPAN_BYTES: u64 = 512 << 10;
 const SPAN_MIN: Duration = Duration::from_micros(50);
