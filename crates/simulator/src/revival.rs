@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use squall_fabric::sim::Prng;
+use squall_fabric::sim::{Happening, Prng, TraceRecord};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::multicast::DeliveryMode;
 
@@ -77,13 +77,30 @@ pub fn run(plan: &RevivalPlan, trace_records_max: usize) -> RunOutcome {
     }
     let restart = fit(plan, &remains);
     let after = crate::restart::resume(&restart, &remains, trace_records_max);
+    let trace = match trace_records_max {
+        0 => Vec::new(),
+        _ => one_after_the_other(&before, after.trace, &remains),
+    };
     RunOutcome {
         violation: after.violation,
         elapsed: before.elapsed + after.elapsed,
         delivered: before.delivered + after.delivered,
         trace_hash: before.trace_hash.rotate_left(1) ^ after.trace_hash,
-        trace: before.trace.into_iter().chain(after.trace).collect(),
+        trace,
     }
+}
+
+/// The records of the group, the death of its processes, and the records of the restart, by one clock.
+fn one_after_the_other(
+    before: &RunOutcome,
+    after: Vec<TraceRecord>,
+    remains: &RestartRemains,
+) -> Vec<TraceRecord> {
+    let died_at = u64::try_from(before.elapsed.as_nanos()).expect("a short run");
+    let death = |node: u32| TraceRecord { at_ns: died_at, node, what: Happening::Note("dies".into()) };
+    let deaths = remains.disks.iter().map(|(register, _)| death(register.node.0));
+    let later = after.into_iter().map(|record| TraceRecord { at_ns: died_at + record.at_ns, ..record });
+    before.trace.iter().cloned().chain(deaths).chain(later).collect()
 }
 
 /// The plan of a restart, for the processes and subgroups that there are.

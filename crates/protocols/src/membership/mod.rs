@@ -38,7 +38,7 @@
 //! **Opening a view.** A member stores nothing before all readers that it does not accuse are attached \[S4\] \[D8\],
 //! except the heartbeat, which needs no barrier: a reader that misses one gets the next. So signs of life are given
 //! from the first evaluation on, and a member that hangs before it has attached is the only one that falls silent
-//! \[V10\].
+//! \[V10\]. In a group with durable subgroups that is all that a member does before the view is on its disk \[T8\].
 //!
 //! **Why there is one decision.** A proposal is decided only when a majority of the view has echoed it. A later
 //! leader waits until all members outside its cut, again a majority, suspect the earlier one; after that they echo
