@@ -41,8 +41,8 @@ impl std::fmt::Display for StopReason {
             ),
             Self::LogsGone { subgroup } => write!(
                 f,
-                "all members that had the log of subgroup {subgroup} are gone, and no other knows what was delivered there: \
-                 start one of them again, and then this one"
+                "all members that had the log of subgroup {subgroup} are gone, and no other knows what was delivered there, so \
+                 this member must not continue: the logs of those members have it"
             ),
             Self::Left => f.write_str("this member has left the group"),
         }

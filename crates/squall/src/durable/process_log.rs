@@ -25,6 +25,9 @@ pub(crate) type SharedDisk = Arc<dyn Disk + Send + Sync>;
 pub(crate) struct ProcessLog {
     /// Ends before the log, whose folder has the register.
     register: RegisterThread,
+    /// How many registers were to be written, and the last one of which the group knows that it is on the disk. Only the polling thread
+    /// uses them.
+    registers: [AtomicU64; 2],
     log: Arc<DurableLog<SharedDisk>>,
     /// The register that was found.
     found: Option<Register>,
@@ -43,8 +46,8 @@ struct LogSignals {
     persisted: AtomicU64,
     has_failed: AtomicBool,
     failure: Mutex<Option<AppendError>>,
-    /// The register that was to be written last is on the disk, and the group does not know it yet.
-    register_written: AtomicBool,
+    /// How many registers are on the disk.
+    registers: AtomicU64,
     /// Wakes the polling thread; none before the member has a transport. Reports are stored under its lock.
     waker: Mutex<Option<Waker>>,
     /// The number of subgroups whose trailing nulls have no record yet, although nothing else is under way.
@@ -79,7 +82,17 @@ impl ProcessLog {
             reported.note_register(writer.write_register(protocol));
         };
         let register = RegisterThread::start(write).map_err(|error| failed(error.into()))?;
-        Ok(Arc::new(Self { register, log, found, records, folder, signals, progress: Mutex::default() }))
+        let registers = Default::default();
+        Ok(Arc::new(Self {
+            register,
+            registers,
+            log,
+            found,
+            records,
+            folder,
+            signals,
+            progress: Mutex::default(),
+        }))
     }
 
     /// Returns the register for a process that enters the group with this number as `node` \[T8\]: what was found continues if it is of
@@ -111,18 +124,22 @@ impl ProcessLog {
 
     /// Begins to write the register.
     pub(crate) fn write_register(&self, register: &Register) {
+        let begun = &self.registers[0];
+        begun.store(begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.register.write(register);
     }
 
-    /// Returns whether the register has come to the disk since the last call.
+    /// Returns whether the register that was to be written last has come to the disk, once. One that an attempt to join has left
+    /// behind does not count for the next attempt's.
     #[inline]
     pub(crate) fn take_register_written(&self) -> bool {
-        // One write is under way at a time, so that none ends between the two lines.
-        let is_written = self.signals.register_written.load(Ordering::Relaxed);
-        if is_written {
-            self.signals.register_written.store(false, Ordering::Relaxed);
+        let [begun, known] = &self.registers;
+        let written = self.signals.registers.load(Ordering::Relaxed);
+        let is_news = written == begun.load(Ordering::Relaxed) && written != known.load(Ordering::Relaxed);
+        if is_news {
+            known.store(written, Ordering::Relaxed);
         }
-        is_written
+        is_news
     }
 
     /// Wakes the polling thread by `waker` from now on.
@@ -214,7 +231,7 @@ impl LogSignals {
     fn note_register(&self, written: Result<(), DiskError>) {
         let waker = lock(&self.waker);
         match written {
-            Ok(()) => self.register_written.store(true, Ordering::Relaxed),
+            Ok(()) => self.registers.store(self.registers.load(Ordering::Relaxed) + 1, Ordering::Relaxed),
             Err(error) => self.fail(error.into()),
         }
         waker.iter().for_each(Waker::wake);
