@@ -27,6 +27,7 @@ pub mod rdmc;
 pub mod record;
 pub mod records;
 pub mod register;
+pub mod restart_message;
 pub mod restart_register;
 pub mod sessions;
 pub mod shm;
@@ -65,6 +66,7 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "record", feed: record::feed, seeds: record::seeds },
     Parser { name: "records", feed: records::feed, seeds: records::seeds },
     Parser { name: "register", feed: register::feed, seeds: register::seeds },
+    Parser { name: "restart_message", feed: restart_message::feed, seeds: restart_message::seeds },
     Parser { name: "restart_register", feed: restart_register::feed, seeds: restart_register::seeds },
     Parser { name: "sessions", feed: sessions::feed, seeds: sessions::seeds },
     Parser { name: "shm", feed: shm::feed, seeds: shm::seeds },

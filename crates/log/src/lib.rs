@@ -83,7 +83,7 @@ pub use crate::file_disk::{FileDisk, FolderError};
 pub use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader, opening_number};
 pub use crate::identity::{FORMAT, IdentityError, LogIdentity, RegisterValue};
 pub use crate::record::{LogPosition, LogRecord, RECORD_HEADER_BYTES, RecordError, RecordKind, read_records};
-pub use crate::recovery::{Recovered, recover};
+pub use crate::recovery::{FramePlace, Recovered, recover};
 pub use crate::settings::LogSettings;
 pub use crate::sim_disk::{DiskFault, FaultStruck, SimDisk};
 pub use crate::storage::{Storage, StorageError, StorageOwner};

@@ -49,6 +49,17 @@ pub struct Recovered {
     is_repaired: bool,
 }
 
+/// Where a frame is in its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FramePlace {
+    /// Its number.
+    pub number: u64,
+    /// The segment.
+    pub segment: u32,
+    /// Where in the segment, in bytes.
+    pub offset: u64,
+}
+
 impl Recovered {
     /// Returns whether the log can be continued as it is.
     #[must_use]
@@ -69,7 +80,7 @@ impl Recovered {
     }
 }
 
-/// Recovers the log with the id `log` that begins at `base`, and hands each record to `each`, with the number of its frame.
+/// Recovers the log with the id `log` that begins at `base`, and hands each record to `each`, with the place of its frame.
 ///
 /// # Errors
 /// If the folder cannot be listed. A segment that cannot be read in part is no error but damage.
@@ -78,7 +89,7 @@ pub fn recover(
     settings: &LogSettings,
     log: u64,
     base: LogBase,
-    each: &mut dyn FnMut(u64, LogRecord<'_>),
+    each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
 ) -> Result<Recovered, DiskError> {
     let names = disk.list(names::LOG)?;
     let segments: BTreeSet<u32> =
@@ -100,13 +111,7 @@ pub fn recover(
         last_segment: segments.last().copied().unwrap_or(base.segment),
         is_repaired: false,
     };
-    let firsts: BTreeMap<u32, FrameHeader> =
-        segments.iter().filter_map(|segment| Some((*segment, reader.first(*segment)?))).collect();
-    while let Some(header) = successor(&mut reader, &found, &segments, &firsts) {
-        if !reader.take(&header, &mut found, each) {
-            break;
-        }
-    }
+    reader.follow(&segments, &mut found, each);
     let mut evidence = TailEvidence {
         last: found.last,
         is_unsure: !segments.contains(&base.segment),
@@ -127,6 +132,49 @@ pub fn recover(
         TailVerdict::Damaged => LogPoint::FoundDamaged,
     });
     Ok(found)
+}
+
+/// Follows a log that is being written on from `found`, the end of an earlier look at it, and hands each record behind to `each`. What
+/// `found` says of the tail is not changed.
+///
+/// # Errors
+/// If the folder cannot be listed. What cannot be read is the end.
+pub(crate) fn follow(
+    disk: &dyn Disk,
+    settings: &LogSettings,
+    log: u64,
+    found: &mut Recovered,
+    each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
+) -> Result<(), DiskError> {
+    let names = disk.list(names::LOG)?;
+    let segments = names.iter().filter_map(|name| names::parse_segment(name));
+    let segments: BTreeSet<u32> = segments.filter(|segment| *segment >= found.segment).collect();
+    SegmentReader { disk, settings, log, present: None }.follow(&segments, found, each);
+    Ok(())
+}
+
+/// Reads the frame at a place, whole, and hands each of its records to `each`; false if it is not there.
+pub(crate) fn read_frame(
+    disk: &dyn Disk,
+    settings: &LogSettings,
+    log: u64,
+    place: FramePlace,
+    each: &mut dyn FnMut(LogRecord<'_>),
+) -> bool {
+    let FramePlace { number, segment, offset } = place;
+    let path = names::segment(segment);
+    let read = |length: usize| {
+        let mut bytes = AlignedBuffer::zeroed(length);
+        disk.read(&path, offset, &mut bytes).ok().filter(|read| *read == length).map(|_| bytes)
+    };
+    let header = read(settings.block).and_then(|block| parse(block.bytes(), log, segment).ok().flatten());
+    let Some(header) = header.filter(|header| header.number == number) else { return false };
+    let Some(frame) = usize::try_from(header.padded(settings.block)).ok().and_then(read) else {
+        return false;
+    };
+    let body = frame.bytes().get(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + header.length as usize);
+    let Some(body) = body.filter(|body| header.has_body(body)) else { return false };
+    read_records(body, header.records, each).is_ok()
 }
 
 /// The frame that follows the last one of `found`: here, at the beginning of the next segment, or, if it opens a life behind a
@@ -172,6 +220,22 @@ struct Segment {
 }
 
 impl SegmentReader<'_> {
+    /// Adds to `found` all frames that follow it.
+    fn follow(
+        &mut self,
+        segments: &BTreeSet<u32>,
+        found: &mut Recovered,
+        each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
+    ) {
+        let first = |segment: &u32| Some((*segment, self.first(*segment)?));
+        let firsts: BTreeMap<u32, FrameHeader> = segments.iter().filter_map(first).collect();
+        while let Some(header) = successor(self, found, segments, &firsts) {
+            if !self.take(&header, found, each) {
+                break;
+            }
+        }
+    }
+
     /// The whole of a segment. What cannot be read is zeros and noted.
     fn segment(&mut self, number: u32) -> &Segment {
         if self.present.as_ref().is_none_or(|segment| segment.number != number) {
@@ -235,7 +299,7 @@ impl SegmentReader<'_> {
         &mut self,
         header: &FrameHeader,
         found: &mut Recovered,
-        each: &mut dyn FnMut(u64, LogRecord<'_>),
+        each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
     ) -> bool {
         let offset = u64::from(header.place) * self.settings.block as u64;
         let begin = usize::try_from(offset).expect("in memory") + FRAME_HEADER_BYTES;
@@ -251,10 +315,11 @@ impl SegmentReader<'_> {
             positions: BTreeMap::new(),
         });
         let frontiers = &mut found.frontiers;
+        let place = FramePlace { number: header.number, segment: header.segment, offset };
         let outcome = read_records(body, header.records, |record| {
             raise(&mut contents.positions, record.subgroup, record.position);
             raise(frontiers, record.subgroup, record.position);
-            each(header.number, record);
+            each(place, record);
         });
         outcome.expect("read above");
         found.frames += 1;

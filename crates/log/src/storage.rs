@@ -13,7 +13,7 @@ use crate::identity::{IdentityError, LogIdentity, RegisterValue};
 use crate::mutation;
 use crate::names;
 use crate::record::{LogPosition, LogRecord};
-use crate::recovery::{Recovered, recover};
+use crate::recovery::{FramePlace, Recovered, follow, read_frame, recover};
 use crate::settings::LogSettings;
 
 /// The folder of a process, on a disk.
@@ -229,15 +229,36 @@ impl<D: Disk> Storage<D> {
         Ok(value)
     }
 
-    /// Recovers the log, and hands each record to `each`, with the number of its frame. Without a register it begins at the oldest
+    /// Recovers the log, and hands each record to `each`, with the place of its frame. Without a register it begins at the oldest
     /// segment.
     ///
     /// # Errors
     /// If the folder cannot be listed.
-    pub fn recover(&self, each: &mut dyn FnMut(u64, LogRecord<'_>)) -> Result<Recovered, StorageError> {
+    pub fn recover(
+        &self,
+        each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
+    ) -> Result<Recovered, StorageError> {
         let first = self.segments()?.first().copied().unwrap_or(1);
         let base = self.register().map_or(LogBase::new(first), |register| register.base);
         Ok(recover(&self.disk, &self.settings, self.identity.log, base, each)?)
+    }
+
+    /// Hands each record to `each` that has been written behind `found`, the end of an earlier look at the log, which moves on. The log
+    /// may be written meanwhile.
+    ///
+    /// # Errors
+    /// If the folder cannot be listed. What cannot be read is the end.
+    pub fn follow(
+        &self,
+        found: &mut Recovered,
+        each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
+    ) -> Result<(), StorageError> {
+        Ok(follow(&self.disk, &self.settings, self.identity.log, found, each)?)
+    }
+
+    /// Hands each record of a frame to `each`; returns false if the frame cannot be read.
+    pub fn read_frame(&self, place: FramePlace, each: &mut dyn FnMut(LogRecord<'_>)) -> bool {
+        read_frame(&self.disk, &self.settings, self.identity.log, place, each)
     }
 
     /// Begins a life of the log, and returns its number [W4]. Removes files that an earlier life has not finished, and checkpoints

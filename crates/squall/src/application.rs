@@ -15,7 +15,7 @@ use squall_protocols::replica::{self, HoldDecision, Holding, ShardEvent, ShardEv
 use squall_protocols::restart::Register;
 
 use crate::config::SubgroupConfig;
-use crate::durable::ProcessLog;
+use crate::durable::{LogMember, ProcessLog};
 use crate::external::{SubgroupView, Tap};
 use crate::status::GroupStatus;
 
@@ -176,10 +176,8 @@ pub(crate) struct GroupHandles {
     on_view: ViewUpcall,
     /// The log of the durable subgroups, if there are any.
     log: Option<Arc<ProcessLog>>,
-    /// The number of durable subgroups.
-    durable: usize,
-    /// This member, and the number of its group, by which one that begins anew differs.
-    node: Option<(NodeId, u64)>,
+    /// This member, as its register names it.
+    member: Option<LogMember>,
     /// The current view.
     view: u64,
 }
@@ -193,17 +191,17 @@ impl GroupHandles {
         on_view: ViewUpcall,
     ) -> Self {
         upcalls.keys().for_each(|id| slots[id.0 as usize].use_for_messages());
-        Self { upcalls, slots, status, on_view, log: None, durable: 0, node: None, view: 0 }
+        Self { upcalls, slots, status, on_view, log: None, member: None, view: 0 }
     }
 
     /// Has the durable subgroups keep their messages in `log`.
-    pub(crate) fn keep_log(&mut self, log: Option<Arc<ProcessLog>>, durable: usize) {
-        (self.log, self.durable) = (log, durable);
+    pub(crate) fn keep_log(&mut self, log: Option<Arc<ProcessLog>>) {
+        self.log = log;
     }
 
-    /// Sets the number that this process has in the group, and the group's own, for the first time or after an attempt that has failed.
-    pub(crate) fn set_node(&mut self, node: NodeId, group: u64) {
-        self.node = Some((node, group));
+    /// Sets what this process is in the group, for the first time or after an attempt that has failed.
+    pub(crate) fn set_member(&mut self, member: LogMember) {
+        self.member = Some(member);
         self.slots.iter().for_each(|slot| slot.forget_views());
     }
 
@@ -225,7 +223,7 @@ impl GroupApplication for GroupHandles {
         for (id, slot) in (0..).map(SubgroupId).zip(&self.slots) {
             let placement = placements.iter().find(|placement| placement.id == id);
             let members = placement.map_or_else(Vec::new, |placement| placement.members.clone());
-            let is_in = self.node.is_some_and(|(node, _)| members.contains(&node));
+            let is_in = self.member.is_some_and(|member| members.contains(&member.node));
             let stay = is_in.then(|| lock(&slot.outgoing).since.unwrap_or(view.id));
             let has_holders = !view.holders(id.0).is_empty();
             lock(&slot.state).holding.begin_view(view.id, stay, has_holders);
@@ -261,8 +259,8 @@ impl GroupApplication for GroupHandles {
     }
 
     fn register(&mut self) -> Option<Register> {
-        let (node, group) = self.node?;
-        self.log.as_ref().map(|log| log.register(group, node, self.durable))
+        let member = self.member?;
+        self.log.as_ref().map(|log| log.register(&member))
     }
 
     fn write_register(&mut self, register: &Register) {
@@ -358,8 +356,9 @@ mod tests {
         let mut handles =
             GroupHandles::new(BTreeMap::new(), vec![Arc::clone(&slot)], status, Box::new(|_: &View| {}));
         for (id, node) in [(3, 64), (5, 65)] {
-            handles.set_node(NodeId(node), 1);
-            let members = vec![Member { node: NodeId(node), tag: 0 }];
+            let (group, node, tag, shards, layout) = (1, NodeId(node), 0, 0, 0);
+            handles.set_member(LogMember { group, node, tag, shards, layout });
+            let members = vec![Member { node, tag: 0 }];
             handles.install(&View { id, ..View::first(members) }, &[], &[]);
         }
         let first = slot.take_event();

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use squall_fabric::NodeId;
+use squall_protocols::membership::View;
 use squall_transports::barrier;
 use squall_transports::bootstrap::{self, Address, BootstrapListener, BootstrapProgress, Joined, LinkSocket};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
@@ -16,13 +18,14 @@ use crate::admission::JoinDriver;
 use crate::assembly::{ConnectedGroup, MeetOutcome, meet};
 use crate::config::{Config, Transport};
 use crate::error::JoinError;
+use crate::restart::{RestartOutcome, RestartRequest};
 use crate::transport::AnyFabric;
 
 /// The socket on which this process listens, before its admission listener takes it over.
 #[derive(Debug)]
 pub(crate) enum AnyListener {
-    Unix(BootstrapListener<UnixStream>),
-    Tcp(BootstrapListener<TcpStream>),
+    Unix(Arc<BootstrapListener<UnixStream>>),
+    Tcp(Arc<BootstrapListener<TcpStream>>),
 }
 
 /// A process that is connected to all members.
@@ -41,26 +44,42 @@ pub(crate) struct GroupEntry {
 pub(crate) enum EntryStart {
     /// With the members of the first view.
     First(Vec<NodeId>),
+    /// With the other members of this view, with which the group restarts from its logs.
+    Restarted(View),
     /// It waits for its first view.
     Joining { members: Vec<NodeId>, rank: u64, joining: JoinDriver },
+}
+
+impl EntryStart {
+    /// Returns the rank in the configuration of this process, whose number is `own`.
+    pub(crate) fn rank(&self, own: NodeId) -> u64 {
+        match self {
+            Self::First(_) => u64::from(own.0),
+            Self::Restarted(view) => {
+                view.rank(own).map(|rank| view.members[rank].tag).expect("it is a member of its view")
+            }
+            Self::Joining { rank, .. } => *rank,
+        }
+    }
 }
 
 impl AnyListener {
     /// Listens where the configuration says.
     pub(crate) fn bind(config: &Config) -> Result<Self, JoinError> {
         Ok(if config.transport.needs_unix_socket() {
-            Self::Unix(BootstrapListener::bind(&config.listen)?)
+            Self::Unix(Arc::new(BootstrapListener::bind(&config.listen)?))
         } else {
-            Self::Tcp(BootstrapListener::bind(&config.listen)?)
+            Self::Tcp(Arc::new(BootstrapListener::bind(&config.listen)?))
         })
     }
 }
 
 /// How a process is to enter its group.
-#[derive(Debug)]
-pub(crate) enum EntryRequest {
+pub(crate) enum EntryRequest<'a> {
     /// With the first members, or as a joiner if the group is already running.
     Either,
+    /// With the members that restart the group from their logs, or as a joiner if the group runs.
+    Restart(RestartRequest<'a>),
     /// As a joiner.
     Join,
     /// As a joiner, after an attempt that has failed.
@@ -70,7 +89,7 @@ pub(crate) enum EntryRequest {
 /// Meets the first members or joins the group, and sets the transport up.
 pub(crate) fn enter(
     config: &Config,
-    entering: EntryRequest,
+    entering: EntryRequest<'_>,
     listener: &AnyListener,
     on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
 ) -> Result<GroupEntry, JoinError> {
@@ -118,8 +137,8 @@ fn device(config: &Config) -> VerbsSettings {
 
 fn enter_by<S: LinkSocket>(
     config: &Config,
-    entering: EntryRequest,
-    listener: &BootstrapListener<S>,
+    entering: EntryRequest<'_>,
+    listener: &Arc<BootstrapListener<S>>,
     on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
     build: impl FnOnce(NodeId, Vec<(NodeId, S::Secured)>, bool) -> Result<AnyFabric, JoinError>,
 ) -> Result<GroupEntry, JoinError> {
@@ -128,6 +147,14 @@ fn enter_by<S: LinkSocket>(
     let mut joining = match entering {
         EntryRequest::JoinAgain(joining) => joining,
         EntryRequest::Join => JoinDriver::new(&plan, listener, None)?,
+        EntryRequest::Restart(restart) => match restart.run(&plan, listener, on_progress)? {
+            RestartOutcome::Join => JoinDriver::new(&plan, listener, None)?,
+            RestartOutcome::Begun(view, ConnectedGroup { node, session, members, streams }) => {
+                let roster = members.into_iter().map(|member| (member.node, member.address)).collect();
+                let start = EntryStart::Restarted(view);
+                return Ok(GroupEntry { fabric: build(node, streams, false)?, start, session, roster });
+            }
+        },
         EntryRequest::Either => match meet(&plan, listener, on_progress)? {
             MeetOutcome::Running(contact) => JoinDriver::new(&plan, listener, Some(&contact))?,
             MeetOutcome::Assembled(ConnectedGroup { node, session, members, streams }) => {
@@ -154,7 +181,7 @@ pub(crate) fn assemble(
     let entry = enter(config, EntryRequest::Either, &listener, on_progress)?;
     match entry.start {
         EntryStart::First(members) => Ok((entry.fabric, members)),
-        EntryStart::Joining { .. } => {
+        EntryStart::Restarted(_) | EntryStart::Joining { .. } => {
             let contact = config.contacts.first().unwrap_or(&config.listen).clone();
             Err(bootstrap::BootstrapError::Running { contact }.into())
         }

@@ -86,6 +86,12 @@ pub enum JoinError {
     /// An upcall was given for a subgroup that the configuration does not have.
     #[error("there is no subgroup `{0}` in the configuration")]
     UnknownSubgroup(String),
+    /// A durable subgroup was given a layout of its own.
+    #[error(
+        "subgroup `{0}` is durable, and its members are those that the configuration names, by which the group restarts from its logs: \
+         do not give it to `Builder::place`"
+    )]
+    PlacedDurable(String),
     /// The transport could not be set up.
     #[error("cannot set up the transport: {0}")]
     Transport(#[from] std::io::Error),
@@ -104,6 +110,28 @@ pub enum JoinError {
     /// The group ended before it began.
     #[error(transparent)]
     Group(#[from] GroupError),
+    /// Too few members of the last view are here for the group to restart from their logs.
+    #[error(
+        "the group has not restarted from its logs within {seconds} s: {present} of the {members} members of its last view ({view}) are \
+         here, and {needed} are needed, with two logs of each durable subgroup; missing are the nodes {absent}{obstacle}. Start the \
+         missing members with their folders, all within `timeouts.join`"
+    )]
+    Restart {
+        /// The time waited, in seconds.
+        seconds: u64,
+        /// The number of the last view.
+        view: u64,
+        /// How many of its members are here.
+        present: usize,
+        /// How many members it has.
+        members: usize,
+        /// How many have to be here.
+        needed: usize,
+        /// The numbers of those that are missing.
+        absent: String,
+        /// What else is in the way.
+        obstacle: &'static str,
+    },
     /// The leader has admitted this process with a token that it cannot read.
     #[error("the group's leader runs another version: run the same release at all members")]
     Token,
@@ -143,6 +171,9 @@ pub enum HandleError {
         /// The subgroup's name.
         subgroup: String,
     },
+    /// Only durable subgroups have a log.
+    #[error("`{0}` keeps no log: write `mode = \"durable\"`")]
+    NoLog(String),
     /// Objects need the total order.
     #[error("`{0}` cannot carry an object: write `mode = \"atomic\"`")]
     Mode(String),

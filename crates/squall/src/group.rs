@@ -1,27 +1,26 @@
 //! The group: joining, subgroups, and leaving (Derecho §2).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
-use squall_protocols::multicast::{Deliver, DeliveryMode, Message, MessageBatch, SubgroupSettings};
+use squall_protocols::multicast::{Deliver, DeliveryMode, Message, MessageBatch};
 use squall_transports::bootstrap::BootstrapProgress;
 use squall_transports::runner::pin;
 
 use crate::application::{BoxedUpcall, GroupHandles, LayoutFunctions, SubgroupSlot, ViewUpcall};
-use crate::config::Config;
-use crate::deliveries::Deliveries;
+use crate::config::{Config, SubgroupConfig};
 use crate::durable;
 use crate::error::{GroupError, HandleError, JoinError};
-use crate::external::{Hub, SenderLease, ServedSubgroup, Tap, TappedUpcall};
+use crate::external::{Hub, Tap, TappedUpcall};
 use crate::node::{EntryOptions, Node, NodeHandle};
 use crate::object::{self, Object, ObjectOptions, Replicated};
-use crate::sender::Sender;
 use crate::status::GroupStatus;
+use crate::subgroup_handle::SubgroupHandle;
 
 /// A group that this process is a member of. Dropping it leaves the group.
 #[derive(Debug)]
@@ -36,20 +35,6 @@ pub struct Group {
     /// Serves external clients.
     hub: Arc<Hub>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// A subgroup of a group: hands out its sender and its deliveries, once each.
-#[derive(Debug)]
-pub struct SubgroupHandle {
-    name: String,
-    settings: SubgroupSettings,
-    link: NodeHandle,
-    slot: Arc<SubgroupSlot>,
-    sends: bool,
-    pulls: bool,
-    /// The holder of the sending end.
-    lease: Arc<Mutex<SenderLease>>,
-    deliveries_taken: bool,
 }
 
 /// Prepares a group: its upcalls, the thread that polls, and what to report while joining.
@@ -174,6 +159,12 @@ impl Builder {
             let fits = subgroup.settings(all).check(subgroup.member_ranks(all).len());
             fits.map_err(|error| JoinError::Settings { subgroup: name.clone(), error })?;
         }
+        let is_placed = |(name, subgroup): &(&String, &SubgroupConfig)| {
+            subgroup.mode == DeliveryMode::Durable && self.places.contains_key(*name)
+        };
+        if let Some((name, _)) = self.config.subgroups.iter().find(is_placed) {
+            return Err(JoinError::PlacedDurable(name.clone()));
+        }
         let tap = |name: &String| self.upcalls.get(name).map(|(_, tap)| Arc::clone(tap)).unwrap_or_default();
         let slot = |name: &String| Arc::new(SubgroupSlot::with_tap(tap(name)));
         let slots: Vec<Arc<SubgroupSlot>> = self.config.subgroups.keys().map(slot).collect();
@@ -184,7 +175,9 @@ impl Builder {
         let handles = GroupHandles::new(upcalls, slots.clone(), Arc::clone(&status), self.on_view);
         let places = Arc::new(self.places);
         let (only_join, log) = (self.only_join, durable::open(&self.config)?);
-        let options = EntryOptions { config: &self.config, only_join, places: Arc::clone(&places), log };
+        let durable = durable::shards(&self.config);
+        let options =
+            EntryOptions { config: &self.config, only_join, places: Arc::clone(&places), log: log.clone() };
         let (node, rank) = Node::enter(&options, handles, status, &mut self.on_progress)?;
         let link = NodeHandle::new(&node);
         let (mut subgroups, mut sources) = (BTreeMap::new(), BTreeMap::new());
@@ -203,6 +196,7 @@ impl Builder {
                 pulls: !upcalled.contains(name),
                 lease: Arc::default(),
                 deliveries_taken: false,
+                log: log.clone().zip(durable.get(name)).map(|(log, (id, shard))| (log, *id, *shard)),
             };
             sources.insert(name.clone(), handle.source());
             subgroups.insert(name.clone(), handle);
@@ -412,76 +406,5 @@ impl Drop for Group {
         }
         *self.link.status.hub() = None;
         self.hub.close();
-    }
-}
-
-impl SubgroupHandle {
-    /// Returns the settings.
-    #[must_use]
-    pub const fn settings(&self) -> &SubgroupSettings {
-        &self.settings
-    }
-
-    /// Takes the sending end. External clients ([`crate::external::Publisher`]) cannot send through this member any
-    /// more; the messages that they have sent count in [`Sender::sent`].
-    ///
-    /// # Errors
-    /// If this member is not a sender, or the sender was taken before.
-    pub fn sender(&mut self) -> Result<Sender, HandleError> {
-        if !self.sends {
-            return Err(HandleError::NotASender(self.name.clone()));
-        }
-        let source = self.source();
-        let taken = source.lease().take(|| source.make_sender());
-        let sender = taken.ok_or_else(|| self.taken("sender"))?;
-        self.slot.use_for_messages();
-        Ok(sender)
-    }
-
-    /// Returns this subgroup as it is served to external clients.
-    fn source(&self) -> ServedSubgroup {
-        ServedSubgroup {
-            slot: Arc::clone(&self.slot),
-            lease: Arc::clone(&self.lease),
-            message_max: self.settings.longest(),
-            sends: self.sends,
-            link: self.link.clone(),
-        }
-    }
-
-    /// Takes the receiving end, to pull deliveries.
-    ///
-    /// # Errors
-    /// If deliveries go to an upcall, or the receiving end was taken before.
-    pub fn deliveries(&mut self) -> Result<Deliveries, HandleError> {
-        if !self.pulls {
-            return Err(HandleError::Upcall(self.name.clone()));
-        }
-        if std::mem::replace(&mut self.deliveries_taken, true) {
-            return Err(self.taken("deliveries"));
-        }
-        let release_every = (self.settings.window / 8).max(1);
-        let (slot, status) = (Arc::clone(&self.slot), Arc::clone(&self.link.status));
-        slot.use_for_messages();
-        Ok(Deliveries::new(slot, self.link.waker.clone(), status, release_every))
-    }
-
-    /// Takes both ends, for an object.
-    fn take_both(&mut self) -> Result<(), HandleError> {
-        if !self.pulls {
-            return Err(HandleError::Upcall(self.name.clone()));
-        }
-        let lease = std::mem::replace(
-            &mut *self.lease.lock().unwrap_or_else(PoisonError::into_inner),
-            SenderLease::Application,
-        );
-        if std::mem::replace(&mut self.deliveries_taken, true) || !matches!(lease, SenderLease::Free) {
-            return Err(self.taken("sender or the deliveries"));
-        }
-        Ok(())
-    }
-
-    fn taken(&self, what: &'static str) -> HandleError {
-        HandleError::Taken { what, subgroup: self.name.clone() }
     }
 }

@@ -10,10 +10,11 @@ use squall_transports::bootstrap::{self, Address, BootstrapError, BootstrapPlan}
 
 use crate::admission::JoinToken;
 use crate::config::Config;
+use crate::restart::{FetchCall, FetchReply, RestartAnswer, RestartCall};
 use crate::status::GroupStatus;
 
 /// A question. An empty request is a question, too, by which a process finds out whether a group is running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum StatusQuestion {
     /// What is the member's status? The answer is a [`MemberStatus`].
     Status,
@@ -21,6 +22,10 @@ pub(crate) enum StatusQuestion {
     Service,
     /// Where does it serve external clients? The answer is an address, if it serves any.
     Clients,
+    /// What does it know of how the group's views have ended? The answer is a [`RestartAnswer`].
+    Restart(Box<RestartCall>),
+    /// What has its log of a view? The answer is a [`FetchReply`].
+    Fetch(FetchCall),
 }
 
 /// A member's status, as it reports it itself.
@@ -96,7 +101,7 @@ pub struct HeldUpLine {
 /// # Errors
 /// [`BootstrapError`], with what to do next.
 pub fn ask_status(config: &Config, address: &Address) -> Result<MemberStatus, BootstrapError> {
-    ask(&config.plan(), address, StatusQuestion::Status)
+    ask(&config.plan(), address, &StatusQuestion::Status)
 }
 
 /// Asks the member `node` where it serves its objects. Returns `None` if it is not a member, or serves none.
@@ -114,7 +119,7 @@ pub(crate) fn ask_service_at(
     plan: &BootstrapPlan,
     address: &Address,
 ) -> Result<Option<Address>, BootstrapError> {
-    let service: Option<String> = ask(plan, address, StatusQuestion::Service)?;
+    let service: Option<String> = ask(plan, address, &StatusQuestion::Service)?;
     Ok(service.and_then(|service| service.parse().ok()))
 }
 
@@ -124,16 +129,16 @@ pub(crate) fn ask_clients_at(
     plan: &BootstrapPlan,
     address: &Address,
 ) -> Result<Option<Address>, BootstrapError> {
-    let service: Option<String> = ask(plan, address, StatusQuestion::Clients)?;
+    let service: Option<String> = ask(plan, address, &StatusQuestion::Clients)?;
     Ok(service.and_then(|service| service.parse().ok()))
 }
 
-fn ask<T: DeserializeOwned>(
+pub(crate) fn ask<T: DeserializeOwned>(
     plan: &BootstrapPlan,
     address: &Address,
-    question: StatusQuestion,
+    question: &StatusQuestion,
 ) -> Result<T, BootstrapError> {
-    let question = write(&question);
+    let question = write(question);
     let answer = if address.is_unix() {
         bootstrap::ask::<UnixStream>(plan, address, &question)?
     } else {
@@ -170,4 +175,6 @@ pub fn read_foreign(bytes: &[u8]) -> usize {
         + again::<MemberStatus>(bytes)
         + again::<Option<String>>(bytes)
         + again::<JoinToken>(bytes)
+        + again::<RestartAnswer>(bytes)
+        + again::<FetchReply>(bytes)
 }

@@ -375,23 +375,28 @@ fn a_member_joins_again_with_its_log_on_tcp() {
     a_member_joins_again_with_its_log(Transport::Tcp, "durable-back-tcp");
 }
 
-/// A second run does not begin on top of the log of the first one.
+/// A second run continues the log of the first one; one with other durable subgroups is refused.
 #[test]
-fn the_folder_of_an_earlier_run_is_refused() {
+fn a_second_run_continues_the_first() {
     let folder = TestFolder::new("durable-again");
     let subgroup = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
-    let config = Config::local(&format!("durable-again-{}", std::process::id()), 1).subgroup("log", subgroup);
+    let config =
+        Config::local(&format!("durable-again-{}", std::process::id()), 1).subgroup("log", subgroup.clone());
     let missing = Group::join(config.clone()).expect_err("it has no folder").to_string();
     assert!(missing.contains("write `path = \"FOLDER\"` in [storage]"), "{missing}");
     let config = Config { storage: Some(StorageConfig { path: folder.0.clone() }), ..config };
-    let mut group = Group::join(config.clone()).expect("it starts");
-    let log = group.subgroup("log").unwrap();
-    let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
-    sender.send_bytes(b"once").expect("there is space");
-    assert_eq!(take(&mut deliveries).bytes, b"once");
-    drop(deliveries);
-    group.leave(PATIENCE);
-    assert_eq!(stored(&config).len(), 1);
-    let refused = Group::join(config).expect_err("it has a record").to_string();
-    assert!(refused.contains("the log of an earlier run, with 1 records"), "{refused}");
+    for run in 0..2 {
+        let mut group = Group::join(config.clone()).expect("it starts");
+        let log = group.subgroup("log").unwrap();
+        assert_eq!(log.history().unwrap().count(), run);
+        let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+        sender.send_bytes(b"once").expect("there is space");
+        assert_eq!(take(&mut deliveries).bytes, b"once");
+        drop(deliveries);
+        group.leave(PATIENCE);
+    }
+    assert_eq!(stored(&config).len(), 2);
+    let other = config.subgroup("another", subgroup);
+    let refused = Group::join(other).expect_err("it is another log").to_string();
+    assert!(refused.contains("other durable subgroups"), "{refused}");
 }

@@ -7,7 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use squall_harness::terminal::{CommandVerdict, output, units};
-use squall_log::{Disk as _, FileDisk, LogPosition, LogRecord, LogSettings, Recovered, Storage, TailVerdict};
+use squall_log::{
+    Disk as _, FileDisk, FramePlace, LogPosition, LogRecord, LogSettings, Recovered, Storage, TailVerdict,
+};
 use squall_protocols::restart::Register;
 
 /// Look into the durable log of a member
@@ -115,7 +117,7 @@ pub(crate) fn run(arguments: &StoredLogArguments) -> Result<CommandVerdict> {
         }
         LogCommand::Verify(arguments) => verify(arguments),
         LogCommand::Dump(arguments) => {
-            let recovered = read(arguments, &mut |frame, record| dump(arguments, frame, &record))?.1;
+            let recovered = read(arguments, &mut |place, record| dump(arguments, place.number, &record))?.1;
             if recovered.verdict == TailVerdict::Damaged {
                 output::note("squall: the log is damaged behind the last of these records");
             }
@@ -126,7 +128,7 @@ pub(crate) fn run(arguments: &StoredLogArguments) -> Result<CommandVerdict> {
 
 fn read(
     arguments: &FolderArguments,
-    each: &mut dyn FnMut(u64, LogRecord<'_>),
+    each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
 ) -> Result<(Storage<FileDisk>, Recovered)> {
     let folder = || format!("failed to read the log in {}", arguments.storage.display());
     ensure!(

@@ -103,6 +103,9 @@ fn report(progress: BootstrapProgress) {
         BootstrapProgress::NoQuorum { present, needed } => tracing::warn!(
             "enough processes are here, but {present} of the {needed} contacts that are needed: start another one"
         ),
+        BootstrapProgress::Restarting { view, present, members, needed } => tracing::info!(
+            "the group restarts from its logs: {present} of the {members} members of view {view} are here, {needed} are needed"
+        ),
         BootstrapProgress::Left { peer } => tracing::info!("{peer} has gone again"),
         BootstrapProgress::Redirected { leader } => tracing::info!("the leader is at {leader}"),
         BootstrapProgress::Waiting { contact, reason } => {

@@ -349,6 +349,7 @@ pub(crate) fn report_progress(progress: BootstrapProgress) {
             say(&MemberEvent::Listening { address: address.to_string() })
         }
         BootstrapProgress::Joined { joined, .. } => say(&MemberEvent::Joined { joined: joined as usize }),
+        BootstrapProgress::Restarting { present, .. } => say(&MemberEvent::Joined { joined: present }),
         BootstrapProgress::Admitted { .. } => say(&MemberEvent::Admitted),
         BootstrapProgress::Waiting { contact, reason } => {
             say(&MemberEvent::Waiting { reason: format!("{contact}: {reason}") })

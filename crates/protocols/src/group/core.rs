@@ -17,6 +17,7 @@ use crate::membership::{
 use crate::multicast::MulticastCounters;
 use crate::mutation;
 use crate::rdmc;
+use crate::restart::Register;
 
 /// The settings of a group, the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,6 +201,13 @@ impl<A: GroupApplication> GroupCore<A> {
             GroupStage::Present(present) => Some(&present.membership),
             GroupStage::Joining(..) | GroupStage::Ended(_) => None,
         }
+    }
+
+    /// Returns the register as it is on the disk, in a group with durable subgroups: for processes that ask whether their group runs
+    /// (\[T10\], [`crate::restart::RestartReport::live`]).
+    #[must_use]
+    pub fn register(&self) -> Option<&Register> {
+        self.register.as_ref().map(GroupRegister::durable)
     }
 
     /// Returns the latest view changes, the oldest first, with the instant of each step of this node.

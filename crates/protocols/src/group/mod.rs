@@ -46,6 +46,7 @@ mod tests;
 
 pub use core::{GroupCore, GroupSettings};
 pub use layout::{Placement, SubgroupId, SubgroupLayout, Unplaced};
+pub use register::durable_view;
 pub use slow::ConsumerStandstill;
 pub use stage::{GroupApplication, GroupEnd, SubgroupOutlet};
 pub use succession::Succession;

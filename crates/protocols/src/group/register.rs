@@ -13,7 +13,9 @@ use super::{GroupApplication, Placement, SubgroupId, SubgroupLayout};
 use crate::membership::{Proposal, SenderSegment, View};
 use crate::multicast::sequences_complete;
 use crate::mutation;
-use crate::restart::{Ballot, DurableView, EndOrigin, RegisterWriter, ViewChain, ViewEnd, ViewRecord, Vote};
+use crate::restart::{
+    Ballot, DurableView, EndOrigin, Register, RegisterWriter, ViewChain, ViewEnd, ViewRecord, Vote,
+};
 
 /// The register, and which of its shards is which subgroup.
 #[derive(Debug)]
@@ -98,6 +100,11 @@ impl GroupRegister {
         self.note_recorded();
     }
 
+    /// Returns the register as it is on the disk.
+    pub(super) const fn durable(&self) -> &Register {
+        self.writer.durable()
+    }
+
     /// Returns the subgroups that are shards of the register.
     pub(super) fn shards(&self) -> &[SubgroupId] {
         &self.shards
@@ -127,7 +134,12 @@ pub(super) fn view_end(
     }
 }
 
-fn durable_view(shards: &[SubgroupId], view: &View, placements: &[Placement]) -> DurableView {
+/// Returns what the register has of a view: its members, and which of them are in which durable subgroup.
+///
+/// # Panics
+/// If a placement has a member that is not in the view.
+#[must_use]
+pub fn durable_view(shards: &[SubgroupId], view: &View, placements: &[Placement]) -> DurableView {
     let rank = |node| view.rank(node).expect("a subgroup's members are in the view");
     let members = |id: &SubgroupId| {
         let placement = placements.iter().find(|placement| placement.id == *id);

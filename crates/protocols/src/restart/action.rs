@@ -22,6 +22,18 @@ pub struct RestartSettings {
     pub fetch: Duration,
 }
 
+impl RestartSettings {
+    /// The settings for real machines, where a disk or a connection may take a second. Absent members are waited for as long as a
+    /// process takes to start.
+    pub const DEFAULT: Self = Self {
+        report_every: Duration::from_millis(100),
+        silence: Duration::from_secs(2),
+        gather: Duration::from_secs(3),
+        patience: Duration::from_secs(1),
+        fetch: Duration::from_secs(10),
+    };
+}
+
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RestartAction {

@@ -39,21 +39,14 @@ impl Register {
     /// Its bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let Self { group, node, starts, damaged_in, record, promise, vote } = self;
-        let mut words = vec![*group, u64::from(node.0), *starts];
+        let Self { group, node, tag, layout, starts, damaged_in, record, promise, vote } = self;
+        let mut words = vec![*group, u64::from(node.0), *tag, *layout, *starts];
         words.extend(damaged_in.map_or([0, 0], |view| [1, view]));
         words.push(record.view.shards.len() as u64);
-        put_view(&mut words, &record.view);
-        words.extend([record.chain.first, record.chain.trims.len() as u64]);
-        record.chain.trims.iter().for_each(|trims| words.extend(trims));
-        words.extend(promise.map_or([0; 3], |ballot| [1, ballot.round, u64::from(ballot.place)]));
-        words.push(u64::from(vote.is_some()));
-        if let Some(Vote { ballot, end }) = vote {
-            words.extend([ballot.round, u64::from(ballot.place), u64::from(end.origin == EndOrigin::Live)]);
-            words.extend(&end.trims);
-            put_view(&mut words, &end.next);
-        }
-        words.into_iter().flat_map(u64::to_le_bytes).collect()
+        put_record(&mut words, record);
+        put_ballot(&mut words, *promise);
+        put_vote(&mut words, vote.as_ref());
+        to_bytes(&words)
     }
 
     /// Reads what [`Register::encode`] has written. Fuzzed as `restart_register`.
@@ -61,28 +54,55 @@ impl Register {
     /// # Errors
     /// The bytes are no register.
     pub fn decode(bytes: &[u8]) -> Result<Self, RegisterError> {
-        let mut words = RegisterWords { bytes, place: 0 };
-        let (group, node, starts) = (words.next()?, NodeId(words.number()?), words.next()?);
+        let mut words = RegisterWords::new(bytes);
+        let (group, node) = (words.next()?, NodeId(words.number()?));
+        let (tag, layout, starts) = (words.next()?, words.next()?, words.next()?);
         let damaged_in = words.optional(RegisterWords::next, 0)?;
         let shards = words.list(1)?;
-        let view = words.view(shards)?;
-        let chain = words.chain(shards)?;
-        if chain.first.checked_add(chain.trims.len() as u64) != Some(view.number) {
-            return Err(words.wrong());
-        }
-        let promise = words.optional(RegisterWords::ballot, Ballot { round: 0, place: 0 })?;
-        let vote = match words.flag()? {
-            true => Some(words.vote(shards, &view)?),
-            false => None,
-        };
+        let record = words.record(shards)?;
+        let promise = words.optional_ballot()?;
+        let vote = words.optional_vote(shards, Some(record.view.number))?;
         let is_ordered = vote.as_ref().map(|vote| vote.ballot) <= promise;
         match words.bytes {
             [] if is_ordered => {}
             [] => return Err(words.wrong()),
             _ => return Err(RegisterError::Long),
         }
-        Ok(Self { group, node, starts, damaged_in, record: ViewRecord { view, chain }, promise, vote })
+        Ok(Self { group, node, tag, layout, starts, damaged_in, record, promise, vote })
     }
+}
+
+/// The bytes of words.
+pub(super) fn to_bytes(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Puts a view and the ends of those before it.
+pub(super) fn put_record(words: &mut Vec<u64>, ViewRecord { view, chain }: &ViewRecord) {
+    put_view(words, view);
+    words.extend([chain.first, chain.trims.len() as u64]);
+    chain.trims.iter().for_each(|trims| words.extend(trims));
+}
+
+/// Puts a ballot behind a flag.
+pub(super) fn put_ballot(words: &mut Vec<u64>, ballot: Option<Ballot>) {
+    words.extend(ballot.map_or([0; 3], |ballot| [1, ballot.round, u64::from(ballot.place)]));
+}
+
+/// Puts a vote behind a flag.
+pub(super) fn put_vote(words: &mut Vec<u64>, vote: Option<&Vote>) {
+    words.push(u64::from(vote.is_some()));
+    if let Some(Vote { ballot, end }) = vote {
+        words.extend([ballot.round, u64::from(ballot.place)]);
+        put_end(words, end);
+    }
+}
+
+/// Puts the end of a view.
+pub(super) fn put_end(words: &mut Vec<u64>, end: &ViewEnd) {
+    words.push(u64::from(end.origin == EndOrigin::Live));
+    words.extend(&end.trims);
+    put_view(words, &end.next);
 }
 
 fn put_view(words: &mut Vec<u64>, view: &DurableView) {
@@ -92,21 +112,25 @@ fn put_view(words: &mut Vec<u64>, view: &DurableView) {
 }
 
 /// The words that are still to be read.
-struct RegisterWords<'a> {
-    bytes: &'a [u8],
+pub(super) struct RegisterWords<'a> {
+    pub(super) bytes: &'a [u8],
     /// Words read.
     place: usize,
 }
 
-impl RegisterWords<'_> {
-    fn next(&mut self) -> Result<u64, RegisterError> {
+impl<'a> RegisterWords<'a> {
+    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, place: 0 }
+    }
+
+    pub(super) fn next(&mut self) -> Result<u64, RegisterError> {
         let (word, rest) = self.bytes.split_first_chunk().ok_or(RegisterError::Short)?;
         (self.bytes, self.place) = (rest, self.place + 1);
         Ok(u64::from_le_bytes(*word))
     }
 
     /// The last word read has no such meaning.
-    const fn wrong(&self) -> RegisterError {
+    pub(super) const fn wrong(&self) -> RegisterError {
         RegisterError::Word(self.place.saturating_sub(1))
     }
 
@@ -114,7 +138,7 @@ impl RegisterWords<'_> {
         u32::try_from(self.next()?).map_err(|_| self.wrong())
     }
 
-    fn flag(&mut self) -> Result<bool, RegisterError> {
+    pub(super) fn flag(&mut self) -> Result<bool, RegisterError> {
         match self.next()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -123,7 +147,7 @@ impl RegisterWords<'_> {
     }
 
     /// A value after a flag. Without the flag it is `absent`, so that a register has one form only.
-    fn optional<T: PartialEq>(
+    pub(super) fn optional<T: PartialEq>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, RegisterError>,
         absent: T,
@@ -140,13 +164,13 @@ impl RegisterWords<'_> {
     }
 
     /// The length of a list of items with `words` words each, which must be here.
-    fn list(&mut self, words: usize) -> Result<usize, RegisterError> {
+    pub(super) fn list(&mut self, words: usize) -> Result<usize, RegisterError> {
         let length = self.next()?;
         let is_here = |length: &usize| length.saturating_mul(words.max(1)) <= self.bytes.len() / 8;
         usize::try_from(length).ok().filter(is_here).ok_or(RegisterError::Short)
     }
 
-    fn list_of(&mut self, length: usize) -> Result<Vec<u64>, RegisterError> {
+    pub(super) fn list_of(&mut self, length: usize) -> Result<Vec<u64>, RegisterError> {
         (0..length).map(|_| self.next()).collect()
     }
 
@@ -176,15 +200,40 @@ impl RegisterWords<'_> {
         Ok(Ballot { round: self.next()?, place: self.number()? })
     }
 
-    fn vote(&mut self, shards: usize, view: &DurableView) -> Result<Vote, RegisterError> {
-        let ballot = self.ballot()?;
+    pub(super) fn optional_ballot(&mut self) -> Result<Option<Ballot>, RegisterError> {
+        self.optional(Self::ballot, Ballot { round: 0, place: 0 })
+    }
+
+    /// A vote after a flag, about the end of the view with this number.
+    pub(super) fn optional_vote(
+        &mut self,
+        shards: usize,
+        view: Option<u64>,
+    ) -> Result<Option<Vote>, RegisterError> {
+        if !self.flag()? {
+            return Ok(None);
+        }
+        Ok(Some(Vote { ballot: self.ballot()?, end: self.end(shards, view)? }))
+    }
+
+    /// The end of the view with this number.
+    pub(super) fn end(&mut self, shards: usize, view: Option<u64>) -> Result<ViewEnd, RegisterError> {
         let origin = if self.flag()? { EndOrigin::Live } else { EndOrigin::Restart };
         let trims = self.list_of(shards)?;
         let next = self.view(shards)?;
-        if Some(next.number) != view.number.checked_add(1) {
+        if view.and_then(|number| number.checked_add(1)) != Some(next.number) {
             return Err(self.wrong());
         }
-        Ok(Vote { ballot, end: ViewEnd { trims, next, origin } })
+        Ok(ViewEnd { trims, next, origin })
+    }
+
+    pub(super) fn record(&mut self, shards: usize) -> Result<ViewRecord, RegisterError> {
+        let view = self.view(shards)?;
+        let chain = self.chain(shards)?;
+        if chain.first.checked_add(chain.trims.len() as u64) != Some(view.number) {
+            return Err(self.wrong());
+        }
+        Ok(ViewRecord { view, chain })
     }
 }
 

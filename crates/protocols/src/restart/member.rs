@@ -72,6 +72,19 @@ enum RestartPhase {
     Over,
 }
 
+/// How far a restart is, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestartStanding {
+    /// The number of the view that is to end.
+    pub view: u64,
+    /// Its members that are here, this process included if it is one.
+    pub present: Vec<NodeId>,
+    /// Its members that are not.
+    pub absent: Vec<NodeId>,
+    /// How many of them have to be here.
+    pub needed: u32,
+}
+
 impl Restarter {
     /// A process with what is found on its disk; `is_damaged` if the tail of its log is ([`Register::start`]).
     ///
@@ -138,6 +151,15 @@ impl Restarter {
     #[must_use]
     pub const fn register(&self) -> &Register {
         self.file.durable()
+    }
+
+    /// How far the restart is.
+    #[must_use]
+    pub fn standing(&self) -> RestartStanding {
+        let (view, own) = (self.view(), self.node());
+        let is_here = |node: &NodeId| *node == own || self.peers.contains_key(node);
+        let (present, absent) = view.members.iter().copied().partition(is_here);
+        RestartStanding { view: view.number, present, absent, needed: view.majority() }
     }
 
     /// The log, for others that ask for a part of it.

@@ -77,8 +77,8 @@
 //! delivered message on its disk, and the longest of at least two logs counts. `Deviation:` the last view is not looked up in the
 //! logs alone: its end is decided by ballot, since a view change may have been under way.
 //!
-//! [`crate::group`] keeps the register of a running view and votes in it; the driver of a restart does not exist yet outside the
-//! simulator (scenarios `restart` and `revival`).
+//! [`crate::group`] keeps the register of a running view and votes in it; the crate `squall` drives a restart, as the simulator does
+//! (scenarios `restart` and `revival`).
 
 mod acceptor;
 mod action;
@@ -89,6 +89,7 @@ mod leader;
 mod live;
 mod member;
 mod message;
+mod message_codec;
 pub mod mutation;
 mod placement;
 mod register;
@@ -103,7 +104,7 @@ pub use self::ballot::Ballot;
 pub use self::codec::RegisterError;
 pub use self::flushed_log::{FetchAnswer, FetchRequest, FlushedLog, LogState, ShardLog};
 pub use self::live::{deliverable, is_decided, live_end, may_echo, may_forget, wedge_counts};
-pub use self::member::Restarter;
+pub use self::member::{RestartStanding, Restarter};
 pub use self::message::{RestartMessage, RestartReport};
 pub use self::placement::DurablePlacement;
 pub use self::register::{Register, ViewChain, ViewRecord};

@@ -71,6 +71,10 @@ pub struct Register {
     pub group: u64,
     /// The process, in this incarnation.
     pub node: NodeId,
+    /// The number by which the application knows the process as a member ([`crate::membership::Member::tag`]).
+    pub tag: u64,
+    /// A digest of what the shards are: processes with other ones are no members of this group.
+    pub layout: u64,
     /// How often the process has started with this register.
     pub starts: u64,
     /// The view in which the tail of the log was found damaged: of that view it holds what it says, and perhaps more.
@@ -89,7 +93,17 @@ impl Register {
     pub fn new(group: u64, node: NodeId, view: DurableView) -> Self {
         let chain = ViewChain { first: view.number, trims: Vec::new() };
         let record = ViewRecord { view, chain };
-        Self { group, node, starts: 0, damaged_in: None, record, promise: None, vote: None }
+        Self {
+            group,
+            node,
+            tag: 0,
+            layout: 0,
+            starts: 0,
+            damaged_in: None,
+            record,
+            promise: None,
+            vote: None,
+        }
     }
 
     /// The present view.

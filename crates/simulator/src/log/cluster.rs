@@ -156,9 +156,9 @@ impl<'a> LogRun<'a> {
         }
         self.anew.clear();
         let mut found = Vec::new();
-        let each = &mut |number, record: squall_log::LogRecord<'_>| {
+        let each = &mut |place: squall_log::FramePlace, record: squall_log::LogRecord<'_>| {
             found.push((
-                number,
+                place.number,
                 record.kind,
                 record.subgroup,
                 record.position,

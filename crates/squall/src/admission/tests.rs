@@ -42,8 +42,13 @@ impl TestMember {
     fn open() -> Self {
         let listener = BootstrapListener::<UnixStream>::bind(&address()).unwrap();
         let address = listener.address().clone();
-        let (admission, events) =
-            AdmissionListener::open(listener, &plan(&[&address]), 77, Waker::new().unwrap()).unwrap();
+        let (admission, events) = AdmissionListener::open(
+            std::sync::Arc::new(listener),
+            &plan(&[&address]),
+            77,
+            Waker::new().unwrap(),
+        )
+        .unwrap();
         Self { admission: Some(admission), address, events }
     }
 

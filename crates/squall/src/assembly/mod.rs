@@ -5,6 +5,8 @@ mod frames;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use squall_fabric::{Instant, NodeId};
 use squall_protocols::assembly::{
     AssembledGroup, Assembler, AssemblyAction, AssemblyFailure, AssemblyProgress, AssemblySettings,
@@ -12,7 +14,7 @@ use squall_protocols::assembly::{
 };
 use squall_transports::bootstrap::{
     Address, BootstrapError, BootstrapListener, BootstrapMember, BootstrapPlan, BootstrapProgress,
-    LinkSocket, LinkSource, MeetingEvent, MeetingPoint,
+    ClaimAnswer, LinkSocket, LinkSource, MeetingEvent, MeetingPoint,
 };
 
 use crate::admission::failure_of;
@@ -63,6 +65,16 @@ pub(crate) fn meet<S: LinkSocket>(
     listener: &BootstrapListener<S>,
     on_progress: &mut dyn FnMut(BootstrapProgress),
 ) -> Result<MeetOutcome<S::Secured>, BootstrapError> {
+    let answers = QuestionAnswers { answer: &mut |_| None, later: None };
+    meet_answering(plan, listener, answers, on_progress)
+}
+
+fn meet_answering<S: LinkSocket>(
+    plan: &BootstrapPlan,
+    listener: &BootstrapListener<S>,
+    answers: QuestionAnswers<'_>,
+    on_progress: &mut dyn FnMut(BootstrapProgress),
+) -> Result<MeetOutcome<S::Secured>, BootstrapError> {
     MeetingPoint::with(plan, listener, |point| {
         let own = listener.address().clone();
         on_progress(BootstrapProgress::Listening { address: own.clone() });
@@ -75,7 +87,8 @@ pub(crate) fn meet<S: LinkSocket>(
         settings.nonce = point.nonce();
         let assembler = Assembler::new(settings, contacts.clone(), own, Instant::default());
         let begun = std::time::Instant::now();
-        AssemblyDriver { point, plan, contacts, assembler, begun, lost: String::new(), on_progress }.run()
+        AssemblyDriver { point, plan, answers, contacts, assembler, begun, lost: String::new(), on_progress }
+            .run()
     })?
 }
 
@@ -94,9 +107,58 @@ fn contacts<S: LinkSocket>(plan: &BootstrapPlan, listener: &BootstrapListener<S>
     ContactList::new(all, own)
 }
 
-struct AssemblyDriver<'m, 'p, S: LinkSocket> {
+/// What processes that ask questions get to hear, and those that are none of the members.
+pub(crate) struct QuestionAnswers<'a> {
+    /// Returns the answer to a question; `None` if there is none.
+    pub(crate) answer: &'a mut dyn FnMut(&[u8]) -> Option<Vec<u8>>,
+    /// Why a process with another agreement is to ask again; `None` if it is to be refused.
+    pub(crate) later: Option<&'static str>,
+}
+
+/// Connects the members of a view that begins, which all know the roster: `view` is the number of their group, that of the view, and how
+/// long they may take; `own` is this process's number, and the roster in the order of the view.
+///
+/// # Errors
+/// The errors of [`assemble`]. All connections are closed then; `listener` stays bound.
+pub(crate) fn link_members<S: LinkSocket>(
+    plan: &BootstrapPlan,
+    view: (u64, u64, Duration),
+    (own, roster): (NodeId, Vec<BootstrapMember>),
+    listener: &BootstrapListener<S>,
+    answers: QuestionAnswers<'_>,
+    on_progress: &mut dyn FnMut(BootstrapProgress),
+) -> Result<ConnectedGroup<S::Secured>, BootstrapError> {
+    let (group, number, timeout) = view;
+    let place = roster.iter().position(|member| member.node == own);
+    let place = u32::try_from(place.expect("it is a member")).expect("few members");
+    let mut plan = BootstrapPlan {
+        contacts: roster.iter().map(|member| member.address.clone()).collect(),
+        members: u32::try_from(roster.len()).expect("few members"),
+        rank: Some(place),
+        timeout,
+        ..plan.clone()
+    };
+    let agreement = [&plan.agreement[..], &group.to_le_bytes(), &number.to_le_bytes()].concat();
+    plan.agree_on(&agreement);
+    // Of the assembly only the members' places are known.
+    match meet_answering(&plan, listener, answers, &mut |progress| {
+        if !matches!(progress, BootstrapProgress::Listening { .. }) {
+            on_progress(progress);
+        }
+    })? {
+        MeetOutcome::Assembled(ConnectedGroup { streams, .. }) => {
+            let node = |place: NodeId| roster[place.0 as usize].node;
+            let streams = streams.into_iter().map(|(place, stream)| (node(place), stream)).collect();
+            Ok(ConnectedGroup { node: own, session: group, members: roster, streams })
+        }
+        MeetOutcome::Running(contact) => Err(BootstrapError::Running { contact }),
+    }
+}
+
+struct AssemblyDriver<'m, 'p, 'q, S: LinkSocket> {
     point: &'m mut MeetingPoint<'p, S>,
     plan: &'m BootstrapPlan,
+    answers: QuestionAnswers<'q>,
     contacts: ContactList<Address>,
     assembler: Assembler<Address, BootstrapError>,
     /// When the assembler's clock began.
@@ -106,7 +168,7 @@ struct AssemblyDriver<'m, 'p, S: LinkSocket> {
     on_progress: &'m mut dyn FnMut(BootstrapProgress),
 }
 
-impl<S: LinkSocket> AssemblyDriver<'_, '_, S> {
+impl<S: LinkSocket> AssemblyDriver<'_, '_, '_, S> {
     fn run(&mut self) -> Result<MeetOutcome<S::Secured>, BootstrapError> {
         loop {
             if let Some(met) = self.act()? {
@@ -128,6 +190,15 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, S> {
         let now = self.now();
         let assembler = &mut self.assembler;
         match event {
+            MeetingEvent::Asked { visitor, question } => {
+                self.point.answer_question(visitor, (self.answers.answer)(&question));
+            }
+            MeetingEvent::Claimed { visitor, claim }
+                if let Some(reason) =
+                    self.answers.later.filter(|_| claim.agreement != self.plan.agreement) =>
+            {
+                self.point.answer(visitor, ClaimAnswer::Later(reason.into()), self.on_progress);
+            }
             MeetingEvent::Claimed { visitor, claim } => {
                 assembler.handle_claim(now, frames::visitor(visitor), frames::read_claim(claim));
             }

@@ -17,9 +17,15 @@ use super::{Config, SubgroupConfig};
 /// is always made in advance. If its disk is full or fails, the member leaves the group with [`crate::GroupError::Log`], and the others
 /// continue.
 ///
-/// **Not there yet.** A group does not start from its logs: a folder with the log of an earlier run is refused
-/// ([`crate::LogFolderError::EarlierRun`]). Nothing shortens a log, so it grows by the bytes of all messages and 40 to 47 for each,
-/// until the disk is full. A joiner's log begins with its first view.
+/// **Restart.** If all members end, by whatever cause, and start again with their folders, the group continues from its logs: with
+/// everything that was ever delivered ([`crate::SubgroupHandle::history`]), when a majority of the members of its last view is there, and
+/// two logs of each durable subgroup (or its only one), of which one is not damaged. No member has to be the first. Absent ones are waited
+/// for, 3 seconds at most once the others are enough, and join later. Subgroups that are not durable begin with nothing, and the states of
+/// their objects are lost.
+///
+/// **Not there yet.** Nothing shortens a log, so it grows by the bytes of all messages and 40 to 47 for each, until the disk is full, and
+/// a group ends after some thousand changes of its view. A joiner's log begins with its first view, and what a log lacks is fetched
+/// from others in a restart only.
 ///
 /// ```
 /// use squall::config::{StorageConfig, SubgroupConfig};

@@ -1,15 +1,19 @@
 //! Opening the folder of a member's log (Derecho §3.4, persistent mode).
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use squall_log::{
     FileDisk, FolderError, LogIdentity, LogSettings, RECORD_HEADER_BYTES, Storage, StorageError, StorageOwner,
 };
+use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::MEMBERS_MAX;
 use squall_protocols::multicast::DeliveryMode;
 use squall_protocols::restart::RegisterError;
+use squall_transports::bootstrap::digest;
 
+use super::index::LogIndex;
 use super::{ProcessLog, SharedDisk};
 use crate::config::{Config, Ranks, SubgroupConfig};
 
@@ -36,10 +40,10 @@ pub enum LogFolderError {
         /// Why.
         cause: RegisterError,
     },
-    /// The end of the log is damaged.
+    /// The end of the log is damaged, and its register does not say of which view.
     #[error(
-        "the log in {} is damaged behind its record {records}, and cannot be repaired from other members yet: see `squall log verify`; \
-         move the folder away to keep it, or remove it, and the member joins with an empty log",
+        "the log in {} is damaged behind its record {records}, and its register knows no view in which other members could repair it: \
+         see `squall log verify`; move the folder away to keep it, or remove it, and the member joins with an empty log",
         folder.display()
     )]
     Damaged {
@@ -48,10 +52,10 @@ pub enum LogFolderError {
         /// How many records are good.
         records: u64,
     },
-    /// It has the log of an earlier run of a group that begins anew.
+    /// It has records of an earlier run, and no register by which its group could restart.
     #[error(
-        "{} has the log of an earlier run, with {records} records, and a group cannot restart from its logs yet: move the folder \
-         away to keep them, or remove it; then start again",
+        "{} has the log of an earlier run, with {records} records, and its register knows no view from which the group could restart: \
+         move the folder away to keep them, or remove it; then start again",
         folder.display()
     )]
     EarlierRun {
@@ -59,6 +63,16 @@ pub enum LogFolderError {
         folder: PathBuf,
         /// How many records it has.
         records: u64,
+    },
+    /// It has the log of a group with other durable subgroups.
+    #[error(
+        "{} has the log of this cluster with other durable subgroups than in the configuration, and what is in it belongs to those: \
+         write the same subgroups as before, or move the folder away and begin anew",
+        folder.display()
+    )]
+    OtherSubgroups {
+        /// The folder.
+        folder: PathBuf,
     },
     /// It has the log of another group of the same name, which has ended.
     #[error(
@@ -91,11 +105,28 @@ pub(crate) fn open(config: &Config) -> Result<Option<Arc<ProcessLog>>, LogFolder
     let failed = |cause| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(cause) };
     let log = LogIdentity::random_log().map_err(|error| failed(error.into()))?;
     let storage = Storage::open(disk, &owner, settings, log).map_err(failed)?;
-    let recovered = storage.recover(&mut |_, _| ()).map_err(failed)?;
-    if !recovered.is_usable() {
-        return Err(LogFolderError::Damaged { folder, records: recovered.records });
+    let mut index = LogIndex::default();
+    let recovered = storage.recover(&mut |place, record| index.note(place, &record)).map_err(failed)?;
+    let log = ProcessLog::start(storage, recovered, index, folder.clone())?;
+    if log.found_register().is_some_and(|register| register.layout != durable_layout(config)) {
+        return Err(LogFolderError::OtherSubgroups { folder });
     }
-    ProcessLog::start(storage, recovered, folder).map(Some)
+    Ok(Some(log))
+}
+
+/// Returns the durable subgroups by name: the id, which is the place of the name among all names, and the place among the durable ones.
+pub(crate) fn shards(config: &Config) -> BTreeMap<String, (SubgroupId, usize)> {
+    let all = config.subgroups.iter().zip((0..).map(SubgroupId));
+    let durable = all.filter(|((_, subgroup), _)| subgroup.mode == DeliveryMode::Durable);
+    durable.zip(0..).map(|(((name, _), id), shard)| (name.clone(), (id, shard))).collect()
+}
+
+/// Returns a digest of which subgroups are durable, by which their records are known. Not fuzzed: a digest is a number.
+pub(crate) fn durable_layout(config: &Config) -> u64 {
+    let line = |(name, (id, _)): (String, (SubgroupId, usize))| format!("{} {name}\n", id.0);
+    let text: String = shards(config).into_iter().map(line).collect();
+    let [a, b, c, d, e, f, g, h, ..] = digest(text.as_bytes());
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// Returns how many full frames may wait for the disk: as many as the windows of all senders fill. What is not on this member's disk

@@ -25,11 +25,15 @@
 //! \[T4\], so that its log must show them.
 //!
 //! **Register.** What the group keeps of views and votes \[T6\] \[T8\] is in the register of the same folder, written by a thread of
-//! its own ([`RegisterThread`]). A process that joins its group again continues its log and register; one of another group, or of a
-//! group that begins anew, is refused ([`ProcessLog::check_group`]), since a group does not restart from its logs yet. Nothing
-//! removes what is in them.
+//! its own ([`RegisterThread`]). A process that joins its group again, or restarts it ([`crate::restart`]), continues its log and
+//! register; one of another group is refused ([`ProcessLog::check_group`]). Nothing removes what is in them.
+//!
+//! **Reading.** When a log is opened, it is read once, and an index says which frames have the records of which subgroup and view.
+//! Other processes that restart, and consumers that want what was delivered earlier, read single frames by it.
 
 mod folder;
+mod found;
+mod index;
 mod process_log;
 mod register_thread;
 mod subgroup_log;
@@ -37,10 +41,11 @@ mod subgroup_log;
 mod tests;
 
 pub use folder::LogFolderError;
-pub(crate) use folder::open;
 #[cfg(test)]
 use folder::queue_frames;
-pub(crate) use process_log::ProcessLog;
+pub(crate) use folder::{durable_layout, open, shards};
+pub(crate) use found::{LogRange, StoredRecord};
 use process_log::{FRONTIER_AFTER, LogProgress, SharedDisk};
+pub(crate) use process_log::{LogMember, ProcessLog};
 use register_thread::RegisterThread;
 use subgroup_log::SubgroupLog;

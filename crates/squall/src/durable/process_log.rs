@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +14,8 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{DurableView, Register};
 use squall_transports::Waker;
 
+use super::found::LogWalk;
+use super::index::LogIndex;
 use super::{LogFolderError, RegisterThread, SubgroupLog};
 use crate::error::GroupError;
 
@@ -29,14 +31,33 @@ pub(crate) struct ProcessLog {
     /// uses them.
     registers: [AtomicU64; 2],
     log: Arc<DurableLog<SharedDisk>>,
-    /// The register that was found.
-    found: Option<Register>,
+    /// The register that was found, or that a restart has left.
+    found: Mutex<Option<Register>>,
+    /// Whether the tail of the log was found damaged.
+    is_damaged: bool,
     /// How many records were found.
     records: u64,
+    /// What is known of them.
+    walk: Mutex<LogWalk>,
     folder: PathBuf,
     signals: Arc<LogSignals>,
     /// How far each subgroup is in its latest view, for reports.
     progress: Mutex<BTreeMap<SubgroupId, Arc<LogProgress>>>,
+}
+
+/// A member, as its register names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogMember {
+    /// The number of its group, by which one that begins anew differs.
+    pub(crate) group: u64,
+    /// The member.
+    pub(crate) node: NodeId,
+    /// Its rank in the configuration.
+    pub(crate) tag: u64,
+    /// The number of durable subgroups.
+    pub(crate) shards: usize,
+    /// A digest of which these are.
+    pub(crate) layout: u64,
 }
 
 /// What the log's threads report.
@@ -62,10 +83,12 @@ pub(super) struct LogProgress {
 }
 
 impl ProcessLog {
-    /// Begins a life of the log in `folder`.
+    /// Begins a life of the log in `folder`. One whose tail is damaged continues behind it, if its register knows a view: that remembers
+    /// the damage from now on, so that others repair what is missing \[T9\].
     pub(super) fn start(
         storage: Storage<SharedDisk>,
-        recovered: Recovered,
+        mut recovered: Recovered,
+        index: LogIndex,
         folder: PathBuf,
     ) -> Result<Arc<Self>, LogFolderError> {
         let failed =
@@ -74,7 +97,17 @@ impl ProcessLog {
         let (reported, records) = (Arc::clone(&signals), recovered.records);
         let value = storage.register().filter(|register| !register.protocol.is_empty());
         let found = value.map(|register| Register::decode(&register.protocol)).transpose();
-        let found = found.map_err(|cause| LogFolderError::Register { folder: folder.clone(), cause })?;
+        let mut found = found.map_err(|cause| LogFolderError::Register { folder: folder.clone(), cause })?;
+        let is_damaged = !recovered.is_usable();
+        if is_damaged {
+            let register = found.as_mut().filter(|register| !register.view().members.is_empty());
+            let register = register.ok_or(LogFolderError::Damaged { folder: folder.clone(), records })?;
+            register.damaged_in = Some(register.view().number);
+            let protocol = register.encode();
+            storage.change_register(|register| register.protocol = protocol).map_err(failed)?;
+            recovered = recovered.into_repaired(storage.settings());
+        }
+        let walk = Mutex::new(LogWalk::new(recovered.clone(), index));
         let log = DurableLog::start_reporting(storage, recovered, move |answer| reported.note(answer));
         let log = Arc::new(log.map_err(failed)?);
         let (reported, writer) = (Arc::clone(&signals), Arc::clone(&log));
@@ -87,23 +120,53 @@ impl ProcessLog {
             register,
             registers,
             log,
-            found,
+            found: Mutex::new(found),
+            is_damaged,
             records,
+            walk,
             folder,
             signals,
             progress: Mutex::default(),
         }))
     }
 
-    /// Returns the register for a process that enters the group with this number as `node` \[T8\]: what was found continues if it is of
-    /// the same group, with as many durable subgroups.
-    pub(crate) fn register(&self, group: u64, node: NodeId, shards: usize) -> Register {
+    /// Returns the register for a process that enters a group \[T8\]: what was found continues if it is of the same group, with the same
+    /// durable subgroups.
+    pub(crate) fn register(&self, identity: &LogMember) -> Register {
+        let LogMember { group, node, tag, shards, layout } = *identity;
         let none = DurableView { shards: vec![0; shards], ..DurableView::default() };
-        let is_of = |found: &&Register| found.group == group && found.view().shards.len() == shards;
-        match self.found.as_ref().filter(is_of) {
-            Some(found) => Register { node, ..found.clone() },
-            None => Register::new(group, node, none),
+        let is_of = |found: &&Register| (found.group, found.layout) == (group, layout);
+        match self.found().as_ref().filter(is_of) {
+            Some(found) => Register { node, tag, ..found.clone() },
+            None => Register { tag, layout, ..Register::new(group, node, none) },
         }
+    }
+
+    /// Returns whether the tail of the log was found damaged \[T9\].
+    pub(crate) const fn is_damaged(&self) -> bool {
+        self.is_damaged
+    }
+
+    pub(super) fn found(&self) -> MutexGuard<'_, Option<Register>> {
+        lock(&self.found)
+    }
+
+    pub(super) fn walk(&self) -> MutexGuard<'_, LogWalk> {
+        lock(&self.walk)
+    }
+
+    pub(super) fn log(&self) -> &DurableLog<SharedDisk> {
+        &self.log
+    }
+
+    /// Returns how many records were found.
+    pub(crate) const fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Returns its folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Returns whether the process may enter the group with this number, which it begins (`is_first`) or joins. Records
@@ -113,9 +176,9 @@ impl ProcessLog {
     /// With what to do instead.
     pub(crate) fn check_group(&self, group: u64, is_first: bool) -> Result<(), LogFolderError> {
         let (folder, records) = (self.folder.clone(), self.records);
-        let has_view = |found: &Register| !found.view().members.is_empty();
-        match &self.found {
-            _ if records == 0 && !self.found.as_ref().is_some_and(has_view) => Ok(()),
+        let has_view = self.found_register().is_some();
+        match &*self.found() {
+            _ if records == 0 && !has_view => Ok(()),
             _ if is_first => Err(LogFolderError::EarlierRun { folder, records }),
             Some(found) if found.group == group => Ok(()),
             _ => Err(LogFolderError::OtherGroup { folder, records }),

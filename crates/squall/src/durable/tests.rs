@@ -9,6 +9,7 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::{DeliveryMode, Message, MessageLog};
 use squall_protocols::restart::{DurableView, Register};
 
+use super::index::LogIndex;
 use super::*;
 use crate::config::{Config, Ranks, StorageConfig, SubgroupConfig};
 
@@ -25,7 +26,7 @@ fn start(disk: &TestDisk, settings: LogSettings) -> Arc<ProcessLog> {
     let owner = StorageOwner { cluster: "c".into(), member: "m".into() };
     let storage = Storage::open(Arc::clone(disk) as SharedDisk, &owner, settings, 7).expect("it is empty");
     let recovered = storage.recover(&mut |_, _| ()).expect("it can be read");
-    ProcessLog::start(storage, recovered, "/logs/m".into()).expect("the disk works")
+    ProcessLog::start(storage, recovered, LogIndex::default(), "/logs/m".into()).expect("the disk works")
 }
 
 /// Returns the records on a disk.
@@ -164,27 +165,29 @@ fn the_log_of_an_earlier_run_is_of_use_in_its_group_only() {
     let subgroup = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
     let config = Config::local("earlier", 1).subgroup("log", subgroup);
     let config = Config { storage: Some(StorageConfig { path: path.clone() }), ..config };
+    let layout = durable_layout(&config);
     drop(open(&config).expect("it is empty").expect("a subgroup is durable"));
     let process = open(&config).expect("it has no records").expect("a subgroup is durable");
     process.check_group(9, true).expect("it has no records");
     let held = open(&config).expect_err("this process has it").to_string();
     assert!(held.contains("rank-0 is in use by process"), "{held}");
     let (view, node) = (DurableView { number: 0, members: vec![NodeId(4)], shards: vec![1] }, NodeId(4));
-    let none = process.register(9, node, 1);
+    let member = |group, node| LogMember { group, node, tag: 0, shards: 1, layout };
+    let none = process.register(&member(9, node));
     assert_eq!((none.group, none.node, none.is_member()), (9, node, false));
-    process.write_register(&Register::new(9, node, view.clone()));
+    process.write_register(&Register { layout, ..Register::new(9, node, view.clone()) });
     process.subgroup(SubgroupId(0), 0).append(Message { view: 0, ..message(0, b"a") });
     wait_until("the register is on the disk", || process.take_register_written());
     assert!(!process.take_register_written(), "it is reported once");
     // An attempt to join leaves a write behind: only the last of two is reported.
-    (0..2).for_each(|_| process.write_register(&Register::new(9, node, view.clone())));
+    (0..2).for_each(|_| process.write_register(&Register { layout, ..Register::new(9, node, view.clone()) }));
     wait_until("both are on the disk", || process.take_register_written());
     assert!(!process.take_register_written(), "the last one is reported once");
     drop(process);
 
     let process = open(&config).expect("it is there again").expect("a subgroup is durable");
     process.check_group(9, false).expect("it is of this group");
-    let found = process.register(9, NodeId(70), 1);
+    let found = process.register(&member(9, NodeId(70)));
     assert_eq!((found.node, found.view()), (NodeId(70), &view));
     let anew = process.check_group(10, true).expect_err("a group begins").to_string();
     let other = process.check_group(10, false).expect_err("another group").to_string();

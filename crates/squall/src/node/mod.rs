@@ -1,28 +1,27 @@
 //! The node: a transport and the subgroups that use it, driven by one thread (Spindle §2.4: the polling thread).
 
+mod entering;
 mod handle;
 
 use std::sync::Arc;
 
 use squall_fabric::{Core, Fabric as _, FabricEvent, Instant, NodeId, Shortage};
-use squall_protocols::group::{
-    ConsumerStandstill, GroupCore, GroupEnd, GroupSettings, SubgroupId, ViewChange,
-};
-use squall_protocols::membership::{self, Member, Membership, StopReason, View};
-use squall_protocols::multicast::{DeliveryMode, MulticastCounters};
-use squall_transports::TransportFabric as _;
-use squall_transports::bootstrap::{Address, Asker, BootstrapProgress};
+use squall_protocols::group::{ConsumerStandstill, GroupCore, GroupEnd, SubgroupId, ViewChange};
+use squall_protocols::membership::{Member, Membership, StopReason};
+use squall_protocols::multicast::MulticastCounters;
+use squall_transports::bootstrap::{Address, Asker};
 use squall_transports::runner::{Driven, IdleLimits, Runner};
 
-use crate::admission::{JoinOutcome, MemberAdmission};
-use crate::application::{GroupHandles, LayoutFunctions, layout};
-use crate::config::{Config, IdlePolicy, IdleRule};
+use crate::admission::MemberAdmission;
+use crate::application::GroupHandles;
+use crate::config::{IdlePolicy, IdleRule};
 use crate::durable::ProcessLog;
-use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
-use crate::error::{GroupError, JoinError};
+use crate::error::GroupError;
 use crate::inquiry::{self, HeldUpLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine};
+use crate::restart::{FetchReply, RestartAnswer, RestartCall, RestartProcess, answer_of_member};
 use crate::status::GroupStatus;
 use crate::transport::AnyFabric;
+pub(crate) use entering::EntryOptions;
 pub(crate) use handle::NodeHandle;
 
 /// A group's polling side. [`crate::Group::join`] gives it a thread of its own; an application that asked for
@@ -61,91 +60,7 @@ struct Stack {
     is_short: bool,
 }
 
-/// How a node enters its group.
-pub(crate) struct EntryOptions<'a> {
-    pub(crate) config: &'a Config,
-    pub(crate) only_join: bool,
-    pub(crate) places: Arc<LayoutFunctions>,
-    pub(crate) log: Option<Arc<ProcessLog>>,
-}
-
 impl Node {
-    /// Enters the group that the configuration describes, with its first members or later; returns the node and its
-    /// rank.
-    pub(crate) fn enter(
-        options: &EntryOptions<'_>,
-        handles: GroupHandles,
-        status: Arc<GroupStatus>,
-        on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
-    ) -> Result<(Self, usize), JoinError> {
-        Shortage::catch(|| Self::come_in(options, handles, status, on_progress))?
-    }
-
-    fn come_in(
-        EntryOptions { config, only_join, places, log }: &EntryOptions<'_>,
-        mut handles: GroupHandles,
-        status: Arc<GroupStatus>,
-        on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
-    ) -> Result<(Self, usize), JoinError> {
-        let ids = (0..).map(SubgroupId).zip(config.subgroups.values());
-        let durable: Vec<SubgroupId> =
-            ids.filter(|(_, config)| config.mode == DeliveryMode::Durable).map(|(id, _)| id).collect();
-        handles.keep_log(log.clone(), durable.len());
-        let listener = AnyListener::bind(config)?;
-        let first = if *only_join { EntryRequest::Join } else { EntryRequest::Either };
-        let mut entry = entry::enter(config, first, &listener, on_progress)?;
-        loop {
-            let GroupEntry { mut fabric, start, session, roster } = entry;
-            let membership = membership::MembershipSettings {
-                suspicion_after: config.suspicion_after,
-                partition_safety: config.partition_safety,
-                states: config.subgroups.len(),
-            };
-            let layout = layout(&config.subgroups, Arc::clone(places));
-            let settings = GroupSettings { membership, durable: durable.clone(), ..GroupSettings::default() };
-            handles.set_node(fabric.node(), session);
-            if let Some(log) = log {
-                log.check_group(session, matches!(start, EntryStart::First(_)))?;
-                log.set_waker(fabric.waker());
-            }
-            let (group, members, rank) = match start {
-                EntryStart::First(members) => {
-                    let member = |node: &NodeId| Member { node: *node, tag: u64::from(node.0) };
-                    let view = View::first(members.iter().map(member).collect());
-                    let rank = fabric.node().0 as usize;
-                    (GroupCore::begin(&mut fabric, view, layout, settings, handles), members, rank)
-                }
-                EntryStart::Joining { members, rank, mut joining } => {
-                    let mut group = GroupCore::join(&mut fabric, &members, layout, settings, handles);
-                    let idle = config.idle_for(members.len() + 1);
-                    if joining.arrive(&mut fabric, &mut group, idle)? == JoinOutcome::Again {
-                        handles = group.into_application();
-                        drop(fabric);
-                        entry =
-                            entry::enter(config, EntryRequest::JoinAgain(joining), &listener, on_progress)?;
-                        continue;
-                    }
-                    (group, members, usize::try_from(rank).map_err(|_| JoinError::Token)?)
-                }
-            };
-            *status.roster() = roster;
-            status.set_session(session);
-            let admission = MemberAdmission::open(listener, config, session, Arc::clone(&status), &fabric)?;
-            let peers: Vec<NodeId> = members.into_iter().filter(|node| *node != fabric.node()).collect();
-            let names = config.subgroups.keys().cloned().collect();
-            let (events, seen, distrusted, ended) = (Vec::new(), None, None, false);
-            let (skipped, unchecked) = (0, CHECK);
-            let idle = config.idle_rule();
-            #[rustfmt::skip]
-            let stack = Stack {
-                fabric, group, names, status, events, admission, peers, seen, skipped, unchecked, distrusted, ended,
-                idle, log: log.clone(), is_short: false,
-            };
-            let runner = Runner::new(stack.idle_limits());
-            return Ok((Self { stack, runner }, rank));
-        }
-    }
-
     /// Returns whether all members have attached, so that messages flow.
     #[must_use]
     pub fn is_ready(&self) -> bool {
@@ -418,7 +333,20 @@ impl Stack {
                 None => asker.answer(inquiry::write(&None::<String>)),
             },
             Some(StatusQuestion::Status) => asker.answer(inquiry::write(&self.report())),
+            Some(StatusQuestion::Restart(call)) => asker.answer(inquiry::write(&self.answer_restart(&call))),
+            // A process of which the group has lost sight joins, and fetches nothing.
+            Some(StatusQuestion::Fetch(_)) => asker.answer(inquiry::write(&FetchReply::Nothing)),
         }
+    }
+
+    /// Answers a process that restarts, whose group runs \[T10\].
+    fn answer_restart(&self, call: &RestartCall) -> RestartAnswer {
+        let Some(register) = self.group.register() else { return RestartAnswer::OtherSubgroups };
+        let roster = self.status.roster();
+        let (own, rank) = (self.fabric.node().0, register.tag);
+        let address = roster.get(&self.fabric.node()).map(Address::to_string).unwrap_or_default();
+        let sender = RestartProcess { node: own, starts: register.starts, rank, address };
+        answer_of_member(register, self.fabric.now().as_nanos(), sender, Vec::new(), call, true)
     }
 
     /// Returns this member's status, as it is sent to a process that asks for it.

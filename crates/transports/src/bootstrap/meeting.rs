@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::AsFd;
 use squall_fabric::NodeId;
 
+use super::admission::STATUS_BYTES_MAX;
 use super::caller::{CallOrder, CallThread, Caller};
 use super::calls::nonsense;
 use super::error::system;
@@ -79,6 +80,13 @@ pub enum MeetingEvent {
         session: u64,
         /// The rank that it claims.
         node: NodeId,
+    },
+    /// A process asks a question. It waits for [`MeetingPoint::answer_question`].
+    Asked {
+        /// Its number.
+        visitor: u64,
+        /// The question, in a form that its sender and this process's code share.
+        question: Vec<u8>,
     },
     /// A process that was accepted reports that its links are established.
     Reported {
@@ -247,9 +255,12 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
             BootstrapRequest::Link { session, node } => {
                 MeetingEvent::LinkAsked { visitor: number, session: *session, node: NodeId(*node) }
             }
+            BootstrapRequest::Status { question } => {
+                let question = question.clone();
+                MeetingEvent::Asked { visitor: number, question }
+            }
             BootstrapRequest::Enter { .. }
             | BootstrapRequest::Hello { .. }
-            | BootstrapRequest::Status { .. }
             | BootstrapRequest::Pair { .. } => {
                 visitor.reject(Refusal::Assembling, on_progress);
                 return None;
@@ -349,6 +360,23 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
         if stays {
             self.connected.insert(visitor, connected);
         }
+    }
+
+    /// Answers a question, or refuses it if there is no answer; closes the connection.
+    ///
+    /// # Panics
+    /// If the answer is longer than [`STATUS_BYTES_MAX`].
+    pub fn answer_question(&mut self, visitor: u64, answer: Option<Vec<u8>>) {
+        let Some(mut connected) = self.connected.remove(&visitor) else { return };
+        let answer = match answer {
+            Some(bytes) => {
+                assert!(bytes.len() <= STATUS_BYTES_MAX, "an answer of {} bytes", bytes.len());
+                BootstrapAnswer::Status { bytes }
+            }
+            None => BootstrapAnswer::Refused(Refusal::Assembling),
+        };
+        // A process that has closed its connection needs no answer.
+        let _ = connected.wire.write_frame(&answer, Instant::now() + self.handshake_timeout);
     }
 
     /// Accepts a link.

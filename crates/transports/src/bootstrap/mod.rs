@@ -113,7 +113,7 @@ impl BootstrapPlan {
 
     /// Sets the agreement to a digest of `description`.
     pub fn agree_on(&mut self, description: &[u8]) {
-        self.agreement = Sha256::digest(description).into();
+        self.agreement = digest(description);
     }
 
     /// Returns what both ends of each connection must prove.
@@ -141,6 +141,12 @@ impl BootstrapPlan {
             None => Ok(()),
         }
     }
+}
+
+/// Returns a digest (SHA-256) of what processes have to agree on.
+#[must_use]
+pub fn digest(description: &[u8]) -> [u8; 32] {
+    Sha256::digest(description).into()
 }
 
 /// A member of the group.
@@ -186,6 +192,17 @@ pub enum BootstrapProgress {
     Left {
         /// A description of the peer.
         peer: String,
+    },
+    /// The group restarts from its logs: how many members of its last view are here.
+    Restarting {
+        /// The number of that view.
+        view: u64,
+        /// How many of its members are here, this process included.
+        present: usize,
+        /// How many members it has.
+        members: usize,
+        /// How many have to be here.
+        needed: usize,
     },
     /// A member has named the leader, which this process asks next.
     Redirected {

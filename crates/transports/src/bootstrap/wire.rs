@@ -18,8 +18,8 @@ use super::link::LinkSocket;
 use super::{Proof, ProofError};
 use crate::session::SessionKeys;
 
-/// The longest frame: a roster of [`super::MEMBERS_MAX`] members with the longest addresses fits.
-pub(super) const FRAME_BYTES_MAX: usize = 1 << 18;
+/// The longest frame: a roster of [`super::MEMBERS_MAX`] members with the longest addresses fits, and an answer with a register.
+pub(super) const FRAME_BYTES_MAX: usize = 1 << 19;
 
 const _: () = assert!(super::MEMBERS_MAX * (super::ADDRESS_BYTES_MAX + 16) < FRAME_BYTES_MAX);
 

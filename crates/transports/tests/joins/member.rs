@@ -169,7 +169,8 @@ impl<F: Backend + TransportFabric> MemberGroup<F> {
         let fabric = F::alone(node);
         let own = listener.address().clone();
         let (admission, admission_events) =
-            AdmissionListener::open(listener, plan, session, fabric.waker()).expect("a thread");
+            AdmissionListener::open(std::sync::Arc::new(listener), plan, session, fabric.waker())
+                .expect("a thread");
         say(&format!("node {}", node.0));
         Self {
             node,

@@ -223,7 +223,7 @@ fn a_stranger_at_the_first_contact_stops_no_member() {
         let mut plan = plan(2, &[first, member.address().clone()]);
         plan.timeout = Duration::from_secs(8);
         let (admission, mut events) =
-            AdmissionListener::open(member, &plan, 7, Waker::new().unwrap()).unwrap();
+            AdmissionListener::open(std::sync::Arc::new(member), &plan, 7, Waker::new().unwrap()).unwrap();
         let begun = Instant::now();
         let entering = std::thread::spawn(move || {
             let own = BootstrapListener::<TcpStream>::bind(&any_port()).unwrap();

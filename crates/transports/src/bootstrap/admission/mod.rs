@@ -50,7 +50,7 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest token of a leader, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 64 << 10;
 /// The longest answer to a status query, in bytes.
-pub const STATUS_BYTES_MAX: usize = 128 << 10;
+pub const STATUS_BYTES_MAX: usize = 384 << 10;
 
 /// A member's admission listener. Closed when dropped; processes that wait learn from the end of their
 /// connection that they must try elsewhere.
@@ -165,7 +165,32 @@ impl AdmissionListener {
     /// # Errors
     /// Returns an error if the system refuses a thread or a file descriptor.
     pub fn open<S: LinkSocket>(
-        listener: BootstrapListener<S>,
+        listener: Arc<BootstrapListener<S>>,
+        plan: &BootstrapPlan,
+        session: u64,
+        waker: Waker,
+    ) -> Result<(Self, AdmissionEvents<S::Secured>), BootstrapError> {
+        Self::open_as(AdmissionStage::Running, listener, plan, session, waker)
+    }
+
+    /// Opens an admission listener for a process whose group does not run yet: one that asks to be among the first
+    /// members is to ask again, for `reason`. Dropping the listener ends the thread, and `listener` can be used
+    /// otherwise.
+    ///
+    /// # Errors
+    /// The errors of [`AdmissionListener::open`].
+    pub fn open_early<S: LinkSocket>(
+        listener: Arc<BootstrapListener<S>>,
+        plan: &BootstrapPlan,
+        reason: &'static str,
+        waker: Waker,
+    ) -> Result<(Self, AdmissionEvents<S::Secured>), BootstrapError> {
+        Self::open_as(AdmissionStage::Early(reason), listener, plan, 0, waker)
+    }
+
+    fn open_as<S: LinkSocket>(
+        stage: AdmissionStage,
+        listener: Arc<BootstrapListener<S>>,
         plan: &BootstrapPlan,
         session: u64,
         waker: Waker,
@@ -179,7 +204,13 @@ impl AdmissionListener {
         let event_sender = EventSender { events, waiting: Arc::clone(&waiting), waker };
         let (plan, thread_orders) = (plan.clone(), orders.clone());
         let run = move || {
-            AdmissionThread::serve(&plan, &listener, session, event_sender, (thread_orders, received))
+            AdmissionThread::serve(
+                &plan,
+                &listener,
+                (stage, session),
+                event_sender,
+                (thread_orders, received),
+            );
         };
         let thread = std::thread::Builder::new().name("squall-admit".into()).spawn(run);
         let thread = Some(thread.map_err(system("to start the admission thread"))?);
@@ -208,7 +239,22 @@ impl Drop for AdmissionListener {
     }
 }
 
+/// How far the group of an admission listener's process is.
+#[derive(Clone, Copy, Debug)]
+enum AdmissionStage {
+    Running,
+    /// It does not run yet, for this reason.
+    Early(&'static str),
+}
+
 impl<S> AdmissionEvents<S> {
+    /// Waits for the next event; `None` when the listener is closed.
+    pub fn wait_event(&mut self) -> Option<AdmissionEvent<S>> {
+        let event = self.events.recv().ok()?;
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        Some(event)
+    }
+
     /// Returns the next event, if there is one. Costs one load if there is none.
     #[inline]
     pub fn poll_event(&mut self) -> Option<AdmissionEvent<S>> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::{AsFd, BorrowedFd};
 use squall_fabric::NodeId;
 
-use super::{ANSWER_TIMEOUT, ASKERS_MAX, AdmissionEvent, EventSender, Order, OrderSender};
+use super::{ANSWER_TIMEOUT, ASKERS_MAX, AdmissionEvent, AdmissionStage, EventSender, Order, OrderSender};
 use crate::bootstrap::admission::Asker;
 use crate::bootstrap::handshake_queue::{HandshakeQueue, ProvedVisitor};
 use crate::bootstrap::link::LinkSocket;
@@ -19,6 +19,7 @@ use crate::bootstrap::{Address, BootstrapListener, BootstrapPlan, BootstrapProgr
 /// The state of the thread.
 pub(super) struct AdmissionThread<'p, S: LinkSocket> {
     plan: &'p BootstrapPlan,
+    stage: AdmissionStage,
     session: u64,
     queue: HandshakeQueue<'p, S>,
     events: EventSender<S::Secured>,
@@ -52,7 +53,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
     pub(super) fn serve(
         plan: &'p BootstrapPlan,
         listener: &BootstrapListener<S>,
-        session: u64,
+        (stage, session): (AdmissionStage, u64),
         events: EventSender<S::Secured>,
         (orders, received): (OrderSender, Receiver<Order>),
     ) {
@@ -60,6 +61,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         let queue = HandshakeQueue::new(plan, listener, &proof);
         let mut server = AdmissionThread {
             plan,
+            stage,
             session,
             queue,
             events,
@@ -141,7 +143,10 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
                     None => BootstrapAnswer::Refused(Refusal::Unusable),
                 }
             }
-            BootstrapRequest::Join(_) => BootstrapAnswer::Refused(Refusal::Complete),
+            BootstrapRequest::Join(_) => match self.stage {
+                AdmissionStage::Running => BootstrapAnswer::Refused(Refusal::Complete),
+                AdmissionStage::Early(reason) => BootstrapAnswer::Later { reason: reason.into() },
+            },
             BootstrapRequest::Hello { .. }
             | BootstrapRequest::Link { .. }
             | BootstrapRequest::Pair { .. } => BootstrapAnswer::Refused(Refusal::OtherSession),

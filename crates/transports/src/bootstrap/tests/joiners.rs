@@ -24,7 +24,7 @@ impl<S: LinkSocket> TestMember<S> {
         let mut plan = plan(3, &address);
         change(&mut plan);
         let (admission, events) =
-            AdmissionListener::open(listener, &plan, SESSION, Waker::new().unwrap()).unwrap();
+            AdmissionListener::open(Arc::new(listener), &plan, SESSION, Waker::new().unwrap()).unwrap();
         Self { admission: Some(admission), address, events }
     }
 

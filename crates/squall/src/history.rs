@@ -1,0 +1,138 @@
+//! What was delivered before: the messages of a durable subgroup in this member's log (Derecho §3.4, "durable" mode).
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use squall_log::RecordKind;
+use squall_protocols::group::SubgroupId;
+use squall_protocols::restart::ViewChain;
+
+use crate::durable::{LogRange, ProcessLog};
+
+/// The messages of a durable subgroup that were delivered before this member entered its group this time, in order. The deliveries of
+/// this run follow them, without a gap.
+///
+/// A group that restarts from its logs continues where it was: every member has the same history then. A member reads it from its own
+/// disk, one piece at a time, while the group runs. Obtained by [`crate::SubgroupHandle::history`], where there is an example.
+#[derive(Debug)]
+pub struct History {
+    log: Arc<ProcessLog>,
+    subgroup: SubgroupId,
+    /// The first view of the list, if there were others before, until that was said.
+    earlier: Option<u64>,
+    /// The views that are still to be read, each with the number of sequences that count.
+    ended: VecDeque<(u64, u64)>,
+    /// The next sequence of the first of them.
+    next: u64,
+    read: VecDeque<StoredMessage>,
+}
+
+/// A message of a durable subgroup, as it is in a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoredMessage {
+    /// The view in which it was delivered.
+    pub view: u64,
+    /// Its place in the order of this view. Nulls have places, too.
+    pub sequence: u64,
+    /// The rank of its sender in the subgroup, in that view.
+    pub sender: usize,
+    /// When this member received it, or the one from which it has the message.
+    pub received: SystemTime,
+    /// The message.
+    pub bytes: Vec<u8>,
+}
+
+/// Why a history ends too soon.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HistoryError {
+    /// The log begins later than the group. What it has follows.
+    #[error(
+        "the log in {} does not reach back to the views before {view}, since this member joined later: read the history of another member",
+        folder.display()
+    )]
+    Earlier {
+        /// The folder of the log.
+        folder: Box<Path>,
+        /// The first view of which it knows what counts.
+        view: u64,
+    },
+    /// A part is not in the log of this member. Nothing follows.
+    #[error(
+        "the log in {} lacks messages {from} to {to} of view {view}, which count: this member joined when they were past, or its disk has \
+         lost them; read the history of another member",
+        folder.display()
+    )]
+    Missing {
+        /// The folder of the log.
+        folder: Box<Path>,
+        /// The view.
+        view: u64,
+        /// The first message that is missing.
+        from: u64,
+        /// The last one.
+        to: u64,
+    },
+}
+
+impl History {
+    /// The history of a subgroup, the `shard`-th durable one, by what the register says of the views before.
+    pub(crate) fn new(log: Arc<ProcessLog>, subgroup: SubgroupId, shard: usize) -> Self {
+        let chain = log.found_register().map_or_else(ViewChain::default, |register| register.record.chain);
+        let ended = chain.of_shard(shard).filter(|(_, count)| *count > 0).collect();
+        let earlier = (chain.first > 0).then_some(chain.first);
+        Self { log, subgroup, earlier, ended, next: 0, read: VecDeque::new() }
+    }
+
+    /// Reads some messages.
+    fn fill(&mut self) -> Result<(), HistoryError> {
+        while let Some((view, to)) = self.ended.front().copied().filter(|_| self.read.is_empty()) {
+            let Self { log, subgroup, next, read, .. } = self;
+            let mut bytes = 0;
+            let range = LogRange { subgroup: *subgroup, view, from: *next, to };
+            let is_all = log.read(range, &mut |record| {
+                *next = record.position.sequence + 1;
+                if record.kind == RecordKind::Message {
+                    bytes += record.bytes.len();
+                    read.push_back(StoredMessage {
+                        view,
+                        sequence: record.position.sequence,
+                        sender: record.sender as usize,
+                        received: UNIX_EPOCH + Duration::from_nanos(record.time),
+                        bytes: record.bytes.to_vec(),
+                    });
+                }
+                bytes < PIECE
+            });
+            if is_all {
+                self.ended.pop_front();
+                self.next = 0;
+            } else if self.read.is_empty() {
+                let (from, folder) = (self.next, self.log.folder().into());
+                self.ended.clear();
+                return Err(HistoryError::Missing { folder, view, from, to: to - 1 });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for History {
+    type Item = Result<StoredMessage, HistoryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(view) = self.earlier.take() {
+            return Some(Err(HistoryError::Earlier { folder: self.log.folder().into(), view }));
+        }
+        if let Err(missing) = self.fill() {
+            return Some(Err(missing));
+        }
+        self.read.pop_front().map(Ok)
+    }
+}
+
+/// How many bytes of messages are read at a time, at least.
+const PIECE: usize = 1 << 20;

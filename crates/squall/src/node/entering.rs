@@ -1,0 +1,119 @@
+//! How a node comes to be: it enters its group, with the first members, by a restart, or as a joiner (Derecho §2.2, §3.3, §3.4).
+
+use std::sync::Arc;
+
+use squall_fabric::{Fabric as _, NodeId, Shortage};
+use squall_protocols::group::{GroupCore, GroupSettings, SubgroupId};
+use squall_protocols::membership::{self, Member, View};
+use squall_transports::TransportFabric as _;
+use squall_transports::bootstrap::BootstrapProgress;
+use squall_transports::runner::Runner;
+
+use super::{CHECK, Node, Stack};
+use crate::admission::{JoinOutcome, MemberAdmission};
+use crate::application::{GroupHandles, LayoutFunctions, layout};
+use crate::config::Config;
+use crate::durable::{self, LogMember, ProcessLog, durable_layout};
+use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
+use crate::error::JoinError;
+use crate::restart::RestartRequest;
+use crate::status::GroupStatus;
+
+/// How a node enters its group.
+pub(crate) struct EntryOptions<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) only_join: bool,
+    pub(crate) places: Arc<LayoutFunctions>,
+    pub(crate) log: Option<Arc<ProcessLog>>,
+}
+
+impl Node {
+    /// Enters the group that the configuration describes, with its first members or later; returns the node and its
+    /// rank.
+    pub(crate) fn enter(
+        options: &EntryOptions<'_>,
+        handles: GroupHandles,
+        status: Arc<GroupStatus>,
+        on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
+    ) -> Result<(Self, usize), JoinError> {
+        Shortage::catch(|| Self::come_in(options, handles, status, on_progress))?
+    }
+
+    fn come_in(
+        EntryOptions { config, only_join, places, log }: &EntryOptions<'_>,
+        mut handles: GroupHandles,
+        status: Arc<GroupStatus>,
+        on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
+    ) -> Result<(Self, usize), JoinError> {
+        let durable: Vec<SubgroupId> = durable::shards(config).into_values().map(|(id, _)| id).collect();
+        handles.keep_log(log.clone());
+        let listener = AnyListener::bind(config)?;
+        let new_layout = || layout(&config.subgroups, Arc::clone(places));
+        let first = match log.as_ref().filter(|log| log.found_register().is_some()) {
+            _ if *only_join => EntryRequest::Join,
+            Some(log) => EntryRequest::Restart(RestartRequest { log, shards: &durable, layout: &new_layout }),
+            None => EntryRequest::Either,
+        };
+        let mut entry = entry::enter(config, first, &listener, on_progress)?;
+        loop {
+            let GroupEntry { mut fabric, start, session, roster } = entry;
+            let membership = membership::MembershipSettings {
+                suspicion_after: config.suspicion_after,
+                partition_safety: config.partition_safety,
+                states: config.subgroups.len(),
+            };
+            let layout = new_layout();
+            let settings = GroupSettings { membership, durable: durable.clone(), ..GroupSettings::default() };
+            handles.set_member(LogMember {
+                group: session,
+                node: fabric.node(),
+                tag: start.rank(fabric.node()),
+                shards: durable.len(),
+                layout: durable_layout(config),
+            });
+            if let Some(log) = log {
+                log.check_group(session, matches!(start, EntryStart::First(_)))?;
+                log.set_waker(fabric.waker());
+            }
+            let rank = usize::try_from(start.rank(fabric.node())).map_err(|_| JoinError::Token)?;
+            let (group, members) = match start {
+                EntryStart::First(members) => {
+                    let member = |node: &NodeId| Member { node: *node, tag: u64::from(node.0) };
+                    let view = View::first(members.iter().map(member).collect());
+                    (GroupCore::begin(&mut fabric, view, layout, settings, handles), members)
+                }
+                EntryStart::Restarted(view) => {
+                    let members = view.nodes();
+                    (GroupCore::begin(&mut fabric, view, layout, settings, handles), members)
+                }
+                EntryStart::Joining { members, mut joining, .. } => {
+                    let mut group = GroupCore::join(&mut fabric, &members, layout, settings, handles);
+                    let idle = config.idle_for(members.len() + 1);
+                    if joining.arrive(&mut fabric, &mut group, idle)? == JoinOutcome::Again {
+                        handles = group.into_application();
+                        drop(fabric);
+                        entry =
+                            entry::enter(config, EntryRequest::JoinAgain(joining), &listener, on_progress)?;
+                        continue;
+                    }
+                    (group, members)
+                }
+            };
+            *status.roster() = roster;
+            status.set_session(session);
+            let admission = MemberAdmission::open(listener, config, session, Arc::clone(&status), &fabric)?;
+            let peers: Vec<NodeId> = members.into_iter().filter(|node| *node != fabric.node()).collect();
+            let names = config.subgroups.keys().cloned().collect();
+            let (events, seen, distrusted, ended) = (Vec::new(), None, None, false);
+            let (skipped, unchecked) = (0, CHECK);
+            let idle = config.idle_rule();
+            #[rustfmt::skip]
+            let stack = Stack {
+                fabric, group, names, status, events, admission, peers, seen, skipped, unchecked, distrusted, ended,
+                idle, log: log.clone(), is_short: false,
+            };
+            let runner = Runner::new(stack.idle_limits());
+            return Ok((Self { stack, runner }, rank));
+        }
+    }
+}

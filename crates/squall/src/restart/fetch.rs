@@ -1,0 +1,135 @@
+//! Records from log to log: what a process answers, and what it asks (Derecho §3.4, "Total failures").
+
+use squall_log::RecordKind;
+use squall_protocols::group::SubgroupId;
+use squall_protocols::restart::{FetchAnswer, FetchRequest, LogState, Register};
+use squall_transports::bootstrap::{Address, BootstrapPlan};
+
+use super::wire::{FETCH_BYTES_MAX, FetchCall, FetchReply, RECORD_OVERHEAD};
+use crate::durable::{LogRange, ProcessLog, StoredRecord};
+use crate::inquiry::{self, StatusQuestion};
+
+/// Answers a request, as a process with this register and this state of its log.
+pub(super) fn answer(
+    log: &ProcessLog,
+    shards: &[SubgroupId],
+    register: &Register,
+    state: &LogState,
+    call: FetchCall,
+) -> FetchReply {
+    let FetchCall { group, shard, view, from, to, skip } = call;
+    let Some(subgroup) = shards.get(shard as usize).copied().filter(|_| group == register.group) else {
+        return FetchReply::Nothing;
+    };
+    let request = request_of(call);
+    match state.answer(&register.record, request) {
+        FetchAnswer::Records(held) if from < to => {
+            read(log, LogRange { subgroup, view, from, to: held.min(to) }, skip)
+        }
+        FetchAnswer::Nothing | FetchAnswer::Records(_) | FetchAnswer::Checkpoint(_) => {
+            let views = register.missing_trims(request);
+            views.map_or(FetchReply::Nothing, |views| FetchReply::Views(views.encode(shards.len())))
+        }
+    }
+}
+
+/// Reads as many records of a range as go into one answer, without the first `skip` bytes of the first one.
+fn read(log: &ProcessLog, range: LogRange, skip: u64) -> FetchReply {
+    let (mut records, mut space, mut rest) = (Vec::new(), FETCH_BYTES_MAX, 0);
+    let is_all = log.read(range, &mut |record| {
+        let skip = if records.is_empty() { usize::try_from(skip).unwrap_or(usize::MAX) } else { 0 };
+        let bytes = record.bytes.get(skip..).unwrap_or_default();
+        if bytes.len() + RECORD_OVERHEAD > space && !records.is_empty() {
+            return false;
+        }
+        let part = &bytes[..bytes.len().min(space - RECORD_OVERHEAD)];
+        rest = (bytes.len() - part.len()) as u64;
+        space -= part.len() + RECORD_OVERHEAD;
+        records.push(StoredRecord {
+            sequence: record.position.sequence,
+            sender: record.sender,
+            time: record.time,
+            is_message: record.kind == RecordKind::Message,
+            bytes: part.to_vec(),
+        });
+        rest == 0 && space > RECORD_OVERHEAD
+    });
+    let count = match records.last() {
+        _ if is_all => range.to,
+        Some(last) if rest > 0 => last.sequence,
+        Some(last) => last.sequence + 1,
+        None => return FetchReply::Nothing,
+    };
+    FetchReply::Records { count, records, rest }
+}
+
+/// The outcome of a request to another process.
+#[derive(Debug)]
+pub(super) enum Fetched {
+    /// Records up to a count.
+    Records(u64, Vec<StoredRecord>),
+    /// A message of the core.
+    Views(Vec<u8>),
+    Nothing,
+}
+
+/// Asks the process at `address` for records until one answer is whole, and returns it.
+pub(super) fn fetch(plan: &BootstrapPlan, address: &Address, mut call: FetchCall) -> Fetched {
+    let mut begun: Option<StoredRecord> = None;
+    loop {
+        let Ok(reply) = inquiry::ask::<FetchReply>(plan, address, &StatusQuestion::Fetch(call)) else {
+            return Fetched::Nothing;
+        };
+        let (count, mut records, rest) = match reply {
+            FetchReply::Nothing => return Fetched::Nothing,
+            FetchReply::Views(message) => return Fetched::Views(message),
+            FetchReply::Records { count, records, rest } => (count, records, rest),
+        };
+        let is_next = |record: &StoredRecord| (call.from..call.to).contains(&record.sequence);
+        let ascend = records.windows(2).all(|pair| pair[0].sequence < pair[1].sequence);
+        if !ascend || !records.iter().all(is_next) || count > call.to {
+            return Fetched::Nothing;
+        }
+        if let (Some(mut first), Some(more)) = (begun.take(), records.first_mut()) {
+            if first.sequence != more.sequence {
+                return Fetched::Nothing;
+            }
+            first.bytes.append(&mut more.bytes);
+            *more = first;
+        }
+        if rest == 0 {
+            return if count > call.from { Fetched::Records(count, records) } else { Fetched::Nothing };
+        }
+        // A long record comes in pieces, and alone.
+        match records.pop() {
+            Some(record) if records.is_empty() => {
+                (call.from, call.skip) = (record.sequence, record.bytes.len() as u64);
+                begun = Some(record);
+            }
+            _ => return Fetched::Nothing,
+        }
+    }
+}
+
+/// The core's request behind a call.
+pub(super) const fn request_of(call: FetchCall) -> FetchRequest {
+    let FetchCall { shard, view, from, to, .. } = call;
+    if to == 0 {
+        FetchRequest::Checkpoint { shard: shard as usize, from: view, to: from }
+    } else {
+        FetchRequest::Records { shard: shard as usize, view, from, to }
+    }
+}
+
+/// The call for a request of the core. One for a checkpoint has `to == 0`, and the two views.
+pub(super) fn call_of(group: u64, request: FetchRequest) -> FetchCall {
+    let shard = |shard: usize| u32::try_from(shard).expect("few shards");
+    match request {
+        FetchRequest::Records { shard: of, view, from, to } => {
+            FetchCall { group, shard: shard(of), view, from, to, skip: 0 }
+        }
+        FetchRequest::Checkpoint { shard: of, from, to } => {
+            FetchCall { group, shard: shard(of), view: from, from: to, to: 0, skip: 0 }
+        }
+    }
+}

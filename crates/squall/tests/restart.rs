@@ -1,0 +1,180 @@
+//! Total restart: all members of a group with a durable subgroup end, and the group continues from what is on their disks (Derecho
+//! §3.4, "Total failures").
+
+mod common;
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use squall_fabric::atomics::{AtomicUsize, Ordering};
+
+use squall::config::{StorageConfig, SubgroupConfig, Transport};
+use squall::{Config, DeliveryMode, Group, HistoryError, JoinError, MessageOutcome, StoredMessage};
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder that is removed at the end of its test.
+struct TestFolder(PathBuf);
+
+impl TestFolder {
+    fn new(test: &str) -> Self {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Self(path)
+    }
+}
+
+impl Drop for TestFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Three members with a durable subgroup.
+fn configs(transport: Transport, test: &str, folder: &TestFolder) -> Vec<Config> {
+    let subgroup = SubgroupConfig {
+        mode: DeliveryMode::Durable,
+        window: 16,
+        message_max: 1000,
+        large_max: Some(512 << 10),
+        ..SubgroupConfig::default()
+    };
+    let configs = common::configs(transport, test, Duration::from_secs(5), ("orders", subgroup));
+    let storage = Some(StorageConfig { path: folder.0.clone() });
+    configs.into_iter().take(3).map(|config| Config { storage: storage.clone(), ..config }).collect()
+}
+
+/// What a member has delivered, in order.
+type Delivered = Vec<(u64, u64, usize, Vec<u8>)>;
+
+fn content(run: usize, rank: usize, number: usize) -> Vec<u8> {
+    let length = if number % 9 == 4 { 200_000 } else { 20 + number };
+    format!("{run} {rank} {number} ").into_bytes().into_iter().cycle().take(length).collect()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A run of these members: each reads what was delivered before, and takes and sends messages until it has `count` of them. Returns what
+/// each has found and delivered. They end without leaving.
+fn run(configs: &[Config], number: usize, count: usize) -> Vec<(Delivered, Delivered)> {
+    let done = AtomicUsize::new(0);
+    let member = |config: &Config| {
+        let mut group = Group::join(config.clone()).expect("the group starts");
+        let rank = group.rank();
+        let orders = group.subgroup("orders").expect("it is in it");
+        let history = orders.history().expect("it has a log");
+        let plain = |message: StoredMessage| (message.view, message.sequence, message.sender, message.bytes);
+        let found = history.map(|message| plain(message.expect("nothing is missing"))).collect();
+        let (mut sender, mut deliveries) = (orders.sender().unwrap(), orders.deliveries().unwrap());
+        let sending = thread::spawn(move || {
+            for message in 0..count {
+                let bytes = content(number, rank, message);
+                sender.send_blocking(bytes.len(), |space| space.copy_from_slice(&bytes)).expect("it is sent");
+            }
+            assert_eq!(sender.wait_for_outcome(count as u64 - 1), MessageOutcome::Delivered);
+        });
+        let mut delivered = Vec::new();
+        while delivered.len() < configs.len() * count {
+            let message = deliveries.next().expect("the group lives");
+            delivered.push((message.view, message.sequence, message.sender, message.bytes.to_vec()));
+            deliveries.release();
+        }
+        sending.join().expect("it does not panic");
+        done.fetch_add(1, Ordering::SeqCst);
+        wait_until("all have everything", || done.load(Ordering::SeqCst) == configs.len());
+        (found, delivered)
+    };
+    thread::scope(|scope| {
+        let member = &member;
+        let threads: Vec<_> = configs.iter().map(|config| scope.spawn(move || member(config))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("the member does not panic")).collect()
+    })
+}
+
+/// Asserts that a history has what was delivered, in this order. It may have more at the end of a run.
+fn assert_holds(history: &Delivered, delivered: &Delivered) {
+    let mut history = history.iter();
+    for message in delivered {
+        assert!(history.any(|other| other == message), "message {} of view {}", message.1, message.0);
+    }
+}
+
+fn everything_is_there_after_each_restart(transport: Transport, test: &str) {
+    let folder = TestFolder::new(test);
+    let configs = configs(transport, test, &folder);
+    let mut before = Delivered::new();
+    for number in 0..4 {
+        let runs = run(&configs, number, 30);
+        for (found, delivered) in &runs {
+            assert!(*found == runs[0].0, "the histories differ");
+            assert!(*delivered == runs[0].1, "the orders differ");
+            assert_holds(found, &before);
+        }
+        before.extend(runs[0].1.iter().cloned());
+    }
+}
+
+#[test]
+fn everything_is_there_after_each_restart_on_shm() {
+    everything_is_there_after_each_restart(Transport::Shm, "restart-shm");
+}
+
+#[test]
+fn everything_is_there_after_each_restart_on_tcp() {
+    everything_is_there_after_each_restart(Transport::Tcp, "restart-tcp");
+}
+
+/// Two of three are a quorum; the third one joins when it is back, and knows that it lacks what was delivered meanwhile.
+#[test]
+fn a_majority_restarts() {
+    let folder = TestFolder::new("restart-majority");
+    let configs = configs(Transport::Tcp, "restart-majority", &folder);
+    let first = run(&configs, 0, 10);
+    // The first contact is not among them.
+    let second = run(&configs[1..], 1, 10);
+    assert!(second[0].0 == second[1].0, "the histories differ");
+    assert_holds(&second[0].0, &first[0].1);
+    let done = AtomicUsize::new(0);
+    let histories: Vec<_> = thread::scope(|scope| {
+        let join = |config: &Config| {
+            let (config, done) = (config.clone(), &done);
+            scope.spawn(move || {
+                let mut group = Group::join(config).expect("the group starts");
+                wait_until("a view of three", || group.members() == 3);
+                let history = group.subgroup("orders").unwrap().history().unwrap().collect::<Vec<_>>();
+                done.fetch_add(1, Ordering::SeqCst);
+                wait_until("all are there", || done.load(Ordering::SeqCst) == 3);
+                history
+            })
+        };
+        let threads: Vec<_> = configs.iter().map(join).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    let is_whole = |history: &[Result<StoredMessage, HistoryError>]| history.iter().all(Result::is_ok);
+    assert!(is_whole(&histories[1]) && is_whole(&histories[2]));
+    assert_eq!(histories[1].len(), histories[2].len());
+    assert!(histories[1].len() >= first[0].1.len() + second[0].1.len());
+    let missing = histories[0].last().expect("it has the first run");
+    assert!(matches!(missing, Err(HistoryError::Missing { .. })), "{missing:?}");
+}
+
+/// One of three is none: it says who is missing.
+#[test]
+fn a_minority_waits() {
+    let folder = TestFolder::new("restart-minority");
+    let mut configs = configs(Transport::Shm, "restart-minority", &folder);
+    run(&configs, 0, 3);
+    configs[0].timeout = Duration::from_millis(500);
+    let error = Group::join(configs[0].clone()).expect_err("it is alone");
+    assert!(matches!(error, JoinError::Restart { present: 1, members: 3, needed: 2, .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("1 of the 3 members") && text.contains("missing are the nodes 1, 2"), "{text}");
+}
