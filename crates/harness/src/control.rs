@@ -168,6 +168,7 @@ pub(crate) enum MemberWork {
     Sst(SstJob),
     Rdmc(RdmcJob),
     Churn(ChurnJob),
+    Restart(RestartJob),
 }
 
 /// Every member sends its share of the lines and keeps a digest of what it delivers.
@@ -185,6 +186,18 @@ pub(crate) struct DemoJob {
     /// The rank of the joiner, which sends the last member's share once more.
     #[serde(default)]
     pub(crate) joiner: Option<usize>,
+}
+
+/// Members of a durable subgroup check their logs, and send until they are killed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RestartJob {
+    /// The text, or the one that ships with the program.
+    pub(crate) input: Option<std::path::PathBuf>,
+    /// The folder for the members' logs and notes.
+    pub(crate) storage: std::path::PathBuf,
+    pub(crate) window: usize,
+    /// Whether they send; else they only report.
+    pub(crate) sends: bool,
 }
 
 /// Senders send as fast as they can, or one message at a time.

@@ -53,6 +53,23 @@ pub(crate) struct ClusterPlan {
     pub(crate) join: bool,
 }
 
+/// By which a group and its members are known.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterIdentity {
+    name: String,
+    secret: String,
+}
+
+impl ClusterIdentity {
+    /// One that no other run on this host has.
+    ///
+    /// # Errors
+    /// If the system has no random bytes.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self { name: unique_name(), secret: random_secret()? })
+    }
+}
+
 /// How the work has ended.
 #[derive(Debug)]
 pub(crate) struct ClusterEnding {
@@ -109,6 +126,61 @@ impl<'o> ProcessCluster<'o> {
         interrupts: &Interrupts,
         observer: &'o mut dyn ClusterObserver,
     ) -> Result<ClusterEnding> {
+        Self::run_as(plan, &ClusterIdentity::new()?, interrupts, observer)
+    }
+
+    /// As [`ProcessCluster::run`], for a group that has this name.
+    ///
+    /// # Errors
+    /// The errors of [`ProcessCluster::run`].
+    pub(crate) fn run_as(
+        plan: &ClusterPlan,
+        identity: &ClusterIdentity,
+        interrupts: &Interrupts,
+        observer: &'o mut dyn ClusterObserver,
+    ) -> Result<ClusterEnding> {
+        let mut cluster = Self::begin(plan, identity, interrupts, observer)?;
+        cluster.survives = plan.survives;
+        cluster.send_all(&ParentCommand::Go);
+        let (reports, killed_ns) = cluster.await_reports(plan, identity)?;
+        cluster.stop();
+        let deaths = reports.iter().any(Option::is_none).then(|| MemberDeaths::of(&mut cluster.processes));
+        Ok(ClusterEnding { reports, deaths, killed_ns })
+    }
+
+    /// Starts the members, lets them work for a while, and kills them all (-9). Returns how long they took to come together.
+    ///
+    /// # Errors
+    /// If a member fails before.
+    pub(crate) fn run_to_death(
+        plan: &ClusterPlan,
+        identity: &ClusterIdentity,
+        work: Duration,
+        interrupts: &Interrupts,
+        observer: &'o mut dyn ClusterObserver,
+    ) -> Result<Duration> {
+        let begun = Instant::now();
+        let mut cluster = Self::begin(plan, identity, interrupts, observer)?;
+        let started = begun.elapsed();
+        cluster.send_all(&ParentCommand::Go);
+        let deadline = Instant::now() + work;
+        while let Some(left) = deadline.checked_duration_since(Instant::now()) {
+            let Ok(notice) = cluster.notices.recv_timeout(left) else { break };
+            if let Some((rank, MemberEvent::Progress { done })) = cluster.handle(notice)? {
+                cluster.observer.on_progress(rank, done);
+            }
+        }
+        cluster.processes.iter_mut().for_each(MemberProcess::kill);
+        Ok(started)
+    }
+
+    /// Starts the members, and returns when messages can flow.
+    fn begin(
+        plan: &ClusterPlan,
+        identity: &ClusterIdentity,
+        interrupts: &Interrupts,
+        observer: &'o mut dyn ClusterObserver,
+    ) -> Result<Self> {
         check_locations(plan.transport, &plan.locations)?;
         let (sender, notices) = channel();
         let to_cluster = sender.clone();
@@ -118,17 +190,11 @@ impl<'o> ProcessCluster<'o> {
         let processes = Vec::new();
         let mut cluster =
             Self { processes, notices, sender, observer, survives: false, addresses, announced_view };
-        let identity = (unique_name(), random_secret()?);
-        cluster.assemble(plan, &identity)?;
-        cluster.survives = plan.survives;
-        cluster.send_all(&ParentCommand::Go);
-        let (reports, killed_ns) = cluster.await_reports(plan, &identity)?;
-        cluster.stop();
-        let deaths = reports.iter().any(Option::is_none).then(|| MemberDeaths::of(&mut cluster.processes));
-        Ok(ClusterEnding { reports, deaths, killed_ns })
+        cluster.assemble(plan, identity)?;
+        Ok(cluster)
     }
 
-    fn assemble(&mut self, plan: &ClusterPlan, identity: &(String, String)) -> Result<()> {
+    fn assemble(&mut self, plan: &ClusterPlan, identity: &ClusterIdentity) -> Result<()> {
         for (rank, core) in cores::for_members(plan.members).into_iter().enumerate() {
             let contact = self.addresses.first().cloned().flatten();
             self.start(plan, identity, GroupJob { core, contact, ..blank(plan, rank) })?;
@@ -143,7 +209,7 @@ impl<'o> ProcessCluster<'o> {
     fn start(
         &mut self,
         plan: &ClusterPlan,
-        (name, secret): &(String, String),
+        ClusterIdentity { name, secret }: &ClusterIdentity,
         group: GroupJob,
     ) -> Result<()> {
         let number = self.processes.len();
@@ -157,7 +223,7 @@ impl<'o> ProcessCluster<'o> {
     }
 
     /// Starts a process that joins.
-    fn start_joiner(&mut self, plan: &ClusterPlan, identity: &(String, String)) -> Result<()> {
+    fn start_joiner(&mut self, plan: &ClusterPlan, identity: &ClusterIdentity) -> Result<()> {
         let others = self.addresses.iter().zip(&self.processes).filter(|(_, process)| !process.is_closed());
         let joins = others.filter_map(|(address, _)| address.clone()).collect();
         self.start(plan, identity, GroupJob { joins, ..blank(plan, plan.members) })
@@ -189,7 +255,7 @@ impl<'o> ProcessCluster<'o> {
     fn await_reports(
         &mut self,
         plan: &ClusterPlan,
-        identity: &(String, String),
+        identity: &ClusterIdentity,
     ) -> Result<(Vec<Option<MemberReport>>, Option<u64>)> {
         let (mut killed_ns, mut kill_after) = (None, plan.kill_after);
         let mut reports: Vec<Option<MemberReport>> = self.processes.iter().map(|_| None).collect();
@@ -236,6 +302,10 @@ impl<'o> ProcessCluster<'o> {
             }
             Err(RecvTimeoutError::Disconnected) => unreachable!("this side holds a sender"),
         };
+        self.handle(notice)
+    }
+
+    fn handle(&mut self, notice: Notice) -> Result<Option<(usize, MemberEvent)>> {
         match notice {
             Notice::Interrupted => Err(Interrupted::ENDED.into()),
             Notice::Event(rank, MemberEvent::Failed { message }) => {

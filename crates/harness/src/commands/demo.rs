@@ -9,6 +9,7 @@ use squall::trace::MemberTrack;
 use squall_protocols::group::ViewChange;
 
 use crate::cluster::{ClusterEnding, ClusterPlan, ProcessCluster};
+use crate::commands::total_failure::{self, TotalFailure};
 use crate::control::{
     ChangeReport, DemoJob, EncryptionName, IdleName, LogReport, MemberLocation, MemberReport, MemberWork,
     TransportName,
@@ -52,6 +53,15 @@ pub struct DemoArguments {
     /// Only kill the last member (-9), and let no process join
     #[arg(long)]
     kill: bool,
+    /// Kill all members (-9) at full load, start them again, and compare what their logs have with what was delivered
+    #[arg(long, conflicts_with_all = ["calm", "kill", "trace", "keep", "rounds", "locations"])]
+    total_failure: bool,
+    /// With --total-failure: how often they are killed
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "total_failure")]
+    failures: u32,
+    /// With --total-failure: make the folder for the logs in this one, and keep it [default: in the folder for temporary files]
+    #[arg(long, value_name = "FOLDER", requires = "total_failure")]
+    storage: Option<PathBuf>,
     /// Write the view changes as a trace into this file, for chrome://tracing or ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -73,6 +83,7 @@ Examples:
   squall demo
   squall demo --members 5 --transport tcp
   squall demo --calm                              (no deaths, no joins)
+  squall demo --total-failure --transport tcp     (all die at once, and restart)
   squall demo --trace views.json                  (views, for chrome://tracing)
   squall demo --input /etc/services --keep logs   (all logs/*.log are the same)";
 
@@ -102,6 +113,18 @@ struct Outcome {
 /// If the group cannot be started, or ends before its work is done.
 pub fn run(arguments: &DemoArguments) -> Result<CommandVerdict> {
     let text = DemoText::read(arguments.input.as_deref())?;
+    if arguments.total_failure {
+        return total_failure::run(&TotalFailure {
+            members: usize::try_from(arguments.members).expect("at most 64"),
+            transport: arguments.transport,
+            idle: arguments.idle,
+            input: arguments.input.as_deref().map(std::path::absolute).transpose()?,
+            window: usize::try_from(arguments.window).expect("at most 32768"),
+            failures: arguments.failures,
+            storage: arguments.storage.clone(),
+            json: arguments.json,
+        });
+    }
     let drama = Drama::of(arguments, &text);
     let members = usize::try_from(arguments.members).expect("at most 64");
     let job = job(arguments, &text, drama)?;

@@ -4,3 +4,4 @@ pub mod bench;
 pub mod chaos;
 pub mod demo;
 pub mod process;
+mod total_failure;

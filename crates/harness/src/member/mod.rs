@@ -8,6 +8,7 @@ mod multicast;
 pub(crate) mod parent_watchdog;
 mod rdmc;
 mod resident;
+mod restart;
 mod sst;
 pub(crate) mod store;
 
@@ -76,6 +77,7 @@ fn perform(job: &MemberJob, watchdog: &ParentWatchdog) -> Result<Ended> {
         MemberWork::Sst(work) => sst::perform(&job.group, work, watchdog),
         MemberWork::Churn(work) => churn::perform(&job.group, work, watchdog),
         MemberWork::Rdmc(work) => rdmc::perform(&job.group, work, watchdog),
+        MemberWork::Restart(work) => restart::perform(&job.group, work, watchdog),
     }
 }
 

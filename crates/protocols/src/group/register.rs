@@ -76,7 +76,12 @@ impl GroupRegister {
     pub(super) fn vote(&mut self, leader: usize, end: impl FnOnce(&[SubgroupId]) -> ViewEnd) -> bool {
         let ballot = Ballot::live(u32::try_from(leader).expect("few members"));
         if self.writer.wanted().vote.as_ref().is_none_or(|vote| vote.ballot != ballot) {
-            self.writer.change().vote(Vote { ballot, end: end(&self.shards) });
+            let end = end(&self.shards);
+            // The last members leave. Their group ends without a view after it, so that it can restart from this one.
+            if end.next.members.is_empty() {
+                return true;
+            }
+            self.writer.change().vote(Vote { ballot, end });
         }
         self.writer.shows_vote()
     }

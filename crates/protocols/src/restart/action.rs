@@ -20,6 +20,8 @@ pub struct RestartSettings {
     pub patience: Duration,
     /// For an answer of a process that is asked for a part of its log.
     pub fetch: Duration,
+    /// For a member to fetch what its log lacks of earlier views, before it enters a view without.
+    pub base: Duration,
 }
 
 impl RestartSettings {
@@ -31,6 +33,7 @@ impl RestartSettings {
         gather: Duration::from_secs(3),
         patience: Duration::from_secs(1),
         fetch: Duration::from_secs(10),
+        base: Duration::from_secs(3),
     };
 }
 

@@ -42,6 +42,8 @@ pub struct Restarter {
     pub(super) quorum_since: Option<(Instant, Option<Ballot>)>,
     /// When to lead, or to propose without those that have not answered, if nothing changes before.
     pub(super) lead_at: Option<Instant>,
+    /// When to enter the view that is on the disk, whatever the log lacks of earlier ones.
+    enter_at: Option<Instant>,
     /// What the own shards need before this process may accept the proposal.
     pub(super) awaited: Option<Vec<u64>>,
     transfer: LogTransfer,
@@ -115,6 +117,7 @@ impl Restarter {
             attempts: 0,
             quorum_since: None,
             lead_at: None,
+            enter_at: None,
             awaited: None,
             transfer: LogTransfer::new(settings.fetch),
             actions: VecDeque::new(),
@@ -142,7 +145,7 @@ impl Restarter {
         }
         let silent = self.peers.values().map(|(_, heard_at)| *heard_at + self.settings.silence).min();
         let fetch = self.wanted_fetch().map(|_| self.transfer.next_deadline());
-        let deadlines = [Some(self.report_at), silent, fetch, self.lead_at];
+        let deadlines = [Some(self.report_at), silent, fetch, self.lead_at, self.enter_at];
         // What is over has been seen, and waits for something else.
         deadlines.into_iter().flatten().filter(|at| *at > self.stepped_at).min()
     }
@@ -252,6 +255,7 @@ impl Restarter {
         self.log.cut(&self.file.wanted().record.chain);
         self.phase = RestartPhase::Recording;
         (self.lead, self.attempts, self.quorum_since, self.awaited) = (None, 0, None, None);
+        self.enter_at = None;
     }
 
     fn step(&mut self, now: Instant) {
@@ -259,7 +263,7 @@ impl Restarter {
         (self.stepped_at, self.lead_at) = (now, None);
         self.peers.retain(|_, (_, heard_at)| now < *heard_at + silence);
         match self.phase {
-            RestartPhase::Recording if self.file.has_recorded_view() => self.on_recorded(),
+            RestartPhase::Recording if self.file.has_recorded_view() => self.on_recorded(now),
             RestartPhase::Meeting => {
                 self.join();
                 let members = self.members();
@@ -284,9 +288,17 @@ impl Restarter {
         self.report(now);
     }
 
-    /// The next view is on the disk: a member acts in it \[T8\], any other process waits to join.
-    fn on_recorded(&mut self) {
+    /// The next view is on the disk: a member acts in it \[T8\], any other process waits to join. A member that has not accepted how
+    /// the view before ended may lack a part of it, and fetches that first if others are here that may have it \[T3\].
+    fn on_recorded(&mut self, now: Instant) {
+        let record = &self.file.wanted().record;
         if self.file.wanted().is_member() {
+            let mut shards = record.view.shards_of(self.node());
+            let is_whole = shards.all(|shard| self.log.durable().is_whole(shard, record));
+            let enter_at = *self.enter_at.get_or_insert(now + self.settings.base);
+            if !is_whole && !self.peers.is_empty() && now < enter_at {
+                return;
+            }
             self.phase = RestartPhase::Over;
             let record = Box::new(self.file.wanted().record.clone());
             self.actions.push_back(RestartAction::Enter(record));

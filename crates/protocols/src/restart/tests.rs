@@ -30,6 +30,7 @@ impl Bench {
             gather: millis(10),
             patience: millis(20),
             fetch: millis(10),
+            base: Duration::from_millis(1),
         };
         let shards = view.shards.len();
         let placement = DurablePlacement::new(move |members| vec![(1 << members.len()) - 1; shards]);

@@ -128,7 +128,7 @@ impl Exchange {
     }
 }
 
-/// Hands questions on until the listener is closed; whoever wants to join waits.
+/// Hands questions on until the listener is closed; a process that wants to join waits.
 fn forward_questions<S>(mut asked: AdmissionEvents<S>, events: &Sender<ExchangeEvent>) {
     while let Some(event) = asked.wait_event() {
         match event {

@@ -103,7 +103,7 @@ fn a_frame_is_bounded_and_read_to_its_last_byte() {
     let go = postcard::to_stdvec(&CoordinatorNotice::Go).unwrap();
     assert!(matches!(frame(&[&[1, 0, 0, 0], &go[..]].concat()), Ok(CoordinatorNotice::Go)));
     assert!(matches!(frame(&[&[2, 0, 0, 0], &go[..], &[0]].concat()), Err(FramingError::Malformed(_))));
-    assert!(matches!(frame(&[0, 0, 5, 0]), Err(FramingError::Malformed(_))), "longer than FRAME_BYTES_MAX");
+    assert!(matches!(frame(&[0, 0, 9, 0]), Err(FramingError::Malformed(_))), "longer than FRAME_BYTES_MAX");
     assert!(matches!(frame(&[1, 0]), Err(FramingError::Late)));
 }
 

@@ -1,0 +1,177 @@
+//! `squall demo --total-failure`: all members of a group are killed at full load, and the group comes back from its logs.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use crate::cluster::{ClusterEnding, ClusterIdentity, ClusterObserver, ClusterPlan, ProcessCluster};
+use crate::control::{EncryptionName, IdleName, MemberReport, MemberWork, RestartJob, TransportName};
+use crate::terminal::{CommandVerdict, Interrupts, output, units};
+
+/// What to show.
+pub(super) struct TotalFailure {
+    pub(super) members: usize,
+    pub(super) transport: TransportName,
+    pub(super) idle: IdleName,
+    pub(super) input: Option<PathBuf>,
+    pub(super) window: usize,
+    /// How often all members are killed.
+    pub(super) failures: u32,
+    /// Where the folder for the logs is made, which is kept then.
+    pub(super) storage: Option<PathBuf>,
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Outcome {
+    members: usize,
+    transport: TransportName,
+    /// How often all were killed.
+    failures: u32,
+    /// In each log, at the end.
+    messages: u64,
+    /// How often a member noted what it had delivered; each note was compared with each log.
+    notes: u64,
+    /// From the start of the processes until messages could flow, for each restart.
+    restart_ms: Vec<f64>,
+    agree: bool,
+    digests: Vec<String>,
+}
+
+/// How much the members have delivered.
+#[derive(Default)]
+struct Watch {
+    delivered: u64,
+}
+
+impl ClusterObserver for Watch {
+    fn on_started(&mut self, _rank: usize, _pid: u32) {}
+    fn on_joined(&mut self, _joined: usize) {}
+    fn on_progress(&mut self, _rank: usize, done: u64) {
+        self.delivered = self.delivered.max(done);
+    }
+}
+
+/// Runs the members, kills them and starts them again, and compares their logs.
+pub(super) fn run(what: &TotalFailure) -> Result<CommandVerdict> {
+    let interrupts = Interrupts::take()?;
+    let folder = LogFolder::create(what.storage.as_deref())?;
+    let identity = ClusterIdentity::new()?;
+    let plan = |sends: bool| ClusterPlan {
+        transport: what.transport,
+        encryption: EncryptionName::On,
+        members: what.members,
+        idle: what.idle,
+        locations: Vec::new(),
+        work: MemberWork::Restart(RestartJob {
+            input: what.input.clone(),
+            storage: folder.path.clone(),
+            window: what.window,
+            sends,
+        }),
+        survives: false,
+        kill_after: None,
+        join: false,
+    };
+    let mut restart_ms = Vec::new();
+    for failure in 0..what.failures {
+        let mut watch = Watch::default();
+        let work = work_of(failure);
+        let started = ProcessCluster::run_to_death(&plan(true), &identity, work, &interrupts, &mut watch)?;
+        let took = started.as_secs_f64() * 1e3;
+        if failure > 0 {
+            restart_ms.push(took);
+        }
+        if !what.json {
+            let what_began = if failure == 0 { "started" } else { "restarted" };
+            output::line(format_args!(
+                "{} members {what_began} in {took:.0} ms; all killed (-9) after {} ms, with about {} lines delivered",
+                what.members,
+                work.as_millis(),
+                units::grouped(watch.delivered)
+            ));
+        }
+    }
+    let (begun, mut watch) = (Instant::now(), Watch::default());
+    let ClusterEnding { reports, .. } =
+        ProcessCluster::run_as(&plan(false), &identity, &interrupts, &mut watch)?;
+    restart_ms.push(begun.elapsed().as_secs_f64() * 1e3);
+    let outcome = judge(what, &reports, restart_ms);
+    if what.json {
+        output::json(&outcome)?;
+    } else {
+        print(&outcome, &folder);
+    }
+    Ok(if outcome.agree { CommandVerdict::Good } else { CommandVerdict::Bad })
+}
+
+/// How long the members work before they are killed: not always the same.
+fn work_of(failure: u32) -> Duration {
+    Duration::from_millis(150 + u64::from(failure * 37 % 200))
+}
+
+fn judge(what: &TotalFailure, reports: &[Option<MemberReport>], restart_ms: Vec<f64>) -> Outcome {
+    let all: Vec<&MemberReport> = reports.iter().flatten().collect();
+    let digests: Vec<String> =
+        all.iter().filter_map(|report| Some(report.log.as_ref()?.digest.clone())).collect();
+    let is_same = |report: &&MemberReport| report.delivered == all[0].delivered;
+    Outcome {
+        members: what.members,
+        transport: what.transport,
+        failures: what.failures,
+        messages: all.first().map_or(0, |report| report.delivered),
+        notes: all.first().and_then(|report| report.counters.get("checked").copied()).unwrap_or(0),
+        restart_ms,
+        agree: digests.len() == what.members
+            && all.iter().all(is_same)
+            && digests.iter().all(|digest| *digest == digests[0]),
+        digests,
+    }
+}
+
+fn print(outcome: &Outcome, folder: &LogFolder) {
+    if outcome.agree {
+        let verdict = format!(
+            "All {} logs are the same after {} total failures: {} lines in one order, and nothing that was delivered is missing ({} \
+             notes of deliveries compared).",
+            outcome.members,
+            outcome.failures,
+            units::grouped(outcome.messages),
+            units::grouped(outcome.notes)
+        );
+        output::line(console::style(verdict).green().bold());
+    } else {
+        output::line(console::style("THE LOGS DIFFER.").red().bold());
+    }
+    if folder.is_kept {
+        output::line(format_args!("The logs are in {}.", folder.path.display()));
+    }
+}
+
+/// The folder for the logs. Unless it is kept, dropping this removes it.
+struct LogFolder {
+    path: PathBuf,
+    is_kept: bool,
+}
+
+impl LogFolder {
+    fn create(storage: Option<&Path>) -> Result<Self> {
+        let parent = storage.map_or_else(|| Ok(std::env::temp_dir()), std::path::absolute)?;
+        let path = parent.join(format!("squall-demo-{}", std::process::id()));
+        std::fs::create_dir_all(&path)
+            .with_context(|| format!("failed to make the folder {}", path.display()))?;
+        Ok(Self { path, is_kept: storage.is_some() })
+    }
+}
+
+impl Drop for LogFolder {
+    fn drop(&mut self) {
+        if !self.is_kept
+            && let Err(error) = std::fs::remove_dir_all(&self.path)
+        {
+            output::note(format!("squall: failed to remove {}: {error}; remove it", self.path.display()));
+        }
+    }
+}
