@@ -436,3 +436,6 @@ impl<A> fmt::Debug for GenuineGroup<A> {
 
 /// Stands for a process that has no number yet.
 const NOBODY: NodeId = NodeId(u32::MAX);
+
+#[cfg(test)]
+mod tests;
