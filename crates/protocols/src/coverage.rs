@@ -155,6 +155,10 @@ points! {
     CandidateGone,
     /// A candidate has not linked in time.
     CandidateLate,
+    /// A process is not admitted, since no member has the state that it needs.
+    JoinUntaken,
+    /// A candidate is let go, since no member has the state any more that it needs.
+    CandidateUntaken,
     /// A joiner was removed before it had begun its first view.
     JoinerRemoved,
     /// A joiner that was removed asks again.

@@ -1,5 +1,7 @@
 //! Runs some seeds of every scenario in each test run; CI and `squall simulate` run more (Spindle §3, Derecho §3.4).
 
+use squall_protocols::genuine::mutation::{self, GenuineMutation};
+use squall_simulator::coverage::Point;
 use squall_simulator::{
     Scenario as _, alive, genuine, group, join, multicast, replica, restart, sst, sweep, takeover,
 };
@@ -83,11 +85,16 @@ fn genuine_multicast_holds_under_the_adversary() {
     assert!(summary.delivered > 150_000, "the scenario does too little: {}", summary.delivered);
 }
 
-/// Joiner 6 was let into shard 1 although the leader had suspected both members that held its state, and joiner 7 was then to be
-/// in the last view, too: no joiner comes into a shard whose state is lost \[G14\].
+/// The only member of a joiner's shard dies between the joiner's request and its report. The leader lets its candidate go, which
+/// asks again and is not admitted: no joiner comes into a shard whose state is lost \[G14\].
 #[test]
 fn a_joiner_of_a_shard_without_its_state_need_not_arrive() {
-    assert_eq!(genuine::SCENARIO.run(3_042).violation, None);
+    let (outcome, reached) = genuine::SCENARIO.run_and_count(726);
+    assert_eq!(outcome.violation, None);
+    let points = [Point::CandidateUntaken, Point::JoinerOrphaned, Point::JoinUntaken];
+    assert!(points.iter().all(|point| reached.points.contains_key(point)), "{reached:?}");
+    let caught = mutation::with(GenuineMutation::AdmitWithoutState, || genuine::SCENARIO.run(726).violation);
+    assert_eq!(caught.map(|violation| violation.checker), Some("admission"));
 }
 
 #[test]

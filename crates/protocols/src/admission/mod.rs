@@ -24,12 +24,14 @@
 //! - \[J1\] No two attempts ever have the same number: a number is composed of the number of the view, in which only
 //!   one member admits, and of a count. When the numbers of a view are used up, the leader asks for the next view.
 //! - \[J2\] Only the member with the lowest rank of a view admits, only once all members have begun that view, and
-//!   only one candidate at a time. So no two members of a view have the same tag.
+//!   only one candidate at a time, with a rank with which its group takes a member \[G14\]. So no two members of a
+//!   view have the same tag.
 //! - \[J3\] When a joiner's first view begins, each member has a link with the joiner, or has reported to its group
 //!   that it has none; otherwise the view could wait forever.
 //! - \[J4\] The number of links of processes that are in no view is bounded, and so is the lifetime of each. The
 //!   lifetime of a candidate is bounded, too.
-//! - \[J5\] A joiner that is alive and reaches the members becomes a member, whatever happens to other candidates.
+//! - \[J5\] A joiner that is alive, reaches the members and can be taken becomes a member, whatever happens to other
+//!   candidates.
 //! - \[J6\] A joiner has at most one attempt at a time: it has closed all links of one attempt before it begins the
 //!   next.
 //! - \[J7\] A joiner terminates: it becomes a member, or gives up at its deadline, with the reason.

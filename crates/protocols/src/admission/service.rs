@@ -125,13 +125,16 @@ impl<A: Clone> AdmissionService<A> {
     }
 
     /// Handles a request to join, with the rank that the process asks for, if any. `view` is the group's view, or
-    /// `None` if the group has ended at this member; `is_ready` says whether messages flow in the view.
+    /// `None` if the group has ended at this member; `is_ready` says whether messages flow in the view, and `takes`
+    /// whether the group can have a further member with a rank, which no member has: with genuine multicast only if
+    /// there is the state that such a member needs \[G14\].
     pub fn handle_request(
         &mut self,
         now: Instant,
         rank: Option<u64>,
         view: Option<&View>,
         is_ready: bool,
+        takes: impl Fn(u64) -> bool,
     ) -> JoinAnswer<A> {
         let wait = |reason: &str| JoinAnswer::Wait(reason.into());
         let Some(view) = view else { return wait("its group has ended") };
@@ -156,15 +159,9 @@ impl<A: Clone> AdmissionService<A> {
             let text = format!("its group has {MEMBERS_MAX} members, which is the maximum");
             return JoinAnswer::Refuse(text);
         }
-        match free_rank(rank, view) {
+        match free_rank(rank, view, takes) {
             Ok(rank) => self.admit(now, rank, view),
-            Err(member) => {
-                let text = format!(
-                    "{} has rank {}: stop that process, or ask for another rank",
-                    member.node, member.tag
-                );
-                JoinAnswer::Wait(text)
-            }
+            Err(reason) => JoinAnswer::Wait(reason),
         }
     }
 
@@ -288,11 +285,16 @@ impl<A: Clone> AdmissionService<A> {
 
     /// Handles that all members have begun `view`. Returns the members whose links were pending here; the driver
     /// counts them among its peers. `has_lost` says whether the group has lost a process that was a member of an
-    /// earlier view.
+    /// earlier view; `takes` is as for [`AdmissionService::handle_request`].
     ///
     /// A joiner may have been a member only of a view that ended before all members had begun it. It can ask again as
     /// soon as it sees that its links have ended.
-    pub fn handle_view(&mut self, view: &View, has_lost: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+    pub fn handle_view(
+        &mut self,
+        view: &View,
+        has_lost: impl Fn(NodeId) -> bool,
+        takes: impl Fn(u64) -> bool,
+    ) -> Vec<NodeId> {
         for node in self.links.take(&has_lost) {
             reach(Point::JoinerRemoved);
             self.part(node, "it was removed before its first view had begun");
@@ -302,13 +304,15 @@ impl<A: Clone> AdmissionService<A> {
         let links = &self.links;
         self.roster.retain(|node, _| view.rank(*node).is_some() || links.contains(*node));
         self.roster_changed = true;
-        self.poll_view(view);
+        self.poll_view(view, takes);
         arrived
     }
 
     /// Proposes the candidate for the next view, or forgets it if it is a member of this view. The driver calls this
-    /// from time to time while messages flow in `view`.
-    pub fn poll_view(&mut self, view: &View) {
+    /// from time to time while messages flow in `view`; `takes` is as for [`AdmissionService::handle_request`].
+    ///
+    /// A candidate that the group takes no more loses its link with this member, and asks again.
+    pub fn poll_view(&mut self, view: &View, takes: impl Fn(u64) -> bool) {
         let Some(mut candidate) = self.candidate else { return };
         if view.rank(candidate.node).is_some() {
             self.candidate = None;
@@ -316,6 +320,12 @@ impl<A: Clone> AdmissionService<A> {
             self.forget(candidate.node, "another member is the leader now");
             self.candidate = None;
         } else if candidate.is_connected && candidate.proposed_in != Some(view.id) {
+            if !takes(candidate.rank) {
+                reach(Point::CandidateUntaken);
+                self.forget(candidate.node, "no member has the state that it needs any more");
+                self.candidate = None;
+                return;
+            }
             candidate.proposed_in = Some(view.id);
             self.candidate = Some(candidate);
             let member = Member { node: candidate.node, tag: candidate.rank };
@@ -348,19 +358,30 @@ impl<A: Clone> AdmissionService<A> {
     }
 }
 
-/// Returns the rank of a candidate: the one that it asks for, or the lowest that no member has \[J2\].
+/// Returns the rank of a candidate: the one that it asks for, or the lowest that no member has \[J2\], of those with which the
+/// group takes a member.
 ///
 /// # Errors
-/// Returns the member that has the rank.
-fn free_rank(rank: Option<u64>, view: &View) -> Result<u64, Member> {
+/// Returns why there is none.
+fn free_rank(rank: Option<u64>, view: &View, takes: impl Fn(u64) -> bool) -> Result<u64, String> {
     let holder = |rank: u64| view.members.iter().find(|member| member.tag == rank);
-    match rank {
-        None => Ok((0..).find(|rank| holder(*rank).is_none()).expect("there are more numbers than members")),
-        Some(rank) => match holder(rank) {
-            Some(member) if !mutant!(AdmitTakenRank) => Err(*member),
-            _ => Ok(rank),
-        },
+    let Some(rank) = rank else {
+        // The view has a place, so it leaves one of these ranks free.
+        let lowest = (0..MEMBERS_MAX as u64).find(|rank| holder(*rank).is_none() && takes(*rank));
+        return lowest.ok_or_else(|| {
+            reach(Point::JoinUntaken);
+            "no member has a state that a further member needs".into()
+        });
+    };
+    if let Some(member) = holder(rank).filter(|_| !mutant!(AdmitTakenRank)) {
+        let Member { node, tag } = member;
+        return Err(format!("{node} has rank {tag}: stop that process, or ask for another rank"));
     }
+    if takes(rank) {
+        return Ok(rank);
+    }
+    reach(Point::JoinUntaken);
+    Err(format!("no member has the state that a member with rank {rank} needs: ask for another rank"))
 }
 
 /// The reason that a member gives when it cannot redirect.

@@ -1,11 +1,11 @@
 //! A group with genuine multicast between its shards: membership and the shards, from view to view (beside RamCast §3.5).
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use squall_fabric::{Core, Fabric, FabricEvent, Instant, MirrorId, NodeId};
 
 use super::marks::DeliveredMarks;
+use super::mutation;
 use super::wedge::GenuineCarryover;
 use super::{
     GenuineFailure, GenuineMember, GenuineMessage, GenuineSendError, GenuineSettings, QuorumRule,
@@ -13,16 +13,18 @@ use super::{
 };
 use crate::coverage::{Point, reach};
 use crate::membership::{
-    Member, Membership, MembershipSettings, MembershipState, StopReason, View, ViewNotice, ViewNotifier,
+    FirstView, Member, Membership, MembershipSettings, MembershipState, StopReason, View, ViewNotice,
+    ViewPassage,
 };
 
 /// The application side of a group, as the polling thread calls it.
 pub trait GenuineApplication {
     /// Which members of a view form which shard. All members must come to the same result, so it looks at the view alone; a
-    /// member never changes its shard.
+    /// member never changes its shard. The group also asks for views that do not come.
     fn place(&self, view: &View) -> ShardPlacement;
 
-    /// A view is installed: all that is delivered from now on is delivered in it, at all its members.
+    /// A view is installed: all that is delivered from now on is delivered in it, at all its members. The first one of a node that
+    /// stood by is the one in which it takes part ([`GenuineGroup::take_part`]).
     fn install(&mut self, view: &View, placement: &ShardPlacement);
 
     /// Takes a message. A node that joined is given what came after its first view began only when it has the state
@@ -72,14 +74,8 @@ impl std::error::Error for GenuineEnd {}
 pub struct GenuineGroup<A> {
     application: A,
     settings: GenuineGroupSettings,
-    node: NodeId,
     stage: GenuineStage,
-    /// Nodes that the fabric has lost; none of them comes back.
-    lost: BTreeSet<NodeId>,
-    notifiers: Vec<ViewNotifier>,
-    /// Mirrors of earlier views, which laggards may still read.
-    past: Vec<MirrorId>,
-    is_leaving: bool,
+    passage: ViewPassage,
     state: ShardState,
 }
 
@@ -144,17 +140,29 @@ impl<A: GenuineApplication> GenuineGroup<A> {
         stage: GenuineStage,
         state: ShardState,
     ) -> Self {
-        Self {
-            application,
-            settings,
-            node: fabric.node(),
-            stage,
-            lost: BTreeSet::new(),
-            notifiers: Vec::new(),
-            past: Vec::new(),
-            is_leaving: false,
-            state,
+        Self { application, settings, stage, passage: ViewPassage::new(fabric.node()), state }
+    }
+
+    /// Makes this node take part in views, and keeps them from its application, until [`GenuineGroup::take_part`]; nothing can be
+    /// sent until then. This is for a process that joins, and may have to join again as another node \[J8\]. The node acknowledges
+    /// messages meanwhile: the application, which has no state yet, is given none of them.
+    pub const fn stand_by(&mut self) {
+        self.passage.set_standing_by(true);
+    }
+
+    /// Lets the application take part from now on, beginning with the present view.
+    pub fn take_part(&mut self) {
+        self.passage.set_standing_by(false);
+        if let GenuineStage::Present(membership, _) = &self.stage {
+            let view = membership.view();
+            self.application.install(view, &self.application.place(view));
         }
+    }
+
+    /// Ends the group here, and returns the application: it may join the group again, as another node.
+    #[must_use]
+    pub fn into_application(self) -> A {
+        self.application
     }
 
     /// The application.
@@ -198,7 +206,31 @@ impl<A: GenuineApplication> GenuineGroup<A> {
     /// Whether the fabric has lost `node`; it does not come back.
     #[must_use]
     pub fn has_lost(&self, node: NodeId) -> bool {
-        self.lost.contains(&node)
+        self.passage.has_lost(node)
+    }
+
+    /// Whether messages flow: this node is in a view that is not ending, and all its members have attached, but for those that are
+    /// accused.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        match &self.stage {
+            GenuineStage::Present(membership, member) => {
+                membership.state() == MembershipState::Normal && membership.is_ready() && member.is_ready()
+            }
+            GenuineStage::Joining(..) | GenuineStage::Ended(_) => false,
+        }
+    }
+
+    /// Whether a process may join as a member with this tag: its shard, if it belongs to one, has a member with its state that this
+    /// one hears \[G14\], and the group can have another view.
+    #[must_use]
+    pub fn takes(&self, tag: u64) -> bool {
+        let GenuineStage::Present(membership, _) = &self.stage else { return false };
+        let mut next = membership.view().clone();
+        next.members.push(Member { node: NOBODY, tag });
+        let shard = self.application.place(&next).shard_of(next.members.len() - 1);
+        let is_held = shard.is_none_or(|shard| membership.is_held(shard)) || mutant!(AdmitWithoutState);
+        is_held && self.settings.multicast.quorum != QuorumRule::Majority
     }
 
     /// Whether the application has the state of its shard.
@@ -213,36 +245,46 @@ impl<A: GenuineApplication> GenuineGroup<A> {
     /// [`GenuineSendError`]; nothing has been sent then.
     pub fn send(&mut self, destinations: u64, payload: &[u8]) -> Result<u64, GenuineSendError> {
         match &mut self.stage {
-            GenuineStage::Present(_, member) => member.send(destinations, payload),
-            GenuineStage::Joining(..) | GenuineStage::Ended(_) => Err(GenuineSendError::Closed),
+            GenuineStage::Present(_, member) if !self.passage.stands_by() => {
+                member.send(destinations, payload)
+            }
+            _ => Err(GenuineSendError::Closed),
         }
     }
 
-    /// The application, which joined, has the state of its shard by now: with these marks ([`GenuineMember::marks`]) of what is
+    /// The application, which joined and takes part, has the state of its shard by now: with these marks ([`GenuineMember::marks`]) of what is
     /// in it, taken at the same moment as the state, in the first view of this node or a later one. What is not in it and was
     /// delivered since is given to the application now.
     pub fn take_state(&mut self, marks: &DeliveredMarks) {
         let GenuineStage::Present(_, member) = &mut self.stage else { return };
+        assert!(!self.passage.stands_by(), "[J8] the application has not arrived, and has a state");
         let ShardState::Awaited(kept) = std::mem::replace(&mut self.state, ShardState::Held) else { return };
         member.take_state(marks);
         let missing = kept.iter().filter(|kept| !marks.has(kept.sender, kept.number));
         missing.for_each(|kept| self.application.deliver(kept.message()));
     }
 
-    /// Lets a joiner in with the next view, if this member leads; it has connections to all members. Its shard has to have a
-    /// member with its state ([`Membership::is_held`]) \[G14\].
+    /// Lets a joiner in with the next view, if this member leads; it has connections to all members, and a tag with which the group
+    /// takes it ([`GenuineGroup::takes`]).
     pub fn admit(&mut self, joiner: Member) {
         if let GenuineStage::Present(membership, _) = &mut self.stage
-            && !self.lost.contains(&joiner.node)
+            && !self.passage.has_lost(joiner.node)
         {
             membership.admit(joiner);
+        }
+    }
+
+    /// Ends the view although its members stay ([`Membership::renew`]).
+    pub const fn renew(&mut self) {
+        if let GenuineStage::Present(membership, _) = &mut self.stage {
+            membership.renew();
         }
     }
 
     /// Leaves the group with the next view, or, if this node alone holds its shard's state, with the one after another member
     /// has got it.
     pub fn leave(&mut self) {
-        self.is_leaving = true;
+        self.passage.set_leaving(true);
         if let GenuineStage::Present(membership, _) = &mut self.stage {
             membership.leave();
         }
@@ -250,23 +292,13 @@ impl<A: GenuineApplication> GenuineGroup<A> {
 
     fn poll_joining<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let GenuineStage::Joining(notice, contacts) = &self.stage else { return 0 };
-        if let Some((view, _)) = notice.view() {
-            if view.rank(self.node).is_none() {
-                self.end(GenuineEnd::Stopped(StopReason::Excluded));
-                return 1;
-            }
-            // The member that has notified this joiner may have died before it notified the others.
-            for node in view.nodes().into_iter().filter(|node| *node != self.node) {
-                self.notifiers.push(ViewNotifier::new(fabric, node, view.clone(), Vec::new()));
-            }
-            self.install(fabric, view, GenuineCarryover::default());
-            return 1;
+        match self.passage.poll_notice(fabric, notice, contacts) {
+            FirstView::Awaited => return 0,
+            FirstView::Begins(view, _) => self.install(fabric, view, GenuineCarryover::default()),
+            FirstView::Excluded => self.end(GenuineEnd::Stopped(StopReason::Excluded)),
+            FirstView::NobodyLeft => self.end(GenuineEnd::Deserted),
         }
-        if contacts.iter().all(|contact| self.lost.contains(contact)) {
-            self.end(GenuineEnd::Deserted);
-            return 1;
-        }
-        0
+        1
     }
 
     fn poll_membership<F: Fabric>(&mut self, fabric: &mut F) -> usize {
@@ -277,7 +309,7 @@ impl<A: GenuineApplication> GenuineGroup<A> {
             return work + 1;
         }
         let Some(decision) = membership.decision() else { return work };
-        let rank = membership.view().rank(self.node).expect("it is a member of its own view");
+        let rank = membership.view().rank(self.passage.node()).expect("it is a member of its own view");
         if decision.removes(rank) && !membership.is_known_to_all() {
             return work;
         }
@@ -295,12 +327,12 @@ impl<A: GenuineApplication> GenuineGroup<A> {
             return self.end(GenuineEnd::Unfollowed);
         }
         let decision = membership.decision().expect("it has been decided").clone();
-        let rank = membership.view().rank(self.node).expect("it is a member of its own view");
+        let rank = membership.view().rank(self.passage.node()).expect("it is a member of its own view");
         let next = membership.view().next(&decision);
         if decision.removes(rank) && !member.covers(&decision.trims) {
             return self.end(GenuineEnd::Stopped(StopReason::Excluded));
         }
-        let mirrors: Vec<MirrorId> = member.mirrors().chain([membership.table().mirror()]).collect();
+        let mirrors: Vec<MirrorId> = member.mirrors().collect();
         let (state, application) = (&mut self.state, &mut self.application);
         let before = match member.finish(&decision.trims, |message| state.deliver(message, application)) {
             Ok(before) => before,
@@ -315,13 +347,8 @@ impl<A: GenuineApplication> GenuineGroup<A> {
                 StopReason::Excluded
             }));
         }
-        self.past.extend(mirrors);
-        self.lost.extend(membership.view().nodes().into_iter().filter(|node| next.rank(*node).is_none()));
-        for joiner in &decision.joins {
-            if self.notifiers.iter().all(|notifier| notifier.joiner() != joiner.node) {
-                self.notifiers.push(ViewNotifier::new(fabric, joiner.node, next.clone(), Vec::new()));
-            }
-        }
+        mirrors.into_iter().for_each(|mirror| self.passage.keep(mirror));
+        self.passage.end_view(fabric, &membership, &decision, &next, &[]);
         self.install(fabric, next, before);
         if let GenuineStage::Present(present, _) = &mut self.stage {
             present.follow(&membership);
@@ -330,13 +357,11 @@ impl<A: GenuineApplication> GenuineGroup<A> {
 
     fn install<F: Fabric>(&mut self, fabric: &mut F, view: View, before: GenuineCarryover) {
         let placement = self.application.place(&view);
-        let (settings, lost) = (self.settings.clone(), self.lost.iter().copied());
-        let mut membership =
-            Membership::new(fabric, view.clone(), placement.segments(), settings.membership, lost);
-        if self.is_leaving {
-            membership.leave();
+        let settings = self.settings.clone();
+        let membership = self.passage.begin_view(fabric, &view, placement.segments(), settings.membership);
+        if !self.passage.stands_by() || mutant!(InstallEarly) {
+            self.application.install(&view, &placement);
         }
-        self.application.install(&view, &placement);
         let has_state = self.has_state();
         let member = GenuineMember::new(fabric, &view, placement, settings.multicast, has_state, before);
         self.stage = GenuineStage::Present(Box::new(membership), Box::new(member));
@@ -344,14 +369,6 @@ impl<A: GenuineApplication> GenuineGroup<A> {
 
     fn end(&mut self, ended: GenuineEnd) {
         self.stage = GenuineStage::Ended(ended);
-    }
-
-    /// When all members have begun the present view, no member reads what is left of earlier ones.
-    fn retire_past<F: Fabric>(&mut self, fabric: &mut F) {
-        if self.membership().is_some_and(Membership::is_ready) {
-            let notifiers = self.notifiers.drain(..).map(|notifier| notifier.mirror());
-            self.past.drain(..).chain(notifiers).for_each(|mirror| fabric.retire(mirror));
-        }
     }
 
     fn poll_member<F: Fabric>(&mut self, fabric: &mut F) -> usize {
@@ -370,10 +387,7 @@ impl<A: GenuineApplication> GenuineGroup<A> {
 
 impl<F: Fabric, A: GenuineApplication> Core<F> for GenuineGroup<A> {
     fn handle_event(&mut self, _fabric: &mut F, event: &FabricEvent) {
-        if let FabricEvent::PeerLost { peer, .. } = event {
-            self.lost.insert(*peer);
-        }
-        self.notifiers.iter_mut().for_each(|notifier| notifier.handle_event(event));
+        self.passage.handle_event(event);
         if let GenuineStage::Present(membership, member) = &mut self.stage {
             membership.handle_event(event);
             member.handle_event(event);
@@ -381,8 +395,10 @@ impl<F: Fabric, A: GenuineApplication> Core<F> for GenuineGroup<A> {
     }
 
     fn poll(&mut self, fabric: &mut F) -> usize {
-        let notified: usize = self.notifiers.iter_mut().map(|notifier| notifier.poll(fabric)).sum();
-        self.retire_past(fabric);
+        let notified = self.passage.poll(fabric);
+        if let GenuineStage::Present(membership, _) = &self.stage {
+            self.passage.retire(fabric, membership);
+        }
         let views = self.poll_joining(fabric) + self.poll_membership(fabric);
         notified + views + self.poll_member(fabric)
     }
@@ -414,6 +430,12 @@ impl KeptMessage {
 
 impl<A> fmt::Debug for GenuineGroup<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GenuineGroup").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("GenuineGroup").field("node", &self.passage.node()).finish_non_exhaustive()
     }
 }
+
+/// Stands for a process that has no number yet.
+const NOBODY: NodeId = NodeId(u32::MAX);
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! Mutations in genuine multicast (RamCast §3). The simulator catches them.
 
 mutations! {
-    /// A mutation: each leaves out one of the rules \[G2\] to \[G16\], or a part of one.
+    /// A mutation: each leaves out one of the rules \[G2\] to \[G16\] and \[J8\], or a part of one.
     pub enum GenuineMutation {
         /// \[G2\] A message that is sent again gets a new number.
         NumberAgain,
@@ -43,6 +43,10 @@ mutations! {
         ForgetMarks,
         /// \[G14\] The state of a joiner comes without marks.
         LeaveMarksBehind,
+        /// \[G14\] A joiner comes into a shard of which no member has the state.
+        AdmitWithoutState,
+        /// \[J8\] The application of a joiner learns of views before it has arrived.
+        InstallEarly,
         /// \[G15\] Positions of different views are not distinguished.
         PositionWithoutView,
         /// \[G16\] Acknowledgements go to all shards.

@@ -13,7 +13,7 @@ use super::register::view_end;
 use super::succession::Successions;
 use super::{GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupOutlet, ViewChange};
 use crate::coverage::{Point, reach};
-use crate::membership::{Membership, Proposal, SenderSegment, StopReason, View, ViewNotifier};
+use crate::membership::{Proposal, SenderSegment, StopReason, View};
 use crate::multicast::{Deliver, DeliveryMode, Subgroup, SubgroupFailure, ViewStart};
 use crate::mutation;
 
@@ -29,7 +29,7 @@ impl<A: GroupApplication> GroupCore<A> {
         let PresentView { membership, mut subgroups } = present;
         self.relays.end_view();
         let decision = membership.decision().expect("it has been decided").clone();
-        let rank = membership.view().rank(self.node).expect("it is a member of its own view");
+        let rank = membership.view().rank(self.passage.node()).expect("it is a member of its own view");
         let next = membership.view().next(&decision);
         self.timeline.add(ViewChange::decided(&membership, &decision));
         // A member that was considered dead is not asked how much it has, so the trim may be beyond that.
@@ -55,13 +55,7 @@ impl<A: GroupApplication> GroupCore<A> {
             register.end_view(&end);
             end.trims
         });
-        self.past.push(membership.table().mirror());
-        self.lost.extend(membership.view().nodes().into_iter().filter(|node| next.rank(*node).is_none()));
-        for joiner in &decision.joins {
-            if self.notifiers.iter().all(|notifier| notifier.joiner() != joiner.node) {
-                self.notifiers.push(ViewNotifier::new(fabric, joiner.node, next.clone(), trims.clone()));
-            }
-        }
+        self.passage.end_view(fabric, &membership, &decision, &next, &trims);
         self.install(fabric, next, carryovers);
         if let GroupStage::Present(present) = &mut self.stage {
             present.membership.follow(&membership);
@@ -88,7 +82,7 @@ impl<A: GroupApplication> GroupCore<A> {
                     (None, end.known, end.backlog, end.mirror)
                 }
             };
-            self.past.push(mirror);
+            self.passage.keep(mirror);
             if backlog.as_ref().is_some_and(|backlog| backlog.left() > 0) {
                 reach(Point::Resent);
             }
@@ -105,20 +99,16 @@ impl<A: GroupApplication> GroupCore<A> {
         mut carryovers: Carryovers<A::Deliver>,
     ) {
         let (mut placements, unplaced) = self.layout.place(&view);
-        mutant!(LayoutOfOneMember if view.rank(self.node) == Some(1) => {
+        mutant!(LayoutOfOneMember if view.rank(self.passage.node()) == Some(1) => {
             placements.iter_mut().for_each(|placement| placement.members.reverse());
         });
         let segments = segments(&view, &placements);
         self.application.install(&view, &placements, &unplaced);
         let settings = self.settings.membership.clone();
-        let lost = self.lost.iter().copied();
-        let mut membership = Membership::new(fabric, view.clone(), segments.clone(), settings, lost);
-        if self.leaving {
-            membership.leave();
-        }
+        let membership = self.passage.begin_view(fabric, &view, segments.clone(), settings);
         let mut subgroups = Vec::new();
         for (placement, segment) in placements.into_iter().zip(segments) {
-            if placement.members.contains(&self.node) {
+            if placement.members.contains(&self.passage.node()) {
                 let before = carryovers.remove(&placement.id);
                 subgroups.push(self.begin_subgroup(fabric, &view, placement, segment, before));
             }
@@ -152,7 +142,7 @@ impl<A: GroupApplication> GroupCore<A> {
         let log = (settings.mode == DeliveryMode::Durable).then(|| self.application.log(id, view.id));
         let (mut core, writer): (_, Option<WindowWriter>) = match outlet {
             SubgroupOutlet::Upcall(deliver) => {
-                let mut deliver = UpcallGate::new(deliver, self.stands_by);
+                let mut deliver = UpcallGate::new(deliver, self.passage.stands_by());
                 deliver.begin_view(view.id, &members);
                 let (core, writer) = Subgroup::new(fabric, key, &members, settings, start, deliver);
                 (AnySubgroup::Upcall(core), writer)

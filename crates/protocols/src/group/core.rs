@@ -1,9 +1,9 @@
 //! The group's core: it drives membership and subgroups from view to view (Derecho §2, §3.4).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use squall_fabric::window::INDEXES_MAX;
-use squall_fabric::{Core, Fabric, FabricEvent, Instant, MirrorId, NodeId};
+use squall_fabric::{Core, Fabric, FabricEvent, Instant, NodeId};
 
 use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, ViewDisk, ViewSubgroups, either};
 use super::register::GroupRegister;
@@ -12,7 +12,8 @@ use super::succession::Successions;
 use super::timeline::Timeline;
 use super::{ConsumerStandstill, GroupApplication, GroupEnd, SubgroupId, SubgroupLayout, ViewChange};
 use crate::membership::{
-    self, Member, Membership, MembershipState, StopReason, View, ViewChangeStep, ViewNotice, ViewNotifier,
+    self, FirstView, Member, Membership, MembershipState, StopReason, View, ViewChangeStep, ViewNotice,
+    ViewPassage,
 };
 use crate::multicast::MulticastCounters;
 use crate::mutation;
@@ -50,13 +51,8 @@ pub struct GroupCore<A: GroupApplication> {
     pub(super) application: A,
     pub(super) layout: Box<dyn SubgroupLayout + Send>,
     pub(super) settings: GroupSettings,
-    pub(super) node: NodeId,
     pub(super) stage: GroupStage<A::Deliver>,
-    /// The nodes that the fabric has lost; none of them returns.
-    pub(super) lost: BTreeSet<NodeId>,
-    pub(super) notifiers: Vec<ViewNotifier>,
-    /// Mirrors of earlier views, which slow members may still read.
-    pub(super) past: Vec<MirrorId>,
+    pub(super) passage: ViewPassage,
     pub(super) successions: Successions,
     pub(super) relays: Relays,
     /// What is on the disk of votes and views, in a group with durable subgroups.
@@ -65,10 +61,6 @@ pub struct GroupCore<A: GroupApplication> {
     pub(super) skipped: u32,
     pub(super) timeline: Timeline,
     pub(super) standstill: Option<ConsumerStandstill>,
-    /// This node wishes to leave, whatever the view.
-    pub(super) leaving: bool,
-    /// It does not take messages yet.
-    pub(super) stands_by: bool,
     /// The subgroups that it was in when the group ended here, and their upcalls.
     pub(super) left: Vec<(SubgroupId, Option<A::Deliver>)>,
 }
@@ -138,17 +130,12 @@ impl<A: GroupApplication> GroupCore<A> {
             layout,
             relays: Relays::new(fabric.node(), settings.relays.clone()),
             settings,
-            node: fabric.node(),
             stage,
-            lost: BTreeSet::new(),
-            notifiers: Vec::new(),
-            past: Vec::new(),
+            passage: ViewPassage::new(fabric.node()),
             successions: Successions::default(),
             skipped: 0,
             timeline: Timeline::new(),
             standstill: None,
-            leaving: false,
-            stands_by: false,
             left: Vec::new(),
         }
     }
@@ -157,12 +144,12 @@ impl<A: GroupApplication> GroupCore<A> {
     /// that joins, and may have to join again as another node: a gap would follow the messages that it had taken as
     /// the first node. So upcalls get no view and no message until then \[J8\].
     pub const fn stand_by(&mut self) {
-        self.stands_by = true;
+        self.passage.set_standing_by(true);
     }
 
     /// Lets messages flow to this node and from it from now on.
     pub fn take_part(&mut self) {
-        self.stands_by = false;
+        self.passage.set_standing_by(false);
         if let GroupStage::Present(present) = &mut self.stage {
             for active in &mut present.subgroups {
                 if let AnySubgroup::Upcall(core) = &mut active.core {
@@ -219,7 +206,7 @@ impl<A: GroupApplication> GroupCore<A> {
     /// Returns whether the fabric has lost `node`, which does not return.
     #[must_use]
     pub fn has_lost(&self, node: NodeId) -> bool {
-        self.lost.contains(&node)
+        self.passage.has_lost(node)
     }
 
     /// Returns whether messages flow: this node is in a view whose members have all attached, and which is not
@@ -255,7 +242,7 @@ impl<A: GroupApplication> GroupCore<A> {
     /// Admits a joiner with the next view, if this member leads; the joiner has connections to all members.
     pub fn admit(&mut self, joiner: Member) {
         if let GroupStage::Present(present) = &mut self.stage
-            && !self.lost.contains(&joiner.node)
+            && !self.passage.has_lost(joiner.node)
         {
             present.membership.admit(joiner);
             self.skipped = SKIP;
@@ -273,7 +260,7 @@ impl<A: GroupApplication> GroupCore<A> {
     /// Leaves the group with the next view, or, if only this node holds some state, with the view after another
     /// member has got it \[A9\]. Views that end for other reasons do not change that \[V13\].
     pub fn leave(&mut self) {
-        self.leaving = !mutant!(ForgetWish);
+        self.passage.set_leaving(!mutant!(ForgetWish));
         if let GroupStage::Present(present) = &mut self.stage {
             present.membership.leave();
             self.skipped = SKIP;
@@ -290,7 +277,7 @@ impl<A: GroupApplication> GroupCore<A> {
 
     /// Evaluates everything but the subgroups; returns the amount of work done.
     fn poll_views<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let notified: usize = self.notifiers.iter_mut().map(|notifier| notifier.poll(fabric)).sum();
+        let notified = self.passage.poll(fabric);
         self.retire_past(fabric);
         self.look_at_consumers(fabric);
         self.look_at_indexes();
@@ -341,14 +328,12 @@ impl<A: GroupApplication> GroupCore<A> {
         }
     }
 
-    /// Retires the mirrors of earlier views when all members have begun the current one, since no member reads them
-    /// any more.
+    /// Retires what is left of earlier views.
     fn retire_past<F: Fabric>(&mut self, fabric: &mut F) {
-        let has_begun = self.membership().is_some_and(Membership::is_ready);
-        if has_begun && !(self.past.is_empty() && self.notifiers.is_empty()) {
-            let notifiers = self.notifiers.drain(..).map(|notifier| notifier.mirror());
-            self.past.drain(..).chain(notifiers).for_each(|mirror| fabric.retire(mirror));
-            self.lost.iter().for_each(|node| self.relays.part_with(fabric, *node));
+        if let GroupStage::Present(present) = &self.stage
+            && self.passage.retire(fabric, &present.membership)
+        {
+            self.passage.lost().for_each(|node| self.relays.part_with(fabric, node));
         }
     }
 
@@ -362,7 +347,7 @@ impl<A: GroupApplication> GroupCore<A> {
             self.timeline.add(ViewChange::stopped(membership));
             self.stop(stop);
         } else if let Some(decision) = membership.decision() {
-            let rank = membership.view().rank(self.node).expect("it is a member of its own view");
+            let rank = membership.view().rank(self.passage.node()).expect("it is a member of its own view");
             let goes_on = mutant!(GoOnRemoved) && !membership.is_leaving();
             if decision.removes(rank) && (goes_on || !membership.is_known_to_all()) {
                 return work;
@@ -377,26 +362,18 @@ impl<A: GroupApplication> GroupCore<A> {
 
     fn poll_joining<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let GroupStage::Joining(notice, contacts) = &self.stage else { return 0 };
-        if let Some((view, trims)) = notice.view() {
-            if view.rank(self.node).is_some() {
-                // The member that notified this joiner may have died before it notified the others.
-                for node in view.nodes().into_iter().filter(|node| *node != self.node) {
-                    self.notifiers.push(ViewNotifier::new(fabric, node, view.clone(), trims.clone()));
-                }
+        match self.passage.poll_notice(fabric, notice, contacts) {
+            FirstView::Awaited => return 0,
+            FirstView::Begins(view, trims) => {
                 if let Some(register) = &mut self.register {
                     register.begin(&view, &*self.layout, Some(trims));
                 }
                 self.install(fabric, view, BTreeMap::new());
-            } else {
-                self.end(GroupEnd::Stopped(StopReason::Excluded));
             }
-            return 1;
+            FirstView::Excluded => self.end(GroupEnd::Stopped(StopReason::Excluded)),
+            FirstView::NobodyLeft => self.end(GroupEnd::NobodyLeft),
         }
-        if contacts.iter().all(|contact| self.lost.contains(contact)) {
-            self.end(GroupEnd::NobodyLeft);
-            return 1;
-        }
-        0
+        1
     }
 
     fn poll_subgroups<F: Fabric>(&mut self, fabric: &mut F) -> usize {
@@ -405,7 +382,7 @@ impl<A: GroupApplication> GroupCore<A> {
         // A view that ends needs all members.
         let is_open =
             matches!(present.membership.state(), MembershipState::Opening | MembershipState::Normal);
-        if self.stands_by && is_open && !mutant!(TakePartEarly) {
+        if self.passage.stands_by() && is_open && !mutant!(TakePartEarly) {
             return work;
         }
         let view = present.membership.view();
@@ -430,10 +407,7 @@ impl<A: GroupApplication> GroupCore<A> {
 
 impl<F: Fabric, A: GroupApplication> Core<F> for GroupCore<A> {
     fn handle_event(&mut self, fabric: &mut F, event: &FabricEvent) {
-        if let FabricEvent::PeerLost { peer, .. } = event {
-            self.lost.insert(*peer);
-        }
-        self.notifiers.iter_mut().for_each(|notifier| notifier.handle_event(event));
+        self.passage.handle_event(event);
         self.relays.handle_event(fabric, event);
         if let GroupStage::Present(present) = &mut self.stage {
             present.membership.handle_event(event);

@@ -55,6 +55,9 @@ pub use timeline::{CHANGES_KEPT, ViewChange};
 impl<A: GroupApplication> std::fmt::Debug for GroupCore<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let view = self.membership().map(crate::membership::Membership::view);
-        f.debug_struct("Group").field("node", &self.node).field("view", &view).finish_non_exhaustive()
+        f.debug_struct("Group")
+            .field("node", &self.passage.node())
+            .field("view", &view)
+            .finish_non_exhaustive()
     }
 }

@@ -77,6 +77,7 @@ mod cut;
 mod departure;
 mod distrust;
 mod joins;
+mod passage;
 mod proposal;
 mod row;
 mod settings;
@@ -91,6 +92,7 @@ mod view;
 mod view_notice;
 
 pub use core::{Membership, MembershipState};
+pub use passage::{FirstView, ViewPassage};
 pub use proposal::{JOINS_MAX, Proposal};
 pub use row::{MembershipRow, SenderSegment};
 pub use settings::{MembershipSettings, PartitionSafety};

@@ -2,10 +2,9 @@
 
 use squall_fabric::{BreakReason, Core as _, Fabric as _, FabricEvent, NodeId};
 use squall_protocols::admission::{AdmissionAction, AdmissionService, CallFailure, Joiner, JoinerAction};
-use squall_protocols::group::GroupCore;
 use squall_protocols::membership::Member;
 
-use super::{BusBody, JoinHost, SimAdmission};
+use super::{BusBody, JoinGroup as _, JoinHost, SimAdmission};
 
 impl<H: JoinHost> SimAdmission<H> {
     /// Lets a joiner act; `has_seen_all`: nothing that has come so far waits for its group.
@@ -30,7 +29,7 @@ impl<H: JoinHost> SimAdmission<H> {
         if process.joiner.as_ref().is_some_and(Joiner::is_over) {
             process.joiner = None;
             worked = true;
-            process.group.iter_mut().for_each(GroupCore::take_part);
+            process.group.iter_mut().for_each(H::Group::take_part);
             self.become_member(place);
         }
         self.check_time(place);
@@ -71,11 +70,9 @@ impl<H: JoinHost> SimAdmission<H> {
             JoinerAction::Begin(admitted) => {
                 let nodes = admitted.members.iter().filter_map(|(node, _)| self.numbers.node(*node));
                 let contacts: Vec<NodeId> = nodes.collect();
-                let (layout, settings) = (self.host.layout(), self.host.group_settings());
-                let left = process.application.take();
+                let (settings, left) = (self.host.group_settings(), process.application.take());
                 let application = self.host.application(place, process.node(), left);
-                let mut group =
-                    GroupCore::join(&mut process.fabric, &contacts, layout, settings, application);
+                let mut group = H::Group::join(&mut process.fabric, &contacts, settings, application);
                 group.stand_by();
                 process.group = Some(group);
             }
@@ -92,7 +89,7 @@ impl<H: JoinHost> SimAdmission<H> {
         let process = &mut self.processes[place as usize];
         process.call = None;
         process.told.forget();
-        process.application = process.group.take().map(GroupCore::into_application);
+        process.application = process.group.take().map(H::Group::into_application);
         if let Some(attempt) = process.attempt.take() {
             self.world.crash(process.node().0);
             process.fabric = self.world.fabric(process.home.node().0);
@@ -130,11 +127,12 @@ impl<H: JoinHost> SimAdmission<H> {
         service.handle_timeout(now);
         if let Some(membership) = group.membership().filter(|_| group.is_ready()) {
             let view = self.numbers.translate(membership.view());
+            let takes = |tag| group.takes(tag);
             if process.seen.replace(view.id) == Some(view.id) {
-                service.poll_view(&view);
+                service.poll_view(&view, takes);
             } else {
                 let has_lost = |number| self.numbers.node(number).is_some_and(|node| group.has_lost(node));
-                let arrived = service.handle_view(&view, has_lost);
+                let arrived = service.handle_view(&view, has_lost, takes);
                 process.peers.extend(arrived.into_iter().filter_map(|number| self.numbers.node(number)));
                 let members = membership.view().nodes();
                 for departed in process.peers.extract_if(.., |peer| !members.contains(peer)) {

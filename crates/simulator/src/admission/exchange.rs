@@ -5,7 +5,7 @@ use squall_fabric::{BreakReason, Fabric as _, FabricEvent, NodeId};
 use squall_protocols::admission::{AdmissionService, Admitted, CallFailure, JoinAnswer, LinkVerdict};
 
 use super::process::JoinAttempt;
-use super::{BusBody, BusMessage, JoinHost, SimAdmission};
+use super::{BusBody, BusMessage, JoinGroup as _, JoinHost, SimAdmission};
 
 impl<H: JoinHost> SimAdmission<H> {
     pub(super) fn post(&mut self, from: u32, to: u32, call: u64, body: BusBody) {
@@ -67,7 +67,8 @@ impl<H: JoinHost> SimAdmission<H> {
         let now = process.now();
         let (Some(service), Some(group)) = (&mut process.service, &process.group) else { return NOT_YET };
         let view = group.membership().map(|membership| self.numbers.translate(membership.view()));
-        BusBody::Answer(service.handle_request(now, rank, view.as_ref(), group.is_ready()))
+        let (is_ready, takes) = (group.is_ready(), |tag| group.takes(tag));
+        BusBody::Answer(service.handle_request(now, rank, view.as_ref(), is_ready, takes))
     }
 
     pub(crate) fn take_link(&mut self, place: u32, from: u32, number: NodeId) -> BusBody {

@@ -2,10 +2,9 @@
 
 use squall_fabric::Fabric as _;
 use squall_fabric::sim::{NodeRemark, RemarkKind};
-use squall_protocols::group::GroupEnd;
 use squall_protocols::membership::{Membership, MembershipState};
 
-use super::{JoinHost, JoinProcess, SimAdmission};
+use super::{JoinGroup as _, JoinHost, JoinProcess, SimAdmission};
 
 /// What the timeline has said of a process last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,13 +12,13 @@ pub(crate) struct ToldProcess {
     view: Option<(u64, MembershipState)>,
     /// The places of the members that it suspects.
     suspects: Vec<u32>,
-    ended: Option<GroupEnd>,
+    ended: Option<String>,
 }
 
 impl<H: JoinHost> SimAdmission<H> {
     /// Adds what has changed at a process to the timeline, if there is one; `delivered`: how many messages a process has
     /// delivered.
-    pub(crate) fn tell(&mut self, place: u32, delivered: impl Fn(&JoinProcess<H::Application>) -> usize) {
+    pub(crate) fn tell(&mut self, place: u32, delivered: impl Fn(&JoinProcess<H::Group>) -> usize) {
         if !self.world.is_traced() {
             return;
         }
@@ -29,7 +28,7 @@ impl<H: JoinHost> SimAdmission<H> {
         let told = ToldProcess {
             view: membership.map(|membership| (membership.view().id, membership.state())),
             suspects: membership.map_or_else(Vec::new, |membership| self.suspects(membership)),
-            ended: group.ended(),
+            ended: group.ended().map(|ended| ended.to_string()),
         };
         if told == process.told {
             return;
@@ -49,7 +48,7 @@ impl<H: JoinHost> SimAdmission<H> {
             }));
         }
         if told.ended != process.told.ended {
-            let text = told.ended.map(|ended| format!("ends after {delivered} messages: {ended}"));
+            let text = told.ended.as_ref().map(|ended| format!("ends after {delivered} messages: {ended}"));
             remarks.extend(text.map(|text| NodeRemark { kind: RemarkKind::Ends, text }));
         }
         let home = process.home.node().0;

@@ -98,6 +98,9 @@ promises!(
 promises!(
     GENUINE,
     [
+        Admitted,
+        JoinUntaken,
+        CandidateUntaken,
         GenuineResent,
         GenuineKnown,
         GenuineInState,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use squall_fabric::NodeId;
 use squall_fabric::sim::{Happening, TraceRecord};
 use squall_protocols::genuine::{GenuineMessage, GenuinePosition, is_genuine_mirror};
+use squall_protocols::membership::View;
 
 use super::plan::{GenuinePlan, MESSAGE_MAX};
 use crate::payload;
@@ -24,6 +25,24 @@ struct Sent {
     told: usize,
 }
 
+/// What is known of a node. A process that joins is another one in each attempt.
+#[derive(Debug, Default)]
+struct NodeHistory {
+    home: Option<usize>,
+    /// It has the state of its shard.
+    has_state: bool,
+    delivered: Delivered,
+    /// The same messages.
+    delivered_set: BTreeSet<MessageId>,
+}
+
+impl NodeHistory {
+    /// Whether messages with these destinations are for it.
+    fn is_concerned(&self, destinations: u64) -> bool {
+        self.home.is_some_and(|shard| destinations >> shard & 1 == 1)
+    }
+}
+
 /// The history of a run.
 #[derive(Debug)]
 pub(super) struct GenuineHistory {
@@ -34,10 +53,7 @@ pub(super) struct GenuineHistory {
     /// The same messages.
     told_set: BTreeSet<MessageId>,
     positions: BTreeMap<MessageId, GenuinePosition>,
-    /// By node.
-    delivered: Vec<Delivered>,
-    /// The same messages, by node.
-    delivered_sets: Vec<BTreeSet<MessageId>>,
+    nodes: BTreeMap<NodeId, NodeHistory>,
     /// The members of each view.
     views: BTreeMap<u64, Vec<NodeId>>,
     /// How many messages were delivered, over all nodes.
@@ -53,8 +69,7 @@ impl GenuineHistory {
             told: Vec::new(),
             told_set: BTreeSet::new(),
             positions: BTreeMap::new(),
-            delivered: vec![Vec::new(); plan.homes.len()],
-            delivered_sets: vec![BTreeSet::new(); plan.homes.len()],
+            nodes: BTreeMap::new(),
             views: BTreeMap::new(),
             total: 0,
             violation: None,
@@ -81,24 +96,50 @@ impl GenuineHistory {
         assert!(before.is_none(), "[G2] message {id:?} is sent twice");
     }
 
-    /// \[V1\] All nodes that install a view have the same members.
-    pub(super) fn on_install(&mut self, id: u64, members: Vec<NodeId>) -> Result<(), Violation> {
-        let first = self.views.entry(id).or_insert_with(|| members.clone());
-        if *first == members {
-            return Ok(());
+    /// A process comes to the group as a node, at its beginning or later: it may be in a view of others before it knows.
+    pub(super) fn on_node(&mut self, node: NodeId, place: u32) {
+        let (home, has_state) = (self.plan.homes[place as usize], place < self.plan.group.members);
+        self.nodes.entry(node).or_insert(NodeHistory { home, has_state, ..NodeHistory::default() });
+    }
+
+    /// \[V1\] All nodes that install a view have the same members. \[G14\] Of those that join, each belongs to a shard of which a member
+    /// of the view before had the state.
+    pub(super) fn on_install(&mut self, view: &View) -> Result<(), Violation> {
+        let (id, members) = (view.id, view.nodes());
+        if let Some(first) = self.views.get(&id) {
+            let text = format!("[V1] view {id} of {first:?} and of {members:?}");
+            return if *first == members { Ok(()) } else { Err(Violation { checker: "views", text }) };
         }
-        Err(Violation { checker: "views", text: format!("[V1] view {id} of {first:?} and of {members:?}") })
+        for member in &view.members {
+            self.on_node(member.node, u32::try_from(member.tag).expect("a place in the plan"));
+        }
+        let before = id.checked_sub(1).and_then(|id| self.views.get(&id)).map(Vec::as_slice);
+        let before = before.unwrap_or(&members);
+        let is_held =
+            |home| before.iter().any(|node| self.nodes[node].home == home && self.nodes[node].has_state);
+        let has_come = |node: &&NodeId| !before.contains(node) && self.nodes[*node].home.is_some();
+        let result = match members.iter().filter(has_come).find(|node| !is_held(self.nodes[*node].home)) {
+            Some(node) => {
+                let text =
+                    format!("[G14] {node} joins in view {id}, and no member of its shard has the state");
+                Err(Violation { checker: "admission", text })
+            }
+            None => Ok(()),
+        };
+        self.views.insert(id, members);
+        result
     }
 
     /// A node takes over the state of another one.
     pub(super) fn on_state(&mut self, node: NodeId, state: Delivered) {
-        self.delivered_sets[node.0 as usize] = state.iter().map(|(id, _)| *id).collect();
-        self.delivered[node.0 as usize] = state;
+        let taker = self.nodes.get_mut(&node).expect("a node of the group");
+        taker.delivered_set = state.iter().map(|(id, _)| *id).collect();
+        (taker.delivered, taker.has_state) = (state, true);
     }
 
     /// What a node has delivered.
-    pub(super) fn delivered(&self, node: NodeId) -> &Delivered {
-        &self.delivered[node.0 as usize]
+    pub(super) fn delivered(&self, node: NodeId) -> &[(MessageId, GenuinePosition)] {
+        self.nodes.get(&node).map_or(&[], |node| &node.delivered)
     }
 
     /// Integrity, positions, and that nothing comes before what its sender may have known.
@@ -115,8 +156,8 @@ impl GenuineHistory {
             })
         };
         let Some(sent) = self.sent.get(&id) else { return fail("integrity", "[G2] it was never sent") };
-        let (mine, mine_set) = (&self.delivered[node.0 as usize], &self.delivered_sets[node.0 as usize]);
-        if !self.plan.concerns(sent.destinations, node.0) || message.destinations != sent.destinations {
+        let (own, mine_set) = (&self.nodes[&node], &self.nodes[&node].delivered_set);
+        if !own.is_concerned(sent.destinations) || message.destinations != sent.destinations {
             return fail("integrity", "[G2] it is addressed to others");
         }
         let (seed, sender) = (self.plan.group.seed, message.sender.0 as usize);
@@ -126,39 +167,41 @@ impl GenuineHistory {
         if mine_set.contains(&id) {
             return fail("integrity", "[G13] it was delivered here before");
         }
-        if mine.last().is_some_and(|(_, last)| *last >= message.position) {
+        if own.delivered.last().is_some_and(|(_, last)| *last >= message.position) {
             return fail("position", "[G15] a later position was delivered here");
         }
         if *self.positions.entry(id).or_insert(message.position) != message.position {
             return fail("position", "[G15] it has another position elsewhere");
         }
         let known = &self.told[..sent.told];
-        let missing = known.iter().find(|other| {
-            !mine_set.contains(*other) && self.plan.concerns(self.sent[*other].destinations, node.0)
-        });
+        let missing = known
+            .iter()
+            .find(|other| !mine_set.contains(*other) && own.is_concerned(self.sent[*other].destinations));
         if let Some(other) = missing {
             return fail("time", &format!("[G6] {other:?} had been delivered when it was sent"));
         }
         if self.told_set.insert(id) {
             self.told.push(id);
         }
-        self.delivered[node.0 as usize].push((id, message.position));
-        self.delivered_sets[node.0 as usize].insert(id);
+        let own = self.nodes.get_mut(&node).expect("a node of the group");
+        own.delivered.push((id, message.position));
+        own.delivered_set.insert(id);
         self.total += 1;
         Ok(())
     }
 
     /// Uniform prefix order: of the messages for the shards of two nodes, what one has delivered begins with what the other has.
     pub(super) fn check_prefixes(&self) -> Result<(), Violation> {
-        for (a, first) in self.delivered.iter().enumerate() {
-            for (b, second) in self.delivered.iter().enumerate().skip(a + 1) {
+        for (nth, (a, first)) in self.nodes.iter().enumerate() {
+            for (b, second) in self.nodes.iter().skip(nth + 1) {
                 let common = |(id, _): &&(MessageId, GenuinePosition)| {
                     let destinations = self.sent[id].destinations;
-                    [a, b].iter().all(|node| self.plan.concerns(destinations, *node as u32))
+                    first.is_concerned(destinations) && second.is_concerned(destinations)
                 };
-                let pairs = first.iter().filter(common).zip(second.iter().filter(common));
+                let pairs = first.delivered.iter().filter(common);
+                let pairs = pairs.zip(second.delivered.iter().filter(common));
                 if let Some(((one, _), (other, _))) = pairs.clone().find(|(one, other)| one.0 != other.0) {
-                    let text = format!("[G6] node {a} delivers {one:?} where node {b} delivers {other:?}");
+                    let text = format!("[G6] {a} delivers {one:?} where {b} delivers {other:?}");
                     return Err(Violation { checker: "prefix order", text });
                 }
             }
@@ -170,8 +213,8 @@ impl GenuineHistory {
     pub(super) fn check_acyclic(&self) -> Result<(), Violation> {
         let mut after: BTreeMap<MessageId, BTreeSet<MessageId>> = BTreeMap::new();
         let mut waits: BTreeMap<MessageId, usize> = self.told.iter().map(|id| (*id, 0)).collect();
-        for delivered in &self.delivered {
-            for pair in delivered.windows(2) {
+        for node in self.nodes.values() {
+            for pair in node.delivered.windows(2) {
                 if after.entry(pair[0].0).or_default().insert(pair[1].0) {
                     *waits.get_mut(&pair[1].0).expect("it was delivered") += 1;
                 }
@@ -206,8 +249,8 @@ impl GenuineHistory {
                 continue;
             }
             let lacks = |node: &&NodeId| {
-                self.plan.concerns(sent.destinations, node.0)
-                    && !self.delivered_sets[node.0 as usize].contains(id)
+                let node = &self.nodes[*node];
+                node.is_concerned(sent.destinations) && !node.delivered_set.contains(id)
             };
             if let Some(node) = present.iter().find(lacks) {
                 let checker = if is_told { "agreement" } else { "validity" };
@@ -230,7 +273,8 @@ impl GenuineHistory {
             }
         }
         let takes_part = |(sender, sent): (&MessageId, &Sent), node: u32| {
-            sender.0.0 == node || self.plan.concerns(sent.destinations, node)
+            let is_concerned = |node: &NodeHistory| node.is_concerned(sent.destinations);
+            sender.0.0 == node || self.nodes.get(&NodeId(node)).is_some_and(is_concerned)
         };
         for ((from, to), words) in pairs {
             let is_concerned =

@@ -1,13 +1,14 @@
 //! Scenario: genuine multicast between the shards of a group, under the adversary, with crashes, pauses, partitions, joins and
-//! leaves (RamCast §2.2, §3).
+//! leaves (RamCast §2.2, §3). Processes join by what ships ([`crate::admission`]), each into the shard that the plan has for it.
 //!
 //! Checked: integrity, uniform agreement, uniform prefix order and acyclic order over all nodes, dead ones among them; that what
 //! was delivered before a message was sent comes before it; \[G15\] positions; \[G16\] that no word passes between nodes that a
 //! message does not concern; after the last fault one view, in which all that its members have sent is delivered by all members of
-//! the destination shards; \[V5\] \[V8\] \[V10\] as in [`crate::group`]. [`steps`] counts write delays.
+//! the destination shards; \[V5\] \[V8\] \[V10\] \[J5\]–\[J8\] as in [`crate::group`]. [`steps`] counts write delays.
 
 mod checks;
 mod cluster;
+mod end;
 mod plan;
 mod program;
 pub mod steps;

@@ -2,17 +2,18 @@
 
 use std::fmt;
 
-use squall_fabric::Duration;
 use squall_fabric::sim::{Adversary, Prng, Rule, RuleTrigger, Verdict};
+use squall_fabric::{Duration, Instant};
 use squall_protocols::genuine::{ClockKind, GenuineSettings, QuorumRule};
 
+use crate::admission::BusPlan;
 use crate::explain::Shrink;
 use crate::group::{GroupPlan, draw_drift, draw_rules};
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenuinePlan {
-    /// Nodes, joins, leaves, workload, adversary and faults; it has no subgroups.
+    /// Nodes, joins, leaves, workload, adversary and faults; it has no subgroups. Nodes are processes here, by their places.
     pub group: GroupPlan,
     /// How many shards there are.
     pub shards: usize,
@@ -53,6 +54,9 @@ impl GenuinePlan {
         if prng.chance(500) {
             plan.add_late_state(&mut prng);
         }
+        if !plan.group.joins.is_empty() && prng.chance(150) {
+            plan.add_lost_state(&mut prng);
+        }
         plan
     }
 
@@ -91,6 +95,7 @@ impl GenuinePlan {
             adversary: Adversary { clock_drift_max: draw_drift(seed), ..Adversary::drawn(prng) },
             early_sight: prng.chance(400),
             one_sided_progress: prng.chance(750),
+            bus: BusPlan::draw(seed),
             ..GroupPlan::calm(seed, members)
         };
         let destinations = (0..1 + prng.below(4)).map(|_| set(prng)).collect();
@@ -142,7 +147,7 @@ impl GenuinePlan {
         let is_in = |node: &u32| self.homes[*node as usize] == Some(shard);
         for to in (0..nodes).filter(is_in) {
             for from in (0..nodes).filter(|from| *from != to) {
-                let when = RuleTrigger::At(squall_fabric::Instant::from_nanos(0));
+                let when = RuleTrigger::At(Instant::from_nanos(0));
                 self.group.rules.push(Rule { when, what: Verdict::Slow { from, to, extra } });
             }
         }
@@ -154,12 +159,32 @@ impl GenuinePlan {
         self.request_max = Duration::from_nanos(1 + prng.below(100_000));
         if prng.chance(700) {
             self.transfer_max = Duration::from_nanos(prng.below(2_000));
+            // It joins before all has been sent.
+            self.group.bus = BusPlan::calm(Duration::from_nanos(1 + prng.below(5_000)));
+            self.group.joins.iter_mut().for_each(|at| *at /= 8);
+            self.add_slow_words(prng);
         }
     }
 
-    /// The nodes whose home is a shard of the set.
-    pub(super) fn concerns(&self, destinations: u64, node: u32) -> bool {
-        self.homes[node as usize].is_some_and(|shard| destinations >> shard & 1 == 1)
+    /// A joiner hears one of the members late.
+    fn add_slow_words(&mut self, prng: &mut Prng) {
+        for to in self.group.members..self.group.nodes() {
+            let from = u32::try_from(prng.below(u64::from(self.group.members))).expect("few");
+            let extra = Duration::from_nanos(prng.below(100_000));
+            let when = RuleTrigger::At(Instant::from_nanos(0));
+            self.group.rules.push(Rule { when, what: Verdict::Slow { from, to, extra } });
+        }
+    }
+
+    /// The members of a joiner's shard die while it joins.
+    fn add_lost_state(&mut self, prng: &mut Prng) {
+        let members = self.group.members as usize;
+        let (at, home) = (self.group.joins[0], self.homes[members]);
+        for node in (0..self.group.members).filter(|node| self.homes[*node as usize] == home) {
+            let late = Duration::from_nanos(prng.below(1 + 20 * self.group.bus.delay_max.as_nanos() as u64));
+            let when = RuleTrigger::At(Instant::from_nanos(0) + at + late);
+            self.group.rules.push(Rule { when, what: Verdict::Crash(node) });
+        }
     }
 
     /// What can happen in the run, by kinds.

@@ -8,7 +8,7 @@ use squall_fabric::{Duration, Fabric, Instant, NodeId};
 use squall_protocols::genuine::{
     GenuineApplication, GenuineGroup, GenuineMessage, GenuineSendError, ShardPlacement,
 };
-use squall_protocols::membership::{Member, View};
+use squall_protocols::membership::View;
 
 use super::checks::GenuineHistory;
 use super::plan::GenuinePlan;
@@ -18,20 +18,25 @@ pub(super) struct GenuineApp {
     node: NodeId,
     history: Rc<RefCell<GenuineHistory>>,
     shards: usize,
+    homes: Vec<Option<usize>>,
+    /// It has learned of a view, or was given a message.
+    pub(super) has_heard: bool,
 }
 
 impl GenuineApplication for GenuineApp {
     fn place(&self, view: &View) -> ShardPlacement {
-        place(self.shards, view)
+        place(self.shards, &self.homes, view)
     }
 
     fn install(&mut self, view: &View, _placement: &ShardPlacement) {
+        self.has_heard = true;
         let mut history = self.history.borrow_mut();
-        let result = history.on_install(view.id, view.nodes());
+        let result = history.on_install(view);
         history.take(result);
     }
 
     fn deliver(&mut self, message: GenuineMessage<'_>) {
+        self.has_heard = true;
         let mut history = self.history.borrow_mut();
         let result = history.on_delivery(self.node, &message);
         history.take(result);
@@ -40,26 +45,22 @@ impl GenuineApplication for GenuineApp {
 
 impl GenuineApp {
     pub(super) fn new(node: NodeId, plan: &GenuinePlan, history: &Rc<RefCell<GenuineHistory>>) -> Self {
-        Self { node, history: Rc::clone(history), shards: plan.shards }
+        let (history, homes) = (Rc::clone(history), plan.homes.clone());
+        Self { node, history, shards: plan.shards, homes, has_heard: false }
     }
 }
 
-/// The shards of a view: members say by their tags where they belong.
-pub(super) fn place(shards: usize, view: &View) -> ShardPlacement {
+/// The shards of a view: the tag of a member is its place in the plan, which has its shard.
+pub(super) fn place(shards: usize, homes: &[Option<usize>], view: &View) -> ShardPlacement {
+    let home = |tag: u64| usize::try_from(tag).ok().and_then(|place| *homes.get(place)?);
     let of = |shard: usize| {
-        let ranks = view.members.iter().enumerate().filter(move |(_, member)| member.tag == 1 + shard as u64);
+        let ranks = view.members.iter().enumerate().filter(|(_, member)| home(member.tag) == Some(shard));
         ranks.map(|(rank, _)| rank).collect()
     };
     ShardPlacement::new((0..shards).map(of).collect())
 }
 
-/// A node as a member.
-pub(super) fn member(plan: &GenuinePlan, node: u32) -> Member {
-    let tag = plan.homes[node as usize].map_or(0, |shard| 1 + shard as u64);
-    Member { node: NodeId(node), tag }
-}
-
-/// What a node has yet to send.
+/// What a process has yet to send.
 #[derive(Debug)]
 pub(super) struct Workload {
     unsent: u64,
@@ -68,8 +69,8 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    pub(super) fn new(plan: &GenuinePlan, node: u32) -> Self {
-        let unsent = if plan.senders >> node & 1 == 1 { plan.group.messages } else { 0 };
+    pub(super) fn new(plan: &GenuinePlan, place: u32) -> Self {
+        let unsent = if plan.senders >> place & 1 == 1 { plan.group.messages } else { 0 };
         Self { unsent, next: Instant::from_nanos(0), is_blocked: false }
     }
 

@@ -42,11 +42,12 @@ struct StepApp {
     world: SimWorld,
     delivered: Rc<RefCell<Vec<Instant>>>,
     shards: usize,
+    homes: Vec<Option<usize>>,
 }
 
 impl GenuineApplication for StepApp {
     fn place(&self, view: &View) -> ShardPlacement {
-        place(self.shards, view)
+        place(self.shards, &self.homes, view)
     }
 
     fn install(&mut self, _view: &View, _placement: &ShardPlacement) {}
@@ -67,7 +68,8 @@ pub fn count(shards: usize, members: usize, quorum: QuorumRule, sender: StepSend
     let count = u32::try_from((shards + 1) * members).expect("few");
     let world = SimWorld::new(1, config, count);
     let delivered = Rc::new(RefCell::new(Vec::new()));
-    let member = |node: u32| Member { node: NodeId(node), tag: 1 + u64::from(node) / members as u64 };
+    let homes: Vec<Option<usize>> = (0..count as usize).map(|node| Some(node / members)).collect();
+    let member = |node: u32| Member { node: NodeId(node), tag: u64::from(node) };
     let view = View::first((0..count).map(member).collect());
     let membership =
         MembershipSettings { suspicion_after: None, states: shards + 1, ..MembershipSettings::default() };
@@ -75,7 +77,8 @@ pub fn count(shards: usize, members: usize, quorum: QuorumRule, sender: StepSend
     let settings = GenuineGroupSettings { membership, multicast };
     let node = |i: u32| {
         let mut fabric = world.fabric(i);
-        let app = StepApp { world: world.clone(), delivered: Rc::clone(&delivered), shards: shards + 1 };
+        let (world, delivered, homes) = (world.clone(), Rc::clone(&delivered), homes.clone());
+        let app = StepApp { world, delivered, shards: shards + 1, homes };
         let group = GenuineGroup::begin(&mut fabric, &view, settings.clone(), app);
         (fabric, group)
     };

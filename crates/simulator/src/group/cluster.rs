@@ -50,7 +50,7 @@ struct NodePlan {
     has_parted: bool,
 }
 
-type NodeProcess<S> = JoinProcess<<S as GroupScene>::Program>;
+type NodeProcess<S> = JoinProcess<GroupCore<<S as GroupScene>::Program>>;
 
 impl<S: GroupScene> GroupCluster<S> {
     pub(crate) fn new(
@@ -118,7 +118,7 @@ impl<S: GroupScene> GroupCluster<S> {
         let (mut steps, mut deaths) = (0, 0);
         while let Some(node) = self.all.world.next_poll(last_fault + SETTLE) {
             steps += 1;
-            if std::mem::replace(&mut deaths, self.all.world.deaths()) != deaths && self.bury() {
+            if std::mem::replace(&mut deaths, self.all.world.deaths()) != deaths && self.all.bury() {
                 last_fault = last_fault.max(self.all.world.now());
             }
             match self.all.numbers.owner_of(node) {
@@ -149,15 +149,6 @@ impl<S: GroupScene> GroupCluster<S> {
             trace_hash: self.all.world.trace_hash(),
             trace: self.all.world.trace(),
         }
-    }
-
-    /// Notes which processes have died; whether there are any.
-    fn bury(&mut self) -> bool {
-        let has_died = |process: &&NodeProcess<S>| process.is_up && !self.all.lives(process);
-        let dead: Vec<u32> =
-            self.all.processes.iter().filter(has_died).map(|process| process.place).collect();
-        dead.iter().for_each(|place| self.all.hang_up(*place));
-        !dead.is_empty()
     }
 
     fn check_step(&mut self, steps: u32) {
@@ -275,7 +266,7 @@ impl<S: GroupScene> GroupCluster<S> {
 
     /// The process ends with its group: processes that are joining lose this node, too.
     fn check_failure(&mut self, place: u32) {
-        let process = &mut self.all.processes[place as usize];
+        let process = &self.all.processes[place as usize];
         let Some(group) = process.group.as_ref().filter(|_| process.joiner.is_none()) else { return };
         let distrusted = group.membership().map_or(&[][..], |membership| membership.distrusted());
         assert!(distrusted.is_empty(), "[V1], [V2] no node here violates the protocol: {distrusted:?}");
@@ -285,11 +276,7 @@ impl<S: GroupScene> GroupCluster<S> {
             self.watch.borrow_mut().take(Err(Violation { checker: "failure", text }));
         }
         if !std::mem::replace(&mut self.nodes[place as usize].has_parted, true) {
-            let own = process.node();
-            let others = (0..self.all.world.nodes()).map(NodeId).filter(|node| *node != own);
-            others.for_each(|node| process.fabric.remove_peer(node));
-            process.service = None;
-            self.all.hang_up(place);
+            self.all.part_with_all(place);
         }
     }
 
@@ -402,10 +389,7 @@ impl<S: GroupScene> GroupCluster<S> {
 
     /// A joiner that cannot reach a member, that there is no place for, or no number, cannot join.
     fn is_shut_out(&self, process: &NodeProcess<S>) -> bool {
-        let is_cut_off = |member: &NodeProcess<S>| {
-            let (own, other) = (process.home.node().0, member.home.node().0);
-            !self.all.world.can_reach(own, other) || !self.all.world.can_reach(other, own)
-        };
+        let is_cut_off = |member: &NodeProcess<S>| self.all.are_cut_off(process, member);
         let is_full =
             |member: &NodeProcess<S>| member.view().is_some_and(|view| view.members.len() == MEMBERS_MAX);
         // It may have been refused by a member that has left since.
@@ -467,11 +451,11 @@ impl<S: GroupScene> GroupCluster<S> {
 }
 
 /// The view that a member is in.
-fn view_id<P: NodeProgram>(process: &JoinProcess<P>) -> Option<u64> {
+fn view_id<P: NodeProgram>(process: &JoinProcess<GroupCore<P>>) -> Option<u64> {
     process.view().filter(|_| process.joiner.is_none()).map(|view| view.id)
 }
 
-fn is_done<P: NodeProgram>(process: &JoinProcess<P>) -> bool {
+fn is_done<P: NodeProgram>(process: &JoinProcess<GroupCore<P>>) -> bool {
     process.member().is_none_or(NodeProgram::is_done)
 }
 

@@ -2,7 +2,7 @@
 
 use squall_fabric::{Duration, NodeId};
 use squall_protocols::admission::AdmissionSettings;
-use squall_protocols::group::{GroupSettings, SubgroupLayout};
+use squall_protocols::group::{GroupCore, GroupSettings, SubgroupLayout};
 use squall_protocols::membership::MembershipSettings;
 
 use super::cluster::STATES;
@@ -17,20 +17,17 @@ pub(super) struct GroupHost<S> {
 }
 
 impl<S: GroupScene> JoinHost for GroupHost<S> {
-    type Application = S::Program;
+    type Group = GroupCore<S::Program>;
 
-    fn layout(&self) -> Box<dyn SubgroupLayout + Send> {
-        self.scene.layout()
-    }
-
-    fn group_settings(&self) -> GroupSettings {
+    fn group_settings(&self) -> (Box<dyn SubgroupLayout + Send>, GroupSettings) {
         let (suspicion_after, partition_safety) = (self.plan.suspicion_after, self.plan.partition_safety);
-        GroupSettings {
+        let settings = GroupSettings {
             membership: MembershipSettings { suspicion_after, partition_safety, states: STATES },
             relays: Some(self.plan.relays.clone()),
             durable: self.plan.durable(),
             view_indexes_max: self.plan.limits.view_indexes_max,
-        }
+        };
+        (self.scene.layout(), settings)
     }
 
     fn admission_settings(&self) -> AdmissionSettings {

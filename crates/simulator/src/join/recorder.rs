@@ -7,8 +7,8 @@ use std::rc::Rc;
 use squall_fabric::{Duration, NodeId};
 use squall_protocols::admission::AdmissionSettings;
 use squall_protocols::group::{
-    GroupApplication, GroupSettings, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet, Succession,
-    Unplaced,
+    GroupApplication, GroupCore, GroupSettings, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet,
+    Succession, Unplaced,
 };
 use squall_protocols::membership::{self, PartitionSafety, View};
 use squall_protocols::multicast::{self, Message, Pull};
@@ -20,21 +20,18 @@ use crate::admission::JoinHost;
 pub(super) struct Recorders(pub(super) JoinPlan);
 
 impl JoinHost for Recorders {
-    type Application = ViewRecorder;
+    type Group = GroupCore<ViewRecorder>;
 
-    fn layout(&self) -> Box<dyn SubgroupLayout + Send> {
-        Box::new(|view: &View| {
+    fn group_settings(&self) -> (Box<dyn SubgroupLayout + Send>, GroupSettings) {
+        let layout = |view: &View| {
             let members = view.nodes();
             let all = multicast::SubgroupSettings::new(members.len(), 8);
             let settings = multicast::SubgroupSettings { window: 4, ..all };
             (vec![Placement { id: SubgroupId(0), members, settings }], Vec::new())
-        })
-    }
-
-    fn group_settings(&self) -> GroupSettings {
+        };
         let (suspicion_after, partition_safety) = (Some(self.0.suspicion_after), PartitionSafety::Majority);
         let membership = membership::MembershipSettings { suspicion_after, partition_safety, states: 0 };
-        GroupSettings { membership, ..GroupSettings::default() }
+        (Box::new(layout), GroupSettings { membership, ..GroupSettings::default() })
     }
 
     fn admission_settings(&self) -> AdmissionSettings {

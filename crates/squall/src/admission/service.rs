@@ -107,7 +107,7 @@ impl MemberAdmission {
             AdmissionEvent::Connected { node } => {
                 self.service.handle_connected(node);
                 if let Some(membership) = group.membership().filter(|_| group.is_ready()) {
-                    self.service.poll_view(membership.view());
+                    self.service.poll_view(membership.view(), TAKES_ANY);
                 }
             }
             AdmissionEvent::Gone { node } => self.service.handle_gone(node),
@@ -126,8 +126,8 @@ impl MemberAdmission {
         fabric: &AnyFabric,
         group: &GroupCore<GroupHandles>,
     ) {
-        let view = group.membership().map(|membership| membership.view());
-        match self.service.handle_request(fabric.now(), info.rank.map(u64::from), view, group.is_ready()) {
+        let (rank, view) = (info.rank.map(u64::from), group.membership().map(|membership| membership.view()));
+        match self.service.handle_request(fabric.now(), rank, view, group.is_ready(), TAKES_ANY) {
             JoinAnswer::Redirect(leader) => asker.redirect(&leader),
             JoinAnswer::Wait(reason) => asker.wait(&reason),
             JoinAnswer::Refuse(reason) => asker.refuse(&reason),
@@ -227,7 +227,7 @@ impl MemberAdmission {
         fabric: &mut AnyFabric,
         group: &mut GroupCore<GroupHandles>,
     ) -> Vec<NodeId> {
-        let arrived = self.service.handle_view(view, |node| group.has_lost(node));
+        let arrived = self.service.handle_view(view, |node| group.has_lost(node), TAKES_ANY);
         self.act(fabric, group);
         arrived
     }
@@ -236,7 +236,7 @@ impl MemberAdmission {
     /// messages flow.
     pub(crate) fn poll_view(&mut self, fabric: &mut AnyFabric, group: &mut GroupCore<GroupHandles>) {
         let Some(membership) = group.membership() else { return };
-        self.service.poll_view(membership.view());
+        self.service.poll_view(membership.view(), TAKES_ANY);
         self.act(fabric, group);
     }
 
@@ -279,3 +279,6 @@ fn with_any_stream<S>(event: AdmissionEvent<S>, any: fn(S) -> AnyStream) -> Admi
         _ => unreachable!("all kinds of events are handled above"),
     }
 }
+
+/// The groups of the library take any process, even one that comes to a subgroup whose state is lost.
+const TAKES_ANY: fn(u64) -> bool = |_| true;

@@ -28,7 +28,7 @@ fn actions(service: &mut Service) -> Vec<AdmissionAction> {
 
 /// Makes a process the candidate. Returns its number.
 fn admit(service: &mut Service, now: Instant, view: &View) -> NodeId {
-    match service.handle_request(now, None, Some(view), true) {
+    match service.handle_request(now, None, Some(view), true, |_| true) {
         JoinAnswer::Admit(admitted) => admitted.node,
         answer => panic!("{answer:?}"),
     }
@@ -39,18 +39,18 @@ fn a_candidate_becomes_a_member_in_the_next_view() {
     let (mut service, mut first) = service(0);
     let node = admit(&mut service, at(0), &first);
     assert_eq!(service.handle_link(at(1), node, 9, &first, false), LinkVerdict::Take);
-    service.poll_view(&first);
+    service.poll_view(&first, |_| true);
     assert_eq!(actions(&mut service), [], "it has not linked with all members");
     service.handle_connected(node);
-    service.poll_view(&first);
-    service.poll_view(&first);
+    service.poll_view(&first, |_| true);
+    service.poll_view(&first, |_| true);
     let member = Member { node, tag: 3 };
     assert_eq!(actions(&mut service), [AdmissionAction::Admit(member)], "once in each view");
     first.id = 1;
-    service.handle_view(&first, |_| false);
+    service.handle_view(&first, |_| false, |_| true);
     assert_eq!(actions(&mut service), [AdmissionAction::Admit(member)], "another view came before");
     let second = view(2, &[(0, 0), (1, 1), (2, 2), (node.0, 3)]);
-    assert_eq!(service.handle_view(&second, |_| false), [node]);
+    assert_eq!(service.handle_view(&second, |_| false, |_| true), [node]);
     assert_eq!((service.candidate(), service.links(), service.roster().len()), (None, 0, 4));
     assert_eq!(service.next_deadline(), None);
 }
@@ -59,13 +59,13 @@ fn a_candidate_becomes_a_member_in_the_next_view() {
 fn only_the_leader_of_a_ready_view_admits_one_process_at_a_time() {
     let (mut leader, first) = service(0);
     let (mut follower, _) = service(1);
-    assert_eq!(follower.handle_request(at(0), None, Some(&first), true), JoinAnswer::Redirect(0));
+    assert_eq!(follower.handle_request(at(0), None, Some(&first), true, |_| true), JoinAnswer::Redirect(0));
     let waits = |answer: JoinAnswer<u32>| matches!(answer, JoinAnswer::Wait(_));
-    assert!(waits(leader.handle_request(at(0), None, Some(&first), false)));
-    assert!(waits(leader.handle_request(at(0), None, None, true)));
-    assert!(waits(leader.handle_request(at(0), Some(2), Some(&first), true)), "the rank is taken");
+    assert!(waits(leader.handle_request(at(0), None, Some(&first), false, |_| true)));
+    assert!(waits(leader.handle_request(at(0), None, None, true, |_| true)));
+    assert!(waits(leader.handle_request(at(0), Some(2), Some(&first), true, |_| true)), "the rank is taken");
     let node = admit(&mut leader, at(0), &first);
-    assert!(waits(leader.handle_request(at(0), None, Some(&first), true)));
+    assert!(waits(leader.handle_request(at(0), None, Some(&first), true, |_| true)));
     leader.handle_gone(NodeId(node.0 + 1));
     assert_eq!(leader.candidate(), Some(node), "another process is gone");
     leader.handle_gone(node);
@@ -96,7 +96,7 @@ fn a_member_without_a_link_reports_it() {
         "a member has this number"
     );
     assert_eq!(service.roster().len(), 3);
-    service.handle_view(&first, |_| false);
+    service.handle_view(&first, |_| false, |_| true);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_joiner_that_the_group_has_lost_can_ask_again() {
     let node = NodeId(ADMITTED);
     service.handle_link(at(0), node, 9, &first, false);
     let after = view(2, &[(0, 0), (1, 1), (2, 2)]);
-    assert!(service.handle_view(&after, |lost| lost == node).is_empty());
+    assert!(service.handle_view(&after, |lost| lost == node, |_| true).is_empty());
     assert!(matches!(actions(&mut service)[..], [AdmissionAction::Part(parted, _)] if parted == node));
     assert_eq!(service.roster().len(), 3);
 }
@@ -117,13 +117,39 @@ fn a_leader_without_numbers_asks_for_the_next_view() {
         let node = admit(&mut service, at(0), &first);
         service.handle_gone(node);
     }
-    assert!(matches!(service.handle_request(at(0), None, Some(&first), true), JoinAnswer::Wait(_)));
+    assert!(matches!(service.handle_request(at(0), None, Some(&first), true, |_| true), JoinAnswer::Wait(_)));
     assert_eq!(actions(&mut service), [AdmissionAction::Renew]);
     first.id = 1;
     admit(&mut service, at(0), &first);
     first.id = u64::MAX;
     service.handle_timeout(at(10));
-    assert!(matches!(service.handle_request(at(10), None, Some(&first), true), JoinAnswer::Refuse(_)));
+    assert!(matches!(
+        service.handle_request(at(10), None, Some(&first), true, |_| true),
+        JoinAnswer::Refuse(_)
+    ));
+}
+
+/// \[J5\] A process that the group does not take is not admitted, nor does it stay the candidate: others would wait for it.
+#[test]
+fn a_process_that_the_group_does_not_take_is_not_in_the_way_of_others() {
+    let (mut service, first) = service(0);
+    let without_7 = |rank: u64| rank != 7;
+    let answer = service.handle_request(at(0), Some(7), Some(&first), true, without_7);
+    assert!(matches!(answer, JoinAnswer::Wait(_)) && service.candidate().is_none());
+    let JoinAnswer::Admit(admitted) =
+        service.handle_request(at(0), None, Some(&first), true, |rank| rank > 4)
+    else {
+        panic!("it did not ask for a rank");
+    };
+    assert_eq!(admitted.rank, 5, "the lowest with which the group takes it");
+    service.handle_link(at(0), admitted.node, 9, &first, false);
+    service.handle_connected(admitted.node);
+    service.poll_view(&first, |_| false);
+    assert!(
+        matches!(actions(&mut service)[..], [AdmissionAction::Part(parted, _)] if parted == admitted.node)
+    );
+    assert_eq!((service.candidate(), service.links()), (None, 0));
+    admit(&mut service, at(0), &first);
 }
 
 /// When another member becomes the leader, the candidate of the previous leader is dropped.
@@ -133,7 +159,7 @@ fn a_candidate_does_not_survive_its_leader() {
     let node = admit(&mut service, at(0), &first);
     service.handle_link(at(0), node, 9, &first, false);
     service.handle_connected(node);
-    service.poll_view(&view(1, &[(1, 1), (0, 0)]));
+    service.poll_view(&view(1, &[(1, 1), (0, 0)]), |_| true);
     assert!(matches!(actions(&mut service)[..], [AdmissionAction::Part(parted, _)] if parted == node));
     assert_eq!((service.candidate(), service.links()), (None, 0));
 }

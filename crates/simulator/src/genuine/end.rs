@@ -1,0 +1,197 @@
+//! What the end of a run must look like (RamCast §2.2, Derecho §3.4).
+
+use squall_fabric::NodeId;
+use squall_protocols::admission::JoinFailure;
+use squall_protocols::genuine::{GenuineEnd, GenuineGroup};
+use squall_protocols::membership::{MembershipState, StopReason};
+
+use super::cluster::{GenuineCluster, GenuineProcess, holds_state, lacks_state, membership, view_id};
+use crate::run::Violation;
+
+impl GenuineCluster {
+    pub(super) fn is_settled(&self) -> bool {
+        self.check_one_view().is_ok()
+            && self.check_leavers().is_ok()
+            && self.check_complete().is_ok()
+            && self.going().all(|process| self.has_sent_all(process) || view_id(process).is_none())
+    }
+
+    pub(super) fn check_end(&self) -> Result<(), Violation> {
+        let history = self.history.borrow();
+        history.check_prefixes()?;
+        history.check_acyclic()?;
+        if self.plan.counts_words {
+            history.check_words(&self.all.world.trace())?;
+        }
+        drop(history);
+        self.check_stops()?;
+        self.check_one_view()?;
+        self.check_leavers()?;
+        self.check_complete()?;
+        self.check_healthy()
+    }
+
+    /// Processes that live, and have neither stopped nor given up to join.
+    fn going(&self) -> impl Iterator<Item = &GenuineProcess> {
+        let has_ended = |process: &GenuineProcess| {
+            self.ended(process).is_some() || self.given_up(process.place).is_some()
+        };
+        self.all.processes.iter().filter(move |process| self.all.lives(process) && !has_ended(process))
+    }
+
+    /// How the group has ended at a process that was a member.
+    fn ended(&self, process: &GenuineProcess) -> Option<GenuineEnd> {
+        process.group.as_ref().filter(|_| process.joiner.is_none()).and_then(GenuineGroup::ended)
+    }
+
+    fn given_up(&self, place: u32) -> Option<&JoinFailure> {
+        self.all.given_up.iter().find(|(other, _)| *other == place).map(|(_, failure)| failure)
+    }
+
+    fn has_sent_all(&self, process: &GenuineProcess) -> bool {
+        self.work[process.place as usize].messages.is_done()
+    }
+
+    /// All that members of the last view have sent is delivered, if each shard has a member with its state.
+    fn check_complete(&self) -> Result<(), Violation> {
+        if self.has_lost_a_state() {
+            return Ok(());
+        }
+        if let Some(process) = self.going().find(|process| lacks_state(process).is_some()) {
+            let text = format!("[G14] process {} still waits for the state of its shard", process.place);
+            return Err(Violation { checker: "liveness", text });
+        }
+        let members = self.going().filter(|process| view_id(process).is_some());
+        let present: Vec<NodeId> = members.map(GenuineProcess::node).collect();
+        self.history.borrow().check_complete(&present)
+    }
+
+    /// Whether all members that held the state of a shard are gone, though it has members.
+    fn has_lost_a_state(&self) -> bool {
+        self.going().any(|process| lacks_state(process).is_some() && !self.is_held_elsewhere(process))
+    }
+
+    /// \[V10\] The healthy members are in the last view, and have sent all.
+    fn check_healthy(&self) -> Result<(), Violation> {
+        let fail = |text: String| Err(Violation { checker: "availability", text });
+        for place in self.healthy() {
+            let process = &self.all.processes[place as usize];
+            if view_id(process).is_none() {
+                return fail(format!("[V10] process {place} is healthy and is not in the last view"));
+            }
+            if !self.has_sent_all(process) && !self.has_lost_a_state() {
+                return fail(format!("[V10] process {place} is healthy and cannot send"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The processes that have to end in one view together.
+    fn healthy(&self) -> Vec<u32> {
+        let process = |place: u32| &self.all.processes[place as usize];
+        let mut healthy = self.plan.group.healthy(|place| !self.all.lives(process(place)));
+        healthy.retain(|place| !self.is_shut_out(process(*place)));
+        healthy
+    }
+
+    /// A joiner that cannot reach a member cannot join, nor one of whose shard no member has the state \[G14\]: the shard may have
+    /// members, which have joined and then lost all that held it.
+    fn is_shut_out(&self, process: &GenuineProcess) -> bool {
+        let mut members = self.going().filter(|member| view_id(member).is_some());
+        let is_cut_off = members.any(|member| self.all.are_cut_off(process, member));
+        view_id(process).is_none() && (is_cut_off || !self.is_held_elsewhere(process))
+    }
+
+    /// Whether another member of the process's shard holds its state.
+    fn is_held_elsewhere(&self, process: &GenuineProcess) -> bool {
+        let home = |process: &GenuineProcess| self.plan.homes[process.place as usize];
+        let holds = |other: &GenuineProcess| {
+            other.place != process.place
+                && home(other) == home(process)
+                && view_id(other).is_some()
+                && holds_state(other)
+        };
+        self.going().any(holds)
+    }
+
+    /// \[V13\] Members that wished to leave have left.
+    fn check_leavers(&self) -> Result<(), Violation> {
+        let wished = |process: &&GenuineProcess| {
+            let place = process.place;
+            let leaves = self.plan.group.leaves.iter().any(|(leaver, _)| *leaver == place);
+            let has_wished = leaves && self.work[place as usize].leaves_at.is_none();
+            // A member that alone holds a state stays.
+            let is_needed = holds_state(process)
+                && self.plan.homes[place as usize].is_some()
+                && !self.is_held_elsewhere(process);
+            has_wished && view_id(process).is_some() && !is_needed
+        };
+        match self.going().find(wished) {
+            Some(process) => {
+                let (place, view) = (process.place, view_id(process));
+                let text = format!("[V13] process {place} wished to leave, and is in view {view:?}");
+                Err(Violation { checker: "liveness", text })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// \[V8\] All processes that live and have not stopped are in one view, of just them, in which messages flow.
+    fn check_one_view(&self) -> Result<(), Violation> {
+        let fail = |text: String| Err(Violation { checker: "liveness", text });
+        let Some(last) = self.going().filter_map(view_id).max() else { return Ok(()) };
+        for process in self.going().filter(|process| !self.is_shut_out(process)) {
+            let place = process.place;
+            let Some(membership) = membership(process) else {
+                return fail(format!("[V8] process {place} still waits to join view {last}"));
+            };
+            let (view, state) = (membership.view(), membership.state());
+            if view.id != last || state != MembershipState::Normal {
+                return fail(format!(
+                    "[V8] process {place} is in {view}, {state:?}; the last view is {last}"
+                ));
+            }
+            let is_going = |node: NodeId| self.going().any(|other| other.node() == node);
+            if let Some(gone) = view.nodes().into_iter().find(|node| !is_going(*node)) {
+                return fail(format!("[V8] process {place} is in {view}, although {gone} has stopped"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Processes that have stopped, or given up to join, had a reason.
+    fn check_stops(&self) -> Result<(), Violation> {
+        let is_sure = !self.plan.group.has_false_suspicion();
+        let healthy = self.healthy();
+        for process in self.all.processes.iter().filter(|process| self.all.lives(process)) {
+            let place = process.place;
+            if let Some(failure) = self.given_up(place) {
+                let may_be_removed = !is_sure && !healthy.contains(&place);
+                if !(matches!(failure, JoinFailure::Removed(_)) && may_be_removed) {
+                    let text = format!("[J5] process {place} has given up to join: {failure:?}");
+                    return Err(Violation { checker: "liveness", text });
+                }
+            }
+            let Some(ended) = self.ended(process) else { continue };
+            let leaves = self.plan.group.leaves.iter().any(|(leaver, _)| *leaver == place);
+            let is_fine = match ended {
+                GenuineEnd::Stopped(StopReason::Left) => leaves,
+                GenuineEnd::Stopped(StopReason::Minority { .. }) => !is_sure || self.plan.group.crashes() > 0,
+                GenuineEnd::Stopped(StopReason::Excluded) => !is_sure,
+                GenuineEnd::Stopped(StopReason::LogsGone { .. }) => false,
+                GenuineEnd::Deserted => true,
+                GenuineEnd::Failed(_) | GenuineEnd::Unfollowed => false,
+            };
+            if !is_fine {
+                let text = format!("[V5] process {place} has stopped without a reason: {ended}");
+                return Err(Violation { checker: "liveness", text });
+            }
+            if healthy.contains(&place) {
+                let text =
+                    format!("[V10] process {place} has stopped, one of the healthy {healthy:?}: {ended}");
+                return Err(Violation { checker: "availability", text });
+            }
+        }
+        Ok(())
+    }
+}
