@@ -14,8 +14,10 @@ use squall_transports::verbs::VerbsError;
 use crate::config::ConfigError;
 use crate::durable::LogFolderError;
 
+squall_fabric::debug_as_text!(GroupError, JoinError, HandleError, SendError, ReceiveError);
+
 /// Why a group cannot be joined or has ended.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupError {
     /// This member cannot continue. All members that continue deliver everything that it has delivered; messages that
@@ -66,7 +68,7 @@ pub enum GroupError {
 }
 
 /// Why [`crate::Group::join`] failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
     /// The configuration is wrong.
@@ -126,7 +128,7 @@ pub enum JoinError {
 }
 
 /// Why a handle of a subgroup is not available.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
     /// No such subgroup.
@@ -166,7 +168,7 @@ pub enum HandleError {
 }
 
 /// Why a message was not sent.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The window is full: members have yet to deliver older messages.
@@ -210,10 +212,36 @@ impl SendError {
 }
 
 /// Why there is no further message.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
     /// The group has ended, and everything delivered has been taken.
     #[error(transparent)]
     Group(#[from] GroupError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The standard library prints an error that `main` returns by Debug.
+    #[test]
+    fn an_error_that_reaches_main_is_printed_as_its_text() {
+        let stopped = GroupError::Stopped(StopReason::Minority { lost: 1, members: 2 });
+        let text = stopped.to_string();
+        assert!(text.contains("majority"), "{text}");
+        assert_eq!(format!("{stopped:?}"), text);
+        assert_eq!(format!("{:?}", JoinError::from(stopped.clone())), text);
+        assert_eq!(format!("{:?}", SendError::from(stopped)), text);
+
+        let config = crate::Config::load("no-such-folder/squall.toml").expect_err("it does not exist");
+        let text = config.to_string();
+        let boxed: Box<dyn std::error::Error> = JoinError::from(config).into();
+        assert_eq!(format!("{boxed:?}"), text);
+
+        // What a text contains of its cause is not repeated.
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let transport = JoinError::from(refused);
+        assert_eq!(format!("{transport:?}"), "cannot set up the transport: connection refused");
+    }
 }

@@ -37,6 +37,11 @@
 //! - [`external`] reads and sends messages from outside the group.
 //! - [`bulk`] sends large objects to many members.
 //! - [`config`] reads the description of a group from a file; with [`config::StorageConfig`] it has durable subgroups.
+//!
+//! # Errors
+//! Each error says what happened and what to do next. Its Debug form is that text, too, with what its causes add, because the
+//! standard library prints an error that `main` returns by Debug: `fn main() -> Result<(), Box<dyn Error>>`, as in the README,
+//! and `fn main() -> Result<(), JoinError>` print what a person can read. Programs tell errors apart by their variants.
 #![forbid(unsafe_code)]
 
 #[cfg(doctest)]
