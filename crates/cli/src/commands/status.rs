@@ -22,9 +22,9 @@ pub(crate) struct StatusArguments {
     /// Members to ask first, instead of `contacts` in the file
     #[arg(value_name = "ADDRESS")]
     addresses: Vec<Address>,
-    /// A subgroup that has stalled for this many seconds, with messages waiting, is not well
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
-    stalled_after: f64,
+    /// A subgroup that has stalled for this long, with messages waiting, is not well
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "5s")]
+    stalled_after: Duration,
     /// How long to wait for an answer
     #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "1500ms")]
     timeout: Duration,
@@ -87,7 +87,8 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<CommandVerdict> {
     }
     let lines: Vec<Line> = lines.into_values().collect();
     let stalls = stalls(&lines);
-    let well = is_well(&lines) && stalls.iter().all(|stall| stall.seconds < arguments.stalled_after);
+    let well =
+        is_well(&lines) && stalls.iter().all(|stall| stall.seconds < arguments.stalled_after.as_secs_f64());
     if arguments.json {
         output::json(&Report { members: &lines, stalls: &stalls, well })?;
     }

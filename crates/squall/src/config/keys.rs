@@ -217,7 +217,7 @@ pub(super) const GROUP: [ConfigKey; 17] = [
 pub(super) const TIMEOUTS: [ConfigKey; 2] = [
     ConfigKey {
         name: "join",
-        takes: "a time with its unit, like `\"500ms\"`, `\"10s\"` or `\"2min\"`",
+        takes: "a time with its unit, like `\"500ms\"`, `\"10s\"`, `\"2m\"` or `\"1h\"`",
         default: KeyDefault::Value("\"60s\""),
         example: "\"10s\"",
         scope: KeyScope::Member,
