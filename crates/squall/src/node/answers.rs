@@ -1,0 +1,73 @@
+//! What a member answers to questions that come to its admission listener.
+
+use squall_fabric::{Fabric as _, Instant};
+use squall_protocols::group::SubgroupId;
+use squall_protocols::membership::{Member, Membership};
+use squall_transports::bootstrap::{Address, Asker};
+
+use super::Stack;
+use crate::inquiry::{self, HeldUpLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine};
+
+impl Stack {
+    /// Answers a question that came to the admission listener.
+    #[cold]
+    pub(super) fn answer(&self, asker: Asker, question: &[u8]) {
+        match inquiry::read_question(question) {
+            None => asker.answer(Vec::new()),
+            Some(StatusQuestion::Service) => {
+                asker.answer(inquiry::write(&self.status.service().as_ref().map(Address::to_string)))
+            }
+            Some(StatusQuestion::Clients) => match &*self.status.hub() {
+                Some(hub) => hub.answer(asker),
+                None => asker.answer(inquiry::write(&None::<String>)),
+            },
+            Some(StatusQuestion::Status) => asker.answer(inquiry::write(&self.report())),
+        }
+    }
+
+    /// Returns this member's status, as it is sent to a process that asks for it.
+    fn report(&self) -> MemberStatus {
+        let membership = self.group.membership();
+        let view = membership.map(Membership::view);
+        let roster = self.status.roster();
+        let line = |member: &Member| MemberLine {
+            node: member.node.0,
+            rank: member.tag,
+            address: roster.get(&member.node).map(Address::to_string).unwrap_or_default(),
+        };
+        let members: Vec<MemberLine> =
+            view.map(|view| view.members.iter().map(line).collect()).unwrap_or_default();
+        let own = self.fabric.node().0;
+        let now = self.fabric.now();
+        let millis_since = |since: Instant| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
+        let subgroup = |(name, id): (&String, SubgroupId)| {
+            let counters = self.group.counters(id)?;
+            let held = self.group.held_up_by(id).map(|held| HeldUpLine {
+                node: held.member.0,
+                rank: members
+                    .iter()
+                    .find(|member| member.node == held.member.0)
+                    .map_or(0, |member| member.rank),
+                millis: millis_since(held.since),
+            });
+            Some(SubgroupLine {
+                name: name.clone(),
+                sent: counters.messages_sent,
+                delivered: counters.messages_delivered,
+                held_up_by: held,
+                stood_still_millis: self.group.stands_still_since(id).map(millis_since),
+                unpersisted: self.log.as_ref().and_then(|log| log.unpersisted(id)),
+            })
+        };
+        MemberStatus {
+            node: own,
+            rank: members.iter().find(|member| member.node == own).map_or(0, |member| member.rank),
+            view: view.map_or(0, |view| view.id),
+            ready: self.group.is_ready(),
+            leaving: view.map_or(0, |view| view.leaving),
+            holders: view.map_or_else(Vec::new, |view| view.holders.clone()),
+            subgroups: self.names.iter().zip((0..).map(SubgroupId)).filter_map(subgroup).collect(),
+            members,
+        }
+    }
+}
