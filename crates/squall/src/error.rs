@@ -7,7 +7,7 @@ use squall_fabric::Shortage;
 use squall_log::AppendError;
 use squall_protocols::membership::StopReason;
 use squall_protocols::multicast::{SubgroupFailure, SubgroupSettingsError};
-use squall_transports::bootstrap::BootstrapError;
+use squall_transports::bootstrap::{Address, BootstrapError};
 use squall_transports::composite::CompositeError;
 use squall_transports::verbs::VerbsError;
 
@@ -100,6 +100,16 @@ pub enum JoinError {
     /// The system has no memory or descriptors for the group's windows.
     #[error(transparent)]
     Shortage(#[from] Shortage),
+    /// The address for metrics cannot be used.
+    #[error(
+        "cannot show metrics at {address}: {cause}; write another `listen` in [metrics], or leave that out"
+    )]
+    Metrics {
+        /// The address.
+        address: Address,
+        /// The system's error.
+        cause: std::io::Error,
+    },
     /// The folder of the log cannot be used.
     #[error(transparent)]
     Log(#[from] LogFolderError),

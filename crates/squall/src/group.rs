@@ -3,6 +3,7 @@
 mod builder;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::config::Config;
 use crate::deliveries::Deliveries;
 use crate::error::{GroupError, HandleError, JoinError};
 use crate::external::{Hub, SenderLease, ServedSubgroup};
+use crate::metrics::MetricsServer;
 use crate::node::NodeHandle;
 use crate::object::{self, Object, ObjectOptions, Replicated};
 use crate::sender::Sender;
@@ -33,6 +35,8 @@ pub struct Group {
     service: Option<object::ObjectService>,
     /// Serves external clients.
     hub: Arc<Hub>,
+    /// Shows metrics, if the configuration says where.
+    metrics: Option<MetricsServer>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -99,6 +103,13 @@ impl Group {
     #[must_use]
     pub fn members(&self) -> usize {
         self.view().members.len()
+    }
+
+    /// Returns the address at which this member's metrics can be read, if the configuration has one
+    /// ([`Config::metrics`](crate::config::Config::metrics)).
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(MetricsServer::address)
     }
 
     /// Returns why the group has ended, if it has.

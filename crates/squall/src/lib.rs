@@ -37,6 +37,7 @@
 //! - [`external`] reads and sends messages from outside the group.
 //! - [`bulk`] sends large objects to many members.
 //! - [`config`] reads the description of a group from a file; with [`config::StorageConfig`] it has durable subgroups.
+//! - [`metrics`] shows what a member does to Prometheus and to whatever restarts processes.
 //!
 //! # Errors
 //! Each error says what happened and what to do next. Its Debug form is that text, too, with what its causes add, because the
@@ -60,6 +61,7 @@ mod error;
 pub mod external;
 mod group;
 mod inquiry;
+pub mod metrics;
 mod node;
 pub mod object;
 mod sender;

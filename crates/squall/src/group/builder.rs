@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::durable;
 use crate::error::JoinError;
 use crate::external::{Hub, Tap, TappedUpcall};
+use crate::metrics::{FiguresBoard, MetricsServer};
 use crate::node::{EntryOptions, Node, NodeHandle};
 use crate::status::GroupStatus;
 
@@ -159,12 +160,19 @@ impl Builder {
         let ids = self.config.subgroups.keys().zip((0..).map(SubgroupId));
         let upcalls = ids.filter_map(|(name, id)| Some((id, self.upcalls.remove(name)?.0))).collect();
         let status = Arc::new(GroupStatus::default());
+        let metrics = open_metrics(&self.config, &slots, &status)?;
+        let board = metrics.as_ref().map(|(board, _)| Arc::clone(board));
         let handles = GroupHandles::new(upcalls, slots.clone(), Arc::clone(&status), self.on_view);
         let places = Arc::new(self.places);
         let (only_join, log) = (self.only_join, durable::open(&self.config)?);
-        let options = EntryOptions { config: &self.config, only_join, places: Arc::clone(&places), log };
+        let options =
+            EntryOptions { config: &self.config, only_join, places: Arc::clone(&places), log, board };
         let (node, rank) = Node::enter(&options, handles, status, &mut self.on_progress)?;
         let link = NodeHandle::new(&node);
+        let metrics = metrics.map(|(board, server)| {
+            board.set_waker(link.waker.clone());
+            server
+        });
         let (mut subgroups, mut sources) = (BTreeMap::new(), BTreeMap::new());
         let names = self.config.subgroups.keys().cloned();
         let named_slots = names.zip(slots.iter().cloned()).collect();
@@ -188,8 +196,25 @@ impl Builder {
         let (config, slots) = (Arc::new(self.config), named_slots);
         let hub = Hub::new(Arc::clone(&config), sources);
         *link.status.hub() = Some(Arc::clone(&hub));
-        Ok((Group { rank, link, subgroups, config, slots, service: None, hub, thread: None }, node))
+        let service = None;
+        Ok((Group { rank, link, subgroups, config, slots, service, hub, metrics, thread: None }, node))
     }
+}
+
+/// Listens for those who want to see metrics, if the configuration says where; until the member has joined, they see that it has not.
+fn open_metrics(
+    config: &Config,
+    slots: &[Arc<SubgroupSlot>],
+    status: &Arc<GroupStatus>,
+) -> Result<Option<(Arc<FiguresBoard>, MetricsServer)>, JoinError> {
+    let Some(metrics) = &config.metrics else { return Ok(None) };
+    let tallies = slots.iter().map(|slot| Arc::clone(slot.tally())).collect();
+    let names = config.subgroups.keys().cloned().collect();
+    let board = Arc::new(FiguresBoard::new(names, tallies, Arc::clone(status)));
+    let server = MetricsServer::open(metrics, Arc::clone(&board))
+        .map_err(|cause| JoinError::Metrics { address: metrics.listen.clone(), cause })?;
+    tracing::info!("metrics are at http://{}/metrics", server.address());
+    Ok(Some((board, server)))
 }
 
 struct BatchUpcall<T>(T);

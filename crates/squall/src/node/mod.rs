@@ -1,6 +1,7 @@
 //! The node: a transport and the subgroups that use it, driven by one thread (Spindle §2.4: the polling thread).
 
 mod answers;
+mod figures;
 mod handle;
 
 use std::sync::Arc;
@@ -21,8 +22,10 @@ use crate::config::{Config, IdlePolicy, IdleRule};
 use crate::durable::ProcessLog;
 use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
 use crate::error::{GroupError, JoinError};
+use crate::metrics::FiguresBoard;
 use crate::status::GroupStatus;
 use crate::transport::AnyFabric;
+use figures::FiguresWriter;
 pub(crate) use handle::NodeHandle;
 
 /// A group's polling side. [`crate::Group::join`] gives it a thread of its own; an application that asked for
@@ -45,6 +48,8 @@ struct Stack {
     admission: MemberAdmission,
     /// The log of the durable subgroups.
     log: Option<Arc<ProcessLog>>,
+    /// What this thread shows those who watch over the member.
+    figures: Option<FiguresWriter>,
     /// The members that the fabric is connected to.
     peers: Vec<NodeId>,
     /// How long to spin, by the number of members.
@@ -67,6 +72,7 @@ pub(crate) struct EntryOptions<'a> {
     pub(crate) only_join: bool,
     pub(crate) places: Arc<LayoutFunctions>,
     pub(crate) log: Option<Arc<ProcessLog>>,
+    pub(crate) board: Option<Arc<FiguresBoard>>,
 }
 
 impl Node {
@@ -82,7 +88,7 @@ impl Node {
     }
 
     fn come_in(
-        EntryOptions { config, only_join, places, log }: &EntryOptions<'_>,
+        EntryOptions { config, only_join, places, log, board }: &EntryOptions<'_>,
         mut handles: GroupHandles,
         status: Arc<GroupStatus>,
         on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
@@ -136,10 +142,11 @@ impl Node {
             let (events, seen, distrusted, ended) = (Vec::new(), None, None, false);
             let (skipped, unchecked) = (0, CHECK);
             let idle = config.idle_rule();
+            let figures = board.clone().map(FiguresWriter::new);
             #[rustfmt::skip]
             let stack = Stack {
                 fabric, group, names, status, events, admission, peers, seen, skipped, unchecked, distrusted, ended,
-                idle, log: log.clone(), is_short: false,
+                idle, log: log.clone(), figures, is_short: false,
             };
             let runner = Runner::new(stack.idle_limits());
             return Ok((Self { stack, runner }, rank));
@@ -269,6 +276,9 @@ impl Driven for Stack {
             self.skipped += 1;
             // The state changes only by work: it is checked as soon as there is no more work.
             self.unchecked = CHECK;
+            if let Some(figures) = &mut self.figures {
+                figures.has_news = true;
+            }
         }
         // While messages flow, only one of `SKIP` evaluations polls the admission listener.
         if (work == 0 || self.skipped >= SKIP || self.has_new_view()) && !self.ended {
@@ -289,7 +299,8 @@ impl Driven for Stack {
         let group = Core::<AnyFabric>::next_deadline(&self.group);
         let log =
             self.log.as_ref().and_then(|log| log.patience()).map(|patience| self.fabric.now() + patience);
-        [group, self.admission.next_deadline(), log].into_iter().flatten().min()
+        let figures = self.figures.as_ref().and_then(FiguresWriter::deadline);
+        [group, self.admission.next_deadline(), log, figures].into_iter().flatten().min()
     }
 }
 
@@ -344,6 +355,7 @@ impl Stack {
             let name = |state: u32| self.names[state as usize].clone();
             *self.status.sole_states() = sole.into_iter().map(name).collect();
         }
+        self.write_figures();
     }
 
     /// Logs each member that this one accuses because of what it has written.
