@@ -213,6 +213,11 @@ impl GroupHandles {
         self.slots.iter().for_each(|slot| slot.forget_views());
     }
 
+    /// Returns how many messages of a subgroup the application has pulled.
+    pub(crate) fn pulled(&self, id: SubgroupId) -> u64 {
+        self.slot(id).tally().taken().0
+    }
+
     fn slot(&self, id: SubgroupId) -> &SubgroupSlot {
         &self.slots[id.0 as usize]
     }

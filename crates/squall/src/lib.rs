@@ -82,7 +82,10 @@ pub use external::SubgroupView;
 pub use group::{Builder, Departure, Group, SubgroupHandle};
 #[doc(hidden)]
 pub use inquiry::read_foreign as read_foreign_inquiry;
-pub use inquiry::{HeldUpLine, MemberLine, MemberStatus, SubgroupLine, ask_status};
+pub use inquiry::{
+    HeldUpLine, LAGS_MAX, LagLine, MemberLine, MemberStatus, SubgroupLine, ViewChangeLine, WindowLine,
+    ask_status,
+};
 pub use node::Node;
 pub use sender::{MessageOutcome, MessageSlot, Sender};
 pub use squall_fabric::window::Payload;

@@ -175,7 +175,7 @@ fn clients_that_misbehave_are_refused_and_delay_nothing() {
     let head = exchange(address, "HEAD /metrics HTTP/1.1\r\n\r\n");
     assert!(status_of(&head) == 200 && head.ends_with("\r\n\r\n"), "{head}");
 
-    // As many as there may be, each of which sends a byte now and then and never comes to an end.
+    // As many as there may be, each of which sends a byte occasionally and never comes to an end.
     let began = Instant::now();
     let mut slow: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
     let is_full = || {
@@ -232,7 +232,7 @@ fn an_address_in_use_is_an_error_at_the_start() {
     assert!(text.starts_with(&expected) && text.contains("another `listen` in [metrics]"), "{text}");
 }
 
-/// A polling thread that hangs is no sign of life, and it lives again when it goes on.
+/// A polling thread that hangs is no sign of life, and it lives again when it continues.
 #[test]
 fn a_polling_thread_that_hangs_is_not_healthy() {
     let (group, mut node) = Group::builder(config("metrics-hangs", 1)).join_polled().expect("it joins");

@@ -121,7 +121,7 @@ impl FiguresBoard {
         self.looks.store(self.looks.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Returns the figures, to be written; `None` while somebody reads them.
+    /// Returns the figures, to be written; `None` while a reader has them.
     pub(crate) fn try_write(&self) -> Option<MutexGuard<'_, MemberFigures>> {
         match self.figures.try_lock() {
             Ok(figures) => Some(figures),
@@ -192,10 +192,10 @@ mod tests {
     #[test]
     fn a_board_that_is_read_is_not_written() {
         let board = FiguresBoard::new(Vec::new(), Vec::new(), Arc::default());
-        let reading = board.figures.lock().expect("nobody has panicked");
+        let reading = board.figures.lock().expect("no thread has panicked");
         assert!(board.try_write().is_none());
         drop(reading);
-        board.try_write().expect("nobody reads").view = 7;
+        board.try_write().expect("no thread reads").view = 7;
         assert_eq!(board.read().view, 7);
         assert!(board.lives(Duration::ZERO), "a member that joins lives");
     }

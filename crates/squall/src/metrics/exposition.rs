@@ -81,7 +81,7 @@ mod tests {
     /// A board on which everything that a metric can show is written.
     fn full() -> Arc<FiguresBoard> {
         let board = FiguresBoard::new(vec!["a \"b\"".into()], Vec::new(), Arc::default());
-        let mut figures = board.try_write().expect("nobody reads");
+        let mut figures = board.try_write().expect("no thread reads");
         figures.written = Some(Instant::now());
         figures.view = 3;
         figures.members = vec![(NodeId(0), 0), (NodeId(64), 2)];

@@ -1,12 +1,17 @@
 //! What a member answers to questions that come to its admission listener.
 
-use squall_fabric::{Fabric as _, Instant};
-use squall_protocols::group::SubgroupId;
-use squall_protocols::membership::{Member, Membership};
+use std::cmp::Reverse;
+
+use squall_fabric::{Duration, Fabric as _, Instant};
+use squall_protocols::group::{SubgroupId, ViewChange};
+use squall_protocols::membership::{Member, Membership, ViewChangeStep};
 use squall_transports::bootstrap::{Address, Asker};
 
-use super::Stack;
-use crate::inquiry::{self, HeldUpLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine};
+use super::{Stack, figures};
+use crate::inquiry::{
+    self, HeldUpLine, LAGS_MAX, LagLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine,
+    ViewChangeLine, WindowLine,
+};
 
 impl Stack {
     /// Answers a question that came to the admission listener.
@@ -40,6 +45,18 @@ impl Stack {
         let own = self.fabric.node().0;
         let now = self.fabric.now();
         let millis_since = |since: Instant| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
+        let change = |change: &ViewChange| {
+            let ready = change.steps.at(ViewChangeStep::Ready)?;
+            let micros = |took: Duration| u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            Some(ViewChangeLine {
+                to: change.to,
+                members: change.members as u64,
+                removed: change.removed as u64,
+                joined: change.joined as u64,
+                ago_millis: millis_since(ready),
+                took_micros: figures::duration(change).map(micros),
+            })
+        };
         let subgroup = |(name, id): (&String, SubgroupId)| {
             let counters = self.group.counters(id)?;
             let held = self.group.held_up_by(id).map(|held| HeldUpLine {
@@ -50,6 +67,15 @@ impl Stack {
                     .map_or(0, |member| member.rank),
                 millis: millis_since(held.since),
             });
+            let totals = self.group.totals(id);
+            let mut lags = Vec::new();
+            self.group.lags(id, |node, behind| {
+                if behind > 0 {
+                    lags.push(LagLine { node: node.0, behind });
+                }
+            });
+            lags.sort_by_key(|lag| Reverse(lag.behind));
+            lags.truncate(LAGS_MAX);
             Some(SubgroupLine {
                 name: name.clone(),
                 sent: counters.messages_sent,
@@ -57,6 +83,10 @@ impl Stack {
                 held_up_by: held,
                 stood_still_millis: self.group.stands_still_since(id).map(millis_since),
                 unpersisted: self.log.as_ref().and_then(|log| log.unpersisted(id)),
+                sent_total: totals.messages_sent,
+                delivered_total: totals.messages_delivered + self.group.application_ref().pulled(id),
+                window: self.group.window_use(id).map(|(used, size)| WindowLine { used, size }),
+                lags,
             })
         };
         MemberStatus {
@@ -67,6 +97,7 @@ impl Stack {
             leaving: view.map_or(0, |view| view.leaving),
             holders: view.map_or_else(Vec::new, |view| view.holders.clone()),
             subgroups: self.names.iter().zip((0..).map(SubgroupId)).filter_map(subgroup).collect(),
+            changes: self.group.timeline().filter_map(change).collect(),
             members,
         }
     }

@@ -54,7 +54,7 @@ impl Stack {
         self.figures = Some(writer);
     }
 
-    /// Writes the figures; returns false if somebody reads them.
+    /// Writes the figures; returns false if a reader has them.
     fn write_figures_now(&self, board: &FiguresBoard, now: Instant) -> bool {
         let Some(mut figures) = board.try_write() else { return false };
         let wall_now = WallInstant::now();
