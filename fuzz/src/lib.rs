@@ -20,6 +20,7 @@ pub mod frame;
 pub mod grant;
 pub mod identity;
 pub mod inquiry;
+pub mod metrics;
 pub mod objects;
 pub mod offer;
 pub mod proof;
@@ -59,6 +60,7 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "grant", feed: grant::feed, seeds: grant::seeds },
     Parser { name: "identity", feed: identity::feed, seeds: identity::seeds },
     Parser { name: "inquiry", feed: inquiry::feed, seeds: inquiry::seeds },
+    Parser { name: "metrics", feed: metrics::feed, seeds: metrics::seeds },
     Parser { name: "objects", feed: objects::feed, seeds: objects::seeds },
     Parser { name: "offer", feed: offer::feed, seeds: offer::seeds },
     Parser { name: "proof", feed: proof::feed, seeds: proof::seeds },

@@ -121,7 +121,8 @@ fn expanded(path: &str) -> Vec<String> {
     inside.split(',').map(|part| format!("{before}{part}{after}")).collect()
 }
 
-const FOLDERS: [&str; 8] = [".ci/", ".github/", "bench/", "crates/", "docs/", "fuzz/", "tests/", "tools/"];
+const FOLDERS: [&str; 9] =
+    [".ci/", ".github/", "bench/", "crates/", "docs/", "fuzz/", "packaging/", "tests/", "tools/"];
 const PAPERS: &str = "docs/papers/";
 
 #[test]

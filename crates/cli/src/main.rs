@@ -4,10 +4,12 @@
 
 #![forbid(unsafe_code)]
 
+mod census;
 mod commands;
 mod copy;
 mod doctor;
 mod lanes;
+mod top;
 
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -17,7 +19,7 @@ use clap::{Parser, Subcommand};
 
 use commands::{
     completions, config, cp, doctor as doctor_command, explain, log, man, messages, node, serve, simulate,
-    status,
+    status, top as top_command,
 };
 use squall_harness::commands::{bench, chaos, demo, process};
 use squall_harness::terminal::log::{LogArguments, UsualLevel, journal_priority};
@@ -68,6 +70,7 @@ enum Command {
     Config(config::ConfigArguments),
     Node(node::NodeArguments),
     Status(status::StatusArguments),
+    Top(top_command::TopArguments),
     Send(messages::SendArguments),
     Recv(messages::RecvArguments),
     Cp(cp::CopyArguments),
@@ -118,6 +121,7 @@ fn perform(command: Command) -> Result<CommandVerdict> {
         Command::Config(arguments) => config::run(&arguments),
         Command::Node(arguments) => node::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Top(arguments) => top_command::run(&arguments),
         Command::Send(arguments) => messages::send(&arguments),
         Command::Recv(arguments) => messages::recv(&arguments),
         Command::Cp(arguments) => cp::run(&arguments),

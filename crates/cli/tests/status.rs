@@ -49,12 +49,12 @@ fn who_holds_a_subgroup_up_is_named() {
         let mut group = Group::join(Config::parse(&config(1)).unwrap()).unwrap();
         let mut deliveries = group.subgroup("log").unwrap().deliveries().unwrap();
         thread::sleep(Duration::from_millis(1500));
-        let (code, text) = status(&file, &["--stalled-after", "0.5"]);
+        let (code, text) = status(&file, &["--stalled-after", "500ms"]);
         assert_eq!(code, Some(1), "{text}");
         assert!(text.contains("log: held up by member 1 for "), "{text}");
         let row = text.lines().find(|line| line.contains("unix:@") && line.contains("-0 ")).unwrap();
         assert!(row.ends_with(" 1"), "the column names it: {text}");
-        let (code, text) = status(&file, &["--json", "--stalled-after", "3600"]);
+        let (code, text) = status(&file, &["--json", "--stalled-after", "1h"]);
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!((code, &report["well"]), (Some(0), &true.into()), "an hour is not over: {text}");
         assert_eq!(
@@ -72,7 +72,7 @@ fn who_holds_a_subgroup_up_is_named() {
                 }
             });
             thread::sleep(Duration::from_millis(500));
-            let (code, text) = status(&file, &["--stalled-after", "0.5"]);
+            let (code, text) = status(&file, &["--stalled-after", "500ms"]);
             taking.store(false, Ordering::SeqCst);
             assert!(code == Some(0) && !text.contains("log: held up"), "{text}");
         });

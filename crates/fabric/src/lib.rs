@@ -12,6 +12,7 @@ pub mod bulk;
 pub mod conformance;
 pub mod copy;
 mod core;
+mod error_text;
 mod event;
 #[cfg(shuttle)]
 pub mod explore;
@@ -34,6 +35,7 @@ pub mod model {}
 pub use crate::backoff::{Backoff, Trial};
 pub use crate::buffer::Buffer;
 pub use crate::core::Core;
+pub use crate::error_text::write_error;
 pub use crate::event::{BreakReason, FabricEvent, Token};
 pub use crate::fabric::{
     Capabilities, Channel, ConnId, Fabric, MirrorId, MirrorKey, NodeId, PostError, SEND_BYTES_MAX, Write,

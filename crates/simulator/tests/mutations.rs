@@ -195,6 +195,9 @@ fn every_mutation_in_genuine_multicast_is_caught() {
 /// back.
 const WITH_FORGOTTEN_TRIMS: u64 = 4_001;
 
+/// A run of restarts that catches `DecideByOneAcceptance`: a leader that has decided alone dies, and the others end the view otherwise.
+const WITH_LONE_DECISION: u64 = 5_122;
+
 const UNIT_TESTED_IN_RESTARTS: [RestartMutation; 13] = [
     RestartMutation::CountUnflushed,
     RestartMutation::SuspectBeforeEcho,
@@ -220,6 +223,9 @@ fn every_mutation_in_restarts_is_caught() {
     let caught = || caught_in(&restart::SCENARIO);
     check(RestartMutation::ALL, |mutation| match mutation {
         RestartMutation::ForgetTooSoon => with(mutation, || run(&restart::SCENARIO, WITH_FORGOTTEN_TRIMS)),
+        RestartMutation::DecideByOneAcceptance => {
+            with(mutation, || run(&restart::SCENARIO, WITH_LONE_DECISION))
+        }
         mutation if is_unit_tested(mutation) => Some("a unit test".into()),
         mutation => with(mutation, caught),
     });

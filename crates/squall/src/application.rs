@@ -10,7 +10,7 @@ use squall_protocols::group::{
     GroupApplication, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet, Succession, Unplaced,
 };
 use squall_protocols::membership::View;
-use squall_protocols::multicast::{Deliver, MessageLog, Pull};
+use squall_protocols::multicast::{Deliver, DeliveryTally, MessageLog, Pull};
 use squall_protocols::replica::{self, HoldDecision, Holding, ShardEvent, ShardEvents};
 use squall_protocols::restart::Register;
 
@@ -32,6 +32,8 @@ pub(crate) struct SubgroupSlot {
     state: Mutex<SlotState>,
     /// Where observers get copies of what is delivered.
     tap: Arc<Tap>,
+    /// Counts what the application pulls.
+    tally: Arc<DeliveryTally>,
 }
 
 /// Whether there is a state that belongs to a subgroup, and whether this member holds it.
@@ -86,6 +88,10 @@ impl SubgroupSlot {
 
     pub(crate) const fn tap(&self) -> &Arc<Tap> {
         &self.tap
+    }
+
+    pub(crate) const fn tally(&self) -> &Arc<DeliveryTally> {
+        &self.tally
     }
 
     /// Returns the sending end of the latest view, positioned after all that was committed before. The caller drops
@@ -205,6 +211,11 @@ impl GroupHandles {
         self.slots.iter().for_each(|slot| slot.forget_views());
     }
 
+    /// Returns how many messages of a subgroup the application has pulled.
+    pub(crate) fn pulled(&self, id: SubgroupId) -> u64 {
+        self.slot(id).tally().taken().0
+    }
+
     fn slot(&self, id: SubgroupId) -> &SubgroupSlot {
         &self.slots[id.0 as usize]
     }
@@ -248,7 +259,8 @@ impl GroupApplication for GroupHandles {
         }
     }
 
-    fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
+    fn take_pull(&mut self, id: SubgroupId, mut pull: Pull) {
+        pull.count_in(Arc::clone(self.slot(id).tally()));
         lock(&self.slot(id).events).push(pull);
         self.status.messages.notify();
     }

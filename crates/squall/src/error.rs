@@ -7,15 +7,17 @@ use squall_fabric::Shortage;
 use squall_log::AppendError;
 use squall_protocols::membership::StopReason;
 use squall_protocols::multicast::{SubgroupFailure, SubgroupSettingsError};
-use squall_transports::bootstrap::BootstrapError;
+use squall_transports::bootstrap::{Address, BootstrapError};
 use squall_transports::composite::CompositeError;
 use squall_transports::verbs::VerbsError;
 
 use crate::config::ConfigError;
 use crate::durable::LogFolderError;
 
+squall_fabric::debug_as_text!(GroupError, JoinError, HandleError, SendError, ReceiveError);
+
 /// Why a group cannot be joined or has ended.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupError {
     /// This member cannot continue. All members that continue deliver everything that it has delivered; messages that
@@ -66,7 +68,7 @@ pub enum GroupError {
 }
 
 /// Why [`crate::Group::join`] failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
     /// The configuration is wrong.
@@ -104,6 +106,16 @@ pub enum JoinError {
     /// The system has no memory or descriptors for the group's windows.
     #[error(transparent)]
     Shortage(#[from] Shortage),
+    /// The address for metrics cannot be used.
+    #[error(
+        "cannot show metrics at {address}: {cause}; write another `listen` in [metrics], or leave that out"
+    )]
+    Metrics {
+        /// The address.
+        address: Address,
+        /// The system's error.
+        cause: std::io::Error,
+    },
     /// The folder of the log cannot be used.
     #[error(transparent)]
     Log(#[from] LogFolderError),
@@ -154,7 +166,7 @@ pub enum JoinError {
 }
 
 /// Why a handle of a subgroup is not available.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
     /// No such subgroup.
@@ -197,7 +209,7 @@ pub enum HandleError {
 }
 
 /// Why a message was not sent.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The window is full: members have yet to deliver older messages.
@@ -241,10 +253,36 @@ impl SendError {
 }
 
 /// Why there is no further message.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
     /// The group has ended, and everything delivered has been taken.
     #[error(transparent)]
     Group(#[from] GroupError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The standard library prints an error that `main` returns by Debug.
+    #[test]
+    fn an_error_that_reaches_main_is_printed_as_its_text() {
+        let stopped = GroupError::Stopped(StopReason::Minority { lost: 1, members: 2 });
+        let text = stopped.to_string();
+        assert!(text.contains("majority"), "{text}");
+        assert_eq!(format!("{stopped:?}"), text);
+        assert_eq!(format!("{:?}", JoinError::from(stopped.clone())), text);
+        assert_eq!(format!("{:?}", SendError::from(stopped)), text);
+
+        let config = crate::Config::load("no-such-folder/squall.toml").expect_err("it does not exist");
+        let text = config.to_string();
+        let boxed: Box<dyn std::error::Error> = JoinError::from(config).into();
+        assert_eq!(format!("{boxed:?}"), text);
+
+        // What a text contains of its cause is not repeated.
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let transport = JoinError::from(refused);
+        assert_eq!(format!("{transport:?}"), "cannot set up the transport: connection refused");
+    }
 }

@@ -50,6 +50,27 @@ pub struct MemberStatus {
     pub holders: Vec<u64>,
     /// The subgroups that it is in.
     pub subgroups: Vec<SubgroupLine>,
+    /// Its latest view changes, the oldest first.
+    pub changes: Vec<ViewChangeLine>,
+}
+
+/// A view change in a [`MemberStatus`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ViewChangeLine {
+    /// The number of the view that began.
+    pub to: u64,
+    /// The number of its members.
+    pub members: u64,
+    /// The number of members of the previous view that are not in it.
+    pub removed: u64,
+    /// The number of members that are new in it.
+    pub joined: u64,
+    /// How long ago messages began to flow in it, in milliseconds.
+    pub ago_millis: u64,
+    /// How long that took, from the first suspicion or the end of sending, in microseconds; `None` if it is the first view of this
+    /// member.
+    pub took_micros: Option<u64>,
 }
 
 /// A member in a [`MemberStatus`].
@@ -81,7 +102,38 @@ pub struct SubgroupLine {
     /// The number of messages and nulls that this member has received in the current view and that are not on its disk
     /// yet; `None` if the subgroup is not durable.
     pub unpersisted: Option<u64>,
+    /// The number of messages that this member has sent since it joined; one that a view change made it send again counts again.
+    pub sent_total: u64,
+    /// The number of messages that its application has got since it joined.
+    pub delivered_total: u64,
+    /// How much of this member's window is used; `None` if it does not send.
+    pub window: Option<WindowLine>,
+    /// The members that are behind, as far as this member knows: those that are behind the most, [`LAGS_MAX`] at most.
+    pub lags: Vec<LagLine>,
 }
+
+/// The use of a member's window, in a [`SubgroupLine`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WindowLine {
+    /// The messages that it has sent and that some member has not delivered yet.
+    pub used: u64,
+    /// The messages that there is space for.
+    pub size: u64,
+}
+
+/// A member that is behind, in a [`SubgroupLine`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LagLine {
+    /// Its number as a node.
+    pub node: u32,
+    /// By how many messages and nulls it is behind the member that has received the most.
+    pub behind: u64,
+}
+
+/// The most members that a [`SubgroupLine`] reports as behind: a group may have many subgroups, and the answer is one message.
+pub const LAGS_MAX: usize = 8;
 
 /// A member that holds a subgroup up, in a [`SubgroupLine`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

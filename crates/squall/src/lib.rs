@@ -37,6 +37,12 @@
 //! - [`external`] reads and sends messages from outside the group.
 //! - [`bulk`] sends large objects to many members.
 //! - [`config`] reads the description of a group from a file; with [`config::StorageConfig`] it has durable subgroups.
+//! - [`metrics`] shows what a member does to Prometheus and to whatever restarts processes.
+//!
+//! # Errors
+//! Each error says what happened and what to do next. Its Debug form is that text, too, with what its causes add, because the
+//! standard library prints an error that `main` returns by Debug: `fn main() -> Result<(), Box<dyn Error>>`, as in the README,
+//! and `fn main() -> Result<(), JoinError>` print what a person can read. Programs tell errors apart by their variants.
 #![forbid(unsafe_code)]
 
 #[cfg(doctest)]
@@ -56,6 +62,7 @@ pub mod external;
 mod group;
 mod history;
 mod inquiry;
+pub mod metrics;
 mod node;
 pub mod object;
 mod restart;
@@ -79,7 +86,10 @@ pub use group::{Builder, Departure, Group};
 pub use history::{History, HistoryError, StoredMessage};
 #[doc(hidden)]
 pub use inquiry::read_foreign as read_foreign_inquiry;
-pub use inquiry::{HeldUpLine, MemberLine, MemberStatus, SubgroupLine, ask_status};
+pub use inquiry::{
+    HeldUpLine, LAGS_MAX, LagLine, MemberLine, MemberStatus, SubgroupLine, ViewChangeLine, WindowLine,
+    ask_status,
+};
 pub use node::Node;
 pub use sender::{MessageOutcome, MessageSlot, Sender};
 pub use squall_fabric::window::Payload;

@@ -8,9 +8,10 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use squall::config::keys::{ConfigKey, KeyDefault, KeyScope, KeyTable, TABLES};
+use squall::metrics::{self, METRICS, MetricDescription};
 use squall_harness::terminal::{CommandVerdict, output};
 
-/// Check a configuration, or print an example or the reference of all keys
+/// Check a configuration, print an example, or list all keys or metrics
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArguments {
     #[command(subcommand)]
@@ -22,6 +23,7 @@ enum ConfigCommand {
     Check(check::CheckArguments),
     Example(ExampleArguments),
     Reference(ReferenceArguments),
+    Metrics(MetricsArguments),
 }
 
 /// Print a complete configuration with a comment for each key
@@ -33,6 +35,15 @@ struct ExampleArguments {}
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  squall config reference | less\n  squall config reference --json")]
 struct ReferenceArguments {
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Print the list of a member's metrics in Markdown, or as JSON
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  squall config metrics | less\n  squall config metrics --json")]
+struct MetricsArguments {
     /// Print it as JSON
     #[arg(long)]
     json: bool,
@@ -52,6 +63,15 @@ pub(crate) fn run(arguments: &ConfigArguments) -> Result<CommandVerdict> {
         }
         ConfigCommand::Reference(_) => {
             output::write(&reference());
+            Ok(CommandVerdict::Good)
+        }
+        ConfigCommand::Metrics(arguments) if arguments.json => {
+            let metrics: Vec<_> = METRICS.iter().map(metric_json).collect();
+            output::json(&metrics)?;
+            Ok(CommandVerdict::Good)
+        }
+        ConfigCommand::Metrics(_) => {
+            output::write(&metrics::reference());
             Ok(CommandVerdict::Good)
         }
     }
@@ -156,8 +176,8 @@ A group is described by one TOML file, which is the same at all members except f
 is the output of `squall config reference`; a test compares them.
 
 A key that must agree has the same value at all members; members that differ in it refuse each other. Sizes are numbers of
-bytes, or texts with KB, MB, GB (powers of 1000), KiB, MiB or GiB (of 1024). Times are texts with `us`, `ms`, `s` or `min`, or
-numbers of milliseconds if the name of the key ends in `_ms`.
+bytes, or texts with KB, MB, GB (powers of 1000), KiB, MiB or GiB (of 1024). Times are texts with `us`, `ms`, `s`, `m`, `h` or
+`d`, or numbers of milliseconds if the name of the key ends in `_ms`; options of commands that take a TIME are written alike.
 ";
 
 fn table_json(table: &KeyTable) -> serde_json::Value {
@@ -176,6 +196,11 @@ fn table_json(table: &KeyTable) -> serde_json::Value {
         })
     };
     json!({ "table": table.path, "meaning": table.meaning, "keys": table.keys.iter().map(key).collect::<Vec<_>>() })
+}
+
+fn metric_json(metric: &MetricDescription) -> serde_json::Value {
+    let MetricDescription { name, kind, labels, help, .. } = metric;
+    json!({ "metric": name, "kind": kind.name(), "labels": labels, "meaning": help })
 }
 
 fn add(text: &mut String, line: std::fmt::Arguments<'_>) {
@@ -216,9 +241,12 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_what_the_code_says() {
+    fn the_pages_are_what_the_code_says() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
         let found = std::fs::read_to_string(page).unwrap_or_default();
         assert!(found == reference(), "write it again: squall config reference > docs/configuration.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+        let found = std::fs::read_to_string(page).unwrap_or_default();
+        assert!(found == metrics::reference(), "write it again: squall config metrics > docs/metrics.md");
     }
 }

@@ -12,3 +12,4 @@ pub(crate) mod node;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod status;
+pub(crate) mod top;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
-use squall::config::quantity;
+use squall::config::{MetricsConfig, quantity};
 use squall::{BootstrapProgress, Config, Group, View};
 use squall_harness::terminal::{CommandVerdict, Interrupts, output};
 
@@ -27,6 +27,9 @@ pub(crate) struct NodeArguments {
     /// How long to wait for the first members, or to join the running group, instead of `timeouts.join` in the file
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     timeout: Option<Duration>,
+    /// Show metrics over HTTP at this address (host:port), instead of `metrics.listen` in the file
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<squall::config::Address>,
     /// Print each view as JSON
     #[arg(long)]
     json: bool,
@@ -40,6 +43,7 @@ has died is started again with the same command. To use the messages, see `squal
 Examples:
   squall node --config squall.toml
   squall node -c squall.toml --listen 192.0.2.2:7400 --rank 1
+  squall node -c squall.toml --metrics 127.0.0.1:9464
   squall node -c squall.toml --timeout 10s --log-format json";
 
 /// What ends a node.
@@ -51,6 +55,8 @@ enum End {
 pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
     let mut config = Config::load_for(&arguments.config, arguments.listen.clone(), arguments.rank)?;
     config.timeout = arguments.timeout.unwrap_or(config.timeout);
+    let listen = arguments.metrics.clone().map(|listen| MetricsConfig { listen });
+    config.metrics = listen.or(config.metrics);
     let patience = leave_patience(&config);
     let (sender, ends) = channel();
     let interrupts = Interrupts::take()?;

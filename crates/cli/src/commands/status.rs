@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -11,6 +10,8 @@ use serde::Serialize;
 use squall::config::{Address, quantity};
 use squall::{Config, MemberStatus};
 use squall_harness::terminal::{CommandVerdict, PendingNote, output, table};
+
+use crate::census;
 
 /// Ask the members of a running group for their state
 #[derive(Debug, Args)]
@@ -22,9 +23,9 @@ pub(crate) struct StatusArguments {
     /// Members to ask first, instead of `contacts` in the file
     #[arg(value_name = "ADDRESS")]
     addresses: Vec<Address>,
-    /// A subgroup that has stalled for this many seconds, with messages waiting, is not well
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
-    stalled_after: f64,
+    /// A subgroup that has stalled for this long, with messages waiting, is not well
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "5s")]
+    stalled_after: Duration,
     /// How long to wait for an answer
     #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "1500ms")]
     timeout: Duration,
@@ -70,11 +71,11 @@ struct Report<'a> {
 
 pub(crate) fn run(arguments: &StatusArguments) -> Result<CommandVerdict> {
     let config = Config::load_for_client(&arguments.config)?;
-    let first =
-        if arguments.addresses.is_empty() { config.contacts.clone() } else { arguments.addresses.clone() };
-    let first = if first.is_empty() { vec![config.listen.clone()] } else { first };
+    let pending = PendingNote::new("waiting for answers...".into());
+    let answers = census::ask(&config, census::first(&config, &arguments.addresses), arguments.timeout)?;
+    drop(pending);
     let mut lines = BTreeMap::new();
-    for (address, answer) in ask(&config, first, arguments.timeout)? {
+    for (address, answer) in answers {
         let (status, error) = match answer {
             Ok(status) => (Some(status), None),
             Err(error) => (None, Some(error)),
@@ -87,7 +88,8 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<CommandVerdict> {
     }
     let lines: Vec<Line> = lines.into_values().collect();
     let stalls = stalls(&lines);
-    let well = is_well(&lines) && stalls.iter().all(|stall| stall.seconds < arguments.stalled_after);
+    let well =
+        is_well(&lines) && stalls.iter().all(|stall| stall.seconds < arguments.stalled_after.as_secs_f64());
     if arguments.json {
         output::json(&Report { members: &lines, stalls: &stalls, well })?;
     }
@@ -105,51 +107,6 @@ fn reasons(lines: &[Line]) -> String {
     let mut reasons: Vec<&str> = lines.iter().filter_map(|line| line.error.as_deref()).collect();
     reasons.dedup();
     reasons.join("\nsquall: ")
-}
-
-/// An address that was asked, and its answer.
-type Answered = (Address, Result<MemberStatus, String>);
-
-/// Asks `first`, and all members that any of them names: all at once, so that members that hang cost the time-out once.
-fn ask(config: &Config, first: Vec<Address>, timeout: Duration) -> Result<Vec<Answered>> {
-    let _pending = PendingNote::new("waiting for answers...".into());
-    let (answers, heard) = channel();
-    let (mut asked, mut to_ask, mut found) = (BTreeMap::new(), first, Vec::new());
-    let mut deadline = Instant::now();
-    loop {
-        for address in to_ask.drain(..) {
-            if asked.contains_key(&address.to_string()) {
-                continue;
-            }
-            asked.insert(address.to_string(), address.clone());
-            deadline = Instant::now() + timeout;
-            let (config, answers) = (config.clone(), answers.clone());
-            // It may outlive this function; its answer is lost then.
-            std::thread::Builder::new().spawn(move || {
-                let answer = squall::ask_status(&config, &address).map_err(|error| error.to_string());
-                let _ = answers.send((address, answer));
-            })?;
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        let Ok((address, answer)) = heard.recv_timeout(left) else { break };
-        if let Ok(status) = &answer {
-            to_ask.extend(status.members.iter().filter_map(|member| member.address.parse().ok()));
-        }
-        found.push((address, answer));
-        let is_heard = |address: &Address| found.iter().any(|(other, _)| other == address);
-        if to_ask.iter().all(|address| asked.contains_key(&address.to_string()))
-            && asked.values().all(is_heard)
-        {
-            return Ok(found);
-        }
-    }
-    let late = |address: &Address| {
-        Err(format!("no answer from {address} within {timeout:.1?}: it hangs, or needs a longer --timeout"))
-    };
-    let silent = asked.into_values().filter(|address| found.iter().all(|(other, _)| other != address));
-    let silent: Vec<Answered> = silent.map(|address| (address.clone(), late(&address))).collect();
-    found.extend(silent);
-    Ok(found)
 }
 
 /// Which member holds up which subgroup, and for how long: as the waiting members report, and as a member reports of itself.

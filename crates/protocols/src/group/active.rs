@@ -5,7 +5,7 @@ use squall_fabric::{Fabric, NodeId};
 use super::register::{GroupRegister, view_end};
 use super::{GroupApplication, SubgroupId, SubgroupLayout};
 use crate::membership::{Proposal, SenderSegment, Subgroups, View};
-use crate::multicast::{Deliver, Message, MessageBatch, NoUpcall, Subgroup};
+use crate::multicast::{Deliver, Message, MessageBatch, MulticastCounters, NoUpcall, Subgroup};
 use crate::mutation;
 
 /// A subgroup that this node belongs to.
@@ -90,6 +90,11 @@ impl<D: Deliver> ActiveSubgroup<D> {
     /// Ends the subgroup at a member that stops \[V14\].
     pub(super) fn stop(&mut self) {
         either!(&mut self.core, core => core.stop());
+    }
+
+    /// Returns what the subgroup has done in this view.
+    pub(super) fn counters(&self) -> MulticastCounters {
+        either!(&self.core, core => *core.counters())
     }
 
     /// Returns the subgroup's id, and its upcall, if it has one.

@@ -36,6 +36,7 @@ impl<A: GroupApplication> GroupCore<A> {
         if decision.removes(rank) && !subgroups.iter().all(|active| active.covers(&decision)) {
             reach(Point::ExcludedShort);
             subgroups.iter_mut().for_each(ActiveSubgroup::stop);
+            subgroups.iter().for_each(|active| self.add_totals(active.id, active.counters()));
             self.left.extend(subgroups.into_iter().map(ActiveSubgroup::into_deliver));
             return self.end(GroupEnd::Stopped(StopReason::Excluded));
         }
@@ -72,17 +73,19 @@ impl<A: GroupApplication> GroupCore<A> {
         for ActiveSubgroup { id, core, segment } in subgroups {
             let trim = &decision.trims[segment.trims..segment.trims + segment.senders];
             let failed = |failure: SubgroupFailure| GroupEnd::Failed(id, failure);
-            let (deliver, known, backlog, mirror) = match core {
+            let (deliver, known, backlog, mirror, counters) = match core {
                 AnySubgroup::Upcall(core) => {
                     let end = core.finish(trim).map_err(failed)?;
-                    (end.deliver.map(UpcallGate::into_deliver), end.known, end.backlog, end.mirror)
+                    let deliver = end.deliver.map(UpcallGate::into_deliver);
+                    (deliver, end.known, end.backlog, end.mirror, end.counters)
                 }
                 AnySubgroup::Pulled(core) => {
                     let end = core.finish(trim).map_err(failed)?;
-                    (None, end.known, end.backlog, end.mirror)
+                    (None, end.known, end.backlog, end.mirror, end.counters)
                 }
             };
             self.passage.keep(mirror);
+            self.add_totals(id, counters);
             if backlog.as_ref().is_some_and(|backlog| backlog.left() > 0) {
                 reach(Point::Resent);
             }
@@ -187,6 +190,7 @@ impl<A: GroupApplication> GroupCore<A> {
         if let GroupStage::Present(present) = std::mem::replace(&mut self.stage, GroupStage::Ended(ended)) {
             for mut active in present.subgroups {
                 either!(&mut active.core, core => core.close());
+                self.add_totals(active.id, active.counters());
                 self.successions.remove(active.id, self.application.succession(active.id));
                 self.left.push(active.into_deliver());
             }

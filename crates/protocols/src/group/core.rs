@@ -60,6 +60,8 @@ pub struct GroupCore<A: GroupApplication> {
     /// Weighted evaluations since membership was evaluated.
     pub(super) skipped: u32,
     pub(super) timeline: Timeline,
+    /// What the subgroups have done in views that have ended.
+    pub(super) past_totals: BTreeMap<SubgroupId, MulticastCounters>,
     pub(super) standstill: Option<ConsumerStandstill>,
     /// The subgroups that it was in when the group ended here, and their upcalls.
     pub(super) left: Vec<(SubgroupId, Option<A::Deliver>)>,
@@ -135,6 +137,7 @@ impl<A: GroupApplication> GroupCore<A> {
             successions: Successions::default(),
             skipped: 0,
             timeline: Timeline::new(),
+            past_totals: BTreeMap::new(),
             standstill: None,
             left: Vec::new(),
         }
@@ -265,14 +268,6 @@ impl<A: GroupApplication> GroupCore<A> {
             present.membership.leave();
             self.skipped = SKIP;
         }
-    }
-
-    /// Returns what the subgroup `id` has done in the current view.
-    #[must_use]
-    pub fn counters(&self, id: SubgroupId) -> Option<MulticastCounters> {
-        let GroupStage::Present(present) = &self.stage else { return None };
-        let active = present.subgroups.iter().find(|active| active.id == id)?;
-        Some(either!(&active.core, core => *core.counters()))
     }
 
     /// Evaluates everything but the subgroups; returns the amount of work done.

@@ -33,6 +33,7 @@
 mod active;
 mod change;
 mod core;
+mod figures;
 mod layout;
 mod register;
 mod relays;

@@ -1,5 +1,7 @@
 //! Counters of a subgroup's work, for figures and for cost models (Spindle §4.1.1 reports the same).
 
+use std::ops::AddAssign;
+
 /// Counts since the subgroup began. They are plain numbers, which can be read at no cost to the subgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MulticastCounters {
@@ -27,4 +29,21 @@ pub struct MulticastCounters {
     pub bytes_delivered: u64,
     /// Posts handed to the fabric: each is one write per reader on fabrics that copy.
     pub posts: u64,
+}
+
+impl AddAssign for MulticastCounters {
+    fn add_assign(&mut self, other: Self) {
+        self.polls += other.polls;
+        self.words_polled += other.words_polled;
+        self.send_batches += other.send_batches;
+        self.messages_sent += other.messages_sent;
+        self.express += other.express;
+        self.nulls_sent += other.nulls_sent;
+        self.receive_batches += other.receive_batches;
+        self.sequences_received += other.sequences_received;
+        self.delivery_batches += other.delivery_batches;
+        self.messages_delivered += other.messages_delivered;
+        self.bytes_delivered += other.bytes_delivered;
+        self.posts += other.posts;
+    }
 }

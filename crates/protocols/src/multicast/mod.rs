@@ -52,6 +52,7 @@ mod row;
 mod send;
 mod settings;
 mod slow;
+mod standing;
 mod subgroup;
 mod wedge;
 
@@ -62,7 +63,7 @@ pub use durable::MessageLog;
 pub use failure::SubgroupFailure;
 pub use nulls::indexes_owed;
 pub use order::{indexes_below, sequences_complete};
-pub use pull::{NoUpcall, Pull};
+pub use pull::{DeliveryTally, NoUpcall, Pull};
 pub use row::MulticastRow;
 pub use settings::{
     BODIES_MAX, Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings, SubgroupSettingsError,

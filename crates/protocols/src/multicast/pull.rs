@@ -104,6 +104,29 @@ impl Drop for HandoffProducer {
 #[derive(Debug)]
 pub enum NoUpcall {}
 
+/// What the application has taken of a subgroup whose deliveries are pulled, in all views together, for operators: it may still take
+/// messages of a view that has ended. One thread at a time adds to it, others read it.
+#[derive(Debug, Default)]
+pub struct DeliveryTally {
+    messages: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl DeliveryTally {
+    /// Returns the numbers of messages and bytes.
+    #[must_use]
+    pub fn taken(&self) -> (u64, u64) {
+        (self.messages.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn add(&self, messages: u64, bytes: u64) {
+        // Only this thread writes them.
+        self.messages.store(self.messages.load(Ordering::Relaxed) + messages, Ordering::Relaxed);
+        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+    }
+}
+
 impl Deliver for NoUpcall {
     fn deliver(&mut self, _message: Message<'_>) {
         match *self {}
@@ -118,11 +141,19 @@ pub struct Pull {
     handoff: Arc<Handoff>,
     /// A message that has been found and not yet handed over, and its lane.
     found: Option<(usize, TakenMessage)>,
+    /// Where what was taken is counted, and what is counted there of this view.
+    tally: Option<Arc<DeliveryTally>>,
+    tallied: (u64, u64),
 }
 
 impl Pull {
     pub(super) const fn new(consumer: Consumer, handoff: Arc<Handoff>) -> Self {
-        Self { consumer, handoff, found: None }
+        Self { consumer, handoff, found: None, tally: None, tallied: (0, 0) }
+    }
+
+    /// Counts in `tally` what is taken from now on, whenever it is released.
+    pub fn count_in(&mut self, tally: Arc<DeliveryTally>) {
+        self.tally = Some(tally);
     }
 
     /// Returns whether there is a message now.
@@ -187,6 +218,11 @@ impl Pull {
             reach(Point::PullReleased);
             // SYNC: pairs with the acquire in `Handoff::released`.
             released.store(self.given_up(lane), Ordering::Release);
+        }
+        if let Some(tally) = &self.tally {
+            let taken = self.consumer.handed_over();
+            tally.add(taken.0 - self.tallied.0, taken.1 - self.tallied.1);
+            self.tallied = taken;
         }
         // The polling thread reads this cache line in each evaluation, and a store each time would make it miss.
         if self.is_urged() {

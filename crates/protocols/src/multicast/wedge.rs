@@ -16,7 +16,7 @@ use squall_fabric::{Fabric, MirrorId, NodeId};
 
 use super::order::sequences_complete;
 use super::subgroup::DeliveryOutlet;
-use super::{Deliver, DeliveryMode, Subgroup, SubgroupFailure};
+use super::{Deliver, DeliveryMode, MulticastCounters, Subgroup, SubgroupFailure};
 use crate::coverage::{Point, reach};
 use crate::mutation;
 
@@ -47,6 +47,8 @@ pub struct SubgroupCarryover<D> {
     pub mirror: MirrorId,
     /// What the next view begins with: see [`ViewStart`].
     pub known: Vec<(NodeId, u64)>,
+    /// What was done in the view.
+    pub counters: MulticastCounters,
 }
 
 impl<D: Deliver> Subgroup<D> {
@@ -133,8 +135,8 @@ impl<D: Deliver> Subgroup<D> {
                 self.deliver_rest(&self.indexes.clone(), &self.indexes.clone())?
             }
         }
-        let mirror = self.table.mirror();
-        Ok(SubgroupCarryover { deliver: self.into_deliver(), backlog, mirror, known })
+        let (mirror, counters) = (self.table.mirror(), self.counters);
+        Ok(SubgroupCarryover { deliver: self.into_deliver(), backlog, mirror, known, counters })
     }
 
     /// Ends the subgroup at a member that stops: it is in no later view, and no member asks how much it has. It
@@ -193,6 +195,7 @@ impl<D: Deliver> Subgroup<D> {
                             .map_err(SubgroupFailure::Corrupt)?;
                     }
                 }
+                (self.counters.messages_delivered, self.counters.bytes_delivered) = consumer.handed_over();
             }
             DeliveryOutlet::Pull(handoff) => {
                 handoff.end_view(ends);

@@ -289,14 +289,15 @@ impl Restarter {
     }
 
     /// The next view is on the disk: a member acts in it \[T8\], any other process waits to join. A member that has not accepted how
-    /// the view before ended may lack a part of it, and fetches that first if others are here that may have it \[T3\].
+    /// the view before ended may lack a part of it, and fetches that first if others are here that may have it. A group that has let this
+    /// process in does not wait for that \[T3\].
     fn on_recorded(&mut self, now: Instant) {
         let record = &self.file.wanted().record;
         if self.file.wanted().is_member() {
             let mut shards = record.view.shards_of(self.node());
             let is_whole = shards.all(|shard| self.log.durable().is_whole(shard, record));
             let enter_at = *self.enter_at.get_or_insert(now + self.settings.base);
-            if !is_whole && !self.peers.is_empty() && now < enter_at {
+            if !is_whole && self.asked.is_none() && !self.peers.is_empty() && now < enter_at {
                 return;
             }
             self.phase = RestartPhase::Over;

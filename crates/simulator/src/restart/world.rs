@@ -415,7 +415,7 @@ const SETTINGS: RestartSettings = RestartSettings {
     gather: Duration::from_millis(2),
     patience: Duration::from_millis(3),
     fetch: Duration::from_millis(1),
-    base: Duration::from_millis(4),
+    base: Duration::from_micros(500),
 };
 /// More than happens at one moment.
 const STEPS_MAX: u32 = 20_000;

@@ -6,8 +6,10 @@ use squall_protocols::rdmc::{BLOCKS_MAX, RdmcSettingsError};
 
 use crate::error::JoinError;
 
+squall_fabric::debug_as_text!(BulkError);
+
 /// Why an object was not sent or received, or a session not joined.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BulkError {
     /// The members did not find each other.

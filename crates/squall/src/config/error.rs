@@ -24,8 +24,10 @@ impl fmt::Display for ConfigPlace {
     }
 }
 
+squall_fabric::debug_as_text!(ConfigError);
+
 /// Why a configuration cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.

@@ -12,6 +12,7 @@ use squall_transports::verbs::VerbsSettings;
 
 use super::error::ConfigError;
 use super::keys;
+use super::metrics;
 use super::storage::{Durability, StorageConfig};
 use super::subgroup::{Ranks, SHARDS_MAX, SlowConsumer, SubgroupConfig};
 use super::table::{ConfigTable, ConfigText, ConfigValue};
@@ -49,6 +50,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
         read_membership(values.get("suspicion_after_ms").as_ref(), values.get("partition_safety").as_ref())?;
     let storage = read_storage(&root, values.get("storage").as_ref())?;
     let durability = Durability::new(storage.as_ref(), partition_safety, rank, &listen);
+    let metrics = metrics::read(values.get("metrics").as_ref())?;
     let subgroups = read_subgroups(&root, values.get("subgroups").as_ref(), members, &durability)?;
     let config = Config {
         cluster: cluster.name()?,
@@ -70,6 +72,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
         timeout,
         handshake_timeout,
         storage,
+        metrics,
     };
     checked(config, &place)
 }

@@ -50,11 +50,17 @@ pub struct KeyTable {
 }
 
 /// All tables of the configuration file, each behind the one that it is in.
-pub const TABLES: [KeyTable; 6] = [
+pub const TABLES: [KeyTable; 7] = [
     KeyTable { path: "", meaning: "The group and this member.", keys: &GROUP },
     KeyTable { path: "timeouts", meaning: "How long this member waits.", keys: &TIMEOUTS },
     KeyTable { path: "verbs", meaning: "The RDMA device of this member.", keys: &VERBS },
     KeyTable { path: "storage", meaning: "The log of this member's durable subgroups.", keys: &STORAGE },
+    KeyTable {
+        path: "metrics",
+        meaning: "Where this member answers those who watch over it, over HTTP: `/metrics` for Prometheus (docs/metrics.md), `/healthz`, \
+                  `/readyz`.",
+        keys: &METRICS,
+    },
     KeyTable {
         path: "subgroups.NAME",
         meaning: "A subgroup, or the shards of a replicated object. Its name has 1 to 64 letters, digits, `-`, `_` or `.`.",
@@ -67,7 +73,7 @@ pub const TABLES: [KeyTable; 6] = [
     },
 ];
 
-pub(super) const GROUP: [ConfigKey; 17] = [
+pub(super) const GROUP: [ConfigKey; 18] = [
     ConfigKey {
         name: "cluster",
         takes: "a name of 1 to 64 letters, digits, `-`, `_` or `.`",
@@ -212,12 +218,20 @@ pub(super) const GROUP: [ConfigKey; 17] = [
         scope: KeyScope::Member,
         meaning: "Where this member keeps the log of its durable subgroups.",
     },
+    ConfigKey {
+        name: "metrics",
+        takes: "a table",
+        default: KeyDefault::Words("none"),
+        example: "{ listen = \"127.0.0.1:9464\" }",
+        scope: KeyScope::Member,
+        meaning: "Where this member's metrics can be read.",
+    },
 ];
 
 pub(super) const TIMEOUTS: [ConfigKey; 2] = [
     ConfigKey {
         name: "join",
-        takes: "a time with its unit, like `\"500ms\"`, `\"10s\"` or `\"2min\"`",
+        takes: "a time with its unit, like `\"500ms\"`, `\"10s\"`, `\"2m\"` or `\"1h\"`",
         default: KeyDefault::Value("\"60s\""),
         example: "\"10s\"",
         scope: KeyScope::Member,
@@ -270,6 +284,16 @@ pub(super) const STORAGE: [ConfigKey; 1] = [ConfigKey {
     scope: KeyScope::Member,
     meaning: "The folder for the logs of the members on this host. Each has a folder of its own in it, named by its `rank`, or by \
               its `listen` address if it has none.",
+}];
+
+pub(super) const METRICS: [ConfigKey; 1] = [ConfigKey {
+    name: "listen",
+    takes: "`host:port`",
+    default: KeyDefault::Words("none: there are no metrics"),
+    example: "\"127.0.0.1:9464\"",
+    scope: KeyScope::Member,
+    meaning: "The address. Anyone who can reach it can read the metrics, so it should be a loopback address or one in a private \
+              network. Several members on one host need different ports: see `squall node --metrics`.",
 }];
 
 pub(super) const SUBGROUP: [ConfigKey; 16] = [

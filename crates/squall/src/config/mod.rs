@@ -25,6 +25,7 @@ mod error;
 mod file;
 mod given;
 pub mod keys;
+mod metrics;
 mod nearest;
 pub mod quantity;
 mod storage;
@@ -49,6 +50,7 @@ pub use self::error::{ConfigError, ConfigPlace};
 use self::file::OwnSettings;
 pub use self::file::exposed_secret;
 pub use self::given::{GivenValue, given_values};
+pub use self::metrics::MetricsConfig;
 use self::storage::Durability;
 pub use self::storage::StorageConfig;
 pub use self::subgroup::{Ranks, SlowConsumer, SubgroupConfig};
@@ -162,6 +164,8 @@ pub struct Config {
     pub handshake_timeout: Duration,
     /// Where this member keeps the log of its durable subgroups; it may differ from member to member.
     pub storage: Option<StorageConfig>,
+    /// Where this member's metrics can be read; it differs from member to member.
+    pub metrics: Option<MetricsConfig>,
 }
 
 impl Config {
@@ -242,6 +246,7 @@ impl Config {
             timeout: JOIN_TIMEOUT,
             handshake_timeout: PROOF_TIMEOUT,
             storage: None,
+            metrics: None,
         }
     }
 
@@ -311,9 +316,12 @@ impl Config {
         if self.members > MEMBERS_MAX {
             return Some(format!("`members` = {}: a group has at most {MEMBERS_MAX}", self.members));
         }
-        self.rank.filter(|rank| *rank >= MEMBERS_MAX).map(|rank| {
-            format!("`rank` = {rank}: a group has at most {MEMBERS_MAX} members (ranks begin at 0)")
-        })
+        if let Some(rank) = self.rank.filter(|rank| *rank >= MEMBERS_MAX) {
+            return Some(format!(
+                "`rank` = {rank}: a group has at most {MEMBERS_MAX} members (ranks begin at 0)"
+            ));
+        }
+        self.metrics.as_ref().and_then(MetricsConfig::fault)
     }
 
     /// Returns the plan by which the members find each other.

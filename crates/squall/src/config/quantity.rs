@@ -1,4 +1,4 @@
-//! Numbers with units: sizes (`10KB`, `4MiB`) and durations (`500ms`, `10s`).
+//! Numbers with units: sizes (`10KB`, `4MiB`) and durations (`500ms`, `10s`, `1h`).
 
 use std::time::Duration;
 
@@ -17,10 +17,12 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         "GiB" => Some(1 << 30),
         _ => None,
     };
-    quantity(text, unit).ok_or_else(|| "write a number of bytes, like 512, \"10KB\" or \"4MiB\"".into())
+    quantity(text, unit).ok_or_else(|| {
+        "write a number of bytes, like 512, \"10KB\" or \"4MiB\" (units: B, KB, MB, GB, KiB, MiB, GiB)".into()
+    })
 }
 
-/// Reads a duration, whose unit must be written.
+/// Reads a duration, whose unit must be written: us, ms, s, m (or min), h or d.
 ///
 /// # Errors
 /// A text that says what to write instead.
@@ -29,13 +31,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "us" | "µs" => Some(1),
         "ms" => Some(1_000),
         "s" => Some(1_000_000),
-        "min" => Some(60_000_000),
+        "m" | "min" => Some(60_000_000),
+        "h" => Some(3_600_000_000),
+        "d" => Some(86_400_000_000),
         _ => None,
     };
     let micros = quantity(text, unit);
     micros
         .map(Duration::from_micros)
-        .ok_or_else(|| "write a time, like \"500ms\", \"10s\" or \"2min\"".into())
+        .ok_or_else(|| "write a time, like \"500ms\", \"10s\" or \"2m\" (units: us, ms, s, m, h, d)".into())
 }
 
 /// Reads a whole number and a unit, and returns their product.
@@ -81,12 +85,32 @@ mod tests {
             ("500ms", Some(Duration::from_millis(500))),
             ("10 s", Some(Duration::from_secs(10))),
             ("2min", Some(Duration::from_secs(120))),
+            ("2m", Some(Duration::from_secs(120))),
+            ("1h", Some(Duration::from_secs(3600))),
+            ("7 d", Some(Duration::from_secs(7 * 86_400))),
             ("100us", Some(Duration::from_micros(100))),
             ("10", None),
             ("s", None),
-            ("10h", None),
+            ("10M", None),
+            ("1h30m", None),
+            ("99999999999d", None),
         ] {
             assert_eq!(duration(text).ok(), expected, "{text}");
+        }
+    }
+
+    /// Each unit that an error offers is one.
+    #[test]
+    fn errors_name_the_units() {
+        type Read = fn(&str) -> bool;
+        let reads: [(String, Read); 2] = [
+            (bytes("x").unwrap_err(), |text| bytes(text).is_ok()),
+            (duration("x").unwrap_err(), |text| duration(text).is_ok()),
+        ];
+        for (error, reads) in reads {
+            let units = error.split_once("(units: ").and_then(|(_, rest)| rest.strip_suffix(')'));
+            let units = units.unwrap_or_else(|| panic!("{error}"));
+            assert!(units.split(", ").all(|unit| reads(&format!("3{unit}"))), "{units}");
         }
     }
 }

@@ -191,7 +191,9 @@ impl<'t> ConfigValue<'t> {
 
     pub(super) fn duration(&self) -> Result<std::time::Duration, ConfigError> {
         let expected = |expected| self.unexpected(expected);
-        let text = self.text().map_err(|_| expected("write a time with its unit, like \"10s\"".into()))?;
+        let text = self.text().map_err(|_| {
+            expected("write a time with its unit, like \"10s\" (units: us, ms, s, m, h, d)".into())
+        })?;
         quantity::duration(text)
             .and_then(
                 |duration| {

@@ -278,7 +278,7 @@ fn a_wrong_value_is_named_with_its_line_and_what_to_write() {
         ),
         (
             with("members", "members = 3\ntimeouts = { join = 10 }"),
-            "line 7: `join = 10`: write a time with its unit, like \"10s\"",
+            "line 7: `join = 10`: write a time with its unit, like \"10s\" (units: us, ms, s, m, h, d)",
         ),
         (
             with("members", "members = 3\ntimeouts = { join = \"0s\" }"),
@@ -296,7 +296,7 @@ fn a_wrong_subgroup_is_named_with_its_line_and_what_to_write() {
     assert_errors(&[
         (
             with("mode", "message_max = \"10 kilos\""),
-            "line 9: `message_max = \"10 kilos\"`: write a number of bytes, like 512, \"10KB\" or \"4MiB\"",
+            "line 9: `message_max = \"10 kilos\"`: write a number of bytes, like 512, \"10KB\" or \"4MiB\" (units: B, KB, MB, GB, KiB, MiB, GiB)",
         ),
         (
             with("mode", "message_max = 100\nlarge_max = 100"),

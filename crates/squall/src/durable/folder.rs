@@ -17,8 +17,10 @@ use super::index::LogIndex;
 use super::{ProcessLog, SharedDisk};
 use crate::config::{Config, Ranks, SubgroupConfig};
 
+squall_fabric::debug_as_text!(LogFolderError);
+
 /// Why the folder of a member's log cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum LogFolderError {
     /// It cannot be made or locked.

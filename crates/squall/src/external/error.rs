@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+squall_fabric::debug_as_text!(ExternalError, PublishError);
+
 /// Why an external client cannot continue.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExternalError {
     /// The configuration has no such subgroup.
@@ -50,7 +52,7 @@ pub enum ExternalError {
 
 /// Why not all messages were published, and what has become of them: of the messages of a call, the first `delivered`
 /// are delivered by all members, the next `unknown` may or may not be, and the rest were not sent.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{delivered} messages are delivered; whether {unknown} more are is unknown: {cause}")]
 #[non_exhaustive]
 pub struct PublishError {

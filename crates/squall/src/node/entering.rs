@@ -9,6 +9,7 @@ use squall_transports::TransportFabric as _;
 use squall_transports::bootstrap::BootstrapProgress;
 use squall_transports::runner::Runner;
 
+use super::figures::FiguresWriter;
 use super::{CHECK, Node, Stack};
 use crate::admission::{JoinOutcome, MemberAdmission};
 use crate::application::{GroupHandles, LayoutFunctions, layout};
@@ -16,6 +17,7 @@ use crate::config::Config;
 use crate::durable::{self, LogMember, ProcessLog, durable_layout};
 use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
 use crate::error::JoinError;
+use crate::metrics::FiguresBoard;
 use crate::restart::RestartRequest;
 use crate::status::GroupStatus;
 
@@ -25,6 +27,7 @@ pub(crate) struct EntryOptions<'a> {
     pub(crate) only_join: bool,
     pub(crate) places: Arc<LayoutFunctions>,
     pub(crate) log: Option<Arc<ProcessLog>>,
+    pub(crate) board: Option<Arc<FiguresBoard>>,
 }
 
 impl Node {
@@ -40,7 +43,7 @@ impl Node {
     }
 
     fn come_in(
-        EntryOptions { config, only_join, places, log }: &EntryOptions<'_>,
+        EntryOptions { config, only_join, places, log, board }: &EntryOptions<'_>,
         mut handles: GroupHandles,
         status: Arc<GroupStatus>,
         on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
@@ -107,10 +110,11 @@ impl Node {
             let (events, seen, distrusted, ended) = (Vec::new(), None, None, false);
             let (skipped, unchecked) = (0, CHECK);
             let idle = config.idle_rule();
+            let figures = board.clone().map(FiguresWriter::new);
             #[rustfmt::skip]
             let stack = Stack {
                 fabric, group, names, status, events, admission, peers, seen, skipped, unchecked, distrusted, ended,
-                idle, log: log.clone(), is_short: false,
+                idle, log: log.clone(), figures, is_short: false,
             };
             let runner = Runner::new(stack.idle_limits());
             return Ok((Self { stack, runner }, rank));

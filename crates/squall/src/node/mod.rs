@@ -1,15 +1,16 @@
 //! The node: a transport and the subgroups that use it, driven by one thread (Spindle §2.4: the polling thread).
 
+mod answers;
 mod entering;
+mod figures;
 mod handle;
 
 use std::sync::Arc;
 
 use squall_fabric::{Core, Fabric as _, FabricEvent, Instant, NodeId, Shortage};
 use squall_protocols::group::{ConsumerStandstill, GroupCore, GroupEnd, SubgroupId, ViewChange};
-use squall_protocols::membership::{Member, Membership, StopReason};
+use squall_protocols::membership::{Membership, StopReason};
 use squall_protocols::multicast::MulticastCounters;
-use squall_transports::bootstrap::{Address, Asker};
 use squall_transports::runner::{Driven, IdleLimits, Runner};
 
 use crate::admission::MemberAdmission;
@@ -17,11 +18,10 @@ use crate::application::GroupHandles;
 use crate::config::{IdlePolicy, IdleRule};
 use crate::durable::ProcessLog;
 use crate::error::GroupError;
-use crate::inquiry::{self, HeldUpLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine};
-use crate::restart::{FetchReply, RestartAnswer, RestartCall, RestartProcess, answer_of_member};
 use crate::status::GroupStatus;
 use crate::transport::AnyFabric;
 pub(crate) use entering::EntryOptions;
+use figures::FiguresWriter;
 pub(crate) use handle::NodeHandle;
 
 /// A group's polling side. [`crate::Group::join`] gives it a thread of its own; an application that asked for
@@ -44,6 +44,8 @@ struct Stack {
     admission: MemberAdmission,
     /// The log of the durable subgroups.
     log: Option<Arc<ProcessLog>>,
+    /// What this thread shows those who watch over the member.
+    figures: Option<FiguresWriter>,
     /// The members that the fabric is connected to.
     peers: Vec<NodeId>,
     /// How long to spin, by the number of members.
@@ -184,6 +186,9 @@ impl Driven for Stack {
             self.skipped += 1;
             // The state changes only by work: it is checked as soon as there is no more work.
             self.unchecked = CHECK;
+            if let Some(figures) = &mut self.figures {
+                figures.has_news = true;
+            }
         }
         // While messages flow, only one of `SKIP` evaluations polls the admission listener.
         if (work == 0 || self.skipped >= SKIP || self.has_new_view()) && !self.ended {
@@ -204,7 +209,8 @@ impl Driven for Stack {
         let group = Core::<AnyFabric>::next_deadline(&self.group);
         let log =
             self.log.as_ref().and_then(|log| log.patience()).map(|patience| self.fabric.now() + patience);
-        [group, self.admission.next_deadline(), log].into_iter().flatten().min()
+        let figures = self.figures.as_ref().and_then(FiguresWriter::deadline);
+        [group, self.admission.next_deadline(), log, figures].into_iter().flatten().min()
     }
 }
 
@@ -259,6 +265,7 @@ impl Stack {
             let name = |state: u32| self.names[state as usize].clone();
             *self.status.sole_states() = sole.into_iter().map(name).collect();
         }
+        self.write_figures();
     }
 
     /// Logs each member that this one accuses because of what it has written.
@@ -318,81 +325,6 @@ impl Stack {
             }
         }
         self.admission.poll_view(&mut self.fabric, &mut self.group);
-    }
-
-    /// Answers a question that came to the admission listener.
-    #[cold]
-    fn answer(&self, asker: Asker, question: &[u8]) {
-        match inquiry::read_question(question) {
-            None => asker.answer(Vec::new()),
-            Some(StatusQuestion::Service) => {
-                asker.answer(inquiry::write(&self.status.service().as_ref().map(Address::to_string)))
-            }
-            Some(StatusQuestion::Clients) => match &*self.status.hub() {
-                Some(hub) => hub.answer(asker),
-                None => asker.answer(inquiry::write(&None::<String>)),
-            },
-            Some(StatusQuestion::Status) => asker.answer(inquiry::write(&self.report())),
-            Some(StatusQuestion::Restart(call)) => asker.answer(inquiry::write(&self.answer_restart(&call))),
-            // A process of which the group has lost sight joins, and fetches nothing.
-            Some(StatusQuestion::Fetch(_)) => asker.answer(inquiry::write(&FetchReply::Nothing)),
-        }
-    }
-
-    /// Answers a process that restarts, whose group runs \[T10\].
-    fn answer_restart(&self, call: &RestartCall) -> RestartAnswer {
-        let Some(register) = self.group.register() else { return RestartAnswer::OtherSubgroups };
-        let roster = self.status.roster();
-        let (own, rank) = (self.fabric.node().0, register.tag);
-        let address = roster.get(&self.fabric.node()).map(Address::to_string).unwrap_or_default();
-        let sender = RestartProcess { node: own, starts: register.starts, rank, address };
-        answer_of_member(register, self.fabric.now().as_nanos(), sender, Vec::new(), call, true)
-    }
-
-    /// Returns this member's status, as it is sent to a process that asks for it.
-    fn report(&self) -> MemberStatus {
-        let membership = self.group.membership();
-        let view = membership.map(Membership::view);
-        let roster = self.status.roster();
-        let line = |member: &Member| MemberLine {
-            node: member.node.0,
-            rank: member.tag,
-            address: roster.get(&member.node).map(Address::to_string).unwrap_or_default(),
-        };
-        let members: Vec<MemberLine> =
-            view.map(|view| view.members.iter().map(line).collect()).unwrap_or_default();
-        let own = self.fabric.node().0;
-        let now = self.fabric.now();
-        let millis_since = |since: Instant| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
-        let subgroup = |(name, id): (&String, SubgroupId)| {
-            let counters = self.group.counters(id)?;
-            let held = self.group.held_up_by(id).map(|held| HeldUpLine {
-                node: held.member.0,
-                rank: members
-                    .iter()
-                    .find(|member| member.node == held.member.0)
-                    .map_or(0, |member| member.rank),
-                millis: millis_since(held.since),
-            });
-            Some(SubgroupLine {
-                name: name.clone(),
-                sent: counters.messages_sent,
-                delivered: counters.messages_delivered,
-                held_up_by: held,
-                stood_still_millis: self.group.stands_still_since(id).map(millis_since),
-                unpersisted: self.log.as_ref().and_then(|log| log.unpersisted(id)),
-            })
-        };
-        MemberStatus {
-            node: own,
-            rank: members.iter().find(|member| member.node == own).map_or(0, |member| member.rank),
-            view: view.map_or(0, |view| view.id),
-            ready: self.group.is_ready(),
-            leaving: view.map_or(0, |view| view.leaving),
-            holders: view.map_or_else(Vec::new, |view| view.holders.clone()),
-            subgroups: self.names.iter().zip((0..).map(SubgroupId)).filter_map(subgroup).collect(),
-            members,
-        }
     }
 
     #[cold]

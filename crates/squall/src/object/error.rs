@@ -4,8 +4,10 @@ use squall_fabric::NodeId;
 
 use crate::error::GroupError;
 
+squall_fabric::debug_as_text!(ObjectError);
+
 /// Why an update or a query has no reply.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
     /// The update is in no state and never will be.

@@ -7,8 +7,10 @@ use squall_protocols::stream::{PostRefused, SocketFailure, StreamSettingsError};
 use squall_transports::bootstrap::{Address, BootstrapError};
 use squall_transports::verbs::VerbsError;
 
+squall_fabric::debug_as_text!(StreamError);
+
 /// Why a socket cannot be created or used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
     /// The ends did not find or trust each other.

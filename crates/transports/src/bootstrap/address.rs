@@ -30,8 +30,10 @@ pub enum Address {
     Path(PathBuf),
 }
 
+squall_fabric::debug_as_text!(AddressError);
+
 /// Why a text is not an address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// The text has none of the forms.
     #[error("`{0}` is not an address: write `host:port`, `unix:@name` or `unix:/absolute/path`")]

@@ -8,8 +8,10 @@ use squall_fabric::NodeId;
 use super::{Address, Refusal};
 use crate::session::older_end;
 
+squall_fabric::debug_as_text!(BootstrapError);
+
 /// Why the bootstrap failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BootstrapError {
     /// The plan contradicts itself.

@@ -10,8 +10,10 @@ pub const SECRET_BYTES_MIN: usize = 16;
 #[derive(Clone)]
 pub struct Secret(Arc<[u8]>);
 
+squall_fabric::debug_as_text!(SecretTooShort);
+
 /// The error for a secret that can be guessed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the secret has {bytes} bytes and needs at least {SECRET_BYTES_MIN}: make one with `head -c 32 /dev/urandom | base64`"
 )]

@@ -6,8 +6,10 @@ use squall_fabric::NodeId;
 
 use crate::verbs::VerbsError;
 
+squall_fabric::debug_as_text!(CompositeError);
+
 /// Why a [`super::CompositeFabric`] could not be created.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum CompositeError {
     /// A peer did not send its offer.
     #[error(

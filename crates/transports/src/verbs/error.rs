@@ -3,8 +3,10 @@
 use std::fmt;
 use std::io;
 
+squall_fabric::debug_as_text!(VerbsError);
+
 /// Why a [`super::VerbsFabric`] could not be created.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum VerbsError {
     /// libibverbs is not installed.
     #[error(

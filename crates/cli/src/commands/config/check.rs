@@ -75,6 +75,9 @@ fn meaning(config: &Config) -> String {
     row("contacts", &contacts(config));
     row("transport", &transport(config));
     row("failures", &failures(config));
+    if let Some(metrics) = &config.metrics {
+        row("metrics", &format!("http://{}/metrics, for anyone who can reach that address", metrics.listen));
+    }
     for (name, subgroup) in &config.subgroups {
         write!(text, "\nThe subgroup {name}\n").expect("a String takes all");
         for (name, value) in subgroup_rows(subgroup, config.members) {
@@ -260,6 +263,7 @@ fn group_json(config: &Config) -> Value {
         "contacts": config.contacts.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "transport": format!("{:?}", config.transport).to_lowercase(),
         "encryption": format!("{:?}", config.encryption).to_lowercase(),
+        "metrics": config.metrics.as_ref().map(|metrics| metrics.listen.to_string()),
         "suspicion_after_ms": config.suspicion_after.map(|silence| silence.as_millis()),
         "subgroups": config.subgroups.iter().map(subgroup).collect::<serde_json::Map<_, _>>(),
     })

@@ -1,0 +1,264 @@
+//! What `squall top` shows: what all members do, from two looks at their totals.
+
+pub(crate) mod draw;
+pub(crate) mod live;
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use squall::{MemberStatus, ViewChangeLine};
+use squall_harness::terminal::units;
+
+use crate::census::AnsweredInquiry;
+
+/// What the members said at one time.
+#[derive(Debug)]
+pub(crate) struct GroupLook {
+    at: Instant,
+    /// Members that answer, by their numbers; then addresses that do not.
+    lines: Vec<(String, Result<MemberStatus, String>)>,
+}
+
+impl GroupLook {
+    pub(crate) fn new(at: Instant, answers: Vec<AnsweredInquiry>) -> Self {
+        let mut lines = BTreeMap::new();
+        for (address, answer) in answers {
+            // A member may be reached at several addresses.
+            let key = match &answer {
+                Ok(status) => (0, format!("{:08}", status.node)),
+                Err(_) => (1, address.to_string()),
+            };
+            lines.insert(key, (address.to_string(), answer));
+        }
+        Self { at, lines: lines.into_values().collect() }
+    }
+
+    fn statuses(&self) -> impl Iterator<Item = &MemberStatus> {
+        self.lines.iter().filter_map(|(_, answer)| answer.as_ref().ok())
+    }
+
+    /// Returns why no member answers, if none does: each reason once.
+    pub(crate) fn silence(&self) -> Option<String> {
+        if self.statuses().next().is_some() {
+            return None;
+        }
+        let mut reasons: Vec<&str> =
+            self.lines.iter().filter_map(|(_, answer)| Some(answer.as_ref().err()?.as_str())).collect();
+        reasons.dedup();
+        Some(reasons.join("\n"))
+    }
+}
+
+/// What the members do.
+#[derive(Debug, Serialize)]
+pub(crate) struct GroupActivity {
+    members: Vec<MemberActivity>,
+    /// The latest view changes, as the oldest member of the latest view knows them, the latest first.
+    changes: Vec<ViewChangeLine>,
+}
+
+/// What one member does; without numbers, if it does not answer.
+#[derive(Debug, Default, PartialEq, Serialize)]
+struct MemberActivity {
+    address: String,
+    rank: Option<u64>,
+    view: Option<u64>,
+    state: &'static str,
+    /// Messages of all subgroups; none before the second look at the member.
+    sent_per_second: Option<f64>,
+    delivered_per_second: Option<f64>,
+    /// By how many messages and nulls it is behind in the subgroup where it is behind the most.
+    lag: Option<u64>,
+    /// The part of its window that is used, in the subgroup where that is the most.
+    window_used: Option<f64>,
+    /// The messages and nulls of durable subgroups that are not on its disk.
+    unpersisted: Option<u64>,
+    /// The ranks of the members that it waits for, because they take no messages.
+    waits_for: Vec<u64>,
+    error: Option<String>,
+}
+
+impl GroupActivity {
+    /// Compares two looks.
+    pub(crate) fn between(before: Option<&GroupLook>, now: &GroupLook) -> Self {
+        let members = now.lines.iter().map(|(address, answer)| match answer {
+            Err(error) => MemberActivity {
+                address: address.clone(),
+                state: "silent",
+                error: Some(error.clone()),
+                ..MemberActivity::default()
+            },
+            Ok(status) => {
+                let earlier = before.and_then(|look| {
+                    let status = look.statuses().find(|earlier| earlier.node == status.node)?;
+                    Some((status, now.at.saturating_duration_since(look.at)))
+                });
+                activity(address, status, earlier, now)
+            }
+        });
+        let members = members.collect();
+        // Of those in the latest view, the one that has been there for the longest knows the most changes.
+        let latest = now.statuses().min_by_key(|status| (Reverse(status.view), status.node));
+        let changes = latest.map_or_else(Vec::new, |status| status.changes.iter().rev().copied().collect());
+        Self { members, changes }
+    }
+}
+
+fn activity(
+    address: &str,
+    status: &MemberStatus,
+    earlier: Option<(&MemberStatus, Duration)>,
+    look: &GroupLook,
+) -> MemberActivity {
+    let sent = |status: &MemberStatus| status.subgroups.iter().map(|line| line.sent_total).sum::<u64>();
+    let delivered =
+        |status: &MemberStatus| status.subgroups.iter().map(|line| line.delivered_total).sum::<u64>();
+    let rate = |total: &dyn Fn(&MemberStatus) -> u64| {
+        let (earlier, passed) = earlier?;
+        Some(total(status).saturating_sub(total(earlier)) as f64 / passed.as_secs_f64().max(1e-3))
+    };
+    let lags = look.statuses().flat_map(|other| &other.subgroups).flat_map(|line| &line.lags);
+    let lag = lags.filter(|lag| lag.node == status.node).map(|lag| lag.behind).max().unwrap_or(0);
+    let used = status.subgroups.iter().filter_map(|line| line.window);
+    let used = used.map(|window| window.used as f64 / window.size.max(1) as f64);
+    let unpersisted: Vec<u64> = status.subgroups.iter().filter_map(|line| line.unpersisted).collect();
+    let held = status.subgroups.iter().filter_map(|line| line.held_up_by);
+    let mut waits_for: Vec<u64> =
+        held.filter(|held| held.millis >= SHOWN_MILLIS).map(|held| held.rank).collect();
+    waits_for.sort_unstable();
+    waits_for.dedup();
+    MemberActivity {
+        address: address.into(),
+        rank: Some(status.rank),
+        view: Some(status.view),
+        state: if status.ready { "ready" } else { "changing" },
+        sent_per_second: rate(&sent),
+        delivered_per_second: rate(&delivered),
+        lag: Some(lag),
+        window_used: used.reduce(f64::max),
+        unpersisted: (!unpersisted.is_empty()).then(|| unpersisted.iter().sum()),
+        waits_for,
+        error: None,
+    }
+}
+
+/// Shorter pauses are normal.
+const SHOWN_MILLIS: u64 = 500;
+
+/// The table, whose first row is the heading.
+pub(crate) fn rows(activity: &GroupActivity) -> Vec<Vec<String>> {
+    let is_durable = activity.members.iter().any(|member| member.unpersisted.is_some());
+    let mut heads = vec!["address", "rank", "view", "state", "sent/s", "deliv/s", "lag", "window"];
+    heads.extend(is_durable.then_some("to disk"));
+    heads.push("waits for");
+    let mut rows = vec![heads.into_iter().map(String::from).collect()];
+    for member in &activity.members {
+        let number = |number: Option<u64>| number.map_or_else(dash, |number| number.to_string());
+        let rate = |rate: Option<f64>| rate.map_or_else(dash, units::count);
+        let window = member.window_used.map_or_else(dash, |used| format!("{:.0} %", used * 100.0));
+        let ranks: Vec<String> = member.waits_for.iter().map(u64::to_string).collect();
+        let mut row = vec![
+            member.address.clone(),
+            number(member.rank),
+            number(member.view),
+            member.state.into(),
+            rate(member.sent_per_second),
+            rate(member.delivered_per_second),
+            number(member.lag),
+            window,
+        ];
+        row.extend(is_durable.then(|| number(member.unpersisted)));
+        row.push(ranks.join(","));
+        rows.push(row);
+    }
+    rows
+}
+
+fn dash() -> String {
+    "-".into()
+}
+
+/// The latest view changes, a line for each.
+pub(crate) fn change_lines(activity: &GroupActivity) -> Vec<String> {
+    let line = |change: &ViewChangeLine| {
+        let ago = Duration::from_millis(change.ago_millis);
+        let what = match change.took_micros {
+            None => "joined here".into(),
+            Some(micros) => {
+                let parts = [(change.removed, "gone"), (change.joined, "new")];
+                let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+                let parts: Vec<String> = parts.map(|(count, what)| format!("{count} {what}")).collect();
+                let parts = if parts.is_empty() { "the same members".into() } else { parts.join(", ") };
+                format!("{parts}, took {}", units::nanos(micros.saturating_mul(1000)))
+            }
+        };
+        let members = units::things(change.members, "member");
+        format!("{:>8} ago  view {}: {members}; {what}", age(ago), change.to)
+    };
+    activity.changes.iter().map(line).collect()
+}
+
+/// A time that has passed, as in `3 s` and `2 h`.
+fn age(passed: Duration) -> String {
+    let seconds = passed.as_secs();
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        7200..=172_799 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// For tests: two members, of which the second is behind and holds the first up, and an address without an answer.
+#[cfg(test)]
+fn example() -> GroupActivity {
+    let member = |rank, lag, waits_for| MemberActivity {
+        address: format!("192.0.2.{rank}:7400"),
+        rank: Some(rank),
+        view: Some(3),
+        state: "ready",
+        sent_per_second: Some(12_300.0),
+        delivered_per_second: Some(36_900.0),
+        lag: Some(lag),
+        window_used: Some(0.93),
+        waits_for,
+        ..MemberActivity::default()
+    };
+    let silent = MemberActivity {
+        address: "192.0.2.3:7400".into(),
+        state: "silent",
+        error: Some("no answer from 192.0.2.3:7400 within 1.5s".into()),
+        ..MemberActivity::default()
+    };
+    GroupActivity {
+        members: vec![member(1, 0, vec![2]), member(2, 17, Vec::new()), silent],
+        changes: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_shown_in_eighty_columns() {
+        let lines = squall_harness::terminal::table::lines(&rows(&example()));
+        assert_eq!(
+            lines,
+            [
+                "address         rank  view   state  sent/s  deliv/s  lag  window  waits for",
+                "192.0.2.1:7400     1     3   ready  12.3 k   36.9 k    0    93 %          2",
+                "192.0.2.2:7400     2     3   ready  12.3 k   36.9 k   17    93 %",
+                "192.0.2.3:7400     -     -  silent       -        -    -       -",
+            ]
+        );
+    }
+
+    #[test]
+    fn ages_have_one_unit() {
+        let ages = [0, 119, 120, 7200, 200_000].map(|seconds| age(Duration::from_secs(seconds)));
+        assert_eq!(ages, ["0 s", "119 s", "2 min", "2 h", "2 d"]);
+    }
+}

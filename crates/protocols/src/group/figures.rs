@@ -1,0 +1,58 @@
+//! Figures of a group for operators: what its subgroups have done in all views together, and how far their members are (Derecho §3.4).
+
+use squall_fabric::NodeId;
+
+use super::active::{ActiveSubgroup, either};
+use super::core::{GroupCore, GroupStage};
+use super::{GroupApplication, SubgroupId};
+use crate::membership::{Membership, MembershipState};
+use crate::multicast::MulticastCounters;
+
+impl<A: GroupApplication> GroupCore<A> {
+    /// Returns what the subgroup `id` has done in the current view.
+    #[must_use]
+    pub fn counters(&self, id: SubgroupId) -> Option<MulticastCounters> {
+        Some(self.active(id)?.counters())
+    }
+
+    /// Returns what the subgroup `id` has done here in all views together. Each counter only grows. A message that a view change makes
+    /// a sender send again counts again as sent; what the application pulls is not counted as delivered here
+    /// ([`crate::multicast::DeliveryTally`]).
+    #[must_use]
+    pub fn totals(&self, id: SubgroupId) -> MulticastCounters {
+        let mut totals = self.past_totals.get(&id).copied().unwrap_or_default();
+        totals += self.counters(id).unwrap_or_default();
+        totals
+    }
+
+    /// Returns whether the view is ending, so that nothing is sent or acknowledged in it any more.
+    #[must_use]
+    pub fn is_wedged(&self) -> bool {
+        let state = self.membership().map(Membership::state);
+        matches!(state, Some(MembershipState::Wedged | MembershipState::Decided))
+    }
+
+    /// Calls `each` with each member of the subgroup `id` and how far it is behind: see [`crate::multicast::Subgroup::lags`].
+    pub fn lags(&self, id: SubgroupId, mut each: impl FnMut(NodeId, u64)) {
+        if let Some(active) = self.active(id) {
+            either!(&active.core, core => core.lags(|rank, lag| each(core.members()[rank], lag)));
+        }
+    }
+
+    /// Returns how much of this member's window in the subgroup `id` is used: see [`crate::multicast::Subgroup::window_use`].
+    #[must_use]
+    pub fn window_use(&self, id: SubgroupId) -> Option<(u64, u64)> {
+        let active = self.active(id)?;
+        either!(&active.core, core => core.window_use())
+    }
+
+    fn active(&self, id: SubgroupId) -> Option<&ActiveSubgroup<A::Deliver>> {
+        let GroupStage::Present(present) = &self.stage else { return None };
+        present.subgroups.iter().find(|active| active.id == id)
+    }
+
+    /// Keeps what the subgroup `id` has done in a view that has ended.
+    pub(super) fn add_totals(&mut self, id: SubgroupId, counters: MulticastCounters) {
+        *self.past_totals.entry(id).or_default() += counters;
+    }
+}

@@ -1,0 +1,253 @@
+//! Prepares a group and joins it (Derecho §2).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use squall_fabric::NodeId;
+use squall_protocols::group::SubgroupId;
+use squall_protocols::membership::View;
+use squall_protocols::multicast::{Deliver, DeliveryMode, Message, MessageBatch};
+use squall_transports::bootstrap::BootstrapProgress;
+use squall_transports::runner::pin;
+
+use super::Group;
+use crate::application::{BoxedUpcall, GroupHandles, LayoutFunctions, SubgroupSlot, ViewUpcall};
+use crate::config::{Config, SubgroupConfig};
+use crate::durable;
+use crate::error::JoinError;
+use crate::external::{Hub, Tap, TappedUpcall};
+use crate::metrics::{FiguresBoard, MetricsServer};
+use crate::node::{EntryOptions, Node, NodeHandle};
+use crate::status::GroupStatus;
+use crate::subgroup_handle::SubgroupHandle;
+
+/// Prepares a group: its upcalls, the thread that polls, and what to report while joining.
+pub struct Builder {
+    config: Config,
+    upcalls: BTreeMap<String, (BoxedUpcall, Arc<Tap>)>,
+    on_progress: Box<dyn FnMut(BootstrapProgress) + Send>,
+    on_view: ViewUpcall,
+    places: LayoutFunctions,
+    only_join: bool,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    pub(super) fn new(config: Config) -> Self {
+        Self {
+            config,
+            upcalls: BTreeMap::new(),
+            on_progress: Box::new(|_| ()),
+            on_view: Box::new(|_| ()),
+            places: BTreeMap::new(),
+            only_join: false,
+        }
+    }
+
+    /// Calls `upcall` for each message of `subgroup`, in order, on the polling thread. It should be brief, because
+    /// the whole node waits for it. Subgroups without an upcall are pulled ([`SubgroupHandle::deliveries`]).
+    #[must_use]
+    pub fn on_message(self, subgroup: &str, upcall: impl FnMut(Message<'_>) + Send + 'static) -> Self {
+        self.on_upcall(subgroup, upcall)
+    }
+
+    /// Calls `upcall` for each batch of messages that can be delivered together (Spindle §3.5). Messages that it does
+    /// not take are offered again.
+    #[must_use]
+    pub fn on_batch(self, subgroup: &str, upcall: impl FnMut(MessageBatch<'_>) + Send + 'static) -> Self {
+        self.on_upcall(subgroup, BatchUpcall(upcall))
+    }
+
+    /// Passes the messages and the views of `subgroup` to `deliver`, on the polling thread.
+    #[must_use]
+    pub fn on_deliver(self, subgroup: &str, deliver: impl Deliver + Send + 'static) -> Self {
+        self.on_upcall(subgroup, deliver)
+    }
+
+    fn on_upcall(mut self, subgroup: &str, upcall: impl Deliver + Send + 'static) -> Self {
+        let tap = Arc::new(Tap::default());
+        let upcall = Box::new(TappedUpcall::new(upcall, Arc::clone(&tap)));
+        self.upcalls.insert(subgroup.into(), (upcall, tap));
+        self
+    }
+
+    /// Calls `on_view` for each view that this member is in, on the polling thread, before the view's first message.
+    /// It should be brief, because the whole node waits for it.
+    #[must_use]
+    pub fn on_view(mut self, on_view: impl FnMut(&View) + Send + 'static) -> Self {
+        self.on_view = Box::new(on_view);
+        self
+    }
+
+    /// Lets `place` choose the members of `subgroup` in each view, in place of `members` in the configuration. Those
+    /// of them that are senders by the configuration send. It must be the same pure function at all members, else
+    /// they disagree on the group's layout \[D6\]: of the view it may use the members' numbers, ranks (tags) and
+    /// order. A node that it names and that is not in the view is left out; if no member remains, the subgroup is
+    /// inactive until a later view.
+    #[must_use]
+    pub fn place(
+        mut self,
+        subgroup: &str,
+        place: impl Fn(&View) -> Vec<NodeId> + Send + Sync + 'static,
+    ) -> Self {
+        self.places.insert(subgroup.into(), Box::new(place));
+        self
+    }
+
+    /// Joins only a group that is already running, and never starts one.
+    #[must_use]
+    pub const fn only_join(mut self) -> Self {
+        self.only_join = true;
+        self
+    }
+
+    /// Calls `on_progress` while the members find each other, to report how far that has come.
+    #[must_use]
+    pub fn on_progress(mut self, on_progress: impl FnMut(BootstrapProgress) + Send + 'static) -> Self {
+        self.on_progress = Box::new(on_progress);
+        self
+    }
+
+    /// Joins the group and gives it a polling thread of its own; returns when messages can flow.
+    ///
+    /// # Errors
+    /// [`JoinError`], with what to do next.
+    pub fn join(self) -> Result<Group, JoinError> {
+        let core = self.config.core;
+        let timeout = self.config.timeout;
+        let (mut group, node) = self.join_polled()?;
+        let finished = Finished(Arc::clone(&group.link.status));
+        let run = move || {
+            // Dropped last, also when the thread panics.
+            let _finished = finished;
+            if let Some(core) = core {
+                pin(core);
+            }
+            node.run();
+        };
+        group.thread = Some(std::thread::Builder::new().name("squall".into()).spawn(run)?);
+        group.wait_ready(timeout)?;
+        Ok(group)
+    }
+
+    /// Joins the group without a thread: the application polls the node itself (run to completion). Messages flow
+    /// once [`Node::is_ready`] returns true.
+    ///
+    /// # Errors
+    /// [`JoinError`], with what to do next.
+    pub fn join_polled(mut self) -> Result<(Group, Node), JoinError> {
+        self.config.check()?;
+        self.config = self.config.with_shards();
+        self.config.choose_transports();
+        let named = self.upcalls.keys().chain(self.places.keys());
+        let unknown = named.into_iter().find(|name| !self.config.subgroups.contains_key(*name));
+        if let Some(name) = unknown {
+            return Err(JoinError::UnknownSubgroup(name.clone()));
+        }
+        let all = self.config.members;
+        for (name, subgroup) in &self.config.subgroups {
+            let fits = subgroup.settings(all).check(subgroup.member_ranks(all).len());
+            fits.map_err(|error| JoinError::Settings { subgroup: name.clone(), error })?;
+        }
+        let is_placed = |(name, subgroup): &(&String, &SubgroupConfig)| {
+            subgroup.mode == DeliveryMode::Durable && self.places.contains_key(*name)
+        };
+        if let Some((name, _)) = self.config.subgroups.iter().find(is_placed) {
+            return Err(JoinError::PlacedDurable(name.clone()));
+        }
+        let tap = |name: &String| self.upcalls.get(name).map(|(_, tap)| Arc::clone(tap)).unwrap_or_default();
+        let slot = |name: &String| Arc::new(SubgroupSlot::with_tap(tap(name)));
+        let slots: Vec<Arc<SubgroupSlot>> = self.config.subgroups.keys().map(slot).collect();
+        let upcalled: BTreeSet<String> = self.upcalls.keys().cloned().collect();
+        let ids = self.config.subgroups.keys().zip((0..).map(SubgroupId));
+        let upcalls = ids.filter_map(|(name, id)| Some((id, self.upcalls.remove(name)?.0))).collect();
+        let status = Arc::new(GroupStatus::default());
+        let metrics = open_metrics(&self.config, &slots, &status)?;
+        let board = metrics.as_ref().map(|(board, _)| Arc::clone(board));
+        let handles = GroupHandles::new(upcalls, slots.clone(), Arc::clone(&status), self.on_view);
+        let places = Arc::new(self.places);
+        let (only_join, log) = (self.only_join, durable::open(&self.config)?);
+        let durable = durable::shards(&self.config);
+        let options = EntryOptions {
+            config: &self.config,
+            only_join,
+            places: Arc::clone(&places),
+            log: log.clone(),
+            board,
+        };
+        let (node, rank) = Node::enter(&options, handles, status, &mut self.on_progress)?;
+        let link = NodeHandle::new(&node);
+        let metrics = metrics.map(|(board, server)| {
+            board.set_waker(link.waker.clone());
+            server
+        });
+        let (mut subgroups, mut sources) = (BTreeMap::new(), BTreeMap::new());
+        let names = self.config.subgroups.keys().cloned();
+        let named_slots = names.zip(slots.iter().cloned()).collect();
+        for ((name, config), slot) in self.config.subgroups.iter().zip(slots) {
+            if !config.takes(rank) && !places.contains_key(name) {
+                continue;
+            }
+            let handle = SubgroupHandle {
+                name: name.clone(),
+                settings: config.settings(all),
+                link: link.clone(),
+                slot,
+                sends: config.senders.has(rank),
+                pulls: !upcalled.contains(name),
+                lease: Arc::default(),
+                deliveries_taken: false,
+                log: log.clone().zip(durable.get(name)).map(|(log, (id, shard))| (log, *id, *shard)),
+            };
+            sources.insert(name.clone(), handle.source());
+            subgroups.insert(name.clone(), handle);
+        }
+        let (config, slots) = (Arc::new(self.config), named_slots);
+        let hub = Hub::new(Arc::clone(&config), sources);
+        *link.status.hub() = Some(Arc::clone(&hub));
+        let service = None;
+        Ok((Group { rank, link, subgroups, config, slots, service, hub, metrics, thread: None }, node))
+    }
+}
+
+/// Listens for those who want to see metrics, if the configuration says where; until the member has joined, they see that it has not.
+fn open_metrics(
+    config: &Config,
+    slots: &[Arc<SubgroupSlot>],
+    status: &Arc<GroupStatus>,
+) -> Result<Option<(Arc<FiguresBoard>, MetricsServer)>, JoinError> {
+    let Some(metrics) = &config.metrics else { return Ok(None) };
+    let tallies = slots.iter().map(|slot| Arc::clone(slot.tally())).collect();
+    let names = config.subgroups.keys().cloned().collect();
+    let board = Arc::new(FiguresBoard::new(names, tallies, Arc::clone(status)));
+    let server = MetricsServer::open(metrics, Arc::clone(&board))
+        .map_err(|cause| JoinError::Metrics { address: metrics.listen.clone(), cause })?;
+    tracing::info!("metrics are at http://{}/metrics", server.address());
+    Ok(Some((board, server)))
+}
+
+struct BatchUpcall<T>(T);
+
+impl<T: FnMut(MessageBatch<'_>)> Deliver for BatchUpcall<T> {
+    fn deliver(&mut self, _message: Message<'_>) {
+        unreachable!("`deliver_batch` takes every batch whole");
+    }
+
+    fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
+        (self.0)(batch);
+    }
+}
+
+/// Reports the end of the polling thread.
+struct Finished(Arc<GroupStatus>);
+
+impl Drop for Finished {
+    fn drop(&mut self) {
+        self.0.set_finished();
+    }
+}

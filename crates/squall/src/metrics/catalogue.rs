@@ -1,0 +1,321 @@
+//! All metrics of a member, in one table: what `/metrics` shows, and what docs/metrics.md lists.
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use super::board::{FiguresBoard, MemberFigures, SubgroupFigures};
+
+/// A metric of a member.
+#[derive(Clone, Copy, Debug)]
+pub struct MetricDescription {
+    /// Its name, with its unit, and `_total` if it is a counter.
+    pub name: &'static str,
+    /// Its kind.
+    pub kind: MetricKind,
+    /// The labels of its samples, besides those that Prometheus adds.
+    pub labels: &'static [&'static str],
+    /// What it says.
+    pub help: &'static str,
+    /// Calls the function with each sample.
+    pub(super) read: fn(&Scrape<'_>, &mut dyn FnMut(MetricSample)),
+}
+
+/// The kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// It only grows, until the process ends.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// It counts durations by their length.
+    Histogram,
+}
+
+impl MetricKind {
+    /// Returns its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// A value of a metric, with the values of its labels.
+#[derive(Debug)]
+pub(super) struct MetricSample {
+    pub(super) labels: Vec<String>,
+    pub(super) value: SampleValue,
+}
+
+#[derive(Debug)]
+pub(super) enum SampleValue {
+    Count(u64),
+    Level(f64),
+    Durations { seconds: f64, count: u64, buckets: Vec<(f64, u64)> },
+}
+
+/// What is known of a member when it is asked.
+#[derive(Debug)]
+pub(super) struct Scrape<'a> {
+    board: &'a FiguresBoard,
+    figures: MemberFigures,
+    has_ended: bool,
+    now: Instant,
+}
+
+impl<'a> Scrape<'a> {
+    pub(super) fn of(board: &'a FiguresBoard) -> Self {
+        let (figures, has_ended) = (board.read(), board.failure().is_some());
+        Self { board, figures, has_ended, now: Instant::now() }
+    }
+
+    /// Passes the number of each subgroup that `count` finds.
+    fn counts(&self, each: &mut dyn FnMut(MetricSample), count: impl Fn(usize, &SubgroupFigures) -> u64) {
+        for (id, subgroup) in self.figures.subgroups.iter().enumerate() {
+            each(MetricSample {
+                labels: vec![self.name(id)],
+                value: SampleValue::Count(count(id, subgroup)),
+            });
+        }
+    }
+
+    /// Passes the number of each subgroup for which `level` finds one.
+    fn levels(&self, each: &mut dyn FnMut(MetricSample), level: impl Fn(&SubgroupFigures) -> Option<f64>) {
+        for (id, subgroup) in self.figures.subgroups.iter().enumerate() {
+            if let Some(level) = level(subgroup) {
+                each(MetricSample { labels: vec![self.name(id)], value: SampleValue::Level(level) });
+            }
+        }
+    }
+
+    fn name(&self, id: usize) -> String {
+        self.board.names().get(id).cloned().unwrap_or_default()
+    }
+
+    fn seconds_since(&self, since: Instant) -> f64 {
+        self.now.saturating_duration_since(since).as_secs_f64()
+    }
+}
+
+/// A sample without labels.
+fn one(each: &mut dyn FnMut(MetricSample), level: impl Into<f64>) {
+    each(MetricSample { labels: Vec::new(), value: SampleValue::Level(level.into()) });
+}
+
+const SUBGROUP: &[&str] = &["subgroup"];
+const SUBGROUP_MEMBER: &[&str] = &["subgroup", "member"];
+
+/// All metrics of a member.
+pub const METRICS: [MetricDescription; 17] = [
+    MetricDescription {
+        name: "squall_ready",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        help: "1 if this member is in a view in which messages flow, else 0",
+        read: |scrape, each| one(each, u8::from(scrape.figures.ready && !scrape.has_ended)),
+    },
+    MetricDescription {
+        name: "squall_wedged",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        help: "1 if the view is ending, so that nothing is sent in it any more, else 0",
+        read: |scrape, each| one(each, u8::from(scrape.figures.wedged)),
+    },
+    MetricDescription {
+        name: "squall_view_number",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        help: "The number of the view",
+        read: |scrape, each| one(each, scrape.figures.view as f64),
+    },
+    MetricDescription {
+        name: "squall_members",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        help: "The number of members in the view",
+        read: |scrape, each| one(each, scrape.figures.members.len() as f64),
+    },
+    MetricDescription {
+        name: "squall_view_changes_total",
+        kind: MetricKind::Counter,
+        labels: &[],
+        help: "The view changes that this member has gone through",
+        read: |scrape, each| {
+            let value = SampleValue::Count(scrape.figures.changes.count);
+            each(MetricSample { labels: Vec::new(), value });
+        },
+    },
+    MetricDescription {
+        name: "squall_view_change_seconds",
+        kind: MetricKind::Histogram,
+        labels: &[],
+        help: "How long view changes took here, from the first suspicion or the end of sending until messages flowed again",
+        read: |scrape, each| {
+            let changes = &scrape.figures.changes;
+            let buckets = changes.buckets.to_vec();
+            let value = SampleValue::Durations { seconds: changes.seconds, count: changes.count, buckets };
+            each(MetricSample { labels: Vec::new(), value });
+        },
+    },
+    MetricDescription {
+        name: "squall_sent_total",
+        kind: MetricKind::Counter,
+        labels: SUBGROUP,
+        help: "The messages that this member has sent; one that a view change makes it send again counts again",
+        read: |scrape, each| scrape.counts(each, |_, subgroup| subgroup.totals.messages_sent),
+    },
+    MetricDescription {
+        name: "squall_nulls_total",
+        kind: MetricKind::Counter,
+        labels: SUBGROUP,
+        help: "The nulls that this member has sent in the place of messages, so that those of others need not wait",
+        read: |scrape, each| scrape.counts(each, |_, subgroup| subgroup.totals.nulls_sent),
+    },
+    MetricDescription {
+        name: "squall_received_total",
+        kind: MetricKind::Counter,
+        labels: SUBGROUP,
+        help: "The messages and nulls of all senders that this member has acknowledged; 0 in subgroups without a total order",
+        read: |scrape, each| scrape.counts(each, |_, subgroup| subgroup.totals.sequences_received),
+    },
+    MetricDescription {
+        name: "squall_delivered_total",
+        kind: MetricKind::Counter,
+        labels: SUBGROUP,
+        help: "The messages that this member's application has got",
+        read: |scrape, each| {
+            scrape
+                .counts(each, |id, subgroup| subgroup.totals.messages_delivered + scrape.board.pulled(id).0);
+        },
+    },
+    MetricDescription {
+        name: "squall_delivered_bytes_total",
+        kind: MetricKind::Counter,
+        labels: SUBGROUP,
+        help: "The bytes of these messages",
+        read: |scrape, each| {
+            scrape.counts(each, |id, subgroup| subgroup.totals.bytes_delivered + scrape.board.pulled(id).1);
+        },
+    },
+    MetricDescription {
+        name: "squall_stability_lag",
+        kind: MetricKind::Gauge,
+        labels: SUBGROUP_MEMBER,
+        help: "By how many messages and nulls each member, named by its rank, is behind the one that has received the most, as far as \
+               this member knows; the greatest lag is what deliveries wait for",
+        read: |scrape, each| {
+            for (id, subgroup) in scrape.figures.subgroups.iter().enumerate() {
+                for (node, lag) in &subgroup.lags {
+                    if let Some(rank) = scrape.figures.rank(*node) {
+                        let labels = vec![scrape.name(id), rank.to_string()];
+                        each(MetricSample { labels, value: SampleValue::Level(*lag as f64) });
+                    }
+                }
+            }
+        },
+    },
+    MetricDescription {
+        name: "squall_window_used_ratio",
+        kind: MetricKind::Gauge,
+        labels: SUBGROUP,
+        help: "The part of this member's window that messages take which some member has not delivered yet; at 1 sending waits",
+        read: |scrape, each| {
+            scrape.levels(each, |subgroup| {
+                subgroup.window.map(|(used, size)| used as f64 / size.max(1) as f64)
+            });
+        },
+    },
+    MetricDescription {
+        name: "squall_held_up_seconds",
+        kind: MetricKind::Gauge,
+        labels: SUBGROUP_MEMBER,
+        help: "For how long the member with this rank has delivered nothing, while this one waits for space in its window; there is no \
+               sample while none holds it up",
+        read: |scrape, each| {
+            for (id, subgroup) in scrape.figures.subgroups.iter().enumerate() {
+                let held =
+                    subgroup.held_up_by.and_then(|(node, since)| Some((scrape.figures.rank(node)?, since)));
+                if let Some((rank, since)) = held {
+                    let labels = vec![scrape.name(id), rank.to_string()];
+                    each(MetricSample { labels, value: SampleValue::Level(scrape.seconds_since(since)) });
+                }
+            }
+        },
+    },
+    MetricDescription {
+        name: "squall_consumer_standstill_seconds",
+        kind: MetricKind::Gauge,
+        labels: SUBGROUP,
+        help: "For how long this member's own application has taken nothing, although there are messages; 0 if it takes them",
+        read: |scrape, each| {
+            scrape.levels(each, |subgroup| {
+                Some(subgroup.stood_still.map_or(0.0, |since| scrape.seconds_since(since)))
+            });
+        },
+    },
+    MetricDescription {
+        name: "squall_log_unpersisted",
+        kind: MetricKind::Gauge,
+        labels: SUBGROUP,
+        help: "The messages and nulls of a durable subgroup that this member has received and that are not on its disk yet",
+        read: |scrape, each| {
+            scrape.levels(each, |subgroup| subgroup.unpersisted.map(|unpersisted| unpersisted as f64));
+        },
+    },
+    MetricDescription {
+        name: "squall_figures_age_seconds",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        help: "How old these figures are: the polling thread writes them after it has worked, and rests while nothing happens; there is \
+               no sample before the member has joined",
+        read: |scrape, each| {
+            if let Some(written) = scrape.figures.written {
+                one(each, scrape.seconds_since(written));
+            }
+        },
+    },
+];
+
+/// Returns the page docs/metrics.md.
+#[must_use]
+pub fn reference() -> String {
+    let mut text = String::from(HEAD);
+    for MetricDescription { name, kind, labels, help, .. } in METRICS {
+        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+        let row = format!("| `{name}` | {} | {} | {help} |", kind.name(), labels.join(", "));
+        writeln!(text, "{row}").expect("a String takes all");
+    }
+    text + TAIL
+}
+
+const HEAD: &str = "# Metrics
+
+A member whose configuration has an address for them answers there over HTTP ([all keys](configuration.md#metrics)):
+```toml
+[metrics]
+listen = \"127.0.0.1:9464\"      # or squall node --metrics 127.0.0.1:9464
+```
+| path | answer |
+|---|---|
+| `/metrics` | the metrics below, in Prometheus' text format |
+| `/healthz` | 200 while the member joins or its polling thread lives; 503 if that hangs or the member has left: start it again |
+| `/readyz` | 200 while the member is in a view in which messages flow, else 503 |
+
+Anyone who can reach the address can read them; they show numbers and the names of subgroups. So listen on a loopback address or in
+a private network. A member answers 8 connections at a time, each for six seconds at most. The polling thread writes its figures a
+hundred times a second at most, and waits for no reader. A member without the key does none of this.
+
+This page is the output of `squall config metrics`; a test compares them. Members are named by their ranks. Counters begin at 0 when
+the process joins, and count all views since.
+
+| metric | kind | labels | meaning |
+|---|---|---|---|
+";
+
+const TAIL: &str = "
+Which member is the slowest? `topk(1, max by (member, subgroup) (squall_stability_lag))` names the one that is behind in receiving, and
+`squall_held_up_seconds` the one that takes no messages. `squall top` shows both without Prometheus.
+";

@@ -1,0 +1,134 @@
+//! The metrics as Prometheus reads them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, prometheus_text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::Registry;
+
+use super::board::FiguresBoard;
+use super::catalogue::{METRICS, MetricKind, MetricSample, SampleValue, Scrape};
+
+/// Returns a registry that reads the board whenever it is asked.
+pub(super) fn registry(board: Arc<FiguresBoard>) -> Registry {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(MemberCollector(board)));
+    registry
+}
+
+/// Returns all metrics in Prometheus' text format.
+pub(super) fn text(registry: &Registry) -> String {
+    let mut text = String::new();
+    prometheus_text::encode(&mut text, registry).expect("a String takes all");
+    text
+}
+
+/// The format of [`text`], as HTTP names it.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+#[derive(Debug)]
+struct MemberCollector(Arc<FiguresBoard>);
+
+impl Collector for MemberCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let scrape = Scrape::of(&self.0);
+        for metric in METRICS {
+            let mut samples = Vec::new();
+            (metric.read)(&scrape, &mut |sample| samples.push(sample));
+            if samples.is_empty() {
+                continue;
+            }
+            let kind = match metric.kind {
+                MetricKind::Counter => MetricType::Counter,
+                MetricKind::Gauge => MetricType::Gauge,
+                MetricKind::Histogram => MetricType::Histogram,
+            };
+            // The encoder adds the ending of a counter.
+            let name = metric.name.strip_suffix("_total").unwrap_or(metric.name);
+            let mut encoder = encoder.encode_descriptor(name, metric.help, None, kind)?;
+            for MetricSample { labels, value } in samples {
+                let labels: Vec<(&str, String)> = metric.labels.iter().copied().zip(labels).collect();
+                encode(&mut encoder.encode_family(&labels)?, &value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encode(encoder: &mut MetricEncoder<'_>, value: &SampleValue) -> fmt::Result {
+    match value {
+        SampleValue::Count(count) => encoder.encode_counter(count, None::<&Exemplar<NoLabelSet, f64>>),
+        SampleValue::Level(level) => encoder.encode_gauge(level),
+        SampleValue::Durations { seconds, count, buckets } => {
+            encoder.encode_histogram::<NoLabelSet>(*seconds, *count, buckets, None)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::{Duration, Instant};
+
+    use squall_fabric::NodeId;
+
+    use super::super::board::SubgroupFigures;
+    use super::*;
+
+    /// A board on which everything that a metric can show is written.
+    fn full() -> Arc<FiguresBoard> {
+        let board = FiguresBoard::new(vec!["a \"b\"".into()], Vec::new(), Arc::default());
+        let mut figures = board.try_write().expect("no thread reads");
+        figures.written = Some(Instant::now());
+        figures.view = 3;
+        figures.members = vec![(NodeId(0), 0), (NodeId(64), 2)];
+        figures.changes.note(3, Some(Duration::from_millis(3)));
+        let mut subgroup =
+            SubgroupFigures { window: Some((3, 4)), unpersisted: Some(9), ..Default::default() };
+        subgroup.totals.messages_sent = 17;
+        subgroup.lags = vec![(NodeId(0), 0), (NodeId(64), 5)];
+        subgroup.held_up_by = Some((NodeId(64), Instant::now()));
+        figures.subgroups = vec![subgroup];
+        drop(figures);
+        Arc::new(board)
+    }
+
+    #[test]
+    fn the_text_is_what_prometheus_reads() {
+        let text = text(&registry(full()));
+        for line in [
+            "# TYPE squall_sent_total counter",
+            "squall_sent_total{subgroup=\"a \\\"b\\\"\"} 17",
+            "squall_view_number 3.0",
+            "squall_stability_lag{subgroup=\"a \\\"b\\\"\",member=\"2\"} 5.0",
+            "squall_window_used_ratio{subgroup=\"a \\\"b\\\"\"} 0.75",
+            "# TYPE squall_view_change_seconds histogram",
+            "squall_view_change_seconds_bucket{le=\"0.005\"} 1",
+            "squall_view_change_seconds_bucket{le=\"+Inf\"} 1",
+            "squall_view_change_seconds_count 1",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
+        }
+    }
+
+    /// Each metric of the table is shown under its name, and none else.
+    #[test]
+    fn the_table_is_what_is_shown() {
+        let text = text(&registry(full()));
+        let shown: BTreeSet<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        assert_eq!(shown, METRICS.iter().map(|metric| metric.name).collect());
+    }
+
+    /// A member that joins has no figures yet, and says so.
+    #[test]
+    fn a_member_that_joins_is_not_ready() {
+        let board = Arc::new(FiguresBoard::new(Vec::new(), Vec::new(), Arc::default()));
+        let text = text(&registry(board));
+        assert!(text.contains("\nsquall_ready 0.0\n"), "{text}");
+        assert!(!text.contains("squall_figures_age_seconds"), "{text}");
+    }
+}

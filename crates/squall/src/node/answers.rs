@@ -1,0 +1,118 @@
+//! What a member answers to questions that come to its admission listener.
+
+use std::cmp::Reverse;
+
+use squall_fabric::{Duration, Fabric as _, Instant};
+use squall_protocols::group::{SubgroupId, ViewChange};
+use squall_protocols::membership::{Member, Membership, ViewChangeStep};
+use squall_transports::bootstrap::{Address, Asker};
+
+use super::{Stack, figures};
+use crate::inquiry::{
+    self, HeldUpLine, LAGS_MAX, LagLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine,
+    ViewChangeLine, WindowLine,
+};
+use crate::restart::{FetchReply, RestartAnswer, RestartCall, RestartProcess, answer_of_member};
+
+impl Stack {
+    /// Answers a question that came to the admission listener.
+    #[cold]
+    pub(super) fn answer(&self, asker: Asker, question: &[u8]) {
+        match inquiry::read_question(question) {
+            None => asker.answer(Vec::new()),
+            Some(StatusQuestion::Service) => {
+                asker.answer(inquiry::write(&self.status.service().as_ref().map(Address::to_string)))
+            }
+            Some(StatusQuestion::Clients) => match &*self.status.hub() {
+                Some(hub) => hub.answer(asker),
+                None => asker.answer(inquiry::write(&None::<String>)),
+            },
+            Some(StatusQuestion::Status) => asker.answer(inquiry::write(&self.report())),
+            Some(StatusQuestion::Restart(call)) => asker.answer(inquiry::write(&self.answer_restart(&call))),
+            // A process of which the group has lost sight joins, and fetches nothing.
+            Some(StatusQuestion::Fetch(_)) => asker.answer(inquiry::write(&FetchReply::Nothing)),
+        }
+    }
+
+    /// Answers a process that restarts, whose group runs \[T10\].
+    fn answer_restart(&self, call: &RestartCall) -> RestartAnswer {
+        let Some(register) = self.group.register() else { return RestartAnswer::OtherSubgroups };
+        let roster = self.status.roster();
+        let (own, rank) = (self.fabric.node().0, register.tag);
+        let address = roster.get(&self.fabric.node()).map(Address::to_string).unwrap_or_default();
+        let sender = RestartProcess { node: own, starts: register.starts, rank, address };
+        answer_of_member(register, self.fabric.now().as_nanos(), sender, Vec::new(), call, true)
+    }
+
+    /// Returns this member's status, as it is sent to a process that asks for it.
+    fn report(&self) -> MemberStatus {
+        let membership = self.group.membership();
+        let view = membership.map(Membership::view);
+        let roster = self.status.roster();
+        let line = |member: &Member| MemberLine {
+            node: member.node.0,
+            rank: member.tag,
+            address: roster.get(&member.node).map(Address::to_string).unwrap_or_default(),
+        };
+        let members: Vec<MemberLine> =
+            view.map(|view| view.members.iter().map(line).collect()).unwrap_or_default();
+        let own = self.fabric.node().0;
+        let now = self.fabric.now();
+        let millis_since = |since: Instant| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
+        let change = |change: &ViewChange| {
+            let ready = change.steps.at(ViewChangeStep::Ready)?;
+            let micros = |took: Duration| u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            Some(ViewChangeLine {
+                to: change.to,
+                members: change.members as u64,
+                removed: change.removed as u64,
+                joined: change.joined as u64,
+                ago_millis: millis_since(ready),
+                took_micros: figures::duration(change).map(micros),
+            })
+        };
+        let subgroup = |(name, id): (&String, SubgroupId)| {
+            let counters = self.group.counters(id)?;
+            let held = self.group.held_up_by(id).map(|held| HeldUpLine {
+                node: held.member.0,
+                rank: members
+                    .iter()
+                    .find(|member| member.node == held.member.0)
+                    .map_or(0, |member| member.rank),
+                millis: millis_since(held.since),
+            });
+            let totals = self.group.totals(id);
+            let mut lags = Vec::new();
+            self.group.lags(id, |node, behind| {
+                if behind > 0 {
+                    lags.push(LagLine { node: node.0, behind });
+                }
+            });
+            lags.sort_by_key(|lag| Reverse(lag.behind));
+            lags.truncate(LAGS_MAX);
+            Some(SubgroupLine {
+                name: name.clone(),
+                sent: counters.messages_sent,
+                delivered: counters.messages_delivered,
+                held_up_by: held,
+                stood_still_millis: self.group.stands_still_since(id).map(millis_since),
+                unpersisted: self.log.as_ref().and_then(|log| log.unpersisted(id)),
+                sent_total: totals.messages_sent,
+                delivered_total: totals.messages_delivered + self.group.application_ref().pulled(id),
+                window: self.group.window_use(id).map(|(used, size)| WindowLine { used, size }),
+                lags,
+            })
+        };
+        MemberStatus {
+            node: own,
+            rank: members.iter().find(|member| member.node == own).map_or(0, |member| member.rank),
+            view: view.map_or(0, |view| view.id),
+            ready: self.group.is_ready(),
+            leaving: view.map_or(0, |view| view.leaving),
+            holders: view.map_or_else(Vec::new, |view| view.holders.clone()),
+            subgroups: self.names.iter().zip((0..).map(SubgroupId)).filter_map(subgroup).collect(),
+            changes: self.group.timeline().filter_map(change).collect(),
+            members,
+        }
+    }
+}

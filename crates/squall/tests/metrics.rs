@@ -1,0 +1,268 @@
+//! What members show those who watch over them, over HTTP: metrics, and whether they live and are ready.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use squall::config::{Config, MetricsConfig, SubgroupConfig};
+use squall::{Group, JoinError};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const MESSAGES: u64 = 100;
+
+fn config(test: &str, members: usize) -> Config {
+    let name = format!("{test}-{}", std::process::id());
+    let mut config = Config::local(&name, members).subgroup("log", SubgroupConfig::default());
+    config.metrics = Some(MetricsConfig { listen: "127.0.0.1:0".parse().unwrap() });
+    config
+}
+
+fn address(group: &Group) -> SocketAddr {
+    group.metrics_address().expect("it is configured")
+}
+
+/// Sends `request`, and returns everything that comes back.
+fn exchange(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("the member listens");
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request.as_bytes()).expect("the member reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("the member answers");
+    answer
+}
+
+/// Returns status and body.
+fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let answer = exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"));
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}"));
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+    assert_eq!(length, Some(body.len().to_string().as_str()), "{head}");
+    (status_of(head), body.into())
+}
+
+fn status_of(answer: &str) -> u16 {
+    let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
+    status.unwrap_or_else(|| panic!("{answer}")).parse().unwrap()
+}
+
+/// Returns the value of the sample that begins with `name`, labels included.
+fn sample(address: SocketAddr, name: &str) -> Option<f64> {
+    let (status, text) = get(address, "/metrics");
+    assert_eq!(status, 200);
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+fn wait_for(address: SocketAddr, name: &str, value: f64) {
+    let deadline = Instant::now() + PATIENCE;
+    while sample(address, name) != Some(value) {
+        assert!(Instant::now() < deadline, "{name} is {value}\n{}", get(address, "/metrics").1);
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Joins all members of a group, the last of which pulls its messages.
+fn join(config: &Config) -> Vec<Group> {
+    let members = config.members;
+    let join = |rank: usize| {
+        let builder = Group::builder(config.clone().for_rank(rank));
+        let builder = if rank + 1 == members { builder } else { builder.on_message("log", |_| ()) };
+        builder.join().expect("it joins")
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..members).map(|rank| scope.spawn(move || join(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    })
+}
+
+/// Totals grow from view to view, whether messages are pulled or not; a death is a view change of a certain length.
+#[test]
+fn totals_go_on_when_a_member_dies() {
+    let mut groups = join(&config("metrics-totals", 3));
+    let mut pulled = groups[2].subgroup("log").unwrap().deliveries().unwrap();
+    let mut sender = groups[0].subgroup("log").unwrap().sender().unwrap();
+    let mut send = || {
+        for _ in 0..MESSAGES {
+            sender.send_blocking(8, |bytes| bytes.fill(7)).expect("it is sent");
+            assert_eq!(pulled.next().expect("it comes").bytes, [7; 8]);
+        }
+        drop(pulled.try_next());
+    };
+    send();
+    for (rank, group) in groups.iter().enumerate() {
+        let address = address(group);
+        let sent = if rank == 0 { MESSAGES } else { 0 };
+        wait_for(address, "squall_sent_total{subgroup=\"log\"}", sent as f64);
+        wait_for(address, "squall_delivered_total{subgroup=\"log\"}", MESSAGES as f64);
+        wait_for(address, "squall_delivered_bytes_total{subgroup=\"log\"}", 8.0 * MESSAGES as f64);
+        wait_for(address, "squall_members", 3.0);
+        wait_for(address, "squall_ready", 1.0);
+        wait_for(address, "squall_view_changes_total", 0.0);
+        wait_for(address, "squall_stability_lag{subgroup=\"log\",member=\"1\"}", 0.0);
+        wait_for(address, "squall_window_used_ratio{subgroup=\"log\"}", 0.0);
+        assert_eq!(get(address, "/readyz"), (200, "messages flow\n".into()));
+        assert_eq!(get(address, "/healthz"), (200, "this member lives\n".into()));
+    }
+    drop(groups.remove(1));
+    send();
+    for group in &groups {
+        let address = address(group);
+        wait_for(address, "squall_members", 2.0);
+        wait_for(address, "squall_view_changes_total", 1.0);
+        wait_for(address, "squall_view_change_seconds_count", 1.0);
+        wait_for(address, "squall_delivered_total{subgroup=\"log\"}", 2.0 * MESSAGES as f64);
+        let seconds = sample(address, "squall_view_change_seconds_sum").unwrap();
+        assert!(seconds > 0.0 && seconds < 60.0, "{seconds}");
+    }
+    // One of two is no majority: what is left says so, as long as its handle exists.
+    drop(groups.remove(0));
+    let last = address(&groups[0]);
+    let deadline = Instant::now() + PATIENCE;
+    while groups[0].failure().is_none() {
+        assert!(Instant::now() < deadline, "the group ends");
+        thread::sleep(Duration::from_millis(5));
+    }
+    for path in ["/healthz", "/readyz"] {
+        let (status, text) = get(last, path);
+        assert!(status == 503 && text.contains("majority"), "{status} {text}");
+    }
+    wait_for(last, "squall_ready", 0.0);
+    wait_for(last, "squall_delivered_total{subgroup=\"log\"}", 2.0 * MESSAGES as f64);
+}
+
+/// A member that takes no messages is the one that holds the sender up; the sender and the member itself show it.
+#[test]
+fn the_member_that_holds_others_up_is_named() {
+    let mut config = config("metrics-slow", 2);
+    config.subgroups.get_mut("log").unwrap().window = 8;
+    let mut groups = join(&config);
+    let mut pulled = groups[1].subgroup("log").unwrap().deliveries().unwrap();
+    let mut sender = groups[0].subgroup("log").unwrap().sender().unwrap();
+    while sender.send(1, |bytes| bytes[0] = 1).is_ok() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let (fast, slow) = (address(&groups[0]), address(&groups[1]));
+    let has = |address, name: &str| sample(address, name).is_some_and(|seconds| seconds > 0.3);
+    let deadline = Instant::now() + PATIENCE;
+    while !has(fast, "squall_held_up_seconds{subgroup=\"log\",member=\"1\"}")
+        || !has(slow, "squall_consumer_standstill_seconds{subgroup=\"log\"}")
+    {
+        assert!(Instant::now() < deadline, "{}{}", get(fast, "/metrics").1, get(slow, "/metrics").1);
+        thread::sleep(Duration::from_millis(20));
+    }
+    wait_for(fast, "squall_window_used_ratio{subgroup=\"log\"}", 1.0);
+    while pulled.try_next().expect("the group lives").is_some() {}
+    wait_for(slow, "squall_consumer_standstill_seconds{subgroup=\"log\"}", 0.0);
+    wait_for(fast, "squall_window_used_ratio{subgroup=\"log\"}", 0.0);
+}
+
+/// Whatever a client sends, and however slowly, messages flow and other clients are answered.
+#[test]
+fn clients_that_misbehave_are_refused_and_delay_nothing() {
+    let mut group = Group::join(config("metrics-clients", 1)).expect("it joins");
+    let address = address(&group);
+    let log = group.subgroup("log").unwrap();
+    let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+    for (request, status) in [
+        ("POST /metrics HTTP/1.1\r\n\r\n", 405),
+        ("GET /other HTTP/1.1\r\n\r\n", 404),
+        ("\x16\x03\x01\x02 hello\r\n\r\n", 400),
+        (&format!("GET /metrics HTTP/1.1\r\n{}", "a: bbbbbbbbbbbbbbbbbbbbbbbb\r\n".repeat(1000)), 431),
+    ] {
+        let answer = exchange(address, request);
+        assert_eq!(status_of(&answer), status, "{answer}");
+    }
+    let head = exchange(address, "HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(status_of(&head) == 200 && head.ends_with("\r\n\r\n"), "{head}");
+
+    // As many as there may be, each of which sends a byte occasionally and never comes to an end.
+    let began = Instant::now();
+    let mut slow: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let is_full = || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // A connection too many is closed, with or without a reset.
+        stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").is_err()
+            || matches!(stream.read(&mut [0; 1]), Ok(0) | Err(_))
+    };
+    while !is_full() {
+        assert!(began.elapsed() < Duration::from_secs(4), "eight connections are enough");
+    }
+    let mut answers = vec![String::new(); slow.len()];
+    for text in b"GET /metrics HTTP/1.1\r\nX: ".iter().cycle() {
+        for (stream, answer) in slow.iter_mut().zip(&mut answers) {
+            stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+            let _ = stream.write_all(&[*text]);
+            let mut part = [0; 1000];
+            if let Ok(count) = stream.read(&mut part) {
+                answer.push_str(&String::from_utf8_lossy(&part[..count]));
+            }
+        }
+        sender.send_blocking(1, |bytes| bytes[0] = *text).expect("it is sent");
+        assert_eq!(deliveries.next().expect("it comes").bytes, [*text]);
+        if answers.iter().all(|answer| !answer.is_empty()) {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{answers:?}");
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(began.elapsed() >= Duration::from_secs(4), "they were cut off after {:?}", began.elapsed());
+    for answer in answers {
+        // Some have sent a whole line that is no header, before their time was over.
+        assert!([408, 400].contains(&status_of(&answer)), "{answer}");
+    }
+    drop(slow);
+    while is_full() {
+        assert!(began.elapsed() < PATIENCE, "they have gone");
+    }
+    assert_eq!(get(address, "/healthz").0, 200);
+}
+
+/// An address that another process has is known at the start, before anyone waits for other members.
+#[test]
+fn an_address_in_use_is_an_error_at_the_start() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    let mut config = config("metrics-address", 3);
+    config.metrics = Some(MetricsConfig { listen: address.to_string().parse().unwrap() });
+    let error = Group::join(config).expect_err("it is in use");
+    assert!(matches!(error, JoinError::Metrics { .. }), "{error}");
+    let text = error.to_string();
+    let expected = format!("cannot show metrics at {address}: Address already in use");
+    assert!(text.starts_with(&expected) && text.contains("another `listen` in [metrics]"), "{text}");
+}
+
+/// A polling thread that hangs is no sign of life, and it lives again when it continues.
+#[test]
+fn a_polling_thread_that_hangs_is_not_healthy() {
+    let (group, mut node) = Group::builder(config("metrics-hangs", 1)).join_polled().expect("it joins");
+    let address = address(&group);
+    let (status, text) = get(address, "/healthz");
+    assert!(status == 503 && text.contains("the polling thread has not run"), "{status} {text}");
+    assert_eq!(get(address, "/readyz").0, 503);
+    let asked = thread::spawn(move || (get(address, "/healthz").0, get(address, "/readyz").0));
+    while !asked.is_finished() {
+        node.step();
+    }
+    assert_eq!(asked.join().unwrap(), (200, 200));
+}
+
+/// A member that waits for others lives and is not ready.
+#[test]
+fn a_member_that_joins_lives_and_is_not_ready() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut config = config("metrics-joins", 2);
+    config.timeout = Duration::from_secs(4);
+    config.metrics = Some(MetricsConfig { listen: address.to_string().parse().unwrap() });
+    let joining = thread::spawn(move || Group::join(config).expect_err("it is alone").to_string());
+    let deadline = Instant::now() + PATIENCE;
+    while TcpStream::connect(address).is_err() {
+        assert!(Instant::now() < deadline, "it listens");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(get(address, "/healthz").0, 200);
+    assert_eq!(get(address, "/readyz"), (503, "this member has not joined its group yet\n".into()));
+    assert_eq!(sample(address, "squall_ready"), Some(0.0));
+    joining.join().unwrap();
+    assert!(TcpStream::connect(address).is_err(), "it does not listen any more");
+}
