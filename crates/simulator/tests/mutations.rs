@@ -130,7 +130,9 @@ fn runs_with_rare_events_hold_without_a_mutation() {
     }
     assert_eq!(run(&replica::SCENARIO, WITH_EARLY_UPDATE), None);
     assert_eq!(run(&join::SCENARIO, WITH_ABANDONED_REPORT), None);
-    assert_eq!(run(&restart::SCENARIO, WITH_FORGOTTEN_TRIMS), None);
+    for seed in [WITH_FORGOTTEN_TRIMS, WITH_LONE_DECISION] {
+        assert_eq!(run(&restart::SCENARIO, seed), None);
+    }
 }
 
 /// A run of objects that catches `ApplyEarly`: an update gets into the order of its shard before an earlier one of its client.

@@ -32,7 +32,7 @@ impl RestartSettings {
         silence: Duration::from_secs(2),
         gather: Duration::from_secs(3),
         patience: Duration::from_secs(1),
-        fetch: Duration::from_secs(10),
+        fetch: Duration::from_secs(5),
         base: Duration::from_secs(3),
     };
 }

@@ -119,7 +119,7 @@ impl Restarter {
             lead_at: None,
             enter_at: None,
             awaited: None,
-            transfer: LogTransfer::new(settings.fetch),
+            transfer: LogTransfer::new(settings.fetch, settings.report_every),
             actions: VecDeque::new(),
             reports: 0,
             reported: None,

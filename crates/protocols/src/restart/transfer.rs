@@ -11,7 +11,9 @@ use super::flushed_log::{FetchAnswer, FetchRequest};
 /// way.
 #[derive(Clone, Debug)]
 pub struct LogTransfer {
-    /// How long an answer may take, and how long to wait when no process had anything.
+    /// How long an answer may take.
+    answer: Duration,
+    /// How long to wait when no process had anything.
     pause: Duration,
     under_way: Option<(NodeId, FetchRequest, Instant)>,
     /// The process that was asked last.
@@ -22,10 +24,10 @@ pub struct LogTransfer {
 }
 
 impl LogTransfer {
-    /// A transfer that waits for an answer for this long.
+    /// A transfer that waits so long for an answer, and pauses so long when no process had anything.
     #[must_use]
-    pub const fn new(pause: Duration) -> Self {
-        Self { pause, under_way: None, last: None, in_vain: 0, not_before: Instant::from_nanos(0) }
+    pub const fn new(answer: Duration, pause: Duration) -> Self {
+        Self { answer, pause, under_way: None, last: None, in_vain: 0, not_before: Instant::from_nanos(0) }
     }
 
     /// The process to ask for `wanted`, of `providers` in ascending order.
@@ -49,7 +51,7 @@ impl LogTransfer {
         let after = |node: &&NodeId| Some(**node) > self.last;
         let provider = *providers.iter().find(after).unwrap_or(&providers[0]);
         self.last = Some(provider);
-        self.under_way = Some((provider, wanted, now + self.pause));
+        self.under_way = Some((provider, wanted, now + self.answer));
         Some((provider, wanted))
     }
 
@@ -87,7 +89,7 @@ mod tests {
     #[test]
     fn processes_are_asked_in_turn_until_one_has_it() {
         let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
-        let mut transfer = LogTransfer::new(Duration::from_millis(10));
+        let mut transfer = LogTransfer::new(Duration::from_millis(10), Duration::from_millis(10));
         let wanted = FetchRequest::Records { shard: 0, view: 3, from: 1, to: 4 };
         let nodes = [1, 5].map(NodeId);
         assert_eq!(transfer.poll(at(0), wanted, &nodes), Some((NodeId(1), wanted)));

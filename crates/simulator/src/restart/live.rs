@@ -119,7 +119,7 @@ impl LiveMember {
             delivered: Vec::new(),
             is_recording: false,
             ahead_until: now,
-            transfer: LogTransfer::new(FETCH),
+            transfer: LogTransfer::new(FETCH, FETCH),
             compacting: None,
             rows_made: 0,
             shown: None,
