@@ -179,7 +179,7 @@ impl Group {
     /// if it had died, and [`Departure::Forced`] names the states that are lost with it. Dropping the group has the
     /// same effect as such a death.
     ///
-    /// An application that polls the node itself has to continue until [`Node::failure`] returns
+    /// An application that polls the node itself has to continue until [`crate::Node::failure`] returns
     /// [`GroupError::Left`]; for such a group this function returns at once.
     pub fn leave(self, patience: Duration) -> Departure {
         let status = &self.link.status;
