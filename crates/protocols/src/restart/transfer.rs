@@ -24,7 +24,7 @@ pub struct LogTransfer {
 }
 
 impl LogTransfer {
-    /// A transfer that waits so long for an answer, and pauses so long when no process had anything.
+    /// A transfer that waits for an answer for the first time, and pauses for the second when no process had anything.
     #[must_use]
     pub const fn new(answer: Duration, pause: Duration) -> Self {
         Self { answer, pause, under_way: None, last: None, in_vain: 0, not_before: Instant::from_nanos(0) }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
-use squall_protocols::multicast::{Deliver, DeliveryMode, Message, MessageBatch};
+use squall_protocols::multicast::{Deliver, Message, MessageBatch};
 use squall_transports::bootstrap::BootstrapProgress;
 use squall_transports::runner::pin;
 
 use super::Group;
 use crate::application::{BoxedUpcall, GroupHandles, LayoutFunctions, SubgroupSlot, ViewUpcall};
-use crate::config::{Config, SubgroupConfig};
+use crate::config::Config;
 use crate::durable;
 use crate::error::JoinError;
 use crate::external::{Hub, Tap, TappedUpcall};
@@ -154,11 +154,10 @@ impl Builder {
             let fits = subgroup.settings(all).check(subgroup.member_ranks(all).len());
             fits.map_err(|error| JoinError::Settings { subgroup: name.clone(), error })?;
         }
-        let is_placed = |(name, subgroup): &(&String, &SubgroupConfig)| {
-            subgroup.mode == DeliveryMode::Durable && self.places.contains_key(*name)
-        };
-        if let Some((name, _)) = self.config.subgroups.iter().find(is_placed) {
-            return Err(JoinError::PlacedDurable(name.clone()));
+        if let Some(name) =
+            durable::shards(&self.config).into_keys().find(|name| self.places.contains_key(name))
+        {
+            return Err(JoinError::PlacedDurable(name));
         }
         let tap = |name: &String| self.upcalls.get(name).map(|(_, tap)| Arc::clone(tap)).unwrap_or_default();
         let slot = |name: &String| Arc::new(SubgroupSlot::with_tap(tap(name)));

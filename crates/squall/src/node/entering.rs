@@ -109,12 +109,11 @@ impl Node {
             let names = config.subgroups.keys().cloned().collect();
             let (events, seen, distrusted, ended) = (Vec::new(), None, None, false);
             let (skipped, unchecked) = (0, CHECK);
-            let idle = config.idle_rule();
             let figures = board.clone().map(FiguresWriter::new);
             #[rustfmt::skip]
             let stack = Stack {
                 fabric, group, names, status, events, admission, peers, seen, skipped, unchecked, distrusted, ended,
-                idle, log: log.clone(), figures, is_short: false,
+                idle: config.idle_rule(), log: log.clone(), figures, is_short: false,
             };
             let runner = Runner::new(stack.idle_limits());
             return Ok((Self { stack, runner }, rank));
