@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
+use squall_log::{FileDisk, LogSettings, Storage, TailVerdict};
 
 use squall::config::{StorageConfig, SubgroupConfig, Transport};
 use squall::{Config, DeliveryMode, Group, HistoryError, JoinError, MessageOutcome, StoredMessage};
@@ -164,6 +165,37 @@ fn a_majority_restarts() {
     assert!(histories[1].len() >= first[0].1.len() + second[0].1.len());
     let missing = histories[0].last().expect("it has the first run");
     assert!(matches!(missing, Err(HistoryError::Missing { .. })), "{missing:?}");
+}
+
+/// The log of one member is damaged where others have said that it is whole: what is missing comes from them.
+#[test]
+fn a_damaged_log_is_repaired() {
+    let folder = TestFolder::new("restart-damaged");
+    let configs = configs(Transport::Shm, "restart-damaged", &folder);
+    let first = run(&configs, 0, 30);
+    damage(&configs[2]);
+    let second = run(&configs, 1, 5);
+    assert_holds(&second[0].0, &first[0].1);
+    assert!(second[2].0 == second[0].0 && second[1].0 == second[0].0, "the histories differ");
+    // What was repaired stays so.
+    let third = run(&configs, 2, 5);
+    assert_holds(&third[2].0, &second[0].0);
+    assert_holds(&third[2].0, &second[0].1);
+}
+
+/// Flips bits in a frame of a member's log that is not the last one.
+fn damage(config: &Config) {
+    let folder = config.log_folder().expect("it has one");
+    let path = folder.join("log/0000000001.segment");
+    let mut bytes = std::fs::read(&path).expect("there is a log");
+    let begins = |block: &usize| bytes[*block..*block + 4] == bytes[..4];
+    let frames: Vec<usize> = (0..bytes.len()).step_by(4096).filter(begins).collect();
+    assert!(frames.len() > 5, "{} frames", frames.len());
+    bytes[frames[frames.len() - 4] + 100] ^= 0x5a;
+    std::fs::write(&path, bytes).expect("it can be written");
+    let storage = Storage::inspect(FileDisk::inspect(&folder), LogSettings::DEFAULT).expect("there is a log");
+    let recovered = storage.recover(&mut |_, _| ()).expect("it can be read");
+    assert_eq!(recovered.verdict, TailVerdict::Damaged);
 }
 
 /// One of three is none: it says who is missing.
