@@ -483,7 +483,9 @@ fn with_key(table: &str, key: &str, value: &str) -> String {
     if table.starts_with("subgroups") {
         subgroup += &line;
     } else {
-        let lines = group.lines().filter(|old| !old.starts_with(&format!("{key} =")));
+        // A key of another table may have the same name.
+        let is_old = |line: &&str| table.is_empty() && line.starts_with(&format!("{key} ="));
+        let lines = group.lines().filter(|line| !is_old(line));
         group = format!("{}\n{line}\n", lines.collect::<Vec<_>>().join("\n"));
     }
     if key == "subgroups" { group } else { group + &subgroup }
