@@ -208,6 +208,7 @@ impl GroupHandles {
     /// Sets what this process is in the group, for the first time or after an attempt that has failed.
     pub(crate) fn set_member(&mut self, member: LogMember) {
         self.member = Some(member);
+        self.log.iter().for_each(|log| log.forget_entry());
         self.slots.iter().for_each(|slot| slot.forget_views());
     }
 
@@ -242,6 +243,7 @@ impl GroupApplication for GroupHandles {
             lock(&slot.events).begin_view(view, members);
         }
         self.status.set_state_news();
+        self.log.iter().for_each(|log| log.note_view(view.id));
         self.view = view.id;
         (self.on_view)(view);
         self.status.messages.notify();

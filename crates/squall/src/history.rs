@@ -15,7 +15,8 @@ use crate::durable::{LogRange, ProcessLog};
 /// this run follow them, without a gap.
 ///
 /// A group that restarts from its logs continues where it was: every member has the same history then. A member reads it from its own
-/// disk, one piece at a time, while the group runs. Obtained by [`crate::SubgroupHandle::history`], where there is an example.
+/// disk, one piece at a time, while the group runs. A member that has joined gets what its log lacks from the others in the meantime; until it
+/// has that, its history ends in [`HistoryError`]. Obtained by [`crate::SubgroupHandle::history`], where there is an example.
 #[derive(Debug)]
 pub struct History {
     log: Arc<ProcessLog>,
@@ -51,7 +52,8 @@ pub struct StoredMessage {
 pub enum HistoryError {
     /// The log begins later than the group. What it has follows.
     #[error(
-        "the log in {} does not reach back to the views before {view}, since this member joined later: read the history of another member",
+        "the log in {} does not reach back to the views before {view} yet, since this member joined later: ask again when it has got them from the \
+         others",
         folder.display()
     )]
     Earlier {
@@ -62,8 +64,7 @@ pub enum HistoryError {
     },
     /// A part is not in the log of this member. Nothing follows.
     #[error(
-        "the log in {} lacks messages {from} to {to} of view {view}, which count: this member joined when they were past, or its disk has \
-         lost them; read the history of another member",
+        "the log in {} lacks messages {from} to {to} of view {view}, which this member gets from the others: ask again later",
         folder.display()
     )]
     Missing {
@@ -81,9 +82,12 @@ pub enum HistoryError {
 impl History {
     /// The history of a subgroup, the `shard`-th durable one, by what the register says of the views before.
     pub(crate) fn new(log: Arc<ProcessLog>, subgroup: SubgroupId, shard: usize) -> Self {
-        let chain = log.found_register().map_or_else(ViewChain::default, |register| register.record.chain);
-        let ended = chain.of_shard(shard).filter(|(_, count)| *count > 0).collect();
-        let earlier = (chain.first > 0).then_some(chain.first);
+        let entered = log.entered().unwrap_or(0);
+        let unknown = || ViewChain { first: entered, trims: Vec::new() };
+        let chain = log.present().map_or_else(unknown, |register| register.record.chain);
+        let is_earlier = |(view, count): &(u64, u64)| *view < entered && *count > 0;
+        let ended = chain.of_shard(shard).filter(is_earlier).collect();
+        let earlier = (chain.first.min(entered) > 0).then_some(chain.first);
         Self { log, subgroup, earlier, ended, next: 0, read: VecDeque::new() }
     }
 

@@ -11,7 +11,7 @@ use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_log::{FileDisk, LogSettings, Storage, TailVerdict};
 
 use squall::config::{StorageConfig, SubgroupConfig, Transport};
-use squall::{Config, DeliveryMode, Group, HistoryError, JoinError, MessageOutcome, StoredMessage};
+use squall::{Config, DeliveryMode, Group, JoinError, MessageOutcome, StoredMessage};
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ impl Drop for TestFolder {
     }
 }
 
-/// Three members with a durable subgroup.
+/// Three members with a durable subgroup, and a joiner.
 fn configs(transport: Transport, test: &str, folder: &TestFolder) -> Vec<Config> {
     let subgroup = SubgroupConfig {
         mode: DeliveryMode::Durable,
@@ -44,7 +44,9 @@ fn configs(transport: Transport, test: &str, folder: &TestFolder) -> Vec<Config>
     };
     let configs = common::configs(transport, test, Duration::from_secs(5), ("orders", subgroup));
     let storage = Some(StorageConfig { path: folder.0.clone() });
-    configs.into_iter().take(3).map(|config| Config { storage: storage.clone(), ..config }).collect()
+    let member =
+        |(rank, config): (usize, Config)| Config { storage: storage.clone(), rank: Some(rank), ..config };
+    configs.into_iter().enumerate().map(member).collect()
 }
 
 /// What a member has delivered, in order.
@@ -72,7 +74,6 @@ fn run(configs: &[Config], number: usize, count: usize) -> Vec<(Delivered, Deliv
         let rank = group.rank();
         let orders = group.subgroup("orders").expect("it is in it");
         let history = orders.history().expect("it has a log");
-        let plain = |message: StoredMessage| (message.view, message.sequence, message.sender, message.bytes);
         let found = history.map(|message| plain(message.expect("nothing is missing"))).collect();
         let (mut sender, mut deliveries) = (orders.sender().unwrap(), orders.deliveries().unwrap());
         let sending = thread::spawn(move || {
@@ -100,6 +101,11 @@ fn run(configs: &[Config], number: usize, count: usize) -> Vec<(Delivered, Deliv
     })
 }
 
+/// What is the same at all members.
+fn plain(message: StoredMessage) -> (u64, u64, usize, Vec<u8>) {
+    (message.view, message.sequence, message.sender, message.bytes)
+}
+
 /// Asserts that a history has what was delivered, in this order. It may have more at the end of a run.
 fn assert_holds(history: &Delivered, delivered: &Delivered) {
     let mut history = history.iter();
@@ -113,7 +119,7 @@ fn everything_is_there_after_each_restart(transport: Transport, test: &str) {
     let configs = configs(transport, test, &folder);
     let mut before = Delivered::new();
     for number in 0..4 {
-        let runs = run(&configs, number, 30);
+        let runs = run(&configs[..3], number, 30);
         for (found, delivered) in &runs {
             assert!(*found == runs[0].0, "the histories differ");
             assert!(*delivered == runs[0].1, "the orders differ");
@@ -133,14 +139,14 @@ fn everything_is_there_after_each_restart_on_tcp() {
     everything_is_there_after_each_restart(Transport::Tcp, "restart-tcp");
 }
 
-/// Two of three are a quorum; the third one joins when it is back, and knows that it lacks what was delivered meanwhile.
+/// Two of three are a quorum; the third one joins when it is back, and gets what was delivered meanwhile.
 #[test]
 fn a_majority_restarts() {
     let folder = TestFolder::new("restart-majority");
     let configs = configs(Transport::Tcp, "restart-majority", &folder);
-    let first = run(&configs, 0, 10);
+    let first = run(&configs[..3], 0, 10);
     // The first contact is not among them.
-    let second = run(&configs[1..], 1, 10);
+    let second = run(&configs[1..3], 1, 10);
     assert!(second[0].0 == second[1].0, "the histories differ");
     assert_holds(&second[0].0, &first[0].1);
     let done = AtomicUsize::new(0);
@@ -150,21 +156,68 @@ fn a_majority_restarts() {
             scope.spawn(move || {
                 let mut group = Group::join(config).expect("the group starts");
                 wait_until("a view of three", || group.members() == 3);
-                let history = group.subgroup("orders").unwrap().history().unwrap().collect::<Vec<_>>();
+                let orders = group.subgroup("orders").unwrap();
+                let read = || orders.history().unwrap().collect::<Result<Vec<_>, _>>();
+                wait_until("the log is whole", || read().is_ok());
+                let history = read().expect("it was whole");
                 done.fetch_add(1, Ordering::SeqCst);
                 wait_until("all are there", || done.load(Ordering::SeqCst) == 3);
                 history
             })
         };
+        let threads: Vec<_> = configs.iter().take(3).map(join).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    for history in &histories {
+        assert_eq!(history.len(), histories[0].len());
+        assert!(history.len() >= first[0].1.len() + second[0].1.len());
+    }
+}
+
+/// A joiner gets what was delivered before its first view while the group runs, and is as good as the others after a restart.
+fn a_joiner_gets_what_was_before(transport: Transport, test: &str) {
+    let folder = TestFolder::new(test);
+    let configs = configs(transport, test, &folder);
+    let first = run(&configs[..3], 0, 20);
+    let done = AtomicUsize::new(0);
+    let histories: Vec<_> = thread::scope(|scope| {
+        let join = |config: &Config| {
+            let (config, done) = (config.clone(), &done);
+            scope.spawn(move || {
+                let is_joiner = config.rank == Some(3);
+                wait_until("the others have restarted", || !is_joiner || done.load(Ordering::SeqCst) == 3);
+                let mut group = Group::join(config).expect("the group starts");
+                done.fetch_add(1, Ordering::SeqCst);
+                wait_until("a view of four", || group.members() == 4);
+                let orders = group.subgroup("orders").unwrap();
+                let read = |history: squall::History| history.collect::<Result<Vec<_>, _>>();
+                wait_until("the log is whole", || read(orders.history().unwrap()).is_ok());
+                let history = read(orders.history().unwrap()).expect("it was whole");
+                done.fetch_add(1, Ordering::SeqCst);
+                wait_until("all are there", || done.load(Ordering::SeqCst) == 8);
+                history.into_iter().map(plain).collect::<Delivered>()
+            })
+        };
         let threads: Vec<_> = configs.iter().map(join).collect();
         threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
     });
-    let is_whole = |history: &[Result<StoredMessage, HistoryError>]| history.iter().all(Result::is_ok);
-    assert!(is_whole(&histories[1]) && is_whole(&histories[2]));
-    assert_eq!(histories[1].len(), histories[2].len());
-    assert!(histories[1].len() >= first[0].1.len() + second[0].1.len());
-    let missing = histories[0].last().expect("it has the first run");
-    assert!(matches!(missing, Err(HistoryError::Missing { .. })), "{missing:?}");
+    for history in &histories {
+        assert!(*history == histories[0], "the histories differ");
+        assert_holds(history, &first[0].1);
+    }
+    // Of the first members one is left; the joiner takes the place of another one.
+    let last = run(&configs[1..], 1, 5);
+    last.iter().for_each(|(found, _)| assert_holds(found, &first[0].1));
+}
+
+#[test]
+fn a_joiner_gets_what_was_before_on_shm() {
+    a_joiner_gets_what_was_before(Transport::Shm, "restart-joiner-shm");
+}
+
+#[test]
+fn a_joiner_gets_what_was_before_on_tcp() {
+    a_joiner_gets_what_was_before(Transport::Tcp, "restart-joiner-tcp");
 }
 
 /// The log of one member is damaged where others have said that it is whole: what is missing comes from them.
@@ -172,13 +225,13 @@ fn a_majority_restarts() {
 fn a_damaged_log_is_repaired() {
     let folder = TestFolder::new("restart-damaged");
     let configs = configs(Transport::Shm, "restart-damaged", &folder);
-    let first = run(&configs, 0, 30);
+    let first = run(&configs[..3], 0, 30);
     damage(&configs[2]);
-    let second = run(&configs, 1, 5);
+    let second = run(&configs[..3], 1, 5);
     assert_holds(&second[0].0, &first[0].1);
     assert!(second[2].0 == second[0].0 && second[1].0 == second[0].0, "the histories differ");
     // What was repaired stays so.
-    let third = run(&configs, 2, 5);
+    let third = run(&configs[..3], 2, 5);
     assert_holds(&third[2].0, &second[0].0);
     assert_holds(&third[2].0, &second[0].1);
 }
@@ -203,7 +256,7 @@ fn damage(config: &Config) {
 fn a_minority_waits() {
     let folder = TestFolder::new("restart-minority");
     let mut configs = configs(Transport::Shm, "restart-minority", &folder);
-    run(&configs, 0, 3);
+    run(&configs[..3], 0, 3);
     configs[0].timeout = Duration::from_millis(500);
     let error = Group::join(configs[0].clone()).expect_err("it is alone");
     assert!(matches!(error, JoinError::Restart { present: 1, members: 3, needed: 2, .. }), "{error}");

@@ -18,7 +18,7 @@ use crate::membership::{
 use crate::multicast::MulticastCounters;
 use crate::mutation;
 use crate::rdmc;
-use crate::restart::Register;
+use crate::restart::{Register, ViewChain};
 
 /// The settings of a group, the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,6 +198,12 @@ impl<A: GroupApplication> GroupCore<A> {
     #[must_use]
     pub fn register(&self) -> Option<&Register> {
         self.register.as_ref().map(GroupRegister::durable)
+    }
+
+    /// Takes over what another process knows of how earlier views have ended \[T19\]: a joiner knows only of the view before its first
+    /// one.
+    pub fn extend_register(&mut self, chain: &ViewChain) {
+        self.register.iter_mut().for_each(|register| register.extend(chain));
     }
 
     /// Returns the latest view changes, the oldest first, with the instant of each step of this node.

@@ -105,6 +105,11 @@ impl GroupRegister {
         self.note_recorded();
     }
 
+    /// Takes over what another process knows of views before those of the register \[T19\].
+    pub(super) fn extend(&mut self, chain: &ViewChain) {
+        self.writer.change().extend(chain);
+    }
+
     /// Returns the register as it is on the disk.
     pub(super) const fn durable(&self) -> &Register {
         self.writer.durable()

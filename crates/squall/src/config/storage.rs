@@ -23,9 +23,10 @@ use super::{Config, SubgroupConfig};
 /// for, 3 seconds at most once the others are enough, and join later. Subgroups that are not durable begin with nothing, and the states of
 /// their objects are lost.
 ///
+/// A member that joins gets what was delivered before from the others while the group runs.
+///
 /// **Not there yet.** Nothing shortens a log, so it grows by the bytes of all messages and 40 to 47 for each, until the disk is full, and
-/// a group ends after some thousand changes of its view. A joiner's log begins with its first view, and what a log lacks is fetched
-/// from others in a restart only.
+/// a group ends after some thousand changes of its view.
 ///
 /// ```
 /// use squall::config::{StorageConfig, SubgroupConfig};

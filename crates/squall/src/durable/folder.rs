@@ -139,7 +139,8 @@ pub(super) fn queue_frames<'a>(
     frame_bytes: usize,
 ) -> usize {
     let bytes = subgroups.map(window_bytes).fold(0, usize::saturating_add);
-    (bytes / frame_bytes).saturating_mul(2).saturating_add(2)
+    // The last two are for what is fetched from others, a frame at a time.
+    (bytes / frame_bytes).saturating_mul(2).saturating_add(4)
 }
 
 /// The most bytes of records that a subgroup's windows hold.

@@ -62,9 +62,24 @@ impl ProcessLog {
         *self.found() = Some(register);
     }
 
-    /// Returns what is in the log of these subgroups.
+    /// Returns what is in the log of these subgroups, as far as it was looked at.
     pub(crate) fn state(&self, shards: &[SubgroupId]) -> LogState {
         self.walk().index.state(shards)
+    }
+
+    /// Looks at what was written since the last time.
+    pub(crate) fn look(&self) {
+        let mut walk = self.walk();
+        let LogWalk { end, index } = &mut *walk;
+        // If the folder cannot be listed, what is known stays.
+        let _ = self.log().storage().follow(end, &mut |place, record| index.note(place, &record));
+    }
+
+    /// Looks at what was written since the last time, if less than `count` sequences of a view were there.
+    pub(crate) fn look_for(&self, subgroup: SubgroupId, view: u64, count: u64) {
+        if self.walk().index.count(subgroup, view) < count {
+            self.look();
+        }
     }
 
     /// Writes the register, and returns when it is on the disk.
@@ -102,12 +117,8 @@ impl ProcessLog {
     /// The frames that have the records of a range; none if the log does not have all of it. What was written since the log was read
     /// last is looked up if it is wanted.
     fn frames(&self, LogRange { subgroup, view, from, to }: LogRange) -> Option<Vec<FramePlace>> {
-        let mut walk = self.walk();
-        let LogWalk { end, index } = &mut *walk;
-        if index.count(subgroup, view) < to {
-            // If the folder cannot be listed, what is known is read.
-            let _ = self.log().storage().follow(end, &mut |place, record| index.note(place, &record));
-        }
+        self.look_for(subgroup, view, to);
+        let LogWalk { index, .. } = &*self.walk();
         (index.count(subgroup, view) >= to).then(|| index.frames(subgroup, view, from))
     }
 

@@ -11,7 +11,7 @@ use squall_log::{
     AppendError, Disk, DiskError, DurableLog, LogAnswer, LogRecord, Recovered, Storage, StorageError,
 };
 use squall_protocols::group::SubgroupId;
-use squall_protocols::restart::{DurableView, Register};
+use squall_protocols::restart::{DurableView, Register, ViewChain};
 use squall_transports::Waker;
 
 use super::found::LogWalk;
@@ -33,6 +33,14 @@ pub(crate) struct ProcessLog {
     log: Arc<DurableLog<SharedDisk>>,
     /// The register that was found, or that a restart has left.
     found: Mutex<Option<Register>>,
+    /// The register that is on the disk while the group runs, and the one that is being written.
+    present: Mutex<Option<Register>>,
+    writing: Mutex<Option<Register>>,
+    /// The view in which this process has entered its group; [`NOT_ENTERED`] before.
+    entered: AtomicU64,
+    /// How earlier views have ended, as another process says, for the register.
+    earlier: Mutex<Option<ViewChain>>,
+    has_earlier: AtomicBool,
     /// Whether the tail of the log was found damaged.
     is_damaged: bool,
     /// How many records were found.
@@ -121,6 +129,11 @@ impl ProcessLog {
             registers,
             log,
             found: Mutex::new(found),
+            present: Mutex::default(),
+            writing: Mutex::default(),
+            entered: AtomicU64::new(NOT_ENTERED),
+            earlier: Mutex::default(),
+            has_earlier: AtomicBool::new(false),
             is_damaged,
             records,
             walk,
@@ -136,8 +149,11 @@ impl ProcessLog {
         let LogMember { group, node, tag, shards, layout } = *identity;
         let none = DurableView { shards: vec![0; shards], ..DurableView::default() };
         let is_of = |found: &&Register| (found.group, found.layout) == (group, layout);
-        match self.found().as_ref().filter(is_of) {
-            Some(found) => Register { node, tag, ..found.clone() },
+        let found = self.found().as_ref().filter(is_of).cloned();
+        // One with another node is not on the disk yet.
+        lock(&self.present).clone_from(&found.clone().filter(|found| found.node == node));
+        match found {
+            Some(found) => Register { node, tag, ..found },
             None => Register { tag, layout, ..Register::new(group, node, none) },
         }
     }
@@ -189,6 +205,7 @@ impl ProcessLog {
     pub(crate) fn write_register(&self, register: &Register) {
         let begun = &self.registers[0];
         begun.store(begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        *lock(&self.writing) = Some(register.clone());
         self.register.write(register);
     }
 
@@ -201,8 +218,51 @@ impl ProcessLog {
         let is_news = written == begun.load(Ordering::Relaxed) && written != known.load(Ordering::Relaxed);
         if is_news {
             known.store(written, Ordering::Relaxed);
+            *lock(&self.present) = lock(&self.writing).take();
         }
         is_news
+    }
+
+    /// Returns the register that is on the disk, if the process is in a group.
+    pub(crate) fn present(&self) -> Option<Register> {
+        lock(&self.present).clone()
+    }
+
+    /// Notes that a view begins; the first one is that in which the process enters its group.
+    pub(crate) fn note_view(&self, view: u64) {
+        let _ = self.entered.compare_exchange(NOT_ENTERED, view, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Notes that the process tries to enter a group.
+    pub(crate) fn forget_entry(&self) {
+        self.entered.store(NOT_ENTERED, Ordering::Relaxed);
+    }
+
+    /// Returns the view in which the process has entered its group.
+    pub(crate) fn entered(&self) -> Option<u64> {
+        Some(self.entered.load(Ordering::Relaxed)).filter(|view| *view != NOT_ENTERED)
+    }
+
+    /// Has the polling thread put into the register how earlier views have ended.
+    pub(crate) fn offer_earlier(&self, chain: ViewChain) {
+        *lock(&self.earlier) = Some(chain);
+        self.has_earlier.store(true, Ordering::Relaxed);
+        lock(&self.signals.waker).iter().for_each(Waker::wake);
+    }
+
+    /// Returns whether [`ProcessLog::take_earlier`] has something.
+    #[inline]
+    pub(crate) fn has_earlier(&self) -> bool {
+        self.has_earlier.load(Ordering::Relaxed)
+    }
+
+    /// Returns what [`ProcessLog::offer_earlier`] was given, once.
+    pub(crate) fn take_earlier(&self) -> Option<ViewChain> {
+        if !self.has_earlier() {
+            return None;
+        }
+        self.has_earlier.store(false, Ordering::Relaxed);
+        lock(&self.earlier).take()
     }
 
     /// Wakes the polling thread by `waker` from now on.
@@ -310,6 +370,9 @@ impl LogSignals {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// No view has this number.
+const NOT_ENTERED: u64 = u64::MAX;
 
 /// How long nothing follows trailing nulls before they get a record: longer than a message takes to go round a group on one host, so
 /// that the next message makes the record superfluous, and short compared with the change of a view.

@@ -12,7 +12,9 @@ use crate::inquiry::{
     self, HeldUpLine, LAGS_MAX, LagLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine,
     ViewChangeLine, WindowLine,
 };
-use crate::restart::{FetchReply, RestartAnswer, RestartCall, RestartProcess, answer_of_member};
+use crate::restart::{
+    FetchCall, FetchReply, RestartAnswer, RestartCall, RestartProcess, answer_fetch, answer_of_member,
+};
 
 impl Stack {
     /// Answers a question that came to the admission listener.
@@ -29,8 +31,15 @@ impl Stack {
             },
             Some(StatusQuestion::Status) => asker.answer(inquiry::write(&self.report())),
             Some(StatusQuestion::Restart(call)) => asker.answer(inquiry::write(&self.answer_restart(&call))),
-            // A process of which the group has lost sight joins, and fetches nothing.
-            Some(StatusQuestion::Fetch(_)) => asker.answer(inquiry::write(&FetchReply::Nothing)),
+            Some(StatusQuestion::Fetch(call)) => self.answer_fetch(asker, call),
+        }
+    }
+
+    /// Answers a process that lacks a part of the log, by a thread of its own, since that reads the disk.
+    fn answer_fetch(&self, asker: Asker, call: FetchCall) {
+        match self.log.as_ref().zip(self.group.register()) {
+            Some((log, register)) => answer_fetch(log, &self.durable, register, asker, call),
+            None => asker.answer(inquiry::write(&FetchReply::Nothing)),
         }
     }
 

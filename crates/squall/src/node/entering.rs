@@ -18,7 +18,7 @@ use crate::durable::{self, LogMember, ProcessLog, durable_layout};
 use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
 use crate::error::JoinError;
 use crate::metrics::FiguresBoard;
-use crate::restart::RestartRequest;
+use crate::restart::{BaseFetcher, RestartRequest};
 use crate::status::GroupStatus;
 
 /// How a node enters its group.
@@ -65,32 +65,28 @@ impl Node {
                 partition_safety: config.partition_safety,
                 states: config.subgroups.len(),
             };
-            let layout = new_layout();
             let settings = GroupSettings { membership, durable: durable.clone(), ..GroupSettings::default() };
-            handles.set_member(LogMember {
-                group: session,
-                node: fabric.node(),
-                tag: start.rank(fabric.node()),
-                shards: durable.len(),
-                layout: durable_layout(config),
-            });
+            let tag = start.rank(fabric.node());
+            let (group, node, shards, layout) =
+                (session, fabric.node(), durable.len(), durable_layout(config));
+            handles.set_member(LogMember { group, node, tag, shards, layout });
             if let Some(log) = log {
                 log.check_group(session, matches!(start, EntryStart::First(_)))?;
                 log.set_waker(fabric.waker());
             }
-            let rank = usize::try_from(start.rank(fabric.node())).map_err(|_| JoinError::Token)?;
+            let rank = usize::try_from(tag).map_err(|_| JoinError::Token)?;
             let (group, members) = match start {
                 EntryStart::First(members) => {
                     let member = |node: &NodeId| Member { node: *node, tag: u64::from(node.0) };
                     let view = View::first(members.iter().map(member).collect());
-                    (GroupCore::begin(&mut fabric, view, layout, settings, handles), members)
+                    (GroupCore::begin(&mut fabric, view, new_layout(), settings, handles), members)
                 }
                 EntryStart::Restarted(view) => {
                     let members = view.nodes();
-                    (GroupCore::begin(&mut fabric, view, layout, settings, handles), members)
+                    (GroupCore::begin(&mut fabric, view, new_layout(), settings, handles), members)
                 }
                 EntryStart::Joining { members, mut joining, .. } => {
-                    let mut group = GroupCore::join(&mut fabric, &members, layout, settings, handles);
+                    let mut group = GroupCore::join(&mut fabric, &members, new_layout(), settings, handles);
                     let idle = config.idle_for(members.len() + 1);
                     if joining.arrive(&mut fabric, &mut group, idle)? == JoinOutcome::Again {
                         handles = group.into_application();
@@ -107,14 +103,16 @@ impl Node {
             let admission = MemberAdmission::open(listener, config, session, Arc::clone(&status), &fabric)?;
             let peers: Vec<NodeId> = members.into_iter().filter(|node| *node != fabric.node()).collect();
             let names = config.subgroups.keys().cloned().collect();
-            let (events, seen, distrusted, ended) = (Vec::new(), None, None, false);
-            let (skipped, unchecked) = (0, CHECK);
+            let (events, seen, distrusted, ended, skipped) = (Vec::new(), None, None, false, 0);
             let figures = board.clone().map(FiguresWriter::new);
             #[rustfmt::skip]
             let stack = Stack {
-                fabric, group, names, status, events, admission, peers, seen, skipped, unchecked, distrusted, ended,
-                idle: config.idle_rule(), log: log.clone(), figures, is_short: false,
+                fabric, group, names, status, events, admission, peers, seen, skipped, unchecked: CHECK, distrusted, ended,
+                idle: config.idle_rule(), log: log.clone(), durable, figures, is_short: false,
             };
+            if let Some(log) = log {
+                BaseFetcher::start(log, &stack.status, config.plan(), stack.durable.clone())?;
+            }
             let runner = Runner::new(stack.idle_limits());
             return Ok((Self { stack, runner }, rank));
         }

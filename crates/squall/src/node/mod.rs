@@ -44,6 +44,8 @@ struct Stack {
     admission: MemberAdmission,
     /// The log of the durable subgroups.
     log: Option<Arc<ProcessLog>>,
+    /// The durable subgroups, which are the shards of the register.
+    durable: Vec<SubgroupId>,
     /// What this thread shows those who watch over the member.
     figures: Option<FiguresWriter>,
     /// The members that the fabric is connected to.
@@ -195,7 +197,7 @@ impl Driven for Stack {
             self.skipped = 0;
             work += self.poll_admission();
             self.unchecked += 1;
-            if self.unchecked > CHECK || self.status.is_leaving() || self.has_failed_log() {
+            if self.unchecked > CHECK || self.status.is_leaving() || self.has_log_news() {
                 self.unchecked = 0;
                 self.check();
                 // A thread that has found the end does not park.
@@ -229,10 +231,10 @@ impl Stack {
         self.group.membership().map(|membership| membership.view().id) != self.seen
     }
 
-    /// Returns whether the log of the durable subgroups has failed.
+    /// Returns whether the log of the durable subgroups has failed, or has something for the register.
     #[inline]
-    fn has_failed_log(&self) -> bool {
-        self.log.as_ref().is_some_and(|log| log.has_failed())
+    fn has_log_news(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.has_failed() || log.has_earlier())
     }
 
     /// Serves the processes that connect to the admission listener; returns the amount of work done.
@@ -250,6 +252,9 @@ impl Stack {
     fn check(&mut self) {
         self.admission.handle_timeout(&mut self.fabric, &mut self.group);
         self.report_distrust();
+        if let Some(chain) = self.log.as_ref().and_then(|log| log.take_earlier()) {
+            self.group.extend_register(&chain);
+        }
         if let Some(error) = self.log.as_ref().and_then(|log| log.failure()) {
             tracing::error!(%error, "this member ends");
             self.end(error);

@@ -16,6 +16,7 @@
 //! If a member dies before 3, the others give up that view after [`LINK_TIMEOUT`] and meet again: it is in their registers, none
 //! was live in it, and it ends as any other view does \[T18\].
 
+mod base;
 mod driver;
 mod exchange;
 mod fetch;
@@ -31,6 +32,7 @@ use squall_transports::bootstrap::{
     Address, BootstrapListener, BootstrapMember, BootstrapPlan, BootstrapProgress, LinkSocket,
 };
 
+pub(crate) use self::base::{BaseFetcher, answer_fetch};
 use self::driver::{RestartDriver, RestartEnd, refusal};
 use self::exchange::Exchange;
 pub(crate) use self::wire::{FetchCall, FetchReply, RestartAnswer, RestartCall, RestartProcess};
