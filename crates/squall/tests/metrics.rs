@@ -1,6 +1,6 @@
 //! What members show those who watch over them, over HTTP: metrics, and whether they live and are ready.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -177,7 +177,18 @@ fn clients_that_misbehave_are_refused_and_delay_nothing() {
 
     // As many as there may be, each of which sends a byte occasionally and never comes to an end.
     let began = Instant::now();
-    let mut slow: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
+    // The connections before may count for a while, and one too many is closed.
+    let connect = |_| loop {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let waits =
+            |error: &std::io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        if stream.read(&mut [0; 1]).is_err_and(|error| waits(&error)) {
+            return stream;
+        }
+        assert!(began.elapsed() < PATIENCE, "there is space for eight");
+    };
+    let mut slow: Vec<TcpStream> = (0..8).map(connect).collect();
     let is_full = || {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
