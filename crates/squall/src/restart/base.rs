@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_protocols::group::SubgroupId;
-use squall_protocols::restart::{FetchRequest, Register, RestartMessage};
+use squall_protocols::restart::{FetchRequest, LogState, Register, RestartMessage};
 use squall_transports::bootstrap::{Address, Asker, BootstrapPlan};
 
 use super::fetch::{self, Fetched};
@@ -25,6 +25,8 @@ pub(crate) struct BaseFetcher {
     status: Arc<GroupStatus>,
     plan: BootstrapPlan,
     shards: Vec<SubgroupId>,
+    /// What the log holds, with the view in which it was looked at: that reads a whole segment.
+    state: Option<(u64, LogState)>,
     /// How many members have been asked in vain.
     in_vain: usize,
 }
@@ -38,7 +40,7 @@ impl BaseFetcher {
         shards: Vec<SubgroupId>,
     ) -> std::io::Result<()> {
         let (log, status) = (Arc::downgrade(log), Arc::clone(status));
-        let mut fetcher = Self { log, status, plan, shards, in_vain: 0 };
+        let mut fetcher = Self { log, status, plan, shards, state: None, in_vain: 0 };
         let run = move || while fetcher.step() {};
         std::thread::Builder::new().name("squall base".into()).spawn(run).map(drop)
     }
@@ -71,12 +73,20 @@ impl BaseFetcher {
     }
 
     /// What the log lacks first of the views before the present one.
-    fn missing(&self, log: &ProcessLog, register: &Register) -> Option<FetchRequest> {
-        log.look();
-        let mut state = log.state(&self.shards);
+    fn missing(&mut self, log: &ProcessLog, register: &Register) -> Option<FetchRequest> {
+        let number = register.view().number;
+        let mut state = match self.state.take() {
+            Some((view, state)) if view == number => state,
+            _ => {
+                log.look();
+                log.state(&self.shards)
+            }
+        };
         state.cut(&register.record.chain);
         let mut own = register.view().shards_of(register.node);
-        own.find_map(|shard| state.missing_base(shard, &register.record))
+        let missing = own.find_map(|shard| state.missing_base(shard, &register.record));
+        self.state = Some((number, state));
+        missing
     }
 
     /// Where the other members of the view listen.
@@ -87,12 +97,16 @@ impl BaseFetcher {
     }
 
     /// Appends what has come; returns whether it is of use.
-    fn take(&self, log: &ProcessLog, request: FetchRequest, fetched: Fetched) -> bool {
+    fn take(&mut self, log: &ProcessLog, request: FetchRequest, fetched: Fetched) -> bool {
         match (request, fetched) {
             (FetchRequest::Records { shard, view, from, .. }, Fetched::Records(count, records)) => {
                 let range = LogRange { subgroup: self.shards[shard], view, from, to: count };
                 // If the log has failed, the member leaves and says why.
-                log.append_fetched(range, &records).is_ok()
+                let is_appended = log.append_fetched(range, &records).is_ok();
+                if let Some((_, state)) = self.state.as_mut().filter(|_| is_appended) {
+                    state.raise(shard, view, count);
+                }
+                is_appended
             }
             (_, Fetched::Views(message)) => match RestartMessage::decode(&message, self.shards.len()) {
                 Ok(RestartMessage::Views(record)) => {
