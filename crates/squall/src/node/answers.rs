@@ -37,7 +37,7 @@ impl Stack {
 
     /// Answers a process that lacks a part of the log, by a thread of its own, since that reads the disk.
     fn answer_fetch(&self, asker: Asker, call: FetchCall) {
-        match self.log.as_ref().zip(self.group.register()) {
+        match self.lender.as_ref().zip(self.group.register()) {
             Some((log, register)) => answer_fetch(log, &self.durable, register, asker, call),
             None => asker.answer(inquiry::write(&FetchReply::Nothing)),
         }

@@ -14,7 +14,7 @@ use super::{CHECK, Node, Stack};
 use crate::admission::{JoinOutcome, MemberAdmission};
 use crate::application::{GroupHandles, LayoutFunctions, layout};
 use crate::config::Config;
-use crate::durable::{self, LogMember, ProcessLog, durable_layout};
+use crate::durable::{self, LogLender, LogMember, ProcessLog, durable_layout};
 use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
 use crate::error::JoinError;
 use crate::metrics::FiguresBoard;
@@ -108,10 +108,10 @@ impl Node {
             #[rustfmt::skip]
             let stack = Stack {
                 fabric, group, names, status, events, admission, peers, seen, skipped, unchecked: CHECK, distrusted, ended,
-                idle: config.idle_rule(), log: log.clone(), durable, figures, is_short: false,
+                idle: config.idle_rule(), log: log.clone(), lender: log.clone().map(LogLender::new), durable, figures, is_short: false,
             };
-            if let Some(log) = log {
-                BaseFetcher::start(log, &stack.status, config.plan(), stack.durable.clone())?;
+            if let Some(lender) = &stack.lender {
+                BaseFetcher::start(lender, &stack.status, config.plan(), stack.durable.clone())?;
             }
             let runner = Runner::new(stack.idle_limits());
             return Ok((Self { stack, runner }, rank));

@@ -16,7 +16,7 @@ use squall_transports::runner::{Driven, IdleLimits, Runner};
 use crate::admission::MemberAdmission;
 use crate::application::GroupHandles;
 use crate::config::{IdlePolicy, IdleRule};
-use crate::durable::ProcessLog;
+use crate::durable::{LogLender, ProcessLog};
 use crate::error::GroupError;
 use crate::status::GroupStatus;
 use crate::transport::AnyFabric;
@@ -44,6 +44,8 @@ struct Stack {
     admission: MemberAdmission,
     /// The log of the durable subgroups.
     log: Option<Arc<ProcessLog>>,
+    /// Lends it to other threads of this member.
+    lender: Option<LogLender>,
     /// The durable subgroups, which are the shards of the register.
     durable: Vec<SubgroupId>,
     /// What this thread shows those who watch over the member.

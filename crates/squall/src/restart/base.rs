@@ -4,24 +4,22 @@
 //! missing, one piece after the other, until the log is whole, and ends. The joiner takes part in its group meanwhile: what is delivered there
 //! does not wait for this.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{FetchRequest, LogState, Register, RestartMessage};
 use squall_transports::bootstrap::{Address, Asker, BootstrapPlan};
 
 use super::fetch::{self, Fetched};
 use super::wire::FetchCall;
-use crate::durable::{LogRange, ProcessLog};
+use crate::durable::{BorrowedLog, LogBorrower, LogLender, LogRange, ProcessLog};
 use crate::inquiry;
 use crate::status::GroupStatus;
 
 /// The thread of a member that fetches what its log lacks. It ends by itself, also when the member has ended.
 pub(crate) struct BaseFetcher {
-    /// The folder is locked as long as the log is in use: not by this thread.
-    log: Weak<ProcessLog>,
+    log: LogBorrower,
     status: Arc<GroupStatus>,
     plan: BootstrapPlan,
     shards: Vec<SubgroupId>,
@@ -34,12 +32,12 @@ pub(crate) struct BaseFetcher {
 impl BaseFetcher {
     /// Starts the thread.
     pub(crate) fn start(
-        log: &Arc<ProcessLog>,
+        log: &LogLender,
         status: &Arc<GroupStatus>,
         plan: BootstrapPlan,
         shards: Vec<SubgroupId>,
     ) -> std::io::Result<()> {
-        let (log, status) = (Arc::downgrade(log), Arc::clone(status));
+        let (log, status) = (log.borrower(), Arc::clone(status));
         let mut fetcher = Self { log, status, plan, shards, state: None, in_vain: 0 };
         let run = move || while fetcher.step() {};
         std::thread::Builder::new().name("squall base".into()).spawn(run).map(drop)
@@ -47,7 +45,7 @@ impl BaseFetcher {
 
     /// Fetches one piece; returns whether more is missing.
     fn step(&mut self) -> bool {
-        let Some(log) = self.log.upgrade().filter(|_| self.status.failure().is_none()) else { return false };
+        let Some(log) = self.log.borrow().filter(|_| self.status.failure().is_none()) else { return false };
         // A joiner is in no view that is on its disk yet.
         let Some(register) = log.present().filter(|register| !register.view().members.is_empty()) else {
             drop(log);
@@ -61,11 +59,10 @@ impl BaseFetcher {
             Some(address) => fetch::fetch(&self.plan, address, fetch::call_of(register.group, request)),
             None => Fetched::Nothing,
         };
-        let Some(log) = self.log.upgrade() else { return false };
-        if self.take(&log, request, fetched) {
+        let Some(log) = self.log.borrow() else { return false };
+        if self.take(log, request, fetched) {
             self.in_vain = 0;
         } else {
-            drop(log);
             self.in_vain += 1;
             std::thread::sleep(PAUSE);
         }
@@ -97,7 +94,7 @@ impl BaseFetcher {
     }
 
     /// Appends what has come; returns whether it is of use.
-    fn take(&mut self, log: &ProcessLog, request: FetchRequest, fetched: Fetched) -> bool {
+    fn take(&mut self, log: BorrowedLog, request: FetchRequest, fetched: Fetched) -> bool {
         match (request, fetched) {
             (FetchRequest::Records { shard, view, from, .. }, Fetched::Records(count, records)) => {
                 let range = LogRange { subgroup: self.shards[shard], view, from, to: count };
@@ -110,16 +107,15 @@ impl BaseFetcher {
             }
             (_, Fetched::Views(message)) => match RestartMessage::decode(&message, self.shards.len()) {
                 Ok(RestartMessage::Views(record)) => {
-                    let before = log.present().map(|register| register.record.chain.first);
+                    let first = |log: &ProcessLog| log.present().map(|register| register.record.chain.first);
+                    let before = first(&log);
                     log.offer_earlier(record.chain);
+                    drop(log);
                     // The polling thread puts it into the register, which is written then.
-                    for _ in 0..LOOKS_MAX {
+                    (0..LOOKS_MAX).any(|_| {
                         std::thread::sleep(LOOK);
-                        if log.present().map(|register| register.record.chain.first) != before {
-                            return true;
-                        }
-                    }
-                    false
+                        self.log.borrow().is_none_or(|log| first(&log) != before)
+                    })
                 }
                 _ => false,
             },
@@ -130,18 +126,18 @@ impl BaseFetcher {
 
 /// Answers a process that lacks a part of the log, as a member of a view that runs.
 pub(crate) fn answer_fetch(
-    log: &Arc<ProcessLog>,
+    log: &LogLender,
     shards: &[SubgroupId],
     register: &Register,
     asker: Asker,
     call: FetchCall,
 ) {
-    if ANSWERING.fetch_add(1, Ordering::Relaxed) >= ANSWERS_MAX {
-        ANSWERING.fetch_sub(1, Ordering::Relaxed);
+    if log.loans() >= LOANS_MAX {
         return asker.wait("this member reads its log for others");
     }
-    let (log, shards, register) = (Arc::clone(log), shards.to_vec(), register.clone());
+    let (log, shards, register) = (log.borrower(), shards.to_vec(), register.clone());
     let run = move || {
+        let Some(log) = log.borrow() else { return };
         if let Some(subgroup) = shards.get(call.shard as usize) {
             log.look_for(*subgroup, call.view, call.to);
         }
@@ -150,18 +146,13 @@ pub(crate) fn answer_fetch(
         let reply = fetch::answer(&log, &shards, &register, &state, call);
         drop(log);
         asker.answer(inquiry::write(&reply));
-        ANSWERING.fetch_sub(1, Ordering::Relaxed);
     };
-    if std::thread::Builder::new().name("squall fetched".into()).spawn(run).is_err() {
-        // The asker was dropped with the thread's work, and asks again.
-        ANSWERING.fetch_sub(1, Ordering::Relaxed);
-    }
+    // An asker that was dropped with the thread's work asks again.
+    let _ = std::thread::Builder::new().name("squall fetched".into()).spawn(run);
 }
 
-/// How many threads of this process answer now.
-static ANSWERING: AtomicU64 = AtomicU64::new(0);
-/// Each reads 256 KiB at a time.
-const ANSWERS_MAX: u64 = 4;
+/// How many threads may use the log of a member: each reads 256 KiB at a time, and one may fetch what this member lacks.
+const LOANS_MAX: usize = 4;
 /// Before the next member is asked.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Between looks whether the register is on the disk, and how many.
