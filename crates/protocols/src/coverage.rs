@@ -161,6 +161,8 @@ points! {
     CandidateUntaken,
     /// A joiner was removed before it had begun its first view.
     JoinerRemoved,
+    /// A joiner was lost when its first view had begun here, but not at all members.
+    JoinerLostEarly,
     /// A joiner that was removed asks again.
     JoinedAgain,
     /// A joiner has lost the leader that has admitted it, and asks again.

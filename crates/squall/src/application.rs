@@ -240,7 +240,9 @@ impl GroupApplication for GroupHandles {
             let has_holders = !view.holders(id.0).is_empty();
             lock(&slot.state).holding.begin_view(view.id, stay, has_holders);
             slot.tap.install(SubgroupView::new(view, &members));
-            lock(&slot.events).begin_view(view, members);
+            let mut events = lock(&slot.events);
+            events.sources().for_each(Pull::shed);
+            events.begin_view(view, members);
         }
         self.status.set_state_news();
         self.log.iter().for_each(|log| log.note_view(view.id));

@@ -83,10 +83,13 @@ impl PendingLinks {
         self.since.extract_if(.., |node, _| is_over(*node)).map(|(node, _)| node).collect()
     }
 
-    /// Removes and returns the nodes whose links have expired.
-    pub(super) fn take_expired(&mut self, now: Instant) -> Vec<NodeId> {
+    /// Removes and returns the nodes whose links have expired. The time of those that are in the view begins anew: they are removed when
+    /// all members have begun it.
+    pub(super) fn take_expired(&mut self, now: Instant, is_member: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
         mutant!(KeepLinks => return Vec::new());
         let life = self.life;
+        let over = self.since.iter_mut().filter(|(_, since)| **since + life <= now);
+        over.filter(|(node, _)| is_member(**node)).for_each(|(_, since)| *since = now);
         self.since.extract_if(.., |_, since| *since + life <= now).map(|(node, _)| node).collect()
     }
 
@@ -158,9 +161,9 @@ mod tests {
             LinkVerdict::Report,
             "a candidate's link is not accepted"
         );
-        assert!(links.take_expired(at(100)).is_empty());
+        assert!(links.take_expired(at(100), |_| false).is_empty());
         assert_eq!(links.next_deadline(), Some(at(125)));
-        assert_eq!(links.take_expired(at(125)).len(), LINKS_MAX);
+        assert_eq!(links.take_expired(at(125), |_| false).len(), LINKS_MAX);
         assert_eq!(links.next_deadline(), None);
         assert_eq!(links.judge(late, false, 3, at(126)), LinkVerdict::Take);
     }
@@ -173,6 +176,6 @@ mod tests {
             links.judge(node, false, 0, at(0));
         }
         assert_eq!(links.take(|node| node == member), [member]);
-        assert_eq!(links.take_expired(at(1000)), [other]);
+        assert_eq!(links.take_expired(at(1000), |_| false), [other]);
     }
 }

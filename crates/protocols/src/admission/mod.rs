@@ -37,6 +37,8 @@
 //! - \[J7\] A joiner terminates: it becomes a member, or gives up at its deadline, with the reason.
 //! - \[J8\] The application of a joiner learns of no view and of no message before the joiner has arrived.
 //! - \[J9\] A joiner that has reported does not leave of its own accord until it knows that no view counts on it.
+//! - \[J10\] A process whose first view has begun at a member keeps its link with that member until the next view, even if it is
+//!   lost before all members have begun its first one: the group uses the link in that view.
 
 mod call;
 mod joiner;

@@ -33,5 +33,7 @@ mutations! {
         AskForEver,
         /// \[J9\] A joiner whose report is not answered leaves at once.
         AbandonReport,
+        /// \[J10\] A member closes the link of a process that is in its view.
+        PartMember,
     }
 }

@@ -150,7 +150,7 @@ impl<A: Clone> AdmissionService<A> {
         if !is_ready {
             return wait("its view is changing");
         }
-        self.handle_timeout(now);
+        self.handle_timeout(now, |node| view.rank(node).is_some());
         if self.candidate.is_some() && !mutant!(AdmitTwo) {
             reach(Point::JoinDeferred);
             return wait("another process is joining");
@@ -202,7 +202,7 @@ impl<A: Clone> AdmissionService<A> {
         view: &View,
         is_lost: bool,
     ) -> LinkVerdict {
-        self.handle_timeout(now);
+        self.handle_timeout(now, |node| view.rank(node).is_some());
         // A member has its links already, even if its first view has only just begun. A process that the group has
         // lost would be suspected as soon as it became a member, so it has to ask for another number.
         let is_about_to_be = self.actions.contains(&AdmissionAction::ReportLost(node));
@@ -261,8 +261,15 @@ impl<A: Clone> AdmissionService<A> {
         }
     }
 
-    /// Handles that the fabric has lost this node.
-    pub fn handle_peer_lost(&mut self, node: NodeId) {
+    /// Handles that the fabric has lost this node; `is_member` says whether it is in the group's view, whether or not all members have
+    /// begun that. A member's link is left to the group, which uses it until the next view \[J10\].
+    pub fn handle_peer_lost(&mut self, node: NodeId, is_member: bool) {
+        if is_member && !mutant!(PartMember) {
+            if self.links.contains(node) {
+                reach(Point::JoinerLostEarly);
+            }
+            return;
+        }
         self.forget(node, "its link has ended");
     }
 
@@ -295,7 +302,8 @@ impl<A: Clone> AdmissionService<A> {
         has_lost: impl Fn(NodeId) -> bool,
         takes: impl Fn(u64) -> bool,
     ) -> Vec<NodeId> {
-        for node in self.links.take(&has_lost) {
+        let is_member = |node: NodeId| view.rank(node).is_some() && !mutant!(PartMember);
+        for node in self.links.take(|node| has_lost(node) && !is_member(node)) {
             reach(Point::JoinerRemoved);
             self.part(node, "it was removed before its first view had begun");
         }
@@ -333,9 +341,9 @@ impl<A: Clone> AdmissionService<A> {
         }
     }
 
-    /// Closes the links, and dismisses the candidate, whose time is over.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        for node in self.links.take_expired(now) {
+    /// Closes the links, and dismisses the candidate, whose time is over; `is_member` says whether a process is in the group's view.
+    pub fn handle_timeout(&mut self, now: Instant, is_member: impl Fn(NodeId) -> bool) {
+        for node in self.links.take_expired(now, |node| is_member(node) && !mutant!(PartMember)) {
             reach(Point::LinkExpired);
             self.part(node, "it did not become a member in time");
             self.candidate = self.candidate.filter(|candidate| candidate.node != node);

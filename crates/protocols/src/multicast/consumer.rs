@@ -234,6 +234,11 @@ impl Consumer {
         self.ends = Some(ends.into());
     }
 
+    /// Lets go of all windows. Everything has been taken.
+    pub(super) fn shed(&mut self) {
+        self.senders = Vec::new();
+    }
+
     /// Returns whether the view has ended.
     pub(super) const fn has_ended(&self) -> bool {
         self.ends.is_some()

@@ -254,6 +254,15 @@ impl Pull {
         self.handoff.closed.load(Ordering::Acquire)
     }
 
+    /// Lets go of the windows if the subgroup has ended and nothing is left to take: a consumer that takes its messages late, or never,
+    /// does not keep the memory of every view until then.
+    pub fn shed(&mut self) {
+        // Nothing is offered after the end.
+        if self.is_closed() && self.has_message() == Ok(false) {
+            self.consumer.shed();
+        }
+    }
+
     #[inline]
     fn limit(&mut self, lane: usize) -> u64 {
         // SYNC: pairs with the release in `Handoff::offer`.

@@ -48,6 +48,14 @@ impl<P> ShardEvents<P> {
         self.events.push_back(ShardEvent::Messages(messages));
     }
 
+    /// Returns the sources of messages that have not been taken yet, in order.
+    pub fn sources(&mut self) -> impl Iterator<Item = &mut P> {
+        self.events.iter_mut().filter_map(|event| match event {
+            ShardEvent::Messages(messages) => Some(messages),
+            ShardEvent::View(..) => None,
+        })
+    }
+
     /// Takes the next event.
     pub fn pop(&mut self) -> Option<ShardEvent<P>> {
         self.events.pop_front()

@@ -114,7 +114,8 @@ impl<H: JoinHost> SimAdmission<H> {
         for event in process.events.drain(..) {
             group.handle_event(&mut process.fabric, &event);
             if let (FabricEvent::PeerLost { peer, .. }, Some(service)) = (&event, &mut process.service) {
-                service.handle_peer_lost(self.numbers.number(*peer));
+                let is_member = group.membership().is_some_and(|of| of.view().rank(*peer).is_some());
+                service.handle_peer_lost(self.numbers.number(*peer), is_member);
             }
         }
     }
@@ -124,7 +125,11 @@ impl<H: JoinHost> SimAdmission<H> {
         let process = &mut self.processes[place as usize];
         let now = process.now();
         let (Some(service), Some(group)) = (&mut process.service, &process.group) else { return };
-        service.handle_timeout(now);
+        let view = group.membership().map(|membership| membership.view());
+        let node = |number| self.numbers.node(number);
+        service.handle_timeout(now, |number| {
+            node(number).is_some_and(|node| view.is_some_and(|view| view.rank(node).is_some()))
+        });
         if let Some(membership) = group.membership().filter(|_| group.is_ready()) {
             let view = self.numbers.translate(membership.view());
             let takes = |tag| group.takes(tag);
@@ -154,6 +159,11 @@ impl<H: JoinHost> SimAdmission<H> {
         match action {
             AdmissionAction::Part(number, _) => {
                 if let Some(node) = self.numbers.node(number) {
+                    if group.membership().is_some_and(|of| of.view().rank(node).is_some()) {
+                        let text =
+                            format!("process {place} closes its link with {node}, which is in its view");
+                        return self.fail("members keep their links", text);
+                    }
                     process.fabric.remove_peer(node);
                     self.world.set_linked(process.fabric.node().0, node.0, false);
                 }

@@ -223,6 +223,7 @@ promises!(
         JoinedAgain,
         JoinerOrphaned,
         JoinerRemoved,
+        JoinerLostEarly,
         Left,
         LinkClosed,
         LinkExpired,

@@ -198,7 +198,8 @@ impl MemberAdmission {
 
     /// Ends what has taken too long; it is called occasionally.
     pub(crate) fn handle_timeout(&mut self, fabric: &mut AnyFabric, group: &mut GroupCore<GroupHandles>) {
-        self.service.handle_timeout(fabric.now());
+        let view = group.membership().map(|membership| membership.view());
+        self.service.handle_timeout(fabric.now(), |node| view.is_some_and(|view| view.rank(node).is_some()));
         self.act(fabric, group);
     }
 
@@ -215,7 +216,9 @@ impl MemberAdmission {
         group: &mut GroupCore<GroupHandles>,
     ) {
         if let FabricEvent::PeerLost { peer, .. } = event {
-            self.service.handle_peer_lost(*peer);
+            let is_member =
+                group.membership().is_some_and(|membership| membership.view().rank(*peer).is_some());
+            self.service.handle_peer_lost(*peer, is_member);
             self.act(fabric, group);
         }
     }

@@ -71,7 +71,7 @@ fn only_the_leader_of_a_ready_view_admits_one_process_at_a_time() {
     leader.handle_gone(node);
     assert_ne!(admit(&mut leader, at(0), &first), node);
     assert_eq!(leader.next_deadline(), Some(at(10)));
-    leader.handle_timeout(at(10));
+    leader.handle_timeout(at(10), |_| false);
     assert!(matches!(actions(&mut leader)[..], [AdmissionAction::Dismiss(_)]), "it took too long");
     admit(&mut leader, at(10), &first);
 }
@@ -122,7 +122,7 @@ fn a_leader_without_numbers_asks_for_the_next_view() {
     first.id = 1;
     admit(&mut service, at(0), &first);
     first.id = u64::MAX;
-    service.handle_timeout(at(10));
+    service.handle_timeout(at(10), |_| false);
     assert!(matches!(
         service.handle_request(at(10), None, Some(&first), true, |_| true),
         JoinAnswer::Refuse(_)
@@ -150,6 +150,29 @@ fn a_process_that_the_group_does_not_take_is_not_in_the_way_of_others() {
     );
     assert_eq!((service.candidate(), service.links()), (None, 0));
     admit(&mut service, at(0), &first);
+}
+
+/// \[J10\] A process that is in the view keeps its link, whatever happens before all members have begun it.
+#[test]
+fn the_link_of_a_member_is_left_to_the_group() {
+    let (mut service, first) = service(1);
+    let node = NodeId(ADMITTED);
+    service.handle_link(at(0), node, 9, &first, false);
+    let second = view(1, &[(0, 0), (1, 1), (2, 2), (node.0, 3)]);
+    service.handle_peer_lost(node, true);
+    service.handle_timeout(at(200), |other| other == node);
+    assert!(service.next_deadline() > Some(at(200)));
+    assert_eq!(
+        service.handle_view(&second, |lost| lost == node, |_| true),
+        [node],
+        "the driver has to remove it"
+    );
+    assert_eq!(actions(&mut service), []);
+    // The same process before it is in the view.
+    let other = NodeId(ADMITTED + 1);
+    service.handle_link(at(201), other, 8, &second, false);
+    service.handle_peer_lost(other, false);
+    assert!(matches!(actions(&mut service)[..], [AdmissionAction::Part(parted, _)] if parted == other));
 }
 
 /// When another member becomes the leader, the candidate of the previous leader is dropped.
