@@ -16,7 +16,8 @@ const JOINS: usize = 12;
 /// Members that take nothing, and processes that join and end again: the windows of views in which nothing was sent are freed, although
 /// nobody has looked for messages there.
 fn windows_of_ended_views_are_freed(transport: Transport, test: &str) {
-    let subgroup = ("orders", SubgroupConfig { window: 1000, message_max: 10_000, ..SubgroupConfig::default() });
+    let subgroup =
+        ("orders", SubgroupConfig { window: 1000, message_max: 10_000, ..SubgroupConfig::default() });
     let configs = common::configs(transport, test, Duration::from_secs(20), subgroup);
     let (begun, is_over) = (Barrier::new(4), AtomicBool::new(false));
     thread::scope(|scope| {

@@ -75,7 +75,7 @@ fn run(configs: &[Config], number: usize, count: usize) -> Vec<(Delivered, Deliv
         // On a slow machine a restart goes on without a member that comes late, which joins.
         wait_until("all are in the view", || group.members() == configs.len());
         let orders = group.subgroup("orders").expect("it is in it");
-        let found = whole_history(&orders);
+        let found = whole_history(orders);
         let (mut sender, mut deliveries) = (orders.sender().unwrap(), orders.deliveries().unwrap());
         begun.fetch_add(1, Ordering::SeqCst);
         wait_until("all are here", || begun.load(Ordering::SeqCst) == configs.len());
@@ -174,7 +174,7 @@ fn a_majority_restarts() {
             scope.spawn(move || {
                 let mut group = Group::join(config).expect("the group starts");
                 wait_until("a view of three", || group.members() == 3);
-                let history = whole_history(&group.subgroup("orders").unwrap());
+                let history = whole_history(group.subgroup("orders").unwrap());
                 done.fetch_add(1, Ordering::SeqCst);
                 wait_until("all are there", || done.load(Ordering::SeqCst) == 3);
                 history
@@ -204,7 +204,7 @@ fn a_joiner_gets_what_was_before(transport: Transport, test: &str) {
                 let mut group = Group::join(config).expect("the group starts");
                 done.fetch_add(1, Ordering::SeqCst);
                 wait_until("a view of four", || group.members() == 4);
-                let history = whole_history(&group.subgroup("orders").unwrap());
+                let history = whole_history(group.subgroup("orders").unwrap());
                 done.fetch_add(1, Ordering::SeqCst);
                 wait_until("all are there", || done.load(Ordering::SeqCst) == 8);
                 history

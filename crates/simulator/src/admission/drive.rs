@@ -107,15 +107,19 @@ impl<H: JoinHost> SimAdmission<H> {
         process.fabric.poll(&mut |event| process.events.push(event))
     }
 
-    /// Hands what was taken to the group and to the service.
+    /// Hands what was taken to the group and to the service, whose actions are taken at once: the next view may begin afterwards.
     pub(crate) fn handle_events(&mut self, place: u32) {
-        let process = &mut self.processes[place as usize];
-        let Some(group) = &mut process.group else { return };
-        for event in process.events.drain(..) {
+        if self.processes[place as usize].group.is_none() {
+            return;
+        }
+        for event in std::mem::take(&mut self.processes[place as usize].events) {
+            let process = &mut self.processes[place as usize];
+            let Some(group) = &mut process.group else { return };
             group.handle_event(&mut process.fabric, &event);
             if let (FabricEvent::PeerLost { peer, .. }, Some(service)) = (&event, &mut process.service) {
                 let is_member = group.membership().is_some_and(|of| of.view().rank(*peer).is_some());
                 service.handle_peer_lost(self.numbers.number(*peer), is_member);
+                self.take_actions(place);
             }
         }
     }
@@ -145,6 +149,10 @@ impl<H: JoinHost> SimAdmission<H> {
                 }
             }
         }
+        self.take_actions(place);
+    }
+
+    fn take_actions(&mut self, place: u32) {
         while let Some(action) =
             self.processes[place as usize].service.as_mut().and_then(AdmissionService::poll_action)
         {
