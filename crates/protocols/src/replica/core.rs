@@ -145,6 +145,47 @@ pub struct Replica<M: Machine> {
     since: u64,
 }
 
+/// A state that is made again from the messages of earlier runs, which are in this member's log \[A13\].
+#[derive(Debug)]
+pub struct StateRecovery<M: Machine> {
+    held: Held<M>,
+    settings: ReplicaSettings,
+}
+
+impl<M: Machine> StateRecovery<M> {
+    /// Begins with the initial state of the shard.
+    #[must_use]
+    pub fn new(first: M, settings: ReplicaSettings) -> Self {
+        let held = Held { machine: first, sessions: Sessions::default(), position: ShardPosition::default() };
+        Self { held, settings }
+    }
+
+    /// Applies a message that was delivered in an earlier view: all of them in order.
+    ///
+    /// # Panics
+    /// If the message is not later than the previous one.
+    pub fn apply(&mut self, view: u64, sequence: u64, bytes: &[u8]) {
+        let position = ShardPosition { view, sequence: sequence + 1 };
+        assert!(self.held.position < position, "[O1] {position:?} after {:?}", self.held.position);
+        if mutant!(RecoverWithoutSessions) {
+            self.held.sessions = Sessions::default();
+        }
+        self.held.apply(position, bytes, self.settings, false, |_, _| ());
+    }
+
+    /// Returns the state so far.
+    #[must_use]
+    pub const fn machine(&self) -> &M {
+        &self.held.machine
+    }
+
+    /// Returns the position up to which messages are applied.
+    #[must_use]
+    pub const fn position(&self) -> ShardPosition {
+        self.held.position
+    }
+}
+
 /// A state and its position.
 #[derive(Debug)]
 struct Held<M> {
@@ -158,6 +199,8 @@ struct Held<M> {
 enum Standing<M> {
     /// It is not in the shard.
     Absent,
+    /// It has made the state again from its log, and has not begun a view yet.
+    Recovered(Held<M>),
     /// It waits for the state, and keeps what is delivered meanwhile.
     Waiting { search: Search, delivered: VecDeque<(ShardPosition, Box<[u8]>)>, bytes: usize },
     /// It holds the state.
@@ -243,6 +286,12 @@ impl<M: Machine> Replica<M> {
                 held.position = held.position.max(start);
                 Standing::Holding(held)
             }
+            Standing::Recovered(mut held) => {
+                reach(Point::StateRecovered);
+                self.since = view.id;
+                held.position = start;
+                Standing::Holding(held)
+            }
             standing => standing,
         };
         if view.id == 0 {
@@ -257,6 +306,17 @@ impl<M: Machine> Replica<M> {
             self.standing = Standing::Lost;
         }
         self.view = Some(view);
+    }
+
+    /// Takes a state that was made again from the log, before the first view of this run: that in which the members of a group that had
+    /// ended begin again \[A13\]. All of them do this, so that each holds the state in that view
+    /// ([`Holding::recover`](super::Holding::recover)).
+    ///
+    /// # Panics
+    /// If a view has begun.
+    pub fn recover(&mut self, recovery: StateRecovery<M>) {
+        assert!(self.view.is_none(), "a state is recovered before the first view");
+        self.standing = Standing::Recovered(recovery.held);
     }
 
     fn enter(&self, view: u64, first: impl FnOnce() -> M) -> Standing<M> {
@@ -292,7 +352,7 @@ impl<M: Machine> Replica<M> {
                 delivered.push_back((position, message.bytes.into()));
                 *bytes += message.bytes.len();
             }
-            Standing::Absent | Standing::Lost => {}
+            Standing::Absent | Standing::Recovered(_) | Standing::Lost => {}
         }
     }
 
@@ -358,7 +418,7 @@ impl<M: Machine> Replica<M> {
         match &self.standing {
             Standing::Holding(held) if held.position.view >= view => Readiness::Ready,
             Standing::Holding(_) if mutant!(AnswerFromEarlierView) => Readiness::Ready,
-            Standing::Holding(_) | Standing::Waiting { .. } => Readiness::NotYet,
+            Standing::Holding(_) | Standing::Waiting { .. } | Standing::Recovered(_) => Readiness::NotYet,
             Standing::Absent if self.view_id().is_none_or(|present| present < view) => Readiness::NotYet,
             Standing::Absent => Readiness::Elsewhere,
             Standing::Lost => Readiness::Lost,

@@ -42,6 +42,11 @@ impl Holding {
         self.is_lost = view > 0 && !has_holders;
     }
 
+    /// Notes that this member has the state in the view that has begun, with which its group begins again: it is made from the log \[A13\].
+    pub fn recover(&mut self) {
+        self.held = self.stay;
+    }
+
     /// Ends the view; returns whether this member holds the state, which does not change until the next view.
     pub fn seal(&mut self) -> bool {
         self.is_sealed = !mutant!(HoldAfterWedge);

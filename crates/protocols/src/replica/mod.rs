@@ -54,6 +54,8 @@
 //!   at one moment between its call and its answer.
 //! - \[A11\] A client's updates are applied in the order in which it has sent them, each after all earlier ones that
 //!   the client has not given up.
+//! - \[A13\] When all members of a durable shard have ended and begin again, each holds the state to which all updates that were
+//!   delivered before lead, sessions included: it makes that from its log ([`StateRecovery`]), which has the same messages at all.
 //! - \[A10\] A client outside the group, idle or busy, can reach the group even after all members that it knew have
 //!   been replaced one by one, if no period of [`Contacts`] passes without one of them.
 //!
@@ -86,7 +88,7 @@ pub use client::{ClientAction, ClientSettings, Doubt, ShardClient, Task, TaskOut
 pub use contacts::{Contacts, EAGER, FORMER_MAX};
 pub use core::{
     AppliedReply, Machine, Readiness, Replica, ReplicaSettings, ShardDelivery, ShardSnapshot, ShardView,
-    SnapshotOutcome, StateReply,
+    SnapshotOutcome, StateRecovery, StateReply,
 };
 pub use holding::{HoldDecision, Holding};
 pub use message::{HEADER_BYTES, ShardAnswer, ShardPosition, ShardRequest, UpdateOrigin, items};

@@ -43,5 +43,7 @@ mutations! {
         AskTheSame,
         /// \[A10\] A client asks for the members only after all known members have failed.
         AskAfterFailures,
+        /// \[A13\] A state that is made again from the log forgets which updates its clients have sent.
+        RecoverWithoutSessions,
     }
 }

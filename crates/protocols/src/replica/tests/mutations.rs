@@ -21,7 +21,7 @@ fn caught(mutation: ReplicaMutation) -> Option<(u64, String)> {
 const SEEDS_MAX: u64 = 20000;
 
 /// Each mutation, and the invariant that it breaks first.
-const MUTATIONS: [(ReplicaMutation, &str); 12] = [
+const MUTATIONS: [(ReplicaMutation, &str); 13] = [
     (ReplicaMutation::TakeOlderState, "[A1]"),
     (ReplicaMutation::ApplyAllKept, "[A1]"),
     (ReplicaMutation::ForgetKept, "[A1]"),
@@ -34,6 +34,7 @@ const MUTATIONS: [(ReplicaMutation, &str); 12] = [
     (ReplicaMutation::DropLastHolder, "[A"),
     (ReplicaMutation::HoldAfterWedge, "[A"),
     (ReplicaMutation::AskTheSame, "[V8]"),
+    (ReplicaMutation::RecoverWithoutSessions, "[A1]"),
 ];
 
 /// Mutations of clients with several updates in flight, which only the simulator has.

@@ -16,6 +16,7 @@ pub(super) struct ReplicaRunTally {
     transfers: u64,
     losses: u64,
     repeated: u64,
+    restarts: u64,
 }
 
 /// A client: one update at a time, sent again until it is answered.
@@ -32,8 +33,8 @@ struct Run {
     clients: [Client; 2],
     replicas: usize,
     nodes: u32,
-    /// The probabilities of views, deaths, and shards by weight, per thousand.
-    habits: [u32; 3],
+    /// The probabilities of views, deaths, shards by weight, and ends of all members, per thousand.
+    habits: [u32; 4],
     /// The view has ended, and the next one has not begun.
     is_wedged: bool,
     /// A member that lives and never answers requests for the state.
@@ -41,7 +42,7 @@ struct Run {
     tally: ReplicaRunTally,
 }
 
-const MOVES: usize = 10;
+const MOVES: usize = 11;
 
 /// The number of steps of one run before faults end.
 const MOVES_PER_RUN: usize = 250;
@@ -52,7 +53,8 @@ pub(super) fn run(seed: u64, tally: &mut ReplicaRunTally) -> Result<(), WorldFau
     let nodes = 1 + prng.below(5) as u32;
     let replicas = 1 + prng.index(3);
     let world = ReplicaWorld::new(nodes, |group| members_of_shard(0, replicas, group));
-    let habits = [[50, 150, 600], [0, 50, 150], [1000, 500, 0]].map(|choices| choices[prng.index(3)]);
+    let habits =
+        [[50, 150, 600], [0, 50, 150], [1000, 500, 0], [0, 0, 100]].map(|choices| choices[prng.index(3)]);
     let hangs = prng.chance(200).then(|| NodeId(prng.below(6) as u32));
     let clients = Default::default();
     let mut run =
@@ -98,6 +100,7 @@ impl Run {
             7 => self.ask(node),
             8 => self.hear()?,
             9 => self.question(node)?,
+            10 if self.prng.chance(self.habits[3]) => self.restart(),
             _ => {}
         }
         self.world.check()
@@ -167,6 +170,22 @@ impl Run {
             false => any.into_iter().filter(|node| nodes.contains(node)).take(replicas).collect(),
         });
         self.tally.views += 1;
+    }
+
+    /// All members die, and some of them begin again, if those that are left have all logs of the shard.
+    fn restart(&mut self) {
+        let view = self.world.view();
+        let holds = |node: &NodeId| self.world.members[node].replica.position().is_some();
+        // In a durable shard the logs of all members reach back to the beginning; in these runs those of its holders do.
+        let mut back: Vec<_> = view.members.iter().copied().filter(holds).collect();
+        self.prng.shuffle(&mut back);
+        back.truncate(1 + self.prng.index(back.len().max(1)));
+        if back.is_empty() {
+            return;
+        }
+        self.is_wedged = false;
+        self.world.restart(back, &mut self.prng);
+        self.tally.restarts += 1;
     }
 
     fn fail(&mut self, node: NodeId) {
@@ -299,7 +318,7 @@ fn all_that_hold_the_state_hold_the_same() {
         }
     }
     println!("{tally:?}");
-    let ReplicaRunTally { views, acknowledged, denied, transfers, losses, repeated } = tally;
-    let least = [views, acknowledged, denied, transfers, losses, repeated].into_iter().min();
+    let ReplicaRunTally { views, acknowledged, denied, transfers, losses, repeated, restarts } = tally;
+    let least = [views, acknowledged, denied, transfers, losses, repeated, restarts].into_iter().min();
     assert!(least > Some(100), "{tally:?}");
 }

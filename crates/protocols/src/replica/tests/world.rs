@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use squall_fabric::NodeId;
+use squall_fabric::sim::Prng;
 
 use crate::membership::{Member as GroupMember, View};
 use crate::replica::{
     AppliedReply, HoldDecision, Holding, Machine, Replica, ReplicaSettings, Sessions, ShardDelivery,
-    ShardPosition, ShardSnapshot, ShardView, SnapshotOutcome, UpdateOrigin, UpdateOutcome, place,
+    ShardPosition, ShardSnapshot, ShardView, SnapshotOutcome, StateRecovery, UpdateOrigin, UpdateOutcome,
+    place,
 };
 use crate::replica::{SessionAnswer, UnderWay};
 
@@ -90,6 +92,14 @@ struct Entry {
     sequence: u64,
     origin: UpdateOrigin,
     id: u64,
+}
+
+impl Entry {
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.origin.append(&self.id.to_le_bytes(), &mut bytes);
+        bytes
+    }
 }
 
 /// A state that a provider has sent and the joiner has not taken yet.
@@ -173,6 +183,49 @@ impl ReplicaWorld {
         let gone: Vec<_> = self.living().into_iter().filter(|node| !group.contains(node)).collect();
         self.views.push((ShardView { id, group, members: shard, holders }, Vec::new()));
         gone.into_iter().for_each(|node| self.stop(node));
+    }
+
+    /// All members die at once, and `back` begin the next view of the shard with what their logs have: of the last view, in addition to
+    /// what was delivered anywhere, a part of the rest \[A13\].
+    pub(super) fn restart(&mut self, back: Vec<NodeId>, prng: &mut Prng) {
+        let last = self.views.len() - 1;
+        let in_last = self.members.values().filter(|member| member.at == Some(last));
+        let delivered = in_last.map(|member| member.next).max().unwrap_or(0);
+        let rest = self.views[last].1.len() - delivered;
+        self.views[last].1.truncate(delivered + prng.index(rest + 1));
+        for member in self.members.values_mut() {
+            // Nobody is left to be notified.
+            (member.lives, member.under_way) = (false, UnderWay::default());
+            member.window.clear();
+        }
+        self.in_flight.clear();
+        let id = self.views.len() as u64;
+        let members: Vec<_> =
+            self.view().members.iter().copied().filter(|node| back.contains(node)).collect();
+        for node in &back {
+            let mut member = WorldMember { at: Some(last), next: usize::MAX, ..WorldMember::new(*node) };
+            let is_in = members.contains(node);
+            member.window_since = is_in.then_some(id);
+            member.holding.begin_view(id, member.window_since, true);
+            if is_in {
+                member.replica.recover(self.recovery());
+                member.holding.recover();
+            }
+            self.members.insert(*node, member);
+        }
+        let view = ShardView { id, group: back, holders: members.clone(), members };
+        self.views.push((view, Vec::new()));
+    }
+
+    /// What a member makes of its log.
+    fn recovery(&self) -> StateRecovery<UpdateList> {
+        let mut recovery = StateRecovery::new(UpdateList::default(), ReplicaSettings::default());
+        for (view, log) in &self.views {
+            for entry in log {
+                recovery.apply(view.id, entry.sequence, &entry.bytes());
+            }
+        }
+        recovery
     }
 
     /// Takes over a state that has arrived at `node`, or keeps it to be taken later, in which case it returns `None`.
@@ -297,9 +350,7 @@ impl ReplicaWorld {
     }
 
     fn deliver(&mut self, node: NodeId, view: u64, entry: Entry) {
-        let mut bytes = Vec::new();
-        entry.origin.append(&entry.id.to_le_bytes(), &mut bytes);
-        let Entry { sender, sequence, .. } = entry;
+        let (Entry { sender, sequence, .. }, bytes) = (entry, entry.bytes());
         let member = self.member(node);
         let mut own = None;
         let message = ShardDelivery { view, sender, sequence, bytes: &bytes };
