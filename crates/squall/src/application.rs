@@ -41,6 +41,18 @@ pub(crate) struct SubgroupSlot {
 struct SlotState {
     usage: Usage,
     holding: Holding,
+    /// The view in which this member makes the state from its log.
+    recovers_in: Option<u64>,
+}
+
+impl SlotState {
+    fn begin_view(&mut self, view: u64, stay: Option<u64>, has_holders: bool, recovers: bool) {
+        self.holding.begin_view(view, stay, has_holders);
+        if recovers {
+            self.holding.recover();
+            self.recovers_in = Some(view);
+        }
+    }
 }
 
 /// What the application uses a subgroup for.
@@ -150,6 +162,11 @@ impl SubgroupSlot {
         lock(&self.state).holding.hold(since)
     }
 
+    /// Returns whether this member makes the state of `view` from its log, instead of getting it from others.
+    pub(crate) fn recovers_in(&self, view: u64) -> bool {
+        lock(&self.state).recovers_in == Some(view)
+    }
+
     /// Returns whether this member holds the state.
     fn holds(&self) -> bool {
         let state = lock(&self.state);
@@ -182,6 +199,8 @@ pub(crate) struct GroupHandles {
     on_view: ViewUpcall,
     /// The log of the durable subgroups, if there are any.
     log: Option<Arc<ProcessLog>>,
+    /// The view with which the group restarts from its logs, and its durable subgroups.
+    restarted: Option<(u64, Vec<SubgroupId>)>,
     /// This member, as its register names it.
     member: Option<LogMember>,
     /// The current view.
@@ -197,12 +216,17 @@ impl GroupHandles {
         on_view: ViewUpcall,
     ) -> Self {
         upcalls.keys().for_each(|id| slots[id.0 as usize].use_for_messages());
-        Self { upcalls, slots, status, on_view, log: None, member: None, view: 0 }
+        Self { upcalls, slots, status, on_view, log: None, restarted: None, member: None, view: 0 }
     }
 
     /// Has the durable subgroups keep their messages in `log`.
     pub(crate) fn keep_log(&mut self, log: Option<Arc<ProcessLog>>) {
         self.log = log;
+    }
+
+    /// Notes that the group restarts from its logs with `view`: each member of a `durable` subgroup makes the state from its log.
+    pub(crate) fn restart(&mut self, view: u64, durable: Vec<SubgroupId>) {
+        self.restarted = Some((view, durable));
     }
 
     /// Sets what this process is in the group, for the first time or after an attempt that has failed.
@@ -238,7 +262,10 @@ impl GroupApplication for GroupHandles {
             let is_in = self.member.is_some_and(|member| members.contains(&member.node));
             let stay = is_in.then(|| lock(&slot.outgoing).since.unwrap_or(view.id));
             let has_holders = !view.holders(id.0).is_empty();
-            lock(&slot.state).holding.begin_view(view.id, stay, has_holders);
+            let restarted = self.restarted.as_ref();
+            let recovers =
+                is_in && restarted.is_some_and(|(of, durable)| *of == view.id && durable.contains(&id));
+            lock(&slot.state).begin_view(view.id, stay, has_holders, recovers);
             slot.tap.install(SubgroupView::new(view, &members));
             let mut events = lock(&slot.events);
             events.sources().for_each(Pull::shed);

@@ -187,7 +187,9 @@ pub enum HandleError {
     #[error("`{0}` keeps no log: write `mode = \"durable\"`")]
     NoLog(String),
     /// Objects need the total order.
-    #[error("`{0}` cannot carry an object: write `mode = \"atomic\"`")]
+    #[error(
+        "`{0}` cannot carry an object: write `mode = \"atomic\"`, or `mode = \"durable\"` if its state is to survive the end of all members"
+    )]
     Mode(String),
     /// The member cannot listen for requests.
     #[error("this member cannot serve its objects to other processes: {cause}")]

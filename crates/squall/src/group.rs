@@ -14,6 +14,7 @@ use squall_protocols::multicast::DeliveryMode;
 
 use crate::application::SubgroupSlot;
 use crate::config::Config;
+use crate::durable;
 use crate::error::{GroupError, HandleError, JoinError};
 use crate::external::Hub;
 use crate::metrics::MetricsServer;
@@ -112,7 +113,8 @@ impl Group {
     }
 
     /// Takes the replicated object `name`, which is kept in the subgroup of that name, or in one subgroup for each of
-    /// its shards. `first` makes the state of a shard when the group begins. Each member has to call this, whether or
+    /// its shards. `first` makes the state of a shard when the group begins; if the subgroup is durable and the group restarts from its
+    /// logs, all updates of earlier runs are applied to it. Each member has to call this, whether or
     /// not it has a replica now: from then on it answers other processes' requests.
     ///
     /// # Errors
@@ -141,10 +143,11 @@ impl Group {
         if shards.is_empty() {
             return Err(HandleError::UnknownSubgroup(name.into()));
         }
+        let durable = durable::shards(&self.config);
         let mut places = Vec::new();
         for shard in shards {
             let config = &self.config.subgroups[&shard];
-            if config.mode != DeliveryMode::Atomic {
+            if !matches!(config.mode, DeliveryMode::Atomic | DeliveryMode::Durable) {
                 return Err(HandleError::Mode(shard));
             }
             if let Some(handle) = self.subgroups.get_mut(&shard) {
@@ -155,6 +158,7 @@ impl Group {
             places.push(object::ShardSubgroup {
                 id: SubgroupId(id),
                 slot: Arc::clone(&self.slots[&shard]),
+                durable: durable.get(&shard).map(|(_, number)| *number),
                 message_max: config.message_max,
                 subgroup: shard,
             });

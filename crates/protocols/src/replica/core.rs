@@ -42,10 +42,16 @@ pub struct ReplicaSettings {
     pub replies_bytes_max: usize,
 }
 
+impl ReplicaSettings {
+    /// Limits for a thousand active clients, and replies that take no more than 64 MiB together.
+    pub const DEFAULT: Self =
+        Self { sessions_max: 1024, reply_bytes_max: 64 << 10, replies_bytes_max: 64 << 20 };
+}
+
 impl Default for ReplicaSettings {
-    /// Returns limits for a thousand active clients, and replies that take no more than 64 MiB together.
+    /// Returns [`ReplicaSettings::DEFAULT`].
     fn default() -> Self {
-        Self { sessions_max: 1024, reply_bytes_max: 64 << 10, replies_bytes_max: 64 << 20 }
+        Self::DEFAULT
     }
 }
 

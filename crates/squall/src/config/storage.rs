@@ -114,8 +114,8 @@ impl Durability {
              contradict each other: write `partition_safety = \"majority\"`"
                 .into()
         } else if subgroup.shards > 1 || subgroup.replicas > 0 {
-            "and `shards` or `replicas` do not go together, since these are for objects, which are not durable yet: write \
-             `mode = \"atomic\"`"
+            "and `shards` or `replicas` do not go together, since the members of a durable subgroup do not move: name them with \
+             `members`, or write `mode = \"atomic\"`"
                 .into()
         } else if longest > DURABLE_MESSAGE_MAX {
             format!(
@@ -174,7 +174,7 @@ mod tests {
         assert!(unsafe_parts.contains("write `partition_safety = \"majority\"`"), "{unsafe_parts}");
         for key in ["shards = 2", "replicas = 2"] {
             let objects = error(LISTEN, STORAGE, key);
-            assert!(objects.contains("objects, which are not durable yet"), "{objects}");
+            assert!(objects.contains("the members of a durable subgroup do not move"), "{objects}");
         }
         for key in ["message_max", "large_max"] {
             let long = error(LISTEN, STORAGE, &format!("{key} = \"64MiB\""));

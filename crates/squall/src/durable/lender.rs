@@ -74,6 +74,13 @@ impl LogBorrower {
     }
 }
 
+impl BorrowedLog {
+    /// Returns the log for what needs to share it. It must be dropped before this.
+    pub(crate) fn share(&self) -> Arc<ProcessLog> {
+        Arc::clone(self.log.as_ref().expect("it is there until the drop"))
+    }
+}
+
 impl Deref for BorrowedLog {
     type Target = ProcessLog;
 

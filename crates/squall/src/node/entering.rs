@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use squall_fabric::{Fabric as _, NodeId, Shortage};
-use squall_protocols::group::{GroupCore, GroupSettings, SubgroupId};
+use squall_protocols::group::{GroupCore, GroupSettings, Placement, SubgroupId, SubgroupLayout};
 use squall_protocols::membership::{self, Member, View};
 use squall_transports::TransportFabric as _;
 use squall_transports::bootstrap::BootstrapProgress;
@@ -81,8 +81,10 @@ impl Node {
                     let view = View::first(members.iter().map(member).collect());
                     (GroupCore::begin(&mut fabric, view, new_layout(), settings, handles), members)
                 }
-                EntryStart::Restarted(view) => {
+                EntryStart::Restarted(mut view) => {
                     let members = view.nodes();
+                    view.holders = holders(&view, &*new_layout(), &durable, config.subgroups.len());
+                    handles.restart(view.id, durable.clone());
                     (GroupCore::begin(&mut fabric, view, new_layout(), settings, handles), members)
                 }
                 EntryStart::Joining { members, mut joining, .. } => {
@@ -117,4 +119,18 @@ impl Node {
             return Ok((Self { stack, runner }, rank));
         }
     }
+}
+
+/// The members that hold the state of each subgroup, as sets of ranks, in a view with which a group restarts from its logs: all members of
+/// the durable ones, since each makes the state from its log \[A13\]. The others' states are lost.
+fn holders(view: &View, layout: &dyn SubgroupLayout, durable: &[SubgroupId], subgroups: usize) -> Vec<u64> {
+    let mut holders = vec![0; subgroups];
+    let (placements, _) = layout.place(view);
+    for Placement { id, members, .. } in
+        placements.into_iter().filter(|placement| durable.contains(&placement.id))
+    {
+        let ranks = members.iter().filter_map(|node| view.rank(*node));
+        holders[id.0 as usize] = ranks.fold(0, |set, rank| set | 1 << rank);
+    }
+    holders
 }

@@ -15,7 +15,7 @@ use super::machine::Replicated;
 use super::remote::{Directory, RemoteShards};
 use super::service::ObjectService;
 use super::shard::{Shard, ShardCore};
-use super::{Object, ObjectError, ObjectOptions, transfer};
+use super::{Object, ObjectError, ObjectOptions, recovery, transfer};
 use crate::application::SubgroupSlot;
 use crate::config::Config;
 use crate::node::NodeHandle;
@@ -26,6 +26,8 @@ pub(crate) struct ShardSubgroup {
     pub(crate) subgroup: String,
     pub(crate) id: SubgroupId,
     pub(crate) slot: Arc<SubgroupSlot>,
+    /// Its place among the durable subgroups, if it is one.
+    pub(crate) durable: Option<usize>,
     /// The length of the longest message in bytes.
     pub(crate) message_max: usize,
 }
@@ -167,6 +169,10 @@ impl<T: Replicated> Lane<T> {
             Some(ShardEvent::Messages(pull)) => self.pull = Some(pull),
             Some(ShardEvent::View(view, members)) => {
                 self.pull = None;
+                if self.shard.slot.recovers_in(view.id) && !recovery::recover(&self.shard, first) {
+                    // The group has ended here, which is found at the next step.
+                    return false;
+                }
                 let (group, holders) = (view.nodes(), view.holders(self.shard.id.0));
                 self.shard.begin_view(ShardView { id: view.id, group, members, holders }, first);
             }

@@ -50,6 +50,8 @@
 //!   state stays in the shard until enough others hold it, and one that leaves in order ([`crate::Group::leave`])
 //!   hands its states over first. So only failures can lose a state, and [`ObjectError::StateLost`] names the members
 //!   that failed.
+//! - **Durable** objects, in subgroups with `mode = "durable"`, outlive all their members: an update is acknowledged when
+//!   it is on the disks of all members of its shard, and after a restart each member makes the state from its log.
 //! - **Clients** outside the group use [`Client`], which may have many updates in flight. A shard remembers about the
 //!   last thousand active clients, so that an update that is sent again counts once, with replies of up to 64 KiB; a
 //!   client that was forgotten meanwhile gets [`ObjectError::Unknown`].
@@ -62,6 +64,7 @@ mod frame_stream;
 mod known;
 mod machine;
 mod pending;
+mod recovery;
 mod remote;
 mod service;
 mod shard;

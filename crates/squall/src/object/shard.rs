@@ -32,6 +32,8 @@ pub(super) struct Shard<T: Replicated> {
     /// Its subgroup.
     pub(super) subgroup: String,
     pub(super) id: SubgroupId,
+    /// Its place among the durable subgroups, if it is one.
+    pub(super) durable: Option<usize>,
     pub(super) slot: Arc<SubgroupSlot>,
     pub(super) link: NodeHandle,
     pub(super) options: Arc<ObjectOptions>,
@@ -100,20 +102,19 @@ fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
 impl<T: Replicated> Shard<T> {
     pub(super) fn new(
         number: usize,
-        ShardSubgroup { subgroup, id, slot, message_max }: ShardSubgroup,
+        ShardSubgroup { subgroup, id, slot, durable, message_max }: ShardSubgroup,
         link: NodeHandle,
         options: Arc<ObjectOptions>,
         transfer: StateTransferSettings,
     ) -> Self {
         let core = ShardCore {
-            // These settings must be the same at all members, or their states would diverge.
-            replica: Replica::new(link.node, ReplicaSettings::default()),
+            replica: Replica::new(link.node, SETTINGS),
             queries: Queries::new(QUERY_PATIENCE),
             transfer: StateTransfer::new(transfer),
         };
         let (core, outbox) = (Mutex::new(core), Mutex::new(Outbox::new(message_max)));
         let (news, ended, start) = (Condvar::new(), Mutex::default(), Instant::now());
-        Self { number, subgroup, id, slot, link, options, core, news, outbox, ended, start }
+        Self { number, subgroup, id, durable, slot, link, options, core, news, outbox, ended, start }
     }
 
     /// Returns the current time by the clock of the cores.
@@ -298,6 +299,8 @@ impl<T: Replicated> Shard<T> {
     }
 }
 
+/// The same at all members, or their states would diverge.
+pub(super) const SETTINGS: ReplicaSettings = ReplicaSettings::DEFAULT;
 /// How long a query waits for this member to reach the caller's view.
 const QUERY_PATIENCE: Duration = Duration::from_millis(200);
 
