@@ -3,18 +3,18 @@
 mod common;
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use squall::Group;
 use squall::config::{SubgroupConfig, Transport};
+use squall_fabric::atomics::{AtomicBool, Ordering};
 
 /// Joins of the fourth member, each of which makes two views of about 100 MB.
 const JOINS: usize = 12;
 
 /// Members that take nothing, and processes that join and end again: the windows of views in which nothing was sent are freed, although
-/// nobody has looked for messages there.
+/// no member has looked for messages there.
 fn windows_of_ended_views_are_freed(transport: Transport, test: &str) {
     let subgroup =
         ("orders", SubgroupConfig { window: 1000, message_max: 10_000, ..SubgroupConfig::default() });

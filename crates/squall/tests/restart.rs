@@ -72,7 +72,7 @@ fn run(configs: &[Config], number: usize, count: usize) -> Vec<(Delivered, Deliv
     let member = |config: &Config| {
         let mut group = Group::join(config.clone()).expect("the group starts");
         let rank = group.rank();
-        // On a slow machine a restart goes on without a member that comes late, which joins.
+        // On a slow machine a restart continues without a member that comes late, which joins.
         wait_until("all are in the view", || group.members() == configs.len());
         let orders = group.subgroup("orders").expect("it is in it");
         let found = whole_history(orders);

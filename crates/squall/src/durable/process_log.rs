@@ -230,7 +230,10 @@ impl ProcessLog {
 
     /// Notes that a view begins; the first one is that in which the process enters its group.
     pub(crate) fn note_view(&self, view: u64) {
-        let _ = self.entered.compare_exchange(NOT_ENTERED, view, Ordering::Relaxed, Ordering::Relaxed);
+        // Only the polling thread writes it.
+        if self.entered().is_none() {
+            self.entered.store(view, Ordering::Relaxed);
+        }
     }
 
     /// Notes that the process tries to enter a group.

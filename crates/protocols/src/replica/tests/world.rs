@@ -194,7 +194,7 @@ impl ReplicaWorld {
         let rest = self.views[last].1.len() - delivered;
         self.views[last].1.truncate(delivered + prng.index(rest + 1));
         for member in self.members.values_mut() {
-            // Nobody is left to be notified.
+            // No process is left to be notified.
             (member.lives, member.under_way) = (false, UnderWay::default());
             member.window.clear();
         }
