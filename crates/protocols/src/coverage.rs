@@ -113,8 +113,6 @@ points! {
     StateUnwanted,
     /// All members that held a state are gone.
     StateLost,
-    /// A state was made again from the log, and its shard begins again.
-    StateRecovered,
     /// A client's update is sent again, and is answered without being applied.
     UpdateRepeated,
     /// A client's update arrives before an earlier one, and is not applied.

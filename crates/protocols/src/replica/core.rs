@@ -293,7 +293,6 @@ impl<M: Machine> Replica<M> {
                 Standing::Holding(held)
             }
             Standing::Recovered(mut held) => {
-                reach(Point::StateRecovered);
                 self.since = view.id;
                 held.position = start;
                 Standing::Holding(held)
