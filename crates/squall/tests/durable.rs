@@ -1,11 +1,11 @@
 //! Durable subgroups as applications use them: what is delivered is on the disks of all members (Derecho §2, "durable" mode).
 
 mod common;
+#[path = "common/storage.rs"]
+mod storage;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
 
@@ -13,41 +13,10 @@ use squall::config::{Config, StorageConfig, SubgroupConfig, Transport};
 use squall::{Deliveries, DeliveryMode, Group, GroupError, MessageOutcome};
 use squall_log::{FileDisk, LogSettings, RecordKind, Storage, TailVerdict};
 use squall_protocols::restart::Register;
+use storage::{PATIENCE, TestFolder, wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The number of messages that each member sends.
 const NUMBERS: usize = 60;
-
-/// A folder that is removed at the end of its test.
-struct TestFolder(PathBuf);
-
-impl TestFolder {
-    fn new(test: &str) -> Self {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        Self(path)
-    }
-}
-
-impl Drop for TestFolder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The configurations of three members and a joiner.
-fn configs(transport: Transport, test: &str, folder: &Path) -> Vec<Config> {
-    let subgroup = SubgroupConfig {
-        mode: DeliveryMode::Durable,
-        window: 16,
-        message_max: 1000,
-        large_max: Some(512 << 10),
-        ..SubgroupConfig::default()
-    };
-    let configs = common::configs(transport, test, Duration::from_secs(5), ("log", subgroup));
-    let storage = Some(StorageConfig { path: folder.into() });
-    configs.into_iter().map(|config| Config { storage: storage.clone(), ..config }).collect()
-}
 
 /// A message as it was delivered, or as it is in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,14 +70,6 @@ fn content(rank: usize, number: usize) -> Vec<u8> {
     (0..length).map(|at| (at + 3 * number + rank) as u8).collect()
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// A barrier with a timeout, in case one of the threads panics.
 struct Meeting(AtomicUsize, usize);
 
@@ -149,7 +110,7 @@ fn send_all(mut sender: squall::Sender, rank: usize) -> squall::Sender {
 /// All deliver the same messages, and each has all of them in its log, as they were delivered.
 fn what_is_delivered_is_in_all_logs(transport: Transport, test: &str) {
     let folder = TestFolder::new(test);
-    let configs = configs(transport, test, &folder.0);
+    let configs = storage::configs(transport, test, &folder, "log");
     let barrier = Meeting::of(3);
     let delivered = members(&configs[..3], |mut group| {
         let rank = group.rank();
@@ -194,7 +155,7 @@ fn assert_contains(log: &[Entry], delivered: &[Entry]) {
 /// One of three members dies; the others continue, and a joiner takes part from its first view on.
 fn the_others_continue_after_a_death(transport: Transport, test: &str) {
     let folder = TestFolder::new(test);
-    let configs = Arc::new(configs(transport, test, &folder.0));
+    let configs = Arc::new(storage::configs(transport, test, &folder, "log"));
     let barriers = Arc::new([2, 3].map(Meeting::of));
     let joiner = {
         let (configs, barriers) = (Arc::clone(&configs), Arc::clone(&barriers));
@@ -266,7 +227,7 @@ fn the_others_continue_after_a_death_on_tcp() {
 fn a_member_whose_disk_fails_leaves_alone() {
     const MESSAGES: usize = 160;
     let folder = TestFolder::new("durable-disk");
-    let configs = configs(Transport::Shm, "durable-disk", &folder.0);
+    let configs = storage::configs(Transport::Shm, "durable-disk", &folder, "log");
     // A folder where the log makes a file: an error even for the superuser.
     let obstacle = |config: &Config| config.log_folder().unwrap().join("log/0000000003.new");
     let barrier = Meeting::of(2);
@@ -309,7 +270,7 @@ fn a_member_whose_disk_fails_leaves_alone() {
 /// A member that has left joins again with its log, which continues; the registers of all agree on how views have ended \[T8\].
 fn a_member_joins_again_with_its_log(transport: Transport, test: &str) {
     let folder = TestFolder::new(test);
-    let configs = configs(transport, test, &folder.0);
+    let configs = storage::configs(transport, test, &folder, "log");
     let barrier = Meeting::of(3);
     members(&configs[..3], |group| match group.rank() {
         2 => leave_and_return(group, &configs[2], &barrier),

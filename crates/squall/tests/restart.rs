@@ -2,51 +2,23 @@
 //! §3.4, "Total failures").
 
 mod common;
+#[path = "common/storage.rs"]
+mod storage;
 
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_log::{FileDisk, LogSettings, Storage, TailVerdict};
 
-use squall::config::{StorageConfig, SubgroupConfig, Transport};
-use squall::{Config, DeliveryMode, Group, JoinError, MessageOutcome, StoredMessage, SubgroupHandle};
-
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A folder that is removed at the end of its test.
-struct TestFolder(PathBuf);
-
-impl TestFolder {
-    fn new(test: &str) -> Self {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        Self(path)
-    }
-}
-
-impl Drop for TestFolder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use squall::config::Transport;
+use squall::{Config, Group, JoinError, MessageOutcome, StoredMessage, SubgroupHandle};
+use storage::{PATIENCE, TestFolder, wait_until};
 
 /// Three members with a durable subgroup, and a joiner.
 fn configs(transport: Transport, test: &str, folder: &TestFolder) -> Vec<Config> {
-    let subgroup = SubgroupConfig {
-        mode: DeliveryMode::Durable,
-        window: 16,
-        message_max: 1000,
-        large_max: Some(512 << 10),
-        ..SubgroupConfig::default()
-    };
-    let configs = common::configs(transport, test, Duration::from_secs(5), ("orders", subgroup));
-    let storage = Some(StorageConfig { path: folder.0.clone() });
-    let member =
-        |(rank, config): (usize, Config)| Config { storage: storage.clone(), rank: Some(rank), ..config };
-    configs.into_iter().enumerate().map(member).collect()
+    let configs = storage::configs(transport, test, folder, "orders").into_iter().enumerate();
+    configs.map(|(rank, config)| Config { rank: Some(rank), ..config }).collect()
 }
 
 /// What a member has delivered, in order.
@@ -55,14 +27,6 @@ type Delivered = Vec<(u64, u64, usize, Vec<u8>)>;
 fn content(run: usize, rank: usize, number: usize) -> Vec<u8> {
     let length = if number % 9 == 4 { 200_000 } else { 20 + number };
     format!("{run} {rank} {number} ").into_bytes().into_iter().cycle().take(length).collect()
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// A run of these members: when all are in one view, each reads what was delivered before, and takes and sends messages until it has

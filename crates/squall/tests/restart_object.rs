@@ -1,19 +1,18 @@
 //! Durable objects: all members end, and each makes its state again from its log (Derecho §3.4, "Total failures").
 
 mod common;
+#[path = "common/storage.rs"]
+mod storage;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Barrier;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use squall::config::{StorageConfig, SubgroupConfig, Transport};
+use squall::config::Transport;
 use squall::object::{Client, Object, Replicated, Snapshot, restored};
-use squall::{Config, DeliveryMode, Group};
-
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+use squall::{Config, Group};
+use storage::{PATIENCE, TestFolder, wait_until};
 
 /// Accounts: an update adds to one and returns what is in it then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,30 +42,12 @@ impl Replicated for Accounts {
     }
 }
 
-/// A folder that is removed at the end of its test.
-struct LogRoot(PathBuf);
-
-impl Drop for LogRoot {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Three members with a durable object, and a joiner.
-fn configs(transport: Transport, test: &str) -> (LogRoot, Vec<Config>) {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&path);
-    let subgroup = SubgroupConfig {
-        mode: DeliveryMode::Durable,
-        window: 64,
-        message_max: 1000,
-        ..SubgroupConfig::default()
-    };
-    let storage = Some(StorageConfig { path: path.clone() });
-    let configs = common::configs(transport, test, Duration::from_secs(5), ("accounts", subgroup));
-    let member =
-        |(rank, config): (usize, Config)| Config { storage: storage.clone(), rank: Some(rank), ..config };
-    (LogRoot(path), configs.into_iter().enumerate().map(member).collect())
+fn configs(transport: Transport, test: &str) -> (TestFolder, Vec<Config>) {
+    let folder = TestFolder::new(test);
+    let configs = storage::configs(transport, test, &folder, "accounts").into_iter().enumerate();
+    let configs = configs.map(|(rank, config)| Config { rank: Some(rank), ..config }).collect();
+    (folder, configs)
 }
 
 /// Has each of these members do something with the object when all are in one view; they end at the same time, without leaving.
@@ -75,11 +56,7 @@ fn run<R: Send>(configs: &[Config], act: impl Fn(usize, &Object<Accounts>) -> R 
     let member = |config: &Config| {
         let mut group = Group::join(config.clone()).expect("the group starts");
         let accounts = group.object("accounts", Accounts::default).expect("it can carry one");
-        let deadline = Instant::now() + PATIENCE;
-        while group.members() < configs.len() {
-            assert!(Instant::now() < deadline, "{} members", group.members());
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("all are in the view", || group.members() == configs.len());
         accounts.wait_ready(PATIENCE).expect("it has the state");
         all.wait();
         let result = act(group.rank(), &accounts);

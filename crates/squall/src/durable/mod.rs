@@ -3,7 +3,7 @@
 //! **State.** A process has one log for all its durable subgroups ([`ProcessLog`]), in a folder of its own ([`open`]), whose threads
 //! write it. For each durable subgroup and view the core has a [`SubgroupLog`], by which it appends what it receives and learns how
 //! much of that is on the disk. Signals join the two sides: the number of records on the disk, the failure, and the waker of the
-//! polling thread.
+//! polling thread. Other threads of the member borrow the log ([`LogLender`]).
 //!
 //! **Order.** The log is opened before the member enters its group: making the first segment takes time, and errors come before
 //! any member waits. The polling thread appends: it copies records into the frame that collects, under a lock under which nothing

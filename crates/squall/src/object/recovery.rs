@@ -4,7 +4,6 @@
 //! [`StateRecovery`] says how. The log of each member of the view with which a group restarts has all messages of the views before
 //! \[T15\] \[T17\]. The thread that applies updates reads them, so updates and queries of this shard wait meanwhile.
 
-use std::thread;
 use std::time::{Duration, Instant};
 
 use squall_protocols::replica::StateRecovery;
@@ -15,6 +14,7 @@ use crate::history::{History, HistoryError};
 
 /// Makes the state, before the first view. Returns whether it is made; if not, the group has ended here.
 pub(super) fn recover<T: Replicated>(shard: &Shard<T>, first: &impl Fn() -> T) -> bool {
+    let mut has_warned = false;
     loop {
         match replay(shard, first()) {
             Some(Ok(recovery)) => {
@@ -22,9 +22,10 @@ pub(super) fn recover<T: Replicated>(shard: &Shard<T>, first: &impl Fn() -> T) -
                 return true;
             }
             Some(Err(error)) => {
-                // The rest of its log comes from the other members.
-                tracing::warn!(shard = shard.number, %error, "cannot make the state from the log yet");
-                thread::sleep(AGAIN);
+                if !std::mem::replace(&mut has_warned, true) {
+                    tracing::warn!(shard = shard.number, %error, "the state waits for the rest of this member's log");
+                }
+                shard.link.status.wait_for_change(AGAIN, || has_ended(shard).then_some(()));
             }
             None => return false,
         }
@@ -60,7 +61,7 @@ fn has_ended<T: Replicated>(shard: &Shard<T>) -> bool {
     status.is_stopping() || status.failure().is_some()
 }
 
-/// Between attempts.
+/// Between attempts: the rest of the log comes from the other members.
 const AGAIN: Duration = Duration::from_millis(200);
 /// After this many messages it looks whether the group has ended.
 const CHECK: u64 = 1024;
