@@ -10,11 +10,10 @@ use crate::coverage::{LogPoint, reach};
 use crate::disk::{Disk, DiskError};
 use crate::mutation;
 
-/// The distance of the copies in the file, and so the longest value with its header: the register has a few words for each view that
-/// has ended.
-pub const COPY_BYTES: usize = 256 << 10;
-/// The longest value.
-pub const COPY_VALUE_BYTES_MAX: usize = COPY_BYTES - HEADER_BYTES;
+/// The least distance of the copies in the file.
+pub const COPY_BYTES_MIN: usize = 16 << 10;
+/// The longest value: the register has a few words for each view that has ended with messages, so that some millions fit.
+pub const COPY_VALUE_BYTES_MAX: usize = (64 << 20) - HEADER_BYTES;
 /// Magic, length, generation, check.
 const HEADER_BYTES: usize = 24;
 /// `SQRG`
@@ -25,6 +24,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"SQRG");
 pub(crate) struct CopyPair {
     path: &'static str,
     block: usize,
+    /// Where the second copy begins, and so the longest copy.
+    distance: usize,
     /// The copy that holds the newest value.
     newest: usize,
     generation: u64,
@@ -38,13 +39,21 @@ impl CopyPair {
         block: usize,
         value: &[u8],
     ) -> Result<Self, DiskError> {
-        let temporary = format!("{path}.new");
-        let mut pair = Self { path, block, newest: 1, generation: 0 };
-        disk.create(&temporary, 2 * COPY_BYTES as u64)?;
-        pair.write_to(disk, &temporary, value)?;
-        disk.rename(&temporary, path)?;
-        disk.flush_folder("")?;
+        let mut pair = Self { path, block, distance: 0, newest: 1, generation: 0 };
+        pair.replace(disk, value)?;
         Ok(pair)
+    }
+
+    /// Puts a larger file with the value into the place of this one, or leaves it as it is.
+    fn replace(&mut self, disk: &dyn Disk, value: &[u8]) -> Result<(), DiskError> {
+        let temporary = format!("{}.new", self.path);
+        let mut larger = Self { distance: distance_for(value.len(), self.block), ..*self };
+        disk.create(&temporary, 2 * larger.distance as u64)?;
+        larger.write_to(disk, &temporary, value)?;
+        disk.rename(&temporary, self.path)?;
+        disk.flush_folder("")?;
+        *self = larger;
+        Ok(())
     }
 
     /// Reads the file: its newest good copy, or `None` if no copy is good.
@@ -53,13 +62,20 @@ impl CopyPair {
         path: &'static str,
         block: usize,
     ) -> Result<Option<(Self, Vec<u8>)>, DiskError> {
-        let copies = [read_copy(disk, path, block, 0)?, read_copy(disk, path, block, 1)?];
+        let distance = usize::try_from(disk.length(path)? / 2).unwrap_or(usize::MAX);
+        if distance % block != 0
+            || !(HEADER_BYTES..=distance_for(COPY_VALUE_BYTES_MAX, block)).contains(&distance)
+        {
+            return Ok(None);
+        }
+        let copies = [read_copy(disk, path, 0, distance)?, read_copy(disk, path, distance, distance)?];
         if copies.iter().any(Option::is_none) && copies.iter().any(Option::is_some) {
             reach(LogPoint::CopyHealed);
         }
         let found = copies.into_iter().enumerate().filter_map(|(copy, found)| Some((copy, found?)));
         let newest = found.max_by_key(|(_, (generation, _))| *generation);
-        Ok(newest.map(|(newest, (generation, value))| (Self { path, block, newest, generation }, value)))
+        Ok(newest
+            .map(|(newest, (generation, value))| (Self { path, block, distance, newest, generation }, value)))
     }
 
     /// Writes a new value to both copies.
@@ -67,6 +83,10 @@ impl CopyPair {
     /// # Panics
     /// If it is too long.
     pub(crate) fn write(&mut self, disk: &dyn Disk, value: &[u8]) -> Result<(), DiskError> {
+        if value.len() > self.distance - HEADER_BYTES {
+            reach(LogPoint::CopyGrown);
+            return self.replace(disk, value);
+        }
         self.write_to(disk, self.path, value)
     }
 
@@ -80,9 +100,9 @@ impl CopyPair {
             self.generation = generation;
             return disk.write(path, 0, &bytes);
         }
-        disk.write(path, (first * COPY_BYTES) as u64, &bytes)?;
+        disk.write(path, (first * self.distance) as u64, &bytes)?;
         (self.generation, self.newest) = (generation, first);
-        disk.write(path, (second * COPY_BYTES) as u64, &bytes)
+        disk.write(path, (second * self.distance) as u64, &bytes)
     }
 }
 
@@ -90,12 +110,11 @@ impl CopyPair {
 fn read_copy(
     disk: &dyn Disk,
     path: &str,
-    block: usize,
-    copy: usize,
+    offset: usize,
+    length: usize,
 ) -> Result<Option<(u64, Vec<u8>)>, DiskError> {
-    let offset = (copy * COPY_BYTES) as u64;
-    let mut bytes = AlignedBuffer::zeroed(COPY_BYTES.next_multiple_of(block));
-    match disk.read(path, offset, &mut bytes) {
+    let mut bytes = AlignedBuffer::zeroed(length);
+    match disk.read(path, offset as u64, &mut bytes) {
         Ok(length) => {
             let found = copy_from_bytes(&bytes.bytes()[..length]);
             Ok(found.map(|(generation, value)| (generation, value.to_vec())))
@@ -104,6 +123,11 @@ fn read_copy(
         // As good as bad bytes.
         Err(_) => Ok(None),
     }
+}
+
+/// Returns the distance of copies in which a value of `length` bytes fits.
+fn distance_for(length: usize, block: usize) -> usize {
+    (HEADER_BYTES + length).max(COPY_BYTES_MIN).next_power_of_two().max(block)
 }
 
 /// Writes a copy.
@@ -131,7 +155,7 @@ pub fn copy_from_bytes(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let half = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
     let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
     let end = HEADER_BYTES.checked_add(half(4) as usize)?;
-    if half(0) != MAGIC || end > COPY_BYTES || end > bytes.len() {
+    if half(0) != MAGIC || end > bytes.len() {
         return None;
     }
     let mut checked = bytes[..end].to_vec();
@@ -145,7 +169,7 @@ mod tests {
 
     #[test]
     fn copies_are_read_as_written() {
-        for value in [&b""[..], b"value", &[7; COPY_VALUE_BYTES_MAX]] {
+        for value in [&b""[..], b"value", &[7; COPY_BYTES_MIN]] {
             let mut bytes = copy_to_bytes(9, value);
             assert_eq!(copy_from_bytes(&bytes), Some((9, value)));
             bytes.push(1);

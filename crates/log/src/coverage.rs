@@ -22,6 +22,8 @@ points! {
     StaleFrame,
     /// A copy of a register is bad, and the other one counts.
     CopyHealed,
+    /// A value does not fit into its file, and a larger one takes the place of that.
+    CopyGrown,
     /// A checkpoint is not as it was written, and does not count.
     CheckpointRefused,
     /// A log begins anew in its folder.

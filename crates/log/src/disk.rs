@@ -164,7 +164,9 @@ impl DiskError {
                 return "the disk is failing or full: check it, then start this member again";
             }
             DiskCause::RegisterLost => return "begin a new log in the folder, and join as a new member",
-            DiskCause::RegisterLong { .. } => return "checkpoint, and drop views that have ended before",
+            DiskCause::RegisterLong { .. } => {
+                return "too many views with messages have ended in this group: start it anew from empty folders";
+            }
             DiskCause::Panicked => return "an error of this program: report it, and start this member again",
         };
         match Errno::from_raw_os_error(errno) {

@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(long.cause, DiskCause::RegisterLong { length: 70_000 });
         let text = long.to_string();
         assert!(
-            text.contains("change register: it has 70000 bytes") && text.contains("checkpoint"),
+            text.contains("change register: it has 70000 bytes") && text.contains("start it anew"),
             "{text}"
         );
         assert_eq!(disk_error(StorageError::RegisterLost).cause, DiskCause::RegisterLost);

@@ -73,7 +73,7 @@ mod verdict;
 
 pub use crate::buffer::{AlignedBuffer, MEMORY_ALIGNMENT};
 pub use crate::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointBlock, CheckpointError};
-pub use crate::copies::{COPY_BYTES, COPY_VALUE_BYTES_MAX, copy_from_bytes, copy_to_bytes};
+pub use crate::copies::{COPY_BYTES_MIN, COPY_VALUE_BYTES_MAX, copy_from_bytes, copy_to_bytes};
 pub use crate::core::{
     AppendError, FrameWrite, LogAction, LogAnswer, LogBase, LogCore, Recycling, SegmentContents,
 };

@@ -83,7 +83,8 @@ pub enum StorageError {
     RegisterLost,
     /// The register has grown too long.
     #[error(
-        "the register has {length} bytes, and {COPY_VALUE_BYTES_MAX} is the most: too many views have ended since the last checkpoint"
+        "the register has {length} bytes, and {COPY_VALUE_BYTES_MAX} is the most: too many views with messages have ended in this group; \
+         start it anew from empty folders"
     )]
     RegisterLong {
         /// Its length.
@@ -121,8 +122,10 @@ impl<D: Disk> Storage<D> {
         pair.write(&disk, &bytes)?;
         let storage = Self::with_identity(disk, settings, identity)?;
         if storage.register().is_some() {
-            // A change that a crash has interrupted may be in one of the copies only, and this process acts upon it from now on [W9].
+            // A change that a crash has interrupted may be in one of the copies only, or in a file whose name is not on the disk, and
+            // this process acts upon it from now on [W9].
             storage.change_register(|_| ())?;
+            storage.disk.flush_folder("")?;
         }
         Ok(storage)
     }

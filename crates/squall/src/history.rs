@@ -83,11 +83,11 @@ impl History {
     /// The history of a subgroup, the `shard`-th durable one, by what the register says of the views before.
     pub(crate) fn new(log: Arc<ProcessLog>, subgroup: SubgroupId, shard: usize) -> Self {
         let entered = log.entered().unwrap_or(0);
-        let unknown = || ViewChain { first: entered, trims: Vec::new() };
+        let unknown = || ViewChain::new(entered);
         let chain = log.present().map_or_else(unknown, |register| register.record.chain);
-        let is_earlier = |(view, count): &(u64, u64)| *view < entered && *count > 0;
+        let is_earlier = |(view, _): &(u64, u64)| *view < entered;
         let ended = chain.of_shard(shard).filter(is_earlier).collect();
-        let earlier = (chain.first.min(entered) > 0).then_some(chain.first);
+        let earlier = (chain.first().min(entered) > 0).then_some(chain.first());
         Self { log, subgroup, earlier, ended, next: 0, read: VecDeque::new() }
     }
 

@@ -99,7 +99,8 @@ impl GroupRegister {
         let (placements, _) = layout.place(view);
         let mut trims: Vec<Vec<u64>> = trims.into_iter().collect();
         mutant!(JoinWithoutEnd => trims.clear());
-        let chain = ViewChain { first: view.id - trims.len() as u64, trims };
+        let mut chain = ViewChain::new(view.id - trims.len() as u64);
+        trims.iter().for_each(|trims| chain.push(trims));
         let view = durable_view(&self.shards, view, &placements);
         self.writer.change().learn(&ViewRecord { view, chain });
         self.note_recorded();

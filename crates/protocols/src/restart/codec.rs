@@ -8,7 +8,8 @@ use std::fmt;
 use squall_fabric::NodeId;
 
 use super::ballot::Ballot;
-use super::register::{Register, ViewChain, ViewRecord};
+use super::register::{Register, ViewRecord};
+use super::view_chain::ViewChain;
 use super::view_end::{DurableView, EndOrigin, ViewEnd, Vote};
 use crate::membership::MEMBERS_MAX;
 
@@ -80,8 +81,9 @@ pub(super) fn to_bytes(words: &[u64]) -> Vec<u8> {
 /// Puts a view and the ends of those before it.
 pub(super) fn put_record(words: &mut Vec<u64>, ViewRecord { view, chain }: &ViewRecord) {
     put_view(words, view);
-    words.extend([chain.first, chain.trims.len() as u64]);
-    chain.trims.iter().for_each(|trims| words.extend(trims));
+    words.extend([chain.first(), chain.counted().count() as u64]);
+    words.extend(chain.counted().map(|(view, _)| view));
+    chain.counted().for_each(|(_, trims)| words.extend(trims));
 }
 
 /// Puts a ballot behind a flag.
@@ -189,11 +191,13 @@ impl<'a> RegisterWords<'a> {
         if is_valid { Ok(view) } else { Err(self.wrong()) }
     }
 
-    fn chain(&mut self, shards: usize) -> Result<ViewChain, RegisterError> {
+    /// The list of the views before `end`.
+    fn chain(&mut self, shards: usize, end: u64) -> Result<ViewChain, RegisterError> {
         let first = self.next()?;
-        let length = self.list(shards)?;
-        let trims = (0..length).map(|_| self.list_of(shards)).collect::<Result<_, _>>()?;
-        Ok(ViewChain { first, trims })
+        let length = self.list(shards.saturating_add(1))?;
+        let views = self.list_of(length)?;
+        let trims = self.list_of(length * shards)?;
+        ViewChain::from_parts(first, end, views, trims).ok_or(self.wrong())
     }
 
     fn ballot(&mut self) -> Result<Ballot, RegisterError> {
@@ -229,10 +233,7 @@ impl<'a> RegisterWords<'a> {
 
     pub(super) fn record(&mut self, shards: usize) -> Result<ViewRecord, RegisterError> {
         let view = self.view(shards)?;
-        let chain = self.chain(shards)?;
-        if chain.first.checked_add(chain.trims.len() as u64) != Some(view.number) {
-            return Err(self.wrong());
-        }
+        let chain = self.chain(shards, view.number)?;
         Ok(ViewRecord { view, chain })
     }
 }

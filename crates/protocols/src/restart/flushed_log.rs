@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::mutation;
-use super::register::{ViewChain, ViewRecord};
+use super::register::ViewRecord;
+use super::view_chain::ViewChain;
 
 /// What a log holds of one shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,8 +56,7 @@ impl LogState {
         mutant!(KeepBeyondTrim => return);
         for (shard, log) in self.shards.iter_mut().enumerate() {
             for (view, count) in &mut log.counts {
-                let trim = chain.trims_of(*view).map_or(*count, |trims| trims[shard]);
-                *count = trim.min(*count);
+                *count = chain.trim_of(*view, shard).unwrap_or(*count).min(*count);
             }
         }
     }
@@ -73,8 +73,8 @@ impl LogState {
         let log = &self.shards[shard];
         let ViewRecord { view, chain } = record;
         // [T19] Of views before the list the own records may be too many or too few.
-        if log.base < chain.first && !mutant!(TrustUncheckedViews) {
-            return Some(FetchRequest::Checkpoint { shard, from: chain.first, to: view.number });
+        if log.base < chain.first() && !mutant!(TrustUncheckedViews) {
+            return Some(FetchRequest::Checkpoint { shard, from: chain.first(), to: view.number });
         }
         let lacks = |(view, trim): &(u64, u64)| *view >= log.base && log.count(*view) < *trim;
         let (view, to) = chain.of_shard(shard).find(lacks)?;
@@ -102,7 +102,7 @@ impl LogState {
         };
         let log = &self.shards[shard];
         // What a checkpoint covers is not in the log any more; of what came before the list the trims are unknown.
-        let is_certain = view >= log.base && view >= record.chain.first;
+        let is_certain = view >= log.base && view >= record.chain.first();
         match log.count(view).min(to) {
             _ if view < log.base => FetchAnswer::Checkpoint(log.base),
             held if is_certain && held > from => FetchAnswer::Records(held),
@@ -277,7 +277,7 @@ mod tests {
         without.raise(0, 0, 5);
         without.raise(0, 1, 2);
         assert!(without.is_whole(0, &record));
-        record.chain = ViewChain { first: 1, trims: vec![vec![2]] };
+        record.chain.forget_before(1);
         let request = FetchRequest::Checkpoint { shard: 0, from: 1, to: 2 };
         assert_eq!(without.missing_base(0, &record), Some(request));
         assert_eq!(without.answer(&record, request), FetchAnswer::Nothing);

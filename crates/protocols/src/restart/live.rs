@@ -102,8 +102,8 @@ pub fn is_decided<'a>(mut echoes: impl Iterator<Item = Option<&'a Vote>>, leader
 mod tests {
     use super::super::flushed_log::LogState;
     use super::super::mutation::{RestartMutation, with};
-    use super::super::register::ViewChain;
     use super::super::register::tests::view;
+    use super::super::view_chain::ViewChain;
     use super::*;
 
     #[test]

@@ -97,6 +97,7 @@ mod register_writer;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod view_chain;
 mod view_end;
 
 pub use self::action::{RestartAction, RestartSettings};
@@ -107,7 +108,8 @@ pub use self::live::{deliverable, is_decided, live_end, may_echo, may_forget, we
 pub use self::member::{RestartStanding, Restarter};
 pub use self::message::{RestartMessage, RestartReport};
 pub use self::placement::DurablePlacement;
-pub use self::register::{Register, ViewChain, ViewRecord};
+pub use self::register::{Register, ViewRecord};
 pub use self::register_writer::RegisterWriter;
 pub use self::transfer::LogTransfer;
+pub use self::view_chain::ViewChain;
 pub use self::view_end::{DurableView, EndOrigin, ViewEnd, Vote, copies_needed};

@@ -6,37 +6,9 @@ use squall_fabric::NodeId;
 use super::ballot::Ballot;
 use super::flushed_log::FetchRequest;
 use super::message::RestartMessage;
+use super::view_chain::ViewChain;
 use super::view_end::{DurableView, ViewEnd, Vote};
 use crate::coverage::{Point, reach};
-
-/// Views that have ended, one after the other, with what counts of each.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ViewChain {
-    /// The number of the first view in the list. Of earlier views only a checkpoint is known.
-    pub first: u64,
-    /// For each of these views the trims of all shards.
-    pub trims: Vec<Vec<u64>>,
-}
-
-impl ViewChain {
-    /// One more than the number of the last view in the list.
-    #[must_use]
-    pub fn end(&self) -> u64 {
-        self.first + self.trims.len() as u64
-    }
-
-    /// The trims of a view, if it is in the list.
-    #[must_use]
-    pub fn trims_of(&self, view: u64) -> Option<&[u64]> {
-        let place = usize::try_from(view.checked_sub(self.first)?).ok()?;
-        self.trims.get(place).map(Vec::as_slice)
-    }
-
-    /// The views of the list, each with the trim of one shard.
-    pub fn of_shard(&self, shard: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
-        (self.first..).zip(&self.trims).map(move |(view, trims)| (view, trims[shard]))
-    }
-}
 
 /// A view, and how the views before it have ended.
 ///
@@ -54,7 +26,7 @@ impl ViewRecord {
     #[must_use]
     pub fn next(&self, end: &ViewEnd) -> Self {
         let mut chain = self.chain.clone();
-        chain.trims.push(end.trims.clone());
+        chain.push(&end.trims);
         Self { view: end.next.clone(), chain }
     }
 }
@@ -91,8 +63,7 @@ impl Register {
     /// The register of a process that begins in `view`, or that waits to join if the view has no members.
     #[must_use]
     pub fn new(group: u64, node: NodeId, view: DurableView) -> Self {
-        let chain = ViewChain { first: view.number, trims: Vec::new() };
-        let record = ViewRecord { view, chain };
+        let record = ViewRecord { chain: ViewChain::new(view.number), view };
         Self {
             group,
             node,
@@ -180,13 +151,11 @@ impl Register {
         let own = &self.record.chain;
         let knows_views = !self.view().members.is_empty();
         let mut record = other.clone();
-        if knows_views && other.chain.first > own.end() {
+        if knows_views && other.chain.first() > own.end() {
             reach(Point::ListsApart);
         }
-        if knows_views && own.first < other.chain.first && other.chain.first <= own.end() {
-            let earlier = usize::try_from(other.chain.first - own.first).expect("in memory");
-            record.chain.trims.splice(..0, own.trims[..earlier].iter().cloned());
-            record.chain.first = own.first;
+        if knows_views {
+            record.chain.extend(own);
         }
         self.begin(record);
         true
@@ -195,15 +164,7 @@ impl Register {
     /// Takes over what another process knows of earlier views than the own list does, if the lists meet; false if there is nothing
     /// \[T19\].
     pub fn extend(&mut self, other: &ViewChain) -> bool {
-        let own = &mut self.record.chain;
-        let is_more =
-            !self.record.view.members.is_empty() && other.first < own.first && own.first <= other.end();
-        if is_more {
-            let earlier = usize::try_from(own.first - other.first).expect("in memory");
-            own.trims.splice(..0, other.trims[..earlier].iter().cloned());
-            own.first = other.first;
-        }
-        is_more
+        !self.view().members.is_empty() && self.record.chain.extend(other)
     }
 
     /// What to send, instead of a checkpoint that does not exist, to a process that asks for one since its list does not reach back as
@@ -211,16 +172,13 @@ impl Register {
     #[must_use]
     pub fn missing_trims(&self, request: FetchRequest) -> Option<RestartMessage> {
         let FetchRequest::Checkpoint { from, .. } = request else { return None };
-        (self.record.chain.first < from).then(|| RestartMessage::Views(Box::new(self.record.clone())))
+        (self.record.chain.first() < from).then(|| RestartMessage::Views(Box::new(self.record.clone())))
     }
 
     /// Forgets the trims of all views before `view`, which a checkpoint of each of the own shards covers. The checkpoints must be on
     /// the disk.
     pub fn forget_before(&mut self, view: u64) {
-        let chain = &mut self.record.chain;
-        let forgotten = view.min(chain.end()).saturating_sub(chain.first);
-        chain.trims.drain(..usize::try_from(forgotten).expect("in memory"));
-        chain.first += forgotten;
+        self.record.chain.forget_before(view);
     }
 
     fn begin(&mut self, record: ViewRecord) {
@@ -241,6 +199,12 @@ pub(super) mod tests {
         DurableView { number, members, shards: vec![all] }
     }
 
+    pub(in super::super) fn chain(first: u64, trims: &[u64]) -> ViewChain {
+        let mut chain = ViewChain::new(first);
+        trims.iter().for_each(|trim| chain.push(&[*trim]));
+        chain
+    }
+
     pub(in super::super) fn end(trim: u64, next: DurableView) -> ViewEnd {
         ViewEnd { trims: vec![trim], next, origin: EndOrigin::Live }
     }
@@ -257,7 +221,7 @@ pub(super) mod tests {
         assert!(register.vote(vote(restart)));
         register.end_view(&end(3, view(1, &[0, 1])));
         assert_eq!((register.promise, register.vote.clone()), (None, None));
-        assert_eq!(register.record.chain.trims, [[3]]);
+        assert_eq!(register.record.chain, chain(0, &[3]));
     }
 
     #[test]
@@ -270,12 +234,12 @@ pub(super) mod tests {
         }
         let whole = other.clone();
         // The other has a checkpoint of views 0 and 1: the own list fills the gap exactly up to its own view.
-        other.chain = ViewChain { first: 1, trims: other.chain.trims[1..].to_vec() };
+        other.chain = chain(1, &[2, 3, 4]);
         let mut joined = own.clone();
         assert!(joined.learn(&other) && !joined.learn(&other));
         assert_eq!(joined.record, whole);
         // Of view 1 the trim is known to no one.
-        other.chain = ViewChain { first: 2, trims: other.chain.trims[1..].to_vec() };
+        other.chain = chain(2, &[3, 4]);
         let mut apart = own.clone();
         assert!(apart.learn(&other));
         assert_eq!(apart.record, other);
@@ -294,9 +258,9 @@ pub(super) mod tests {
             register.end_view(&end(number, view(number, &[0, 1])));
         }
         register.forget_before(3);
-        assert_eq!(register.record.chain, ViewChain { first: 3, trims: vec![vec![4], vec![5]] });
+        assert_eq!(register.record.chain, chain(3, &[4, 5]));
         register.forget_before(1);
         register.forget_before(99);
-        assert_eq!(register.record.chain, ViewChain { first: 5, trims: vec![] });
+        assert_eq!(register.record.chain, chain(5, &[]));
     }
 }

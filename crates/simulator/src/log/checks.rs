@@ -71,7 +71,11 @@ impl LogRun<'_> {
         let Some(register) = storage.register() else {
             return self.fail("register", "[W9] both copies are bad".into());
         };
-        let value = register.protocol.try_into().map_or(0, u64::from_le_bytes);
+        let mut words = register.protocol.chunks(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        let value = words.next().unwrap_or(0);
+        if words.any(|word| word != value) {
+            return self.fail("register", format!("[W9] the register has a part of {value}"));
+        }
         if !(completed..=begun).contains(&value) {
             let text = format!("[W9] the register has {value}, and changes up to {completed} were completed");
             return self.fail("register", text);

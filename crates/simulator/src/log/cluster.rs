@@ -6,7 +6,7 @@ use std::rc::Rc;
 use squall_fabric::Duration;
 use squall_fabric::sim::{Happening, Prng, TraceRecord};
 use squall_log::{
-    AppendError, COPY_BYTES, CheckpointError, DiskFault, FrameWrite, LogAction, LogAnswer, LogCore,
+    AppendError, COPY_BYTES_MIN, CheckpointError, DiskFault, FrameWrite, LogAction, LogAnswer, LogCore,
     LogPosition, RECORD_HEADER_BYTES, Recycling, SimDisk, Storage, StorageError, StorageOwner, TailVerdict,
     copy_from_bytes,
 };
@@ -375,7 +375,11 @@ impl<'a> LogRun<'a> {
     fn change_register(&mut self, open: &mut OpenLog) {
         self.register.1 += 1;
         let value = self.register.1;
-        match open.storage.change_register(|register| register.protocol = value.to_le_bytes().to_vec()) {
+        // With some values the file has to grow, if it has not grown before.
+        let is_long = self.prng.chance(20);
+        let words = if is_long { 1 + self.prng.below(3 * COPY_BYTES_MIN as u64 / 8) } else { 1 };
+        let protocol = (0..words).flat_map(|_| value.to_le_bytes()).collect();
+        match open.storage.change_register(|register| register.protocol = protocol) {
             Ok(_) => self.register.0 = value,
             Err(StorageError::Disk(error)) => open.core.handle_failed(None, error),
             Err(error) => self.fail("register", error.to_string()),
@@ -442,10 +446,9 @@ impl<'a> LogRun<'a> {
     /// One copy may rot while the other one is whole.
     fn rot_register(&mut self, copy: u64) {
         let Some(bytes) = self.disk.contents("register") else { return };
-        if bytes.len() == 2 * COPY_BYTES
-            && bytes.chunks(COPY_BYTES).all(|copy| copy_from_bytes(copy).is_some())
-        {
-            self.disk.rot("register", copy * COPY_BYTES as u64 + self.prng.below(4) * 8);
+        let distance = bytes.len() / 2;
+        if distance > 0 && bytes.chunks(distance).all(|copy| copy_from_bytes(copy).is_some()) {
+            self.disk.rot("register", copy * distance as u64 + self.prng.below(4) * 8);
         }
     }
 

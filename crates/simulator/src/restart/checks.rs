@@ -62,10 +62,13 @@ impl RestartOracle {
 
     /// \[T8\] A process records this view, so it is decided; true if that was not known.
     pub(super) fn observe(&mut self, node: NodeId, record: &ViewRecord) -> bool {
-        for (place, trims) in record.chain.trims.iter().enumerate() {
-            let view = record.chain.first + place as u64;
+        let ViewRecord { chain, view: present } = record;
+        for view in chain.first()..chain.end() {
+            let trims = (0..present.shards.len())
+                .map(|shard| chain.trim_of(view, shard).expect("a view of the list"));
+            let trims: Vec<u64> = trims.collect();
             let known = self.trims.entry(view).or_insert_with(|| trims.clone());
-            if known != trims {
+            if *known != trims {
                 let text = format!("{node}: view {view} ends with {trims:?}, and with {known:?}");
                 return self.conflict(text);
             }

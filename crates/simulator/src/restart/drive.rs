@@ -196,7 +196,7 @@ impl RestartWorld<'_> {
             return;
         }
         let Some(member) = self.processes[slot].live() else { return };
-        let (view, first) = (member.record().view.number, member.record().chain.first);
+        let (view, first) = (member.record().view.number, member.record().chain.first());
         let content = self.processes[slot].disk.synced_content(shard);
         if self.oracle.has_all(shard, view, &content, first) {
             self.hurt.remove(&shard);

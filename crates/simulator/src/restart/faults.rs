@@ -142,7 +142,7 @@ impl RestartWorld<'_> {
             let needed = needed.min(own.count(*number));
             let has_it = |(other, process): (usize, &SimProcess)| {
                 let content = process.disk.synced_content(shard);
-                let first = process.stored().record.chain.first;
+                let first = process.stored().record.chain.first();
                 let is_certain = content.base > *number || *number >= first;
                 other != slot && !process.is_gone && is_certain && content.count(*number) >= needed
             };
@@ -230,7 +230,7 @@ impl RestartWorld<'_> {
             self.oracle.trims.iter().all(|(view, trims)| {
                 let has_it = |process: &&SimProcess| {
                     let content = process.disk.content(shard);
-                    let first = process.stored().record.chain.first;
+                    let first = process.stored().record.chain.first();
                     (content.base > *view || *view >= first) && content.count(*view) >= trims[shard]
                 };
                 trims[shard] == 0 || here.iter().any(has_it)
@@ -257,7 +257,7 @@ impl RestartWorld<'_> {
         let Some((last, view)) = self.oracle.views.last_key_value() else { return false };
         let is_fine = |process: &SimProcess| {
             process.live().is_some_and(|member| {
-                let first = member.record().chain.first;
+                let first = member.record().chain.first();
                 let mut shards = member.record().view.shards_of(process.node);
                 member.record().view.number == *last
                     && member.is_running()

@@ -207,8 +207,11 @@ impl LiveMember {
         if record.view.rank(self.file.wanted().node).is_none() {
             return self.actions.push(LiveAction::Stop(None));
         }
-        if let Some(trims) = record.chain.trims_of(self.record().view.number) {
-            self.deliver_trim(trims);
+        let number = self.record().view.number;
+        let trims: Option<Vec<u64>> =
+            (0..record.view.shards.len()).map(|shard| record.chain.trim_of(number, shard)).collect();
+        if let Some(trims) = trims {
+            self.deliver_trim(&trims);
         }
         self.file.change().learn(record);
         self.log.cut(&self.file.wanted().record.chain);
@@ -329,7 +332,7 @@ impl LiveMember {
             }
             return;
         }
-        if !context.compacts || view <= register.record.chain.first || !context.prng.chance(20) {
+        if !context.compacts || view <= register.record.chain.first() || !context.prng.chance(20) {
             return;
         }
         let has_others = (0..log.shards.len())

@@ -25,8 +25,8 @@ use super::{Config, SubgroupConfig};
 ///
 /// A member that joins gets what was delivered before from the others while the group runs.
 ///
-/// **Not there yet.** Nothing shortens a log, so it grows by the bytes of all messages and 40 to 47 for each, until the disk is full, and
-/// a group ends after some thousand changes of its view.
+/// **Not there yet.** Nothing shortens a log, so it grows by the bytes of all messages and 40 to 47 for each, until the disk is full. The
+/// register beside it grows, too, by 16 bytes and more for each view that ends with messages, up to 64 MiB.
 ///
 /// ```
 /// use squall::config::{StorageConfig, SubgroupConfig};

@@ -107,7 +107,8 @@ impl BaseFetcher {
             }
             (_, Fetched::Views(message)) => match RestartMessage::decode(&message, self.shards.len()) {
                 Ok(RestartMessage::Views(record)) => {
-                    let first = |log: &ProcessLog| log.present().map(|register| register.record.chain.first);
+                    let first =
+                        |log: &ProcessLog| log.present().map(|register| register.record.chain.first());
                     let before = first(&log);
                     log.offer_earlier(record.chain);
                     drop(log);

@@ -13,7 +13,7 @@ use squall_protocols::restart::{
     DurablePlacement, FetchAnswer, FetchRequest, LogState, Register, RestartAction, RestartMessage,
     RestartSettings, Restarter, ViewRecord,
 };
-use squall_transports::bootstrap::{Address, Asker, BootstrapProgress};
+use squall_transports::bootstrap::{Address, Asker, BootstrapProgress, QUESTION_BYTES_MAX};
 
 use super::exchange::{Exchange, ExchangeEvent, RESTARTS};
 use super::fetch::{self, Fetched};
@@ -50,7 +50,7 @@ pub(super) struct RestartDriver<'a> {
     /// The own report, encoded; empty before the first one.
     report: Vec<u8>,
     /// Messages for single processes.
-    mail: BTreeMap<NodeId, Vec<Vec<u8>>>,
+    mail: BTreeMap<NodeId, Vec<u8>>,
     /// Processes that have not got the latest report or mail.
     due: Vec<Address>,
     /// The request whose answer is awaited.
@@ -162,7 +162,7 @@ impl<'a> RestartDriver<'a> {
                 }
                 RestartAction::Send(to, message) => {
                     // A later message says all that an earlier one did.
-                    self.mail.insert(to, vec![message.encode(self.shards.len())]);
+                    self.mail.insert(to, message.encode(self.shards.len()));
                     self.due.extend(self.address_of(to));
                 }
                 RestartAction::Join(_) => self.end = Some(RestartEnd::Join),
@@ -180,7 +180,7 @@ impl<'a> RestartDriver<'a> {
         let message = RestartMessage::Views(Box::new(record.clone())).encode(self.shards.len());
         let own = NodeId(self.own.node);
         for node in record.view.members.iter().copied().filter(|node| *node != own) {
-            self.mail.insert(node, vec![message.clone()]);
+            self.mail.insert(node, message.clone());
             self.due.extend(self.address_of(node));
         }
     }
@@ -191,9 +191,10 @@ impl<'a> RestartDriver<'a> {
         for address in std::mem::take(&mut self.due) {
             let node = self.known.values().find(|known| known.address == address.to_string());
             let node = node.map(|known| NodeId(known.node));
-            let call = self.own_call(node);
+            let call = self.own_call(node, MAIL_BYTES_MAX);
             if self.exchange.call(&address, || call)? {
-                node.and_then(|node| self.mail.remove(&node));
+                // What is longer goes with an answer: a process that lacks it asks.
+                self.mail.retain(|to, mail| Some(*to) != node || mail.len() > MAIL_BYTES_MAX);
             } else if !waiting.contains(&address) {
                 waiting.push(address);
             }
@@ -202,9 +203,9 @@ impl<'a> RestartDriver<'a> {
         Ok(())
     }
 
-    /// What this process has for another one.
-    fn own_call(&self, to: Option<NodeId>) -> RestartCall {
-        let mail = to.and_then(|to| self.mail.get(&to)).into_iter().flatten();
+    /// What this process has for another one, with mail up to a length.
+    fn own_call(&self, to: Option<NodeId>, mail_bytes_max: usize) -> RestartCall {
+        let mail = to.and_then(|to| self.mail.get(&to)).filter(|mail| mail.len() <= mail_bytes_max);
         let report = Some(&self.report).filter(|report| !report.is_empty());
         RestartCall {
             group: self.group,
@@ -260,7 +261,7 @@ impl<'a> RestartDriver<'a> {
                         self.on_call(*call, None);
                         // The answer has what this process knows after it.
                         self.act()?;
-                        let answer = RestartAnswer::Heard(Box::new(self.own_call(Some(sender))));
+                        let answer = RestartAnswer::Heard(Box::new(self.own_call(Some(sender), usize::MAX)));
                         self.mail.remove(&sender);
                         answer
                     }
@@ -410,3 +411,5 @@ fn is_usable(address: &Address) -> bool {
 
 const OTHER_GROUP: &str = "; a process has the log of another group of this cluster";
 const OTHER_SUBGROUPS: &str = "; a process has other durable subgroups in its configuration";
+/// The longest mail that goes with a question, whose rest are a report and the addresses of all processes.
+const MAIL_BYTES_MAX: usize = QUESTION_BYTES_MAX / 2;

@@ -87,6 +87,9 @@ impl Caller<'_> {
         wire.prove(self.proof, before).map_err(|error| self.on_proof_error(address, error))?;
         let again = |error: FramingError| CallError::Again(error.to_string());
         wire.write_frame(request, until).map_err(again)?;
+        if matches!(request, BootstrapRequest::Status { .. }) {
+            wire.expect_answer();
+        }
         let answer = wire.read_frame(until).map_err(again)?;
         Ok((wire, answer))
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::AsFd;
 use squall_fabric::NodeId;
 
-use super::admission::ANSWER_TIMEOUT;
+use super::admission::{ANSWER_TIMEOUT, QUESTION_BYTES_MAX};
 use super::caller::Caller;
 use super::error::system;
 use super::link::LinkSocket;
@@ -254,11 +254,15 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
 ///
 /// # Errors
 /// Returns [`BootstrapError`], which says what to do next.
+///
+/// # Panics
+/// If the question is longer than [`QUESTION_BYTES_MAX`].
 pub fn ask<S: LinkSocket>(
     plan: &BootstrapPlan,
     address: &Address,
     question: &[u8],
 ) -> Result<Vec<u8>, BootstrapError> {
+    assert!(question.len() <= QUESTION_BYTES_MAX, "a question of {} bytes", question.len());
     let deadline = Instant::now() + plan.handshake_timeout + ANSWER_WITHIN;
     let proof = plan.proof();
     let caller = Caller { plan, proof: &proof, patience: plan.timeout };

@@ -50,7 +50,9 @@ use sha2::{Digest as _, Sha256};
 use squall_fabric::NodeId;
 
 pub use self::address::{ADDRESS_BYTES_MAX, Address, AddressError};
-pub use self::admission::{Admission, AdmissionEvent, AdmissionEvents, AdmissionListener, Asker, JoinInfo};
+pub use self::admission::{
+    Admission, AdmissionEvent, AdmissionEvents, AdmissionListener, Asker, JoinInfo, QUESTION_BYTES_MAX,
+};
 pub use self::caller::CallError;
 pub use self::calls::{ANSWER_WITHIN, JoinCalls, JoinReply, Joined, ask, join_contacts};
 pub use self::error::BootstrapError;

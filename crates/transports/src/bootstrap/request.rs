@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use squall_fabric::NodeId;
 
-use super::admission::{JoinInfo, STATUS_BYTES_MAX, TOKEN_BYTES_MAX};
+use super::admission::{JoinInfo, TOKEN_BYTES_MAX};
 use super::link::LinkSocket;
 use super::message::{
     AdmissionFrame, BootstrapAnswer, BootstrapRequest, ClaimFrame, CoordinatorNotice, LinkReport, Refusal,
@@ -156,4 +156,3 @@ pub(super) const NAME_BYTES_MAX: usize = 64;
 pub(super) const ADDRESSES_MAX: usize = 4;
 
 const _: () = assert!(MEMBERS_MAX * (ADDRESS_BYTES_MAX + 16) + TOKEN_BYTES_MAX < FRAME_BYTES_MAX);
-const _: () = assert!(STATUS_BYTES_MAX + 16 < FRAME_BYTES_MAX);

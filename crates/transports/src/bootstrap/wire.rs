@@ -1,9 +1,9 @@
 //! Bounded frames over a socket, never reading a byte beyond the frame: the bytes after the bootstrap on a
 //! connection belong to the fabric.
 //!
-//! A frame is its length (4 bytes, little endian, at most [`FRAME_BYTES_MAX`]) and a message in postcard, in
-//! records of its own. The socket is non-blocking; `poll_*` takes what has arrived, `read_*` and `write_*`
-//! wait until a deadline.
+//! A frame is its length (4 bytes, little endian) and a message in postcard, in records of its own. It has at most
+//! [`FRAME_BYTES_MAX`] bytes, or [`STATUS_BYTES_MAX`] and a few if it answers a question. The socket is non-blocking; `poll_*` takes
+//! what has arrived, `read_*` and `write_*` wait until a deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -14,14 +14,19 @@ use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::admission::{QUESTION_BYTES_MAX, STATUS_BYTES_MAX};
 use super::link::LinkSocket;
 use super::{Proof, ProofError};
 use crate::session::SessionKeys;
 
-/// The longest frame: a roster of [`super::MEMBERS_MAX`] members with the longest addresses fits, and an answer with a register.
+/// The longest frame: a roster of [`super::MEMBERS_MAX`] members with the longest addresses fits.
 pub(super) const FRAME_BYTES_MAX: usize = 1 << 19;
 
+/// The longest frame that answers a question.
+const ANSWER_BYTES_MAX: usize = STATUS_BYTES_MAX + 16;
+
 const _: () = assert!(super::MEMBERS_MAX * (super::ADDRESS_BYTES_MAX + 16) < FRAME_BYTES_MAX);
+const _: () = assert!(QUESTION_BYTES_MAX + 16 < FRAME_BYTES_MAX);
 
 /// Why a connection is not usable any more.
 #[derive(Debug, thiserror::Error)]
@@ -84,12 +89,14 @@ pub(super) struct FramedSocket<S> {
     session: Option<SessionKeys>,
     /// Never longer than the message that is being read.
     inbound: Vec<u8>,
+    /// The longest frame that is read.
+    frame_bytes_max: usize,
 }
 
 impl<S: LinkSocket> FramedSocket<S> {
     pub(super) fn new(stream: S) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, session: None, inbound: Vec::new() })
+        Ok(Self { stream, session: None, inbound: Vec::new(), frame_bytes_max: FRAME_BYTES_MAX })
     }
 
     /// Begins a session: everything that follows is under its keys.
@@ -180,7 +187,7 @@ impl<S: LinkSocket> FramedSocket<S> {
         }
         let length = *self.inbound.first_chunk().expect("filled to 4 bytes");
         let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
-        if length > FRAME_BYTES_MAX {
+        if length > self.frame_bytes_max {
             return Err(FramingError::Malformed("a frame that is too long"));
         }
         if !self.fill(4 + length)? {
@@ -194,6 +201,11 @@ impl<S: LinkSocket> FramedSocket<S> {
         }
         self.inbound.clear();
         Ok(Some(message))
+    }
+
+    /// Takes long frames from now on: the answer of a process that has been asked a question.
+    pub(super) const fn expect_answer(&mut self) {
+        self.frame_bytes_max = ANSWER_BYTES_MAX;
     }
 
     /// Waits for a frame.
@@ -216,7 +228,7 @@ impl<S: LinkSocket> FramedSocket<S> {
         until: impl Into<WaitLimit<'w>>,
     ) -> Result<(), FramingError> {
         let body = postcard::to_stdvec(message).expect("messages serialise");
-        assert!(body.len() <= FRAME_BYTES_MAX, "a frame of {} bytes", body.len());
+        assert!(body.len() <= ANSWER_BYTES_MAX, "a frame of {} bytes", body.len());
         let length = u32::try_from(body.len()).expect("checked above");
         let frame = [&length.to_le_bytes(), &body[..]].concat();
         let Self { stream, session, .. } = self;

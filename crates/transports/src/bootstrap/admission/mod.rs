@@ -49,8 +49,10 @@ pub const ASKERS_MAX: usize = 64;
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest token of a leader, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 64 << 10;
-/// The longest answer to a status query, in bytes.
-pub const STATUS_BYTES_MAX: usize = 384 << 10;
+/// The longest question, in bytes.
+pub const QUESTION_BYTES_MAX: usize = 384 << 10;
+/// The longest answer to a question, in bytes: the register of a process is in some. Only the process that has asked takes so much.
+pub const STATUS_BYTES_MAX: usize = 72 << 20;
 
 /// A member's admission listener. Closed when dropped; processes that wait learn from the end of their
 /// connection that they must try elsewhere.
@@ -308,12 +310,12 @@ impl Asker {
         self.answer_with(BootstrapAnswer::Denied { reason: cut(reason) });
     }
 
-    /// Answers a status query.
+    /// Answers a question.
     ///
     /// # Panics
     /// Panics if the answer is longer than [`STATUS_BYTES_MAX`].
     pub fn answer(self, bytes: Vec<u8>) {
-        assert!(bytes.len() <= STATUS_BYTES_MAX, "a status of {} bytes", bytes.len());
+        assert!(bytes.len() <= STATUS_BYTES_MAX, "an answer of {} bytes", bytes.len());
         self.answer_with(BootstrapAnswer::Status { bytes });
     }
 

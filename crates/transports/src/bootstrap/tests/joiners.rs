@@ -348,10 +348,10 @@ fn a_member_answers_questions() {
         panic!("expected StatusAsked")
     };
     assert_eq!(question, b"how are you?");
-    asker.answer(vec![42; 100_000]);
+    asker.answer(vec![42; 4 << 20]);
     drop(member.event());
     let [first, second] = asking.join().unwrap();
-    assert_eq!(first.unwrap(), vec![42; 100_000]);
+    assert_eq!(first.unwrap(), vec![42; 4 << 20]);
     assert!(matches!(second, Err(BootstrapError::NoAnswer { .. })));
 }
 

@@ -1,0 +1,177 @@
+//! How views have ended, in a form that a group of many views can afford (Derecho §3.4, "Total failures").
+
+/// Views that have ended, one after the other, with what counts of each.
+///
+/// A view in which nothing counts takes no memory: a process that joins again and again, and fails, costs a group without messages
+/// nothing. Of any other view the number is kept, and the trim of each shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ViewChain {
+    /// The number of the first view in the list. Of earlier views only a checkpoint is known.
+    first: u64,
+    /// One more than the number of the last one.
+    end: u64,
+    /// The views in which something counts, in order.
+    views: Vec<u64>,
+    /// For each of these the trims of all shards.
+    trims: Vec<u64>,
+}
+
+impl ViewChain {
+    /// An empty list, to which the view `first` is to be added next.
+    #[must_use]
+    pub const fn new(first: u64) -> Self {
+        Self { first, end: first, views: Vec::new(), trims: Vec::new() }
+    }
+
+    /// The list of the views `first..end` in which nothing counts but in those of `views`, each with its part of `trims`; `None` if
+    /// it has another form.
+    pub(super) fn from_parts(first: u64, end: u64, views: Vec<u64>, trims: Vec<u64>) -> Option<Self> {
+        let ascends = views.windows(2).all(|pair| pair[0] < pair[1]);
+        let is_within = views.iter().all(|view| (first..end).contains(view));
+        let chain = Self { first, end, views, trims };
+        let is_valid = first <= end
+            && ascends
+            && is_within
+            && chain.trims.len() == chain.shards() * chain.views.len()
+            && chain.counted().count() == chain.views.len()
+            && chain.counted().all(|(_, trims)| counts(trims));
+        is_valid.then_some(chain)
+    }
+
+    /// The number of the first view in the list. Of earlier views only a checkpoint is known.
+    #[must_use]
+    pub const fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// One more than the number of the last view in the list.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Adds the next view, which ends with these trims of all shards.
+    pub fn push(&mut self, trims: &[u64]) {
+        if counts(trims) {
+            self.views.push(self.end);
+            self.trims.extend(trims);
+        }
+        self.end += 1;
+    }
+
+    /// The trim of a shard in a view, if that is in the list.
+    #[must_use]
+    pub fn trim_of(&self, view: u64, shard: usize) -> Option<u64> {
+        (self.first..self.end).contains(&view).then(|| match self.views.binary_search(&view) {
+            Ok(place) => self.trims[place * self.shards() + shard],
+            Err(_) => 0,
+        })
+    }
+
+    /// The views of the list in which something counts, each with the trims of all shards.
+    pub fn counted(&self) -> impl Iterator<Item = (u64, &[u64])> + '_ {
+        self.views.iter().copied().zip(self.trims.chunks_exact(self.shards().max(1)))
+    }
+
+    /// The views of the list in which something of a shard counts, each with its trim.
+    pub fn of_shard(&self, shard: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.counted().map(move |(view, trims)| (view, trims[shard])).filter(|(_, trim)| *trim > 0)
+    }
+
+    /// Takes over what another list has of earlier views, if the lists meet; false if there is nothing.
+    pub fn extend(&mut self, other: &Self) -> bool {
+        let is_more = other.first < self.first && self.first <= other.end;
+        if is_more {
+            let place = other.place(self.first);
+            self.views.splice(..0, other.views[..place].iter().copied());
+            self.trims.splice(..0, other.trims[..place * other.shards()].iter().copied());
+            self.first = other.first;
+        }
+        is_more
+    }
+
+    /// Forgets all views before `view`.
+    pub fn forget_before(&mut self, view: u64) {
+        let first = view.clamp(self.first, self.end);
+        let (place, shards) = (self.place(first), self.shards());
+        self.views.drain(..place);
+        self.trims.drain(..place * shards);
+        self.first = first;
+    }
+
+    /// How many of the views in which something counts are earlier than `view`.
+    fn place(&self, view: u64) -> usize {
+        self.views.partition_point(|earlier| *earlier < view)
+    }
+
+    fn shards(&self) -> usize {
+        self.trims.len().checked_div(self.views.len()).unwrap_or(0)
+    }
+}
+
+fn counts(trims: &[u64]) -> bool {
+    trims.iter().any(|trim| *trim > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDS: [[u64; 2]; 6] = [[0, 0], [3, 0], [0, 0], [0, 4], [0, 0], [5, 6]];
+
+    fn chain(from: usize, to: usize) -> ViewChain {
+        let mut chain = ViewChain::new(10 + from as u64);
+        ENDS[from..to].iter().for_each(|trims| chain.push(trims));
+        chain
+    }
+
+    /// All lists of these views say of each what the plain list says.
+    #[test]
+    fn a_list_says_how_each_view_has_ended() {
+        for from in 0..=ENDS.len() {
+            for to in from..=ENDS.len() {
+                let list = chain(from, to);
+                for view in 0..20 {
+                    let plain = usize::try_from(view).unwrap().checked_sub(10);
+                    let plain = plain.filter(|place| (from..to).contains(place)).map(|place| ENDS[place]);
+                    assert_eq!(list.trim_of(view, 0), plain.map(|trims| trims[0]), "{list:?}");
+                    assert_eq!(list.trim_of(view, 1), plain.map(|trims| trims[1]), "{list:?}");
+                }
+                let first: Vec<_> = list.of_shard(0).collect();
+                let plain: Vec<_> =
+                    (10..).zip(ENDS).take(to).skip(from).map(|(view, [trim, _])| (view, trim)).collect();
+                assert_eq!(first, plain.into_iter().filter(|(_, trim)| *trim > 0).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn lists_are_joined_where_they_meet_and_cut_anywhere() {
+        let whole = chain(0, 6);
+        for from in 0..=6 {
+            for to in 0..=6 {
+                let (mut later, earlier) = (chain(from, 6), chain(0, to));
+                assert_eq!(later.extend(&earlier), from > 0 && from <= to);
+                assert_eq!(later == whole, from == 0 || from <= to, "{from} {to}");
+            }
+            let mut cut = whole.clone();
+            cut.forget_before(10 + from as u64);
+            assert_eq!(cut, chain(from, 6));
+        }
+        let mut cut = whole.clone();
+        cut.forget_before(3);
+        assert_eq!(cut, whole);
+        cut.forget_before(99);
+        assert_eq!(cut, chain(6, 6));
+    }
+
+    #[test]
+    fn views_without_messages_take_no_memory() {
+        let mut chain = ViewChain::new(0);
+        (0..1_000_000).for_each(|_| chain.push(&[0, 0, 0]));
+        assert_eq!(
+            (chain.end(), chain.counted().count(), chain.trim_of(999_999, 2)),
+            (1_000_000, 0, Some(0))
+        );
+    }
+}
