@@ -131,6 +131,11 @@ pub enum DiskCause {
         /// Bytes to be written.
         wanted: u64,
     },
+    /// It has not returned.
+    Hangs {
+        /// For so long.
+        seconds: u64,
+    },
     /// No copy of the register is good.
     RegisterLost,
     /// The register has grown too long.
@@ -163,6 +168,9 @@ impl DiskError {
             DiskCause::Short { .. } => {
                 return "the disk is failing or full: check it, then start this member again";
             }
+            DiskCause::Hangs { .. } => {
+                return "the disk hangs: check it and what connects it; when it answers again, end this process and start it anew";
+            }
             DiskCause::RegisterLost => return "begin a new log in the folder, and join as a new member",
             DiskCause::RegisterLong { .. } => {
                 return "too many views with messages have ended in this group: start it anew from empty folders";
@@ -193,6 +201,7 @@ impl fmt::Display for DiskCause {
         match self {
             Self::System(errno) => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
             Self::Short { written, wanted } => write!(f, "{written} of {wanted} bytes were written"),
+            Self::Hangs { seconds } => write!(f, "no answer for {seconds} s"),
             Self::RegisterLost => f.write_str("no copy of it is good"),
             Self::RegisterLong { length } => {
                 write!(f, "it has {length} bytes, and {COPY_VALUE_BYTES_MAX} is the most")

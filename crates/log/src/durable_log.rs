@@ -13,7 +13,8 @@ use crate::record::{LogPosition, LogRecord};
 use crate::recovery::Recovered;
 use crate::storage::{Storage, StorageError};
 
-/// A log that is open for writing. Threads may share it by reference; it waits for what it has taken when it is dropped.
+/// A log that is open for writing. Threads may share it by reference; it waits for what it has taken when it is dropped, unless it is
+/// abandoned.
 ///
 /// Each of the writers asks the core for a frame, writes it and reports it; the core decides how many of them have work. While
 /// one writes a frame, the next one collects. The making of segments has a thread of its own, since it takes long.
@@ -41,6 +42,7 @@ struct State {
     core: LogCore,
     preparing: Option<(u32, Option<Recycling>)>,
     is_closing: bool,
+    is_abandoned: bool,
 }
 
 impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
@@ -73,7 +75,7 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
         let (settings, log) = (*storage.settings(), storage.identity().log);
         let mut core = LogCore::new(settings, log, life, recovered);
         storage.covered().into_iter().for_each(|(subgroup, at)| core.handle_checkpoint(subgroup, at));
-        let state = Mutex::new(State { core, preparing: None, is_closing: false });
+        let state = Mutex::new(State { core, preparing: None, is_closing: false, is_abandoned: false });
         let (work, wanted, news) = (Condvar::new(), Condvar::new(), Condvar::new());
         let report = Box::new(report);
         let shared = Arc::new(Shared { storage, report, state, work, wanted, news });
@@ -139,6 +141,13 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
         self.shared.state().core.persisted()
     }
 
+    /// Returns whether everything that it has taken is on the disk, or it has failed.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let state = self.shared.state();
+        state.core.is_settled() || state.core.failure().is_some()
+    }
+
     /// Returns the greatest position of a subgroup that is persisted.
     #[must_use]
     pub fn frontier(&self, subgroup: u32) -> Option<LogPosition> {
@@ -149,6 +158,11 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
     #[must_use]
     pub fn failure(&self) -> Option<DiskError> {
         self.shared.state().core.failure().cloned()
+    }
+
+    /// Has the drop not wait, since the disk hangs: the threads end when it answers.
+    pub fn abandon(&self) {
+        self.shared.state().is_abandoned = true;
     }
 
     /// Writes a checkpoint of a subgroup, and returns when it is verified; segments that are not needed any more are recycled.
@@ -171,10 +185,13 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
 
 impl<D> Drop for DurableLog<D> {
     fn drop(&mut self) {
-        self.shared.state().is_closing = true;
+        let mut state = self.shared.state();
+        state.is_closing = true;
+        let is_abandoned = state.is_abandoned;
+        drop(state);
         self.shared.work.notify_all();
         self.shared.wanted.notify_all();
-        for thread in self.threads.drain(..) {
+        for thread in self.threads.drain(..).filter(|_| !is_abandoned) {
             // Its panic was printed.
             let _ = thread.join();
         }

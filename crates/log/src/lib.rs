@@ -70,6 +70,7 @@ mod settings;
 mod sim_disk;
 mod storage;
 mod verdict;
+mod watched_disk;
 
 pub use crate::buffer::{AlignedBuffer, MEMORY_ALIGNMENT};
 pub use crate::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointBlock, CheckpointError};
@@ -88,3 +89,4 @@ pub use crate::settings::LogSettings;
 pub use crate::sim_disk::{DiskFault, FaultStruck, SimDisk};
 pub use crate::storage::{Storage, StorageError, StorageOwner};
 pub use crate::verdict::{TailEvidence, TailVerdict};
+pub use crate::watched_disk::WatchedDisk;

@@ -93,7 +93,7 @@ impl SubgroupHandle {
     /// let path = std::env::temp_dir().join(&name);
     /// let orders = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
     /// let mut config = Config::local(&name, 1).subgroup("orders", orders);
-    /// config.storage = Some(StorageConfig { path: path.clone() });
+    /// config.storage = Some(StorageConfig::new(&path));
     /// for run in 0..3 {
     ///     let mut group = Group::builder(config.clone()).on_message("orders", |_| ()).join()?;
     ///     let orders = group.subgroup("orders")?;

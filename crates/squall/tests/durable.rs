@@ -345,7 +345,7 @@ fn a_second_run_continues_the_first() {
         Config::local(&format!("durable-again-{}", std::process::id()), 1).subgroup("log", subgroup.clone());
     let missing = Group::join(config.clone()).expect_err("it has no folder").to_string();
     assert!(missing.contains("write `path = \"FOLDER\"` in [storage]"), "{missing}");
-    let config = Config { storage: Some(StorageConfig { path: folder.0.clone() }), ..config };
+    let config = Config { storage: Some(StorageConfig::new(&folder.0)), ..config };
     for run in 0..2 {
         let mut group = Group::join(config.clone()).expect("it starts");
         let log = group.subgroup("log").unwrap();

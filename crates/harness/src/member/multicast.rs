@@ -25,7 +25,7 @@ const LINE_BYTES: usize = 64;
 pub(super) fn perform(group: &GroupJob, job: &MulticastJob, watchdog: &ParentWatchdog) -> Result<Ended> {
     let tally = Arc::new(Tally::new());
     let inbox = Reader::new(group, job, Arc::clone(&tally));
-    let storage = job.storage.clone().map(|path| StorageConfig { path });
+    let storage = job.storage.clone().map(StorageConfig::new);
     let config = Config { storage, ..config(group)? }.subgroup(SUBGROUP, subgroup(job));
     let mut member = GroupMember::join_with(config, inbox)?;
     say(&MemberEvent::Ready);

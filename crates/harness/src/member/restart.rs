@@ -34,7 +34,7 @@ pub(super) fn perform(group: &GroupJob, job: &RestartJob, watchdog: &ParentWatch
         message_max: text.longest().max(1),
         ..SubgroupConfig::default()
     };
-    let storage = Some(StorageConfig { path: job.storage.clone() });
+    let storage = Some(StorageConfig::new(&job.storage));
     let config = Config { storage, ..config(group)? }.subgroup(SUBGROUP, subgroup);
     let inbox = Inbox { log: Arc::clone(&delivered), unnoted: 0, ticker: ProgressTicker::new() };
     let mut group = builder(config, inbox).join()?;

@@ -270,13 +270,21 @@ fn read_storage(
 ) -> Result<Option<StorageConfig>, ConfigError> {
     let Some(value) = value else { return Ok(None) };
     let table = value.table()?;
-    let path = table.values(&keys::STORAGE)?.get("path");
-    let path = path.ok_or_else(|| table.missing("path", "write the path of a folder for the logs"))?;
+    let values = table.values(&keys::STORAGE)?;
+    let path =
+        values.get("path").ok_or_else(|| table.missing("path", "write the path of a folder for the logs"))?;
     if path.text()?.is_empty() {
         return Err(path.unexpected("write the path of a folder for the logs"));
     }
     let beside = root.source.file.and_then(Path::parent).unwrap_or(Path::new(""));
-    Ok(Some(StorageConfig { path: beside.join(path.text()?) }))
+    let mut storage = StorageConfig::new(beside.join(path.text()?));
+    if let Some(timeout) = values.get("timeout") {
+        storage.timeout = timeout.duration()?;
+        if storage.timeout < Duration::from_millis(100) {
+            return Err(timeout.unexpected("write a time of at least 100ms"));
+        }
+    }
+    Ok(Some(storage))
 }
 
 fn read_subgroups(

@@ -276,15 +276,26 @@ pub(super) const VERBS: [ConfigKey; 3] = [
     },
 ];
 
-pub(super) const STORAGE: [ConfigKey; 1] = [ConfigKey {
-    name: "path",
-    takes: "the path of a folder, relative to the folder of the configuration",
-    default: KeyDefault::Required,
-    example: "\"/var/lib/squall\"",
-    scope: KeyScope::Member,
-    meaning: "The folder for the logs of the members on this host. Each has a folder of its own in it, named by its `rank`, or by \
-              its `listen` address if it has none.",
-}];
+pub(super) const STORAGE: [ConfigKey; 2] = [
+    ConfigKey {
+        name: "path",
+        takes: "the path of a folder, relative to the folder of the configuration",
+        default: KeyDefault::Required,
+        example: "\"/var/lib/squall\"",
+        scope: KeyScope::Member,
+        meaning: "The folder for the logs of the members on this host. Each has a folder of its own in it, named by its `rank`, or \
+                  by its `listen` address if it has none.",
+    },
+    ConfigKey {
+        name: "timeout",
+        takes: "a time with its unit, at least 100ms",
+        default: KeyDefault::Value("\"10s\""),
+        example: "\"30s\"",
+        scope: KeyScope::Member,
+        meaning: "How long the disk may take for one operation, and a second more for each MiB of it. Then this member leaves the \
+                  group, so that the others need not wait for it.",
+    },
+];
 
 pub(super) const METRICS: [ConfigKey; 1] = [ConfigKey {
     name: "listen",

@@ -2,6 +2,7 @@
 //! (Derecho §3.4, "durable" mode).
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use squall_log::{LogSettings, RECORD_HEADER_BYTES};
 use squall_protocols::membership::PartitionSafety;
@@ -14,8 +15,8 @@ use super::{Config, SubgroupConfig};
 ///
 /// A message of a durable subgroup is delivered when it is on the disks of all members of the view; so is its outcome then
 /// ([`crate::MessageOutcome::Delivered`]). A process has one log for all its durable subgroups, in segments of 64 MiB, of which one
-/// is always made in advance. If its disk is full or fails, the member leaves the group with [`crate::GroupError::Log`], and the others
-/// continue.
+/// is always made in advance. If its disk is full, fails or hangs, the member leaves the group with [`crate::GroupError::Log`], and the
+/// others continue.
 ///
 /// **Restart.** If all members end, by whatever cause, and start again with their folders, the group continues from its logs: with
 /// everything that was ever delivered ([`crate::SubgroupHandle::history`]), when a majority of the members of its last view is there, and
@@ -37,7 +38,7 @@ use super::{Config, SubgroupConfig};
 /// let path = std::env::temp_dir().join(&name);
 /// let orders = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
 /// let mut config = Config::local(&name, 1).subgroup("orders", orders);
-/// config.storage = Some(StorageConfig { path: path.clone() });
+/// config.storage = Some(StorageConfig::new(&path));
 /// let mut group = Group::builder(config).on_message("orders", |_| ()).join()?;
 /// let mut sender = group.subgroup("orders")?.sender()?;
 /// sender.send_bytes(b"two of them")?;
@@ -51,6 +52,24 @@ use super::{Config, SubgroupConfig};
 pub struct StorageConfig {
     /// The folder for the logs of the members on this host; each has a folder of its own in it ([`Config::log_folder`]).
     pub path: PathBuf,
+    /// How long the disk may take for one operation, and a second more for each MiB of it. Then the member leaves, so that the others
+    /// need not wait for it any longer.
+    pub timeout: Duration,
+}
+
+impl StorageConfig {
+    /// A folder, with a timeout of 10 seconds.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use squall::config::StorageConfig;
+    ///
+    /// assert_eq!(StorageConfig::new("logs").timeout, Duration::from_secs(10));
+    /// ```
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), timeout: DISK_TIMEOUT }
+    }
 }
 
 impl Config {
@@ -61,7 +80,7 @@ impl Config {
     /// use squall::config::{Config, StorageConfig};
     ///
     /// let mut config = Config::local("example", 3).for_rank(2);
-    /// config.storage = Some(StorageConfig { path: "/var/lib/squall".into() });
+    /// config.storage = Some(StorageConfig::new("/var/lib/squall"));
     /// assert_eq!(config.log_folder().unwrap().to_str(), Some("/var/lib/squall/rank-2"));
     /// config.rank = None;
     /// config.listen = "192.0.2.1:7400".parse().unwrap();
@@ -133,6 +152,8 @@ impl Durability {
     }
 }
 
+/// Longer than a disk takes that works.
+pub(super) const DISK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest message of a durable subgroup: with its header it fits a segment.
 const DURABLE_MESSAGE_MAX: usize = LogSettings::DEFAULT.record_bytes_max() - RECORD_HEADER_BYTES;
 
@@ -198,5 +219,10 @@ mod tests {
             "line 6: `path = \"\"`: write the path of a folder for the logs"
         );
         assert!(error("[storage]\npth = \"a\"").contains("did you mean `path`?"));
+        assert!(
+            error("[storage]\npath = \"a\"\ntimeout = \"1ms\"").contains("write a time of at least 100ms")
+        );
+        let config = parse(LISTEN, "[storage]\npath = \"a\"\ntimeout = \"3s\"", "").expect("it is complete");
+        assert_eq!(config.storage.expect("a table").timeout, Duration::from_secs(3));
     }
 }

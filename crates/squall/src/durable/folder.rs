@@ -97,19 +97,23 @@ pub enum LogFolderError {
 /// [`LogFolderError`], with what to do next.
 pub(crate) fn open(config: &Config) -> Result<Option<Arc<ProcessLog>>, LogFolderError> {
     let durable = || config.subgroups.values().filter(|subgroup| subgroup.mode == DeliveryMode::Durable);
-    let Some(folder) = config.log_folder().filter(|_| durable().next().is_some()) else { return Ok(None) };
+    let (Some(folder), Some(storage), Some(_)) = (config.log_folder(), &config.storage, durable().next())
+    else {
+        return Ok(None);
+    };
     let owner = StorageOwner { cluster: config.cluster.clone(), member: config.log_name() };
     let settings = LogSettings {
         queue_frames_max: queue_frames(durable(), LogSettings::DEFAULT.frame_bytes),
         ..LogSettings::DEFAULT
     };
-    let disk: SharedDisk = Arc::new(FileDisk::open(&folder)?);
+    let timeout = storage.timeout;
+    let disk = SharedDisk::new(Arc::new(FileDisk::open(&folder)?));
     let failed = |cause| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(cause) };
     let log = LogIdentity::random_log().map_err(|error| failed(error.into()))?;
     let storage = Storage::open(disk, &owner, settings, log).map_err(failed)?;
     let mut index = LogIndex::default();
     let recovered = storage.recover(&mut |place, record| index.note(place, &record)).map_err(failed)?;
-    let log = ProcessLog::start(storage, recovered, index, folder.clone())?;
+    let log = ProcessLog::start(storage, recovered, index, folder.clone(), timeout)?;
     if log.found_register().is_some_and(|register| register.layout != durable_layout(config)) {
         return Err(LogFolderError::OtherSubgroups { folder });
     }

@@ -1,14 +1,16 @@
 //! The log as threads beside the polling thread use it: for as long as the member lives (Derecho §3.4, persistent mode).
 //!
 //! The folder of a log is locked while anything uses it. A member that ends waits until each of its threads has given the log back,
-//! so that the next member of this process finds the folder free.
+//! so that the next member of this process finds the folder free. If the disk hangs it does not wait: the threads end when the disk
+//! answers, and until then the folder stays locked.
 
 use std::ops::Deref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::ProcessLog;
 
-/// Lends the log to threads of the member. Dropping it takes the log back: it waits until no thread uses it.
+/// Lends the log to threads of the member. Dropping it takes the log back: it waits until no thread uses it, unless the
+/// disk hangs.
 #[derive(Debug)]
 pub(crate) struct LogLender(Arc<Lending>);
 
@@ -56,7 +58,7 @@ impl Drop for LogLender {
     fn drop(&mut self) {
         let mut state = self.0.state();
         let log = state.log.take();
-        while state.loans > 0 {
+        while state.loans > 0 && !log.as_ref().is_some_and(|log| log.hangs()) {
             state = self.0.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);

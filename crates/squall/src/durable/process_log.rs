@@ -9,6 +9,7 @@ use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 use squall_fabric::{Duration, NodeId};
 use squall_log::{
     AppendError, Disk, DiskError, DurableLog, LogAnswer, LogRecord, Recovered, Storage, StorageError,
+    WatchedDisk,
 };
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{DurableView, Register, ViewChain};
@@ -20,10 +21,10 @@ use super::{LogFolderError, RegisterThread, SubgroupLog};
 use crate::error::GroupError;
 
 /// The disk of a log: a folder, or in tests a simulated one.
-pub(crate) type SharedDisk = Arc<dyn Disk + Send + Sync>;
+pub(crate) type SharedDisk = WatchedDisk<Arc<dyn Disk + Send + Sync>>;
 
 /// The log of a process. The polling thread appends; dropping the log waits until everything that it has taken is written, or has
-/// failed.
+/// failed, unless the disk hangs.
 pub(crate) struct ProcessLog {
     /// Ends before the log, whose folder has the register.
     register: RegisterThread,
@@ -48,6 +49,8 @@ pub(crate) struct ProcessLog {
     /// What is known of them.
     walk: Mutex<LogWalk>,
     folder: PathBuf,
+    /// How long the disk may take for one operation.
+    timeout: std::time::Duration,
     signals: Arc<LogSignals>,
     /// How far each subgroup is in its latest view, for reports.
     progress: Mutex<BTreeMap<SubgroupId, Arc<LogProgress>>>,
@@ -74,6 +77,7 @@ struct LogSignals {
     /// The number of records of this run that are on the disk; it only grows.
     persisted: AtomicU64,
     has_failed: AtomicBool,
+    hangs: AtomicBool,
     failure: Mutex<Option<AppendError>>,
     /// How many registers are on the disk.
     registers: AtomicU64,
@@ -98,6 +102,7 @@ impl ProcessLog {
         mut recovered: Recovered,
         index: LogIndex,
         folder: PathBuf,
+        timeout: std::time::Duration,
     ) -> Result<Arc<Self>, LogFolderError> {
         let failed =
             |cause: StorageError| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(cause) };
@@ -138,6 +143,7 @@ impl ProcessLog {
             records,
             walk,
             folder,
+            timeout,
             signals,
             progress: Mutex::default(),
         }))
@@ -297,6 +303,21 @@ impl ProcessLog {
         self.signals.persisted.load(Ordering::Relaxed)
     }
 
+    /// Ends the log if its disk hangs: nothing waits any more for what it has taken.
+    pub(crate) fn check_disk(&self) {
+        if let Some(error) = self.log.storage().disk().overdue(self.timeout) {
+            self.signals.hangs.store(true, Ordering::Relaxed);
+            self.log.abandon();
+            self.register.abandon();
+            self.signals.fail(error.into());
+        }
+    }
+
+    /// Returns whether the disk hangs, so that threads that use it return when it answers, and not before.
+    pub(super) fn hangs(&self) -> bool {
+        self.signals.hangs.load(Ordering::Relaxed)
+    }
+
     /// Returns whether the log takes and writes nothing more.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
@@ -329,6 +350,21 @@ impl ProcessLog {
         let progress = lock(&self.progress).get(&id).cloned()?;
         let persisted = progress.persisted.load(Ordering::Relaxed);
         Some(progress.appended.load(Ordering::Relaxed).saturating_sub(persisted))
+    }
+}
+
+impl Drop for ProcessLog {
+    fn drop(&mut self) {
+        let is_settled = |log: &Self| {
+            let written = log.signals.registers.load(Ordering::Relaxed);
+            let is_written = log.has_failed() || written == log.registers[0].load(Ordering::Relaxed);
+            is_written && log.log.is_settled() && log.log.storage().disk().is_idle()
+        };
+        // The threads are joined after this, unless the disk hangs.
+        while !is_settled(self) && !self.hangs() {
+            std::thread::sleep(SETTLE_PAUSE);
+            self.check_disk();
+        }
     }
 }
 
@@ -376,6 +412,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// No view has this number.
 const NOT_ENTERED: u64 = u64::MAX;
+
+/// Between looks whether the disk has written everything.
+const SETTLE_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
 
 /// How long nothing follows trailing nulls before they get a record: longer than a message takes to go round a group on one host, so
 /// that the next message makes the record superfluous, and short compared with the change of a view.

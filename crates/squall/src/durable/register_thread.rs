@@ -3,15 +3,17 @@
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
+use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_log::{DiskCause, DiskError};
 use squall_protocols::restart::Register;
 
 /// Writes one register after the other, so that the polling thread does not wait for the disk. Dropping it waits until the last one
-/// is written, or has failed.
+/// is written, or has failed, unless it is abandoned.
 pub(super) struct RegisterThread {
     /// None once no more follow.
     registers: Option<Sender<Vec<u8>>>,
     thread: Option<JoinHandle<()>>,
+    is_abandoned: AtomicBool,
 }
 
 impl RegisterThread {
@@ -25,19 +27,26 @@ impl RegisterThread {
             path: "register".into(),
             cause: DiskCause::System(error.raw_os_error().unwrap_or_default()),
         })?;
-        Ok(Self { registers: Some(registers), thread: Some(thread) })
+        Ok(Self { registers: Some(registers), thread: Some(thread), is_abandoned: AtomicBool::new(false) })
     }
 
     pub(super) fn write(&self, register: &Register) {
         // A thread that has ended has reported why.
         let _ = self.registers.as_ref().map(|registers| registers.send(register.encode()));
     }
+
+    /// Has the drop not wait, since the disk hangs: the thread ends when it answers.
+    pub(super) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Drop for RegisterThread {
     fn drop(&mut self) {
         self.registers = None;
-        // A panic of the thread has been reported by itself.
-        let _ = self.thread.take().map(JoinHandle::join);
+        if !self.is_abandoned.load(Ordering::Relaxed) {
+            // A panic of the thread has been reported by itself.
+            let _ = self.thread.take().map(JoinHandle::join);
+        }
     }
 }

@@ -18,15 +18,19 @@ type TestDisk = Arc<Mutex<SimDisk>>;
 const SETTINGS: LogSettings =
     LogSettings { segment_bytes: 256 << 10, frame_bytes: 16 << 10, ..LogSettings::DEFAULT };
 
+const TIMEOUT: Duration = Duration::from_millis(50);
+
 fn disk() -> TestDisk {
     Arc::new(Mutex::new(SimDisk::new(1, SETTINGS.block)))
 }
 
 fn start(disk: &TestDisk, settings: LogSettings) -> Arc<ProcessLog> {
     let owner = StorageOwner { cluster: "c".into(), member: "m".into() };
-    let storage = Storage::open(Arc::clone(disk) as SharedDisk, &owner, settings, 7).expect("it is empty");
+    let storage =
+        Storage::open(SharedDisk::new(Arc::clone(disk) as _), &owner, settings, 7).expect("it is empty");
     let recovered = storage.recover(&mut |_, _| ()).expect("it can be read");
-    ProcessLog::start(storage, recovered, LogIndex::default(), "/logs/m".into()).expect("the disk works")
+    ProcessLog::start(storage, recovered, LogIndex::default(), "/logs/m".into(), TIMEOUT)
+        .expect("the disk works")
 }
 
 /// Returns the records on a disk.
@@ -128,6 +132,46 @@ fn a_failed_disk_is_said_and_counts_nothing() {
     assert!(error.ends_with("The others continue without it"), "{error}");
 }
 
+/// A disk that hangs ends the member as one that fails does, and the member's end does not wait for it.
+#[test]
+fn a_disk_that_hangs_ends_the_log_and_holds_nobody_up() {
+    let disk = disk();
+    let process = start(&disk, SETTINGS);
+    let mut log = process.subgroup(SubgroupId(0), 3);
+    let lender = LogLender::new(Arc::clone(&process));
+    let reading = lender.borrower().borrow().expect("the member lives");
+    process.check_disk();
+    assert!(!process.has_failed(), "nothing is under way");
+    let hangs = disk.lock().expect("no panic");
+    log.append(message(0, b"a"));
+    log.advance(1);
+    process.write_register(&Register::new(1, NodeId(0), DurableView::default()));
+    wait_until("the disk hangs", || {
+        process.check_disk();
+        process.has_failed()
+    });
+    let error = process.failure().expect("it has failed").to_string();
+    assert!(error.contains("no answer for 0 s (the disk hangs"), "{error}");
+    assert_eq!(log.persisted(), 0);
+    drop((log, lender, process));
+    drop(reading);
+    drop(hangs);
+    wait_until("the message is written when the disk answers", || records(&disk).len() == 1);
+}
+
+/// A member may leave while its disk hangs: that takes no longer than the disk may take.
+#[test]
+fn the_end_of_a_member_does_not_wait_for_a_disk_that_hangs() {
+    let disk = disk();
+    let process = start(&disk, SETTINGS);
+    let mut log = process.subgroup(SubgroupId(0), 3);
+    let hangs = disk.lock().expect("no panic");
+    log.append(message(0, b"a"));
+    drop((log, process));
+    drop(hangs);
+    wait_until("the message is written when the disk answers", || records(&disk).len() == 1);
+}
+
 /// The disk may be behind by all that the windows hold; the polling thread appends without waiting, and nothing is lost.
 #[test]
 fn the_log_takes_as_much_as_the_windows_hold() {
@@ -164,7 +208,7 @@ fn the_log_of_an_earlier_run_is_of_use_in_its_group_only() {
     let _ = std::fs::remove_dir_all(&path);
     let subgroup = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
     let config = Config::local("earlier", 1).subgroup("log", subgroup);
-    let config = Config { storage: Some(StorageConfig { path: path.clone() }), ..config };
+    let config = Config { storage: Some(StorageConfig::new(&path)), ..config };
     let layout = durable_layout(&config);
     drop(open(&config).expect("it is empty").expect("a subgroup is durable"));
     let process = open(&config).expect("it has no records").expect("a subgroup is durable");

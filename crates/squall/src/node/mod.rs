@@ -257,6 +257,7 @@ impl Stack {
         if let Some(chain) = self.log.as_ref().and_then(|log| log.take_earlier()) {
             self.group.extend_register(&chain);
         }
+        self.log.iter().for_each(|log| log.check_disk());
         if let Some(error) = self.log.as_ref().and_then(|log| log.failure()) {
             tracing::error!(%error, "this member ends");
             self.end(error);

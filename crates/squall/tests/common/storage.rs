@@ -39,7 +39,7 @@ pub(crate) fn configs(transport: Transport, test: &str, folder: &TestFolder, sub
         ..SubgroupConfig::default()
     };
     let configs = common::configs(transport, test, Duration::from_secs(5), (subgroup, settings));
-    let storage = Some(StorageConfig { path: folder.0.clone() });
+    let storage = Some(StorageConfig::new(&folder.0));
     configs.into_iter().map(|config| Config { storage: storage.clone(), ..config }).collect()
 }
 
