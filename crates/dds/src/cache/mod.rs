@@ -1,0 +1,314 @@
+//! What a reader holds: samples by instance, with the states of both (OMG DDS 1.4 §2.2.2.5.1). No I/O, no clock.
+//!
+//! [`HistoryCache::insert`] takes changes in the order of the topic; [`HistoryCache::select`] returns samples in the same order.
+
+mod selection;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::qos::{HistoryKind, ResourceLimits};
+use crate::sample::{EndpointId, InstanceHandle, InstanceState, Position, ViewState};
+
+pub(crate) use selection::Selection;
+
+/// What a writer does to an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChangeKind {
+    Data,
+    Dispose,
+    Unregister,
+}
+
+/// A change of an instance, as it comes from the topic.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) kind: ChangeKind,
+    pub(crate) writer: EndpointId,
+    pub(crate) instance: InstanceHandle,
+    pub(crate) data: Arc<[u8]>,
+    pub(crate) position: Position,
+    /// In nanoseconds since 1970, as all times here.
+    pub(crate) source_time: u64,
+    pub(crate) reception_time: u64,
+    /// The time from which it is not returned any more.
+    pub(crate) expires: Option<u64>,
+}
+
+/// Which of the [`ResourceLimits`] a sample would exceed.
+///
+/// ```
+/// assert_ne!(squall_dds::LimitKind::Samples, squall_dds::LimitKind::Instances);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitKind {
+    /// [`ResourceLimits::samples_max`].
+    Samples,
+    /// [`ResourceLimits::instances_max`].
+    Instances,
+    /// [`ResourceLimits::samples_per_instance_max`].
+    SamplesPerInstance,
+}
+
+/// What has become of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Insertion {
+    /// It is stored.
+    Stored,
+    /// It has replaced the oldest sample of its instance.
+    Replaced,
+    /// It has no effect: it came too soon after another one, too late, or changes nothing.
+    Dropped,
+    /// It is not stored; nothing has changed.
+    Exceeds(LimitKind),
+}
+
+#[derive(Debug)]
+struct CachedInstance {
+    state: InstanceState,
+    view: ViewState,
+    /// The writers that have written it and not unregistered it.
+    writers: BTreeSet<EndpointId>,
+    /// The numbers of its samples with data, oldest first.
+    samples: VecDeque<u64>,
+    /// The number of the sample that reports its state; the latest one replaces the others.
+    report: Option<u64>,
+    disposals: u32,
+    losses: u32,
+    /// The source time of the latest sample.
+    latest: u64,
+}
+
+#[derive(Debug)]
+struct CachedSample {
+    change: Change,
+    disposals: u32,
+    losses: u32,
+    is_read: bool,
+}
+
+/// What a reader holds.
+///
+/// Invariants: the samples of all instances are those of `samples`; `data_count` of them have data, and
+/// `data_count <= limits.samples_max`; `instances.len() <= limits.instances_max`.
+#[derive(Debug)]
+pub(crate) struct HistoryCache {
+    history: HistoryKind,
+    limits: ResourceLimits,
+    /// The least time between two samples of an instance, in nanoseconds.
+    separation: u64,
+    instances: BTreeMap<InstanceHandle, CachedInstance>,
+    /// By their order.
+    samples: BTreeMap<u64, CachedSample>,
+    data_count: usize,
+    unread: usize,
+    next: u64,
+    /// Whether there has been a sample that expires.
+    expires: bool,
+}
+
+impl HistoryCache {
+    pub(crate) const fn new(history: HistoryKind, limits: ResourceLimits, separation: u64) -> Self {
+        Self {
+            history,
+            limits,
+            separation,
+            instances: BTreeMap::new(),
+            samples: BTreeMap::new(),
+            data_count: 0,
+            unread: 0,
+            next: 0,
+            expires: false,
+        }
+    }
+
+    /// Takes the next change in the order of the topic.
+    pub(crate) fn insert(&mut self, change: Change) -> Insertion {
+        match change.kind {
+            ChangeKind::Data => self.insert_data(change),
+            ChangeKind::Dispose => {
+                let Some(instance) = self.instances.get(&change.instance) else { return Insertion::Dropped };
+                if instance.state == InstanceState::NotAliveDisposed {
+                    return Insertion::Dropped;
+                }
+                self.end_life(change, InstanceState::NotAliveDisposed)
+            }
+            ChangeKind::Unregister => {
+                let Some(instance) = self.instances.get_mut(&change.instance) else {
+                    return Insertion::Dropped;
+                };
+                let was_there = instance.writers.remove(&change.writer);
+                let ends = was_there && instance.writers.is_empty() && instance.state == InstanceState::Alive;
+                if ends {
+                    self.end_life(change, InstanceState::NotAliveNoWriters)
+                } else {
+                    Insertion::Dropped
+                }
+            }
+        }
+    }
+
+    /// Unregisters all instances of a writer that has gone, and disposes of them before if it `disposes`.
+    pub(crate) fn remove_writer(&mut self, writer: EndpointId, disposes: bool, position: Position, now: u64) {
+        let of_writer =
+            |(_, instance): &(&InstanceHandle, &CachedInstance)| instance.writers.contains(&writer);
+        let left: Vec<_> =
+            self.instances.iter().filter(of_writer).map(|(handle, _)| handle.clone()).collect();
+        let kinds: &[ChangeKind] =
+            if disposes { &[ChangeKind::Dispose, ChangeKind::Unregister] } else { &[ChangeKind::Unregister] };
+        for (instance, kind) in
+            left.iter().flat_map(|instance| kinds.iter().map(move |kind| (instance, *kind)))
+        {
+            self.insert(Change {
+                kind,
+                writer,
+                instance: instance.clone(),
+                data: Arc::default(),
+                position,
+                source_time: now,
+                reception_time: now,
+                expires: None,
+            });
+        }
+    }
+
+    /// Returns whether there are samples that were not read.
+    pub(crate) const fn has_unread(&self) -> bool {
+        self.unread > 0
+    }
+
+    fn insert_data(&mut self, change: Change) -> Insertion {
+        if change.expires.is_some_and(|at| at <= change.reception_time) {
+            return Insertion::Dropped;
+        }
+        let mut replaced = None;
+        let instances = self.instances.len();
+        match self.instances.get_mut(&change.instance) {
+            None if instances >= self.limits.instances_max => {
+                return Insertion::Exceeds(LimitKind::Instances);
+            }
+            None => {}
+            Some(instance) => {
+                let is_soon = change.source_time < instance.latest.saturating_add(self.separation);
+                if self.separation > 0 && is_soon && instance.state == InstanceState::Alive {
+                    instance.writers.insert(change.writer);
+                    return Insertion::Dropped;
+                }
+                match self.history {
+                    HistoryKind::KeepLast(depth) if instance.samples.len() >= depth => {
+                        replaced = instance.samples.front().copied();
+                    }
+                    _ if instance.samples.len() >= self.limits.samples_per_instance_max => {
+                        return Insertion::Exceeds(LimitKind::SamplesPerInstance);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        if replaced.is_none() && self.data_count >= self.limits.samples_max {
+            return Insertion::Exceeds(LimitKind::Samples);
+        }
+        if let Some(number) = replaced {
+            self.remove(number);
+        }
+        self.begin_life(&change);
+        self.store(change);
+        if replaced.is_some() { Insertion::Replaced } else { Insertion::Stored }
+    }
+
+    /// Makes the instance of `change` alive.
+    fn begin_life(&mut self, change: &Change) {
+        let instance = self.instances.entry(change.instance.clone()).or_insert_with(|| CachedInstance {
+            state: InstanceState::Alive,
+            view: ViewState::New,
+            writers: BTreeSet::new(),
+            samples: VecDeque::new(),
+            report: None,
+            disposals: 0,
+            losses: 0,
+            latest: 0,
+        });
+        match instance.state {
+            InstanceState::Alive => {}
+            InstanceState::NotAliveDisposed => instance.disposals += 1,
+            InstanceState::NotAliveNoWriters => instance.losses += 1,
+        }
+        if instance.state != InstanceState::Alive {
+            (instance.state, instance.view) = (InstanceState::Alive, ViewState::New);
+        }
+        instance.writers.insert(change.writer);
+        instance.latest = change.source_time;
+    }
+
+    /// Ends the life of an instance, which exists, and reports that by a sample without data.
+    fn end_life(&mut self, change: Change, state: InstanceState) -> Insertion {
+        let instance = self.instances.get_mut(&change.instance).expect("the caller has found it");
+        instance.state = state;
+        if let Some(number) = instance.report {
+            self.remove(number);
+        }
+        self.store(change);
+        Insertion::Stored
+    }
+
+    fn store(&mut self, change: Change) {
+        let number = self.next;
+        self.next += 1;
+        self.unread += 1;
+        self.expires |= change.expires.is_some();
+        let instance = self.instances.get_mut(&change.instance).expect("the caller has found or made it");
+        if change.kind == ChangeKind::Data {
+            instance.samples.push_back(number);
+            self.data_count += 1;
+        } else {
+            instance.report = Some(number);
+        }
+        let (disposals, losses) = (instance.disposals, instance.losses);
+        self.samples.insert(number, CachedSample { change, disposals, losses, is_read: false });
+    }
+
+    /// Removes a sample, and leaves its instance.
+    fn remove(&mut self, number: u64) -> Option<CachedSample> {
+        let sample = self.samples.remove(&number)?;
+        self.unread -= usize::from(!sample.is_read);
+        let instance = self.instances.get_mut(&sample.change.instance).expect("each sample has an instance");
+        if sample.change.kind == ChangeKind::Data {
+            self.data_count -= 1;
+            // Mostly the oldest one, since samples are taken in their order.
+            if instance.samples.front() == Some(&number) {
+                instance.samples.pop_front();
+            } else {
+                instance.samples.retain(|held| *held != number);
+            }
+        } else {
+            instance.report.take_if(|report| *report == number);
+        }
+        Some(sample)
+    }
+
+    /// Forgets an instance that is not alive and has no samples.
+    fn forget_if_over(&mut self, handle: &InstanceHandle) {
+        let is_over = |instance: &CachedInstance| {
+            instance.state != InstanceState::Alive && instance.samples.is_empty() && instance.report.is_none()
+        };
+        if self.instances.get(handle).is_some_and(is_over) {
+            self.instances.remove(handle);
+        }
+    }
+
+    /// Removes samples whose time is over.
+    fn expire(&mut self, now: u64) {
+        if !self.expires {
+            return;
+        }
+        let is_over = |(_, sample): &(&u64, &CachedSample)| sample.change.expires.is_some_and(|at| at <= now);
+        let over: Vec<u64> = self.samples.iter().filter(is_over).map(|(number, _)| *number).collect();
+        for number in over {
+            if let Some(sample) = self.remove(number) {
+                self.forget_if_over(&sample.change.instance);
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Errors of participants, topics, writers and readers; each message says what to do next.
+
+use std::time::Duration;
+
+use squall::object::ObjectError;
+use squall::{GroupError, HandleError, JoinError, SendError};
+
+use crate::qos::{DurabilityService, Profile, QosError};
+
+squall_fabric::debug_as_text!(ParticipantError, EntityError, WriteError, ReadError, DataError);
+
+/// Why a process takes no part in a domain.
+///
+/// ```
+/// use squall::Config;
+/// use squall_dds::{DomainParticipant, ParticipantError, Qos};
+///
+/// let qos = Qos { partition: vec!["north".into()], ..Qos::ATOMIC };
+/// let error = DomainParticipant::builder(Config::local("doc-error", 1)).topic("t", qos).join().unwrap_err();
+/// assert!(matches!(error, ParticipantError::Qos { .. }));
+/// ```
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum ParticipantError {
+    /// A policy of a topic is refused.
+    #[error("topic `{topic}`: {error}")]
+    Qos {
+        /// The topic's name.
+        topic: String,
+        /// The policy, and what to do instead.
+        error: QosError,
+    },
+    /// A topic has several shards or replicas, or some members only.
+    #[error(
+        "topic `{0}`: all members have to be in its subgroup and send: leave out members, senders, shards and replicas"
+    )]
+    Layout(String),
+    /// The group cannot be joined.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// The configuration has a subgroup that is no topic.
+    #[error(
+        "subgroup `{0}` of the configuration is no topic, and this participant would hold up its senders: give it to the builder, or leave it out"
+    )]
+    NoTopic(String),
+    /// A topic is kept in memory, and another one on disk.
+    #[error(
+        "topic `{kept}` is kept in memory, and `{logged}` on disk: when the group restarts from its logs, the history of `{kept}` is lost \
+         for good; request DURABILITY PERSISTENT for both, or put them into different groups"
+    )]
+    LosesHistory {
+        /// The topic that is kept in memory.
+        kept: String,
+        /// The topic that is kept on disk.
+        logged: String,
+    },
+    /// A topic keeps something else than this participant expects.
+    #[error(
+        "topic `{topic}` keeps {present:?}, and not {wanted:?}: let DURABILITY_SERVICE be the same at all participants, and in all runs of a topic that has a log"
+    )]
+    Conflict {
+        /// The topic's name.
+        topic: String,
+        /// What it keeps.
+        present: DurabilityService,
+        /// What this participant was given.
+        wanted: DurabilityService,
+    },
+    /// The history of a topic is not available.
+    #[error("topic `{topic}`: {error}")]
+    History {
+        /// The topic's name.
+        topic: String,
+        /// What is wrong.
+        error: WriteError,
+    },
+    /// A subgroup of the group is not available.
+    #[error(transparent)]
+    Handle(#[from] HandleError),
+    /// The system refuses a thread.
+    #[error("cannot start the thread of a topic: {0}; end other processes, or name fewer topics")]
+    Thread(std::io::Error),
+}
+
+/// Why a topic, a writer or a reader is not created.
+///
+/// ```
+/// # use squall::Config;
+/// # use squall_dds::{DomainParticipant, EntityError, Qos};
+/// # let config = Config::local(&format!("doc-entity-{}", std::process::id()), 1);
+/// let participant = DomainParticipant::builder(config).topic("chat", Qos::ATOMIC).join()?;
+/// assert!(matches!(participant.topic::<Vec<u8>>("chit"), Err(EntityError::UnknownTopic(_))));
+/// # Ok::<(), squall_dds::ParticipantError>(())
+/// ```
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum EntityError {
+    /// No such topic.
+    #[error("there is no topic `{0}`: give it to the builder of each participant of the domain")]
+    UnknownTopic(String),
+    /// The topic is used with another type in this process.
+    #[error("topic `{topic}` has the type `{present}`, and not `{wanted}`: use the same type everywhere")]
+    TypeMismatch {
+        /// The topic's name.
+        topic: String,
+        /// The type with which it is used.
+        present: String,
+        /// The type that was given.
+        wanted: String,
+    },
+    /// A policy is refused.
+    #[error(transparent)]
+    Qos(#[from] QosError),
+    /// The writer promises what its topic does not do.
+    #[error(
+        "a writer with profile {wanted:?} does not suit topic `{topic}` with {present:?}: let RELIABILITY and DURABILITY be the topic's"
+    )]
+    Profile {
+        /// The topic's name.
+        topic: String,
+        /// Its profile.
+        present: Profile,
+        /// The profile that the writer's policies ask for.
+        wanted: Profile,
+    },
+    /// The participant has all the endpoints that it can have.
+    #[error("topic `{0}` has had 65536 endpoints in this participant: join again")]
+    TooMany(String),
+    /// A condition belongs to another participant.
+    #[error("the condition belongs to another participant: take a wait set of that one")]
+    OtherParticipant,
+    /// The others could not be informed.
+    #[error("the endpoint is not announced: {0}")]
+    NotAnnounced(#[from] WriteError),
+}
+
+/// Why a sample was not written.
+///
+/// ```
+/// # use squall::Config;
+/// # use squall_dds::{DomainParticipant, Qos, WriteError};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-write-{}", std::process::id()), 1);
+/// let participant = DomainParticipant::builder(config).topic("bytes", Qos::ATOMIC).join()?;
+/// let writer = participant.writer(&participant.topic::<Vec<u8>>("bytes")?, Qos::ATOMIC)?;
+/// assert!(matches!(writer.write(&vec![0; 1 << 20]), Err(WriteError::TooLong { .. })));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// There was no space within `max_blocking_time`. Nothing was written.
+    #[error(
+        "no space within {0:?}, because readers are slow or a view is changing: write again, or raise max_blocking_time"
+    )]
+    Timeout(Duration),
+    /// The outcome was not known within `max_blocking_time`.
+    #[error(
+        "it is not known whether the sample was written: wait for it at a reader before writing it again"
+    )]
+    Unknown,
+    /// The topic keeps all samples that it may keep. Nothing was written.
+    #[error(
+        "the topic keeps {samples_max} samples, and no more: raise samples_max in DURABILITY_SERVICE, or keep the last ones only"
+    )]
+    HistoryFull {
+        /// How many it may keep.
+        samples_max: usize,
+    },
+    /// The history of the topic has as many announcements of endpoints as it may have.
+    #[error(
+        "the topic's history has 65536 announcements of endpoints, and no more: keep readers and writers open, or use another topic"
+    )]
+    TooManyEndpoints,
+    /// The sample is longer than the topic's messages. Nothing was written.
+    #[error(
+        "a sample of {length} bytes with its header is longer than the limit ({length_max}): raise message_max of the topic's subgroup"
+    )]
+    TooLong {
+        /// The bytes of the message.
+        length: usize,
+        /// The length of the longest one.
+        length_max: usize,
+    },
+    /// The sample cannot be serialised. Nothing was written.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The group has ended.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// The topic's history is not available.
+    #[error("the topic's history does not take the sample: {0}")]
+    History(ObjectError),
+}
+
+impl WriteError {
+    /// Translates an error; those that pass are the caller's to handle.
+    pub(crate) fn from_send(error: SendError, waited: Duration) -> Self {
+        match error {
+            SendError::TooLong { length, message_max } => Self::TooLong { length, length_max: message_max },
+            SendError::Group(error) => Self::Group(error),
+            _ => Self::Timeout(waited),
+        }
+    }
+}
+
+/// Why there are no samples to read, nor will be.
+///
+/// ```
+/// # use squall_dds::ReadError;
+/// # use std::time::Duration;
+/// let error = ReadError::Timeout(Duration::from_secs(1));
+/// assert!(error.to_string().contains("1s"));
+/// ```
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// What was waited for has not happened in time.
+    #[error("nothing within {0:?}: check that writers have matched (subscription_matched), or wait longer")]
+    Timeout(Duration),
+    /// The group has ended, and everything that came has been taken.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// The participant has left its group, and everything that came has been taken.
+    #[error("the participant has left: join again")]
+    Left,
+}
+
+/// Why a sample has no bytes, or bytes are no sample.
+///
+/// ```
+/// use squall_dds::TopicData;
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct Count(u64);
+/// impl squall_dds::Keyed for Count {
+///     const TYPE_NAME: &'static str = "Count";
+///     type Key = ();
+///     fn key(&self) {}
+/// }
+/// assert!(Count::from_sample(&[]).is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a sample of type `{type_name}` cannot be serialised or read: {cause}; let all participants have the same type"
+)]
+pub struct DataError {
+    /// The name of the type.
+    pub type_name: &'static str,
+    /// What is wrong.
+    pub cause: String,
+}

@@ -1,0 +1,381 @@
+//! The history of a topic that keeps its samples: a replicated object whose state is what a reader that comes later gets
+//! (Spindle §4.6, "volatile storage" and "logged storage").
+//!
+//! All members apply the same messages in the same order, so all hold the same history. A member that joins gets it by the
+//! object's state transfer, and after a restart each member makes it again from its log, if the topic has one. A reader remembers
+//! the number of the next sample, so it gets each one once and in order, whether it reads the transferred state or what was applied
+//! later.
+//!
+//! `Deviation:` (Spindle §4.6) each receiver stores incoming samples in memory, or appends them to a log. As an object's state, they reach a
+//! joiner together with their place in the order.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex};
+
+use serde::{Deserialize, Serialize};
+use squall::object::{Replicated, Snapshot, restored};
+
+use crate::cache::ChangeKind;
+use crate::outlet::lock;
+use crate::qos::{DurabilityService, HistoryKind};
+use crate::sample::EndpointId;
+use crate::signal::Signal;
+use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole, decode_service};
+
+/// A topic's history, at one member.
+#[derive(Debug, Default)]
+pub(crate) struct KeptTopic {
+    kept: KeptState,
+    /// The messages of each instance, oldest first.
+    instances: BTreeMap<Vec<u8>, VecDeque<KeptEntry>>,
+    /// The endpoints that have been announced and have not gone.
+    open: BTreeSet<EndpointId>,
+    /// Rung at each change, if a thread of this member waits for it.
+    bell: Mutex<Option<Arc<Signal>>>,
+}
+
+/// What is the same at all members.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct KeptState {
+    /// What the first participant said that is to be kept; `None` before that.
+    service: Option<DurabilityService>,
+    /// The number of the next message.
+    next: u64,
+    samples: BTreeMap<u64, Arc<[u8]>>,
+    announcements: Vec<KeptAnnouncement>,
+}
+
+/// What an endpoint has said of itself, with the number of the first message after it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct KeptAnnouncement {
+    pub(crate) next: u64,
+    pub(crate) endpoint: Arc<EndpointAnnouncement>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KeptEntry {
+    number: u64,
+    kind: ChangeKind,
+    writer: EndpointId,
+}
+
+/// What has become of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum KeptReply {
+    Kept,
+    Full,
+    /// There are [`ANNOUNCEMENTS_MAX`] announcements.
+    TooManyEndpoints,
+    /// The topic keeps something else than this participant expects.
+    Conflict(DurabilityService),
+    /// It is no message of a topic.
+    Malformed,
+}
+
+impl KeptTopic {
+    fn of(kept: KeptState) -> Self {
+        let mut topic = Self { kept, ..Self::default() };
+        for (number, bytes) in &topic.kept.samples {
+            if let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(bytes) {
+                topic
+                    .instances
+                    .entry(header.key.into())
+                    .or_default()
+                    .push_back(KeptEntry::of(*number, &header));
+            }
+        }
+        for announcement in &topic.kept.announcements {
+            note_endpoint(&mut topic.open, &announcement.endpoint);
+        }
+        topic
+    }
+
+    /// Rings `bell` at each change from now on.
+    pub(crate) fn attach(&self, bell: &Arc<Signal>) {
+        lock(&self.bell).get_or_insert_with(|| Arc::clone(bell));
+    }
+
+    /// Returns the announcements from `first` on.
+    pub(crate) fn announcements(&self, first: usize) -> &[KeptAnnouncement] {
+        self.kept.announcements.get(first..).unwrap_or_default()
+    }
+
+    /// Returns the number of the next sample.
+    pub(crate) const fn next(&self) -> u64 {
+        self.kept.next
+    }
+
+    /// Returns the messages that are kept, from number `first` on.
+    pub(crate) fn samples(&self, first: u64) -> impl Iterator<Item = (u64, &Arc<[u8]>)> {
+        self.kept.samples.range(first..).map(|(number, bytes)| (*number, bytes))
+    }
+
+    /// Keeps a change of the instance `key`, and forgets what is too old for it.
+    fn keep(&mut self, key: &[u8], mut entry: KeptEntry, bytes: Vec<u8>) -> KeptReply {
+        let Some(service) = self.kept.service else { return KeptReply::Malformed };
+        let present = self.instances.get(key);
+        let mut replaces = false;
+        if entry.kind == ChangeKind::Data {
+            let of_data =
+                present.map_or(0, |entries| entries.iter().filter(|entry| entry.has_data()).count());
+            replaces = matches!(service.history, HistoryKind::KeepLast(depth) if of_data >= depth);
+        } else if present.is_none_or(|entries| entry.repeats(entries)) {
+            // So the changes of state in a history are bounded by its data and its writers.
+            return KeptReply::Kept;
+        }
+        if !replaces && self.kept.samples.len() >= service.samples_max {
+            return KeptReply::Full;
+        }
+        entry.number = self.kept.next;
+        let entries = self.instances.entry(key.into()).or_default();
+        if replaces {
+            // The oldest sample with data, and what was said of its instance before.
+            while let Some(oldest) = entries.pop_front() {
+                self.kept.samples.remove(&oldest.number);
+                if oldest.has_data() {
+                    break;
+                }
+            }
+        }
+        entries.push_back(entry);
+        self.kept.samples.insert(entry.number, bytes.into());
+        self.kept.next += 1;
+        KeptReply::Kept
+    }
+
+    fn announce(&mut self, announcement: EndpointAnnouncement) -> KeptReply {
+        let is_gone = announcement.role == TopicRole::Gone;
+        if is_gone && !self.open.contains(&announcement.id) {
+            return KeptReply::Kept;
+        }
+        if !is_gone && self.kept.announcements.len() >= ANNOUNCEMENTS_MAX {
+            return KeptReply::TooManyEndpoints;
+        }
+        note_endpoint(&mut self.open, &announcement);
+        self.kept
+            .announcements
+            .push(KeptAnnouncement { next: self.kept.next, endpoint: announcement.into() });
+        KeptReply::Kept
+    }
+
+    fn serve(&mut self, service: DurabilityService) -> KeptReply {
+        match *self.kept.service.get_or_insert(service) {
+            present if present == service => KeptReply::Kept,
+            present => KeptReply::Conflict(present),
+        }
+    }
+}
+
+impl KeptEntry {
+    const fn of(number: u64, header: &ChangeHeader<'_>) -> Self {
+        Self { number, kind: header.kind, writer: header.writer }
+    }
+
+    fn has_data(&self) -> bool {
+        self.kind == ChangeKind::Data
+    }
+
+    /// Returns whether this change of state has been made since the last sample with data.
+    fn repeats(&self, entries: &VecDeque<Self>) -> bool {
+        let mut since = entries.iter().rev().take_while(|entry| !entry.has_data());
+        since.any(|entry| entry.kind == self.kind && entry.writer == self.writer)
+    }
+}
+
+fn note_endpoint(open: &mut BTreeSet<EndpointId>, announcement: &EndpointAnnouncement) {
+    if announcement.role == TopicRole::Gone {
+        open.remove(&announcement.id);
+    } else {
+        open.insert(announcement.id);
+    }
+}
+
+impl Replicated for KeptTopic {
+    type Update = Vec<u8>;
+    type Query = ();
+    type Reply = KeptReply;
+
+    fn apply(&mut self, bytes: Vec<u8>) -> KeptReply {
+        let reply = match TopicFrame::decode(&bytes) {
+            None => KeptReply::Malformed,
+            Some(TopicFrame::Announcement(body)) => {
+                EndpointAnnouncement::decode(body).map_or(KeptReply::Malformed, |body| self.announce(body))
+            }
+            Some(TopicFrame::Service(body)) => {
+                decode_service(body).map_or(KeptReply::Malformed, |body| self.serve(body))
+            }
+            Some(TopicFrame::Change(header, _)) => {
+                let (key, entry) = (header.key.to_vec(), KeptEntry::of(0, &header));
+                self.keep(&key, entry, bytes)
+            }
+        };
+        if let Some(bell) = &*lock(&self.bell) {
+            bell.ring();
+        }
+        reply
+    }
+
+    fn query(&self, (): ()) -> KeptReply {
+        KeptReply::Kept
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        // The samples themselves are shared, not copied.
+        let kept = self.kept.clone();
+        Snapshot::new(move |sink: &mut dyn Write| {
+            let mut sink = io::BufWriter::new(sink);
+            postcard::to_io(&kept, &mut sink).map_err(io::Error::other)?;
+            sink.flush()
+        })
+    }
+
+    fn restore(source: &mut dyn Read) -> io::Result<Self> {
+        restored(source).map(Self::of)
+    }
+}
+
+/// The bound of the announcements in a topic's history. Above it only endpoints that are there can go.
+pub(crate) const ANNOUNCEMENTS_MAX: usize = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::qos::Qos;
+    use crate::wire::encode_service;
+
+    const WRITER: EndpointId = EndpointId { node: 0, number: 0 };
+
+    fn message(kind: ChangeKind, key: u8, number: u8) -> Vec<u8> {
+        let header = ChangeHeader { kind, writer: WRITER, source_time: 0, key: &[key] };
+        let mut bytes = vec![0; header.length_with(1)];
+        header.write(&mut bytes)[0] = number;
+        bytes
+    }
+
+    fn topic(history: HistoryKind, samples_max: usize) -> KeptTopic {
+        let mut topic = KeptTopic::default();
+        let service = encode_service(DurabilityService { history, samples_max });
+        assert_eq!(topic.apply(service), KeptReply::Kept);
+        topic
+    }
+
+    fn contents(topic: &KeptTopic) -> Vec<u8> {
+        topic.samples(0).map(|(_, bytes)| *bytes.last().expect("it has data")).collect()
+    }
+
+    fn transferred(topic: &KeptTopic) -> KeptTopic {
+        let mut bytes = Vec::new();
+        topic.snapshot().write(&mut bytes).expect("memory takes it");
+        KeptTopic::restore(&mut &bytes[..]).expect("it is a state")
+    }
+
+    #[test]
+    fn a_short_history_keeps_the_latest_of_each_instance() {
+        let mut topic = topic(HistoryKind::KeepLast(1), 3);
+        for (kind, key, number) in
+            [(ChangeKind::Data, 0, 0), (ChangeKind::Dispose, 0, 1), (ChangeKind::Data, 1, 2)]
+        {
+            assert_eq!(topic.apply(message(kind, key, number)), KeptReply::Kept);
+        }
+        assert_eq!(
+            topic.apply(message(ChangeKind::Data, 2, 3)),
+            KeptReply::Full,
+            "a new instance needs space"
+        );
+        assert_eq!(topic.apply(message(ChangeKind::Data, 0, 4)), KeptReply::Kept);
+        assert_eq!(contents(&topic), [1, 2, 4]);
+        assert_eq!(topic.apply(vec![0xff]), KeptReply::Malformed);
+    }
+
+    #[test]
+    fn a_full_history_refuses() {
+        let mut topic = topic(HistoryKind::KeepAll, 2);
+        let replies = [0, 1, 2].map(|number| topic.apply(message(ChangeKind::Data, 0, number)));
+        assert_eq!(replies, [KeptReply::Kept, KeptReply::Kept, KeptReply::Full]);
+        assert_eq!(contents(&topic), [0, 1]);
+    }
+
+    /// Disposing of an instance again and again must not fill the history.
+    #[test]
+    fn a_change_of_state_is_kept_once() {
+        let mut topic = topic(HistoryKind::KeepAll, 3);
+        assert_eq!(topic.apply(message(ChangeKind::Dispose, 0, 0)), KeptReply::Kept);
+        assert!(contents(&topic).is_empty(), "there is no such instance");
+        assert_eq!(topic.apply(message(ChangeKind::Data, 0, 1)), KeptReply::Kept);
+        for number in 2..9 {
+            assert_eq!(topic.apply(message(ChangeKind::Dispose, 0, number)), KeptReply::Kept);
+        }
+        assert_eq!(contents(&topic), [1, 2]);
+        assert_eq!(topic.apply(message(ChangeKind::Data, 0, 9)), KeptReply::Kept);
+        assert_eq!(contents(&topic), [1, 2, 9]);
+    }
+
+    /// Members that would keep different samples would have different histories.
+    #[test]
+    fn the_first_participant_says_what_is_kept() {
+        let mut topic = topic(HistoryKind::KeepAll, 2);
+        let present = DurabilityService { history: HistoryKind::KeepAll, samples_max: 2 };
+        let other = DurabilityService { samples_max: 3, ..present };
+        assert_eq!(topic.apply(encode_service(other)), KeptReply::Conflict(present));
+        assert_eq!(topic.apply(encode_service(present)), KeptReply::Kept);
+        assert_eq!(KeptTopic::default().apply(message(ChangeKind::Data, 0, 0)), KeptReply::Malformed);
+    }
+
+    #[test]
+    fn an_endpoint_goes_once() {
+        let mut topic = topic(HistoryKind::KeepAll, 2);
+        let announcement =
+            |role| EndpointAnnouncement { id: WRITER, role, type_name: "T".into(), qos: Qos::KEPT }.encode();
+        for role in [TopicRole::Gone, TopicRole::Writer, TopicRole::Gone, TopicRole::Gone] {
+            assert_eq!(topic.apply(announcement(role)), KeptReply::Kept);
+        }
+        assert_eq!(topic.announcements(0).len(), 2);
+        assert_eq!(topic.announcements(1)[0].endpoint.role, TopicRole::Gone);
+        assert!(transferred(&topic).open.is_empty());
+    }
+
+    #[test]
+    fn announcements_are_bounded() {
+        let mut topic = topic(HistoryKind::KeepAll, 2);
+        let announce = |topic: &mut KeptTopic, number: usize, role| {
+            let id = EndpointId { node: u32::try_from(number).expect("few"), number: 0 };
+            topic.announce(EndpointAnnouncement { id, role, type_name: "T".into(), qos: Qos::KEPT })
+        };
+        for number in 0..ANNOUNCEMENTS_MAX {
+            assert_eq!(announce(&mut topic, number, TopicRole::Reader), KeptReply::Kept);
+        }
+        let one_more = announce(&mut topic, ANNOUNCEMENTS_MAX, TopicRole::Reader);
+        assert_eq!(one_more, KeptReply::TooManyEndpoints);
+        assert_eq!(announce(&mut topic, 0, TopicRole::Gone), KeptReply::Kept);
+    }
+
+    proptest! {
+        /// A member that gets the state at any moment holds what the others hold, then and afterwards.
+        #[test]
+        fn a_transferred_history_continues_as_the_original(
+            messages in proptest::collection::vec((0u8..4, 0u8..3), 0..40),
+            at in 0usize..40,
+            depth in 0usize..3,
+        ) {
+            let history = if depth == 0 { HistoryKind::KeepAll } else { HistoryKind::KeepLast(depth) };
+            let mut topic = topic(history, 10);
+            let mut joiner = None;
+            for (number, (kind, key)) in messages.into_iter().enumerate() {
+                if number == at {
+                    joiner = Some(transferred(&topic));
+                }
+                let kind = [ChangeKind::Data, ChangeKind::Data, ChangeKind::Dispose, ChangeKind::Unregister][usize::from(kind)];
+                let bytes = message(kind, key, u8::try_from(number).expect("few"));
+                let reply = topic.apply(bytes.clone());
+                if let Some(joiner) = &mut joiner {
+                    prop_assert_eq!(joiner.apply(bytes), reply);
+                    prop_assert_eq!(contents(joiner), contents(&topic));
+                }
+            }
+            prop_assert!(topic.kept.samples.len() <= 10);
+        }
+    }
+}

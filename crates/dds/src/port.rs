@@ -1,0 +1,214 @@
+//! A topic at a participant: its endpoints, and the outlet that they share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use squall::GroupError;
+
+use crate::error::EntityError;
+use crate::outlet::{Outlet, lock};
+use crate::peers::PeerTable;
+use crate::qos::{Profile, Qos};
+use crate::reader_core::{Offer, ReaderCore};
+use crate::sample::{EndpointId, Position, now_ns};
+use crate::signal::Signal;
+use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole};
+
+/// A topic at a participant. Its thread hands it what comes; applications' threads read and write.
+#[derive(Debug)]
+pub(crate) struct TopicPort {
+    pub(crate) name: String,
+    pub(crate) profile: Profile,
+    /// This participant's node in the group.
+    pub(crate) node: u32,
+    pub(crate) outlet: Outlet,
+    pub(crate) state: Mutex<PortState>,
+    /// Rung when samples or statuses have changed; one for all topics of the participant.
+    pub(crate) changed: Arc<Signal>,
+    /// Rung when the topic's thread may have to continue: samples were taken, an endpoint was created.
+    pub(crate) bell: Arc<Signal>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct PortState {
+    type_name: Option<String>,
+    pub(crate) readers: BTreeMap<u16, ReaderCore>,
+    pub(crate) writers: BTreeMap<u16, PeerTable>,
+    /// The endpoints that have been announced and not gone.
+    peers: BTreeMap<EndpointId, EndpointAnnouncement>,
+    /// The members of the present view.
+    pub(crate) nodes: BTreeSet<u32>,
+    endpoints: u32,
+    /// Whether the participant leaves: no reader holds up the topic's thread any more.
+    pub(crate) is_closed: bool,
+    /// Whether nothing more comes, and why.
+    pub(crate) end: Option<Option<GroupError>>,
+}
+
+impl TopicPort {
+    pub(crate) fn state(&self) -> MutexGuard<'_, PortState> {
+        lock(&self.state)
+    }
+
+    /// Gives the topic its type in this process.
+    pub(crate) fn set_type(&self, wanted: &str) -> Result<(), EntityError> {
+        let mut state = self.state();
+        let present = state.type_name.get_or_insert_with(|| wanted.into());
+        if present == wanted {
+            return Ok(());
+        }
+        let (topic, present) = (self.name.clone(), present.clone());
+        Err(EntityError::TypeMismatch { topic, present, wanted: wanted.into() })
+    }
+
+    /// Creates an endpoint, and announces it.
+    pub(crate) fn open(
+        &self,
+        role: TopicRole,
+        qos: &Qos,
+        type_name: &str,
+    ) -> Result<EndpointAnnouncement, EntityError> {
+        let mut state = self.state();
+        let number = u16::try_from(state.endpoints).map_err(|_| EntityError::TooMany(self.name.clone()))?;
+        state.endpoints += 1;
+        let id = EndpointId { node: self.node, number };
+        let announcement = EndpointAnnouncement { id, role, type_name: type_name.into(), qos: qos.clone() };
+        if role == TopicRole::Writer {
+            let mut peers = PeerTable::new(&announcement, false);
+            for peer in state.peers.values() {
+                peers.handle_announcement(peer);
+            }
+            state.writers.insert(number, peers);
+        } else {
+            let mut reader = ReaderCore::new(&announcement, self.outlet.keeps());
+            // The reader of a history reads all announcements there, before the samples.
+            if !self.outlet.keeps() {
+                for peer in state.peers.values() {
+                    reader.handle_announcement(peer, Position::default(), 0);
+                }
+            }
+            state.readers.insert(number, reader);
+        }
+        drop(state);
+        if let Err(error) = self.outlet.announce(&announcement, ANNOUNCEMENT_PATIENCE) {
+            // The announcement may still wait for space.
+            self.close(&announcement);
+            return Err(error.into());
+        }
+        self.bell.ring();
+        Ok(announcement)
+    }
+
+    /// Ends an endpoint.
+    pub(crate) fn close(&self, announcement: &EndpointAnnouncement) {
+        let mut state = self.state();
+        state.readers.remove(&announcement.id.number);
+        state.writers.remove(&announcement.id.number);
+        let is_over = state.end.is_some();
+        drop(state);
+        self.bell.ring();
+        if !is_over {
+            self.outlet.announce_end(&announcement.end());
+        }
+    }
+
+    /// Lets the topic's thread run freely: the participant leaves.
+    pub(crate) fn release(&self) {
+        self.state().is_closed = true;
+        self.bell.ring();
+    }
+
+    /// Says that nothing more comes.
+    pub(crate) fn finish(&self, error: Option<GroupError>) {
+        self.state().end.get_or_insert(error);
+        self.changed.ring();
+    }
+
+    /// Takes a message of the topic; waits while a reliable reader has no space for it.
+    pub(crate) fn handle_message(&self, bytes: &[u8], position: Position) {
+        match TopicFrame::decode(bytes) {
+            Some(TopicFrame::Announcement(body)) => match EndpointAnnouncement::decode(body) {
+                None => self.lose(),
+                Some(peer) => self.handle_announcement(&peer, position),
+            },
+            Some(TopicFrame::Change(header, data)) => self.handle_change(&header, data, position),
+            Some(TopicFrame::Service(_)) | None => self.lose(),
+        }
+        self.changed.ring();
+    }
+
+    /// Counts a message that no release of this crate has sent.
+    fn lose(&self) {
+        self.state().readers.values_mut().for_each(|reader| reader.lost.add(1));
+    }
+
+    fn handle_announcement(&self, peer: &EndpointAnnouncement, position: Position) {
+        let mut state = self.state();
+        let now = now_ns();
+        state.record(peer);
+        for reader in state.readers.values_mut() {
+            reader.handle_announcement(peer, position, now);
+        }
+    }
+
+    fn handle_change(&self, header: &ChangeHeader<'_>, data: &[u8], position: Position) {
+        let numbers: Vec<u16> = self.state().readers.keys().copied().collect();
+        if numbers.is_empty() {
+            return;
+        }
+        let (data, now) = (Arc::from(data), now_ns());
+        for number in numbers {
+            loop {
+                let seen = self.bell.count();
+                let mut state = self.state();
+                let is_closed = state.is_closed;
+                let Some(reader) = state.readers.get_mut(&number) else { break };
+                if reader.handle_change(header, &data, position, now) == Offer::Done || is_closed {
+                    break;
+                }
+                drop(state);
+                // The reader's application has to see what fills it.
+                self.changed.ring();
+                self.bell.wait(seen, WAIT);
+            }
+        }
+    }
+
+    /// Takes the members of a view. Returns whether one of them is new.
+    pub(crate) fn handle_view(&self, nodes: BTreeSet<u32>, position: Position) -> bool {
+        let mut state = self.state();
+        let now = now_ns();
+        for reader in state.readers.values_mut() {
+            reader.handle_members(&nodes, position, now);
+        }
+        for writer in state.writers.values_mut() {
+            writer.retain_nodes(&nodes);
+        }
+        state.peers.retain(|id, _| nodes.contains(&id.node));
+        let has_new = nodes.difference(&state.nodes).any(|node| *node != self.node);
+        state.nodes = nodes;
+        drop(state);
+        self.changed.ring();
+        has_new
+    }
+}
+
+impl PortState {
+    /// Remembers what a peer says, and informs writers of it.
+    pub(crate) fn record(&mut self, peer: &EndpointAnnouncement) {
+        if peer.role == TopicRole::Gone {
+            self.peers.remove(&peer.id);
+        } else {
+            self.peers.insert(peer.id, peer.clone());
+        }
+        for writer in self.writers.values_mut() {
+            writer.handle_announcement(peer);
+        }
+    }
+}
+
+/// How long an endpoint waits for space to announce itself.
+const ANNOUNCEMENT_PATIENCE: Duration = Duration::from_secs(10);
+/// What a thread that waits for space sleeps at most, although a bell wakes it.
+const WAIT: Duration = Duration::from_millis(100);

@@ -1,0 +1,272 @@
+//! A reader without I/O: from announcements and changes to samples and statuses.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::cache::{Change, HistoryCache, Insertion, LimitKind};
+use crate::peers::PeerTable;
+use crate::qos::{DurabilityKind, ReliabilityKind};
+use crate::sample::{EndpointId, Position, nanoseconds};
+use crate::status::{CountStatus, SampleRejectedStatus, StatusKind};
+use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicRole};
+
+/// Whether a change has been dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Offer {
+    Done,
+    /// There is no space: the same change has to be offered again when samples were taken.
+    Full,
+}
+
+/// A reader. Announcements, changes and members that have gone come in the order of the topic.
+#[derive(Debug)]
+pub(crate) struct ReaderCore {
+    pub(crate) id: EndpointId,
+    pub(crate) peers: PeerTable,
+    pub(crate) cache: HistoryCache,
+    pub(crate) lost: CountStatus,
+    pub(crate) rejected: SampleRejectedStatus,
+    /// Whether writers wait for this reader rather than losing samples.
+    is_reliable: bool,
+    /// A writer that has gone has written, as far as this reader knows: the rest of what it left has arrived late.
+    has_late: bool,
+    /// Of a topic that has a history: the number of the next message that it takes from there; `None` if it takes none before it has
+    /// come there itself.
+    pub(crate) next_kept: Option<u64>,
+    pub(crate) next_announcement: usize,
+    /// The number of the first message after it came; the greatest number until it has come.
+    came_at: u64,
+    /// Whether there is more in the history for it.
+    pub(crate) is_behind: bool,
+    /// Whether everything that was written before it came has been offered.
+    pub(crate) has_history: bool,
+}
+
+impl ReaderCore {
+    /// `keeps`: whether the topic has a history.
+    pub(crate) fn new(own: &EndpointAnnouncement, keeps: bool) -> Self {
+        let qos = &own.qos;
+        let wants_history = qos.durability > DurabilityKind::Volatile;
+        let separation = nanoseconds(qos.time_based_filter);
+        Self {
+            id: own.id,
+            peers: PeerTable::new(own, keeps),
+            cache: HistoryCache::new(qos.history, qos.resource_limits, separation),
+            lost: CountStatus::default(),
+            rejected: SampleRejectedStatus::default(),
+            is_reliable: qos.reliability == ReliabilityKind::Reliable,
+            has_late: false,
+            next_kept: wants_history.then_some(0),
+            next_announcement: 0,
+            came_at: u64::MAX,
+            is_behind: false,
+            has_history: !(keeps && wants_history),
+        }
+    }
+
+    /// Notes that this reader came to the topic's history before message `next`: it has had what was written earlier, if it wants that.
+    pub(crate) fn begin_live(&mut self, next: u64) {
+        self.came_at = next;
+        self.next_kept.get_or_insert(next);
+        self.has_history = true;
+    }
+
+    /// Notes that the next message for it has this number: what a short history has replaced since this reader came is lost for it.
+    pub(crate) fn pass(&mut self, number: u64) {
+        let next = self.next_kept.unwrap_or(number);
+        self.lost.add(number.saturating_sub(next.max(self.came_at)));
+    }
+
+    pub(crate) fn handle_announcement(&mut self, peer: &EndpointAnnouncement, position: Position, now: u64) {
+        if self.peers.handle_announcement(peer) && peer.role == TopicRole::Gone {
+            let disposes = peer.qos.autodispose_unregistered_instances;
+            self.cache.remove_writer(peer.id, disposes, position, now);
+        }
+    }
+
+    /// Takes a change. One of a writer that does not match is passed over, and so is one of a writer that has not been announced: it was
+    /// written before they matched.
+    pub(crate) fn handle_change(
+        &mut self,
+        header: &ChangeHeader<'_>,
+        data: &Arc<[u8]>,
+        position: Position,
+        now: u64,
+    ) -> Offer {
+        let Some((qos, is_present)) = self.peers.policies(header.writer) else { return Offer::Done };
+        let expires = qos.lifespan.map(|lifespan| header.source_time.saturating_add(nanoseconds(lifespan)));
+        let insertion = self.cache.insert(Change {
+            kind: header.kind,
+            writer: header.writer,
+            instance: crate::InstanceHandle::from_key(header.key),
+            data: Arc::clone(data),
+            position,
+            source_time: header.source_time,
+            reception_time: now,
+            expires,
+        });
+        match insertion {
+            Insertion::Exceeds(LimitKind::Samples | LimitKind::SamplesPerInstance) if self.is_reliable => {
+                return Offer::Full;
+            }
+            Insertion::Exceeds(reason) => self.rejected.add(reason),
+            Insertion::Stored | Insertion::Replaced | Insertion::Dropped => self.has_late |= !is_present,
+        }
+        Offer::Done
+    }
+
+    /// Takes the members of the present view: writers of others have gone, as soon as what they have written was taken.
+    pub(crate) fn handle_members(&mut self, nodes: &BTreeSet<u32>, position: Position, now: u64) {
+        if self.is_behind {
+            return;
+        }
+        let gone = self.peers.retain_nodes(nodes);
+        let gone = if std::mem::take(&mut self.has_late) {
+            self.peers.departed()
+        } else {
+            gone.into_iter().map(|writer| (writer, false)).collect()
+        };
+        for (writer, disposes) in gone {
+            self.cache.remove_writer(writer, disposes, position, now);
+        }
+    }
+
+    /// Returns whether a status of this kind has changed since it was asked for last.
+    pub(crate) const fn has_changed(&self, kind: StatusKind) -> bool {
+        match kind {
+            StatusKind::SampleLost => self.lost.total_count_change > 0,
+            StatusKind::SampleRejected => self.rejected.total_count_change > 0,
+            _ => self.peers.has_changed(kind),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::ChangeKind;
+    use crate::qos::{HistoryKind, PolicyId, Qos, ResourceLimits};
+    use crate::sample::StateMask;
+
+    const WRITER: EndpointId = EndpointId { node: 1, number: 0 };
+
+    fn announcement(id: EndpointId, role: TopicRole, qos: Qos) -> EndpointAnnouncement {
+        EndpointAnnouncement { id, role, type_name: "T".into(), qos }
+    }
+
+    fn reader(qos: Qos) -> ReaderCore {
+        let keeps = qos.durability > DurabilityKind::Volatile;
+        ReaderCore::new(&announcement(EndpointId { node: 0, number: 0 }, TopicRole::Reader, qos), keeps)
+    }
+
+    fn announce(reader: &mut ReaderCore, role: TopicRole, qos: Qos) {
+        reader.handle_announcement(&announcement(WRITER, role, qos), Position::default(), 0);
+    }
+
+    fn write(reader: &mut ReaderCore, key: u8, now: u64) -> Offer {
+        let header = ChangeHeader { kind: ChangeKind::Data, writer: WRITER, source_time: 0, key: &[key] };
+        reader.handle_change(&header, &Arc::from([key]), Position::default(), now)
+    }
+
+    fn held(reader: &ReaderCore) -> bool {
+        reader.cache.has(StateMask::ANY)
+    }
+
+    #[test]
+    fn only_a_writer_that_matches_is_read() {
+        let mut reader = reader(Qos::KEPT);
+        assert_eq!(write(&mut reader, 0, 0), Offer::Done);
+        assert!(!held(&reader), "its policies are not known");
+        announce(&mut reader, TopicRole::Writer, Qos::ATOMIC);
+        assert_eq!(write(&mut reader, 0, 0), Offer::Done);
+        assert!(!held(&reader) && reader.has_changed(StatusKind::IncompatibleQos));
+        let status = reader.peers.incompatible.report();
+        assert_eq!((status.total_count, status.last_policy), (1, Some(PolicyId::Durability)));
+        assert!(!reader.has_changed(StatusKind::IncompatibleQos), "it has been reported");
+
+        let mut other = super::tests::reader(Qos::ATOMIC);
+        announce(&mut other, TopicRole::Writer, Qos::ATOMIC);
+        announce(&mut other, TopicRole::Writer, Qos::ATOMIC);
+        assert_eq!(write(&mut other, 0, 0), Offer::Done);
+        assert!(held(&other));
+        assert_eq!(other.peers.matched.current_count, 1, "an announcement counts once");
+    }
+
+    #[test]
+    fn another_type_does_not_match() {
+        let mut reader = reader(Qos::ATOMIC);
+        let other = announcement(WRITER, TopicRole::Writer, Qos::ATOMIC);
+        let other = EndpointAnnouncement { type_name: "U".into(), ..other };
+        reader.handle_announcement(&other, Position::default(), 0);
+        assert_eq!(write(&mut reader, 0, 0), Offer::Done);
+        assert!(!held(&reader) && reader.has_changed(StatusKind::InconsistentTopic));
+    }
+
+    /// A reliable reader that is full makes its writers wait; a best-effort one rejects, and says why.
+    #[test]
+    fn a_full_reader_waits_or_rejects() {
+        let limits = ResourceLimits { samples_max: 1, ..ResourceLimits::DEFAULT };
+        let mut reliable = reader(Qos { resource_limits: limits, ..Qos::ATOMIC });
+        announce(&mut reliable, TopicRole::Writer, Qos::ATOMIC);
+        assert_eq!(write(&mut reliable, 0, 0), Offer::Done);
+        assert_eq!(write(&mut reliable, 0, 0), Offer::Full);
+        assert!(!reliable.has_changed(StatusKind::SampleRejected));
+
+        let mut effort = reader(Qos { resource_limits: limits, ..Qos::UNORDERED });
+        announce(&mut effort, TopicRole::Writer, Qos::UNORDERED);
+        assert_eq!(write(&mut effort, 0, 0), Offer::Done);
+        assert_eq!(write(&mut effort, 0, 0), Offer::Done);
+        assert_eq!(effort.rejected.report().last_reason, Some(LimitKind::Samples));
+
+        let one = ResourceLimits { instances_max: 1, ..ResourceLimits::DEFAULT };
+        let mut reliable = reader(Qos { resource_limits: one, ..Qos::ATOMIC });
+        announce(&mut reliable, TopicRole::Writer, Qos::ATOMIC);
+        assert_eq!([write(&mut reliable, 0, 0), write(&mut reliable, 1, 0)], [Offer::Done; 2]);
+        assert_eq!(reliable.rejected.report().last_reason, Some(LimitKind::Instances));
+    }
+
+    #[test]
+    fn the_instances_of_a_member_that_has_gone_have_no_writers() {
+        let mut reader = reader(Qos { history: HistoryKind::KeepLast(1), ..Qos::KEPT });
+        announce(&mut reader, TopicRole::Writer, Qos::KEPT);
+        assert_eq!(write(&mut reader, 0, 0), Offer::Done);
+        reader.handle_members(&BTreeSet::from([0, 1]), Position::default(), 0);
+        assert_eq!(reader.peers.matched.current_count, 1);
+        reader.handle_members(&BTreeSet::from([0]), Position::default(), 0);
+        assert_eq!(reader.peers.matched.current_count, 0);
+        let states = StateMask::NOT_ALIVE_NO_WRITERS;
+        assert!(reader.cache.has(states));
+        // What it had written arrives from the topic's history: the instance does not remain alive.
+        assert_eq!(write(&mut reader, 5, 0), Offer::Done);
+        assert!(reader.cache.has(StateMask::ALIVE));
+        reader.handle_members(&BTreeSet::from([0]), Position::default(), 0);
+        assert!(!reader.cache.has(StateMask::ALIVE));
+    }
+
+    #[test]
+    fn a_writer_that_is_closed_leaves_its_instances() {
+        let cases = [(false, StateMask::NOT_ALIVE_NO_WRITERS), (true, StateMask::NOT_ALIVE_DISPOSED)];
+        for (autodispose_unregistered_instances, states) in cases {
+            let mut reader = reader(Qos::ATOMIC);
+            announce(&mut reader, TopicRole::Writer, Qos::ATOMIC);
+            assert_eq!(write(&mut reader, 0, 0), Offer::Done);
+            let qos = Qos { autodispose_unregistered_instances, ..Qos::ATOMIC };
+            announce(&mut reader, TopicRole::Gone, qos);
+            assert!(reader.cache.has(states) && !reader.cache.has(StateMask::ALIVE));
+            assert_eq!(reader.peers.matched.current_count, 0);
+        }
+    }
+
+    #[test]
+    fn a_lifespan_is_the_writers() {
+        let mut reader = reader(Qos::ATOMIC);
+        let lifespan = Some(std::time::Duration::from_nanos(10));
+        announce(&mut reader, TopicRole::Writer, Qos { lifespan, ..Qos::ATOMIC });
+        assert_eq!([write(&mut reader, 0, 9), write(&mut reader, 1, 10)], [Offer::Done; 2]);
+        assert!(held(&reader));
+        let taken =
+            crate::cache::Selection { samples_max: 9, states: StateMask::ANY, instance: None, takes: true };
+        assert_eq!(reader.cache.select(taken, 9).len(), 1);
+    }
+}

@@ -1,0 +1,178 @@
+//! What participants send each other in the subgroup of a topic: samples with a header, and announcements of endpoints.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cache::ChangeKind;
+use crate::qos::{DurabilityService, Qos};
+use crate::sample::EndpointId;
+
+/// Bytes in front of key and data: kind (1), nothing (1), number (2), node (4), source time (8), length of the key (4), nothing (4).
+/// A multiple of 8, so that data without a key begins where the message's alignment allows words.
+pub(crate) const HEADER_BYTES: usize = 24;
+
+/// A message of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TopicFrame<'a> {
+    Change(ChangeHeader<'a>, &'a [u8]),
+    /// A serialised [`EndpointAnnouncement`].
+    Announcement(&'a [u8]),
+    /// A serialised [`DurabilityService`]: what a participant expects the topic to keep.
+    Service(&'a [u8]),
+}
+
+/// What comes in front of the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChangeHeader<'a> {
+    pub(crate) kind: ChangeKind,
+    pub(crate) writer: EndpointId,
+    pub(crate) source_time: u64,
+    pub(crate) key: &'a [u8],
+}
+
+impl ChangeHeader<'_> {
+    /// Returns the length of the message with this much data.
+    pub(crate) const fn length_with(&self, data: usize) -> usize {
+        HEADER_BYTES + self.key.len() + data
+    }
+
+    /// Writes the header and the key, and returns what follows them.
+    pub(crate) fn write<'m>(&self, message: &'m mut [u8]) -> &'m mut [u8] {
+        let kind = match self.kind {
+            ChangeKind::Data => DATA,
+            ChangeKind::Dispose => DISPOSE,
+            ChangeKind::Unregister => UNREGISTER,
+        };
+        let key_length = u32::try_from(self.key.len()).expect("a key is shorter than a message");
+        message[..2].copy_from_slice(&[kind, 0]);
+        message[2..4].copy_from_slice(&self.writer.number.to_le_bytes());
+        message[4..8].copy_from_slice(&self.writer.node.to_le_bytes());
+        message[8..16].copy_from_slice(&self.source_time.to_le_bytes());
+        message[16..20].copy_from_slice(&key_length.to_le_bytes());
+        message[20..24].fill(0);
+        let (key, data) = message[HEADER_BYTES..].split_at_mut(self.key.len());
+        key.copy_from_slice(self.key);
+        data
+    }
+}
+
+impl<'a> TopicFrame<'a> {
+    /// Reads a message; `None` if it is none. Not fuzzed: a property below gives it arbitrary bytes.
+    pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let kind = match *bytes.first()? {
+            ANNOUNCEMENT => return Some(Self::Announcement(&bytes[1..])),
+            SERVICE => return Some(Self::Service(&bytes[1..])),
+            DATA => ChangeKind::Data,
+            DISPOSE => ChangeKind::Dispose,
+            UNREGISTER => ChangeKind::Unregister,
+            _ => return None,
+        };
+        let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
+        let number = u16::from_le_bytes(header[2..4].try_into().ok()?);
+        let node = u32::from_le_bytes(header[4..8].try_into().ok()?);
+        let source_time = u64::from_le_bytes(header[8..16].try_into().ok()?);
+        let key_length = u32::from_le_bytes(header[16..20].try_into().ok()?);
+        let (key, data) = rest.split_at_checked(key_length as usize)?;
+        let writer = EndpointId { node, number };
+        Some(Self::Change(ChangeHeader { kind, writer, source_time, key }, data))
+    }
+}
+
+/// What an endpoint does in a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum TopicRole {
+    Writer,
+    Reader,
+    /// It has been closed.
+    Gone,
+}
+
+/// What a participant says of one of its endpoints; a later announcement replaces an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EndpointAnnouncement {
+    pub(crate) id: EndpointId,
+    pub(crate) role: TopicRole,
+    pub(crate) type_name: String,
+    pub(crate) qos: Qos,
+}
+
+impl EndpointAnnouncement {
+    /// Returns the announcement that the endpoint has gone. It is not longer than the one that it was there.
+    pub(crate) fn end(&self) -> Self {
+        let (user_data, topic_data, group_data) = Default::default();
+        let qos = Qos { user_data, topic_data, group_data, ..self.qos.clone() };
+        Self { id: self.id, role: TopicRole::Gone, type_name: String::new(), qos }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let body = postcard::to_stdvec(self).expect("policies can be serialised");
+        [&[ANNOUNCEMENT], &body[..]].concat()
+    }
+
+    /// Reads an announcement; `None` if it is none. Not fuzzed: a property below gives it arbitrary bytes.
+    pub(crate) fn decode(body: &[u8]) -> Option<Self> {
+        postcard::from_bytes(body).ok()
+    }
+}
+
+/// Returns the message that says what a participant expects the topic to keep.
+pub(crate) fn encode_service(service: DurabilityService) -> Vec<u8> {
+    let body = postcard::to_stdvec(&service).expect("a policy can be serialised");
+    [&[SERVICE], &body[..]].concat()
+}
+
+/// Reads what a participant expects the topic to keep; `None` if it is nothing of the kind. Not fuzzed: a property below gives it
+/// arbitrary bytes.
+pub(crate) fn decode_service(body: &[u8]) -> Option<DurabilityService> {
+    postcard::from_bytes(body).ok()
+}
+
+const DATA: u8 = 1;
+const DISPOSE: u8 = 2;
+const UNREGISTER: u8 = 3;
+const ANNOUNCEMENT: u8 = 4;
+const SERVICE: u8 = 5;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn changes_arrive_as_they_were_sent(
+            kind in 0usize..3, node in any::<u32>(), number in any::<u16>(), source_time in any::<u64>(),
+            key in proptest::collection::vec(any::<u8>(), 0..20),
+            data in proptest::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let kind = [ChangeKind::Data, ChangeKind::Dispose, ChangeKind::Unregister][kind];
+            let header = ChangeHeader { kind, writer: EndpointId { node, number }, source_time, key: &key };
+            let mut message = vec![0xee; header.length_with(data.len())];
+            header.write(&mut message).copy_from_slice(&data);
+            prop_assert_eq!(TopicFrame::decode(&message), Some(TopicFrame::Change(header, &data)));
+            for length in 0..HEADER_BYTES + key.len() {
+                prop_assert_eq!(TopicFrame::decode(&message[..length]), None);
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..100), kind in 0u8..7) {
+            let bytes = [&[kind], &bytes[..]].concat();
+            if let Some(TopicFrame::Announcement(body) | TopicFrame::Service(body)) = TopicFrame::decode(&bytes) {
+                let _ = (EndpointAnnouncement::decode(body), decode_service(body));
+            }
+        }
+    }
+
+    #[test]
+    fn announcements_arrive_as_they_were_sent() {
+        let id = EndpointId { node: 7, number: 1 };
+        let sent =
+            EndpointAnnouncement { id, role: TopicRole::Writer, type_name: "T".into(), qos: Qos::LOGGED };
+        let message = sent.encode();
+        let Some(TopicFrame::Announcement(body)) = TopicFrame::decode(&message) else {
+            panic!("{message:?}")
+        };
+        assert_eq!(EndpointAnnouncement::decode(body), Some(sent));
+    }
+}

@@ -1,0 +1,194 @@
+//! Writers of topics (OMG DDS 1.4 §2.2.2.4.2).
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::cache::ChangeKind;
+use crate::data::TopicData;
+use crate::error::WriteError;
+use crate::outlet::pause;
+use crate::peers::PeerTable;
+use crate::port::TopicPort;
+use crate::qos::Qos;
+use crate::sample::{EndpointId, InstanceHandle, now_ns};
+use crate::status::{CountStatus, IncompatibleQosStatus, MatchedPeer, MatchedStatus, StatusKind};
+use crate::wait_set::{Condition, ConditionKind};
+use crate::wire::{ChangeHeader, EndpointAnnouncement};
+
+/// A writer of a topic; dropping it ends it. It may be used from several threads.
+///
+/// In topics that keep nothing, a write returns when the sample is in this member's window; others return when all members have
+/// the sample and it is in the history, if the topic is logged also on the disks.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use squall::Config;
+/// # use squall_dds::{DomainParticipant, Qos};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-writer-{}", std::process::id()), 1);
+/// # let participant = DomainParticipant::builder(config).topic("pixels", Qos::ATOMIC).join()?;
+/// # let topic = participant.topic::<Vec<u8>>("pixels")?;
+/// let writer = participant.writer(&topic, Qos::ATOMIC)?;
+/// writer.write(&vec![1, 2, 3])?;
+/// // Bytes can be written where the other members read them.
+/// writer.write_in_place(4096, |pixels| pixels.fill(0x80))?;
+/// writer.wait_for_acknowledgments(Duration::from_secs(10))?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct DataWriter<T> {
+    port: Arc<TopicPort>,
+    announcement: EndpointAnnouncement,
+    of: PhantomData<fn(T)>,
+}
+
+impl<T: TopicData> DataWriter<T> {
+    /// Writes a sample. Waits for space, at most the `max_blocking_time` of the policies. In topics that keep samples this is the time for
+    /// the outcome, too, and the write may also wait for this member's window.
+    ///
+    /// # Errors
+    /// [`WriteError`], with what to do next.
+    pub fn write(&self, sample: &T) -> Result<(), WriteError> {
+        let (key, bytes) = (sample.key_bytes()?, sample.to_sample()?);
+        self.send(ChangeKind::Data, &key, bytes.len(), |data| data.copy_from_slice(&bytes))
+    }
+
+    /// Returns the instance of a sample. Nothing has to be sent for that: an instance exists for readers from its first sample on.
+    ///
+    /// # Errors
+    /// [`WriteError::Data`] if its key cannot be serialised.
+    pub fn register_instance(&self, sample: &T) -> Result<InstanceHandle, WriteError> {
+        Ok(InstanceHandle::of(sample)?)
+    }
+
+    /// Disposes of the instance of a sample: it does not exist any more, until it is written again.
+    ///
+    /// # Errors
+    /// [`WriteError`], with what to do next.
+    pub fn dispose(&self, sample: &T) -> Result<(), WriteError> {
+        self.send(ChangeKind::Dispose, &sample.key_bytes()?, 0, |_| ())
+    }
+
+    /// Says that this writer does not write the instance of a sample any more; disposes of it before, unless
+    /// `autodispose_unregistered_instances` is `false`.
+    ///
+    /// # Errors
+    /// [`WriteError`], with what to do next.
+    pub fn unregister_instance(&self, sample: &T) -> Result<(), WriteError> {
+        if self.qos().autodispose_unregistered_instances {
+            self.dispose(sample)?;
+        }
+        self.send(ChangeKind::Unregister, &sample.key_bytes()?, 0, |_| ())
+    }
+}
+
+impl DataWriter<Vec<u8>> {
+    /// Writes a sample of `length` bytes, all zeros at first, that `fill` writes: in this member's window, where members on the same host
+    /// read it, or into a buffer if the topic keeps samples. `fill` must not write to the topic itself.
+    ///
+    /// # Errors
+    /// [`WriteError`], with what to do next.
+    pub fn write_in_place(&self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), WriteError> {
+        self.send(ChangeKind::Data, b"", length, fill)
+    }
+}
+
+impl<T> DataWriter<T> {
+    pub(crate) const fn new(port: Arc<TopicPort>, announcement: EndpointAnnouncement) -> Self {
+        Self { port, announcement, of: PhantomData }
+    }
+
+    fn send(
+        &self,
+        kind: ChangeKind,
+        key: &[u8],
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), WriteError> {
+        let header = ChangeHeader { kind, writer: self.id(), source_time: now_ns(), key };
+        self.port.outlet.write(&header, length, fill, self.qos().max_blocking_time)
+    }
+
+    /// Waits until everything that this participant has written in the topic was delivered at all members: it is handed to their readers,
+    /// or waits for these alone.
+    ///
+    /// # Errors
+    /// [`WriteError::Timeout`]; [`WriteError::Group`] if the group has ended.
+    pub fn wait_for_acknowledgments(&self, timeout: Duration) -> Result<(), WriteError> {
+        let begun = Instant::now();
+        for attempt in 0u32.. {
+            if self.port.outlet.is_drained() {
+                break;
+            }
+            if let Some(Some(error)) = &self.port.state().end {
+                return Err(WriteError::Group(error.clone()));
+            }
+            if begun.elapsed() >= timeout {
+                return Err(WriteError::Timeout(timeout));
+            }
+            pause(attempt);
+        }
+        Ok(())
+    }
+
+    /// Returns the writer's number in the domain.
+    #[must_use]
+    pub const fn id(&self) -> EndpointId {
+        self.announcement.id
+    }
+
+    /// Returns the policies.
+    #[must_use]
+    pub const fn qos(&self) -> &Qos {
+        &self.announcement.qos
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut PeerTable) -> R) -> R {
+        let mut state = self.port.state();
+        act(state.writers.get_mut(&self.id().number).expect("a writer is open until it is dropped"))
+    }
+
+    /// Returns PUBLICATION_MATCHED: how many readers match.
+    #[must_use]
+    pub fn publication_matched(&self) -> MatchedStatus {
+        self.with(|peers| peers.matched.report())
+    }
+
+    /// Returns OFFERED_INCOMPATIBLE_QOS: how many readers request more than this writer offers.
+    #[must_use]
+    pub fn offered_incompatible_qos(&self) -> IncompatibleQosStatus {
+        self.with(|peers| peers.incompatible.report())
+    }
+
+    /// Returns INCONSISTENT_TOPIC: how many readers have a type with another name.
+    #[must_use]
+    pub fn inconsistent_topic(&self) -> CountStatus {
+        self.with(|peers| peers.inconsistent.report())
+    }
+
+    /// Returns the readers that match now.
+    #[must_use]
+    pub fn matched_subscriptions(&self) -> Vec<MatchedPeer> {
+        self.with(|peers| peers.present())
+    }
+
+    /// Returns the condition that a status has changed since it was asked for last. Writers have no statuses of samples.
+    #[must_use]
+    pub fn status_condition(&self, kind: StatusKind) -> Condition {
+        Condition::new(Arc::clone(&self.port), self.id().number, ConditionKind::WriterStatus(kind))
+    }
+}
+
+impl<T> fmt::Debug for DataWriter<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DataWriter").field("topic", &self.port.name).field("id", &self.id()).finish()
+    }
+}
+
+impl<T> Drop for DataWriter<T> {
+    fn drop(&mut self) {
+        self.port.close(&self.announcement);
+    }
+}
