@@ -13,7 +13,8 @@ pub(crate) type Helps = BTreeMap<String, String>;
 pub(crate) fn faults(page: &SourceFile, help: &mut impl FnMut(&str) -> Option<String>) -> Vec<String> {
     let mut faults = Vec::new();
     for (n, command) in commands(&page.text.replace("cargo run --release -- ", "squall ")) {
-        let words: Vec<&str> = command.split_whitespace().collect();
+        // `squall help bench` is about `squall bench`.
+        let words: Vec<&str> = command.split_whitespace().filter(|word| *word != "help").collect();
         let (mut name, mut text) = ("squall".to_owned(), help("squall").unwrap_or_default());
         for word in words[1..].iter().take_while(|word| is_name(word)) {
             if !text.contains("<COMMAND>") {
@@ -105,9 +106,10 @@ fn commands(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Whether a command begins at `at`: behind nothing, a blank or a quotation mark.
+/// Whether a command begins at `at`: behind nothing, a blank or a quotation mark, and not as the name of a package for cargo.
 fn begins(line: &str, at: usize) -> bool {
-    line[..at].chars().next_back().is_none_or(|c| c.is_whitespace() || "'\"".contains(c))
+    let is_package = line[..at].ends_with(" -p ");
+    !is_package && line[..at].chars().next_back().is_none_or(|c| c.is_whitespace() || "'\"".contains(c))
 }
 
 #[test]
@@ -119,7 +121,7 @@ fn a_command_that_does_not_exist_is_refused() {
         _ => None,
     };
     let mut faults = |text: &str| faults(&SourceFile::new("a.md", text), &mut help);
-    let good = "`squall bench view --rounds 3`, `squall\nsend log --resend`, `squall::trace`\n```\n$ squall bench view \\\n  --config FILE # --none\n```\n";
+    let good = "`squall help bench view`, `squall bench view --rounds 3`, `squall\nsend log --resend`, `squall::trace`\n```\n$ squall bench view \\\n  --config FILE # --none\ncargo run -p squall --example a\n```\n";
     assert_eq!(faults(good), Vec::<String>::new());
     assert_eq!(faults("\n`squall bench views`"), ["a.md:2: there is no command `squall bench views`"]);
     assert_eq!(faults("`squall send log --round`."), ["a.md:1: `squall send` has no option `--round`"]);

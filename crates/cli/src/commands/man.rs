@@ -1,5 +1,6 @@
-//! `squall man`: manual pages, made from the same texts as `--help`.
+//! `squall man`: manual pages and the page docs/command-line.md, made from the same texts as `--help`.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -8,7 +9,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 use squall_harness::terminal::{CommandVerdict, output};
 
-/// Print the manual page of a command, or write those of all commands into a folder
+/// Print the manual page of a command, write those of all commands into a folder, or print all in Markdown
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ManArguments {
@@ -17,16 +18,24 @@ pub(crate) struct ManArguments {
     /// Write the pages of all commands into this folder
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     out: Option<PathBuf>,
+    /// Print one page with the help of all commands, in Markdown
+    #[arg(long, conflicts_with_all = ["command", "out"])]
+    markdown: bool,
 }
 
 const EXAMPLES: &str = "Examples:
   squall man node | man -l -
+  squall man --markdown | less
   squall man --out ~/.local/share/man/man1     (then: man squall-node)";
 
 pub(crate) fn run(arguments: &ManArguments) -> Result<CommandVerdict> {
     let mut line = crate::visible_command_line().disable_help_subcommand(true);
     // Gives each command its full name.
     line.build();
+    if arguments.markdown {
+        output::write(&reference(&line));
+        return Ok(CommandVerdict::Good);
+    }
     match &arguments.out {
         Some(folder) => {
             let written = std::fs::create_dir_all(folder)
@@ -104,9 +113,44 @@ fn title(part: &str) -> Option<(&str, &str)> {
     Some((first.strip_suffix(':')?, rest))
 }
 
+/// The page docs/command-line.md: the help of each command, as it is printed on a terminal of [`PAGE_COLUMNS`].
+fn reference(line: &Command) -> String {
+    let mut text = String::from(HEAD);
+    for command in pages(line) {
+        let name = full_name(command).replace('-', " ");
+        let help = command
+            .clone()
+            .term_width(PAGE_COLUMNS)
+            .color(clap::ColorChoice::Never)
+            .render_long_help()
+            .to_string();
+        let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+        write!(text, "\n## {name}\n```text\n{}\n```\n", lines.join("\n").trim_end())
+            .expect("a String takes all");
+    }
+    text
+}
+
+const HEAD: &str = "# Command line
+
+What `--help` prints for each command. This page is the output of `squall man --markdown`; a test compares them.
+";
+
+/// Fits a page without a scroll bar.
+const PAGE_COLUMNS: usize = 96;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_is_what_the_code_says() {
+        let mut line = crate::visible_command_line().disable_help_subcommand(true);
+        line.build();
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command-line.md");
+        let found = std::fs::read_to_string(page).unwrap_or_default();
+        assert!(found == reference(&line), "write it again: squall man --markdown > docs/command-line.md");
+    }
 
     #[test]
     fn each_command_has_a_page_with_its_examples() {
