@@ -54,7 +54,7 @@ impl DemoText {
     /// The lines that the member of `rank` sends: every `members`th of all rounds.
     pub(crate) fn share(&self, rank: usize, members: usize, rounds: u64) -> impl Iterator<Item = &[u8]> {
         let count = self.lines.len() as u64;
-        let mine = (rank as u64..count * rounds).step_by(members);
+        let mine = (rank as u64..count.saturating_mul(rounds)).step_by(members);
         mine.map(move |number| {
             let (begin, end) =
                 self.lines[usize::try_from(number % count).expect("below the number of lines")];
@@ -64,7 +64,7 @@ impl DemoText {
 
     /// The number of lines of that share.
     pub(crate) fn share_lines(&self, rank: usize, members: usize, rounds: u64) -> u64 {
-        (self.lines.len() as u64 * rounds).saturating_sub(rank as u64).div_ceil(members as u64)
+        (self.lines.len() as u64).saturating_mul(rounds).saturating_sub(rank as u64).div_ceil(members as u64)
     }
 }
 
@@ -93,6 +93,14 @@ mod tests {
             assert_eq!(text.share_lines(rank, 2, 3), share(rank).len() as u64);
         }
         assert_eq!(text.share_lines(20, 21, 4), 0);
+    }
+
+    /// Members that work until they are killed have more rounds than can be counted in lines.
+    #[test]
+    fn rounds_may_be_endless() {
+        let text = DemoText::new("a\nb\nc".into());
+        assert_eq!(text.share(1, 3, u64::MAX).take(2).collect::<Vec<_>>(), [b"b", b"b"]);
+        assert!(text.share_lines(1, 3, u64::MAX) > u64::MAX / 4);
     }
 
     #[test]

@@ -117,14 +117,17 @@ fn judge(what: &TotalFailure, reports: &[Option<MemberReport>], restart_ms: Vec<
     let digests: Vec<String> =
         all.iter().filter_map(|report| Some(report.log.as_ref()?.digest.clone())).collect();
     let is_same = |report: &&MemberReport| report.delivered == all[0].delivered;
+    let messages = all.first().map_or(0, |report| report.delivered);
     Outcome {
         members: what.members,
         transport: what.transport,
         failures: what.failures,
-        messages: all.first().map_or(0, |report| report.delivered),
+        messages,
         notes: all.first().and_then(|report| report.counters.get("checked").copied()).unwrap_or(0),
         restart_ms,
-        agree: digests.len() == what.members
+        // Members that did nothing have shown nothing.
+        agree: messages > 0
+            && digests.len() == what.members
             && all.iter().all(is_same)
             && digests.iter().all(|digest| *digest == digests[0]),
         digests,
@@ -143,7 +146,8 @@ fn print(outcome: &Outcome, folder: &LogFolder) {
         );
         output::line(console::style(verdict).green().bold());
     } else {
-        output::line(console::style("THE LOGS DIFFER.").red().bold());
+        let verdict = if outcome.messages == 0 { "NOTHING WAS DELIVERED." } else { "THE LOGS DIFFER." };
+        output::line(console::style(verdict).red().bold());
     }
     if folder.is_kept {
         output::line(format_args!("The logs are in {}.", folder.path.display()));
