@@ -1,7 +1,9 @@
 //! The rules of the tree, beyond what compiler and clippy check: the direction of dependencies, headers that name their
 //! paper, no stray unsafe, types with names of their own, sizes as a ratchet, invariants with witnesses, parsers with fuzz
-//! entries, pages whose links, paths and commands exist, plain English. Each rule has a test beside it that shows it a fault.
+//! entries, pages whose links, paths and commands exist, a book without loose ends, plain English. Each rule has a test beside it that shows it a fault.
 
+#[path = "tidy/book.rs"]
+mod book;
 #[path = "tidy/commands.rs"]
 mod commands;
 #[path = "tidy/dependencies.rs"]
@@ -108,8 +110,17 @@ fn parsers_are_fuzzed() {
 }
 
 #[test]
+fn the_book_is_whole() {
+    let (files, faults) = book::expanded(&source::tree());
+    assert_none(&faults);
+    assert_none(&book::faults_of_contents(&files));
+    assert_none(&book::links_out(&files));
+    assert_none(&book::left_over(&files));
+}
+
+#[test]
 fn pages_name_what_exists() {
-    let files = source::tree();
+    let (files, _) = book::expanded(&source::tree());
     let pages = || files.iter().filter(|file| pages::is_page(&file.path));
     assert_none(&pages().flat_map(|page| pages::broken_links(page, &files)).collect::<Vec<_>>());
     assert_none(&pages().flat_map(pages::broken_paths).collect::<Vec<_>>());

@@ -79,14 +79,14 @@ pub(crate) fn prose(text: &str) -> String {
 }
 
 /// The relative links of a line, outside code.
-fn links(line: &str) -> Vec<String> {
+pub(crate) fn links(line: &str) -> Vec<String> {
     let line: String = line.split('`').step_by(2).collect();
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
     targets.filter(|link| !link.contains("://")).map(String::from).collect()
 }
 
 /// `link` as it is meant in the page `path`, from the root of the tree.
-fn resolved(path: &str, link: &str) -> PathBuf {
+pub(crate) fn resolved(path: &str, link: &str) -> PathBuf {
     let from = if link.is_empty() { PathBuf::from(path) } else { Path::new(path).with_file_name(link) };
     let mut resolved = PathBuf::new();
     for part in from.components() {

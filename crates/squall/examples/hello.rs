@@ -4,6 +4,7 @@
 //! cargo run -p squall --example hello 127.0.0.1:7400
 //! ```
 
+// ANCHOR: program
 use squall::{Config, Group};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,3 +20,4 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{}: {}", message.node, String::from_utf8_lossy(message.bytes));
     }
 }
+// ANCHOR_END: program
