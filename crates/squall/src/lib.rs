@@ -36,8 +36,12 @@
 //! - [`object`] replicates an application's type at all members, sharded by keys.
 //! - [`external`] reads and sends messages from outside the group.
 //! - [`bulk`] sends large objects to many members.
+//! - [`stream`] connects two processes that need no group.
 //! - [`config`] reads the description of a group from a file; with [`config::StorageConfig`] it has durable subgroups.
 //! - [`metrics`] shows what a member does to Prometheus and to whatever restarts processes.
+//! - [`ask_status`] asks a member for its state, as `squall status` does; [`trace`] writes view changes for a browser.
+//!
+//! The book (docs/book in the tree) has guides with samples.
 //!
 //! # Errors
 //! Each error says what happened and what to do next. Its Debug form is that text, too, with what its causes add, because the
