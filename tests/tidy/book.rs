@@ -44,15 +44,16 @@ pub(crate) fn faults_of_contents(files: &[SourceFile]) -> Vec<String> {
     faults
 }
 
-/// Links of the book's pages to files that are not in the book: a reader of the built book has no others.
+/// Links of the book's pages to anything but its files: a reader of the built book has nothing else, and no list of a folder.
 pub(crate) fn links_out(files: &[SourceFile]) -> Vec<String> {
     let mut faults = Vec::new();
     for page in files.iter().filter(|file| is_of_book(&file.path)) {
         for (n, line) in numbered(&pages::prose(&page.text)) {
             let links = pages::links(line);
             let out = links.iter().filter(|link| {
-                let target = link.split('#').next().unwrap_or(link);
-                !resolved(&page.path, target).starts_with(FOLDER.trim_end_matches('/'))
+                let target = resolved(&page.path, link.split('#').next().unwrap_or(link));
+                let mut of_book = files.iter().filter(|file| file.path.starts_with(FOLDER));
+                !of_book.any(|file| Path::new(&file.path) == target)
             });
             faults.extend(out.map(|link| format!("{}:{n}: `{link}` leads out of the book", page.path)));
         }
@@ -166,9 +167,17 @@ fn a_page_that_is_not_listed_once_is_refused() {
 
 #[test]
 fn a_link_out_of_the_book_and_a_picture_without_a_page_are_refused() {
-    let text = "[b](docs/b.md#c) [d](../../d.md) [e](https://docs.rs/e) ![f](f.svg)";
-    let files =
-        made_up(&[("docs/book/src/a.md", text), ("docs/book/src/f.svg", ""), ("docs/book/src/g.svg", "")]);
-    assert_eq!(links_out(&files), ["docs/book/src/a.md:1: `../../d.md` leads out of the book"]);
+    let text = "[b](b/README.md#c) [d](../../d.md) [b](b/) [e](https://docs.rs/e) ![f](f.svg) [#](#g)";
+    let files = made_up(&[
+        ("docs/book/src/a.md", text),
+        ("docs/book/src/b/README.md", ""),
+        ("docs/book/src/f.svg", ""),
+        ("docs/book/src/g.svg", ""),
+        ("docs/d.md", ""),
+    ]);
+    let faults = links_out(&files);
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    assert_eq!(faults[0], "docs/book/src/a.md:1: `../../d.md` leads out of the book");
+    assert_eq!(faults[1], "docs/book/src/a.md:1: `b/` leads out of the book");
     assert_eq!(left_over(&files), ["docs/book/src/g.svg: no page of the book shows it"]);
 }
