@@ -193,9 +193,10 @@ impl fmt::Display for Refusal {
             Self::MemberCount { coordinator } => {
                 write!(f, "it waits for {coordinator} members (set the same `members` for all processes)")
             }
-            Self::Agreement => {
-                f.write_str("its subgroups are configured differently (set the same `subgroups` for all processes)")
-            }
+            Self::Agreement => f.write_str(
+                "its configuration differs in a key that must agree (set the same `transport`, `suspicion_after_ms`, \
+                 `partition_safety` and `subgroups` for all processes)",
+            ),
             Self::RankTaken { rank } => {
                 write!(f, "another process has rank {rank} (set a different `rank` for each process, or none)")
             }
