@@ -20,7 +20,7 @@ const MEMBERS: usize = 3;
 fn config(name: &str, folder: &Path, rank: usize) -> Config {
     let orders = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
     let mut config = Config::local(name, MEMBERS).subgroup("orders", orders).for_rank(rank);
-    config.storage = Some(StorageConfig { path: folder.into() }); // each member has a folder of its own in it
+    config.storage = Some(StorageConfig::new(folder)); // each member has a folder of its own in it
     config
 }
 // ANCHOR_END: config

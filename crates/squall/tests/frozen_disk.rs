@@ -86,7 +86,7 @@ fn a_frozen_disk_ends_one_member(transport: Transport, test: &str) {
     let mut groups: Vec<_> = joining.into_iter().map(|group| group.join().expect("no panic")).collect();
     let mut sender = groups[0].subgroup("log").unwrap().sender().unwrap();
     assert_eq!(send(&mut sender, "before"), MessageOutcome::Delivered);
-    let mut last = groups.pop().expect("there are three");
+    let last = groups.pop().expect("there are three");
 
     disk.set_frozen(true);
     assert_eq!(send(&mut sender, "meanwhile"), MessageOutcome::Delivered);

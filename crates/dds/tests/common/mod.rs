@@ -55,7 +55,7 @@ impl DomainFolder {
     }
 
     pub(crate) fn storage(&self) -> Option<StorageConfig> {
-        Some(StorageConfig { path: self.0.clone() })
+        Some(StorageConfig::new(&self.0))
     }
 }
 
