@@ -133,7 +133,7 @@ pub enum DiskCause {
     },
     /// It has not returned.
     Hangs {
-        /// For so long.
+        /// How long it has been under way.
         seconds: u64,
     },
     /// No copy of the register is good.

@@ -1,7 +1,7 @@
 //! A disk that does not answer: which operation hangs, and for how long.
 //!
 //! An operation that fails ends the log by itself. One that hangs does not return, in a system call that nothing can interrupt, while
-//! all other threads of the process go on; so they look here.
+//! all other threads of the process continue; so they look here.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::SimDisk;
 
-    /// A disk that hangs is told from one that answers, and a long operation gets its time.
+    /// A disk that hangs differs from one that answers, and a long operation gets its time.
     #[test]
     fn what_hangs_is_said() {
         let disk = Arc::new(WatchedDisk::new(Mutex::new(SimDisk::new(1, 4096))));

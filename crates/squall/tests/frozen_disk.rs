@@ -1,4 +1,4 @@
-//! A disk that hangs while the heartbeats of its member go on (Derecho §2, "durable" mode): a real file system that is frozen.
+//! A disk that hangs while the heartbeats of its member continue (Derecho §2, "durable" mode): a real file system that is frozen.
 
 mod common;
 #[path = "common/storage.rs"]
@@ -94,7 +94,7 @@ fn a_frozen_disk_ends_one_member(transport: Transport, test: &str) {
     let error = last.failure().expect("it has left");
     assert!(matches!(error, GroupError::Log { .. }), "{error}");
     assert!(error.to_string().contains("the disk hangs: check it"), "{error}");
-    wait_until("the others go on", || groups.iter_mut().all(|group| group.members() == 2));
+    wait_until("the others continue", || groups.iter_mut().all(|group| group.members() == 2));
     last.leave(PATIENCE);
     disk.set_frozen(false);
 

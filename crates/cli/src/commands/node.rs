@@ -1,8 +1,9 @@
 //! `squall node`: a member by a configuration file, until it is asked to end.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
@@ -63,8 +64,9 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
     let names: Vec<String> = config.subgroups.keys().cloned().collect();
     let on_view = sender.clone();
     // The receiver may be gone when the node ends.
+    let mut refusals = RefusalLog::default();
     let builder = Group::builder(config)
-        .on_progress(report)
+        .on_progress(move |progress| report(progress, &mut refusals))
         .on_view(move |view| drop(on_view.send(End::View(view.clone()))));
     let builder = names.iter().fold(builder, |builder, name| builder.on_message(name, |_| ()));
     let group = builder.join()?;
@@ -97,7 +99,7 @@ fn print(view: &View, own: usize, json: bool) -> Result<()> {
 }
 
 /// Logs what happens while the members find each other.
-fn report(progress: BootstrapProgress) {
+fn report(progress: BootstrapProgress, refusals: &mut RefusalLog) {
     match progress {
         BootstrapProgress::Listening { address } => tracing::info!("listening at {address}"),
         BootstrapProgress::Calling { contact, cause } => {
@@ -120,8 +122,36 @@ fn report(progress: BootstrapProgress) {
         BootstrapProgress::Admitted { node, members } => {
             tracing::info!("admitted as {node} by a group of {members}");
         }
-        BootstrapProgress::Rejected { peer, cause } => tracing::warn!("{peer} was refused: {cause}"),
+        BootstrapProgress::Rejected { peer, cause } => match refusals.note(&cause, Instant::now()) {
+            None => {}
+            Some(0) => tracing::warn!("{peer} was refused: {cause}"),
+            Some(silent) => tracing::warn!("{peer} was refused, after {silent} like it: {cause}"),
+        },
         _ => {}
+    }
+}
+
+/// Which refusals are logged: a process that is refused tries again several times a second.
+#[derive(Default)]
+struct RefusalLog {
+    /// By cause when it was logged last, and how many refusals were not since then.
+    logged: BTreeMap<String, (Instant, u64)>,
+}
+
+impl RefusalLog {
+    /// Takes note of a refusal; returns how many like it were not logged, if this one is to be.
+    fn note(&mut self, cause: &str, now: Instant) -> Option<u64> {
+        if let Some((at, silent)) = self.logged.get_mut(cause)
+            && now.duration_since(*at) < REFUSAL_PERIOD
+        {
+            *silent += 1;
+            return None;
+        }
+        // What others have written in a cause must not fill the memory.
+        if self.logged.len() >= CAUSES_MAX {
+            self.logged.clear();
+        }
+        Some(self.logged.insert(cause.into(), (now, 0)).map_or(0, |(_, silent)| silent))
     }
 }
 
@@ -132,3 +162,25 @@ fn leave_patience(config: &Config) -> Duration {
 
 /// Between looks whether the group has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
+/// Between log lines about refusals for one cause.
+const REFUSAL_PERIOD: Duration = Duration::from_secs(10);
+const CAUSES_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_for_one_cause_are_logged_now_and_then() {
+        let mut refusals = RefusalLog::default();
+        let begun = Instant::now();
+        let at = |seconds: u64| begun + Duration::from_secs(seconds);
+        assert_eq!(refusals.note("another secret", at(0)), Some(0));
+        assert_eq!((1..10).map(|second| refusals.note("another secret", at(second))).max(), Some(None));
+        assert_eq!(refusals.note("another cluster", at(9)), Some(0));
+        assert_eq!(refusals.note("another secret", at(10)), Some(9));
+        assert_eq!(refusals.note("another secret", at(30)), Some(0));
+        (0..1000).for_each(|number| drop(refusals.note(&number.to_string(), at(40))));
+        assert!(refusals.logged.len() <= CAUSES_MAX);
+    }
+}

@@ -2,8 +2,9 @@
 
 use squall_protocols::multicast::SubgroupSettings;
 
-use super::keys::{KeyDefault, KeyScope};
 use super::*;
+
+mod keys;
 
 /// A configuration that can be used, in parts that a test can replace.
 const GOOD: &str = r#"
@@ -437,60 +438,4 @@ fn a_local_group_is_checked_too() {
     );
     group.clone().for_rank(3).check().expect("a joiner may have a rank beyond those of the first members");
     assert!(group.for_rank(64).check().is_err());
-}
-
-/// Each described key is one that the parser takes, with the example that the page shows; the stated default is what holds
-/// without the key; and members that differ in it refuse each other just if the page says so.
-#[test]
-fn keys_are_as_they_are_described() {
-    let base = Config::parse(&of_four()).unwrap();
-    let agreed = |config: &Config| {
-        let plan = config.plan();
-        (plan.cluster, plan.members, plan.contacts, plan.agreement)
-    };
-    for table in &keys::TABLES {
-        for key in table.keys {
-            if key.name.starts_with("secret") {
-                // It is never shown, and proved before anything is compared.
-                continue;
-            }
-            let config = Config::parse(&with_key(table.path, key.name, key.example));
-            let config = config.unwrap_or_else(|error| panic!("{} in [{}]: {error}", key.name, table.path));
-            assert_ne!(
-                format!("{config:?}"),
-                format!("{base:?}"),
-                "{}: the example is the default",
-                key.name
-            );
-            let is_own = agreed(&config) == agreed(&base);
-            assert_eq!(is_own, key.scope == KeyScope::Member, "{} in [{}]", key.name, table.path);
-            if let KeyDefault::Value(default) = key.default {
-                let usual = Config::parse(&with_key(table.path, key.name, default)).unwrap();
-                assert_eq!(format!("{usual:?}"), format!("{base:?}"), "{}", key.name);
-            }
-        }
-    }
-}
-
-/// A configuration of four members with a value for a key, instead of the one that it may have.
-fn with_key(table: &str, key: &str, value: &str) -> String {
-    let line = match table {
-        "" | "subgroups.NAME" => format!("{key} = {value}"),
-        table => format!("{} = {{ {key} = {value} }}", table.rsplit('.').next().unwrap()),
-    };
-    let (mut group, mut subgroup) =
-        (of_four().replace("[subgroups.orders]\n", ""), "[subgroups.orders]\n".to_owned());
-    if table.starts_with("subgroups") {
-        subgroup += &line;
-    } else {
-        // A key of another table may have the same name.
-        let is_old = |line: &&str| table.is_empty() && line.starts_with(&format!("{key} ="));
-        let lines = group.lines().filter(|line| !is_old(line));
-        group = format!("{}\n{line}\n", lines.collect::<Vec<_>>().join("\n"));
-    }
-    if key == "subgroups" { group } else { group + &subgroup }
-}
-
-fn of_four() -> String {
-    GOOD.replace("members = 3", "members = 4").replace("mode = \"atomic\"\n", "")
 }

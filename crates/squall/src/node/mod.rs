@@ -329,6 +329,7 @@ impl Stack {
             self.peers.extend(arrived);
             // All others know by now that these are no longer members.
             for departed in self.peers.extract_if(.., |peer| view.rank(*peer).is_none()) {
+                tracing::info!(view = view.id, node = %departed, "a member has left, or was found dead or silent");
                 self.fabric.remove_peer(departed);
             }
         }
