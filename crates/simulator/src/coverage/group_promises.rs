@@ -103,7 +103,6 @@ promises!(
         StableDelivered,
         NullsSent,
         ExpressTaken,
-        PieceSent,
         WordsFreed,
         PullReleased,
         WedgeFlushed,
