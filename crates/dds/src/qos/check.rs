@@ -146,11 +146,7 @@ fn refuse(
     policy: PolicyId,
     why: impl FnOnce() -> (String, &'static str),
 ) -> Result<(), QosError> {
-    if !is_so {
-        return Ok(());
-    }
-    let (value, advice) = why();
-    Err(QosError::Unsupported { policy, value, advice })
+    fault_if(is_so, why, |value, advice| QosError::Unsupported { policy, value, advice })
 }
 
 fn contradict(
@@ -158,9 +154,17 @@ fn contradict(
     policy: PolicyId,
     why: impl FnOnce() -> (String, &'static str),
 ) -> Result<(), QosError> {
+    fault_if(is_so, why, |value, advice| QosError::Inconsistent { policy, value, advice })
+}
+
+fn fault_if(
+    is_so: bool,
+    why: impl FnOnce() -> (String, &'static str),
+    fault: impl FnOnce(String, &'static str) -> QosError,
+) -> Result<(), QosError> {
     if !is_so {
         return Ok(());
     }
     let (value, advice) = why();
-    Err(QosError::Inconsistent { policy, value, advice })
+    Err(fault(value, advice))
 }

@@ -357,7 +357,9 @@ impl Drop for ProcessLog {
     fn drop(&mut self) {
         let is_settled = |log: &Self| {
             let written = log.signals.registers.load(Ordering::Relaxed);
-            let is_written = log.has_failed() || written == log.registers[0].load(Ordering::Relaxed);
+            let is_written = log.has_failed()
+                || log.register.has_ended()
+                || written == log.registers[0].load(Ordering::Relaxed);
             is_written && log.log.is_settled() && log.log.storage().disk().is_idle()
         };
         // The threads are joined after this, unless the disk hangs.

@@ -35,6 +35,11 @@ impl RegisterThread {
         let _ = self.registers.as_ref().map(|registers| registers.send(register.encode()));
     }
 
+    /// Returns whether the thread takes nothing any more, since it has panicked.
+    pub(super) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Has the drop not wait, since the disk hangs: the thread ends when it answers.
     pub(super) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
