@@ -152,7 +152,7 @@ impl<H: JoinHost> SimAdmission<H> {
         self.take_actions(place);
     }
 
-    fn take_actions(&mut self, place: u32) {
+    pub(super) fn take_actions(&mut self, place: u32) {
         while let Some(action) =
             self.processes[place as usize].service.as_mut().and_then(AdmissionService::poll_action)
         {

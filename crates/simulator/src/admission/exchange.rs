@@ -25,8 +25,15 @@ impl<H: JoinHost> SimAdmission<H> {
         }
     }
 
-    /// Takes a message; whether it was the report of a candidate, which is answered.
+    /// Takes a message, and the actions of the service after it, before the next view can begin; whether it was the report of a
+    /// candidate, which is answered.
     pub(crate) fn handle_message(&mut self, place: u32, message: BusMessage) -> bool {
+        let is_report = self.take_message(place, message);
+        self.take_actions(place);
+        is_report
+    }
+
+    fn take_message(&mut self, place: u32, message: BusMessage) -> bool {
         let BusMessage { from, call, body } = message;
         match body {
             BusBody::Ask { rank } => {
