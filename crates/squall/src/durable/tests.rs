@@ -138,7 +138,7 @@ fn a_failed_disk_is_said_and_counts_nothing() {
 
 /// A disk that hangs ends the member as one that fails does, and the member's end does not wait for it.
 #[test]
-fn a_disk_that_hangs_ends_the_log_and_holds_nobody_up() {
+fn a_disk_that_hangs_ends_the_log_and_holds_no_member_up() {
     let disk = disk();
     let process = start_impatient(&disk, SETTINGS, Duration::from_millis(50));
     let mut log = process.subgroup(SubgroupId(0), 3);
@@ -148,7 +148,7 @@ fn a_disk_that_hangs_ends_the_log_and_holds_nobody_up() {
     log.append(message(0, b"a"));
     log.advance(1);
     process.write_register(&Register::new(1, NodeId(0), DurableView::default()));
-    assert!(!process.has_failed(), "nobody has looked");
+    assert!(!process.has_failed(), "no thread has looked");
     wait_until("the disk hangs", || {
         process.check_disk();
         process.has_failed()
