@@ -9,6 +9,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
@@ -64,7 +65,7 @@ impl FileDisk {
         let path = root.join(names::LOCK);
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let mut lock = options.map_err(failed("open", &path))?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !take_lock(&lock) {
             let mut holder = String::new();
             let _ = lock.read_to_string(&mut holder);
             let holder =
@@ -223,6 +224,21 @@ impl Disk for FileDisk {
     }
 }
 
+/// Locks a file, unless another process has it. A child that has just been forked has the locks of its parent until it runs its
+/// program, also those that the parent gives back meanwhile: that is waited for.
+fn take_lock(file: &File) -> bool {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn flush(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
@@ -236,6 +252,8 @@ fn cause(error: &io::Error) -> DiskCause {
     DiskCause::System(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()))
 }
 
+/// How long to wait for the lock of a folder: longer than a fork takes.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Files that stay open: the segments in use, register, identity, a checkpoint.
 const OPEN_MAX: usize = 16;
 /// How much is written at a time when a file is made.

@@ -84,6 +84,24 @@ fn append(log: &DurableLog<FileDisk>, begin: u64, end: u64) {
     log.wait(last).expect("the disk works");
 }
 
+/// A lock that is given back soon is waited for: a forked child has those of its parent for a moment.
+#[test]
+fn a_lock_that_a_child_has_for_a_moment_is_waited_for() {
+    let folder = Folder::new("lock");
+    drop(FileDisk::open(&folder.0).expect("it is free"));
+    let lock = fs::File::open(folder.0.join("LOCK")).expect("it is there");
+    lock.lock().expect("it is free");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            lock.unlock()
+        });
+        FileDisk::open(&folder.0).map(drop).expect("the lock is given back");
+    });
+    lock.lock().expect("it is free again");
+    assert!(matches!(FileDisk::open(&folder.0), Err(squall_log::FolderError::Held { .. })));
+}
+
 /// Several lives in one folder; each finds what the ones before have persisted.
 #[test]
 fn what_was_persisted_is_there_again() {
