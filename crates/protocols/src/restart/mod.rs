@@ -94,6 +94,7 @@ pub mod mutation;
 mod placement;
 mod register;
 mod register_writer;
+mod salvage;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -110,6 +111,7 @@ pub use self::message::{RestartMessage, RestartReport};
 pub use self::placement::DurablePlacement;
 pub use self::register::{Register, ViewRecord};
 pub use self::register_writer::RegisterWriter;
+pub use self::salvage::{Salvage, SalvageError, SalvagedShard};
 pub use self::transfer::LogTransfer;
 pub use self::view_chain::ViewChain;
 pub use self::view_end::{DurableView, EndOrigin, ViewEnd, Vote, copies_needed};

@@ -7,7 +7,7 @@ use super::mutation::{RestartMutation, with};
 use super::register::tests::view;
 use super::{
     Ballot, DurablePlacement, DurableView, EndOrigin, FetchRequest, LogState, Register, RestartAction,
-    RestartMessage, RestartReport, RestartSettings, Restarter, ViewEnd, Vote,
+    RestartMessage, RestartReport, RestartSettings, Restarter, ViewEnd, ViewRecord, Vote,
 };
 
 /// One process, whose disk is fast, and what it has done.
@@ -17,12 +17,19 @@ struct Bench {
     written: Vec<Register>,
     reports: Vec<RestartReport>,
     fetched: Vec<FetchRequest>,
+    /// The view that it has entered.
+    entered: Option<ViewRecord>,
     /// Writes of the register take longer than the test.
     is_disk_slow: bool,
 }
 
 impl Bench {
     fn new(node: u32, view: DurableView, is_damaged: bool) -> Self {
+        let log = LogState::new(view.shards.len());
+        Self::with(Register::new(1, NodeId(node), view), log, is_damaged)
+    }
+
+    fn with(register: Register, log: LogState, is_damaged: bool) -> Self {
         let millis = Duration::from_millis;
         let settings = RestartSettings {
             report_every: millis(10),
@@ -32,14 +39,12 @@ impl Bench {
             fetch: millis(10),
             base: Duration::from_millis(1),
         };
-        let shards = view.shards.len();
+        let shards = log.shards.len();
         let placement = DurablePlacement::new(move |members| vec![(1 << members.len()) - 1; shards]);
-        let register = Register::new(1, NodeId(node), view);
-        let log = LogState::new(shards);
         let now = Instant::from_nanos(0);
         let restarter = Restarter::new(settings, placement, register, log, is_damaged, now);
         let (written, reports, fetched) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bench = Self { restarter, now, written, reports, fetched, is_disk_slow: false };
+        let mut bench = Self { restarter, now, written, reports, fetched, entered: None, is_disk_slow: false };
         bench.drive();
         bench
     }
@@ -56,6 +61,7 @@ impl Bench {
                 RestartAction::FlushLog => self.restarter.handle_log_flushed(),
                 RestartAction::Broadcast(report) => self.reports.push(*report),
                 RestartAction::Fetch { request, .. } => self.fetched.push(request),
+                RestartAction::Enter(record) => self.entered = Some(*record),
                 _ => {}
             }
         }
@@ -311,4 +317,22 @@ fn no_restart_begins_beside_a_group_that_runs() {
     bench.pass(600);
     bench.pass(50);
     assert!(bench.lead().is_some(), "the member that was live is silent");
+}
+
+/// Two of three logs are lost, and a person accepts that.
+#[test]
+fn a_salvaged_log_restarts_alone() {
+    let register = Register { tag: 5, ..Register::new(1, NodeId(1), view(0, &[0, 1, 2])) };
+    let mut log = LogState::new(1);
+    log.raise(0, 0, 40);
+    let entered = |register: &Register| {
+        let mut bench = Bench::with(register.clone(), log.clone(), false);
+        bench.pass(500);
+        bench.entered
+    };
+    assert_eq!(entered(&register), None);
+    let salvaged = register.salvage(&log, 2).expect("it is a member").register;
+    let record = entered(&salvaged).expect("it is a majority");
+    assert_eq!(record.view.members, [NodeId(1)]);
+    assert_eq!(record.chain.trim_of(0, 0), Some(40));
 }
