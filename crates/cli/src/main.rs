@@ -18,8 +18,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    completions, config, cp, doctor as doctor_command, explain, log, man, messages, node, serve, simulate,
-    status, top as top_command,
+    completions, config, cp, doctor as doctor_command, explain, log, man, messages, node, recover, serve,
+    simulate, status, top as top_command,
 };
 use squall_harness::commands::{bench, chaos, demo, process};
 use squall_harness::terminal::log::{LogArguments, UsualLevel, journal_priority};
@@ -76,6 +76,7 @@ enum Command {
     Cp(cp::CopyArguments),
     Serve(serve::ServeArguments),
     Log(log::StoredLogArguments),
+    Recover(recover::RecoverArguments),
     Simulate(simulate::SimulateArguments),
     Explain(explain::ExplainArguments),
     Completions(completions::CompletionsArguments),
@@ -127,6 +128,7 @@ fn perform(command: Command) -> Result<CommandVerdict> {
         Command::Cp(arguments) => cp::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Log(arguments) => log::run(&arguments),
+        Command::Recover(arguments) => recover::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),

@@ -38,6 +38,7 @@
 //! - [`bulk`] sends large objects to many members.
 //! - [`stream`] connects two processes that need no group.
 //! - [`config`] reads the description of a group from a file; with [`config::StorageConfig`] it has durable subgroups.
+//! - [`recovery`] continues a durable group from one log, when the others are lost.
 //! - [`metrics`] shows what a member does to Prometheus and to whatever restarts processes.
 //! - [`ask_status`] asks a member for its state, as `squall status` does; [`trace`] writes view changes for a browser.
 //!
@@ -69,6 +70,7 @@ mod inquiry;
 pub mod metrics;
 mod node;
 pub mod object;
+pub mod recovery;
 mod restart;
 mod sender;
 mod status;

@@ -12,6 +12,7 @@ use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_log::{FileDisk, LogSettings, Storage, TailVerdict};
 
 use squall::config::Transport;
+use squall::recovery::{RecoveryError, SubgroupLoss, accept_loss, expected_loss};
 use squall::{Config, Group, JoinError, MessageOutcome, StoredMessage, SubgroupHandle};
 use storage::{PATIENCE, TestFolder, wait_until};
 
@@ -241,4 +242,84 @@ fn a_minority_waits() {
     assert!(matches!(error, JoinError::Restart { present: 1, members: 3, needed: 2, .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains("1 of the 3 members") && text.contains("missing are the nodes 1, 2"), "{text}");
+}
+
+/// Two of three logs are lost for ever, and a person accepts that.
+fn a_group_continues_from_one_log(transport: Transport, test: &str) {
+    let folder = TestFolder::new(test);
+    let configs = configs(transport, test, &folder);
+    let (_, delivered) = run(&configs[..3], 0, 20).swap_remove(1);
+    let old = folder.0.join("old");
+    std::fs::create_dir(&old).expect("it can be made");
+    let lost = configs[0].log_folder().expect("it has one");
+    std::fs::rename(&lost, old.join("rank-0")).expect("it can be moved");
+    std::fs::remove_dir_all(configs[2].log_folder().expect("it has one")).expect("it can be removed");
+    let short = Config { timeout: Duration::from_millis(500), ..configs[1].clone() };
+    assert!(matches!(Group::join(short.clone()), Err(JoinError::Restart { .. })), "it is no majority");
+
+    let loss = expected_loss(&configs[1]).expect("it has a log");
+    assert!(matches!(Group::join(short), Err(JoinError::Restart { .. })), "to look changes nothing");
+    let SubgroupLoss::Tail { messages, missing, .. } = loss.subgroups["orders"] else { panic!("{loss:?}") };
+    assert!(messages >= delivered.len() as u64 && loss.members.len() == 3 && !loss.is_damaged, "{loss:?}");
+    assert_eq!(missing, 0, "all had everything");
+    assert_eq!(accept_loss(&configs[1]).expect("it has a log"), loss);
+    let again = expected_loss(&configs[1]);
+    assert!(matches!(again, Err(RecoveryError::NotNeeded { .. })), "{again:?}");
+
+    // The survivor first, and then the others as joiners.
+    let survivor = configs[1].clone();
+    let (ready, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let member = |config: Config| {
+            let (ready, done, delivered) = (&ready, &done, &delivered);
+            scope.spawn(move || {
+                let mut group = Group::join(config).expect("it starts");
+                ready.fetch_add(1, Ordering::SeqCst);
+                wait_until("a view of three", || group.members() == 3);
+                let history = whole_history(group.subgroup("orders").unwrap());
+                assert_holds(&history, delivered);
+                done.fetch_add(1, Ordering::SeqCst);
+                wait_until("all are there", || done.load(Ordering::SeqCst) == 3);
+                history.len() as u64
+            })
+        };
+        let mut members = vec![member(survivor)];
+        wait_until("the survivor has restarted alone", || ready.load(Ordering::SeqCst) == 1);
+        members.extend([0, 2].map(|place: usize| member(configs[place].clone())));
+        for member in members {
+            assert_eq!(member.join().expect("it does not panic"), messages);
+        }
+    });
+    // It was not lost after all: it has parted from the others, and nothing of it is overwritten.
+    std::fs::rename(&lost, old.join("new")).expect("it can be moved");
+    std::fs::rename(old.join("rank-0"), &lost).expect("it can be moved");
+    let (ready, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let others: Vec<_> = [1, 2]
+            .map(|place: usize| {
+                let (config, ready, refused) = (configs[place].clone(), &ready, &refused);
+                scope.spawn(move || {
+                    let _group = Group::join(config).expect("a majority is here");
+                    ready.fetch_add(1, Ordering::SeqCst);
+                    wait_until("the old log is refused", || refused.load(Ordering::SeqCst) == 1);
+                })
+            })
+            .into();
+        wait_until("the group runs", || ready.load(Ordering::SeqCst) == 2);
+        let error = Group::join(configs[0].clone()).expect_err("it is of another group");
+        refused.store(1, Ordering::SeqCst);
+        others.into_iter().for_each(|other| other.join().expect("it does not panic"));
+        let text = error.to_string();
+        assert!(text.contains("move the folder away"), "{text}");
+    });
+}
+
+#[test]
+fn a_group_continues_from_one_log_on_shm() {
+    a_group_continues_from_one_log(Transport::Shm, "recover-shm");
+}
+
+#[test]
+fn a_group_continues_from_one_log_on_tcp() {
+    a_group_continues_from_one_log(Transport::Tcp, "recover-tcp");
 }

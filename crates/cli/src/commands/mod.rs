@@ -9,6 +9,7 @@ pub(crate) mod log;
 pub(crate) mod man;
 pub(crate) mod messages;
 pub(crate) mod node;
+pub(crate) mod recover;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod status;

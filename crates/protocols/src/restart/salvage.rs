@@ -122,11 +122,17 @@ mod tests {
 
     /// View 3 of three members: shard 0 is of all, shard 1 of the others alone, shard 2 of this process and another one.
     fn register() -> Register {
-        let view = DurableView { number: 3, members: vec![NodeId(2), SELF, NodeId(7)], shards: vec![7, 5, 6] };
+        let view =
+            DurableView { number: 3, members: vec![NodeId(2), SELF, NodeId(7)], shards: vec![7, 5, 6] };
         let mut chain = ViewChain::new(1);
         chain.push(&[10, 20, 30]);
         chain.push(&[0, 5, 0]);
-        Register { tag: 1, layout: 9, record: ViewRecord { view, chain }, ..Register::new(77, SELF, DurableView::default()) }
+        Register {
+            tag: 1,
+            layout: 9,
+            record: ViewRecord { view, chain },
+            ..Register::new(77, SELF, DurableView::default())
+        }
     }
 
     fn log(counts: [(usize, u64, u64); 4]) -> LogState {
@@ -142,7 +148,10 @@ mod tests {
         let log = log([(0, 1, 12), (2, 1, 30), (0, 3, 8), (2, 3, 0)]);
         let next = DurableView { number: 4, members: vec![SELF], shards: vec![1, 0, 1] };
         let trims = vec![9, 1, 0];
-        let vote = Vote { ballot: Ballot::live(0), end: ViewEnd { trims, next: next.clone(), origin: EndOrigin::Live } };
+        let vote = Vote {
+            ballot: Ballot::live(0),
+            end: ViewEnd { trims, next: next.clone(), origin: EndOrigin::Live },
+        };
         assert!(register.vote(vote));
         let Salvage { register: salvaged, shards, is_damaged } = register.salvage(&log, 78).expect("it can");
         let kept = |sequences, missing| SalvagedShard::Kept { sequences, missing };
@@ -162,7 +171,8 @@ mod tests {
     fn a_damaged_tail_is_accepted() {
         let mut register = register();
         register.start(true);
-        let salvage = register.salvage(&log([(0, 1, 10), (2, 1, 30), (0, 3, 8), (2, 3, 1)]), 78).expect("it can");
+        let salvage =
+            register.salvage(&log([(0, 1, 10), (2, 1, 30), (0, 3, 8), (2, 3, 1)]), 78).expect("it can");
         assert!(salvage.is_damaged && !salvage.register.is_damaged());
     }
 

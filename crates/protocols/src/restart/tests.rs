@@ -44,7 +44,8 @@ impl Bench {
         let now = Instant::from_nanos(0);
         let restarter = Restarter::new(settings, placement, register, log, is_damaged, now);
         let (written, reports, fetched) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bench = Self { restarter, now, written, reports, fetched, entered: None, is_disk_slow: false };
+        let mut bench =
+            Self { restarter, now, written, reports, fetched, entered: None, is_disk_slow: false };
         bench.drive();
         bench
     }

@@ -11,7 +11,7 @@ use squall_protocols::restart::LogState;
 /// In a log the records of a subgroup and a view are in the order of their sequences, without a gap but for nulls: they are appended
 /// as they are received, or fetched behind what is there. Other views may be between them.
 #[derive(Debug, Default)]
-pub(super) struct LogIndex {
+pub(crate) struct LogIndex {
     views: BTreeMap<(SubgroupId, u64), ViewRecords>,
 }
 
@@ -25,7 +25,7 @@ struct ViewRecords {
 
 impl LogIndex {
     /// Notes a record.
-    pub(super) fn note(&mut self, place: FramePlace, record: &LogRecord<'_>) {
+    pub(crate) fn note(&mut self, place: FramePlace, record: &LogRecord<'_>) {
         if !matches!(record.kind, RecordKind::Message | RecordKind::Frontier) {
             return;
         }
@@ -38,7 +38,7 @@ impl LogIndex {
     }
 
     /// Returns what the log holds of these subgroups, which are the shards of the register.
-    pub(super) fn state(&self, shards: &[SubgroupId]) -> LogState {
+    pub(crate) fn state(&self, shards: &[SubgroupId]) -> LogState {
         let mut state = LogState::new(shards.len());
         for ((subgroup, view), records) in &self.views {
             if let Some(shard) = shards.iter().position(|shard| shard == subgroup) {

@@ -46,6 +46,7 @@ pub use folder::LogFolderError;
 use folder::queue_frames;
 pub(crate) use folder::{durable_layout, open, shards};
 pub(crate) use found::{LogRange, StoredRecord};
+pub(crate) use index::LogIndex;
 pub(crate) use lender::{BorrowedLog, LogBorrower, LogLender};
 use process_log::{FRONTIER_AFTER, LogProgress, SharedDisk};
 pub(crate) use process_log::{LogMember, ProcessLog};

@@ -409,7 +409,7 @@ fn is_usable(address: &Address) -> bool {
     }
 }
 
-const OTHER_GROUP: &str = "; a process has the log of another group of this cluster";
+const OTHER_GROUP: &str = "; a process has the log of another group of this cluster: to join that one, move this member's folder away";
 const OTHER_SUBGROUPS: &str = "; a process has other durable subgroups in its configuration";
 /// The longest mail that goes with a question, whose rest are a report and the addresses of all processes.
 const MAIL_BYTES_MAX: usize = QUESTION_BYTES_MAX / 2;
