@@ -78,7 +78,14 @@ impl<H: JoinHost> SimAdmission<H> {
         BusBody::Answer(service.handle_request(now, rank, view.as_ref(), is_ready, takes))
     }
 
+    /// Takes the link of a process that calls itself `number`, and the actions of the service after it.
     pub(crate) fn take_link(&mut self, place: u32, from: u32, number: NodeId) -> BusBody {
+        let answer = self.judge_link(place, from, number);
+        self.take_actions(place);
+        answer
+    }
+
+    fn judge_link(&mut self, place: u32, from: u32, number: NodeId) -> BusBody {
         let process = &mut self.processes[place as usize];
         let now = process.now();
         let (Some(service), Some(group)) = (&mut process.service, &process.group) else { return NOT_YET };
