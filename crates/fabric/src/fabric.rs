@@ -184,6 +184,9 @@ pub trait Fabric {
     /// [`FabricEvent::Attached`] reports for each reader that pushes now reach it: do not store into the
     /// region before all readers are attached [S4], since a reader that attaches late sees only what is
     /// pushed later. The mirror waits for a reader that is not a peer yet [M5]. A key is published once.
+    ///
+    /// A fabric that posts one write per reader posts them in the order of `readers`, as far as it decides the
+    /// order: where owners name different readers first, their pushes do not meet at one reader's link.
     fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId;
 
     /// Attaches the mirror `key` of `owner`, read-only.

@@ -232,3 +232,24 @@ impl Pair {
         }
     }
 }
+
+/// Readers get a push in the order in which their owner named them, whichever attached first.
+#[test]
+fn pushes_go_to_the_readers_in_the_order_in_which_they_are_named() {
+    let world = SimWorld::new(1, SimConfig::hardware(), 4);
+    let mut nodes: Vec<_> = (0..4).map(|i| world.fabric(i)).collect();
+    let attach = |node: &mut SimFabric| node.attach(NodeId(0), MirrorKey(1), 10_000);
+    let attachments: Vec<_> = nodes[1..].iter_mut().map(attach).collect();
+    let region = nodes[0].register(10_000);
+    let mirror = nodes[0].publish(MirrorKey(1), &region, &[NodeId(3), NodeId(1), NodeId(2)]);
+    while world.step() {}
+    region.store(9_999, 1);
+    nodes[0].push(mirror, 0..10_000);
+    let mut landed = Vec::new();
+    while world.step() {
+        let here = |i: &usize| attachments[i - 1].load(9_999) == 1 && !landed.contains(i);
+        let next: Vec<_> = (1..4).filter(here).collect();
+        landed.extend(next);
+    }
+    assert_eq!(landed, [3, 1, 2]);
+}

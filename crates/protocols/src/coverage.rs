@@ -79,6 +79,8 @@ points! {
     NullsSent,
     /// A message is announced by a write of its own.
     ExpressTaken,
+    /// More messages are committed than one evaluation sends.
+    PieceSent,
     /// The words of messages that all members have delivered are returned to the writer.
     WordsFreed,
     /// A member that ends a view waits for its disk.

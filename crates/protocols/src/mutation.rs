@@ -39,6 +39,8 @@ mutations! {
         PartOfExpress,
         /// A batch that wraps pushes only its first part.
         HalfOfWrappedBatch,
+        /// \[S2\] A piece is pushed, but everything that is committed is announced.
+        AnnounceBeyondPiece,
         /// \[N2\] Each sender counts its rounds as the first sender does.
         RoundsOfFirst,
         /// \[N3\] Rounds that others have begun are not filled.

@@ -99,8 +99,8 @@ const IN_TAKEOVERS: [mutation::GroupMutation; 2] =
 fn rare(mutation: mutation::GroupMutation) -> Option<fn() -> RunOutcome> {
     use mutation::GroupMutation;
     Some(match mutation {
-        GroupMutation::ForgetPause => || alive::SCENARIO.run(24_407),
-        GroupMutation::DecideDeparted => || takeover::SCENARIO.run(78_589),
+        GroupMutation::ForgetPause => || alive::SCENARIO.run(18_373),
+        GroupMutation::DecideDeparted => || takeover::SCENARIO.run(97_924),
         GroupMutation::MuteUntilDue => || join::SCENARIO.run(33_652),
         _ => return None,
     })
@@ -154,7 +154,7 @@ fn every_mutation_in_objects_is_caught() {
 
 /// A run of joins that catches `AbandonReport`: a leader dies between its view's decision and its answer to the report, in a
 /// group that has no other member to spare.
-const WITH_ABANDONED_REPORT: u64 = 25_096;
+const WITH_ABANDONED_REPORT: u64 = 79_053;
 
 /// The mutations of joiners and of the members that admit them.
 ///

@@ -23,7 +23,7 @@ pub(super) struct SimMirror {
     pub(super) key: MirrorKey,
     pub(super) memory: usize,
     pub(super) readers: Vec<u32>,
-    /// The attachments that pushes reach.
+    /// The attachments that pushes reach, in the order of `readers`.
     pub(super) attached: Vec<AttachmentId>,
     pub(super) retired: bool,
 }
@@ -44,6 +44,12 @@ pub(super) struct SimAttachment {
     pub(super) lost: bool,
     /// Whether the reader has dropped it and its words are freed.
     pub(super) dropped: bool,
+}
+
+impl SimMirror {
+    fn position(&self, reader: u32) -> Option<usize> {
+        self.readers.iter().position(|other| *other == reader)
+    }
 }
 
 impl SimAttachment {
@@ -128,7 +134,10 @@ impl WorldState {
         };
         self.path_mut(owner, reader).mirror_lane = Some(lane);
         (self.attachments[id].lane, self.attachments[id].source) = (Some(lane), Some(region));
-        self.mirrors[mirror].attached.push(id);
+        let named = &self.mirrors[mirror];
+        let position = |id: AttachmentId| named.position(self.attachments[id].reader);
+        let at = named.attached.partition_point(|other| position(*other) < position(id));
+        self.mirrors[mirror].attached.insert(at, id);
         self.path_mut(owner, reader).attachments.push(id);
         self.push_event(owner, FabricEvent::Attached { key, reader: NodeId(reader) });
     }

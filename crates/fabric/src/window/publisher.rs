@@ -127,11 +127,22 @@ impl WindowPublisher {
     /// # Panics
     /// Panics if the view's indexes are used up ([`INDEXES_MAX`]).
     #[inline]
-    pub fn publish(&mut self, count: u64, mut pushed: impl FnMut(Range<usize>)) -> u64 {
+    pub fn publish(&mut self, count: u64, pushed: impl FnMut(Range<usize>)) -> u64 {
+        self.publish_piece(count, usize::MAX, pushed)
+    }
+
+    /// Same as [`WindowPublisher::publish`], for at most as many messages as end within `words` words of the
+    /// ring, but for one in any case: a message is never split.
+    ///
+    /// # Panics
+    /// Same as [`WindowPublisher::publish`].
+    #[inline]
+    pub fn publish_piece(&mut self, count: u64, words: usize, mut pushed: impl FnMut(Range<usize>)) -> u64 {
         let count = self.ready().min(count);
         if count == 0 {
             return 0;
         }
+        let count = self.records_within(words, count);
         let (from, to) = (self.published, self.published + count);
         if self.doubtful {
             self.correct_indexes(from..to);
@@ -307,7 +318,30 @@ impl WindowPublisher {
         self.runs.back().expect("never empty").nulls
     }
 
-    /// Returns the words from `first` of the ring to the end of record `last`.
+    /// Returns how many of the next `count` records end within `words` words; 1 if the first one does not.
+    #[inline]
+    fn records_within(&self, words: usize, count: u64) -> u64 {
+        let first = self.shared.start(self.published);
+        let ends_within = |records: u64| {
+            let last = self.words(first, self.published + records - 1);
+            // A record that has wrapped is a lap behind; the words that are skipped at the end of the ring count too.
+            let lap = if last.end > last.start { 0 } else { self.geometry.words() };
+            last.end + lap <= last.start.saturating_add(words)
+        };
+        if words >= self.geometry.words() || ends_within(count) {
+            return count;
+        }
+        // 1 <= fitting < exceeding
+        let (mut fitting, mut exceeding) = (1, count);
+        while exceeding - fitting > 1 {
+            let middle = fitting.midpoint(exceeding);
+            if ends_within(middle) { fitting = middle } else { exceeding = middle }
+        }
+        fitting
+    }
+
+    /// Returns the words from `first` of the ring to the end of record `last`; the range is reversed if `last` has
+    /// wrapped.
     #[inline]
     fn words(&self, first: usize, last: u64) -> Range<usize> {
         let start = self.geometry.first + self.shared.start(last);

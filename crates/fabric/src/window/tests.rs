@@ -261,6 +261,27 @@ fn a_lost_record_is_corrupt() {
     assert!(reader.take(0, publisher.announcement()).is_err());
 }
 
+/// A piece has as many whole messages as end within it, at least one, and the next piece has the next ones, also
+/// where the ring wraps.
+#[test]
+fn a_piece_is_as_many_messages_as_fit_but_at_least_one() {
+    let (_, _, mut writer, mut publisher) = ring(8, 24, 1000);
+    let mut lengths = [8, 24, 0, 16, 8, 24, 24, 0, 8].iter().cycle();
+    let mut words = VecDeque::new();
+    for words_max in (0..12).cycle().take(500) {
+        while let Ok(()) = writer.send(*lengths.clone().next().expect("a cycle"), |_| ()) {
+            words.push_back(record_words(*lengths.next().expect("a cycle")));
+        }
+        let mut pushed = 0;
+        let sent = publisher.publish_piece(u64::MAX, words_max, |range| pushed += range.len());
+        let sent = usize::try_from(sent).expect("few");
+        let taken: usize = words.drain(..sent).sum();
+        assert_eq!(pushed, taken);
+        assert!(sent == 1 || taken <= words_max, "{sent} messages of {taken} words in {words_max}");
+        publisher.free(publisher.announcement().indexes);
+    }
+}
+
 /// A batch is one contiguous range, or two if it wraps (Spindle §3.2).
 #[test]
 fn a_batch_that_wraps_is_pushed_in_two() {

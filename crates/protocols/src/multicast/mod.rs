@@ -17,7 +17,22 @@
 //! 5. Post all that was stored, in the order in which it was stored; no lock is held (Spindle §3.4).
 //!
 //! Each of 1–3 processes everything that is available and never waits (opportunistic batching, Spindle §3.2);
-//! [`Batching`] turns that off stage by stage, for the figures.
+//! [`Batching`] turns that off stage by stage, for the figures. Only a long batch is sent in *pieces* of
+//! [`PIECE_BYTES`], one in each evaluation, if a device carries what is pushed (RDMA), so that receipts, deliveries and
+//! acknowledgements come in between.
+//!
+//! **Links.** If all members send at once, two things decide whether their links are busy all the time:
+//! - *The order of readers.* A push is one write per reader, one after the other. If all members began with the same
+//!   reader, all of them would write to that reader at a time, through one link, while the links of the others are idle:
+//!   the first reader has everything when the last one begins to receive, so each window takes twice the time of its
+//!   bytes. So the readers of a row begin with the next member (`sst`).
+//! - *Pieces.* A window that is one push is acknowledged and freed as a whole. With pieces, its first messages can be
+//!   acknowledged and freed while the last ones travel. In the simulator that matters with small windows; how much of it
+//!   is due to acknowledgements that wait behind data is not known (docs/results/spindle-sim.md). There are none in shared
+//!   memory nor on TCP, where no gain is known (`send`).
+//!
+//! What a sender has under way is bounded by its window alone. A bound on what is posted and not carried yet was not tried:
+//! no fabric reports that for pushes.
 //!
 //! **Invariants.**
 //! - \[O1\] the same order everywhere, \[O2\] FIFO per sender, \[O3\] no gap, no duplicate: sequences are taken one by
@@ -66,7 +81,8 @@ pub use order::{indexes_below, sequences_complete};
 pub use pull::{DeliveryTally, NoUpcall, Pull};
 pub use row::MulticastRow;
 pub use settings::{
-    BODIES_MAX, Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings, SubgroupSettingsError,
+    BODIES_MAX, Batching, Carrier, DeliveryMode, LargeMessages, PIECE_BYTES, SubgroupSettings,
+    SubgroupSettingsError,
 };
 pub use slow::HeldUp;
 pub use subgroup::Subgroup;

@@ -11,6 +11,7 @@ use super::acknowledgement::AnnouncedProgress;
 use super::bodies::Bodies;
 use super::durable::Persistence;
 use super::pull::{Handoff, HandoffProducer, NoUpcall, Pull};
+use super::send::piece_words;
 use super::slow::ConsumerProgress;
 use super::{
     Consumer, CorruptMemory, Deliver, DeliveryMode, MulticastCounters, MulticastRow, SubgroupFailure,
@@ -27,6 +28,8 @@ pub struct Subgroup<D> {
     pub(super) table: StateTable,
     pub(super) row: MulticastRow,
     pub(super) settings: SubgroupSettings,
+    /// The words that an evaluation sends at most, if that is more than one message.
+    pub(super) piece_words: usize,
     /// This member's window, if it sends, and its rank among the senders.
     pub(super) publisher: Option<(WindowPublisher, usize)>,
     /// The bodies of large messages, if these are allowed.
@@ -115,6 +118,7 @@ impl<D: Deliver> Subgroup<D> {
             start,
             table,
             row,
+            piece_words: piece_words(fabric, &settings),
             settings,
             publisher,
             bodies,

@@ -103,6 +103,7 @@ promises!(
         StableDelivered,
         NullsSent,
         ExpressTaken,
+        PieceSent,
         WordsFreed,
         PullReleased,
         WedgeFlushed,

@@ -5,7 +5,7 @@ use super::{LogPoint, Point, Promises};
 
 promises!(
     MULTICAST,
-    [NullsSent, ExpressTaken, WordsFreed, PullReleased],
+    [NullsSent, ExpressTaken, PieceSent, WordsFreed, PullReleased],
     [
         "count of records that wraps",
         "crash at a time",

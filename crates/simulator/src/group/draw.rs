@@ -2,10 +2,13 @@
 
 use squall_fabric::sim::Prng;
 use squall_protocols::group::SubgroupId;
-use squall_protocols::multicast::{Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings};
+use squall_protocols::multicast::{
+    Batching, Carrier, DeliveryMode, LargeMessages, PIECE_BYTES, SubgroupSettings,
+};
 use squall_protocols::rdmc::{self, schedule::Algorithm};
 
 use super::plan::{MESSAGE_MAX, SubgroupPlan};
+use crate::multicast::draw_piece_bytes;
 
 /// One subgroup of all; perhaps one that overlaps it; perhaps two shards.
 pub(super) fn draw_subgroups(seed: u64, prng: &mut Prng) -> Vec<SubgroupPlan> {
@@ -25,7 +28,11 @@ pub(super) fn draw_subgroups(seed: u64, prng: &mut Prng) -> Vec<SubgroupPlan> {
             nodes,
             senders: prng.draw() | prng.draw(),
             pullers: if prng.chance(500) { prng.draw() & prng.draw() } else { 0 },
-            settings: SubgroupSettings { large: draw_large(&mut large), ..draw_settings(prng) },
+            settings: SubgroupSettings {
+                large: draw_large(&mut large),
+                piece_bytes: draw_piece_bytes(seed),
+                ..draw_settings(prng)
+            },
         })
         .collect()
 }
@@ -46,6 +53,7 @@ fn draw_settings(prng: &mut Prng) -> SubgroupSettings {
         window,
         message_max: MESSAGE_MAX,
         window_bytes,
+        piece_bytes: PIECE_BYTES,
         batching: Batching { send: stage(prng), receive: stage(prng), delivery: stage(prng) },
         large: None,
         null_sends: true,

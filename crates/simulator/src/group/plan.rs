@@ -426,11 +426,11 @@ impl fmt::Display for GroupPlan {
             self.seed, self.members, self.joins, self.leaves
         )?;
         for SubgroupPlan { id, nodes, senders, pullers, settings } in &self.subgroups {
-            let SubgroupSettings { mode, window, window_bytes, batching, large, .. } = settings;
+            let SubgroupSettings { mode, window, window_bytes, piece_bytes, batching, large, .. } = settings;
             let mask = 1_u64.checked_shl(self.nodes()).map_or(u64::MAX, |past| past - 1);
             writeln!(
                 f,
-                "  {id}: {mode:?}, nodes {:b}, senders {:b}, pullers {:b}, window {window} and {window_bytes} bytes, {batching:?}",
+                "  {id}: {mode:?}, nodes {:b}, senders {:b}, pullers {:b}, window {window} and {window_bytes} bytes, pieces of {piece_bytes}, {batching:?}",
                 nodes & mask,
                 senders & mask,
                 pullers & mask

@@ -10,6 +10,7 @@ mod plan;
 use squall_fabric::sim::{CostModel, SimConfig};
 
 pub use plan::MulticastPlan;
+pub(crate) use plan::draw_piece_bytes;
 
 use crate::coverage;
 use crate::run::{PlannedScenario, RunOutcome};

@@ -5,7 +5,9 @@ use std::fmt;
 
 use squall_fabric::sim::{Adversary, Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
-use squall_protocols::multicast::{Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings};
+use squall_protocols::multicast::{
+    Batching, Carrier, DeliveryMode, LargeMessages, PIECE_BYTES, SubgroupSettings,
+};
 
 use crate::coverage::rule_kinds;
 use crate::explain::Shrink;
@@ -47,6 +49,7 @@ impl MulticastPlan {
         let members = 1 + prng.index(5);
         let mut settings = draw_settings(&mut prng, members);
         settings.large = draw_large(&mut Prng::new(seed ^ 0x1a46e), settings.message_max);
+        settings.piece_bytes = draw_piece_bytes(seed);
         let mut disk = Prng::new(seed ^ 0xd15c);
         if settings.mode == DeliveryMode::Atomic && disk.chance(200) {
             settings.mode = DeliveryMode::Durable;
@@ -140,6 +143,7 @@ fn draw_settings(prng: &mut Prng, members: usize) -> SubgroupSettings {
         window,
         message_max,
         window_bytes,
+        piece_bytes: PIECE_BYTES,
         batching: Batching { send: stage(prng), receive: stage(prng), delivery: stage(prng) },
         large: None,
         null_sends: true,
@@ -147,6 +151,13 @@ fn draw_settings(prng: &mut Prng, members: usize) -> SubgroupSettings {
         slow_after: None,
         senders,
     }
+}
+
+/// Draws pieces of one or several messages, or of whole windows. They are drawn by numbers of their own, so that the
+/// rest of a plan does not depend on them.
+pub(crate) fn draw_piece_bytes(seed: u64) -> usize {
+    let mut prng = Prng::new(seed ^ 0x91ece);
+    if prng.chance(500) { PIECE_BYTES } else { prng.index(600) }
 }
 
 /// Draws large messages whose bodies are pushed; [`crate::group`] relays them.
@@ -223,12 +234,13 @@ impl Shrink for MulticastPlan {
 
 impl fmt::Display for MulticastPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SubgroupSettings { mode, window, message_max, window_bytes, batching, large, senders, .. } =
-            &self.settings;
+        let SubgroupSettings { mode, window, message_max, window_bytes, large, senders, .. } = &self.settings;
+        let SubgroupSettings { piece_bytes, batching, .. } = &self.settings;
         writeln!(f, "seed {}: {} members, mode {mode:?}", self.seed, self.members)?;
         writeln!(f, "  senders {senders:?} send {:?} messages of 0 to {message_max} bytes", self.messages)?;
         writeln!(f, "  in bursts of up to {}, up to {:?} apart", self.burst, self.gap_max)?;
         writeln!(f, "  window of {window} messages and {window_bytes} bytes, {batching:?}")?;
+        writeln!(f, "  pieces of {piece_bytes} bytes")?;
         if let Some(large) = large {
             writeln!(f, "  {large:?}")?;
         }

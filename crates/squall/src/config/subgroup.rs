@@ -6,7 +6,9 @@ use std::time::Duration;
 use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::{Member, View};
-use squall_protocols::multicast::{Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings};
+use squall_protocols::multicast::{
+    Batching, Carrier, DeliveryMode, LargeMessages, PIECE_BYTES, SubgroupSettings,
+};
 use squall_protocols::replica::{members_of_shard, place};
 
 use super::storage::Durability;
@@ -147,6 +149,7 @@ impl SubgroupConfig {
             window: self.window,
             message_max: self.message_max,
             window_bytes: self.window_bytes,
+            piece_bytes: PIECE_BYTES,
             batching: self.batching,
             large: self.large(),
             null_sends: self.null_sends,
@@ -207,6 +210,7 @@ impl SubgroupConfig {
             window: self.window,
             message_max: self.message_max,
             window_bytes: self.window_bytes,
+            piece_bytes: PIECE_BYTES,
             batching: self.batching,
             large: self.large(),
             null_sends: self.null_sends,

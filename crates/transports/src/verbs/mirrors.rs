@@ -34,7 +34,7 @@ pub(super) struct VerbsMirror {
     place: usize,
     /// The nodes that may attach it.
     pub(super) readers: Vec<NodeId>,
-    /// The readers that have attached it, to which pushes go.
+    /// The readers that have attached it, to which pushes go, in the order of `readers`.
     subscribers: Vec<Subscriber>,
 }
 
@@ -104,7 +104,9 @@ impl VerbsFabric {
         }
         let mirror = self.mirrors.mirrors.at_mut(id).expect("as before");
         let subscriber = Subscriber { peer, attachment: request.attachment, memory: request.memory, key };
-        mirror.subscribers.push(subscriber);
+        let position = |peer: usize| mirror.position(self.peers[peer].node);
+        let at = mirror.subscribers.partition_point(|other| position(other.peer) < position(peer));
+        mirror.subscribers.insert(at, subscriber);
         self.events.push_back(FabricEvent::Attached { key: mirror.key, reader });
         Ok(())
     }
@@ -347,6 +349,10 @@ impl VerbsMirrors {
 }
 
 impl VerbsMirror {
+    fn position(&self, reader: NodeId) -> Option<usize> {
+        self.readers.iter().position(|other| *other == reader)
+    }
+
     /// Returns the frame that announces it to its readers.
     pub(super) fn announcement(&self) -> VerbsFrame {
         VerbsFrame::Publish { key: self.key.0, words: self.region.words() as u64 }

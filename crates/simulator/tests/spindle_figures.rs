@@ -1,0 +1,118 @@
+//! The tables of docs/results/spindle-sim.md: Spindle's figures 5, 6, 8, 9 and 16, and §4.2.1, under the cost model of its
+//! testbed.
+
+use squall_fabric::Duration;
+use squall_protocols::multicast::Batching;
+use squall_simulator::figures::{Experiment, FigurePrediction, predict};
+
+fn gigabytes(experiment: &Experiment) -> f64 {
+    predict(experiment).bytes_per_second / 1e9
+}
+
+fn microseconds(prediction: &FigurePrediction) -> u64 {
+    let count = prediction.latency_ns.len() as u64;
+    prediction.latency_ns.iter().sum::<u64>() / count / 1000
+}
+
+/// Returns the experiment without any optimisation.
+fn baseline(members: usize) -> Experiment {
+    let mut experiment = Experiment::spindle(members);
+    experiment.settings.batching = Batching::NONE;
+    experiment.settings.null_sends = false;
+    experiment
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn figure_5() {
+    println!("## Batching, stage by stage: 16 members, all send 10 KB, window 100 (Spindle fig. 5)\n");
+    println!(
+        "| batching at | GB/s per member | times the baseline | mean latency, µs | writes per message |"
+    );
+    println!("|---|---|---|---|---|");
+    let stages = [
+        ("none (baseline)", Batching::NONE, false),
+        ("delivery", Batching { delivery: true, ..Batching::NONE }, false),
+        ("delivery, receive", Batching { send: false, ..Batching::ALL }, false),
+        ("delivery, receive, send", Batching::ALL, false),
+        ("all three, and null-sends", Batching::ALL, true),
+    ];
+    let mut first = None;
+    for (name, batching, null_sends) in stages {
+        let mut experiment = Experiment::spindle(16);
+        (experiment.settings.batching, experiment.settings.null_sends) = (batching, null_sends);
+        let prediction = predict(&experiment);
+        let rate = prediction.bytes_per_second / 1e9;
+        let times = rate / *first.get_or_insert(rate);
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let writes = prediction.posts as f64 / experiment.messages as f64;
+        println!("| {name} | {rate:.2} | {times:.1} | {} | {writes:.1} |", microseconds(&prediction));
+    }
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn figure_6() {
+    println!("## Windows: all send 10 KB, GB/s per member (mean latency in µs) (Spindle fig. 6)\n");
+    println!("| members | window 16 | window 100 | window 1000 |\n|---|---|---|---|");
+    for members in 2..=16 {
+        let mut line = format!("| {members} |");
+        for window in [16, 100, 1000] {
+            let mut experiment = Experiment::spindle(members);
+            experiment.settings.window = window;
+            experiment.messages = 600.max(6 * window as u64);
+            let prediction = predict(&experiment);
+            let rate = prediction.bytes_per_second / 1e9;
+            line += &format!(" {rate:.2} ({}) |", microseconds(&prediction));
+        }
+        println!("{line}");
+    }
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn figure_16() {
+    println!(
+        "## Members and senders: all optimisations on, 10 KB, window 100, GB/s per member (Spindle fig. 16)\n"
+    );
+    println!("| members | all send | half send | one sends | all send, baseline |\n|---|---|---|---|---|");
+    for members in [2_usize, 4, 8, 11, 12, 16] {
+        let mut line = format!("| {members} |");
+        for senders in [members, members.div_ceil(2), 1] {
+            let mut experiment = Experiment::spindle(members);
+            experiment.settings.senders.truncate(senders);
+            line += &format!(" {:.2} |", gigabytes(&experiment));
+        }
+        println!("{line} {:.2} |", gigabytes(&baseline(members)));
+    }
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn delayed_senders() {
+    println!("## Delayed senders: 16 members, messages/s of each prompt sender (Spindle §4.2.1)\n");
+    println!("| delayed senders | delay | null-sends | without null-sends |\n|---|---|---|---|");
+    for (delayed, micros) in [(0, 0), (1, 1), (1, 100), (1, 1000), (8, 1), (8, 100)] {
+        let mut line = format!("| {delayed} | {micros} µs |");
+        for null_sends in [true, false] {
+            let mut experiment = Experiment::spindle(16);
+            experiment.settings.null_sends = null_sends;
+            experiment.delays = vec![Duration::from_micros(micros); delayed];
+            let prompt = f64::from(16 - u32::try_from(delayed).expect("few"));
+            line += &format!(" {:.0} |", predict(&experiment).prompt_messages_per_second / prompt);
+        }
+        println!("{line}");
+    }
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn inactive_subgroups() {
+    println!("## Inactive subgroups: 16 members, GB/s per member in the active one (Spindle fig. 8, 9)\n");
+    println!("| inactive subgroups | all optimisations on | baseline |\n|---|---|---|");
+    for inactive in [0, 1, 5, 20, 50] {
+        let all = Experiment { inactive, ..Experiment::spindle(16) };
+        let none = Experiment { inactive, ..baseline(16) };
+        println!("| {inactive} | {:.2} | {:.2} |", gigabytes(&all), gigabytes(&none));
+    }
+}
