@@ -1,4 +1,5 @@
-//! `squall doctor`: which RDMA devices there are, whether they keep the axioms, and how members would reach each other.
+//! `squall doctor`: which RDMA devices there are, whether they keep the axioms, how long the disk for a log takes, and how members
+//! would reach each other.
 
 use std::path::PathBuf;
 
@@ -11,10 +12,11 @@ use squall_harness::terminal::{CommandVerdict, output, units};
 use squall_transports::verbs;
 
 use crate::doctor::devices::{self, DeviceReport};
+use crate::doctor::disk::{self, DiskReport};
 use crate::doctor::litmus::{self, AxiomReport};
 use crate::doctor::peers::{self, PeerReport};
 
-/// Report what members can reach each other by: RDMA devices and, with the others, the transport to each
+/// Report what this host offers: RDMA devices, the disk for a log and, with the others, the transport to each
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorArguments {
@@ -27,6 +29,9 @@ pub(crate) struct DoctorArguments {
     /// Examine this device instead of the one that would be used; it must be usable
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// Examine the disk of this folder for logs, instead of that of `[storage] path` in the file
+    #[arg(long, value_name = "FOLDER")]
+    storage: Option<PathBuf>,
     /// Do not run the tests of the axioms on the device
     #[arg(long)]
     no_axioms: bool,
@@ -37,13 +42,15 @@ pub(crate) struct DoctorArguments {
 
 const EXAMPLES: &str =
     "The tests of the axioms F1 to F4 let the device write to itself, and check the order and visibility on which the \
-protocols rely. The exit status is 1 if one of them fails, if the members do not meet, or if RDMA was asked for, by --device or \
+protocols rely. Of the disk, 4 KiB are written again and again for half a second, as a log does, in a folder that is removed \
+again. The exit status is 1 if a test fails, if the disk cannot be used, if the members do not meet, or if RDMA was asked for, by --device or \
 by `transport = \"verbs\"` in the configuration, and cannot be used. Otherwise it is no fault that there is no RDMA device: members \
 use shared memory and TCP then.
 
 Examples:
   squall doctor
   squall doctor --device mlx5_1 --json
+  squall doctor --storage /var/lib/squall
   squall doctor -c squall.toml      (at all members at once)
   squall doctor -c squall.toml --listen 192.0.2.1:7400";
 
@@ -58,6 +65,8 @@ struct Report {
     memory_lock_bytes_max: Option<u64>,
     /// What the tests on the chosen device found.
     axioms: Vec<AxiomReport>,
+    /// Of the folder for logs, if there is one.
+    disk: Option<DiskReport>,
     /// Of the configuration, if there is one.
     peers: Vec<PeerReport>,
 }
@@ -81,12 +90,14 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<CommandVerdict> {
         }
         _ => Vec::new(),
     };
+    let storage = disk::folder(arguments.storage.as_ref(), config.as_ref());
     let mut report = Report {
         no_rdma: checked.err().map(|error| error.to_string()),
         devices: devices::devices(chosen.as_deref()),
         chosen,
         memory_lock_bytes_max: devices::memory_lock_bytes_max(),
         axioms,
+        disk: storage.map(|folder| disk::examine(&folder)),
         peers: Vec::new(),
     };
     if !arguments.json {
@@ -104,7 +115,8 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<CommandVerdict> {
     let is_wanted = |config: &Config| config.transport == Transport::Verbs;
     let is_missing =
         report.no_rdma.is_some() && (arguments.device.is_some() || config.as_ref().is_some_and(is_wanted));
-    Ok(if kept && !is_missing { CommandVerdict::Good } else { CommandVerdict::Bad })
+    let is_unusable = report.disk.as_ref().is_some_and(|disk| disk.failure.is_some());
+    Ok(if kept && !is_missing && !is_unusable { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
 fn print(report: &Report) {
@@ -125,6 +137,9 @@ fn print(report: &Report) {
             None => output::line(format_args!("axiom            {name}: kept ({seconds:.2} s)")),
             Some(failure) => output::line(format_args!("axiom            {name}: BROKEN: {failure}")),
         }
+    }
+    if let Some(disk) = &report.disk {
+        output::line(format_args!("disk for logs    {disk}"));
     }
     if report.axioms.iter().any(|axiom| axiom.failure.is_some()) {
         output::line(
