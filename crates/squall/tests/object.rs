@@ -346,7 +346,10 @@ fn misuse_is_reported() {
     assert!(matches!(group.object("counters", Counters::default), Err(HandleError::Taken { .. })));
     let long = object.update(b"a", &note(&"long".repeat(1000), 1)).unwrap_err();
     assert!(matches!(long, ObjectError::TooLong { bytes_max: 976, .. }), "{long}");
+    let pending = object.update(b"a", &note("a", 1)).unwrap().durable();
+    assert!(matches!(pending, Err(ObjectError::NotDurable)), "{pending:?}");
     let client = Client::<Counters>::connect(&base(0), "counters").unwrap();
+    assert!(client.update(b"a", &note("a", 2)).unwrap().durable().is_err(), "it is in no log");
     let long = client.update(b"a", &note(&"long".repeat(1000), 1)).unwrap_err();
     assert!(matches!(long, ObjectError::TooLong { bytes_max: 976, .. }), "{long}");
     let other = Client::<Counters>::connect(&base(0), "nothing").unwrap_err();

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use squall_protocols::multicast::DeliveryMode;
 use squall_protocols::replica::HEADER_BYTES;
 
 use super::driver::shards_of;
@@ -26,6 +27,8 @@ pub struct Client<T: Replicated> {
     shards: usize,
     /// The length of the longest update in bytes.
     update_bytes_max: usize,
+    /// Whether the subgroups are durable.
+    is_durable: bool,
     object: PhantomData<fn(T) -> T>,
 }
 
@@ -51,7 +54,9 @@ impl<T: Replicated> Client<T> {
             return Err(HandleError::UnknownSubgroup(name.into()));
         }
         let shards = subgroups.len();
-        let message_max = config.subgroups.get(&subgroups[0]).map_or(0, |subgroup| subgroup.message_max);
+        let first = config.subgroups.get(&subgroups[0]);
+        let message_max = first.map_or(0, |subgroup| subgroup.message_max);
+        let is_durable = first.is_some_and(|subgroup| subgroup.mode == DeliveryMode::Durable);
         let update_bytes_max = message_max.saturating_sub(HEADER_BYTES);
         let directory = Directory::of_client(&config, name, subgroups, timeout);
         directory.follow().map_err(|cause| HandleError::Contact { cause })?;
@@ -59,6 +64,7 @@ impl<T: Replicated> Client<T> {
             remote: RemoteShards::new(Arc::new(directory)),
             shards,
             update_bytes_max,
+            is_durable,
             object: PhantomData,
         })
     }
@@ -91,7 +97,7 @@ impl<T: Replicated> Client<T> {
         if bytes.len() > self.update_bytes_max {
             return Err(ObjectError::TooLong { bytes: bytes.len(), bytes_max: self.update_bytes_max });
         }
-        let (pending, completion) = pending::pair();
+        let (pending, completion) = pending::pair(self.is_durable);
         self.remote.push(RemoteJob::update::<T>(self.shard(key), bytes, completion));
         Ok(pending)
     }
@@ -102,7 +108,7 @@ impl<T: Replicated> Client<T> {
     /// # Errors
     /// [`ObjectError::Form`] if the query cannot be serialised.
     pub fn query(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
-        let (pending, completion) = pending::pair();
+        let (pending, completion) = pending::pair(self.is_durable);
         self.remote.push(RemoteJob::query::<T>(self.shard(key), None, wire::encode(query)?, completion));
         Ok(pending)
     }
@@ -118,7 +124,7 @@ impl<T: Replicated> Client<T> {
         if bytes.len() > self.update_bytes_max {
             return Err(ObjectError::TooLong { bytes: bytes.len(), bytes_max: self.update_bytes_max });
         }
-        let (pending, completion) = pending::pair();
+        let (pending, completion) = pending::pair(self.is_durable);
         self.remote.push(RemoteJob::query_latest::<T>(self.shard(key), bytes, completion));
         Ok(pending)
     }

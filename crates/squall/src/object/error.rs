@@ -58,6 +58,12 @@ pub enum ObjectError {
         /// The length of the longest reply in bytes.
         bytes_max: u64,
     },
+    /// No reply of this object says that an update is on disks.
+    #[error(
+        "the object keeps no log, so a reply does not mean that the update is on disks: write mode = \"durable\" in its \
+        subgroup, at all members"
+    )]
+    NotDurable,
     /// An update, query or reply cannot be written or read.
     #[error("an update, a query or a reply cannot be read: use the same types at all members ({0})")]
     Form(String),

@@ -160,7 +160,7 @@ impl<T: Replicated> Object<T> {
     /// If there is no such shard.
     pub fn update_shard(&self, shard: usize, update: &T::Update) -> Result<Pending<T::Reply>, ObjectError> {
         let bytes = wire::encode(update)?;
-        let (pending, completion) = pending::pair();
+        let (pending, completion) = pending::pair(self.is_durable(shard));
         match self.shards[shard].submit_own(UpdateSource::Own, &bytes, completion) {
             Ok(()) => {}
             Err((RefusedUpdate::NotHere, completion)) => {
@@ -193,9 +193,9 @@ impl<T: Replicated> Object<T> {
     pub fn query_shard(&self, shard: usize, query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
         let bytes = wire::encode(query)?;
         if let Some(reply) = self.shards[shard].query_here(&bytes) {
-            return Ok(Pending::ready(reply));
+            return Ok(Pending::ready(reply, self.is_durable(shard)));
         }
-        let (pending, completion) = pending::pair();
+        let (pending, completion) = pending::pair(self.is_durable(shard));
         self.remote.push(RemoteJob::query::<T>(shard, None, bytes, completion));
         Ok(pending)
     }
@@ -208,7 +208,7 @@ impl<T: Replicated> Object<T> {
     /// The errors of [`Object::update_shard`].
     pub fn query_latest(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
         let (shard, bytes) = (self.shard(key), wire::encode(query)?);
-        let (pending, completion) = pending::pair();
+        let (pending, completion) = pending::pair(self.is_durable(shard));
         match self.shards[shard].submit_own(UpdateSource::Query, &bytes, completion) {
             Ok(()) => {}
             Err((RefusedUpdate::NotHere, completion)) => {
@@ -230,7 +230,7 @@ impl<T: Replicated> Object<T> {
         query: &T::Query,
     ) -> Result<Pending<T::Reply>, ObjectError> {
         let bytes = wire::encode(query)?;
-        let (pending, completion) = pending::pair();
+        let (pending, completion) = pending::pair(self.is_durable(shard));
         self.remote.push(RemoteJob::query::<T>(shard, Some(node), bytes, completion));
         Ok(pending)
     }
@@ -247,6 +247,11 @@ impl<T: Replicated> Object<T> {
         let core = self.shards[shard].core();
         let position = core.replica.position()?;
         core.replica.machine().map(|machine| read((position.view, position.sequence), &machine.0))
+    }
+
+    /// Returns whether a shard is in a durable subgroup.
+    fn is_durable(&self, shard: usize) -> bool {
+        self.shards[shard].durable.is_some()
     }
 
     /// Waits until this member has the state of all shards that it is in.

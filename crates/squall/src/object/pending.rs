@@ -13,6 +13,8 @@ use crate::wait::block_on;
 #[must_use = "the outcome of an update is known only by its reply"]
 pub struct Pending<R> {
     slot: Arc<Slot<R>>,
+    /// Whether the shard is in a durable subgroup, so that what is delivered there is on the disks \[T2\].
+    is_durable: bool,
 }
 
 /// The other end, which completes the reply. If it is dropped unused, the reply is [`ObjectError::Stopped`].
@@ -42,9 +44,10 @@ impl<R> Slot<R> {
     }
 }
 
-pub(super) fn pair<R>() -> (Pending<R>, ReplySender<R>) {
+/// Returns both ends of a reply of a shard, which is in a durable subgroup or not.
+pub(super) fn pair<R>(is_durable: bool) -> (Pending<R>, ReplySender<R>) {
     let slot = Slot::new(None);
-    (Pending { slot: Arc::clone(&slot) }, ReplySender { slot: Some(slot) })
+    (Pending { slot: Arc::clone(&slot), is_durable }, ReplySender { slot: Some(slot) })
 }
 
 impl<R> ReplySender<R> {
@@ -71,8 +74,30 @@ impl<R> Drop for ReplySender<R> {
 }
 
 impl<R> Pending<R> {
-    pub(super) fn ready(result: Result<R, ObjectError>) -> Self {
-        Self { slot: Slot::new(Some(result)) }
+    pub(super) fn ready(result: Result<R, ObjectError>, is_durable: bool) -> Self {
+        Self { slot: Slot::new(Some(result)), is_durable }
+    }
+
+    /// Asks that the reply also say that the update is on disks: when it arrives, the update is on the disks of all
+    /// members of the shard's view, and the end of all members does not undo it. The reply to a query arrives when that holds for
+    /// every update that the answer reflects.
+    ///
+    /// In a subgroup with `mode = "durable"` a message is delivered, and so applied, only when all members of its view have it on
+    /// their disks. So every reply of such an object means that, and this method takes no time: it is for callers that have to
+    /// know it, whatever the configuration says.
+    ///
+    /// ```no_run
+    /// # use squall::object::{Object, ObjectError, Replicated};
+    /// # fn append<T: Replicated<Update = u64>>(object: &Object<T>) -> Result<(), ObjectError> {
+    /// object.update(b"list", &7)?.durable()?.wait()?; // it is on the disks of all members
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ObjectError::NotDurable`] if the subgroup keeps no log. The update is under way, and only its reply is dropped.
+    pub fn durable(self) -> Result<Self, ObjectError> {
+        if self.is_durable { Ok(self) } else { Err(ObjectError::NotDurable) }
     }
 
     /// Blocks until the reply arrives. It must not be called on the thread that polls the group.
