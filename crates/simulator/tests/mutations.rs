@@ -146,7 +146,13 @@ fn every_mutation_in_objects_is_caught() {
     let caught = |mutation| match mutation {
         ReplicaMutation::ApplyEarly => run(&replica::SCENARIO, WITH_EARLY_UPDATE),
         // The scenario's groups are not durable: runs in `replica/tests` catch it.
-        ReplicaMutation::RecoverWithoutSessions => Some("a unit test".into()),
+        ReplicaMutation::RecoverWithoutSessions
+        // So do those of what reads the log.
+        | ReplicaMutation::ContinueFromLater
+        | ReplicaMutation::ReadToNewest
+        | ReplicaMutation::ReadBeyondTrim
+        | ReplicaMutation::TrustEachTime
+        | ReplicaMutation::ReadUnsettled => Some("a unit test".into()),
         _ => caught(&scenarios),
     };
     check(ReplicaMutation::ALL, |mutation| with(mutation, || caught(mutation)));

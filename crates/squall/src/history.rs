@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use squall_log::RecordKind;
 use squall_protocols::group::SubgroupId;
+use squall_protocols::replica::{CountedLog, ShardPosition};
 use squall_protocols::restart::ViewChain;
 
 use crate::durable::{LogRange, ProcessLog};
@@ -95,32 +96,76 @@ impl History {
     fn fill(&mut self) -> Result<(), HistoryError> {
         while let Some((view, to)) = self.ended.front().copied().filter(|_| self.read.is_empty()) {
             let Self { log, subgroup, next, read, .. } = self;
-            let mut bytes = 0;
             let range = LogRange { subgroup: *subgroup, view, from: *next, to };
-            let is_all = log.read(range, &mut |record| {
-                *next = record.position.sequence + 1;
-                if record.kind == RecordKind::Message {
-                    bytes += record.bytes.len();
-                    read.push_back(StoredMessage {
-                        view,
-                        sequence: record.position.sequence,
-                        sender: record.sender as usize,
-                        received: UNIX_EPOCH + Duration::from_nanos(record.time),
-                        bytes: record.bytes.to_vec(),
-                    });
-                }
-                bytes < PIECE
-            });
-            if is_all {
+            *next = read_piece(log, range, read).inspect_err(|_| self.ended.clear())?;
+            if *next == to {
                 self.ended.pop_front();
                 self.next = 0;
-            } else if self.read.is_empty() {
-                let (from, folder) = (self.next, self.log.folder().into());
-                self.ended.clear();
-                return Err(HistoryError::Missing { folder, view, from, to: to - 1 });
             }
         }
         Ok(())
+    }
+}
+
+/// Appends to `read` the next messages of a range, about [`PIECE`] bytes of them; returns the first sequence that was not read.
+///
+/// # Errors
+/// [`HistoryError::Missing`] if there is more in the range than the log has, and nothing was read.
+pub(crate) fn read_piece(
+    log: &ProcessLog,
+    range: LogRange,
+    read: &mut VecDeque<StoredMessage>,
+) -> Result<u64, HistoryError> {
+    let LogRange { view, from, to, .. } = range;
+    let (mut next, mut bytes, before) = (from, 0, read.len());
+    let is_all = log.read(range, &mut |record| {
+        next = record.position.sequence + 1;
+        if record.kind == RecordKind::Message {
+            bytes += MESSAGE_BYTES + record.bytes.len();
+            read.push_back(StoredMessage {
+                view,
+                sequence: record.position.sequence,
+                sender: record.sender as usize,
+                received: UNIX_EPOCH + Duration::from_nanos(record.time),
+                bytes: record.bytes.to_vec(),
+            });
+        }
+        bytes < PIECE
+    });
+    if is_all {
+        Ok(to)
+    } else if read.len() > before {
+        Ok(next)
+    } else {
+        Err(HistoryError::Missing { folder: log.folder().into(), view, from: next, to: to - 1 })
+    }
+}
+
+/// Returns what of a subgroup's log counts, the `shard`-th durable one, at a member that has delivered everything before `newest`, and
+/// whose log [`CountedLog::settled`](squall_protocols::replica::CountedLog) describes. `None` until the view of that position is on its
+/// disk: a message of the view comes later \[T8\].
+pub(crate) fn counted(
+    log: &ProcessLog,
+    shard: usize,
+    newest: ShardPosition,
+    settled: u64,
+) -> Option<KnownLog> {
+    let chain = log.present()?.record.chain;
+    let counted = CountedLog::new(chain.of_shard(shard), newest, settled);
+    (chain.end() >= newest.view).then(|| KnownLog { counted, oldest: ShardPosition::start_of(chain.first()) })
+}
+
+/// What of a subgroup's log counts.
+pub(crate) struct KnownLog {
+    pub(crate) counted: CountedLog,
+    /// Of what is before this member does not know what counts: it has joined later, and has not got it from the others yet.
+    pub(crate) oldest: ShardPosition,
+}
+
+impl KnownLog {
+    /// Returns that this member lacks what is before `oldest`.
+    pub(crate) fn is_earlier(&self, log: &ProcessLog) -> HistoryError {
+        HistoryError::Earlier { folder: log.folder().into(), view: self.oldest.view }
     }
 }
 
@@ -140,3 +185,5 @@ impl Iterator for History {
 
 /// How many bytes of messages are read at a time, at least.
 const PIECE: usize = 1 << 20;
+/// What a message takes besides its bytes.
+const MESSAGE_BYTES: usize = size_of::<StoredMessage>();

@@ -107,6 +107,7 @@ pub use squall_protocols::multicast::{
     Batching, Carrier, Deliver, DeliveryMode, Message, MessageBatch, MulticastCounters, SubgroupFailure,
     SubgroupSettings, SubgroupSettingsError,
 };
+pub use squall_protocols::replica::ShardPosition as Position;
 pub use squall_transports::bootstrap::{BootstrapError, BootstrapProgress};
 pub use squall_transports::composite::{CompositeError, TransportChoice};
 pub use squall_transports::runner::IdleLimits;

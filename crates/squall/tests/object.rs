@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use squall::config::{Config, PartitionSafety, Ranks, SubgroupConfig};
-use squall::object::{Client, Object, ObjectError, ObjectOptions, Replicated, Snapshot, restored};
-use squall::{DeliveryMode, Group, HandleError};
+use squall::object::{
+    Client, Object, ObjectError, ObjectOptions, Replicated, Snapshot, Version, VersionError, restored,
+};
+use squall::{DeliveryMode, Group, HandleError, Position};
 
 /// Counters, each with the ids of the updates that it has counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -348,6 +350,8 @@ fn misuse_is_reported() {
     assert!(matches!(long, ObjectError::TooLong { bytes_max: 976, .. }), "{long}");
     let pending = object.update(b"a", &note("a", 1)).unwrap().durable();
     assert!(matches!(pending, Err(ObjectError::NotDurable)), "{pending:?}");
+    let earlier = object.at(Version::Position(Position::default())).query(b"a", &"a".into());
+    assert!(matches!(earlier, Err(VersionError::Object(ObjectError::NotDurable))), "{earlier:?}");
     let client = Client::<Counters>::connect(&base(0), "counters").unwrap();
     assert!(client.update(b"a", &note("a", 2)).unwrap().durable().is_err(), "it is in no log");
     let long = client.update(b"a", &note(&"long".repeat(1000), 1)).unwrap_err();

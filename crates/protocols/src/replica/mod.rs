@@ -56,6 +56,8 @@
 //!   the client has not given up.
 //! - \[A13\] When all members of a durable shard have ended and begin again, each holds the state to which all updates that were
 //!   delivered before lead, sessions included: it makes that from its log ([`StateRecovery`]), which has the same messages at all.
+//! - \[A14\] An earlier version of a durable shard is the state to which the messages before its position led, and
+//!   stays that ([`VersionReplay`]).
 //! - \[A10\] A client outside the group, idle or busy, can reach the group even after all members that it knew have
 //!   been replaced one by one, if no period of [`Contacts`] passes without one of them.
 //!
@@ -80,6 +82,7 @@ mod shard_events;
 mod shards;
 mod transfer;
 mod under_way;
+mod version;
 
 #[cfg(test)]
 mod tests;
@@ -99,3 +102,4 @@ pub use shard_events::{ShardEvent, ShardEvents};
 pub use shards::{members_of_shard, place, shard_of_key};
 pub use transfer::{ArrivedState, AskForState, StateTransfer, StateTransferSettings};
 pub use under_way::{UnderWay, UpdateOutcome};
+pub use version::{CountedLog, LogPart, TimedPosition, VersionFault, VersionPoint, VersionReplay};

@@ -45,5 +45,15 @@ mutations! {
         AskAfterFailures,
         /// \[A13\] A state that is made again from the log forgets which updates its clients have sent.
         RecoverWithoutSessions,
+        /// \[A14\] A version is made from a state that is later.
+        ContinueFromLater,
+        /// \[A14\] All that is delivered belongs to a version.
+        ReadToNewest,
+        /// \[A14\] The log of a view that has ended counts beyond what was delivered.
+        ReadBeyondTrim,
+        /// \[A14\] A version by time ends at no message that was received before an earlier one.
+        TrustEachTime,
+        /// \[A14\] A version by time is read although messages that were received before are not delivered yet.
+        ReadUnsettled,
     }
 }

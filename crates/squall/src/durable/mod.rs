@@ -19,7 +19,8 @@
 //!
 //! **Records.** A message has a record of kind `Message`: the id of its subgroup (the place of its name among the names of all
 //! subgroups and shards), the view, the sequence, the sender's rank in the subgroup, the time at which this member received it (by
-//! its clock, in nanoseconds since 1970, growing by at least one from record to record of a subgroup and view), and the bytes. A
+//! its clock, in nanoseconds since 1970, growing by at least one from record to record of a subgroup and view, and later than any time up
+//! to which a version was read, [`ProcessLog::pass`]), and the bytes. A
 //! sequence without a record, below one that has a record, is a null. Trailing nulls get a record of kind `Frontier` when nothing has
 //! followed them for a while ([`FRONTIER_AFTER`]): earlier, it would cost each message a second write; but a member that ends its view counts nulls, too
 //! \[T4\], so that its log must show them.
@@ -52,3 +53,4 @@ use process_log::{FRONTIER_AFTER, LogProgress, SharedDisk};
 pub(crate) use process_log::{LogMember, ProcessLog};
 use register_thread::RegisterThread;
 use subgroup_log::SubgroupLog;
+pub(crate) use subgroup_log::time_ns;

@@ -12,8 +12,9 @@ use squall_log::{
     WatchedDisk,
 };
 use squall_protocols::group::SubgroupId;
+use squall_protocols::replica::ShardPosition;
 use squall_protocols::restart::{DurableView, Register, ViewChain};
-use squall_transports::Waker;
+use squall_transports::{Waker, barrier};
 
 use super::found::LogWalk;
 use super::index::LogIndex;
@@ -52,8 +53,10 @@ pub(crate) struct ProcessLog {
     /// How long the disk may take for one operation.
     timeout: std::time::Duration,
     signals: Arc<LogSignals>,
-    /// How far each subgroup is in its latest view, for reports.
+    /// How far each subgroup is in its latest view, for reports and for versions by time.
     progress: Mutex<BTreeMap<SubgroupId, Arc<LogProgress>>>,
+    /// The latest time up to which somebody has read a version: what is received later gets a later time.
+    passed: AtomicU64,
 }
 
 /// A member, as its register names it.
@@ -90,6 +93,10 @@ struct LogSignals {
 /// How far the log of a subgroup is in a view, in sequences: `persisted <= appended`.
 #[derive(Debug, Default)]
 pub(super) struct LogProgress {
+    /// The view.
+    view: u64,
+    /// One more than the sequence of the last message.
+    pub(super) messages: AtomicU64,
     pub(super) appended: AtomicU64,
     pub(super) persisted: AtomicU64,
 }
@@ -146,6 +153,7 @@ impl ProcessLog {
             timeout,
             signals,
             progress: Mutex::default(),
+            passed: AtomicU64::new(0),
         }))
     }
 
@@ -281,9 +289,27 @@ impl ProcessLog {
 
     /// Returns the log of a subgroup for a view that begins.
     pub(crate) fn subgroup(self: &Arc<Self>, id: SubgroupId, view: u64) -> SubgroupLog {
-        let progress = Arc::<LogProgress>::default();
+        let progress = Arc::new(LogProgress { view, ..LogProgress::default() });
         lock(&self.progress).insert(id, Arc::clone(&progress));
         SubgroupLog::new(Arc::clone(self), id, view, progress)
+    }
+
+    /// Has every message that this member receives from now on get a later time than `time`, and returns the position behind
+    /// the last message of a subgroup that it has received before \[A14\]; `None` if it has not been in the subgroup.
+    pub(crate) fn pass(&self, id: SubgroupId, time: u64) -> Option<ShardPosition> {
+        // SYNC: pairs with `SubgroupLog::append`: this store, then the barrier, then the look at the messages. Either the message that
+        // is being appended is seen here, or its time will be later.
+        self.passed.fetch_max(time, Ordering::Relaxed);
+        barrier::heavy();
+        let progress = lock(&self.progress).get(&id).cloned()?;
+        let sequence = progress.messages.load(Ordering::Relaxed);
+        Some(ShardPosition { view: progress.view, sequence })
+    }
+
+    /// Returns the latest time that was passed.
+    #[inline]
+    pub(super) fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
     }
 
     /// Takes a record, and returns how many records are on the disk when it is; `None` if the log has failed.

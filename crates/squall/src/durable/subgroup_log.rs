@@ -9,6 +9,7 @@ use squall_fabric::atomics::Ordering;
 use squall_log::{LogPosition, LogRecord, RecordKind};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::{Message, MessageLog};
+use squall_transports::barrier;
 
 use super::{FRONTIER_AFTER, LogProgress, ProcessLog};
 
@@ -60,7 +61,7 @@ impl SubgroupLog {
     /// nothing more comes to the disk, and the member is about to leave.
     fn record(&self, walk: &mut AppendedWalk, kind: RecordKind, sequence: u64, sender: usize, bytes: &[u8]) {
         self.set_trailing(walk, None);
-        walk.time = now_ns().max(walk.time + 1);
+        walk.time = now_ns().max(walk.time + 1).max(self.process.passed() + 1);
         let position = LogPosition { view: self.view, sequence };
         let sender = u32::try_from(sender).expect("a subgroup has few members");
         let record = LogRecord { subgroup: self.subgroup, kind, position, sender, time: walk.time, bytes };
@@ -112,6 +113,9 @@ impl MessageLog for SubgroupLog {
         let is_next = view == self.view && sequence >= walk.appended;
         assert!(is_next, "[T1] message {sequence} of view {view} after {} of {}", walk.appended, self.view);
         walk.appended = sequence + 1;
+        // SYNC: pairs with `ProcessLog::pass`: this store, then the barrier, then the look at the time that was passed.
+        self.progress.messages.store(sequence + 1, Ordering::Relaxed);
+        barrier::light();
         self.record(&mut walk, RecordKind::Message, sequence, sender, bytes);
     }
 
@@ -147,6 +151,11 @@ impl Drop for SubgroupLog {
 
 /// The time in nanoseconds since 1970.
 fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    time_ns(SystemTime::now())
+}
+
+/// A time in nanoseconds since 1970, as records have it.
+pub(crate) fn time_ns(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

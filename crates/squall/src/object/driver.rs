@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use super::machine::Replicated;
 use super::remote::{Directory, RemoteShards};
 use super::service::ObjectService;
 use super::shard::{Shard, ShardCore};
+use super::versions::{FirstState, Versions};
 use super::{Object, ObjectError, ObjectOptions, recovery, transfer};
 use crate::application::SubgroupSlot;
 use crate::config::Config;
@@ -46,10 +47,12 @@ pub(crate) fn start<T: Replicated>(
     let subgroups = places.iter().map(|place| place.subgroup.clone()).collect();
     let directory = Arc::new(Directory::of_member(config, link, name, subgroups, options.timeout));
     let shards = places.into_iter().enumerate();
+    let first: FirstState<T> = Arc::new(Mutex::new(Box::new(first)));
     let shards: Arc<[_]> = shards
         .map(|(number, place)| {
             let transfer = transfer::settings(&directory);
-            Arc::new(Shard::<T>::new(number, place, link.clone(), Arc::clone(&options), transfer))
+            let versions = Versions::new(Arc::clone(&first));
+            Arc::new(Shard::<T>::new(number, place, link.clone(), Arc::clone(&options), transfer, versions))
         })
         .collect();
     for shard in &*shards {
@@ -59,15 +62,14 @@ pub(crate) fn start<T: Replicated>(
     link.waker.wake();
     service.add(name, Arc::clone(&shards));
     let lanes = shards.iter().map(|shard| Lane { shard: Arc::clone(shard), pull: None, held: 0 }).collect();
-    let driver = Driver { lanes, directory: Arc::clone(&directory), first };
+    let driver = Driver { lanes, directory: Arc::clone(&directory) };
     std::thread::Builder::new().name(format!("squall {name}")).spawn(move || driver.run())?;
     Ok(Object { shards, remote: Arc::new(RemoteShards::new(directory)) })
 }
 
-struct Driver<T: Replicated, F> {
+struct Driver<T: Replicated> {
     lanes: Vec<Lane<T>>,
     directory: Arc<Directory>,
-    first: F,
 }
 
 /// One shard's deliveries.
@@ -79,7 +81,7 @@ struct Lane<T: Replicated> {
     held: usize,
 }
 
-impl<T: Replicated, F> Drop for Driver<T, F> {
+impl<T: Replicated> Drop for Driver<T> {
     /// Stops the shards, however the thread ends, so that no caller waits forever.
     fn drop(&mut self) {
         let status = &self.lanes.first().map(|lane| Arc::clone(&lane.shard.link.status));
@@ -89,7 +91,7 @@ impl<T: Replicated, F> Drop for Driver<T, F> {
     }
 }
 
-impl<T: Replicated, F: Fn() -> T> Driver<T, F> {
+impl<T: Replicated> Driver<T> {
     fn run(mut self) {
         let Some(status) = self.lanes.first().map(|lane| Arc::clone(&lane.shard.link.status)) else { return };
         loop {
@@ -122,16 +124,16 @@ impl<T: Replicated, F: Fn() -> T> Driver<T, F> {
 
     /// Does some of the work that is due; returns whether there was any.
     fn step(&mut self) -> bool {
-        let Self { lanes, directory, first } = self;
-        lanes.iter_mut().fold(false, |worked, lane| lane.step(directory, first) | worked)
+        let Self { lanes, directory } = self;
+        lanes.iter_mut().fold(false, |worked, lane| lane.step(directory) | worked)
     }
 }
 
 impl<T: Replicated> Lane<T> {
-    fn step(&mut self, directory: &Arc<Directory>, first: &impl Fn() -> T) -> bool {
+    fn step(&mut self, directory: &Arc<Directory>) -> bool {
         let answered = self.answer_queries();
         let taken = transfer::tend(&self.shard, directory);
-        self.take(first) || answered || taken
+        self.take() || answered || taken
     }
 
     /// Answers queries that have waited for a view or a state; returns whether there were any.
@@ -156,7 +158,7 @@ impl<T: Replicated> Lane<T> {
     }
 
     /// Takes some messages, or the next view.
-    fn take(&mut self, first: &impl Fn() -> T) -> bool {
+    fn take(&mut self) -> bool {
         // Read before the last check, so that nothing is missed that was delivered before the failure.
         let closed = self.pull.as_ref().is_none_or(Pull::is_closed);
         if self.take_messages(closed) {
@@ -169,12 +171,12 @@ impl<T: Replicated> Lane<T> {
             Some(ShardEvent::Messages(pull)) => self.pull = Some(pull),
             Some(ShardEvent::View(view, members)) => {
                 self.pull = None;
-                if self.shard.slot.recovers_in(view.id) && !recovery::recover(&self.shard, first) {
+                if self.shard.slot.recovers_in(view.id) && !recovery::recover(&self.shard) {
                     // The group has ended here, which is found at the next step.
                     return false;
                 }
                 let (group, holders) = (view.nodes(), view.holders(self.shard.id.0));
-                self.shard.begin_view(ShardView { id: view.id, group, members, holders }, first);
+                self.shard.begin_view(ShardView { id: view.id, group, members, holders });
             }
             None => return false,
         }

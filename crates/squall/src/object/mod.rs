@@ -51,7 +51,8 @@
 //!   hands its states over first. So only failures can lose a state, and [`ObjectError::StateLost`] names the members
 //!   that failed.
 //! - **Durable** objects, in subgroups with `mode = "durable"`, outlive all their members: an update is acknowledged when
-//!   it is on the disks of all members of its shard, and after a restart each member makes the state from its log.
+//!   it is on the disks of all members of its shard, and after a restart each member makes the state from its log. Earlier versions
+//!   can be read, too: [`Object::at`].
 //! - **Clients** outside the group use [`Client`], which may have many updates in flight. A shard remembers about the
 //!   last thousand active clients, so that an update that is sent again counts once, with replies of up to 64 KiB; a
 //!   client that was forgotten meanwhile gets [`ObjectError::Unknown`].
@@ -69,19 +70,21 @@ mod remote;
 mod service;
 mod shard;
 mod transfer;
+mod versions;
 mod wire;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
-use squall_protocols::replica::{UpdateSource, shard_of_key};
+use squall_protocols::replica::{ShardPosition as Position, UpdateSource, shard_of_key};
 
 pub use client::Client;
 pub use error::ObjectError;
 pub use machine::{Replicated, Snapshot, restored};
 pub use pending::Pending;
 pub use transfer::Transfer;
+pub use versions::{ObjectVersion, Version, VersionError, Versioned};
 #[doc(hidden)]
 pub use wire::read_foreign;
 
@@ -247,6 +250,68 @@ impl<T: Replicated> Object<T> {
         let core = self.shards[shard].core();
         let position = core.replica.position()?;
         core.replica.machine().map(|machine| read((position.view, position.sequence), &machine.0))
+    }
+
+    /// Returns the object as it was at an earlier version, if its subgroup is durable.
+    ///
+    /// ```
+    /// # use squall::config::{StorageConfig, SubgroupConfig};
+    /// use squall::object::{Replicated, Snapshot, Version, restored};
+    /// # use squall::{Config, DeliveryMode, Group};
+    ///
+    /// struct Counter(u64);
+    ///
+    /// impl Replicated for Counter {
+    ///     type Update = u64;
+    ///     type Query = ();
+    ///     type Reply = u64;
+    ///     fn apply(&mut self, update: u64) -> u64 {
+    ///         self.0 += update;
+    ///         self.0
+    ///     }
+    ///     fn query(&self, (): ()) -> u64 {
+    ///         self.0
+    ///     }
+    ///     fn snapshot(&self) -> Snapshot {
+    ///         Snapshot::of(self.0)
+    ///     }
+    ///     fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> {
+    ///         restored(source).map(Self)
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let name = format!("doc-versions-{}", std::process::id());
+    /// # let path = std::env::temp_dir().join(&name);
+    /// let durable = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
+    /// # let mut config = Config::local(&name, 1).subgroup("counter", durable);
+    /// # config.storage = Some(StorageConfig::new(&path));
+    /// # let mut group = Group::join(config)?;
+    /// let counter = group.object("counter", || Counter(0))?;
+    /// counter.update(b"", &5)?.wait()?;
+    /// let five = counter.position(0).expect("this member has the state");
+    /// counter.update(b"", &2)?.wait()?;
+    /// let then = counter.at(Version::Position(five)).query(b"", &())?;
+    /// assert_eq!((then.value, counter.query(b"", &())?.wait()?), (5, 7));
+    /// # drop(group);
+    /// # std::fs::remove_dir_all(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn at(&self, version: Version) -> ObjectVersion<'_, T> {
+        ObjectVersion::new(self, version)
+    }
+
+    /// Returns the position of this member's replica of a shard: all updates before it are applied. `None` if this member has no replica.
+    #[must_use]
+    pub fn position(&self, shard: usize) -> Option<Position> {
+        self.shards[shard].core().replica.position()
+    }
+
+    /// Frees the state that [`Object::at`] keeps of each shard for the next query of a later version.
+    pub fn forget_versions(&self) {
+        self.shards.iter().for_each(|shard| shard.versions.forget());
     }
 
     /// Returns whether a shard is in a durable subgroup.

@@ -13,10 +13,10 @@ use super::shard::{SETTINGS, Shard};
 use crate::history::{History, HistoryError};
 
 /// Makes the state, before the first view. Returns whether it is made; if not, the group has ended here.
-pub(super) fn recover<T: Replicated>(shard: &Shard<T>, first: &impl Fn() -> T) -> bool {
+pub(super) fn recover<T: Replicated>(shard: &Shard<T>) -> bool {
     let mut has_warned = false;
     loop {
-        match replay(shard, first()) {
+        match replay(shard, shard.versions.first()) {
             Some(Ok(recovery)) => {
                 shard.core().replica.recover(recovery);
                 return true;
@@ -56,7 +56,8 @@ fn replay<T: Replicated>(
     Some(Ok(recovery))
 }
 
-fn has_ended<T: Replicated>(shard: &Shard<T>) -> bool {
+/// Returns whether the group has ended here.
+pub(super) fn has_ended<T: Replicated>(shard: &Shard<T>) -> bool {
     let status = &shard.link.status;
     status.is_stopping() || status.failure().is_some()
 }

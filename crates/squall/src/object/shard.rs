@@ -21,6 +21,7 @@ use super::driver::ShardSubgroup;
 use super::machine::{Replicated, TypedMachine};
 use super::pending::ReplySender;
 use super::service::RemoteCall;
+use super::versions::Versions;
 use super::{ObjectError, ObjectOptions, wire};
 use crate::application::SubgroupSlot;
 use crate::node::NodeHandle;
@@ -41,6 +42,8 @@ pub(super) struct Shard<T: Replicated> {
     /// Signals that the core's readiness may have changed.
     news: Condvar,
     outbox: Mutex<Outbox<ShardWaiter<T::Reply>>>,
+    /// What earlier versions are made from.
+    pub(super) versions: Versions<T>,
     /// Why nothing can be sent any more, if that is so.
     ended: Mutex<Option<ObjectError>>,
     /// The origin of the times of the cores.
@@ -106,6 +109,7 @@ impl<T: Replicated> Shard<T> {
         link: NodeHandle,
         options: Arc<ObjectOptions>,
         transfer: StateTransferSettings,
+        versions: Versions<T>,
     ) -> Self {
         let core = ShardCore {
             replica: Replica::new(link.node, SETTINGS),
@@ -114,7 +118,21 @@ impl<T: Replicated> Shard<T> {
         };
         let (core, outbox) = (Mutex::new(core), Mutex::new(Outbox::new(message_max)));
         let (news, ended, start) = (Condvar::new(), Mutex::default(), Instant::now());
-        Self { number, subgroup, id, durable, slot, link, options, core, news, outbox, ended, start }
+        Self {
+            number,
+            subgroup,
+            id,
+            durable,
+            slot,
+            link,
+            options,
+            core,
+            news,
+            outbox,
+            versions,
+            ended,
+            start,
+        }
     }
 
     /// Returns the current time by the clock of the cores.
@@ -235,7 +253,7 @@ impl<T: Replicated> Shard<T> {
     }
 
     /// Returns why this shard has ended here, if it has.
-    fn end(&self) -> Option<ObjectError> {
+    pub(super) fn end(&self) -> Option<ObjectError> {
         lock(&self.ended).clone()
     }
 
@@ -248,9 +266,9 @@ impl<T: Replicated> Shard<T> {
     }
 
     /// Begins the next view.
-    pub(super) fn begin_view(&self, view: ShardView, first: impl FnOnce() -> T) {
+    pub(super) fn begin_view(&self, view: ShardView) {
         let mut core = self.core();
-        core.replica.begin_view(view, || TypedMachine(first()));
+        core.replica.begin_view(view, || TypedMachine(self.versions.first()));
         let mut outbox = lock(&self.outbox);
         if outbox.drop_closed() {
             self.link.waker.wake();

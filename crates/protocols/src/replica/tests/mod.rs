@@ -2,4 +2,5 @@
 
 mod mutations;
 mod random;
+mod versions;
 mod world;

@@ -3,12 +3,21 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::random::{ReplicaRunTally, run};
+use super::versions;
 use crate::replica::mutation::{ReplicaMutation, with};
 
 /// Returns the first seed that catches the mutation, and the fault.
 fn caught(mutation: ReplicaMutation) -> Option<(u64, String)> {
     (0..SEEDS_MAX).find_map(|seed| {
-        let run = || with(Some(mutation), || run(seed, &mut ReplicaRunTally::default()));
+        let run = || match mutation {
+            ReplicaMutation::ContinueFromLater
+            | ReplicaMutation::ReadToNewest
+            | ReplicaMutation::ReadBeyondTrim
+            | ReplicaMutation::TrustEachTime
+            | ReplicaMutation::ReadUnsettled => versions::run(seed),
+            _ => run(seed, &mut ReplicaRunTally::default()),
+        };
+        let run = || with(Some(mutation), run);
         let fault = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(())) => return None,
             Ok(Err(fault)) => fault,
@@ -21,7 +30,7 @@ fn caught(mutation: ReplicaMutation) -> Option<(u64, String)> {
 const SEEDS_MAX: u64 = 20000;
 
 /// Each mutation, and the invariant that it breaks first.
-const MUTATIONS: [(ReplicaMutation, &str); 13] = [
+const MUTATIONS: [(ReplicaMutation, &str); 18] = [
     (ReplicaMutation::TakeOlderState, "[A1]"),
     (ReplicaMutation::ApplyAllKept, "[A1]"),
     (ReplicaMutation::ForgetKept, "[A1]"),
@@ -35,6 +44,11 @@ const MUTATIONS: [(ReplicaMutation, &str); 13] = [
     (ReplicaMutation::HoldAfterWedge, "[A"),
     (ReplicaMutation::AskTheSame, "[V8]"),
     (ReplicaMutation::RecoverWithoutSessions, "[A1]"),
+    (ReplicaMutation::ContinueFromLater, "[A14]"),
+    (ReplicaMutation::ReadToNewest, "[A14]"),
+    (ReplicaMutation::ReadBeyondTrim, "[A14]"),
+    (ReplicaMutation::TrustEachTime, "[A14]"),
+    (ReplicaMutation::ReadUnsettled, "[A14]"),
 ];
 
 /// Mutations of clients with several updates in flight, which only the simulator has.
