@@ -152,7 +152,9 @@ fn every_mutation_in_objects_is_caught() {
         | ReplicaMutation::ReadToNewest
         | ReplicaMutation::ReadBeyondTrim
         | ReplicaMutation::TrustEachTime
-        | ReplicaMutation::ReadUnsettled => Some("a unit test".into()),
+        | ReplicaMutation::ReadUnsettled
+        | ReplicaMutation::ReturnEarlier
+        | ReplicaMutation::LoseDropped => Some("a unit test".into()),
         _ => caught(&scenarios),
     };
     check(ReplicaMutation::ALL, |mutation| with(mutation, || caught(mutation)));

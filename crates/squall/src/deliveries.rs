@@ -5,11 +5,15 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::{Message, Pull};
 use squall_transports::Waker;
 
+use crate::Position;
 use crate::application::SubgroupSlot;
-use crate::error::{GroupError, ReceiveError};
+use crate::deliveries_from::DeliveriesFrom;
+use crate::durable::LogBorrower;
+use crate::error::{GroupError, HandleError, ReceiveError};
 use crate::external::{SubgroupView, TapWriter};
 use crate::status::GroupStatus;
 use crate::wait::block_on;
@@ -59,6 +63,19 @@ pub struct Deliveries {
     outflow: TapWriter,
     /// The views that have begun after the last message taken, until they are asked for.
     views: VecDeque<Arc<SubgroupView>>,
+    /// All messages before this position have been taken.
+    taken: Position,
+    /// The log, if the subgroup is durable; else the name of the subgroup.
+    log: Result<DurablePlace, String>,
+}
+
+/// Where the log of a durable subgroup is.
+#[derive(Clone, Debug)]
+pub(crate) struct DurablePlace {
+    pub(crate) log: LogBorrower,
+    pub(crate) id: SubgroupId,
+    /// Its place among the durable subgroups.
+    pub(crate) shard: usize,
 }
 
 /// What [`Deliveries::next_event`] returns.
@@ -79,9 +96,24 @@ impl Deliveries {
         waker: Waker,
         status: Arc<GroupStatus>,
         release_every: usize,
+        log: Result<DurablePlace, String>,
     ) -> Self {
         let outflow = TapWriter::new(Arc::clone(slot.tap()));
-        Self { pull: None, slot, waker, status, held: 0, release_every, outflow, views: VecDeque::new() }
+        let (views, taken) = (VecDeque::new(), Position::default());
+        Self { pull: None, slot, waker, status, held: 0, release_every, outflow, views, taken, log }
+    }
+
+    /// Returns a reader of this durable subgroup that begins at `position`: the messages from there on, from this member's log as far
+    /// as they were delivered before, then, without a gap or a duplicate, those that are delivered. A process that has
+    /// noted a position ([`DeliveriesFrom::position`]) continues there after its end, or after the end of all members.
+    ///
+    /// # Errors
+    /// [`HandleError::NoLog`] if the subgroup is not durable.
+    pub fn from(self, position: Position) -> Result<DeliveriesFrom, HandleError> {
+        let log = self.log.clone().map_err(HandleError::NoLog)?;
+        let live = log.log.borrow().and_then(|log| log.entered()).map_or(self.taken, Position::start_of);
+        let live = live.max(self.taken);
+        Ok(DeliveriesFrom::new(self, log, position, live))
     }
 
     /// Returns the next message, in place, or `None` if there is none now. The next call releases it.
@@ -107,15 +139,27 @@ impl Deliveries {
     }
 
     /// Takes the message that [`Deliveries::look`] has found; that has reported every error.
-    fn take(&mut self) -> Option<Message<'_>> {
+    pub(crate) fn take(&mut self) -> Option<Message<'_>> {
         self.held += 1;
-        let message = self.pull.as_mut().and_then(|pull| pull.next_message().unwrap_or_default());
-        if let Some(message) = message
-            && self.outflow.is_watched()
-        {
+        let message = self.pull.as_mut().and_then(|pull| pull.next_message().unwrap_or_default())?;
+        self.taken = Position { view: message.view, sequence: message.sequence + 1 };
+        if self.outflow.is_watched() {
             self.outflow.take(message);
         }
-        message
+        Some(message)
+    }
+
+    /// Returns the position of the next message, if there is one now.
+    pub(crate) fn look_ahead(&mut self) -> Result<Option<Position>, ReceiveError> {
+        if !self.look_for_message()? {
+            return Ok(None);
+        }
+        let found = self.pull.as_mut().and_then(|pull| pull.next_position().unwrap_or_default());
+        Ok(found.map(|(view, sequence)| Position { view, sequence }))
+    }
+
+    pub(crate) fn status(&self) -> &GroupStatus {
+        &self.status
     }
 
     /// Returns whether there is a message. Releases what was taken, if that is enough for a batch or if there is
@@ -280,7 +324,8 @@ mod tests {
         let view = Box::new(|_: &squall_protocols::membership::View| {});
         GroupHandles::new(BTreeMap::new(), vec![Arc::clone(&slot)], Arc::clone(&status), view)
             .take_pull(SubgroupId(0), pull);
-        let mut deliveries = Deliveries::new(slot, Waker::new().expect("a descriptor"), status, 8);
+        let mut deliveries =
+            Deliveries::new(slot, Waker::new().expect("a descriptor"), status, 8, Err("log".into()));
 
         settle();
         let mut writer = writer.expect("all send");

@@ -6,7 +6,7 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::SubgroupSettings;
 
 use crate::application::SubgroupSlot;
-use crate::deliveries::Deliveries;
+use crate::deliveries::{Deliveries, DurablePlace};
 use crate::durable::ProcessLog;
 use crate::error::HandleError;
 use crate::external::{SenderLease, ServedSubgroup};
@@ -64,7 +64,8 @@ impl SubgroupHandle {
         }
     }
 
-    /// Takes the receiving end, to pull deliveries.
+    /// Takes the receiving end, to pull deliveries; in a durable subgroup from an earlier position on, if wanted
+    /// ([`Deliveries::from`]).
     ///
     /// # Errors
     /// If deliveries go to an upcall, or the receiving end was taken before.
@@ -78,7 +79,10 @@ impl SubgroupHandle {
         let release_every = (self.settings.window / 8).max(1);
         let (slot, status) = (Arc::clone(&self.slot), Arc::clone(&self.link.status));
         slot.use_for_messages();
-        Ok(Deliveries::new(slot, self.link.waker.clone(), status, release_every))
+        let place = self.log.as_ref().zip(self.link.log.clone());
+        let place = place.map(|((_, id, shard), log)| DurablePlace { log, id: *id, shard: *shard });
+        let place = place.ok_or_else(|| self.name.clone());
+        Ok(Deliveries::new(slot, self.link.waker.clone(), status, release_every, place))
     }
 
     /// Returns the messages of this durable subgroup that were delivered before this member entered its group: of earlier runs, if the

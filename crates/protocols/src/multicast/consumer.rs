@@ -325,6 +325,11 @@ impl Consumer {
         Ok(None)
     }
 
+    /// Returns the view.
+    pub(super) const fn view(&self) -> u64 {
+        self.view
+    }
+
     /// Returns a message that [`Consumer::take_next`] has taken, in place.
     pub fn message(&mut self, taken: TakenMessage) -> Message<'_> {
         let source = &self.senders[taken.sender];

@@ -171,6 +171,15 @@ impl Pull {
         Ok(self.found.is_some())
     }
 
+    /// Returns the view and the sequence of the next message, if there is one now.
+    ///
+    /// # Errors
+    /// [`CorruptMemory`]: nothing more may be delivered [O6].
+    pub fn next_position(&mut self) -> Result<Option<(u64, u64)>, CorruptMemory> {
+        self.has_message()?;
+        Ok(self.found.map(|(_, taken)| (self.consumer.view(), taken.sequence())))
+    }
+
     /// Returns the next message, in place, if there is one now. Until [`Pull::release`] its words are not reused.
     ///
     /// # Errors

@@ -58,6 +58,8 @@
 //!   delivered before lead, sessions included: it makes that from its log ([`StateRecovery`]), which has the same messages at all.
 //! - \[A14\] An earlier version of a durable shard is the state to which the messages before its position led, and
 //!   stays that ([`VersionReplay`]).
+//! - \[A15\] A reader that begins at an earlier position of a durable subgroup gets each message from there on once, in order
+//!   ([`LogReader`]).
 //! - \[A10\] A client outside the group, idle or busy, can reach the group even after all members that it knew have
 //!   been replaced one by one, if no period of [`Contacts`] passes without one of them.
 //!
@@ -72,6 +74,7 @@ mod client;
 mod contacts;
 mod core;
 mod holding;
+mod log_reader;
 mod message;
 pub mod mutation;
 mod outbox;
@@ -94,6 +97,7 @@ pub use core::{
     SnapshotOutcome, StateRecovery, StateReply,
 };
 pub use holding::{HoldDecision, Holding};
+pub use log_reader::LogReader;
 pub use message::{HEADER_BYTES, ShardAnswer, ShardPosition, ShardRequest, UpdateOrigin, items};
 pub use outbox::{Hindrance, Outbox, UpdateSource};
 pub use service::Queries;

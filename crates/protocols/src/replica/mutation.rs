@@ -55,5 +55,9 @@ mutations! {
         TrustEachTime,
         /// \[A14\] A version by time is read although messages that were received before are not delivered yet.
         ReadUnsettled,
+        /// \[A15\] A reader returns messages from before the position that it was given.
+        ReturnEarlier,
+        /// \[A15\] A reader does not find in the log what was delivered while it read that.
+        LoseDropped,
     }
 }

@@ -2,5 +2,6 @@
 
 mod mutations;
 mod random;
+mod readers;
 mod versions;
 mod world;

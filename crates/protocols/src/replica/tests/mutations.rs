@@ -3,13 +3,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::random::{ReplicaRunTally, run};
-use super::versions;
+use super::{readers, versions};
 use crate::replica::mutation::{ReplicaMutation, with};
 
 /// Returns the first seed that catches the mutation, and the fault.
 fn caught(mutation: ReplicaMutation) -> Option<(u64, String)> {
     (0..SEEDS_MAX).find_map(|seed| {
         let run = || match mutation {
+            ReplicaMutation::ReturnEarlier | ReplicaMutation::LoseDropped => readers::run(seed),
             ReplicaMutation::ContinueFromLater
             | ReplicaMutation::ReadToNewest
             | ReplicaMutation::ReadBeyondTrim
@@ -30,7 +31,7 @@ fn caught(mutation: ReplicaMutation) -> Option<(u64, String)> {
 const SEEDS_MAX: u64 = 20000;
 
 /// Each mutation, and the invariant that it breaks first.
-const MUTATIONS: [(ReplicaMutation, &str); 18] = [
+const MUTATIONS: [(ReplicaMutation, &str); 20] = [
     (ReplicaMutation::TakeOlderState, "[A1]"),
     (ReplicaMutation::ApplyAllKept, "[A1]"),
     (ReplicaMutation::ForgetKept, "[A1]"),
@@ -49,6 +50,8 @@ const MUTATIONS: [(ReplicaMutation, &str); 18] = [
     (ReplicaMutation::ReadBeyondTrim, "[A14]"),
     (ReplicaMutation::TrustEachTime, "[A14]"),
     (ReplicaMutation::ReadUnsettled, "[A14]"),
+    (ReplicaMutation::ReturnEarlier, "[A15]"),
+    (ReplicaMutation::LoseDropped, "[A15]"),
 ];
 
 /// Mutations of clients with several updates in flight, which only the simulator has.

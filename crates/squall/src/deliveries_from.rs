@@ -1,0 +1,239 @@
+//! Receiving from an earlier position on: first from the log, then what is delivered (Derecho §3.4, "durable" mode).
+//!
+//! [`LogReader`] decides what comes from where. The thread that takes messages reads the log, one piece at a time.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use squall_protocols::replica::LogReader;
+
+use crate::Position;
+use crate::deliveries::{Deliveries, DurablePlace};
+use crate::durable::LogRange;
+use crate::error::{GroupError, ReplayError};
+use crate::history::{self, StoredMessage};
+use crate::wait::block_on;
+
+/// A reader of a durable subgroup from an earlier position on; obtained by [`Deliveries::from`].
+///
+/// A reader that is behind reads this member's log. What is delivered meanwhile is in the log, too, so it takes no place in the windows of
+/// the senders, and a reader that is far behind delays no other member. When it has read the log, it takes what is delivered, like
+/// [`Deliveries`], in place; between the two nothing is missing, and nothing comes twice. The log is read by the thread that takes messages,
+/// which waits for the disk then: a piece of a megabyte takes some milliseconds, and the end of the log some tens of them.
+///
+/// ```
+/// use squall::config::{StorageConfig, SubgroupConfig};
+/// use squall::{Config, DeliveryMode, Group, Position};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let name = format!("doc-deliveries-from-{}", std::process::id());
+/// # let path = std::env::temp_dir().join(&name);
+/// let orders = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
+/// let mut config = Config::local(&name, 1).subgroup("orders", orders);
+/// config.storage = Some(StorageConfig::new(&path));
+/// let mut noted = Position::default(); // the application keeps it with what it has made of the messages
+/// for (run, expected) in [(0, vec!["first", "second"]), (1, vec!["second", "first", "second"])] {
+///     let mut group = Group::join(config.clone())?;
+///     let orders = group.subgroup("orders")?;
+///     let (mut sender, deliveries) = (orders.sender()?, orders.deliveries()?);
+///     sender.send_bytes(b"first")?;
+///     sender.send_bytes(b"second")?;
+///     let mut orders = deliveries.from(noted)?;
+///     for (number, expected) in expected.iter().enumerate() {
+///         assert_eq!(orders.next()?.bytes, expected.as_bytes(), "run {run}");
+///         if number == 0 {
+///             noted = orders.position();
+///         }
+///     }
+/// }
+/// # std::fs::remove_dir_all(path)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct DeliveriesFrom {
+    deliveries: Deliveries,
+    place: DurablePlace,
+    reader: LogReader,
+    /// What was read from the log and not returned yet.
+    read: VecDeque<StoredMessage>,
+    /// The message from the log that was returned last.
+    returned: Option<StoredMessage>,
+    /// The next message that is delivered is to be returned.
+    has_live: bool,
+}
+
+/// A message of a durable subgroup, from the log or as it is delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoggedMessage<'a> {
+    /// The view in which it was delivered.
+    pub view: u64,
+    /// Its place in the order of this view. Nulls have places, too.
+    pub sequence: u64,
+    /// The rank of its sender in the subgroup, in that view.
+    pub sender: usize,
+    /// When it was received by this member, or the one from which it has the message; `None` if it comes as it is delivered.
+    pub received: Option<SystemTime>,
+    /// The message.
+    pub bytes: &'a [u8],
+}
+
+impl DeliveriesFrom {
+    /// Returns a reader from `from` on of deliveries that come from `live` on.
+    pub(crate) fn new(deliveries: Deliveries, place: DurablePlace, from: Position, live: Position) -> Self {
+        let reader = LogReader::new(from, live);
+        Self { deliveries, place, reader, read: VecDeque::new(), returned: None, has_live: false }
+    }
+
+    /// Returns the position of this reader: all messages before it were returned, or come before the position at which it has begun. A
+    /// reader that begins there continues.
+    #[must_use]
+    pub const fn position(&self) -> Position {
+        self.reader.next()
+    }
+
+    /// Returns whether the next message comes as it is delivered, and not from the log.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.reader.is_live()
+    }
+
+    /// Continues at another position, earlier or later.
+    pub fn seek(&mut self, position: Position) {
+        self.read.clear();
+        self.returned = None;
+        if std::mem::take(&mut self.has_live) {
+            // It counts as taken, and is in the log.
+            self.deliveries.take();
+        }
+        self.reader.seek(position);
+    }
+
+    /// Returns the next message, or `None` if there is none now. The next call releases it. It waits for the disk if it comes from the log.
+    ///
+    /// # Errors
+    /// [`ReplayError`], with what to do next. The call may be repeated.
+    pub fn try_next(&mut self) -> Result<Option<LoggedMessage<'_>>, ReplayError> {
+        if !self.look()? {
+            return Ok(None);
+        }
+        if let Some(message) = self.read.pop_front() {
+            self.reader.handle_returned(message.view, message.sequence);
+            let StoredMessage { view, sequence, sender, received, bytes } = self.returned.insert(message);
+            let (view, sequence, sender, received) = (*view, *sequence, *sender, Some(*received));
+            return Ok(Some(LoggedMessage { view, sequence, sender, received, bytes }));
+        }
+        self.has_live = false;
+        let message = self.deliveries.take();
+        Ok(message.map(|message| LoggedMessage {
+            view: message.view,
+            sequence: message.sequence,
+            sender: message.sender,
+            received: None,
+            bytes: message.bytes,
+        }))
+    }
+
+    /// Returns the next message; blocks until there is one. The next call releases it. It must not be called on the thread that polls the
+    /// group.
+    ///
+    /// # Errors
+    /// [`ReplayError`], with what to do next. The call may be repeated.
+    #[expect(clippy::should_implement_trait, reason = "it lends, which an iterator cannot")]
+    pub fn next(&mut self) -> Result<LoggedMessage<'_>, ReplayError> {
+        block_on(self.next_async())
+    }
+
+    /// Awaits the next message. It runs on any executor, whose thread waits for the disk while messages come from the log.
+    ///
+    /// # Errors
+    /// [`ReplayError`], with what to do next. The call may be repeated.
+    pub async fn next_async(&mut self) -> Result<LoggedMessage<'_>, ReplayError> {
+        poll_fn(|context| self.poll_ready(context)).await?;
+        self.try_next().transpose().expect("poll_ready has found one")
+    }
+
+    /// Releases everything taken so far, so that its senders can reuse the space.
+    pub fn release(&mut self) {
+        self.deliveries.release();
+    }
+
+    fn poll_ready(&mut self, context: &Context<'_>) -> Poll<Result<(), ReplayError>> {
+        if !self.look()? {
+            self.deliveries.status().messages.register(context.waker());
+            if !self.look()? {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Returns whether there is a message.
+    fn look(&mut self) -> Result<bool, ReplayError> {
+        loop {
+            if self.has_live {
+                return Ok(true);
+            }
+            if !self.read.is_empty() {
+                // The end of the group is reported when there is nothing left to return.
+                let _ = self.drop_live();
+                return Ok(true);
+            }
+            self.reader.handle_all_returned();
+            if !self.reader.is_live() {
+                self.read_log()?;
+            } else if let Some(Position { view, sequence }) = self.deliveries.look_ahead()? {
+                self.has_live = self.reader.handle_live(view, sequence);
+                if !self.has_live {
+                    self.deliveries.take();
+                }
+            } else {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Gives up messages that are in the log, where this reader will find them.
+    fn drop_live(&mut self) -> Result<(), ReplayError> {
+        for _ in 0..DROPPED_MAX {
+            if !self.reader.takes_live() {
+                break;
+            }
+            let Some(Position { view, sequence }) = self.deliveries.look_ahead()? else { break };
+            self.reader.handle_live(view, sequence);
+            self.deliveries.take();
+        }
+        Ok(())
+    }
+
+    /// Reads the next piece of the log, if there is one.
+    fn read_log(&mut self) -> Result<(), ReplayError> {
+        let DurablePlace { log, id, shard } = &self.place;
+        let ended = || ReplayError::Group(self.deliveries.status().failure().unwrap_or(GroupError::Left));
+        let log = log.borrow().ok_or_else(ended)?;
+        let Some(known) = history::counted(&log, *shard, self.reader.live(), 0) else {
+            drop(log);
+            if self.deliveries.status().failure().is_some() {
+                return Err(ended());
+            }
+            std::thread::sleep(RECORD_PAUSE);
+            return Ok(());
+        };
+        if self.reader.next() < known.oldest {
+            return Err(ReplayError::Compacted { oldest: known.oldest });
+        }
+        let Some(part) = self.reader.poll_part(&known.counted) else { return Ok(()) };
+        let range = LogRange { subgroup: *id, view: part.view, from: part.from, to: part.to };
+        let sequence = history::read_piece(&log, range, &mut self.read)?;
+        self.reader.handle_read(Position { view: part.view, sequence }, &known.counted);
+        Ok(())
+    }
+}
+
+/// How many messages are given up at a time.
+const DROPPED_MAX: usize = 1024;
+/// Between looks whether a view that has begun is on the disk.
+const RECORD_PAUSE: Duration = Duration::from_millis(1);
