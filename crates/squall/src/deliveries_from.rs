@@ -1,13 +1,13 @@
 //! Receiving from an earlier position on: first from the log, then what is delivered (Derecho §3.4, "durable" mode).
 //!
-//! [`LogReader`] decides what comes from where. The thread that takes messages reads the log, one piece at a time.
+//! [`PositionReader`] decides what comes from where. The thread that takes messages reads the log, one piece at a time.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use squall_protocols::replica::LogReader;
+use squall_protocols::replica::PositionReader;
 
 use crate::Position;
 use crate::deliveries::{Deliveries, DurablePlace};
@@ -56,7 +56,7 @@ use crate::wait::block_on;
 pub struct DeliveriesFrom {
     deliveries: Deliveries,
     place: DurablePlace,
-    reader: LogReader,
+    reader: PositionReader,
     /// What was read from the log and not returned yet.
     read: VecDeque<StoredMessage>,
     /// The message from the log that was returned last.
@@ -84,7 +84,7 @@ pub struct LoggedMessage<'a> {
 impl DeliveriesFrom {
     /// Returns a reader from `from` on of deliveries that come from `live` on.
     pub(crate) fn new(deliveries: Deliveries, place: DurablePlace, from: Position, live: Position) -> Self {
-        let reader = LogReader::new(from, live);
+        let reader = PositionReader::new(from, live);
         Self { deliveries, place, reader, read: VecDeque::new(), returned: None, has_live: false }
     }
 
@@ -184,7 +184,7 @@ impl DeliveriesFrom {
             }
             self.reader.handle_all_returned();
             if !self.reader.is_live() {
-                self.read_log()?;
+                self.read_log().or_else(|error| self.wait_for_log(error))?;
             } else if let Some(Position { view, sequence }) = self.deliveries.look_ahead()? {
                 self.has_live = self.reader.handle_live(view, sequence);
                 if !self.has_live {
@@ -207,6 +207,13 @@ impl DeliveriesFrom {
             self.deliveries.take();
         }
         Ok(())
+    }
+
+    /// Has the others not wait for this reader while it waits for its log.
+    fn wait_for_log(&mut self, error: ReplayError) -> Result<(), ReplayError> {
+        self.reader.handle_missing();
+        let _ = self.drop_live();
+        Err(error)
     }
 
     /// Reads the next piece of the log, if there is one.

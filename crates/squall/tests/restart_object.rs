@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use accounts::{Accounts, configs, run};
+use accounts::{AccountBook, configs, run};
 use squall::config::Transport;
 use squall::object::{Client, Object};
 use storage::PATIENCE;
 
 /// Updates the account of this member.
-fn deposit(rank: usize, accounts: &Object<Accounts>, count: u64) -> Accounts {
+fn deposit(rank: usize, accounts: &Object<AccountBook>, count: u64) -> AccountBook {
     let account = u32::try_from(rank).unwrap();
     let pending: Vec<_> =
         (0..count).map(|_| accounts.update(b"", &(account, 1)).expect("it is sent")).collect();
@@ -26,13 +26,13 @@ fn deposit(rank: usize, accounts: &Object<Accounts>, count: u64) -> Accounts {
     balances(accounts)
 }
 
-fn balances(accounts: &Object<Accounts>) -> Accounts {
+fn balances(accounts: &Object<AccountBook>) -> AccountBook {
     accounts.inspect(0, |_, state| state.clone()).expect("it has a replica")
 }
 
-fn expected(counts: [u64; 3]) -> Accounts {
+fn expected(counts: [u64; 3]) -> AccountBook {
     let counts = (0..3).zip(counts).filter(|(_, count)| *count > 0);
-    Accounts(counts.collect())
+    AccountBook(counts.collect())
 }
 
 fn a_state_survives_the_end_of_all_members(transport: Transport, test: &str) {
@@ -77,7 +77,7 @@ fn joiners_have_the_state_after_the_next_restart() {
 fn a_client_outlives_the_members() {
     let (_root, configs) = configs(Transport::Tcp, "restart-object-client");
     let connect =
-        || Client::<Accounts>::connect_with(&configs[0], "accounts", PATIENCE).expect("the group runs");
+        || Client::<AccountBook>::connect_with(&configs[0], "accounts", PATIENCE).expect("the group runs");
     let client =
         run(&configs[..3], |rank, _| (rank == 0).then(connect)).swap_remove(0).expect("rank 0 has it");
     let (deposits, mut runs) = (40, 0);
@@ -97,5 +97,5 @@ fn a_client_outlives_the_members() {
     });
     assert!(runs > 1, "the client was done in one run");
     let found = run(&configs[..3], |_, accounts| balances(accounts));
-    assert!(found.iter().all(|state| *state == Accounts(BTreeMap::from([(7, deposits)]))), "{found:?}");
+    assert!(found.iter().all(|state| *state == AccountBook(BTreeMap::from([(7, deposits)]))), "{found:?}");
 }

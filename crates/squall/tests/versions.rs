@@ -1,4 +1,4 @@
-//! Earlier versions of durable objects: in a running group, after the end of all members, and at a joiner (Derecho §3.4, §4).
+//! Earlier versions of durable objects: in a running group, after the end of all members, and at a joiner (Derecho §3.4, persistent mode).
 
 #[path = "common/accounts.rs"]
 mod accounts;
@@ -9,7 +9,7 @@ mod storage;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use accounts::{Accounts, configs, run};
+use accounts::{AccountBook, configs, run};
 use squall::Position;
 use squall::config::{Config, Transport};
 use squall::object::{Object, Version, VersionError, Versioned};
@@ -23,11 +23,11 @@ const UPDATES: u64 = 30;
 #[derive(Clone, Debug)]
 struct Seen {
     position: Position,
-    state: Accounts,
+    state: AccountBook,
 }
 
 /// Updates the account of this member, and returns what its replica was after each update.
-fn deposit(rank: usize, accounts: &Object<Accounts>) -> Vec<Seen> {
+fn deposit(rank: usize, accounts: &Object<AccountBook>) -> Vec<Seen> {
     let account = u32::try_from(rank).unwrap();
     let one = |_| {
         accounts.update(b"", &(account, 1)).expect("it is sent").wait().expect("it is applied");
@@ -41,10 +41,10 @@ fn deposit(rank: usize, accounts: &Object<Accounts>) -> Vec<Seen> {
 }
 
 /// Reads a version; waits for what this member has not got from the others, or not delivered, yet.
-fn state_at(accounts: &Object<Accounts>, version: Version) -> Versioned<Accounts> {
+fn state_at(accounts: &Object<AccountBook>, version: Version) -> Versioned<AccountBook> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match accounts.at(version).inspect(0, Accounts::clone) {
+        match accounts.at(version).inspect(0, AccountBook::clone) {
             Ok(then) => return then,
             Err(VersionError::NotYet { .. } | VersionError::Incomplete(_)) if Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(2));
@@ -55,7 +55,7 @@ fn state_at(accounts: &Object<Accounts>, version: Version) -> Versioned<Accounts
 }
 
 /// Every state that any member has seen is read again at this one: at rising positions, and at falling ones.
-fn read_again(accounts: &Object<Accounts>, seen: &[Seen]) {
+fn read_again(accounts: &Object<AccountBook>, seen: &[Seen]) {
     let mut seen: Vec<&Seen> = seen.iter().collect();
     seen.sort_by_key(|seen| seen.position);
     for Seen { position, state } in seen.iter().copied().chain(seen.iter().rev().step_by(17).copied()) {
@@ -73,7 +73,7 @@ fn read_again(accounts: &Object<Accounts>, seen: &[Seen]) {
 }
 
 /// Versions by time: they have all that was acknowledged here before, are ordered, and stay the same.
-fn read_by_time(rank: usize, accounts: &Object<Accounts>) {
+fn read_by_time(rank: usize, accounts: &Object<AccountBook>) {
     let account = u32::try_from(rank).unwrap();
     let mut noted = Vec::new();
     for _ in 0..UPDATES {
@@ -100,7 +100,7 @@ fn read_by_time(rank: usize, accounts: &Object<Accounts>) {
         last = again.position;
     }
     let before = state_at(accounts, Version::Time(SystemTime::UNIX_EPOCH));
-    assert_eq!((before.value, before.time), (Accounts::default(), None));
+    assert_eq!((before.value, before.time), (AccountBook::default(), None));
 }
 
 fn versions_are_read_again(transport: Transport, test: &str) {

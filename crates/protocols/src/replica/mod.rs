@@ -59,7 +59,7 @@
 //! - \[A14\] An earlier version of a durable shard is the state to which the messages before its position led, and
 //!   stays that ([`VersionReplay`]).
 //! - \[A15\] A reader that begins at an earlier position of a durable subgroup gets each message from there on once, in order
-//!   ([`LogReader`]).
+//!   ([`PositionReader`]).
 //! - \[A10\] A client outside the group, idle or busy, can reach the group even after all members that it knew have
 //!   been replaced one by one, if no period of [`Contacts`] passes without one of them.
 //!
@@ -74,10 +74,10 @@ mod client;
 mod contacts;
 mod core;
 mod holding;
-mod log_reader;
 mod message;
 pub mod mutation;
 mod outbox;
+mod position_reader;
 mod search;
 mod service;
 mod sessions;
@@ -97,9 +97,9 @@ pub use core::{
     SnapshotOutcome, StateRecovery, StateReply,
 };
 pub use holding::{HoldDecision, Holding};
-pub use log_reader::LogReader;
 pub use message::{HEADER_BYTES, ShardAnswer, ShardPosition, ShardRequest, UpdateOrigin, items};
 pub use outbox::{Hindrance, Outbox, UpdateSource};
+pub use position_reader::PositionReader;
 pub use service::Queries;
 pub use sessions::{OPEN_MAX, SessionAnswer, Sessions, SessionsError};
 pub use shard_events::{ShardEvent, ShardEvents};

@@ -1,5 +1,5 @@
 //! Earlier versions: which messages of a log belong to a state as it was, and how a reader follows the log (Derecho
-//! §3.4, persistent mode; §4: versioned objects).
+//! §3.4, persistent mode).
 //!
 //! **State.** [`CountedLog`] says what of a member's log counts: the views that have ended, each with the number of sequences
 //! that count, and how far the present one is delivered here. [`VersionReplay`] makes a version: it begins at a state that is there

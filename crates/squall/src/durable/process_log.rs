@@ -55,7 +55,7 @@ pub(crate) struct ProcessLog {
     signals: Arc<LogSignals>,
     /// How far each subgroup is in its latest view, for reports and for versions by time.
     progress: Mutex<BTreeMap<SubgroupId, Arc<LogProgress>>>,
-    /// The latest time up to which somebody has read a version: what is received later gets a later time.
+    /// The latest time up to which a version was read: what is received later gets a later time.
     passed: AtomicU64,
 }
 

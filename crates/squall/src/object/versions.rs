@@ -1,4 +1,4 @@
-//! Earlier versions of a durable object, made from this member's log (Derecho §4: versioned objects).
+//! Earlier versions of a durable object, made from this member's log (Derecho §3.4, persistent mode).
 //!
 //! [`VersionReplay`] decides what belongs to a version. The thread that asks makes the state: it applies the messages of the log to a
 //! fresh object, or to the one that was made last, if that is earlier. It borrows the log for one piece after the other, and holds the
@@ -107,6 +107,7 @@ impl<'a, T: Replicated> ObjectVersion<'a, T> {
     /// # Errors
     /// [`VersionError`], with what to do next.
     pub fn query(&self, key: &[u8], query: &T::Query) -> Result<Versioned<T::Reply>, VersionError> {
+        // Not fuzzed: the query's type is the application's, and this process has just written it.
         let query = wire::encode(query)?;
         let read = |state: &T| postcard::from_bytes(&query).map(|query| state.query(query));
         let Versioned { value, position, time } = self.inspect(self.object.shard(key), read)?;

@@ -10,11 +10,11 @@ use squall::{Config, Group};
 
 use crate::storage::{self, PATIENCE, TestFolder, wait_until};
 
-/// Accounts: an update adds to one and returns what is in it then.
+/// AccountBook: an update adds to one and returns what is in it then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Accounts(pub(crate) BTreeMap<u32, u64>);
+pub(crate) struct AccountBook(pub(crate) BTreeMap<u32, u64>);
 
-impl Replicated for Accounts {
+impl Replicated for AccountBook {
     type Update = (u32, u64);
     type Query = u32;
     type Reply = u64;
@@ -47,11 +47,14 @@ pub(crate) fn configs(transport: Transport, test: &str) -> (TestFolder, Vec<Conf
 }
 
 /// Has each of these members do something with the object when all are in one view; they end at the same time, without leaving.
-pub(crate) fn run<R: Send>(configs: &[Config], act: impl Fn(usize, &Object<Accounts>) -> R + Sync) -> Vec<R> {
+pub(crate) fn run<R: Send>(
+    configs: &[Config],
+    act: impl Fn(usize, &Object<AccountBook>) -> R + Sync,
+) -> Vec<R> {
     let all = Barrier::new(configs.len());
     let member = |config: &Config| {
         let mut group = Group::join(config.clone()).expect("the group starts");
-        let accounts = group.object("accounts", Accounts::default).expect("it can carry one");
+        let accounts = group.object("accounts", AccountBook::default).expect("it can carry one");
         wait_until("all are in the view", || group.members() == configs.len());
         accounts.wait_ready(PATIENCE).expect("it has the state");
         all.wait();

@@ -1,9 +1,9 @@
-//! Random readers that begin at an earlier position \[A15\]: messages come while they read the log in pieces, and views end.
+//! Random readers that begin at an earlier position \[A15\] (Derecho §3.4, persistent mode): messages come while they read the log in pieces, and views end.
 
 use squall_fabric::sim::Prng;
 
 use super::world::{WorldFault, ensure};
-use crate::replica::{CountedLog, LogReader, ShardPosition};
+use crate::replica::{CountedLog, PositionReader, ShardPosition};
 
 /// A member: what it has delivered, all of which is in its log, and how much of that its reader has taken.
 struct MemberModel {
@@ -47,7 +47,7 @@ pub(super) fn run(seed: u64) -> Result<(), WorldFault> {
     member.taken = prng.index(member.delivered.len() + 1);
     let live = member.counted(ShardPosition::default()).newest();
     let from = ShardPosition { view: prng.below(member.view + 2), sequence: prng.below(8) };
-    let mut reader = LogReader::new(from, live);
+    let mut reader = PositionReader::new(from, live);
     let (mut returned, pace) = (Vec::new(), prng.below(3));
     for step in 0..200 {
         if step < 100 {
@@ -62,6 +62,10 @@ pub(super) fn run(seed: u64) -> Result<(), WorldFault> {
         }
         let log = member.counted(live);
         let Some(part) = reader.poll_part(&log) else { continue };
+        if step < 150 && prng.chance(200) {
+            reader.handle_missing();
+            continue;
+        }
         let is_in = |message: &&ShardPosition| {
             message.view == part.view && (part.from..part.to).contains(&message.sequence)
         };

@@ -1,4 +1,4 @@
-//! Random logs and versions of them \[A14\]: views that end at any trim, clocks that are set back between views, messages that are
+//! Random logs and versions of them \[A14\] (Derecho §3.4, persistent mode): views that end at any trim, clocks that are set back between views, messages that are
 //! received and not delivered, reading in pieces, and queries at rising and falling versions.
 
 use squall_fabric::sim::Prng;

@@ -3,8 +3,8 @@
 //!
 //! **State.** The reader has returned everything before `next`; everything before `live` was delivered to it and is in the log:
 //! what is before both is behind it. While `next < live` it reads the log, and what is delivered meanwhile is *dropped* (its place in
-//! the windows is free again, since it is in the log), as long as there is more in the log than the reader has read; otherwise it is
-//! *kept* for later. When `next >= live`, deliveries are returned as they come.
+//! the windows is free again, since it is in the log), as long as there is more in the log than the reader has read, or the log lacks what
+//! comes next; otherwise it is *kept* for later. When `next >= live`, deliveries are returned as they come.
 //!
 //! So a reader that is far behind fills no window; and one that has read the end of the log goes over to the deliveries, however
 //! fast they come.
@@ -14,11 +14,13 @@ use super::{ShardPosition, mutation};
 
 /// Where a reader is that begins at an earlier position. The module's documentation states its law.
 #[derive(Clone, Debug)]
-pub struct LogReader {
+pub struct PositionReader {
     next: ShardPosition,
     live: ShardPosition,
     /// The end of the part of the log that was read and is not returned yet, and whether that is all before `live`.
     read: Option<ReadPart>,
+    /// The log lacks what comes next.
+    is_missing: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +29,11 @@ struct ReadPart {
     is_last: bool,
 }
 
-impl LogReader {
+impl PositionReader {
     /// Returns a reader from `from` on, of deliveries that come from `live` on.
     #[must_use]
     pub const fn new(from: ShardPosition, live: ShardPosition) -> Self {
-        Self { next: from, live, read: None }
+        Self { next: from, live, read: None, is_missing: false }
     }
 
     /// Returns the position before which everything was returned.
@@ -48,7 +50,7 @@ impl LogReader {
 
     /// Continues at another position.
     pub const fn seek(&mut self, position: ShardPosition) {
-        (self.next, self.read) = (position, None);
+        (self.next, self.read, self.is_missing) = (position, None, false);
     }
 
     /// Returns whether the reader returns what is delivered.
@@ -61,10 +63,10 @@ impl LogReader {
     /// read.
     #[must_use]
     pub fn takes_live(&self) -> bool {
-        self.is_live() || self.read.is_some_and(|read| !read.is_last)
+        self.is_live() || self.is_missing || self.read.is_some_and(|read| !read.is_last)
     }
 
-    /// Takes a message that is delivered, when it may ([`LogReader::takes_live`]); returns whether it is to be returned. Otherwise it
+    /// Takes a message that is delivered, when it may ([`PositionReader::takes_live`]); returns whether it is to be returned. Otherwise it
     /// is dropped: it is before the position from which the reader wants messages, or the reader will find it in the log.
     pub fn handle_live(&mut self, view: u64, sequence: u64) -> bool {
         let message = ShardPosition { view, sequence };
@@ -91,15 +93,21 @@ impl LogReader {
         let part = log.part(self.next, self.live);
         if part.is_none() {
             // What is left are nulls.
-            self.next = self.live;
+            (self.next, self.is_missing) = (self.live, false);
         }
         part
     }
 
     /// Notes that everything before `end` was read from the log, which counts at least what was delivered to the reader.
     pub fn handle_read(&mut self, end: ShardPosition, log: &CountedLog) {
+        self.is_missing = false;
         let is_last = log.part(end, self.live).is_none();
         self.read = Some(ReadPart { end, is_last });
+    }
+
+    /// Notes that the log lacks what comes next, which may take a while.
+    pub const fn handle_missing(&mut self) {
+        self.is_missing = true;
     }
 
     /// Notes that a message from the log is returned.
