@@ -18,6 +18,7 @@ mod event;
 pub mod explore;
 mod fabric;
 mod grant;
+mod histogram;
 pub mod layout;
 mod mutations;
 mod points;
@@ -42,6 +43,7 @@ pub use crate::fabric::{
     WriteSource,
 };
 pub use crate::grant::{GRANT_BYTES, Grant, GrantError};
+pub use crate::histogram::DurationHistogram;
 pub use crate::layout::{Column, RowLayout};
 pub use crate::region::{Region, RegionId};
 pub use crate::region_slab::RegionSlab;

@@ -42,6 +42,7 @@
 mod backlog;
 mod express;
 mod payload;
+mod probe;
 mod publisher;
 mod reader;
 mod reserve_error;
@@ -57,6 +58,7 @@ use crate::region::Access;
 pub use backlog::WindowBacklog;
 pub use express::ExpressSlot;
 pub use payload::Payload;
+use probe::ProbeLine;
 pub use publisher::{MessageBody, WindowPublisher};
 pub use reader::{CorruptRecord, WindowReader, WindowRecord};
 pub use reserve_error::ReserveError;
@@ -201,6 +203,7 @@ struct Shared {
     /// Whether the writer has found no space since anything was last freed.
     starved: AtomicBool,
     closed: AtomicBool,
+    probe: ProbeLine,
     /// Whether the writer has been dropped: nothing more is committed.
     retired: AtomicBool,
 }
@@ -266,6 +269,7 @@ fn ring(region: &Region, geometry: WindowGeometry) -> (WindowWriter, WindowPubli
         starts: (0..geometry.records_max.next_power_of_two()).map(|_| AtomicU64::new(0)).collect(),
         starved: AtomicBool::new(false),
         closed: AtomicBool::new(false),
+        probe: ProbeLine::default(),
         retired: AtomicBool::new(false),
     });
     let writer = WindowWriter::new(region, geometry, Arc::clone(&shared));

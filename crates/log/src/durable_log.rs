@@ -3,8 +3,10 @@
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use rustix::io::Errno;
+use squall_fabric::DurationHistogram;
 
 use crate::checkpoint::CheckpointError;
 use crate::core::{AppendError, FrameWrite, LogAction, LogAnswer, LogCore, Recycling};
@@ -43,6 +45,8 @@ struct State {
     preparing: Option<(u32, Option<Recycling>)>,
     is_closing: bool,
     is_abandoned: bool,
+    /// How long the writing of frames took.
+    write_times: DurationHistogram,
 }
 
 impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
@@ -75,7 +79,13 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
         let (settings, log) = (*storage.settings(), storage.identity().log);
         let mut core = LogCore::new(settings, log, life, recovered);
         storage.covered().into_iter().for_each(|(subgroup, at)| core.handle_checkpoint(subgroup, at));
-        let state = Mutex::new(State { core, preparing: None, is_closing: false, is_abandoned: false });
+        let state = Mutex::new(State {
+            core,
+            preparing: None,
+            is_closing: false,
+            is_abandoned: false,
+            write_times: DurationHistogram::default(),
+        });
         let (work, wanted, news) = (Condvar::new(), Condvar::new(), Condvar::new());
         let report = Box::new(report);
         let shared = Arc::new(Shared { storage, report, state, work, wanted, news });
@@ -154,6 +164,12 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
         self.shared.state().core.frontier(subgroup)
     }
 
+    /// Returns how long the writes of frames took, each until its bytes were on the disk: one write is one group commit.
+    #[must_use]
+    pub fn write_times(&self) -> DurationHistogram {
+        self.shared.state().write_times
+    }
+
     /// Returns why the log has failed, if it has.
     #[must_use]
     pub fn failure(&self) -> Option<DiskError> {
@@ -229,8 +245,11 @@ impl<D: Disk> Shared<D> {
         loop {
             if let Some(write) = self.next_write(&mut state) {
                 drop(state);
+                let began = Instant::now();
                 let outcome = self.storage.disk().write(&write.path(), write.offset, &write.bytes);
+                let took = began.elapsed();
                 state = self.state();
+                state.write_times.note(took);
                 match outcome {
                     Ok(()) => state.core.handle_written(write),
                     Err(error) => state.core.handle_failed(Some(write), error),
@@ -370,6 +389,7 @@ mod tests {
         };
         let records = append(0).expect("there is space");
         assert_eq!(answers.recv(), Ok(LogAnswer::Persisted(records)));
+        assert!(log.write_times().count() >= 1, "the write of the records is counted");
         disk.lock().expect("no panic").arm(DiskFault::WriteError, "log/", 0);
         append(1).expect("there is space");
         let answer = answers.recv().expect("it is reported");

@@ -108,6 +108,8 @@ pub struct SubgroupLine {
     pub delivered_total: u64,
     /// How much of this member's window is used; `None` if it does not send.
     pub window: Option<WindowLine>,
+    /// How long this member's own messages took since it joined; `None` if none was measured.
+    pub latency: Option<LatencyLine>,
     /// The members that are behind, as far as this member knows: those that are behind the most, [`LAGS_MAX`] at most.
     pub lags: Vec<LagLine>,
 }
@@ -120,6 +122,18 @@ pub struct WindowLine {
     pub used: u64,
     /// The messages that there is space for.
     pub size: u64,
+}
+
+/// How long a member's own messages took, from being sent to being delivered by itself, in a [`SubgroupLine`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LatencyLine {
+    /// How many messages were measured: a hundred in a second at most.
+    pub measured: u64,
+    /// The median in nanoseconds, rounded up to a power of two.
+    pub p50_nanos: u64,
+    /// What 99 % of the messages did not exceed, in nanoseconds, rounded up to a power of two.
+    pub p99_nanos: u64,
 }
 
 /// A member that is behind, in a [`SubgroupLine`].

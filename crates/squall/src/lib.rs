@@ -95,8 +95,8 @@ pub use history::{History, HistoryError, StoredMessage};
 #[doc(hidden)]
 pub use inquiry::read_foreign as read_foreign_inquiry;
 pub use inquiry::{
-    HeldUpLine, LAGS_MAX, LagLine, MemberLine, MemberStatus, SubgroupLine, ViewChangeLine, WindowLine,
-    ask_status,
+    HeldUpLine, LAGS_MAX, LagLine, LatencyLine, MemberLine, MemberStatus, SubgroupLine, ViewChangeLine,
+    WindowLine, ask_status,
 };
 pub use node::Node;
 pub use sender::{MessageOutcome, MessageSlot, Sender};

@@ -10,6 +10,7 @@ use squall_transports::Waker;
 
 use crate::application::{NextWindow, SubgroupSlot};
 use crate::error::SendError;
+use crate::node::{MemberClock, NodeHandle};
 use crate::status::GroupStatus;
 use crate::wait::block_on;
 
@@ -31,6 +32,7 @@ pub struct Sender {
     message_max: usize,
     waker: Waker,
     status: Arc<GroupStatus>,
+    clock: MemberClock,
 }
 
 /// A message under construction, in place; dereferences to its bytes, which are zeros at first. Dropping it sends
@@ -67,12 +69,8 @@ impl std::ops::DerefMut for MessageSlot<'_> {
 }
 
 impl Sender {
-    pub(crate) const fn new(
-        slot: Arc<SubgroupSlot>,
-        message_max: usize,
-        waker: Waker,
-        status: Arc<GroupStatus>,
-    ) -> Self {
+    pub(crate) fn new(slot: Arc<SubgroupSlot>, message_max: usize, link: NodeHandle) -> Self {
+        let NodeHandle { waker, status, clock, .. } = link;
         Self {
             writer: None,
             before: 0,
@@ -83,6 +81,7 @@ impl Sender {
             message_max,
             waker,
             status,
+            clock,
         }
     }
 
@@ -94,6 +93,17 @@ impl Sender {
             self.change_window()?;
         }
         self.writer.as_mut().ok_or(SendError::ViewChanging)
+    }
+
+    /// Returns the window to send in, which learns when the next message is sent if it asks for that.
+    #[inline]
+    fn timed_window(&mut self) -> Result<&mut WindowWriter, SendError> {
+        let clock = self.clock;
+        let writer = self.window()?;
+        if writer.wants_time() {
+            writer.note_time(clock.now());
+        }
+        Ok(writer)
     }
 
     #[cold]
@@ -144,7 +154,7 @@ impl Sender {
     /// again are [`SendError::is_passing`]. It never blocks.
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<MessageSlot<'_>, SendError> {
-        self.window()?;
+        self.timed_window()?;
         let writer = self.writer.as_mut().ok_or(SendError::ViewChanging)?;
         match writer.reserve(length) {
             Ok(reservation) => Ok(MessageSlot { reservation, waker: &self.waker }),
@@ -159,7 +169,7 @@ impl Sender {
     /// again are [`SendError::is_passing`]. It never blocks.
     #[inline]
     pub fn send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), SendError> {
-        self.window()?.send(length, fill).map_err(explain)?;
+        self.timed_window()?.send(length, fill).map_err(explain)?;
         self.waker.wake();
         Ok(())
     }
@@ -175,7 +185,7 @@ impl Sender {
         length: usize,
         write: impl FnOnce(&mut Payload<'_>),
     ) -> Result<(), SendError> {
-        self.window()?.send_written(length, write).map_err(explain)?;
+        self.timed_window()?.send_written(length, write).map_err(explain)?;
         self.waker.wake();
         Ok(())
     }

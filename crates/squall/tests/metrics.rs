@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use squall::config::{Config, MetricsConfig, SubgroupConfig};
-use squall::{Group, JoinError};
+use squall::config::{Config, MetricsConfig, StorageConfig, SubgroupConfig};
+use squall::{DeliveryMode, Group, JoinError};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const MESSAGES: u64 = 100;
@@ -128,6 +128,58 @@ fn totals_go_on_when_a_member_dies() {
     }
     wait_for(last, "squall_ready", 0.0);
     wait_for(last, "squall_delivered_total{subgroup=\"log\"}", 2.0 * MESSAGES as f64);
+}
+
+/// A sender measures some of its messages, in all views; a log measures its writes. Others have no such samples.
+#[test]
+fn latencies_and_writes_of_the_log_are_counted() {
+    let mut config = config("metrics-times", 3);
+    let path = std::env::temp_dir().join(format!("squall-metrics-times-{}", std::process::id()));
+    config = config.subgroup("disk", SubgroupConfig { mode: DeliveryMode::Durable, ..Default::default() });
+    let folder = |rank: usize| path.join(rank.to_string());
+    let mut groups: Vec<Group> = thread::scope(|scope| {
+        let join = |rank| {
+            let mut config = config.clone().for_rank(rank);
+            config.storage = Some(StorageConfig::new(folder(rank)));
+            Group::builder(config)
+                .on_message("log", |_| ())
+                .on_message("disk", |_| ())
+                .join()
+                .expect("it joins")
+        };
+        let threads: Vec<_> = (0..3).map(|rank| scope.spawn(move || join(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    let measured = |address, subgroup: &str| {
+        sample(address, &format!("squall_delivery_latency_seconds_count{{subgroup=\"{subgroup}\"}}"))
+    };
+    let (sending, other) = (address(&groups[0]), address(&groups[1]));
+    for subgroup in ["log", "disk"] {
+        let mut sender = groups[0].subgroup(subgroup).unwrap().sender().unwrap();
+        let mut send_until = |count: f64| {
+            let deadline = Instant::now() + PATIENCE;
+            while measured(sending, subgroup).is_none_or(|measured| measured < count) {
+                assert!(Instant::now() < deadline, "{}", get(sending, "/metrics").1);
+                let _ = sender.send_blocking(8, |bytes| bytes.fill(7));
+            }
+        };
+        send_until(3.0);
+        if subgroup == "disk" {
+            drop(groups.remove(2));
+            let before = measured(sending, subgroup).expect("there were some");
+            send_until(before + 3.0);
+        }
+        assert_eq!(measured(other, subgroup), None, "it sends nothing");
+        let sum = format!("squall_delivery_latency_seconds_sum{{subgroup=\"{subgroup}\"}}");
+        let seconds = sample(sending, &sum).expect("it is there");
+        assert!(seconds > 0.0 && seconds < 60.0, "{seconds}");
+    }
+    for address in [sending, other] {
+        assert!(sample(address, "squall_log_write_seconds_count").is_some_and(|count| count >= 3.0));
+        assert!(sample(address, "squall_log_write_seconds_sum").is_some_and(|seconds| seconds > 0.0));
+    }
+    drop(groups);
+    std::fs::remove_dir_all(path).unwrap();
 }
 
 /// A member that takes no messages is the one that holds the sender up; the sender and the member itself show it.

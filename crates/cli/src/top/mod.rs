@@ -75,6 +75,8 @@ struct MemberActivity {
     window_used: Option<f64>,
     /// The messages and nulls of durable subgroups that are not on its disk.
     unpersisted: Option<u64>,
+    /// What 99 % of its own messages took at most, from being sent to being delivered, in the subgroup where that is the longest.
+    latency_p99_nanos: Option<u64>,
     /// The ranks of the members that it waits for, because they take no messages.
     waits_for: Vec<u64>,
     error: Option<String>,
@@ -139,6 +141,7 @@ fn activity(
         lag: Some(lag),
         window_used: used.reduce(f64::max),
         unpersisted: (!unpersisted.is_empty()).then(|| unpersisted.iter().sum()),
+        latency_p99_nanos: status.subgroups.iter().filter_map(|line| Some(line.latency?.p99_nanos)).max(),
         waits_for,
         error: None,
     }

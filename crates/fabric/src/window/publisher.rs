@@ -24,14 +24,16 @@ struct Run {
 pub struct WindowPublisher {
     region: Region,
     geometry: WindowGeometry,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// The runs of outstanding records and the current run, in order; never empty.
     runs: VecDeque<Run>,
     /// Whether the writer may have missed the latest nulls when it assigned the next record its index.
     doubtful: bool,
     /// Records announced; `freed <= published <= ready`.
-    published: u64,
+    pub(super) published: u64,
     freed: u64,
+    /// The record from which the writer was last asked to note when it sends one; 0: it was not asked.
+    pub(super) probed_from: u64,
     bodies: Option<Box<Bodies>>,
 }
 
@@ -70,6 +72,7 @@ impl WindowPublisher {
             doubtful: false,
             published: 0,
             freed: 0,
+            probed_from: 0,
             bodies: None,
         }
     }
@@ -314,7 +317,7 @@ impl WindowPublisher {
 
     /// Returns the number of nulls sent so far.
     #[inline]
-    fn nulls(&self) -> u64 {
+    pub(super) fn nulls(&self) -> u64 {
         self.runs.back().expect("never empty").nulls
     }
 

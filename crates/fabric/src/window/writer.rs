@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::probe::WriterProbes;
 use super::{HEADER_WORDS, LARGE, Payload, ReserveError, Shared, WindowGeometry, mask, record_words};
 use crate::Region;
 use crate::atomics::Ordering;
@@ -11,9 +12,9 @@ use crate::atomics::Ordering;
 pub struct WindowWriter {
     region: Region,
     geometry: WindowGeometry,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// Records committed; `freed <= reserved <= freed + records_max`.
-    reserved: u64,
+    pub(super) reserved: u64,
     /// Records freed, as last seen.
     freed: u64,
     /// Where the next record begins; below the capacity.
@@ -22,12 +23,14 @@ pub struct WindowWriter {
     tail: usize,
     /// The ring of the bodies of large messages; it has none itself.
     bodies: Option<Box<WindowWriter>>,
+    pub(super) probes: WriterProbes,
 }
 
 impl WindowWriter {
     pub(super) fn new(region: &Region, geometry: WindowGeometry, shared: Arc<Shared>) -> Self {
         let region = region.clone();
-        Self { region, geometry, shared, reserved: 0, freed: 0, head: 0, tail: 0, bodies: None }
+        let probes = WriterProbes::default();
+        Self { region, geometry, shared, reserved: 0, freed: 0, head: 0, tail: 0, bodies: None, probes }
     }
 
     pub(super) fn take_bodies(&mut self, ring: Self) {

@@ -2,6 +2,7 @@
 
 use squall_fabric::{Fabric, NodeId};
 
+use super::figures::SubgroupTotals;
 use super::register::{GroupRegister, view_end};
 use super::{GroupApplication, SubgroupId, SubgroupLayout};
 use crate::membership::{Proposal, SenderSegment, Subgroups, View};
@@ -95,6 +96,11 @@ impl<D: Deliver> ActiveSubgroup<D> {
     /// Returns what the subgroup has done in this view.
     pub(super) fn counters(&self) -> MulticastCounters {
         either!(&self.core, core => *core.counters())
+    }
+
+    /// Returns what the subgroup has done in this view, and how long its messages took.
+    pub(super) fn totals(&self) -> SubgroupTotals {
+        either!(&self.core, core => (*core.counters(), *core.latencies()))
     }
 
     /// Returns the subgroup's id, and its upcall, if it has one.

@@ -36,7 +36,7 @@ impl<A: GroupApplication> GroupCore<A> {
         if decision.removes(rank) && !subgroups.iter().all(|active| active.covers(&decision)) {
             reach(Point::ExcludedShort);
             subgroups.iter_mut().for_each(ActiveSubgroup::stop);
-            subgroups.iter().for_each(|active| self.add_totals(active.id, active.counters()));
+            subgroups.iter().for_each(|active| self.add_totals(active.id, active.totals()));
             self.left.extend(subgroups.into_iter().map(ActiveSubgroup::into_deliver));
             return self.end(GroupEnd::Stopped(StopReason::Excluded));
         }
@@ -73,19 +73,19 @@ impl<A: GroupApplication> GroupCore<A> {
         for ActiveSubgroup { id, core, segment } in subgroups {
             let trim = &decision.trims[segment.trims..segment.trims + segment.senders];
             let failed = |failure: SubgroupFailure| GroupEnd::Failed(id, failure);
-            let (deliver, known, backlog, mirror, counters) = match core {
+            let (deliver, known, backlog, mirror, totals) = match core {
                 AnySubgroup::Upcall(core) => {
                     let end = core.finish(trim).map_err(failed)?;
                     let deliver = end.deliver.map(UpcallGate::into_deliver);
-                    (deliver, end.known, end.backlog, end.mirror, end.counters)
+                    (deliver, end.known, end.backlog, end.mirror, (end.counters, end.latencies))
                 }
                 AnySubgroup::Pulled(core) => {
                     let end = core.finish(trim).map_err(failed)?;
-                    (None, end.known, end.backlog, end.mirror, end.counters)
+                    (None, end.known, end.backlog, end.mirror, (end.counters, end.latencies))
                 }
             };
             self.passage.keep(mirror);
-            self.add_totals(id, counters);
+            self.add_totals(id, totals);
             if backlog.as_ref().is_some_and(|backlog| backlog.left() > 0) {
                 reach(Point::Resent);
             }
@@ -190,7 +190,7 @@ impl<A: GroupApplication> GroupCore<A> {
         if let GroupStage::Present(present) = std::mem::replace(&mut self.stage, GroupStage::Ended(ended)) {
             for mut active in present.subgroups {
                 either!(&mut active.core, core => core.close());
-                self.add_totals(active.id, active.counters());
+                self.add_totals(active.id, active.totals());
                 self.successions.remove(active.id, self.application.succession(active.id));
                 self.left.push(active.into_deliver());
             }

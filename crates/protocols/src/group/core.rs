@@ -6,6 +6,7 @@ use squall_fabric::window::INDEXES_MAX;
 use squall_fabric::{Core, Fabric, FabricEvent, Instant, NodeId};
 
 use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, ViewDisk, ViewSubgroups, either};
+use super::figures::SubgroupTotals;
 use super::register::GroupRegister;
 use super::relays::Relays;
 use super::succession::Successions;
@@ -15,7 +16,6 @@ use crate::membership::{
     self, FirstView, Member, Membership, MembershipState, StopReason, View, ViewChangeStep, ViewNotice,
     ViewPassage,
 };
-use crate::multicast::MulticastCounters;
 use crate::mutation;
 use crate::rdmc;
 use crate::restart::{Register, ViewChain};
@@ -61,7 +61,9 @@ pub struct GroupCore<A: GroupApplication> {
     pub(super) skipped: u32,
     pub(super) timeline: Timeline,
     /// What the subgroups have done in views that have ended.
-    pub(super) past_totals: BTreeMap<SubgroupId, MulticastCounters>,
+    pub(super) past_totals: BTreeMap<SubgroupId, SubgroupTotals>,
+    /// When the subgroups were last asked to measure a message.
+    pub(super) sampled: Option<Instant>,
     pub(super) standstill: Option<ConsumerStandstill>,
     /// The subgroups that it was in when the group ended here, and their upcalls.
     pub(super) left: Vec<(SubgroupId, Option<A::Deliver>)>,
@@ -138,6 +140,7 @@ impl<A: GroupApplication> GroupCore<A> {
             skipped: 0,
             timeline: Timeline::new(),
             past_totals: BTreeMap::new(),
+            sampled: None,
             standstill: None,
             left: Vec::new(),
         }

@@ -1,12 +1,15 @@
 //! Figures of a group for operators: what its subgroups have done in all views together, and how far their members are (Derecho §3.4).
 
-use squall_fabric::NodeId;
+use squall_fabric::{Duration, DurationHistogram, Instant, NodeId};
 
 use super::active::{ActiveSubgroup, either};
 use super::core::{GroupCore, GroupStage};
 use super::{GroupApplication, SubgroupId};
 use crate::membership::{Membership, MembershipState};
 use crate::multicast::MulticastCounters;
+
+/// What a subgroup has done, and how long this member's messages took.
+pub(super) type SubgroupTotals = (MulticastCounters, DurationHistogram);
 
 impl<A: GroupApplication> GroupCore<A> {
     /// Returns what the subgroup `id` has done in the current view.
@@ -20,9 +23,33 @@ impl<A: GroupApplication> GroupCore<A> {
     /// ([`crate::multicast::DeliveryTally`]).
     #[must_use]
     pub fn totals(&self, id: SubgroupId) -> MulticastCounters {
-        let mut totals = self.past_totals.get(&id).copied().unwrap_or_default();
+        let (mut totals, _) = self.past_totals.get(&id).copied().unwrap_or_default();
         totals += self.counters(id).unwrap_or_default();
         totals
+    }
+
+    /// Returns how long this member's own messages in the subgroup `id` took, in all views together: see
+    /// [`crate::multicast::Subgroup::latencies`].
+    #[must_use]
+    pub fn latencies(&self, id: SubgroupId) -> DurationHistogram {
+        let (_, mut latencies) = self.past_totals.get(&id).copied().unwrap_or_default();
+        if let Some(active) = self.active(id) {
+            latencies += either!(&active.core, core => core.latencies());
+        }
+        latencies
+    }
+
+    /// Has each subgroup measure one of this member's next messages, if it is time for that: see
+    /// [`crate::multicast::Subgroup::sample_latency`].
+    pub fn sample_latencies(&mut self, now: Instant) {
+        if self.sampled.is_some_and(|sampled| now.since(sampled) < SAMPLE_PERIOD) {
+            return;
+        }
+        self.sampled = Some(now);
+        let GroupStage::Present(present) = &mut self.stage else { return };
+        for active in &mut present.subgroups {
+            either!(&mut active.core, core => core.sample_latency());
+        }
     }
 
     /// Returns whether the view is ending, so that nothing is sent or acknowledged in it any more.
@@ -52,7 +79,12 @@ impl<A: GroupApplication> GroupCore<A> {
     }
 
     /// Keeps what the subgroup `id` has done in a view that has ended.
-    pub(super) fn add_totals(&mut self, id: SubgroupId, counters: MulticastCounters) {
-        *self.past_totals.entry(id).or_default() += counters;
+    pub(super) fn add_totals(&mut self, id: SubgroupId, (counters, latencies): SubgroupTotals) {
+        let (past_counters, past_latencies) = self.past_totals.entry(id).or_default();
+        *past_counters += counters;
+        *past_latencies += &latencies;
     }
 }
+
+/// Between the messages of a subgroup that are measured: a hundred in a second tell enough, and cost nothing that can be measured.
+const SAMPLE_PERIOD: Duration = Duration::from_millis(10);

@@ -60,6 +60,7 @@ mod consumer;
 mod counters;
 mod durable;
 mod failure;
+mod latency;
 mod nulls;
 mod order;
 mod pull;

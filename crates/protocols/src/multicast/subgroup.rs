@@ -10,6 +10,7 @@ use squall_fabric::{Core, Fabric, FabricEvent, MirrorKey, NodeId, trusted};
 use super::acknowledgement::AnnouncedProgress;
 use super::bodies::Bodies;
 use super::durable::Persistence;
+use super::latency::DeliveryLatency;
 use super::pull::{Handoff, HandoffProducer, NoUpcall, Pull};
 use super::send::piece_words;
 use super::slow::ConsumerProgress;
@@ -53,6 +54,7 @@ pub struct Subgroup<D> {
     /// The view has ended: nothing is sent or acknowledged any more.
     pub(super) wedged: bool,
     pub(super) counters: MulticastCounters,
+    pub(super) latency: DeliveryLatency,
     pub(super) consumers: ConsumerProgress,
     /// The log of a durable subgroup.
     pub(super) persistence: Option<Persistence>,
@@ -134,6 +136,7 @@ impl<D: Deliver> Subgroup<D> {
             failure: None,
             wedged: false,
             counters: MulticastCounters::default(),
+            latency: DeliveryLatency::default(),
             consumers,
             persistence: None,
             counts: None,
@@ -477,6 +480,9 @@ impl<F: Fabric, D: Deliver> Core<F> for Subgroup<D> {
         self.counters.polls += 1;
         let sent = self.send();
         let mut work = usize::from(sent > 0) + self.receive(sent) + self.deliver();
+        if self.stable >= self.latency.awaited {
+            self.latency.end(fabric.now());
+        }
         self.announce();
         work += self.free(work == 0);
         let posts = self.table.flush(fabric);

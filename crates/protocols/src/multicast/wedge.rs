@@ -12,7 +12,7 @@
 //!   ([`ViewStart::known`]). In mode `Raw` only messages that were not sent at all continue.
 
 use squall_fabric::window::WindowBacklog;
-use squall_fabric::{Fabric, MirrorId, NodeId};
+use squall_fabric::{DurationHistogram, Fabric, MirrorId, NodeId};
 
 use super::order::sequences_complete;
 use super::subgroup::DeliveryOutlet;
@@ -49,6 +49,8 @@ pub struct SubgroupCarryover<D> {
     pub known: Vec<(NodeId, u64)>,
     /// What was done in the view.
     pub counters: MulticastCounters,
+    /// How long messages took: see [`Subgroup::latencies`].
+    pub latencies: DurationHistogram,
 }
 
 impl<D: Deliver> Subgroup<D> {
@@ -135,8 +137,8 @@ impl<D: Deliver> Subgroup<D> {
                 self.deliver_rest(&self.indexes.clone(), &self.indexes.clone())?
             }
         }
-        let (mirror, counters) = (self.table.mirror(), self.counters);
-        Ok(SubgroupCarryover { deliver: self.into_deliver(), backlog, mirror, known, counters })
+        let (mirror, counters, latencies) = (self.table.mirror(), self.counters, self.latency.histogram);
+        Ok(SubgroupCarryover { deliver: self.into_deliver(), backlog, mirror, known, counters, latencies })
     }
 
     /// Ends the subgroup at a member that stops: it is in no later view, and no member asks how much it has. It

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
-use squall_fabric::{Duration, NodeId};
+use squall_fabric::{Duration, DurationHistogram, NodeId};
 use squall_log::{
     AppendError, Disk, DiskError, DurableLog, LogAnswer, LogRecord, Recovered, Storage, StorageError,
     WatchedDisk,
@@ -342,6 +342,11 @@ impl ProcessLog {
     /// Returns whether the disk hangs, so that threads that use it return when it answers, and not before.
     pub(super) fn hangs(&self) -> bool {
         self.signals.hangs.load(Ordering::Relaxed)
+    }
+
+    /// Returns how long the writes of the log took.
+    pub(crate) fn write_times(&self) -> DurationHistogram {
+        self.log.write_times()
     }
 
     /// Returns whether the log takes and writes nothing more.

@@ -35,8 +35,7 @@ pub(crate) struct ServedSubgroup {
 impl ServedSubgroup {
     /// Returns a sending end for external clients.
     pub(crate) fn make_sender(&self) -> Sender {
-        let (status, waker) = (Arc::clone(&self.link.status), self.link.waker.clone());
-        Sender::new(Arc::clone(&self.slot), self.message_max, waker, status)
+        Sender::new(Arc::clone(&self.slot), self.message_max, self.link.clone())
     }
 
     pub(crate) fn lease(&self) -> MutexGuard<'_, SenderLease> {

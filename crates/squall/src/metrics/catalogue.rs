@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
+use squall_fabric::DurationHistogram;
+
 use super::board::{FiguresBoard, MemberFigures, SubgroupFigures};
 
 /// A metric of a member.
@@ -57,6 +59,13 @@ pub(super) enum SampleValue {
     Durations { seconds: f64, count: u64, buckets: Vec<(f64, u64)> },
 }
 
+impl SampleValue {
+    fn of(times: &DurationHistogram) -> Self {
+        let buckets = times.buckets().map(|(limit, count)| (limit.as_secs_f64(), count)).collect();
+        Self::Durations { seconds: times.sum().as_secs_f64(), count: times.count(), buckets }
+    }
+}
+
 /// What is known of a member when it is asked.
 #[derive(Debug)]
 pub(super) struct Scrape<'a> {
@@ -109,7 +118,7 @@ const SUBGROUP: &[&str] = &["subgroup"];
 const SUBGROUP_MEMBER: &[&str] = &["subgroup", "member"];
 
 /// All metrics of a member.
-pub const METRICS: [MetricDescription; 17] = [
+pub const METRICS: [MetricDescription; 19] = [
     MetricDescription {
         name: "squall_ready",
         kind: MetricKind::Gauge,
@@ -201,6 +210,21 @@ pub const METRICS: [MetricDescription; 17] = [
         },
     },
     MetricDescription {
+        name: "squall_delivery_latency_seconds",
+        kind: MetricKind::Histogram,
+        labels: SUBGROUP,
+        help: "How long this member's own messages took, from being sent until this member delivered them, or its application could pull \
+               them: of at most a hundred in a second, chosen evenly; not of those that a view change makes it send again, and not in \
+               subgroups without a total order",
+        read: |scrape, each| {
+            for (id, subgroup) in scrape.figures.subgroups.iter().enumerate() {
+                if let Some(times) = &subgroup.latencies {
+                    each(MetricSample { labels: vec![scrape.name(id)], value: SampleValue::of(times) });
+                }
+            }
+        },
+    },
+    MetricDescription {
         name: "squall_stability_lag",
         kind: MetricKind::Gauge,
         labels: SUBGROUP_MEMBER,
@@ -263,6 +287,18 @@ pub const METRICS: [MetricDescription; 17] = [
         help: "The messages and nulls of a durable subgroup that this member has received and that are not on its disk yet",
         read: |scrape, each| {
             scrape.levels(each, |subgroup| subgroup.unpersisted.map(|unpersisted| unpersisted as f64));
+        },
+    },
+    MetricDescription {
+        name: "squall_log_write_seconds",
+        kind: MetricKind::Histogram,
+        labels: &[],
+        help: "How long the writes of the log of all durable subgroups took, each until its bytes were on the disk; one write has the \
+               messages that came during the one before it",
+        read: |scrape, each| {
+            if let Some(times) = &scrape.figures.log_writes {
+                each(MetricSample { labels: Vec::new(), value: SampleValue::of(times) });
+            }
         },
     },
     MetricDescription {

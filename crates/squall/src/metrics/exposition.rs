@@ -73,7 +73,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::time::{Duration, Instant};
 
-    use squall_fabric::NodeId;
+    use squall_fabric::{DurationHistogram, NodeId};
 
     use super::super::board::SubgroupFigures;
     use super::*;
@@ -89,6 +89,10 @@ mod tests {
         let mut subgroup =
             SubgroupFigures { window: Some((3, 4)), unpersisted: Some(9), ..Default::default() };
         subgroup.totals.messages_sent = 17;
+        let mut times = DurationHistogram::default();
+        [2, 2, 100].into_iter().for_each(|micros| times.note(Duration::from_micros(micros)));
+        subgroup.latencies = Some(times);
+        figures.log_writes = Some(times);
         subgroup.lags = vec![(NodeId(0), 0), (NodeId(64), 5)];
         subgroup.held_up_by = Some((NodeId(64), Instant::now()));
         figures.subgroups = vec![subgroup];
@@ -109,6 +113,12 @@ mod tests {
             "squall_view_change_seconds_bucket{le=\"0.005\"} 1",
             "squall_view_change_seconds_bucket{le=\"+Inf\"} 1",
             "squall_view_change_seconds_count 1",
+            "# TYPE squall_delivery_latency_seconds histogram",
+            "squall_delivery_latency_seconds_sum{subgroup=\"a \\\"b\\\"\"} 0.000104",
+            "squall_delivery_latency_seconds_count{subgroup=\"a \\\"b\\\"\"} 3",
+            "squall_delivery_latency_seconds_bucket{le=\"0.000002048\",subgroup=\"a \\\"b\\\"\"} 2",
+            "squall_log_write_seconds_bucket{le=\"0.000131072\"} 3",
+            "squall_log_write_seconds_bucket{le=\"+Inf\"} 3",
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
         }

@@ -2,14 +2,14 @@
 
 use std::cmp::Reverse;
 
-use squall_fabric::{Duration, Fabric as _, Instant};
+use squall_fabric::{Duration, DurationHistogram, Fabric as _, Instant};
 use squall_protocols::group::{SubgroupId, ViewChange};
 use squall_protocols::membership::{Member, Membership, ViewChangeStep};
 use squall_transports::bootstrap::{Address, Asker};
 
 use super::{Stack, figures};
 use crate::inquiry::{
-    self, HeldUpLine, LAGS_MAX, LagLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine,
+    self, HeldUpLine, LAGS_MAX, LagLine, LatencyLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine,
     ViewChangeLine, WindowLine,
 };
 use crate::restart::{
@@ -109,6 +109,7 @@ impl Stack {
                 sent_total: totals.messages_sent,
                 delivered_total: totals.messages_delivered + self.group.application_ref().pulled(id),
                 window: self.group.window_use(id).map(|(used, size)| WindowLine { used, size }),
+                latency: latency(&self.group.latencies(id)),
                 lags,
             })
         };
@@ -124,4 +125,10 @@ impl Stack {
             members,
         }
     }
+}
+
+/// Sums up how long messages took.
+fn latency(times: &DurationHistogram) -> Option<LatencyLine> {
+    let nanos = |share| Some(u64::try_from(times.quantile(share)?.as_nanos()).unwrap_or(u64::MAX));
+    Some(LatencyLine { measured: times.count(), p50_nanos: nanos(0.5)?, p99_nanos: nanos(0.99)? })
 }

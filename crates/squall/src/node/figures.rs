@@ -84,7 +84,9 @@ impl Stack {
             subgroup.held_up_by = group.held_up_by(id).map(|held| (held.member, wall(held.since)));
             subgroup.stood_still = group.stands_still_since(id).map(wall);
             subgroup.unpersisted = log.as_ref().and_then(|log| log.unpersisted(id));
+            subgroup.latencies = Some(group.latencies(id)).filter(|times| times.count() > 0);
         }
+        figures.log_writes = log.as_ref().map(|log| log.write_times());
         true
     }
 }

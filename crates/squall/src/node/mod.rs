@@ -22,7 +22,7 @@ use crate::status::GroupStatus;
 use crate::transport::AnyFabric;
 pub(crate) use entering::EntryOptions;
 use figures::FiguresWriter;
-pub(crate) use handle::NodeHandle;
+pub(crate) use handle::{MemberClock, NodeHandle};
 
 /// A group's polling side. [`crate::Group::join`] gives it a thread of its own; an application that asked for
 /// [`crate::Builder::join_polled`] calls [`Node::poll`] or [`Node::step`] itself, from any one thread.
@@ -273,6 +273,7 @@ impl Stack {
             let name = |state: u32| self.names[state as usize].clone();
             *self.status.sole_states() = sole.into_iter().map(name).collect();
         }
+        self.group.sample_latencies(self.fabric.now());
         self.write_figures();
     }
 
