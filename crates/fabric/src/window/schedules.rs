@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::*;
 use crate::atomics::AtomicU64;
 use crate::explore::{draw, explore, finds_failure, point, thread, yield_now};
-use crate::{RegionId, trusted};
+use crate::{Instant, RegionId, trusted};
 
 /// A deliberate defect of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,5 +299,46 @@ fn messages_of_a_closed_window_continue_in_the_next() {
             next_publisher.free(taken);
         }
         assert_eq!(application.join().expect("no panic"), expected, "all messages are moved, and none twice");
+    });
+}
+
+/// The time that the publisher takes is that of the message whose index it takes, or, if a question became void while it was answered,
+/// of a later one; and it takes one time for each question at most.
+#[test]
+fn times_belong_to_their_messages() {
+    explore(5000, || {
+        let geometry = WindowGeometry::new(0, 2, 8, 1);
+        let region = Region::heap(RegionId(1), geometry.words());
+        let (mut writer, mut publisher) = trusted::window(&region, geometry, None);
+        let application = thread::spawn(move || {
+            let mut sent = 0;
+            while sent < MESSAGES {
+                if writer.wants_time() {
+                    writer.note_time(Instant::from_nanos(100 + sent));
+                }
+                match writer.send(8, |bytes| bytes.fill(1)) {
+                    Ok(()) => sent += 1,
+                    Err(_) => yield_now(),
+                }
+            }
+        });
+        let (mut published, mut from, mut is_void, mut is_open) = (0, 0, false, false);
+        while published < MESSAGES {
+            if draw(3) == 0 {
+                is_void |= is_open;
+                (from, is_open) = ((published + draw(4) as u64).max(1), true);
+                publisher.ask_time(from - published);
+            }
+            published += publisher.publish(u64::MAX, |_| ());
+            publisher.free(published);
+            if let Some((index, time)) = publisher.take_time() {
+                assert!(is_open && (from..published).contains(&index), "{index} of {from}..{published}");
+                let record = time.as_nanos() - 100;
+                assert!(record == index || is_void && record > index, "the time of {record} for {index}");
+                (is_open, is_void) = (false, false);
+            }
+            yield_now();
+        }
+        application.join().expect("no panic");
     });
 }

@@ -2,7 +2,7 @@
 //!
 //! Which message is measured is chosen among those of the next period, as many as were sent in the last one, so that the first
 //! message of a burst counts no more than the others. Messages that a view change sends again are not measured, and neither are those
-//! of subgroups without a total order, which wait for nobody.
+//! of subgroups without a total order, which wait for no other member.
 
 use squall_fabric::{DurationHistogram, Instant};
 
