@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_harness::terminal::{CommandVerdict, Interrupted, Interrupts};
+use squall_harness::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupted, Interrupts};
 
 use super::draw::{TopScreen, draw};
 use super::{GroupActivity, GroupLook};
@@ -21,7 +21,13 @@ pub(crate) fn watch(
     let is_over = Arc::new(AtomicBool::new(false));
     let interrupts = Interrupts::take()?;
     let over = Arc::clone(&is_over);
-    interrupts.set(move || over.store(true, Ordering::Relaxed));
+    interrupts.set(move || {
+        over.store(true, Ordering::Relaxed);
+        std::thread::sleep(END_PATIENCE);
+        // The terminal has gone: reading keys neither ends nor fails then.
+        drop(ratatui::try_restore());
+        std::process::exit(INTERRUPTED_STATUS.into());
+    });
     let (sender, looks) = channel();
     // It may still wait for an answer when the process ends.
     std::thread::Builder::new().name("squall top".into()).spawn(move || {
@@ -80,6 +86,9 @@ fn run(
         }
     }
 }
+
+/// How long after a signal the process ends at the latest.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How soon an answer, or a request to end, is on the screen.
 const KEY_PATIENCE: Duration = Duration::from_millis(100);
