@@ -33,6 +33,7 @@ impl fmt::Display for EndpointId {
 /// use squall_dds::{InstanceHandle, TopicData};
 ///
 /// assert_eq!(InstanceHandle::of(&vec![1u8, 2, 3])?.key(), b"", "bytes have no key");
+/// assert_eq!(InstanceHandle::from_key(b"a key").key(), b"a key");
 /// # Ok::<(), squall_dds::DataError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

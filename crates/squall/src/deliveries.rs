@@ -79,6 +79,25 @@ pub(crate) struct DurablePlace {
 }
 
 /// What [`Deliveries::next_event`] returns.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+/// use squall::DeliveryEvent;
+///
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-event-{}", std::process::id()), 1);
+/// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// let log = group.subgroup("log")?;
+/// let (mut sender, mut deliveries) = (log.sender()?, log.deliveries()?);
+/// sender.send_bytes(b"hello")?;
+/// let DeliveryEvent::View(view) = deliveries.next_event()? else { panic!("views come first") };
+/// let DeliveryEvent::Message(message) = deliveries.next_event()? else { panic!("then their messages") };
+/// println!("rank {} sent {:?}", view.members[message.sender].tag, message.bytes);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum DeliveryEvent<'a> {

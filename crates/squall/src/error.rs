@@ -19,6 +19,24 @@ use crate::history::HistoryError;
 squall_fabric::debug_as_text!(GroupError, JoinError, HandleError, SendError, ReceiveError, ReplayError);
 
 /// Why a group cannot be joined or has ended.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+/// use squall::GroupError;
+///
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-group-error-{}", std::process::id()), 1);
+/// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// let mut deliveries = group.subgroup("log")?.deliveries()?;
+/// assert!(group.failure().is_none()); // it runs
+/// group.leave(std::time::Duration::from_secs(10));
+/// let squall::ReceiveError::Group(error) = deliveries.next().unwrap_err() else { unreachable!() };
+/// assert!(matches!(error, GroupError::Left));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupError {
@@ -70,6 +88,19 @@ pub enum GroupError {
 }
 
 /// Why [`crate::Group::join`] failed.
+///
+/// ```
+/// use squall::{Config, Group, JoinError};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Config::local(&format!("doc-join-error-{}", std::process::id()), 1); // no subgroups
+/// match Group::builder(config).on_message("log", |_| ()).join() {
+///     Err(JoinError::UnknownSubgroup(name)) => assert_eq!(name, "log"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -168,6 +199,23 @@ pub enum JoinError {
 }
 
 /// Why a handle of a subgroup is not available.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+/// use squall::HandleError;
+///
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-handle-error-{}", std::process::id()), 1);
+/// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// assert!(matches!(group.subgroup("lag"), Err(HandleError::UnknownSubgroup(name)) if name == "lag"));
+/// let log = group.subgroup("log")?;
+/// let _sender = log.sender()?;
+/// assert!(matches!(log.sender(), Err(HandleError::Taken { .. }))); // there is one for each member
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
@@ -213,6 +261,26 @@ pub enum HandleError {
 }
 
 /// Why a message was not sent.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+/// use squall::SendError;
+///
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-send-error-{}", std::process::id()), 1);
+/// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// let mut sender = group.subgroup("log")?.sender()?;
+/// match sender.send_bytes(b"hello") {
+///     Ok(()) => {}
+///     Err(error) if error.is_passing() => println!("later: {error}"),
+///     Err(SendError::TooLong { message_max, .. }) => println!("{message_max} bytes are the most"),
+///     Err(error) => return Err(error.into()), // the group has ended here
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
@@ -257,6 +325,26 @@ impl SendError {
 }
 
 /// Why there is no further message.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+/// use squall::ReceiveError;
+///
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-receive-error-{}", std::process::id()), 1);
+/// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// let mut deliveries = group.subgroup("log")?.deliveries()?;
+/// drop(group);
+/// match deliveries.try_next() {
+///     Ok(_) => println!("it was delivered before"),
+///     Err(ReceiveError::Group(error)) => println!("the group has ended: {error}"),
+///     Err(error) => println!("{error}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {

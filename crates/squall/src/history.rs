@@ -18,6 +18,25 @@ use crate::durable::{LogRange, ProcessLog};
 /// A group that restarts from its logs continues where it was: every member has the same history then. A member reads it from its own
 /// disk, one piece at a time, while the group runs. A member that has joined gets what its log lacks from the others in the meantime; until it
 /// has that, its history ends in [`HistoryError`]. Obtained by [`crate::SubgroupHandle::history`], where there is an example.
+///
+/// ```
+/// use squall::config::{StorageConfig, SubgroupConfig};
+/// use squall::{Config, DeliveryMode, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let path = std::env::temp_dir().join(format!("doc-history-type-{}", std::process::id()));
+/// let orders = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
+/// let mut config = Config::local(&format!("doc-history-type-{}", std::process::id()), 1).subgroup("orders", orders);
+/// config.storage = Some(StorageConfig::new(&path));
+/// let mut group = Group::join(config)?;
+/// for message in group.subgroup("orders")?.history()? {
+///     println!("{:?}", message?.bytes); // of earlier runs
+/// }
+/// # drop(group);
+/// # std::fs::remove_dir_all(path)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct History {
     log: Arc<ProcessLog>,
@@ -32,6 +51,25 @@ pub struct History {
 }
 
 /// A message of a durable subgroup, as it is in a log.
+///
+/// ```
+/// use squall::config::{StorageConfig, SubgroupConfig};
+/// use squall::{Config, DeliveryMode, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let path = std::env::temp_dir().join(format!("doc-stored-{}", std::process::id()));
+/// let orders = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
+/// let mut config = Config::local(&format!("doc-stored-{}", std::process::id()), 1).subgroup("orders", orders);
+/// config.storage = Some(StorageConfig::new(&path));
+/// let mut group = Group::join(config)?;
+/// for message in group.subgroup("orders")?.history()?.flatten() {
+///     println!("{} of view {}: {} bytes", message.sequence, message.view, message.bytes.len());
+/// }
+/// # drop(group);
+/// # std::fs::remove_dir_all(path)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoredMessage {

@@ -29,6 +29,23 @@ pub(crate) enum StatusQuestion {
 }
 
 /// A member's status, as it reports it itself.
+///
+/// ```
+/// use squall::config::SubgroupConfig;
+/// use squall::{Config, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let name = format!("doc-status-{}", std::process::id());
+/// let config = Config::local(&name, 1).subgroup("log", SubgroupConfig::default());
+/// let _group = Group::join(config.clone())?;
+/// let status = squall::ask_status(&config, &config.listen)?; // from any process with the secret
+/// assert!(status.ready);
+/// for line in &status.subgroups {
+///     println!("{}: {} sent, {} delivered", line.name, line.sent_total, line.delivered_total);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MemberStatus {

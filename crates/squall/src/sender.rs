@@ -15,6 +15,29 @@ use crate::status::GroupStatus;
 use crate::wait::block_on;
 
 /// The sending end of a subgroup. Each member has one; it may move between threads.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+/// use squall::MessageOutcome;
+///
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-sender-{}", std::process::id()), 1);
+/// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// let log = group.subgroup("log")?;
+/// let (mut sender, mut deliveries) = (log.sender()?, log.deliveries()?);
+/// sender.send_bytes(b"first")?; // never blocks: a full window is an error
+/// sender.send(6, |message| message.copy_from_slice(b"second"))?; // in place
+/// sender.send_blocking(5, |message| message.copy_from_slice(b"third"))?; // waits for space
+/// for text in ["first", "second", "third"] {
+///     assert_eq!(deliveries.next()?.bytes, text.as_bytes());
+/// }
+/// deliveries.release();
+/// assert_eq!(sender.wait_for_outcome(2), MessageOutcome::Delivered);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Sender {
     /// The current view's window; none while the view changes.
@@ -37,6 +60,23 @@ pub struct Sender {
 
 /// A message under construction, in place; dereferences to its bytes, which are zeros at first. Dropping it sends
 /// nothing.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-slot-{}", std::process::id()), 1);
+/// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// let mut sender = group.subgroup("log")?.sender()?;
+/// let mut slot = sender.reserve(4)?;
+/// slot.copy_from_slice(&7u32.to_le_bytes());
+/// slot.commit();
+/// drop(sender.reserve(8)?); // sends nothing
+/// assert_eq!(sender.sent(), 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct MessageSlot<'a> {
     reservation: Reservation<'a>,
@@ -306,6 +346,29 @@ impl Sender {
 }
 
 /// What has become of a message.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+/// use squall::MessageOutcome;
+///
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-outcome-{}", std::process::id()), 1);
+/// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// let log = group.subgroup("log")?;
+/// let (mut sender, mut deliveries) = (log.sender()?, log.deliveries()?);
+/// sender.send_bytes(b"hello")?;
+/// deliveries.next()?;
+/// assert_eq!(sender.outcome(0), MessageOutcome::Pending); // this member has not released it
+/// deliveries.release();
+/// match sender.wait_for_outcome(0) {
+///     MessageOutcome::Delivered => println!("all members have it"),
+///     other => println!("the group ended before: {other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageOutcome {
     /// It is in flight. If its view ends, it is delivered in the next one, in its place and once.

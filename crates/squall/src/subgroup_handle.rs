@@ -15,6 +15,22 @@ use crate::node::NodeHandle;
 use crate::sender::Sender;
 
 /// A subgroup of a group: hands out its sender and its deliveries, once each.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-handle-{}", std::process::id()), 1);
+/// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// let log = group.subgroup("log")?;
+/// assert!(log.settings().message_max >= 10 << 10);
+/// let (mut sender, mut deliveries) = (log.sender()?, log.deliveries()?);
+/// std::thread::spawn(move || sender.send_bytes(b"from another thread").unwrap());
+/// assert_eq!(deliveries.next()?.bytes, b"from another thread");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct SubgroupHandle {
     pub(crate) name: String,

@@ -9,6 +9,26 @@ use squall_protocols::group::ViewChange;
 use squall_protocols::membership::ViewChangeStep;
 
 /// One member's view changes.
+///
+/// ```
+/// use squall::config::SubgroupConfig;
+/// use squall::trace::{MemberTrack, chrome};
+/// use squall::{Config, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let name = format!("doc-trace-{}", std::process::id());
+/// let config = Config::local(&name, 1).subgroup("log", SubgroupConfig::default());
+/// let (_group, mut node) = Group::builder(config).join_polled()?;
+/// while !node.is_ready() {
+///     node.step();
+/// }
+/// let changes: Vec<_> = node.timeline().cloned().collect();
+/// let track = MemberTrack { name: "member 0", offset_ns: 0, changes: &changes };
+/// let trace = chrome(&[track]); // open it in ui.perfetto.dev
+/// assert!(trace.contains("member 0"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MemberTrack<'a> {
     /// The member's name.

@@ -9,6 +9,18 @@ use crate::error::JoinError;
 squall_fabric::debug_as_text!(BulkError);
 
 /// Why an object was not sent or received, or a session not joined.
+///
+/// ```
+/// use squall::Config;
+/// use squall::bulk::{BulkError, Session};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Config::local(&format!("doc-bulk-error-{}", std::process::id()), 1);
+/// let mut root = Session::join(&config)?;
+/// assert!(matches!(root.next_object(), Err(BulkError::Root))); // it sends
+/// # Ok(())
+/// # }
+/// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BulkError {

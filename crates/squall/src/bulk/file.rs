@@ -20,6 +20,23 @@ use super::{BulkError, Engine, Session};
 use crate::transport::AnyFabric;
 
 /// Where a file is received.
+///
+/// ```no_run
+/// use squall::Config;
+/// use squall::bulk::{FileTarget, HeldBlocks, Session};
+/// use std::fs::File;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut session = Session::join(&Config::load("squall.toml")?)?;
+/// let bytes = session.next_object()?.bytes;
+/// let file = File::options().read(true).write(true).create(true).truncate(false).open("object")?;
+/// file.set_len(bytes)?; // and allocate it
+/// let blocks = bytes.div_ceil(session.block_bytes()?);
+/// let on_block = Box::new(|block| println!("block {block} is there"));
+/// session.receive_file(FileTarget { file: &file, held: HeldBlocks::none(blocks), on_block })?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct FileTarget<'f> {
     /// The file, open for reading and writing, with all its bytes allocated: a file that grows while it is written
     /// could find no space at a moment when that cannot be reported.

@@ -61,6 +61,26 @@ use host::HostSession;
 use network::NetworkSession;
 
 /// A member of a bulk multicast. Rank 0 is the root: it sends, the others receive.
+///
+/// ```
+/// use squall::Config;
+/// use squall::bulk::{BulkOptions, Session};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Config::local(&format!("doc-session-{}", std::process::id()), 2);
+/// let other = config.clone().for_rank(1);
+/// let other = std::thread::spawn(move || {
+///     let mut session = Session::join_with(&other, &BulkOptions::default()).unwrap();
+///     session.receive().unwrap().to_vec()
+/// });
+/// let mut root = Session::join_with(&config, &BulkOptions::default())?;
+/// assert_eq!((root.rank(), root.members()), (0, 2));
+/// let mut object = root.buffer(1000);
+/// root.send(&mut object)?;
+/// assert_eq!(other.join().unwrap(), vec![0; 1000]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Session {
     engine: Engine,
@@ -77,6 +97,29 @@ enum Engine {
 }
 
 /// An object that the root has sent and that this member has not received yet.
+///
+/// ```
+/// use squall::Config;
+/// use squall::bulk::Session;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Config::local(&format!("doc-incoming-{}", std::process::id()), 2);
+/// let other = config.clone().for_rank(1);
+/// let other = std::thread::spawn(move || {
+///     let mut session = Session::join(&other).unwrap();
+///     let next = session.next_object().unwrap();
+///     let mut memory = vec![0; next.bytes as usize];
+///     session.receive_into(&mut memory).unwrap();
+///     (next.number, memory)
+/// });
+/// let mut root = Session::join(&config)?;
+/// let mut object = root.buffer(3);
+/// object.fill(5);
+/// root.send(&mut object)?;
+/// assert_eq!(other.join().unwrap(), (0, vec![5; 3]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incoming {
     /// Its number: objects of a session are numbered from 0 and received in order.
@@ -104,6 +147,18 @@ impl Session {
     }
 
     /// Joins a session and reports how the members find each other.
+    ///
+    /// ```
+    /// use squall::Config;
+    /// use squall::bulk::{BulkOptions, Session};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = Config::local(&format!("doc-observed-{}", std::process::id()), 1);
+    /// let session = Session::join_observed(&config, &BulkOptions::default(), &mut |progress| println!("{progress:?}"))?;
+    /// # drop(session);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The errors of [`Session::join`].

@@ -6,6 +6,14 @@ use squall_protocols::rdmc::{RdmcSettings, RdmcSettingsError};
 use crate::config::Transport;
 
 /// The options of a session, the same at all members; values that are `None` are chosen.
+///
+/// ```
+/// use squall::bulk::BulkOptions;
+///
+/// // Blocks and schedule for objects of about 10 MB.
+/// let options = BulkOptions { object_bytes: Some(10_000_000), ..BulkOptions::default() };
+/// # drop(options);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BulkOptions {
     /// The size of a block in bytes, a multiple of 8.

@@ -5,6 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// A place in a configuration.
+///
+/// ```
+/// use squall::config::ConfigPlace;
+///
+/// let place = ConfigPlace { file: None, line: Some(3) };
+/// assert_eq!(place.to_string(), "line 3");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigPlace {
     /// The file; `None` if the text did not come from a file.
@@ -27,6 +34,14 @@ impl fmt::Display for ConfigPlace {
 squall_fabric::debug_as_text!(ConfigError);
 
 /// Why a configuration cannot be used.
+///
+/// ```
+/// use squall::Config;
+///
+/// let error = Config::parse("cluster = \"kitchen\"\nmembres = 3\n").unwrap_err();
+/// println!("{error}"); // names the line, the key, and the key that was meant
+/// assert!(error.to_string().contains("members"));
+/// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {

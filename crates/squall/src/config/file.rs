@@ -192,6 +192,19 @@ fn read_secret(
 
 /// Returns a warning if other users of this host can read or write the file with the secret: they could become
 /// members.
+///
+/// ```
+/// use std::os::unix::fs::PermissionsExt;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let file = std::env::temp_dir().join(format!("doc-secret-{}", std::process::id()));
+/// std::fs::write(&file, "at least sixteen bytes")?;
+/// std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))?;
+/// assert_eq!(squall::config::exposed_secret(&file), None);
+/// # std::fs::remove_file(file)?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use]
 pub fn exposed_secret(file: &Path) -> Option<String> {
     use std::os::unix::fs::PermissionsExt as _;

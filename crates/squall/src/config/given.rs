@@ -7,6 +7,17 @@ use super::error::ConfigError;
 use super::table::ConfigText;
 
 /// A value that a configuration gives for a key.
+///
+/// ```
+/// use squall::config::given_values;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let values = given_values("members = 3\n[subgroups.log]\nwindow = 64\n")?;
+/// let shown: Vec<String> = values.iter().map(|given| format!("{}: [{}] {}", given.line, given.table, given.key)).collect();
+/// assert_eq!(shown, ["1: [] members", "3: [subgroups.log] window"]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenValue {
     /// The path of the key's table, like `subgroups.log`; empty for the keys in front of all tables.

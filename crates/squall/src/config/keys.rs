@@ -2,6 +2,16 @@
 //! docs/configuration.md lists.
 
 /// A key of the configuration file.
+///
+/// ```
+/// use squall::config::keys::TABLES;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let members = TABLES[0].keys.iter().find(|key| key.name == "members").ok_or("it is there")?;
+/// println!("members = {}: {}", members.takes, members.meaning);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigKey {
     /// The key.
@@ -39,6 +49,17 @@ pub enum KeyScope {
 }
 
 /// A table of the configuration file.
+///
+/// ```
+/// use squall::config::keys::TABLES;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// for table in TABLES {
+///     println!("[{}]: {}", table.path, table.meaning);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct KeyTable {
     /// Its path, as in brackets, with `NAME` for a name of the user's; empty for the keys in front of all tables.

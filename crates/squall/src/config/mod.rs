@@ -67,6 +67,18 @@ const SUSPICION_AFTER: Duration = Duration::from_secs(5);
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How members reach each other.
+///
+/// ```
+/// use squall::Config;
+/// use squall::config::Transport;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Config::local("shared-memory", 2);
+/// assert_eq!(config.transport, Transport::Shm);
+/// assert!(config.transport.needs_unix_socket());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// The best transport that both ends have, chosen for each pair of members: shared memory, RDMA or TCP. The
@@ -89,6 +101,18 @@ impl Transport {
 }
 
 /// What the polling thread does when there is nothing to do.
+///
+/// ```
+/// use squall::Config;
+/// use squall::config::IdlePolicy;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut config = Config::local("idle", 2);
+/// config.idle = IdlePolicy::Spin; // the least latency, for a core
+/// config.core = Some(1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdlePolicy {
     /// The thread chooses the policy that suits the number of cores.
@@ -171,6 +195,16 @@ pub struct Config {
 impl Config {
     /// Reads a file.
     ///
+    /// ```no_run
+    /// use squall::{Config, Group};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let group = Group::join(Config::load("squall.toml")?)?;
+    /// # drop(group);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`ConfigError`], with file and line.
     pub fn load(file: impl AsRef<Path>) -> Result<Self, ConfigError> {
@@ -179,6 +213,17 @@ impl Config {
 
     /// Reads a file for one member, as [`Config::load`] does. A `listen` or `rank` that is given here replaces the
     /// file's, which then needs none.
+    ///
+    /// ```no_run
+    /// use squall::{Config, Group};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let listen = "192.0.2.1:7400".parse()?;
+    /// let group = Group::join(Config::load_for("squall.toml", Some(listen), None)?)?;
+    /// # drop(group);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`ConfigError`], with file and line.
@@ -198,6 +243,17 @@ impl Config {
 
     /// Reads a file for a process that is no member, such as an [`crate::external::Observer`], as [`Config::load`] does.
     /// The file needs no `listen`: if it has none, the first of the `contacts` stands for it.
+    ///
+    /// ```no_run
+    /// use squall::Config;
+    /// use squall::external::Observer;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let observer = Observer::connect(&Config::load_for_client("squall.toml")?, "log")?;
+    /// # drop(observer);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`ConfigError`], with file and line.

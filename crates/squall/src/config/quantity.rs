@@ -4,6 +4,13 @@ use std::time::Duration;
 
 /// Reads a number of bytes. Without a unit it is bytes; KB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024.
 ///
+/// ```
+/// use squall::config::quantity::bytes;
+///
+/// assert_eq!(bytes("4KiB"), Ok(4096));
+/// assert!(bytes("4 potatoes").is_err());
+/// ```
+///
 /// # Errors
 /// A text that says what to write instead.
 pub fn bytes(text: &str) -> Result<u64, String> {
@@ -23,6 +30,13 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Reads a duration, whose unit must be written: us, ms, s, m (or min), h or d.
+///
+/// ```
+/// use squall::config::quantity::duration;
+/// use std::time::Duration;
+///
+/// assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+/// ```
 ///
 /// # Errors
 /// A text that says what to write instead.

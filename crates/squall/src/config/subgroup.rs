@@ -14,6 +14,17 @@ use squall_protocols::replica::{members_of_shard, place};
 use super::storage::Durability;
 
 /// A set of the group's members.
+///
+/// ```
+/// use squall::config::{Ranks, SubgroupConfig};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let log = SubgroupConfig { senders: Ranks::These(vec![0, 2]), ..SubgroupConfig::default() };
+/// assert!(log.senders.has(2) && !log.senders.has(1));
+/// assert_eq!(log.member_ranks(3), [0, 1, 2]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Ranks {
     /// All members.
@@ -44,6 +55,19 @@ impl Ranks {
 }
 
 /// What happens to a member whose consumer holds up the others.
+///
+/// ```
+/// use squall::config::{SlowConsumer, SubgroupConfig};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let exclude = SlowConsumer::Exclude;
+/// let log = SubgroupConfig { slow_consumer: exclude, slow_after: Duration::from_secs(2), ..SubgroupConfig::default() };
+/// assert_eq!(SubgroupConfig::default().slow_consumer, SlowConsumer::Wait);
+/// # drop(log);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlowConsumer {
     /// The others wait for it.
@@ -54,6 +78,18 @@ pub enum SlowConsumer {
 }
 
 /// The configuration of a subgroup, the same at all members.
+///
+/// ```
+/// use squall::Config;
+/// use squall::config::SubgroupConfig;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let log = SubgroupConfig { message_max: 4 << 10, window: 64, ..SubgroupConfig::default() };
+/// let config = Config::local("subgroups", 3).subgroup("log", log);
+/// config.check()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubgroupConfig {
     /// The members, by rank in the group.

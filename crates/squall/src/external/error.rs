@@ -5,6 +5,19 @@ use std::time::Duration;
 squall_fabric::debug_as_text!(ExternalError, PublishError);
 
 /// Why an external client cannot continue.
+///
+/// ```
+/// use squall::config::SubgroupConfig;
+/// use squall::Config;
+/// use squall::external::{ExternalError, Observer};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Config::local("doc-external-error", 1).subgroup("log", SubgroupConfig::default());
+/// let error = Observer::connect(&config, "lag").unwrap_err();
+/// assert!(matches!(error, ExternalError::UnknownSubgroup { .. }));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExternalError {
@@ -52,6 +65,24 @@ pub enum ExternalError {
 
 /// Why not all messages were published, and what has become of them: of the messages of a call, the first `delivered`
 /// are delivered by all members, the next `unknown` may or may not be, and the rest were not sent.
+///
+/// ```
+/// use squall::config::SubgroupConfig;
+/// use squall::external::Publisher;
+/// use squall::{Config, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let name = format!("doc-publish-error-{}", std::process::id());
+/// let config = Config::local(&name, 1).subgroup("log", SubgroupConfig::default());
+/// let _member = Group::builder(config.clone()).on_message("log", |_| ()).join()?;
+///
+/// let messages = vec!["one", "two"];
+/// if let Err(error) = Publisher::connect(&config, "log")?.publish(&messages) {
+///     println!("{} of {} are delivered: {error}", error.delivered, messages.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{delivered} messages are delivered; whether {unknown} more are is unknown: {cause}")]
 #[non_exhaustive]

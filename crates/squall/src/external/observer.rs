@@ -14,6 +14,24 @@ use super::wire::{ExternalNotice, ExternalRequest};
 use crate::config::Config;
 
 /// How to observe.
+///
+/// ```
+/// use squall::config::SubgroupConfig;
+/// use squall::external::{Observer, ObserverOptions};
+/// use squall::{Config, Group};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let name = format!("doc-observer-options-{}", std::process::id());
+/// let config = Config::local(&name, 1).subgroup("log", SubgroupConfig::default());
+/// let _member = Group::builder(config.clone()).on_message("log", |_| ()).join()?;
+///
+/// let options = ObserverOptions { queue_bytes: 1 << 20, timeout: Duration::from_secs(5) };
+/// let mut observer = Observer::connect_with(&config, "log", options)?;
+/// while observer.next_within(Duration::from_millis(10))?.is_some() {}
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObserverOptions {
     /// The bytes of messages that the member may queue for this observer; the member allows at most 64 MiB. Messages
@@ -30,6 +48,26 @@ impl Default for ObserverOptions {
 }
 
 /// What an observer receives.
+///
+/// ```
+/// use squall::config::SubgroupConfig;
+/// use squall::external::{Observed, Observer};
+/// use squall::{Config, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let name = format!("doc-observed-{}", std::process::id());
+/// let config = Config::local(&name, 1).subgroup("log", SubgroupConfig::default());
+/// let _member = Group::builder(config.clone()).on_message("log", |_| ()).join()?;
+///
+/// match Observer::connect(&config, "log")?.next()? {
+///     Observed::View { id, members } => println!("view {id} of {} members", members.len()),
+///     Observed::Message { node, bytes, .. } => println!("{node}: {bytes:?}"),
+///     Observed::Lost { cause, .. } => println!("messages are missing here: {cause}"),
+///     other => println!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Observed {

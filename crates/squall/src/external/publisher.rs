@@ -9,6 +9,23 @@ use super::wire::{self, BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ExternalNotice, Ext
 use crate::config::Config;
 
 /// Sends messages to a subgroup from outside the group; see [`super`].
+///
+/// ```
+/// use squall::config::SubgroupConfig;
+/// use squall::external::Publisher;
+/// use squall::{Config, Group};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let name = format!("doc-publisher-{}", std::process::id());
+/// let config = Config::local(&name, 1).subgroup("log", SubgroupConfig::default());
+/// let _member = Group::builder(config.clone()).on_message("log", |_| ()).join()?;
+///
+/// let mut publisher = Publisher::connect_with(&config, "log", Duration::from_secs(5))?;
+/// publisher.publish(&["one", "two"])?; // returns when all members have delivered both
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Publisher {
     finder: MemberFinder,

@@ -13,6 +13,24 @@ use squall_protocols::membership::{Member, View};
 use squall_protocols::multicast::{Deliver, Message, MessageBatch};
 
 /// A view of the group, as one subgroup sees it.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+/// use squall::DeliveryEvent;
+///
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-subgroup-view-{}", std::process::id()), 1);
+/// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// let mut deliveries = group.subgroup("log")?.deliveries()?;
+/// if let DeliveryEvent::View(view) = deliveries.next_event()? {
+///     let ranks: Vec<u64> = view.members.iter().map(|member| member.tag).collect();
+///     assert_eq!((view.id, ranks), (0, vec![0]));
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubgroupView {
     /// The view's number.

@@ -22,6 +22,25 @@ use crate::status::GroupStatus;
 use crate::subgroup_handle::SubgroupHandle;
 
 /// Prepares a group: its upcalls, the thread that polls, and what to report while joining.
+///
+/// ```
+/// use squall::config::SubgroupConfig;
+/// use squall::{Config, Group};
+/// use std::sync::mpsc;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let name = format!("doc-builder-{}", std::process::id());
+/// let config = Config::local(&name, 1).subgroup("log", SubgroupConfig::default());
+/// let (messages, delivered) = mpsc::channel();
+/// let mut group = Group::builder(config)
+///     .on_view(|view| println!("{view}"))
+///     .on_message("log", move |message| drop(messages.send(message.bytes.to_vec())))
+///     .join()?;
+/// group.subgroup("log")?.sender()?.send_bytes(b"hello")?;
+/// assert_eq!(delivered.recv()?, b"hello");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Builder {
     config: Config,
     upcalls: BTreeMap<String, (BoxedUpcall, Arc<Tap>)>,

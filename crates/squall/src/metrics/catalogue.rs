@@ -8,6 +8,13 @@ use squall_fabric::DurationHistogram;
 use super::board::{FiguresBoard, MemberFigures, SubgroupFigures};
 
 /// A metric of a member.
+///
+/// ```
+/// use squall::metrics::METRICS;
+///
+/// let latency = METRICS.iter().find(|metric| metric.name == "squall_delivery_latency_seconds");
+/// assert_eq!(latency.map(|metric| metric.labels), Some(&["subgroup"][..]));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MetricDescription {
     /// Its name, with its unit, and `_total` if it is a counter.
@@ -23,6 +30,13 @@ pub struct MetricDescription {
 }
 
 /// The kind of a metric.
+///
+/// ```
+/// use squall::metrics::{METRICS, MetricKind};
+///
+/// let counters = METRICS.iter().filter(|metric| metric.kind == MetricKind::Counter);
+/// assert!(counters.map(|metric| metric.name).all(|name| name.ends_with("_total")));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// It only grows, until the process ends.
@@ -316,6 +330,11 @@ pub const METRICS: [MetricDescription; 19] = [
 ];
 
 /// Returns the page docs/metrics.md.
+///
+/// ```
+/// let table = squall::metrics::reference();
+/// assert!(table.contains("| `squall_view_number` | gauge |"));
+/// ```
 #[must_use]
 pub fn reference() -> String {
     let mut text = String::from(HEAD);

@@ -26,6 +26,28 @@ pub(crate) use handle::{MemberClock, NodeHandle};
 
 /// A group's polling side. [`crate::Group::join`] gives it a thread of its own; an application that asked for
 /// [`crate::Builder::join_polled`] calls [`Node::poll`] or [`Node::step`] itself, from any one thread.
+///
+/// ```
+/// use squall::config::SubgroupConfig;
+/// use squall::{Config, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let name = format!("doc-node-{}", std::process::id());
+/// let config = Config::local(&name, 1).subgroup("log", SubgroupConfig::default());
+/// let (mut group, mut node) = Group::builder(config).join_polled()?;
+/// while !node.is_ready() {
+///     node.step();
+/// }
+/// let log = group.subgroup("log")?;
+/// let (mut sender, mut deliveries) = (log.sender()?, log.deliveries()?);
+/// sender.send_bytes(b"hello")?;
+/// while deliveries.try_next()?.is_none() {
+///     node.poll(); // never waits; `step` does
+/// }
+/// assert_eq!(node.counters("log").map(|counters| counters.messages_sent), Some(1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Node {
     stack: Stack,

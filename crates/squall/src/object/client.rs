@@ -21,6 +21,35 @@ use crate::error::HandleError;
 ///
 /// A client follows the group even while it is idle: it asks a member for the list of members every two seconds, and
 /// sooner when an answer comes from a later view than it knows. So all members can be replaced one by one.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::object::{Replicated, Snapshot, restored};
+/// # use squall::{Config, Group};
+/// use squall::object::Client;
+/// use std::time::Duration;
+/// # #[derive(Default)]
+/// # struct Count(u64);
+/// # impl Replicated for Count {
+/// #     type Update = u64;
+/// #     type Query = ();
+/// #     type Reply = u64;
+/// #     fn apply(&mut self, more: u64) -> u64 { self.0 += more; self.0 }
+/// #     fn query(&self, (): ()) -> u64 { self.0 }
+/// #     fn snapshot(&self) -> Snapshot { Snapshot::of(self.0) }
+/// #     fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> { restored(source).map(Self) }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-client-{}", std::process::id()), 1).subgroup("count", SubgroupConfig::default());
+/// # let mut group = Group::join(config.clone())?;
+/// let _count = group.object("count", Count::default)?; // at each member
+/// let client = Client::<Count>::connect(&config, "count")?; // in any process
+/// assert_eq!(client.update(b"key", &5)?.wait()?, 5);
+/// let patient = Client::<Count>::connect_with(&config, "count", Duration::from_secs(60))?;
+/// assert_eq!(patient.query(b"key", &())?.wait()?, 5);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Client<T: Replicated> {
     remote: RemoteShards,

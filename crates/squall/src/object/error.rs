@@ -7,6 +7,36 @@ use crate::error::GroupError;
 squall_fabric::debug_as_text!(ObjectError);
 
 /// Why an update or a query has no reply.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::object::{Replicated, Snapshot, restored};
+/// # use squall::{Config, Group};
+/// use squall::object::ObjectError;
+/// # #[derive(Default)]
+/// # struct Count(u64);
+/// # impl Replicated for Count {
+/// #     type Update = u64;
+/// #     type Query = ();
+/// #     type Reply = u64;
+/// #     fn apply(&mut self, more: u64) -> u64 { self.0 += more; self.0 }
+/// #     fn query(&self, (): ()) -> u64 { self.0 }
+/// #     fn snapshot(&self) -> Snapshot { Snapshot::of(self.0) }
+/// #     fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> { restored(source).map(Self) }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-object-error-{}", std::process::id()), 1).subgroup("count", SubgroupConfig::default());
+/// # let mut group = Group::join(config.clone())?;
+/// let count = group.object("count", Count::default)?;
+/// match count.update(b"key", &1)?.wait() {
+///     Ok(reply) => println!("{reply}"),
+///     Err(ObjectError::NotDelivered) => println!("it was not applied: make it again"),
+///     Err(ObjectError::Unknown) => println!("it may have been applied: query first"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {

@@ -9,6 +9,36 @@ use squall_protocols::replica::Machine;
 
 /// A type whose objects are replicated. All members must run the same code: the effect and the reply of `apply` must
 /// be a function of the state and the update alone, never of time, randomness or the member.
+///
+/// ```
+/// use squall::object::{Replicated, Snapshot, restored};
+///
+/// #[derive(Default)]
+/// struct Count(u64);
+///
+/// impl Replicated for Count {
+///     type Update = u64;
+///     type Query = ();
+///     type Reply = u64;
+///     fn apply(&mut self, more: u64) -> u64 {
+///         self.0 += more;
+///         self.0
+///     }
+///     fn query(&self, (): ()) -> u64 {
+///         self.0
+///     }
+///     fn snapshot(&self) -> Snapshot {
+///         Snapshot::of(self.0)
+///     }
+///     fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> {
+///         restored(source).map(Self)
+///     }
+/// }
+///
+/// let mut bytes = Vec::new();
+/// Count(7).snapshot().write(&mut bytes).unwrap();
+/// assert_eq!(Count::restore(&mut bytes.as_slice()).unwrap().0, 7);
+/// ```
 pub trait Replicated: Sized + Send + 'static {
     /// An operation that changes it.
     type Update: Serialize + DeserializeOwned;
@@ -39,6 +69,21 @@ pub trait Replicated: Sized + Send + 'static {
 type Writing = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
 /// A state that has not been written yet.
+///
+/// ```
+/// use squall::object::{Snapshot, restored};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let mut bytes = Vec::new();
+/// Snapshot::of(vec![1u64, 2]).write(&mut bytes)?;
+/// assert_eq!(restored::<Vec<u64>>(&mut bytes.as_slice())?, [1, 2]);
+///
+/// // In parts, for a state that should not be in memory twice:
+/// let large = Snapshot::new(|sink| (0..1000u64).try_for_each(|number| sink.write_all(&number.to_le_bytes())));
+/// assert_eq!(large.with_bytes(8000).bytes(), Some(8000));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Snapshot {
     bytes: Option<u64>,
     write: Writing,

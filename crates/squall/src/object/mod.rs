@@ -94,6 +94,33 @@ pub(crate) use service::ObjectService;
 use shard::{RefusedUpdate, Shard};
 
 /// The options of an object, which each member chooses for itself.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::object::{Replicated, Snapshot, restored};
+/// # use squall::{Config, Group};
+/// use squall::object::ObjectOptions;
+/// # #[derive(Default)]
+/// # struct Count(u64);
+/// # impl Replicated for Count {
+/// #     type Update = u64;
+/// #     type Query = ();
+/// #     type Reply = u64;
+/// #     fn apply(&mut self, more: u64) -> u64 { self.0 += more; self.0 }
+/// #     fn query(&self, (): ()) -> u64 { self.0 }
+/// #     fn snapshot(&self) -> Snapshot { Snapshot::of(self.0) }
+/// #     fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> { restored(source).map(Self) }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-object-options-{}", std::process::id()), 1).subgroup("count", SubgroupConfig::default());
+/// # let mut group = Group::join(config.clone())?;
+/// let on_transfer = Box::new(|state: squall::object::Transfer| println!("shard {}: {} bytes", state.shard, state.bytes));
+/// let options = ObjectOptions { on_transfer, ..ObjectOptions::default() };
+/// let count = group.object_with("count", Count::default, options)?;
+/// assert_eq!(count.shards(), 1);
+/// # Ok(())
+/// # }
+/// ```
 pub struct ObjectOptions {
     /// The bytes of updates that a joiner keeps until the state arrives; above that, senders wait. The remaining
     /// updates of a view that ends are kept in addition.
@@ -119,6 +146,34 @@ impl std::fmt::Debug for ObjectOptions {
 
 /// A handle of a replicated object at a member. Clones refer to the same object. The member keeps its replica until
 /// it leaves the group, whether or not there are handles.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::object::{Replicated, Snapshot, restored};
+/// # use squall::{Config, Group};
+/// # #[derive(Default)]
+/// # struct Count(u64);
+/// # impl Replicated for Count {
+/// #     type Update = u64;
+/// #     type Query = ();
+/// #     type Reply = u64;
+/// #     fn apply(&mut self, more: u64) -> u64 { self.0 += more; self.0 }
+/// #     fn query(&self, (): ()) -> u64 { self.0 }
+/// #     fn snapshot(&self) -> Snapshot { Snapshot::of(self.0) }
+/// #     fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> { restored(source).map(Self) }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-object-{}", std::process::id()), 1).subgroup("count", SubgroupConfig::default());
+/// # let mut group = Group::join(config.clone())?;
+/// let count = group.object("count", Count::default)?; // `Count` is an application's type
+/// assert_eq!(count.update(b"key", &2)?.wait()?, 2);
+/// assert_eq!(count.query(b"key", &())?.wait()?, 2); // of this member's replica
+/// assert_eq!(count.query_latest(b"key", &())?.wait()?, 2); // linearizable
+/// assert!(count.holds(count.shard(b"key")));
+/// assert_eq!(count.inspect(0, |_, count| count.0), Some(2));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Object<T: Replicated> {
     shards: Arc<[Arc<Shard<T>>]>,

@@ -9,6 +9,32 @@ use super::ObjectError;
 use crate::wait::block_on;
 
 /// A reply that has not arrived yet: wait for it, or await it on any executor. Dropping it does not undo the request.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::object::{Replicated, Snapshot, restored};
+/// # use squall::{Config, Group};
+/// # #[derive(Default)]
+/// # struct Count(u64);
+/// # impl Replicated for Count {
+/// #     type Update = u64;
+/// #     type Query = ();
+/// #     type Reply = u64;
+/// #     fn apply(&mut self, more: u64) -> u64 { self.0 += more; self.0 }
+/// #     fn query(&self, (): ()) -> u64 { self.0 }
+/// #     fn snapshot(&self) -> Snapshot { Snapshot::of(self.0) }
+/// #     fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> { restored(source).map(Self) }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-pending-{}", std::process::id()), 1).subgroup("count", SubgroupConfig::default());
+/// # let mut group = Group::join(config.clone())?;
+/// let count = group.object("count", Count::default)?;
+/// let pending: Vec<_> = (0..10).map(|_| count.update(b"key", &1)).collect::<Result<_, _>>()?; // all under way
+/// let replies: Vec<u64> = pending.into_iter().map(|reply| reply.wait()).collect::<Result<_, _>>()?;
+/// assert_eq!(replies, (1..=10).collect::<Vec<_>>());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the outcome of an update is known only by its reply"]
 pub struct Pending<R> {

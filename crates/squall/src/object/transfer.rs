@@ -20,6 +20,32 @@ use super::shard::Shard;
 use super::wire::{ChunkReader, ObjectReply};
 
 /// How far the transfer of a shard's state has come.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::object::{Replicated, Snapshot, restored};
+/// # use squall::{Config, Group};
+/// use squall::object::{ObjectOptions, Transfer};
+/// # #[derive(Default)]
+/// # struct Count(u64);
+/// # impl Replicated for Count {
+/// #     type Update = u64;
+/// #     type Query = ();
+/// #     type Reply = u64;
+/// #     fn apply(&mut self, more: u64) -> u64 { self.0 += more; self.0 }
+/// #     fn query(&self, (): ()) -> u64 { self.0 }
+/// #     fn snapshot(&self) -> Snapshot { Snapshot::of(self.0) }
+/// #     fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> { restored(source).map(Self) }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-transfer-{}", std::process::id()), 1).subgroup("count", SubgroupConfig::default());
+/// # let mut group = Group::join(config.clone())?;
+/// let on_transfer = Box::new(|Transfer { shard, bytes, total, .. }: Transfer| println!("{shard}: {bytes} of {total:?}"));
+/// let count = group.object_with("count", Count::default, ObjectOptions { on_transfer, ..Default::default() })?;
+/// # drop(count);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Transfer {

@@ -12,6 +12,34 @@ use super::{Address, Buffer, Socket, SocketEvent, StreamError, StreamOptions};
 ///
 /// Bytes are copied into and out of registered buffers. [`StreamOptions::buffers`] receives are always posted, so the
 /// peer's data arrives in them without passing through the ring. A write returns when its data has left this process.
+///
+/// ```
+/// use squall::stream::{Listener, Stream, StreamOptions};
+/// use std::io::{Read, Write};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = StreamOptions::local("doc-stream-type");
+/// let listener = Listener::bind(&"127.0.0.1:0".parse()?, &options)?;
+/// let address = listener.address().clone();
+///
+/// let server = std::thread::spawn(move || {
+///     let mut stream = Stream::new(listener.accept().unwrap()).unwrap();
+///     let mut line = [0; 5];
+///     stream.read_exact(&mut line).unwrap();
+///     stream.write_all(&line).unwrap();
+///     stream.shut_down().unwrap();
+///     stream.read_to_end(&mut Vec::new()).unwrap(); // until the other end has finished, too
+/// });
+/// let mut stream = Stream::connect(&address, &options)?;
+/// stream.write_all(b"hello")?;
+/// stream.shut_down()?;
+/// let mut echo = String::new();
+/// stream.read_to_string(&mut echo)?;
+/// assert_eq!(echo, "hello");
+/// server.join().unwrap();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Stream {
     pub(super) flow: StreamFlow,

@@ -24,6 +24,29 @@ use crate::transport::AnyFabric;
 /// completions. On TCP the peer learns that its send has arrived with what this end posts or asks for next, or after
 /// 0.2 s. The memory of a post must not be used before its completion, and the memory of a receive consists of whole
 /// words.
+///
+/// ```
+/// use squall::stream::{Completion, Listener, Socket, StreamOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = StreamOptions::local("doc-endpoint");
+/// let listener = Listener::bind(&"127.0.0.1:0".parse()?, &options)?;
+/// let address = listener.address().clone();
+///
+/// let server = std::thread::spawn(move || {
+///     let mut endpoint = listener.accept().unwrap().into_endpoint();
+///     let memory = endpoint.register(8); // words
+///     endpoint.post_receive(&memory, 0..64, true).unwrap();
+///     while !matches!(endpoint.wait(None), Some(Completion::Receive { .. })) {}
+/// });
+/// let mut endpoint = Socket::connect(&address, &options)?.into_endpoint();
+/// let memory = endpoint.register(8);
+/// endpoint.post_send(&memory, 0..64)?;
+/// while !matches!(endpoint.wait(None), Some(Completion::Send { .. })) {}
+/// server.join().unwrap();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Endpoint {
     stack: Stack,
@@ -399,6 +422,25 @@ fn step<T: TransportFabric>(
 }
 
 /// Waits until one of `endpoints` has something to do, for up to `timeout`. It takes no completions.
+///
+/// ```
+/// use squall::stream::{Listener, Socket, StreamOptions, wait_any};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = StreamOptions::local("doc-wait-any");
+/// let listener = Listener::bind(&"127.0.0.1:0".parse()?, &options)?;
+/// let address = listener.address().clone();
+///
+/// let connecting = std::thread::spawn(move || Socket::connect(&address, &options).unwrap());
+/// let (mut first, mut second) = (listener.accept()?, connecting.join().unwrap());
+/// wait_any(&mut [first.endpoint(), second.endpoint()], Some(Duration::from_millis(10)))?;
+/// while let Some(event) = first.poll() {
+///     println!("{event:?}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The system's error.

@@ -10,6 +10,21 @@ use squall_transports::verbs::VerbsError;
 squall_fabric::debug_as_text!(StreamError);
 
 /// Why a socket cannot be created or used.
+///
+/// ```
+/// use squall::stream::{Stream, StreamError, StreamOptions};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut options = StreamOptions::local("doc-stream-error");
+/// options.timeout = Duration::from_millis(50);
+/// match Stream::connect(&"unix:@doc-no-listener".parse()?, &options) {
+///     Err(error @ StreamError::Connect(_)) => println!("{error}"), // says what to start, or to correct
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {

@@ -10,6 +10,19 @@ use squall_transports::verbs::{self, VerbsSettings};
 use super::{StreamError, StreamSettings};
 
 /// The options of a socket.
+///
+/// ```
+/// use squall::stream::{Secret, StreamOptions, StreamTransport};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let secret = Secret::new("at least sixteen bytes")?; // the same at both ends
+/// let mut options = StreamOptions::new("files", &secret);
+/// options.transport = StreamTransport::Tcp;
+/// options.timeout = Duration::from_secs(3);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct StreamOptions {
     /// The name of the cluster to which both ends belong; the same at both.

@@ -14,6 +14,35 @@ use super::{
 };
 
 /// One end of a connection that transfers buffers. See [`super`] for how it makes progress and how it ends.
+///
+/// ```
+/// use squall::stream::{Listener, Socket, SocketEvent, StreamOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = StreamOptions::local("doc-socket");
+/// let listener = Listener::bind(&"127.0.0.1:0".parse()?, &options)?;
+/// let address = listener.address().clone();
+/// let server = std::thread::spawn(move || {
+///     let mut socket = listener.accept().unwrap();
+///     let buffer = socket.buffer(64);
+///     socket.post_receive(buffer, false).map_err(|(_, refused)| refused).unwrap();
+///     loop {
+///         match socket.wait(None) {
+///             Some(SocketEvent::Received { buffer, bytes, .. }) => break buffer[..bytes].to_vec(),
+///             Some(SocketEvent::Closed { failure }) => panic!("{failure:?}"),
+///             _ => {}
+///         }
+///     }
+/// });
+/// let mut socket = Socket::connect(&address, &options)?;
+/// let mut buffer = socket.buffer(8);
+/// buffer.fill(7);
+/// socket.post_send(buffer).map_err(|(_, refused)| refused)?;
+/// while !matches!(socket.wait(None), Some(SocketEvent::Sent { .. })) {}
+/// assert_eq!(server.join().unwrap(), [7; 8]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Socket {
     // Declared before the buffers so that it is dropped first: until then the peer may write to their memory.
@@ -25,6 +54,30 @@ pub struct Socket {
 }
 
 /// An event of a socket; a completed operation returns its buffer.
+///
+/// ```
+/// use squall::stream::{Listener, Socket, SocketEvent, StreamOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = StreamOptions::local("doc-socket-event");
+/// let listener = Listener::bind(&"127.0.0.1:0".parse()?, &options)?;
+/// let address = listener.address().clone();
+///
+/// let server = std::thread::spawn(move || drop(listener.accept().unwrap()));
+/// let mut socket = Socket::connect(&address, &options)?;
+/// socket.shut_down();
+/// loop {
+///     match socket.wait(None) {
+///         Some(SocketEvent::Closed { failure: None }) => break, // in order
+///         Some(SocketEvent::Closed { failure: Some(failure) }) => return Err(failure.into()),
+///         Some(event) => println!("{event:?}"),
+///         None => {}
+///     }
+/// }
+/// server.join().unwrap();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum SocketEvent {
     /// Both ends are connected.
@@ -231,6 +284,18 @@ fn take<I: Ord + Copy>(posted: &mut VecDeque<(I, Buffer)>, id: I) -> Buffer {
 }
 
 /// Accepts sockets that connect.
+///
+/// ```
+/// use squall::stream::{Listener, StreamOptions};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let listener = Listener::bind(&"127.0.0.1:0".parse()?, &StreamOptions::local("doc-listener"))?;
+/// println!("connect to {}", listener.address());
+/// assert!(listener.accept_within(Some(Duration::from_millis(10)))?.is_none());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     door: PairListener,
