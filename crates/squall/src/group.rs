@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::multicast::DeliveryMode;
@@ -24,6 +25,22 @@ use crate::subgroup_handle::SubgroupHandle;
 pub use builder::Builder;
 
 /// A group that this process is a member of. Dropping it leaves the group.
+///
+/// ```
+/// use squall::config::SubgroupConfig;
+/// use squall::{Config, Departure, Group};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let name = format!("doc-group-{}", std::process::id());
+/// let config = Config::local(&name, 1).subgroup("log", SubgroupConfig::default());
+/// let mut group = Group::join(config)?; // `Config::load("squall.toml")` for processes
+/// println!("rank {} of {}", group.rank(), group.view());
+/// group.subgroup("log")?.sender()?.send_bytes(b"hello")?;
+/// assert!(matches!(group.leave(Duration::from_secs(10)), Departure::InOrder));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Group {
     rank: usize,
@@ -41,6 +58,25 @@ pub struct Group {
 }
 
 /// How a member has left its group.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+/// use squall::Departure;
+///
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-departure-{}", std::process::id()), 1);
+/// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// match group.leave(std::time::Duration::from_secs(10)) {
+///     Departure::InOrder => println!("the others have all that this member had"),
+///     Departure::Forced { states } => println!("as if it had died; lost with it: {states:?}"),
+///     Departure::Failed(error) => println!("the group had ended: {error}"),
+///     departure => println!("{departure:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Departure {
@@ -77,6 +113,13 @@ impl Group {
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.rank
+    }
+
+    /// Returns this process's number as a node, which no other process of the group ever gets: a member that is started again has
+    /// another one. [`Message::node`](squall_protocols::multicast::Message::node) of its messages is this number.
+    #[must_use]
+    pub const fn node(&self) -> NodeId {
+        self.link.node
     }
 
     /// Returns the current view.
