@@ -51,7 +51,7 @@ mod writer;
 use std::sync::Arc;
 
 use crate::Region;
-use crate::atomics::{AtomicBool, AtomicU64, Ordering};
+use crate::atomics::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::layout::Word;
 use crate::region::Access;
 
@@ -202,13 +202,29 @@ struct Shared {
     starts: Box<[AtomicU64]>,
     /// Whether the writer has found no space since anything was last freed.
     starved: AtomicBool,
-    closed: AtomicBool,
+    /// Bits of [`CLOSED`] and [`ASKED`], stored by the publisher: one load tells the writer that there is nothing but the next message.
+    attention: AtomicU32,
     probe: ProbeLine,
     /// Whether the writer has been dropped: nothing more is committed.
     retired: AtomicBool,
 }
 
+/// The window is closed.
+const CLOSED: u32 = 1;
+/// The writer soon comes to the record whose time is wanted.
+const ASKED: u32 = 2;
+
 impl Shared {
+    fn is_closed(&self) -> bool {
+        self.attention.load(Ordering::Relaxed) & CLOSED != 0
+    }
+
+    /// Sets or clears a bit. Only the publisher does that.
+    fn set_attention(&self, bit: u32, is_set: bool) {
+        let others = self.attention.load(Ordering::Relaxed) & !bit;
+        self.attention.store(others | if is_set { bit } else { 0 }, Ordering::Relaxed);
+    }
+
     /// Returns where record `number` begins.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "a place within the ring")]
@@ -268,7 +284,7 @@ fn ring(region: &Region, geometry: WindowGeometry) -> (WindowWriter, WindowPubli
         nulls: Line::default(),
         starts: (0..geometry.records_max.next_power_of_two()).map(|_| AtomicU64::new(0)).collect(),
         starved: AtomicBool::new(false),
-        closed: AtomicBool::new(false),
+        attention: AtomicU32::new(0),
         probe: ProbeLine::default(),
         retired: AtomicBool::new(false),
     });

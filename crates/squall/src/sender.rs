@@ -138,12 +138,20 @@ impl Sender {
     /// Returns the window to send in, which learns when the next message is sent if it asks for that.
     #[inline]
     fn timed_window(&mut self) -> Result<&mut WindowWriter, SendError> {
+        if self.writer.as_ref().is_none_or(WindowWriter::needs_attention) {
+            self.attend()?;
+        }
+        self.writer.as_mut().ok_or(SendError::ViewChanging)
+    }
+
+    #[cold]
+    fn attend(&mut self) -> Result<(), SendError> {
         let clock = self.clock;
         let writer = self.window()?;
         if writer.wants_time() {
             writer.note_time(clock.now());
         }
-        Ok(writer)
+        Ok(())
     }
 
     #[cold]

@@ -1,10 +1,10 @@
 //! Probes: the writer notes when it sends one message of many, so that others can tell how long messages take.
 //!
 //! The polling thread asks for the time of one message, the first one from a certain record on; the writer stores the time before it
-//! commits that message; the polling thread finds it when it publishes the message. Neither waits, and a message that was not asked for
-//! costs one load of a word that rarely changes.
+//! commits that message; the polling thread finds it when it publishes the message. Neither waits. The writer's attention is called
+//! when it may soon come to that message, so that others cost nothing but the load that tells whether the window is closed.
 
-use super::{WindowPublisher, WindowWriter};
+use super::{ASKED, WindowPublisher, WindowWriter};
 use crate::Instant;
 use crate::atomics::{AtomicU64, Ordering};
 
@@ -30,8 +30,8 @@ pub(super) struct WriterProbes {
 }
 
 impl WindowWriter {
-    /// Returns whether the time at which the next message is sent is wanted: see [`WindowWriter::note_time`].
-    #[inline]
+    /// Returns whether the time at which the next message is sent is wanted: see [`WindowWriter::note_time`]. It is not, unless
+    /// [`WindowWriter::needs_attention`].
     #[must_use]
     pub fn wants_time(&self) -> bool {
         let from = self.shared.probe.from.load(Ordering::Relaxed);
@@ -60,6 +60,17 @@ impl WindowPublisher {
     pub fn ask_time(&mut self, later: u64) {
         self.probed_from = (self.published + later).max(1);
         self.shared.probe.from.store(self.probed_from, Ordering::Relaxed);
+        self.has_called = false;
+        self.call();
+    }
+
+    /// Calls the writer's attention if it may come to the record before the next look here, or has passed it.
+    fn call(&mut self) {
+        let is_near = self.probed_from <= self.published + self.geometry.records_max as u64;
+        if is_near != self.has_called {
+            self.has_called = is_near;
+            self.shared.set_attention(ASKED, is_near);
+        }
     }
 
     /// Returns the index of the message that was asked for and when it was sent, once, when it has been published just now.
@@ -67,10 +78,16 @@ impl WindowPublisher {
     pub fn take_time(&mut self) -> Option<(u64, Instant)> {
         let probe = &self.shared.probe;
         let record = probe.record.load(Ordering::Relaxed);
-        if self.probed_from == 0 || !(self.probed_from..self.published).contains(&record) {
+        if self.probed_from == 0 {
+            return None;
+        }
+        if !(self.probed_from..self.published).contains(&record) {
+            self.call();
             return None;
         }
         self.probed_from = 0;
+        self.has_called = false;
+        self.shared.set_attention(ASKED, false);
         // If a question became void while it was answered, this may be the time of a later message, and the latency too short.
         let nanos = probe.nanos.load(Ordering::Relaxed);
         Some((record + self.nulls(), Instant::from_nanos(nanos)))
@@ -131,6 +148,28 @@ mod tests {
         assert!(send(&mut writer, 9));
         publisher.publish(8, |_| ());
         assert_eq!(publisher.take_time(), Some((8, Instant::from_nanos(9))));
+    }
+
+    /// A writer that is far from the message that was asked for sends without a look; the call comes before it can have passed it.
+    #[test]
+    fn attention_is_called_when_the_message_is_near() {
+        let (mut writer, mut publisher) = ring();
+        publisher.ask_time(20);
+        let mut called = Vec::new();
+        for now in 0..24 {
+            called.push(writer.needs_attention());
+            assert!(writer.needs_attention() || now != 20, "it passes the record");
+            send(&mut writer, now);
+            publisher.publish(1, |_| ());
+            publisher.free(now + 1);
+            let time = publisher.take_time();
+            assert_eq!(time, (now == 20).then_some((20, Instant::from_nanos(20))));
+        }
+        // The window holds 8 records.
+        let expected: Vec<bool> = (0..24).map(|record| (12..=20).contains(&record)).collect();
+        assert_eq!(called, expected);
+        publisher.close();
+        assert!(writer.needs_attention() && writer.is_closed());
     }
 
     /// A question that a slow sender has not reached may be asked again, for an earlier message.

@@ -23,7 +23,7 @@ struct Run {
 #[derive(Debug)]
 pub struct WindowPublisher {
     region: Region,
-    geometry: WindowGeometry,
+    pub(super) geometry: WindowGeometry,
     pub(super) shared: Arc<Shared>,
     /// The runs of outstanding records and the current run, in order; never empty.
     runs: VecDeque<Run>,
@@ -34,6 +34,8 @@ pub struct WindowPublisher {
     freed: u64,
     /// The record from which the writer was last asked to note when it sends one; 0: it was not asked.
     pub(super) probed_from: u64,
+    /// The writer's attention was called to that.
+    pub(super) has_called: bool,
     bodies: Option<Box<Bodies>>,
 }
 
@@ -73,6 +75,7 @@ impl WindowPublisher {
             published: 0,
             freed: 0,
             probed_from: 0,
+            has_called: false,
             bodies: None,
         }
     }
@@ -354,7 +357,7 @@ impl WindowPublisher {
 
     /// Closes the window: the writer gets [`super::ReserveError::Closed`] from now on.
     pub fn close(&self) {
-        self.shared.closed.store(true, Ordering::Relaxed);
+        self.shared.set_attention(super::CLOSED, true);
     }
 }
 

@@ -68,7 +68,7 @@ impl WindowWriter {
     /// Finds space at `head` for a record of `words` words.
     #[inline(always)]
     fn reserve_record(&mut self, words: usize) -> Result<(), ReserveError> {
-        if self.shared.closed.load(Ordering::Relaxed) {
+        if self.shared.is_closed() {
             return Err(ReserveError::Closed);
         }
         if !self.finds_space(words) {
@@ -84,7 +84,7 @@ impl WindowWriter {
         let Some(bodies) = self.bodies.as_mut().filter(|_| length <= message_max) else {
             return Err(ReserveError::TooLong { length, message_max });
         };
-        if self.shared.closed.load(Ordering::Relaxed) {
+        if self.shared.is_closed() {
             return Err(ReserveError::Closed);
         }
         if !(bodies.finds_space(record_words(length)) && self.finds_space(HEADER_WORDS)) {
@@ -168,7 +168,15 @@ impl WindowWriter {
     /// Returns whether the group behind the window has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.shared.closed.load(Ordering::Relaxed)
+        self.shared.is_closed()
+    }
+
+    /// Returns whether there is more to do than to send the next message: the window is closed ([`WindowWriter::is_closed`]), or the time
+    /// of one of the next messages is wanted ([`WindowWriter::wants_time`]).
+    #[inline]
+    #[must_use]
+    pub fn needs_attention(&self) -> bool {
+        self.shared.attention.load(Ordering::Relaxed) != 0
     }
 
     /// Returns the number of messages committed in this window.

@@ -1,4 +1,4 @@
-//! Continuing from the log of one process, when so many logs are lost that no quorum \[T13\] can come back (Derecho §3.4, "Total
+//! Continuing from the log of one process, when the logs of a majority are lost, so that no quorum \[T13\] can come back (Derecho §3.4, "Total
 //! failures", which does not look at this).
 //!
 //! No protocol may decide this, since the others may only be away: a person does, who accepts that what is in no other log than theirs
