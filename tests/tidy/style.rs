@@ -170,7 +170,7 @@ const SAFE_ROOTS: [&str; 7] = [
     "crates/cli/src/main.rs",
 ];
 /// What keeps the window rule, or keeps posted buffers from their users.
-const TRUSTED: [&str; 9] = [
+const TRUSTED: [&str; 10] = [
     "crates/protocols/src/genuine/inbox.rs",
     "crates/protocols/src/genuine/outbox.rs",
     "crates/protocols/src/multicast/consumer.rs",
@@ -179,6 +179,7 @@ const TRUSTED: [&str; 9] = [
     "crates/squall/src/bulk/file.rs",
     "crates/squall/src/bulk/host.rs",
     "crates/squall/src/bulk/network.rs",
+    "crates/squall/src/genuine.rs",
     "crates/squall/src/stream/socket.rs",
 ];
 const ORDERINGS: [&str; 3] = ["Ordering::Acquire", "Ordering::Release", "Ordering::AcqRel"];

@@ -221,6 +221,8 @@ points! {
     GenuineResent,
     /// A record of a message to several shards arrives once more, and is known.
     GenuineKnown,
+    /// A member drops a message to several shards that a leader knows to be delivered.
+    GenuineDropped,
     /// A message is ordered that the state of a joiner has in it.
     GenuineInState,
     /// A message is kept until a joiner has the state.

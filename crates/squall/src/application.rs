@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use squall_fabric::NodeId;
 use squall_fabric::window::WindowWriter;
+use squall_protocols::genuine::{GenuineMessage, ShardPlacement};
 use squall_protocols::group::{
     GroupApplication, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet, Succession, Unplaced,
 };
@@ -14,9 +15,10 @@ use squall_protocols::multicast::{Deliver, DeliveryTally, MessageLog, Pull};
 use squall_protocols::replica::{self, HoldDecision, Holding, ShardEvent, ShardEvents};
 use squall_protocols::restart::Register;
 
-use crate::config::SubgroupConfig;
+use crate::config::{Config, GenuineConfig, SubgroupConfig};
 use crate::durable::{LogMember, ProcessLog};
 use crate::external::{SubgroupView, Tap};
+use crate::genuine::MulticastUpcall;
 use crate::status::GroupStatus;
 
 pub(crate) type ViewUpcall = Box<dyn FnMut(&View) + Send>;
@@ -197,6 +199,8 @@ pub(crate) struct GroupHandles {
     slots: Vec<Arc<SubgroupSlot>>,
     status: Arc<GroupStatus>,
     on_view: ViewUpcall,
+    /// Takes messages to this member's shard; without it they are dropped.
+    on_multicast: Option<MulticastUpcall>,
     /// The log of the durable subgroups, if there are any.
     log: Option<Arc<ProcessLog>>,
     /// The view with which the group restarts from its logs, and its durable subgroups.
@@ -216,7 +220,23 @@ impl GroupHandles {
         on_view: ViewUpcall,
     ) -> Self {
         upcalls.keys().for_each(|id| slots[id.0 as usize].use_for_messages());
-        Self { upcalls, slots, status, on_view, log: None, restarted: None, member: None, view: 0 }
+        let on_multicast = None;
+        Self {
+            upcalls,
+            slots,
+            status,
+            on_view,
+            on_multicast,
+            log: None,
+            restarted: None,
+            member: None,
+            view: 0,
+        }
+    }
+
+    /// Passes messages to this member's shard to `upcall`.
+    pub(crate) fn set_multicast_upcall(&mut self, upcall: Option<MulticastUpcall>) {
+        self.on_multicast = upcall;
     }
 
     /// Has the durable subgroups keep their messages in `log`.
@@ -296,6 +316,10 @@ impl GroupApplication for GroupHandles {
         self.status.messages.notify();
     }
 
+    fn deliver_genuine(&mut self, message: GenuineMessage<'_>) {
+        self.on_multicast.iter_mut().for_each(|upcall| upcall(message));
+    }
+
     fn log(&mut self, id: SubgroupId, view: u64) -> Box<dyn MessageLog + Send> {
         let log = self.log.as_ref().expect("a member with durable subgroups has opened its log");
         Box::new(log.subgroup(id, view))
@@ -356,16 +380,22 @@ impl DerefMut for Locked<'_> {
 
 /// Returns the layout that a configuration and the application's own functions describe; a subgroup's id is its index
 /// among the names.
-pub(crate) fn layout(
-    subgroups: &BTreeMap<String, SubgroupConfig>,
+pub(crate) fn layout(config: &Config, places: Arc<LayoutFunctions>) -> Box<dyn SubgroupLayout + Send> {
+    let subgroups = config.subgroups.iter().map(|(name, config)| (name.clone(), config.clone())).collect();
+    Box::new(ConfiguredLayout { subgroups, genuine: config.genuine.clone(), places })
+}
+
+struct ConfiguredLayout {
+    subgroups: Vec<(String, SubgroupConfig)>,
+    genuine: Option<GenuineConfig>,
     places: Arc<LayoutFunctions>,
-) -> Box<dyn SubgroupLayout + Send> {
-    let subgroups: Vec<(String, SubgroupConfig)> =
-        subgroups.iter().map(|(name, config)| (name.clone(), config.clone())).collect();
-    Box::new(move |view: &View| {
+}
+
+impl SubgroupLayout for ConfiguredLayout {
+    fn place(&self, view: &View) -> (Vec<Placement>, Vec<Unplaced>) {
         let (mut placements, mut unplaced) = (Vec::new(), Vec::new());
-        for (id, (name, config)) in (0..).map(SubgroupId).zip(&subgroups) {
-            let placed = match places.get(name) {
+        for (id, (name, config)) in (0..).map(SubgroupId).zip(&self.subgroups) {
+            let placed = match self.places.get(name) {
                 Some(place) => {
                     let nodes = place(view);
                     let stay =
@@ -383,7 +413,11 @@ pub(crate) fn layout(
             }
         }
         (placements, unplaced)
-    })
+    }
+
+    fn shards(&self, view: &View) -> ShardPlacement {
+        self.genuine.as_ref().map_or_else(ShardPlacement::default, |genuine| genuine.place(view))
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use squall_fabric::Shortage;
 use squall_log::AppendError;
+use squall_protocols::genuine::GenuineFailure;
 use squall_protocols::membership::StopReason;
 use squall_protocols::multicast::{SubgroupFailure, SubgroupSettingsError};
 use squall_transports::bootstrap::{Address, BootstrapError};
@@ -67,6 +68,9 @@ pub enum GroupError {
         /// The time that the configuration allows.
         slow_after: Duration,
     },
+    /// The shards of genuine multicast have stopped: the memory or the transport is at fault.
+    #[error("messages to shards: {0}")]
+    Genuine(GenuineFailure),
     /// This handle has left the group.
     #[error("this member has left the group")]
     Left,
@@ -121,6 +125,11 @@ pub enum JoinError {
     /// An upcall was given for a subgroup that the configuration does not have.
     #[error("there is no subgroup `{0}` in the configuration")]
     UnknownSubgroup(String),
+    /// An upcall was given for messages to shards, and the configuration has none.
+    #[error(
+        "there are no shards for `Builder::on_multicast`: add tables [genuine.shards.NAME] to the configuration"
+    )]
+    NoShards,
     /// A durable subgroup was given a layout of its own.
     #[error(
         "subgroup `{0}` is durable, and its members are those that the configuration names, by which the group restarts from its logs: \
@@ -222,6 +231,12 @@ pub enum HandleError {
     /// No such subgroup.
     #[error("this member is in no subgroup `{0}`: check [subgroups] in the configuration")]
     UnknownSubgroup(String),
+    /// The group has no shards.
+    #[error("the group has no shards: add tables [genuine.shards.NAME] to the configuration")]
+    NoShards,
+    /// The sending end for messages to shards was given out before.
+    #[error("the sender of messages to shards has been taken already: there is one for each member")]
+    MulticastTaken,
     /// This member is not among the senders.
     #[error("this member is not a sender of `{0}`: add its rank to `senders`")]
     NotASender(String),
@@ -300,6 +315,15 @@ pub enum SendError {
          send_blocking, which waits"
     )]
     Absent,
+    /// No such shard.
+    #[error("there is no shard `{0}`: check [genuine.shards] in the configuration")]
+    UnknownShard(String),
+    /// A message to shards names none.
+    #[error("the message is for no shard: name at least one")]
+    NoShard,
+    /// The sending end for messages to shards is not here.
+    #[error(transparent)]
+    Handle(#[from] HandleError),
     /// The message is longer than the subgroup allows.
     #[error(
         "a message of {length} bytes is longer than the limit ({message_max}): raise message_max or large_max in the configuration"

@@ -16,8 +16,9 @@ use squall_protocols::multicast::DeliveryMode;
 use crate::application::SubgroupSlot;
 use crate::config::Config;
 use crate::durable;
-use crate::error::{GroupError, HandleError, JoinError};
+use crate::error::{GroupError, HandleError, JoinError, SendError};
 use crate::external::Hub;
+use crate::genuine::MulticastSender;
 use crate::metrics::MetricsServer;
 use crate::node::NodeHandle;
 use crate::object::{self, Object, ObjectOptions, Replicated};
@@ -48,6 +49,8 @@ pub struct Group {
     subgroups: BTreeMap<String, SubgroupHandle>,
     config: Arc<Config>,
     slots: BTreeMap<String, Arc<SubgroupSlot>>,
+    /// Sends to shards, until the application takes it; none in a group without shards.
+    multicast_sender: Option<MulticastSender>,
     /// Answers other processes' requests about this member's objects.
     service: Option<object::ObjectService>,
     /// Serves external clients.
@@ -153,6 +156,31 @@ impl Group {
     /// [`HandleError::UnknownSubgroup`] if there is no such subgroup, or if this member is not in it.
     pub fn subgroup(&mut self, name: &str) -> Result<&mut SubgroupHandle, HandleError> {
         self.subgroups.get_mut(name).ok_or_else(|| HandleError::UnknownSubgroup(name.into()))
+    }
+
+    /// Sends a copy of `bytes` to all members of `shards`, of which there is at least one; the configuration names them
+    /// ([`GenuineConfig`](crate::config::GenuineConfig)). All of them deliver it, in one order of all messages to shards
+    /// ([`crate::genuine`]).
+    ///
+    /// # Errors
+    /// Those of [`MulticastSender::send`], and [`SendError::Handle`] if the group has no shards, or its sender was taken before.
+    pub fn multicast(&mut self, shards: &[&str], bytes: &[u8]) -> Result<(), SendError> {
+        match &mut self.multicast_sender {
+            Some(sender) => sender.send(shards, bytes),
+            None => Err(self.no_multicast_sender().into()),
+        }
+    }
+
+    /// Takes the sending end for messages to shards, for a thread of its own.
+    ///
+    /// # Errors
+    /// [`HandleError::NoShards`] in a group without shards, [`HandleError::MulticastTaken`] if it was taken before.
+    pub fn multicast_sender(&mut self) -> Result<MulticastSender, HandleError> {
+        self.multicast_sender.take().ok_or_else(|| self.no_multicast_sender())
+    }
+
+    fn no_multicast_sender(&self) -> HandleError {
+        if self.config.genuine.is_some() { HandleError::MulticastTaken } else { HandleError::NoShards }
     }
 
     /// Takes the replicated object `name`, which is kept in the subgroup of that name, or in one subgroup for each of

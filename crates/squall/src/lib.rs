@@ -34,6 +34,7 @@
 //! - [`Deliveries`] reads messages in place and releases them in batches, with the views between them if the application
 //!   asks for those ([`DeliveryEvent`]).
 //! - [`object`] replicates an application's type at all members, sharded by keys.
+//! - [`genuine`] sends messages to several shards of a group, in one order.
 //! - [`external`] reads and sends messages from outside the group.
 //! - [`bulk`] sends large objects to many members.
 //! - [`stream`] connects two processes that need no group.
@@ -65,6 +66,7 @@ mod durable;
 mod entry;
 mod error;
 pub mod external;
+pub mod genuine;
 mod group;
 mod history;
 mod inquiry;

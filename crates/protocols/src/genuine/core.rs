@@ -8,7 +8,7 @@ use squall_fabric::{Fabric, FabricEvent, MirrorId, NodeId};
 
 use super::clock::ShardClock;
 use super::inbox::ShardInbox;
-use super::log::{CorruptTimestamp, LogReader, LogWriter};
+use super::log::{CorruptTimestamp, DELIVERED, LogReader, LogWriter};
 use super::marks::DeliveredMarks;
 use super::mutation;
 use super::order::{LogCoverage, MessageKey, ShardOrder};
@@ -85,10 +85,10 @@ pub(super) struct ShardMember {
     /// The acknowledgements of all members, by rank, as read at the beginning of the evaluation \[G7\].
     acknowledged: Vec<u64>,
     pub(super) marks: DeliveredMarks,
+    /// [`GenuineSettings::has_states`].
+    shards_have_states: bool,
     /// Whether the application has the shard's state here \[G14\].
     pub(super) has_state: bool,
-    /// Membership knows of the state.
-    pub(super) holds: bool,
     sequencer: Option<Sequencer>,
 }
 
@@ -100,6 +100,8 @@ struct Sequencer {
     logs: Vec<LogWriter>,
     /// Records without a timestamp, in the order in which they have come.
     waiting: VecDeque<(MessageKey, u64)>,
+    /// Records of messages that were delivered in an earlier view, which is not announced yet \[G17\].
+    delivered: Vec<(MessageKey, u64)>,
 }
 
 impl GenuineMember {
@@ -169,6 +171,13 @@ impl GenuineMember {
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.outbox.under_way()
+    }
+
+    /// All messages of this member below this number are delivered by all members of their shards, as far as it knows, or had no shard
+    /// with members.
+    #[must_use]
+    pub fn settled(&self) -> u64 {
+        self.outbox.settled()
     }
 
     /// The application has the state of the own shard by now, with these marks of what is in it \[G14\]. What this member has
@@ -278,6 +287,7 @@ impl ShardMember {
             clock: ShardClock::new(settings.clock),
             logs: (0..placement.count()).map(|_| writer()).collect(),
             waiting: VecDeque::new(),
+            delivered: Vec::new(),
         });
         Self {
             shard,
@@ -286,8 +296,8 @@ impl ShardMember {
             logs: shards_of(placement.populated()).map(log).collect(),
             acknowledged: vec![0; members],
             marks,
+            shards_have_states: settings.has_states,
             has_state,
-            holds: false,
             sequencer,
         }
     }
@@ -318,11 +328,21 @@ impl ShardMember {
                 let key = (writer, header.number);
                 let destinations = header.destinations & placement.populated();
                 self.order.on_record(key, destinations | 1 << self.shard);
-                if self.marks.has(nodes[writer], header.number) && !self.order.is_assigned(key) {
-                    reach(Point::GenuineKnown);
-                    inbox.finish(header.number);
-                } else if let Some(sequencer) = &mut self.sequencer {
-                    sequencer.waiting.push_back((key, destinations));
+                let is_known = self.marks.has(nodes[writer], header.number) && !self.order.is_assigned(key);
+                match &mut self.sequencer {
+                    _ if self.order.is_dropped(key) => _ = inbox.finish(header.number),
+                    _ if is_known && self.shards_have_states => {
+                        reach(Point::GenuineKnown);
+                        inbox.finish(header.number);
+                    }
+                    Some(sequencer) if is_known => {
+                        inbox.finish(header.number);
+                        self.order.drop_message(key);
+                        sequencer.delivered.push((key, destinations));
+                    }
+                    Some(sequencer) => sequencer.waiting.push_back((key, destinations)),
+                    // Without states the marks of a leader decide, which is the oldest member [G17].
+                    None => {}
                 }
             }
         }
@@ -337,13 +357,20 @@ impl ShardMember {
                 log.next(leader_row, announced).map_err(GenuineFailure::Timestamp)?
             {
                 work += 1;
-                self.order.on_timestamp(key, Timestamp { clock, shard });
+                if clock == DELIVERED {
+                    reach(Point::GenuineDropped);
+                    self.order.drop_message(key);
+                    self.inboxes.get_mut(key.0).and_then(|inbox| inbox.finish(key.1));
+                } else {
+                    self.order.on_timestamp(key, Timestamp { clock, shard });
+                }
             }
         }
         Ok(work)
     }
 
-    /// As leader: gives each record its timestamp, once, and writes it to the members of all destination shards \[G3\].
+    /// As leader: gives each record its timestamp, once, and writes it to the members of all destination shards \[G3\], or that it was
+    /// delivered before \[G17\].
     fn assign(
         &mut self,
         table: &mut ShardTable,
@@ -356,7 +383,13 @@ impl ShardMember {
         if !self.has_state {
             return 0;
         }
-        let mut work = 0;
+        let mut work = sequencer.delivered.len();
+        mutant!(KeepSilent => sequencer.delivered.clear());
+        for (key, destinations) in sequencer.delivered.drain(..) {
+            for shard in counting(destinations, placement) {
+                sequencer.logs[shard].write(table.region(shard), key, DELIVERED);
+            }
+        }
         for (key, destinations) in sequencer.waiting.drain(..) {
             if self.inboxes[key.0].is_done(key.1) {
                 continue;
@@ -408,7 +441,7 @@ impl ShardMember {
         let (writer, number) = key;
         let sender = nodes[writer];
         let inbox = &mut self.inboxes[writer];
-        if self.marks.has(sender, number) && !mutant!(ForgetMarks) {
+        if self.shards_have_states && self.marks.has(sender, number) && !mutant!(ForgetMarks) {
             reach(Point::GenuineInState);
         } else {
             let (header, bytes) = inbox.message(number);

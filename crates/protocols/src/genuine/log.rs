@@ -5,8 +5,11 @@
 //! for one shard are a ring of entries, message and clock, that one count announces: readers take them in the order in which
 //! they were given and never miss one, a batch is one write, and nothing is ever cleared.
 //!
+//! An entry may also say that a message was delivered in an earlier view ([`DELIVERED`]).
+//!
 //! **Why the ring needs no acknowledgement.** It has an entry for each message that all senders together can have under way to the
-//! reader's shard. A leader gives a timestamp to a message only when the sender has a place for it in its window, so of any
+//! reader's shard, and in shards without states one more for each: a member that is done with a message because one leader has
+//! announced that it is delivered may not have read the entry of another one. A sender has at most a window of such messages in a view. A leader gives a timestamp to a message only when the sender has a place for it in its window, so of any
 //! `entries + 1` entries in a row one is of a message that all members of the reader's shard have delivered, for which they have
 //! read its entry, and all before it.
 
@@ -16,6 +19,9 @@ use squall_fabric::Region;
 
 use super::mutation;
 use super::order::MessageKey;
+
+/// The clock of an entry that gives no timestamp: the message was delivered in an earlier view \[G17\].
+pub(super) const DELIVERED: u64 = 0;
 
 /// Words of an entry: sender and number, clock.
 const ENTRY_WORDS: usize = 2;
@@ -119,7 +125,7 @@ impl LogReader {
         self.shard
     }
 
-    /// The next entry of `row`, of which the first `announced` are there.
+    /// The next entry of `row`, of which the first `announced` are there; its clock is [`DELIVERED`] if it gives no timestamp.
     pub(super) fn next(
         &mut self,
         row: &Region,
@@ -130,13 +136,21 @@ impl LogReader {
         }
         let place = self.geometry.place(self.read);
         let (name, clock) = (row.load(place.start), row.load(place.start + 1));
+        if clock == DELIVERED {
+            self.read += 1;
+            return Ok(Some((key(name), DELIVERED)));
+        }
         if clock <= self.clock && !mutant!(RepeatTimestamp) {
             return Err(CorruptTimestamp { shard: self.shard, entry: self.read });
         }
         (self.read, self.clock) = (self.read + 1, clock);
-        let rank = usize::try_from(name >> NUMBER_BITS).expect("16 bits");
-        Ok(Some(((rank, name & ((1 << NUMBER_BITS) - 1)), clock)))
+        Ok(Some((key(name), clock)))
     }
+}
+
+/// The message that the first word of an entry names.
+fn key(name: u64) -> MessageKey {
+    (usize::try_from(name >> NUMBER_BITS).expect("16 bits"), name & ((1 << NUMBER_BITS) - 1))
 }
 
 #[cfg(test)]
@@ -161,6 +175,8 @@ mod tests {
             }
             assert_eq!(reader.next(&row, count), Ok(None));
         }
-        assert_eq!(reader.next(&row, 13), Err(CorruptTimestamp { shard: 0, entry: 12 }), "an earlier clock");
+        writer.write(&row, (5, 3), DELIVERED);
+        assert_eq!(reader.next(&row, 13), Ok(Some(((5, 3), DELIVERED))), "between two timestamps");
+        assert_eq!(reader.next(&row, 14), Err(CorruptTimestamp { shard: 0, entry: 13 }), "an earlier clock");
     }
 }

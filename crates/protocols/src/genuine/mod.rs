@@ -22,10 +22,17 @@
 //! 7. *Report* to each sender how many of its records are done, and free the own ones that all have reported \[G8\].
 //! 8. Post all that was stored, in order.
 //!
-//! [`GenuineGroup`] evaluates membership before that, and goes from view to view: when the next view is decided, the shards deliver
-//! what the trims hold, in the order of final timestamps; all else is sent again by its sender, or dropped with it.
+//! [`GroupCore`](crate::group::GroupCore) evaluates membership before that, and goes from view to view with its shards and its
+//! subgroups: when the next view is decided, the shards deliver what the trims hold, in the order of final timestamps; all else is
+//! sent again by its sender, or dropped with it.
 //!
-//! **Invariants.** \[G1\] to \[G16\] are stated in docs/invariants.md. Why the order is right: (a) a member that delivers `m` counts the
+//! **Joiners.** If shards have states, a joiner takes over a state with its marks, and delivers and sequences from then on \[G14\].
+//! Without states there is nothing to take over, so the marks of leaders decide alone \[G17\]: a leader that finds a record marked
+//! writes to the members of all its shards, in its log, that the message was delivered in an earlier view, and all of them drop it.
+//! Another member does nothing with a record before a leader has decided. The leader of a shard is its oldest member, so it has
+//! delivered what any other one has delivered.
+//!
+//! **Invariants.** \[G1\] to \[G17\] are stated in docs/invariants.md. Why the order is right: (a) a member that delivers `m` counts the
 //! acknowledgement of its own shard's leader, which that leader has posted after all timestamps that it had given, and after
 //! it had raised its clock to the final timestamp of `m`: so no smaller timestamp can come. (b) Whatever any member has delivered
 //! is acknowledged by enough members of each destination shard that every trim holds it. (c) A member within the trim has the
@@ -39,7 +46,6 @@
 
 mod clock;
 mod core;
-mod group;
 mod inbox;
 mod log;
 mod marks;
@@ -56,7 +62,6 @@ mod wedge;
 mod tests;
 
 pub use core::{GenuineFailure, GenuineMember};
-pub use group::{GenuineApplication, GenuineEnd, GenuineGroup, GenuineGroupSettings};
 pub use log::CorruptTimestamp;
 pub use marks::DeliveredMarks;
 pub use outbox::GenuineSendError;

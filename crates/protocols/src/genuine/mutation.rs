@@ -1,7 +1,7 @@
 //! Mutations in genuine multicast (RamCast §3). The simulator catches them.
 
 mutations! {
-    /// A mutation: each leaves out one of the rules \[G2\] to \[G16\] and \[J8\], or a part of one.
+    /// A mutation: each leaves out one of the rules \[G2\] to \[G17\], or a part of one.
     pub enum GenuineMutation {
         /// \[G2\] A message that is sent again gets a new number.
         NumberAgain,
@@ -45,11 +45,11 @@ mutations! {
         LeaveMarksBehind,
         /// \[G14\] A joiner comes into a shard of which no member has the state.
         AdmitWithoutState,
-        /// \[J8\] The application of a joiner learns of views before it has arrived.
-        InstallEarly,
         /// \[G15\] Positions of different views are not distinguished.
         PositionWithoutView,
         /// \[G16\] Acknowledgements go to all shards.
         AcknowledgeToAll,
+        /// \[G17\] A leader does not announce what was delivered in an earlier view.
+        KeepSilent,
     }
 }

@@ -1,6 +1,6 @@
 //! The order of a shard's messages: timestamps, final timestamps, acknowledgement and delivery (RamCast §3.4).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::mutation;
 use super::placement::shards_of;
@@ -45,6 +45,9 @@ pub(super) struct LogCoverage {
 pub(super) struct ShardOrder {
     shard: usize,
     messages: BTreeMap<MessageKey, PendingMessage>,
+    /// Messages that were delivered in an earlier view, as a leader of one of their shards has announced \[G17\]: those of a sender
+    /// are at most as many as its window.
+    dropped: BTreeSet<MessageKey>,
     /// The shard's timestamps in their order, from the first that is not acknowledged on.
     log: VecDeque<(u64, MessageKey)>,
     /// All messages that have a timestamp of the shard and are not delivered, by the least final timestamp that they can get:
@@ -58,8 +61,8 @@ pub(super) struct ShardOrder {
 
 impl ShardOrder {
     pub(super) fn new(shard: usize) -> Self {
-        let (messages, queue) = (BTreeMap::new(), BTreeMap::new());
-        Self { shard, messages, log: VecDeque::new(), queue, reach: 0, delivered: 0 }
+        let (messages, dropped, queue) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        Self { shard, messages, dropped, log: VecDeque::new(), queue, reach: 0, delivered: 0 }
     }
 
     /// The record of a message is here; it has these destinations that count.
@@ -79,6 +82,9 @@ impl ShardOrder {
 
     /// Changes what is known of a message, and its place in the queue with it.
     fn change(&mut self, key: MessageKey, change: impl FnOnce(&mut PendingMessage)) {
+        if self.is_dropped(key) {
+            return;
+        }
         let message = self.messages.entry(key).or_default();
         let before = bound(message, self.shard);
         change(message);
@@ -92,6 +98,20 @@ impl ShardOrder {
         if let Some(bound) = after {
             self.queue.insert(bound, key);
         }
+    }
+
+    /// A message was delivered in an earlier view: it has no place in this one, and an entry of the log that names it is complete.
+    pub(super) fn drop_message(&mut self, key: MessageKey) {
+        let message = self.messages.remove(&key);
+        if let Some(bound) = message.and_then(|message| bound(&message, self.shard)) {
+            self.queue.remove(&bound);
+        }
+        self.dropped.insert(key);
+    }
+
+    /// Whether the message was delivered in an earlier view, as its leaders have announced.
+    pub(super) fn is_dropped(&self, key: MessageKey) -> bool {
+        self.dropped.contains(&key)
     }
 
     /// Whether the message has a timestamp of the own shard.

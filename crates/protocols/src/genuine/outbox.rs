@@ -67,6 +67,8 @@ struct ShardWindow {
     /// At the oldest record that is not freed.
     tail: WindowReader,
     freed: u64,
+    /// The numbers of the records that are not freed.
+    numbers: VecDeque<u64>,
 }
 
 /// The windows of a sender in one view.
@@ -96,7 +98,8 @@ impl ShardOutbox {
             (populated >> shard & 1 == 1).then(|| {
                 let region = table.region(shard);
                 let (writer, publisher) = trusted::window(region, row.window, None);
-                ShardWindow { writer, publisher, tail: WindowReader::new(region, row.window), freed: 0 }
+                let (tail, numbers) = (WindowReader::new(region, row.window), VecDeque::new());
+                ShardWindow { writer, publisher, tail, freed: 0, numbers }
             })
         };
         let message_max = row.window.message_max - HEADER_BYTES;
@@ -154,15 +157,17 @@ impl ShardOutbox {
         let mut reservations = Vec::new();
         for (shard, window) in self.windows.iter_mut().enumerate() {
             let Some(window) = window.as_mut().filter(|_| destinations >> shard & 1 == 1) else { continue };
-            match window.writer.reserve(length) {
-                Ok(reservation) => reservations.push(reservation),
+            let ShardWindow { writer, numbers, .. } = window;
+            match writer.reserve(length) {
+                Ok(reservation) => reservations.push((reservation, numbers)),
                 Err(ReserveError::Full | ReserveError::Closed) => return false,
                 Err(error) => unreachable!("the length was looked at: {error}"),
             }
         }
-        for mut reservation in reservations {
+        for (mut reservation, numbers) in reservations {
             header.write(payload, &mut reservation);
             reservation.commit();
+            numbers.push_back(header.number);
         }
         true
     }
@@ -186,7 +191,7 @@ impl ShardOutbox {
     pub(super) fn free(&mut self, placement: &ShardPlacement, done: impl Fn(usize, usize) -> u64) -> u64 {
         let mut count = 0;
         for (shard, window) in self.windows.iter_mut().enumerate() {
-            let Some(ShardWindow { publisher, tail, freed, .. }) = window else { continue };
+            let Some(ShardWindow { publisher, tail, freed, numbers, .. }) = window else { continue };
             if publisher.outstanding() == 0 {
                 continue;
             }
@@ -196,6 +201,7 @@ impl ShardOutbox {
             // The reader follows, so that it is at the oldest record when the view ends.
             for index in *freed..least {
                 tail.take(index, publisher.announcement()).expect("the own record");
+                numbers.pop_front();
             }
             *freed = least.max(*freed);
             count += publisher.free(least);
@@ -208,6 +214,13 @@ impl ShardOutbox {
         let outstanding = |window: &ShardWindow| window.publisher.outstanding() + window.publisher.ready();
         let most = self.windows.iter().flatten().map(outstanding).max().unwrap_or(0);
         self.backlog.len() + usize::try_from(most).expect("a window")
+    }
+
+    /// All messages below this number are freed in all their windows, or had none.
+    pub(super) fn settled(&self) -> u64 {
+        let oldest = self.windows.iter().flatten().filter_map(|window| window.numbers.front().copied());
+        let waiting = self.backlog.front().map(|message| message.header.number);
+        oldest.chain(waiting).min().unwrap_or(self.number)
     }
 
     /// Nothing more is sent in this view \[G9\].

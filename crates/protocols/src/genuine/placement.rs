@@ -1,7 +1,5 @@
 //! Placement: which members of a view form which shard, and who leads it (RamCast §2.2, §3.2) \[G1\].
 
-use crate::membership::SenderSegment;
-
 /// The most shards: a set of destinations is one word.
 pub const SHARDS_MAX: usize = 64;
 
@@ -62,19 +60,6 @@ impl ShardPlacement {
     pub fn populated(&self) -> u64 {
         let populated = |(shard, ranks): (usize, &Vec<usize>)| u64::from(!ranks.is_empty()) << shard;
         self.shards.iter().enumerate().map(populated).sum()
-    }
-
-    /// Where each shard's count is in membership's rows and in proposals: one count for each shard \[G10\].
-    #[must_use]
-    pub fn segments(&self) -> Vec<SenderSegment> {
-        let segment = |(trims, ranks): (usize, &Vec<usize>)| SenderSegment {
-            counts: 0,
-            trims,
-            senders: 1,
-            ranks: ranks.clone(),
-            durable: None,
-        };
-        self.shards.iter().enumerate().map(segment).collect()
     }
 }
 

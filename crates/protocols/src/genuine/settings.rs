@@ -7,7 +7,8 @@ pub enum QuorumRule {
     #[default]
     All,
     /// More than half of the members of each destination shard in the view, among them its leader, as in RamCast: a follower
-    /// that stalls delays no delivery. A group with it ends with its first view: what a majority has may be missing at the members
+    /// that stalls delays no delivery. A group with it ends with its first view
+    /// ([`GroupEnd::Unfollowed`](crate::group::GroupEnd)): what a majority has may be missing at the members
     /// that continue, and nothing brings it to them yet.
     Majority,
 }
@@ -43,6 +44,9 @@ pub struct GenuineSettings {
     pub clock: ClockKind,
     /// The most messages that a sender has under way to a shard.
     pub window: usize,
+    /// Whether each shard has a state, which a joiner takes over from another member with the marks of what is in it \[G14\].
+    /// Without states a joiner is given what is delivered from its first view on \[G17\].
+    pub has_states: bool,
     /// The longest message in bytes.
     pub message_max: usize,
     /// The most bytes of a sender's window for a shard (and always space for two of the longest messages).
@@ -50,13 +54,14 @@ pub struct GenuineSettings {
 }
 
 impl GenuineSettings {
-    /// Windows of `window` messages of up to `message_max` bytes each.
+    /// Windows of `window` messages of up to `message_max` bytes each, for shards without states.
     #[must_use]
     pub const fn new(window: usize, message_max: usize) -> Self {
         Self {
             quorum: QuorumRule::All,
             clock: ClockKind::Logical,
             window,
+            has_states: false,
             message_max,
             window_bytes: usize::MAX,
         }

@@ -106,6 +106,22 @@ fn the_trims_of_all_shards_decide() {
     assert_eq!(with(GenuineMutation::OwnTrimDecides, own), Ok(vec![N, M]));
 }
 
+/// \[G17\] A message that was delivered in an earlier view holds nothing back, whatever comes of it, and when.
+#[test]
+fn what_was_delivered_before_has_no_place() {
+    let (mut order, late) = (order_with_m(), (2, 0));
+    order.drop_message(M);
+    order.drop_message(late);
+    order.on_record(N, 0b1);
+    order.on_timestamp(N, at(2, 0));
+    order.on_timestamp(late, at(3, 0));
+    order.on_record(late, 0b11);
+    assert_eq!(order.cover(), Some(LogCoverage { reach: 3, destinations: 0b1, clock: 2 }));
+    assert_eq!(next(&order, QuorumRule::All, &[3, 3, 3, 0]), Some(N));
+    let held = order.held(&[Some(3), Some(20)]).unwrap();
+    assert_eq!(held, [(N, at(2, 0))]);
+}
+
 /// \[G10\] A trim below what was delivered would be a fault of the agreement.
 #[test]
 #[should_panic(expected = "[G10]")]

@@ -10,7 +10,6 @@ use super::mutation;
 use super::outbox::BacklogMessage;
 use super::{GenuineFailure, GenuineMember, GenuineMessage};
 use crate::coverage::{Point, reach};
-use crate::membership::Subgroups;
 
 /// What a view leaves to the next one: nothing of clocks, timestamps or messages that are not delivered, but for those of this
 /// member \[G1\] \[G13\].
@@ -22,37 +21,29 @@ pub struct GenuineCarryover {
     pub(super) number: u64,
 }
 
-impl<F: Fabric> Subgroups<F> for GenuineMember {
-    /// From the first suspicion on the view only ends, so nothing is written for a member that may never read it.
-    fn freeze(&mut self, fabric: &mut F, member: NodeId) {
+impl GenuineMember {
+    /// Freezes the rows of `member`, which is suspected. From the first suspicion on the view only ends, so nothing is written for a
+    /// member that may never read it.
+    pub fn freeze<F: Fabric>(&mut self, fabric: &mut F, member: NodeId) {
         let rank = self.nodes.iter().position(|node| *node == member).expect("a member of the view");
         self.table.freeze(fabric, rank);
         self.stop();
     }
 
-    /// One more than the acknowledgement: 0 in a proposal is a shard of which no member was counted \[G10\].
-    fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]) -> bool {
+    /// Ends the view; returns the own shard, if there is one, and what this member counts of it: one more than the acknowledgement,
+    /// since 0 in a proposal is a shard of which no member was counted \[G10\].
+    pub fn wedge(&mut self) -> Option<(usize, u64)> {
         self.stop();
-        let Some(shard) = &self.shard else { return true };
-        let count = shard.order.reach() + u64::from(mutant!(CountTooMuch));
-        counts[0] = 1 + count;
-        if shard.has_state {
-            states[shard.shard / 64] |= 1 << (shard.shard % 64);
-        }
-        true
+        let shard = self.shard.as_ref()?;
+        Some((shard.shard, 1 + shard.order.reach() + u64::from(mutant!(CountTooMuch))))
     }
 
-    fn hold(&mut self, states: &mut [u64]) -> bool {
-        let Some(shard) = self.shard.as_mut().filter(|shard| shard.has_state && !shard.holds) else {
-            return false;
-        };
-        shard.holds = true;
-        states[shard.shard / 64] |= 1 << (shard.shard % 64);
-        true
+    /// Returns the own shard, if the application has its state here: [`GenuineSettings::has_states`](super::GenuineSettings).
+    #[must_use]
+    pub fn held_state(&self) -> Option<usize> {
+        self.shard.as_ref().filter(|shard| shard.has_state).map(|shard| shard.shard)
     }
-}
 
-impl GenuineMember {
     /// Nothing is sent, sequenced, acknowledged or delivered any more in this view \[G9\].
     fn stop(&mut self) {
         self.is_wedged = true;

@@ -4,6 +4,7 @@ use squall_fabric::{Fabric, NodeId};
 
 use super::figures::SubgroupTotals;
 use super::register::{GroupRegister, view_end};
+use super::shards::ActiveShards;
 use super::{GroupApplication, SubgroupId, SubgroupLayout};
 use crate::membership::{Proposal, SenderSegment, Subgroups, View};
 use crate::multicast::{Deliver, Message, MessageBatch, MulticastCounters, NoUpcall, Subgroup};
@@ -123,6 +124,7 @@ impl<D: Deliver> ActiveSubgroup<D> {
 pub(super) struct ViewSubgroups<'a, A: GroupApplication> {
     pub(super) application: &'a mut A,
     pub(super) subgroups: &'a mut Vec<ActiveSubgroup<A::Deliver>>,
+    pub(super) shards: Option<&'a mut ActiveShards>,
     pub(super) disk: Option<ViewDisk<'a>>,
 }
 
@@ -137,10 +139,12 @@ impl<F: Fabric, A: GroupApplication> Subgroups<F> for ViewSubgroups<'_, A> {
         for active in &mut *self.subgroups {
             either!(&mut active.core, core => core.freeze(fabric, member));
         }
+        self.shards.iter_mut().for_each(|shards| shards.freeze(fabric, member));
     }
 
     fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]) -> bool {
         let mut is_final = true;
+        self.shards.iter_mut().for_each(|shards| shards.wedge(counts, states));
         for active in &mut *self.subgroups {
             let SenderSegment { counts: first, senders, .. } = active.segment;
             match either!(&mut active.core, core => core.wedge()) {
@@ -168,8 +172,12 @@ impl<F: Fabric, A: GroupApplication> Subgroups<F> for ViewSubgroups<'_, A> {
     }
 
     fn hold(&mut self, states: &mut [u64]) -> bool {
-        if states.is_empty() || !self.application.take_state_news() {
+        if states.is_empty() {
             return false;
+        }
+        let has_shard_news = self.shards.as_mut().is_some_and(|shards| shards.hold(states));
+        if !self.application.take_state_news() {
+            return has_shard_news;
         }
         let held = self.subgroups.iter().map(|active| active.id).filter(|id| self.application.holds(*id));
         held.for_each(|id| add(id, states));

@@ -13,6 +13,7 @@ use super::register::view_end;
 use super::succession::Successions;
 use super::{GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupOutlet, ViewChange};
 use crate::coverage::{Point, reach};
+use crate::genuine::GenuineCarryover;
 use crate::membership::{Proposal, SenderSegment, StopReason, View};
 use crate::multicast::{Deliver, DeliveryMode, Subgroup, SubgroupFailure, ViewStart};
 use crate::mutation;
@@ -26,27 +27,35 @@ type Carryover<D> = (Option<D>, Vec<(NodeId, u64)>);
 impl<A: GroupApplication> GroupCore<A> {
     /// Ends the view as decided and begins the next one.
     pub(super) fn change_view<F: Fabric>(&mut self, fabric: &mut F, present: PresentView<A::Deliver>) {
-        let PresentView { membership, mut subgroups } = present;
+        let PresentView { membership, mut subgroups, shards } = present;
         self.relays.end_view();
         let decision = membership.decision().expect("it has been decided").clone();
         let rank = membership.view().rank(self.passage.node()).expect("it is a member of its own view");
         let next = membership.view().next(&decision);
         self.timeline.add(ViewChange::decided(&membership, &decision));
         // A member that was considered dead is not asked how much it has, so the trim may be beyond that.
-        if decision.removes(rank) && !subgroups.iter().all(|active| active.covers(&decision)) {
+        let covers = subgroups.iter().all(|active| active.covers(&decision))
+            && shards.as_ref().is_none_or(|shards| shards.covers(&decision));
+        if decision.removes(rank) && !covers {
             reach(Point::ExcludedShort);
             subgroups.iter_mut().for_each(ActiveSubgroup::stop);
             subgroups.iter().for_each(|active| self.add_totals(active.id, active.totals()));
             self.left.extend(subgroups.into_iter().map(ActiveSubgroup::into_deliver));
             return self.end(GroupEnd::Stopped(StopReason::Excluded));
         }
-        let carryovers = match self.end_subgroups(subgroups, &decision) {
-            Ok(carryovers) => carryovers,
+        let has_shards = shards.is_some();
+        let ended = self.end_subgroups(subgroups, &decision);
+        let ended = ended.and_then(|carryovers| Ok((carryovers, self.end_shards(shards, &decision)?)));
+        let (carryovers, before) = match ended {
+            Ok(ended) => ended,
             Err(ended) => return self.end(ended),
         };
         if decision.removes(rank) {
             let leaves = membership.is_leaving();
             reach(if leaves { Point::Left } else { Point::ExcludedWhole });
+            if has_shards {
+                reach(if leaves { Point::GenuineLeft } else { Point::GenuineExcluded });
+            }
             self.left.extend(carryovers.into_iter().map(|(id, (deliver, _))| (id, deliver)));
             return self.end(GroupEnd::Stopped(if leaves { StopReason::Left } else { StopReason::Excluded }));
         }
@@ -57,7 +66,7 @@ impl<A: GroupApplication> GroupCore<A> {
             end.trims
         });
         self.passage.end_view(fabric, &membership, &decision, &next, &trims);
-        self.install(fabric, next, carryovers);
+        self.install(fabric, next, carryovers, before);
         if let GroupStage::Present(present) = &mut self.stage {
             present.membership.follow(&membership);
         }
@@ -100,15 +109,18 @@ impl<A: GroupApplication> GroupCore<A> {
         fabric: &mut F,
         view: View,
         mut carryovers: Carryovers<A::Deliver>,
+        before: GenuineCarryover,
     ) {
         let (mut placements, unplaced) = self.layout.place(&view);
         mutant!(LayoutOfOneMember if view.rank(self.passage.node()) == Some(1) => {
             placements.iter_mut().for_each(|placement| placement.members.reverse());
         });
-        let segments = segments(&view, &placements);
+        let shards = self.layout.shards(&view);
+        let segments = segments(&view, &placements, &shards);
         self.application.install(&view, &placements, &unplaced);
         let settings = self.settings.membership.clone();
         let membership = self.passage.begin_view(fabric, &view, segments.clone(), settings);
+        let shards = self.begin_shards(fabric, &view, shards, &segments[placements.len()..], before);
         let mut subgroups = Vec::new();
         for (placement, segment) in placements.into_iter().zip(segments) {
             if placement.members.contains(&self.passage.node()) {
@@ -122,7 +134,7 @@ impl<A: GroupApplication> GroupCore<A> {
             self.application.leave_subgroup(id, deliver);
         }
         self.timeline.install(&view, fabric.now());
-        self.stage = GroupStage::Present(PresentView { membership, subgroups });
+        self.stage = GroupStage::Present(PresentView { membership, subgroups, shards });
         self.skipped = SKIP;
     }
 

@@ -9,9 +9,11 @@ use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, ViewDisk, ViewSubgr
 use super::figures::SubgroupTotals;
 use super::register::GroupRegister;
 use super::relays::Relays;
+use super::shards::{ActiveShards, ShardState};
 use super::succession::Successions;
 use super::timeline::Timeline;
 use super::{ConsumerStandstill, GroupApplication, GroupEnd, SubgroupId, SubgroupLayout, ViewChange};
+use crate::genuine::{GenuineCarryover, GenuineSettings};
 use crate::membership::{
     self, FirstView, Member, Membership, MembershipState, StopReason, View, ViewChangeStep, ViewNotice,
     ViewPassage,
@@ -29,6 +31,9 @@ pub struct GroupSettings {
     pub relays: Option<rdmc::RdmcSettings>,
     /// The durable subgroups, in an order that stays: the shards of the register ([`GroupApplication::register`]).
     pub durable: Vec<SubgroupId>,
+    /// How messages to shards are ordered ([`SubgroupLayout::shards`]); `None`: there are no shards. If they have states, the last
+    /// ones of [`membership::MembershipSettings::states`] are theirs.
+    pub genuine: Option<GenuineSettings>,
     /// A view ends, and the next one begins, when a sender has sent this many messages and nulls in a subgroup, and
     /// at least twice its window; less than [`INDEXES_MAX`].
     pub view_indexes_max: u64,
@@ -40,6 +45,7 @@ impl Default for GroupSettings {
             membership: membership::MembershipSettings::default(),
             relays: None,
             durable: Vec::new(),
+            genuine: None,
             // A view ends long before the messages sent meanwhile could use up the other half.
             view_indexes_max: INDEXES_MAX / 2,
         }
@@ -54,6 +60,8 @@ pub struct GroupCore<A: GroupApplication> {
     pub(super) stage: GroupStage<A::Deliver>,
     pub(super) passage: ViewPassage,
     pub(super) successions: Successions,
+    /// Whether the application has the state of its shard.
+    pub(super) shard_state: ShardState,
     pub(super) relays: Relays,
     /// What is on the disk of votes and views, in a group with durable subgroups.
     pub(super) register: Option<GroupRegister>,
@@ -82,6 +90,8 @@ pub(super) enum GroupStage<D> {
 pub(super) struct PresentView<D> {
     pub(super) membership: Membership,
     pub(super) subgroups: Vec<ActiveSubgroup<D>>,
+    /// The shards, if the group has any.
+    pub(super) shards: Option<ActiveShards>,
 }
 
 impl<A: GroupApplication> GroupCore<A> {
@@ -101,7 +111,8 @@ impl<A: GroupApplication> GroupCore<A> {
         if let Some(register) = &mut group.register {
             register.begin(&view, &*group.layout, None);
         }
-        group.install(fabric, view, BTreeMap::new());
+        group.shard_state = ShardState::Held;
+        group.install(fabric, view, BTreeMap::new(), GenuineCarryover::default());
         group
     }
 
@@ -133,6 +144,7 @@ impl<A: GroupApplication> GroupCore<A> {
             application,
             layout,
             relays: Relays::new(fabric.node(), settings.relays.clone()),
+            shard_state: ShardState::of_joiner(settings.genuine.as_ref()),
             settings,
             stage,
             passage: ViewPassage::new(fabric.node()),
@@ -236,6 +248,7 @@ impl<A: GroupApplication> GroupCore<A> {
         match &self.stage {
             GroupStage::Present(present) => {
                 present.membership.is_ready()
+                    && present.shards.as_ref().is_none_or(|shards| shards.member.is_ready())
                     && present.subgroups.iter().all(|active| either!(&active.core, core => core.is_ready()))
             }
             GroupStage::Joining(..) | GroupStage::Ended(_) => false,
@@ -343,10 +356,13 @@ impl<A: GroupApplication> GroupCore<A> {
 
     /// Evaluates membership; returns the amount of work done.
     fn poll_membership<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let GroupStage::Present(PresentView { membership, subgroups }) = &mut self.stage else { return 0 };
+        let GroupStage::Present(PresentView { membership, subgroups, shards }) = &mut self.stage else {
+            return 0;
+        };
         let Self { application, register, layout, .. } = self;
         let disk = register.as_mut().map(|register| ViewDisk { register, layout: &**layout });
-        let mut work = membership.poll(fabric, &mut ViewSubgroups { application, subgroups, disk });
+        let shards = shards.as_mut();
+        let mut work = membership.poll(fabric, &mut ViewSubgroups { application, subgroups, shards, disk });
         if let Some(stop) = membership.stopped() {
             self.timeline.add(ViewChange::stopped(membership));
             self.stop(stop);
@@ -372,7 +388,7 @@ impl<A: GroupApplication> GroupCore<A> {
                 if let Some(register) = &mut self.register {
                     register.begin(&view, &*self.layout, Some(trims));
                 }
-                self.install(fabric, view, BTreeMap::new());
+                self.install(fabric, view, BTreeMap::new(), GenuineCarryover::default());
             }
             FirstView::Excluded => self.end(GroupEnd::Stopped(StopReason::Excluded)),
             FirstView::NobodyLeft => self.end(GroupEnd::NobodyLeft),
@@ -405,7 +421,7 @@ impl<A: GroupApplication> GroupCore<A> {
         }
         let (done, culprit) = self.relays.advance(fabric, &mut present.subgroups);
         culprit.into_iter().for_each(|node| present.membership.suspect(node));
-        work + done
+        work + done + self.poll_shards(fabric)
     }
 }
 
@@ -418,6 +434,7 @@ impl<F: Fabric, A: GroupApplication> Core<F> for GroupCore<A> {
             for active in &mut present.subgroups {
                 either!(&mut active.core, core => core.handle_event(fabric, event));
             }
+            present.shards.iter_mut().for_each(|shards| shards.member.handle_event(event));
         }
         self.skipped = SKIP;
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use squall_fabric::NodeId;
 
+use crate::genuine::ShardPlacement;
 use crate::membership::{SenderSegment, View};
 use crate::multicast::{self, DeliveryMode};
 
@@ -43,6 +44,12 @@ pub trait SubgroupLayout {
     /// Returns the subgroups of `view`, in ascending order of their ids, and those for which it has not enough
     /// members.
     fn place(&self, view: &View) -> (Vec<Placement>, Vec<Unplaced>);
+
+    /// Returns the shards of `view`, always the same number; a member never changes its shard. It is also called for views that do
+    /// not come.
+    fn shards(&self, _view: &View) -> ShardPlacement {
+        ShardPlacement::default()
+    }
 }
 
 impl<T: Fn(&View) -> (Vec<Placement>, Vec<Unplaced>)> SubgroupLayout for T {
@@ -51,25 +58,25 @@ impl<T: Fn(&View) -> (Vec<Placement>, Vec<Unplaced>)> SubgroupLayout for T {
     }
 }
 
-/// Returns where each subgroup's words are in the rows and in proposals. Subgroups without common members share
-/// columns.
-pub(super) fn segments(view: &View, placements: &[Placement]) -> Vec<SenderSegment> {
+/// Returns where the words of each subgroup, and after these of each shard, are in the rows and in proposals. Subgroups without
+/// common members share columns. A shard has one count \[G10\].
+pub(super) fn segments(view: &View, placements: &[Placement], shards: &ShardPlacement) -> Vec<SenderSegment> {
     let mut taken = vec![0; view.members.len()];
     let mut trims = 0;
-    let segment = |placement: &Placement| {
-        let ranks = placement
-            .members
-            .iter()
-            .map(|node| view.rank(*node).expect("a subgroup's members are in the view"));
-        let ranks: Vec<usize> = ranks.collect();
-        let senders = placement.settings.senders.len();
+    let mut segment = |ranks: Vec<usize>, senders: usize, durable: Option<u32>| {
         let counts = ranks.iter().map(|rank| taken[*rank]).max().unwrap_or(0);
         ranks.iter().for_each(|rank| taken[*rank] = counts + senders);
         trims += senders;
-        let durable = (placement.settings.mode == DeliveryMode::Durable).then_some(placement.id.0);
         SenderSegment { counts, trims: trims - senders, senders, ranks, durable }
     };
-    placements.iter().map(segment).collect()
+    let rank = |node: &NodeId| view.rank(*node).expect("a subgroup's members are in the view");
+    let of_subgroup = |placement: &Placement| {
+        let durable = (placement.settings.mode == DeliveryMode::Durable).then_some(placement.id.0);
+        (placement.members.iter().map(rank).collect(), placement.settings.senders.len(), durable)
+    };
+    let of_shard = |shard: usize| (shards.members(shard).to_vec(), 1, None);
+    let all = placements.iter().map(of_subgroup).chain((0..shards.count()).map(of_shard));
+    all.map(|(ranks, senders, durable)| segment(ranks, senders, durable)).collect()
 }
 
 #[cfg(test)]
@@ -87,8 +94,9 @@ mod tests {
             settings: multicast::SubgroupSettings::new(members.len(), 8),
         };
         let placements = [placement(0, &[0, 1]), placement(1, &[2, 3]), placement(2, &[1, 2, 3])];
-        let segments = segments(&view, &placements);
+        let shards = ShardPlacement::new(vec![vec![0], vec![], vec![2, 3]]);
+        let segments = segments(&view, &placements, &shards);
         let places: Vec<_> = segments.iter().map(|segment| (segment.counts, segment.trims)).collect();
-        assert_eq!(places, [(0, 0), (0, 2), (2, 4)]);
+        assert_eq!(places, [(0, 0), (0, 2), (2, 4), (2, 7), (0, 8), (5, 9)]);
     }
 }

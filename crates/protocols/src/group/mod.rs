@@ -12,7 +12,8 @@
 //! 3. Successions: messages of earlier views move into the current window, whose
 //!    [`WindowWriter`](squall_fabric::window::WindowWriter) the application takes, positioned after them
 //!    ([`Succession`]).
-//! 4. Subgroups ([`crate::multicast`]), then the bodies of large messages between members (`relays`).
+//! 4. Subgroups ([`crate::multicast`]), then the bodies of large messages between members (`relays`), then the shards of genuine
+//!    multicast ([`crate::genuine`]).
 //!
 //! Step 1 includes a check for consumers that hold up others ([`ConsumerStandstill`]).
 //!
@@ -27,6 +28,12 @@
 //! wedge no word of them is written again, except for a message that was being built. The placement of subgroups is a
 //! function of the view alone ([`SubgroupLayout`]).
 //!
+//! **Shards.** A group may have shards beside its subgroups, which [`SubgroupLayout::shards`] places. All of them are one
+//! [`GenuineMember`](crate::genuine::GenuineMember) in each view (`shards.rs`). They share membership with the subgroups: a shard has
+//! one count in the rows, behind those of the subgroups, and one trim in the decision \[G10\] \[G11\]. At the end of a view the
+//! subgroups deliver their trims first, then the shards theirs. A node that stands by is silent in its shard, too, so nothing to
+//! that shard is delivered before it takes part \[J8\].
+//!
 //! **Durable subgroups.** Votes and views come to the disk before they count (`register.rs`): a node does nothing in a view that is
 //! not on its disk but show that it lives \[T8\]. What is on the disks is what [`crate::restart`] begins with.
 
@@ -37,6 +44,7 @@ mod figures;
 mod layout;
 mod register;
 mod relays;
+mod shards;
 mod slow;
 mod stage;
 mod succession;

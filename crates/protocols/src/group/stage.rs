@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::DerefMut;
 
 use super::{Placement, SubgroupId, Succession, Unplaced};
+use crate::genuine::{GenuineFailure, GenuineMessage};
 use crate::membership::{StopReason, View};
 use crate::multicast::{Deliver, MessageLog, Pull, SubgroupFailure};
 use crate::restart::Register;
@@ -42,6 +43,15 @@ pub trait GroupApplication {
     /// Takes the receiving end of a subgroup for the current view. The previous one has ended: its remaining messages
     /// should be taken first.
     fn take_pull(&mut self, id: SubgroupId, pull: Pull);
+
+    /// Takes a message to the shard that this node is in. If shards have states, a node that joined is given what came after its
+    /// first view began only when it has the state ([`GroupCore::take_shard_state`](super::GroupCore::take_shard_state)).
+    ///
+    /// # Panics
+    /// By default: an application without shards is sent no message of this kind.
+    fn deliver_genuine(&mut self, message: GenuineMessage<'_>) {
+        panic!("there are no shards, and message {} of {} came", message.number, message.sender)
+    }
 
     /// Returns the log of a durable subgroup for the view that begins, in which this node is a member.
     ///
@@ -107,6 +117,10 @@ pub enum GroupEnd {
     Stopped(StopReason),
     /// A subgroup cannot continue.
     Failed(SubgroupId, SubgroupFailure),
+    /// The shards cannot continue.
+    ShardsFailed(GenuineFailure),
+    /// The view has ended, and there is none after it with [`QuorumRule::Majority`](crate::genuine::QuorumRule).
+    Unfollowed,
     /// All members that this node had asked to join are gone.
     NobodyLeft,
 }
@@ -116,6 +130,11 @@ impl fmt::Display for GroupEnd {
         match self {
             Self::Stopped(stop) => stop.fmt(f),
             Self::Failed(id, failure) => write!(f, "{id}: {failure}"),
+            Self::ShardsFailed(failure) => failure.fmt(f),
+            Self::Unfollowed => f.write_str(
+                "the view has ended, and with a majority for quorum there is no next one: begin a new group, or let all \
+                 members acknowledge",
+            ),
             Self::NobodyLeft => f.write_str("the members that were to admit this one are gone: join again"),
         }
     }

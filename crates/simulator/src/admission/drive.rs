@@ -2,9 +2,10 @@
 
 use squall_fabric::{BreakReason, Core as _, Fabric as _, FabricEvent, NodeId};
 use squall_protocols::admission::{AdmissionAction, AdmissionService, CallFailure, Joiner, JoinerAction};
+use squall_protocols::group::GroupCore;
 use squall_protocols::membership::Member;
 
-use super::{BusBody, JoinGroup as _, JoinHost, SimAdmission};
+use super::{BusBody, JoinHost, SimAdmission};
 
 impl<H: JoinHost> SimAdmission<H> {
     /// Lets a joiner act; `has_seen_all`: nothing that has come so far waits for its group.
@@ -29,7 +30,7 @@ impl<H: JoinHost> SimAdmission<H> {
         if process.joiner.as_ref().is_some_and(Joiner::is_over) {
             process.joiner = None;
             worked = true;
-            process.group.iter_mut().for_each(H::Group::take_part);
+            process.group.iter_mut().for_each(GroupCore::take_part);
             self.become_member(place);
         }
         self.check_time(place);
@@ -70,9 +71,10 @@ impl<H: JoinHost> SimAdmission<H> {
             JoinerAction::Begin(admitted) => {
                 let nodes = admitted.members.iter().filter_map(|(node, _)| self.numbers.node(*node));
                 let contacts: Vec<NodeId> = nodes.collect();
-                let (settings, left) = (self.host.group_settings(), process.application.take());
+                let ((layout, settings), left) = (self.host.group_settings(), process.application.take());
                 let application = self.host.application(place, process.node(), left);
-                let mut group = H::Group::join(&mut process.fabric, &contacts, settings, application);
+                let mut group =
+                    GroupCore::join(&mut process.fabric, &contacts, layout, settings, application);
                 group.stand_by();
                 process.group = Some(group);
             }
@@ -89,7 +91,7 @@ impl<H: JoinHost> SimAdmission<H> {
         let process = &mut self.processes[place as usize];
         process.call = None;
         process.told.forget();
-        process.application = process.group.take().map(H::Group::into_application);
+        process.application = process.group.take().map(GroupCore::into_application);
         if let Some(attempt) = process.attempt.take() {
             self.world.crash(process.node().0);
             process.fabric = self.world.fabric(process.home.node().0);

@@ -5,7 +5,7 @@ use squall_fabric::{BreakReason, Fabric as _, FabricEvent, NodeId};
 use squall_protocols::admission::{AdmissionService, Admitted, CallFailure, JoinAnswer, LinkVerdict};
 
 use super::process::JoinAttempt;
-use super::{BusBody, BusMessage, JoinGroup as _, JoinHost, SimAdmission};
+use super::{BusBody, BusMessage, JoinHost, SimAdmission};
 
 impl<H: JoinHost> SimAdmission<H> {
     pub(super) fn post(&mut self, from: u32, to: u32, call: u64, body: BusBody) {

@@ -3,13 +3,11 @@
 //!
 //! A process is a machine of the world, its *home*. Each attempt to join is a further node there, without links: members link with
 //! it as they take its connection. What goes from process to process beside the group travels on a `JoinBus`. A scenario says
-//! what its processes are (`JoinHost`) and of which kind their group is (`JoinGroup`), when they start, and what the end must look
-//! like.
+//! what its processes are (`JoinHost`), when they start, and what the end must look like.
 
 mod bus;
 mod drive;
 mod exchange;
-mod group;
 mod numbers;
 mod process;
 mod story;
@@ -17,11 +15,11 @@ mod story;
 use squall_fabric::sim::SimWorld;
 use squall_fabric::{Duration, Fabric as _, NodeId};
 use squall_protocols::admission::{AdmissionService, AdmissionSettings, JoinFailure, Joiner, JoinerSettings};
+use squall_protocols::group::{GroupApplication, GroupCore, GroupSettings, SubgroupLayout};
 use squall_protocols::membership::{Member, View};
 
 pub use bus::BusPlan;
 pub(crate) use bus::{BusBody, BusMessage, JoinBus};
-pub(crate) use group::JoinGroup;
 pub(crate) use numbers::ProcessNumbers;
 pub(crate) use process::JoinProcess;
 
@@ -30,9 +28,9 @@ use numbers::unlink;
 
 /// What a scenario's processes are. They are numbered by their places in its plan.
 pub(crate) trait JoinHost {
-    type Group: JoinGroup;
+    type Application: GroupApplication;
 
-    fn group_settings(&self) -> <Self::Group as JoinGroup>::Settings;
+    fn group_settings(&self) -> (Box<dyn SubgroupLayout + Send>, GroupSettings);
 
     fn admission_settings(&self) -> AdmissionSettings;
 
@@ -42,21 +40,15 @@ pub(crate) trait JoinHost {
     }
 
     /// The application of a process that comes to the group as `node`; `left` is what a failed attempt has left of it.
-    fn application(
-        &mut self,
-        place: u32,
-        node: NodeId,
-        left: Option<ApplicationOf<Self::Group>>,
-    ) -> ApplicationOf<Self::Group>;
+    fn application(&mut self, place: u32, node: NodeId, left: Option<Self::Application>)
+    -> Self::Application;
 }
-
-pub(crate) type ApplicationOf<G> = <G as JoinGroup>::Application;
 
 /// All processes of a run.
 pub(crate) struct SimAdmission<H: JoinHost> {
     pub(crate) host: H,
     pub(crate) world: SimWorld,
-    pub(crate) processes: Vec<JoinProcess<H::Group>>,
+    pub(crate) processes: Vec<JoinProcess<H::Application>>,
     pub(crate) bus: JoinBus,
     pub(crate) numbers: ProcessNumbers,
     pub(crate) violation: Option<Violation>,
@@ -97,8 +89,8 @@ impl<H: JoinHost> SimAdmission<H> {
         let view = View { id: first_view, ..View::first((0..members).map(member).collect()) };
         let application = self.host.application(place, NodeId(place), None);
         let process = &mut self.processes[place as usize];
-        let settings = self.host.group_settings();
-        process.group = Some(H::Group::begin(&mut process.fabric, view, settings, application));
+        let (layout, settings) = self.host.group_settings();
+        process.group = Some(GroupCore::begin(&mut process.fabric, view, layout, settings, application));
         let roster = (0..members).map(|node| (NodeId(node), node)).collect();
         process.service = Some(AdmissionService::new(self.host.admission_settings(), NodeId(place), roster));
         process.peers = (0..members).filter(|other| *other != place).map(NodeId).collect();
@@ -151,7 +143,7 @@ impl<H: JoinHost> SimAdmission<H> {
 
     /// Notes which processes have died; whether there are any.
     pub(crate) fn bury(&mut self) -> bool {
-        let has_died = |process: &&JoinProcess<H::Group>| process.is_up && !self.lives(process);
+        let has_died = |process: &&JoinProcess<H::Application>| process.is_up && !self.lives(process);
         let dead: Vec<u32> = self.processes.iter().filter(has_died).map(|process| process.place).collect();
         dead.iter().for_each(|place| self.hang_up(*place));
         !dead.is_empty()
@@ -168,13 +160,17 @@ impl<H: JoinHost> SimAdmission<H> {
     }
 
     /// Whether the machine of one process does not reach that of the other, or is not reached by it.
-    pub(crate) fn are_cut_off(&self, process: &JoinProcess<H::Group>, other: &JoinProcess<H::Group>) -> bool {
+    pub(crate) fn are_cut_off(
+        &self,
+        process: &JoinProcess<H::Application>,
+        other: &JoinProcess<H::Application>,
+    ) -> bool {
         let (own, other) = (process.home.node().0, other.home.node().0);
         !self.world.can_reach(own, other) || !self.world.can_reach(other, own)
     }
 
     /// Whether the process has not crashed.
-    pub(crate) fn lives(&self, process: &JoinProcess<H::Group>) -> bool {
+    pub(crate) fn lives(&self, process: &JoinProcess<H::Application>) -> bool {
         self.world.lives(process.home.node().0)
     }
 

@@ -1,12 +1,12 @@
 //! A process of a run: it joins, is a member, and ends (Derecho §3.3).
 
 use squall_fabric::sim::SimFabric;
-use squall_fabric::{Duration, Fabric as _, FabricEvent, Instant, NodeId};
+use squall_fabric::{Core, Duration, Fabric as _, FabricEvent, Instant, NodeId};
 use squall_protocols::admission::{AdmissionService, JoinStanding, Joiner};
+use squall_protocols::group::{GroupApplication, GroupCore, GroupEnd};
 use squall_protocols::membership::View;
 
 use super::story::ToldProcess;
-use super::{ApplicationOf, JoinGroup};
 
 /// A call that is not answered yet.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct JoinAttempt {
     pub(crate) leader_node: NodeId,
 }
 
-pub(crate) struct JoinProcess<G: JoinGroup> {
+pub(crate) struct JoinProcess<A: GroupApplication> {
     pub(crate) place: u32,
     /// Its processor, and the clock of its joiner.
     pub(crate) home: SimFabric,
@@ -42,9 +42,9 @@ pub(crate) struct JoinProcess<G: JoinGroup> {
     /// Its node in the group.
     pub(crate) fabric: SimFabric,
     pub(crate) events: Vec<FabricEvent>,
-    pub(crate) group: Option<G>,
+    pub(crate) group: Option<GroupCore<A>>,
     /// What a failed attempt has left of its application.
-    pub(crate) application: Option<ApplicationOf<G>>,
+    pub(crate) application: Option<A>,
     pub(crate) service: Option<AdmissionService<u32>>,
     /// The nodes with which it has links as a member.
     pub(crate) peers: Vec<NodeId>,
@@ -55,7 +55,7 @@ pub(crate) struct JoinProcess<G: JoinGroup> {
     pub(super) told: ToldProcess,
 }
 
-impl<G: JoinGroup> JoinProcess<G> {
+impl<A: GroupApplication> JoinProcess<A> {
     /// A process that has not started.
     pub(crate) fn new(place: u32, home: SimFabric, fabric: SimFabric) -> Self {
         let started = Instant::from_nanos(0);
@@ -105,8 +105,8 @@ impl<G: JoinGroup> JoinProcess<G> {
     }
 
     /// Its application, once it is a member.
-    pub(crate) fn member(&self) -> Option<&ApplicationOf<G>> {
-        self.group.as_ref().filter(|_| self.joiner.is_none()).map(G::application_ref)
+    pub(crate) fn member(&self) -> Option<&A> {
+        self.group.as_ref().filter(|_| self.joiner.is_none()).map(GroupCore::application_ref)
     }
 
     /// When each of its nodes has something to do, by its own clock; `next` is how long from now the next message comes, `home`
@@ -122,7 +122,7 @@ impl<G: JoinGroup> JoinProcess<G> {
         let service = self.service.as_ref().and_then(AdmissionService::next_deadline);
         let message = next.map(|next| self.now() + next + Duration::from_nanos(1));
         let home = [joiner, call, service, message, home].into_iter().flatten().min();
-        let group = self.group.as_ref().and_then(G::next_deadline);
+        let group = self.group.as_ref().and_then(Core::<SimFabric>::next_deadline);
         let group = group.into_iter().chain(member).min();
         match self.nodes()[..] {
             [node] => vec![(node, home.into_iter().chain(group).min())],
@@ -143,7 +143,9 @@ impl<G: JoinGroup> JoinProcess<G> {
         let group = self.group.as_ref()?;
         let leader = self.attempt.map(|attempt| attempt.leader_node);
         Some(match (group.ended(), group.membership()) {
-            (Some(ended), _) => G::standing(ended),
+            (Some(GroupEnd::Stopped(stop)), _) => JoinStanding::Removed(stop),
+            (Some(GroupEnd::NobodyLeft), _) => JoinStanding::Alone,
+            (Some(_), _) => JoinStanding::Failed,
             (None, None) => {
                 JoinStanding::Waiting { has_lost_leader: leader.is_some_and(|leader| group.has_lost(leader)) }
             }

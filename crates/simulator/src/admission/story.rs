@@ -4,7 +4,7 @@ use squall_fabric::Fabric as _;
 use squall_fabric::sim::{NodeRemark, RemarkKind};
 use squall_protocols::membership::{Membership, MembershipState};
 
-use super::{JoinGroup as _, JoinHost, JoinProcess, SimAdmission};
+use super::{JoinHost, JoinProcess, SimAdmission};
 
 /// What the timeline has said of a process last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) struct ToldProcess {
 impl<H: JoinHost> SimAdmission<H> {
     /// Adds what has changed at a process to the timeline, if there is one; `delivered`: how many messages a process has
     /// delivered.
-    pub(crate) fn tell(&mut self, place: u32, delivered: impl Fn(&JoinProcess<H::Group>) -> usize) {
+    pub(crate) fn tell(&mut self, place: u32, delivered: impl Fn(&JoinProcess<H::Application>) -> usize) {
         if !self.world.is_traced() {
             return;
         }

@@ -103,6 +103,7 @@ promises!(
         CandidateUntaken,
         GenuineResent,
         GenuineKnown,
+        GenuineDropped,
         GenuineInState,
         GenuineKept,
         GenuineFlushed,
@@ -123,6 +124,7 @@ promises!(
         "member of no shard",
         "partition",
         "pause at a time",
+        "shards without states",
         "slow link",
         "suspicion"
     ]

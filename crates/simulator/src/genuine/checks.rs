@@ -31,6 +31,8 @@ struct NodeHistory {
     home: Option<usize>,
     /// It has the state of its shard.
     has_state: bool,
+    /// Shards have no states, and this is its first view: nothing before it is delivered here \[G17\].
+    since: u64,
     delivered: Delivered,
     /// The same messages.
     delivered_set: BTreeSet<MessageId>,
@@ -98,7 +100,8 @@ impl GenuineHistory {
 
     /// A process comes to the group as a node, at its beginning or later: it may be in a view of others before it knows.
     pub(super) fn on_node(&mut self, node: NodeId, place: u32) {
-        let (home, has_state) = (self.plan.homes[place as usize], place < self.plan.group.members);
+        let has_state = !self.plan.settings.has_states || place < self.plan.group.members;
+        let home = self.plan.homes[place as usize];
         self.nodes.entry(node).or_insert(NodeHistory { home, has_state, ..NodeHistory::default() });
     }
 
@@ -113,11 +116,17 @@ impl GenuineHistory {
         for member in &view.members {
             self.on_node(member.node, u32::try_from(member.tag).expect("a place in the plan"));
         }
-        let before = id.checked_sub(1).and_then(|id| self.views.get(&id)).map(Vec::as_slice);
-        let before = before.unwrap_or(&members);
+        let before = id.checked_sub(1).and_then(|id| self.views.get(&id)).cloned();
+        let before = before.unwrap_or_else(|| members.clone());
+        if !self.plan.settings.has_states {
+            let come = members.iter().filter(|node| !before.contains(node));
+            come.for_each(|node| self.nodes.get_mut(node).expect("a member").since = id);
+        }
         let is_held =
             |home| before.iter().any(|node| self.nodes[node].home == home && self.nodes[node].has_state);
-        let has_come = |node: &&NodeId| !before.contains(node) && self.nodes[*node].home.is_some();
+        let has_states = self.plan.settings.has_states;
+        let has_come =
+            |node: &&NodeId| has_states && !before.contains(node) && self.nodes[*node].home.is_some();
         let result = match members.iter().filter(has_come).find(|node| !is_held(self.nodes[*node].home)) {
             Some(node) => {
                 let text =
@@ -170,16 +179,23 @@ impl GenuineHistory {
         if own.delivered.last().is_some_and(|(_, last)| *last >= message.position) {
             return fail("position", "[G15] a later position was delivered here");
         }
-        if *self.positions.entry(id).or_insert(message.position) != message.position {
+        // What only members have delivered that are gone is new to those that have come since, in shards without states.
+        let view = self.views.get(&message.position.view).map_or(&[][..], Vec::as_slice);
+        let is_known = view.iter().any(|node| self.nodes[node].delivered_set.contains(&id));
+        let known = self.positions.get(&id).filter(|_| is_known || self.plan.settings.has_states);
+        if known.is_some_and(|known| *known != message.position) {
             return fail("position", "[G15] it has another position elsewhere");
         }
         let known = &self.told[..sent.told];
-        let missing = known
-            .iter()
-            .find(|other| !mine_set.contains(*other) && own.is_concerned(self.sent[*other].destinations));
+        let missing = known.iter().find(|other| {
+            !mine_set.contains(*other)
+                && own.is_concerned(self.sent[*other].destinations)
+                && self.positions[other].view >= own.since
+        });
         if let Some(other) = missing {
             return fail("time", &format!("[G6] {other:?} had been delivered when it was sent"));
         }
+        self.positions.insert(id, message.position);
         if self.told_set.insert(id) {
             self.told.push(id);
         }
@@ -194,9 +210,12 @@ impl GenuineHistory {
     pub(super) fn check_prefixes(&self) -> Result<(), Violation> {
         for (nth, (a, first)) in self.nodes.iter().enumerate() {
             for (b, second) in self.nodes.iter().skip(nth + 1) {
-                let common = |(id, _): &&(MessageId, GenuinePosition)| {
+                let since = first.since.max(second.since);
+                let common = |(id, position): &&(MessageId, GenuinePosition)| {
                     let destinations = self.sent[id].destinations;
-                    first.is_concerned(destinations) && second.is_concerned(destinations)
+                    first.is_concerned(destinations)
+                        && second.is_concerned(destinations)
+                        && position.view >= since
                 };
                 let pairs = first.delivered.iter().filter(common);
                 let pairs = pairs.zip(second.delivered.iter().filter(common));
@@ -211,21 +230,23 @@ impl GenuineHistory {
 
     /// Uniform acyclic order: there is one order of all messages that agrees with that of each node.
     pub(super) fn check_acyclic(&self) -> Result<(), Violation> {
-        let mut after: BTreeMap<MessageId, BTreeSet<MessageId>> = BTreeMap::new();
-        let mut waits: BTreeMap<MessageId, usize> = self.told.iter().map(|id| (*id, 0)).collect();
+        type Delivery = (MessageId, GenuinePosition);
+        let mut after: BTreeMap<Delivery, BTreeSet<Delivery>> = BTreeMap::new();
+        let all = self.nodes.values().flat_map(|node| &node.delivered);
+        let mut waits: BTreeMap<Delivery, usize> = all.map(|delivery| (*delivery, 0)).collect();
         for node in self.nodes.values() {
             for pair in node.delivered.windows(2) {
-                if after.entry(pair[0].0).or_default().insert(pair[1].0) {
-                    *waits.get_mut(&pair[1].0).expect("it was delivered") += 1;
+                if after.entry(pair[0]).or_default().insert(pair[1]) {
+                    *waits.get_mut(&pair[1]).expect("it was delivered") += 1;
                 }
             }
         }
-        let mut free: Vec<MessageId> =
+        let mut free: Vec<Delivery> =
             waits.iter().filter(|(_, count)| **count == 0).map(|(id, _)| *id).collect();
         let mut count = 0;
-        while let Some(id) = free.pop() {
+        while let Some(delivery) = free.pop() {
             count += 1;
-            for next in after.get(&id).into_iter().flatten() {
+            for next in after.get(&delivery).into_iter().flatten() {
                 let left = waits.get_mut(next).expect("it was delivered");
                 *left -= 1;
                 if *left == 0 {
@@ -245,12 +266,19 @@ impl GenuineHistory {
     pub(super) fn check_complete(&self, present: &[NodeId]) -> Result<(), Violation> {
         for (id, sent) in &self.sent {
             let is_told = self.told_set.contains(id);
-            if !is_told && !present.contains(&id.0) {
+            // A message is dropped in a view in which its shards have no members: others may come later, if there are no states.
+            let reaches = |members: &Vec<NodeId>| {
+                members.iter().any(|node| self.nodes[node].is_concerned(sent.destinations))
+            };
+            if !is_told && (!present.contains(&id.0) || !self.views.values().all(reaches)) {
                 continue;
             }
             let lacks = |node: &&NodeId| {
                 let node = &self.nodes[*node];
-                node.is_concerned(sent.destinations) && !node.delivered_set.contains(id)
+                let is_before = |position: &GenuinePosition| position.view < node.since;
+                node.is_concerned(sent.destinations)
+                    && !node.delivered_set.contains(id)
+                    && !self.positions.get(id).is_some_and(is_before)
             };
             if let Some(node) = present.iter().find(lacks) {
                 let checker = if is_told { "agreement" } else { "validity" };

@@ -6,14 +6,13 @@ use std::rc::Rc;
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimWorld};
 use squall_fabric::{Core as _, Duration, Instant, NodeId};
 use squall_protocols::admission::AdmissionSettings;
-use squall_protocols::genuine::{
-    DeliveredMarks, GenuineEnd, GenuineGroup, GenuineGroupSettings, GenuineMember,
-};
+use squall_protocols::genuine::{DeliveredMarks, GenuineMember};
+use squall_protocols::group::{GroupCore, GroupEnd, GroupSettings, SubgroupLayout};
 use squall_protocols::membership::{Membership, MembershipSettings, View};
 
 use super::checks::{Delivered, GenuineHistory};
 use super::plan::GenuinePlan;
-use super::program::{GenuineApp, Workload};
+use super::program::{GenuineApp, ShardLayout, Workload};
 use crate::admission::{JoinBus, JoinHost, JoinProcess, SimAdmission};
 use crate::group::UNREACHABLE_AFTER;
 use crate::run::RunOutcome;
@@ -38,7 +37,7 @@ pub(super) struct GenuineCluster {
     prng: Prng,
 }
 
-pub(super) type GenuineProcess = JoinProcess<GenuineGroup<GenuineApp>>;
+pub(super) type GenuineProcess = JoinProcess<GenuineApp>;
 
 /// What a process is to do.
 pub(super) struct ProcessWork {
@@ -60,15 +59,19 @@ pub(super) struct GenuineHost {
 }
 
 impl JoinHost for GenuineHost {
-    type Group = GenuineGroup<GenuineApp>;
+    type Application = GenuineApp;
 
-    fn group_settings(&self) -> GenuineGroupSettings {
+    fn group_settings(&self) -> (Box<dyn SubgroupLayout + Send>, GroupSettings) {
         let membership = MembershipSettings {
             suspicion_after: self.plan.group.suspicion_after,
             partition_safety: self.plan.group.partition_safety,
-            states: self.plan.shards,
+            states: if self.plan.settings.has_states { self.plan.shards } else { 0 },
         };
-        GenuineGroupSettings { membership, multicast: self.plan.settings.clone() }
+        let genuine = Some(self.plan.settings.clone());
+        (
+            Box::new(ShardLayout::new(&self.plan)),
+            GroupSettings { membership, genuine, ..GroupSettings::default() },
+        )
     }
 
     fn admission_settings(&self) -> AdmissionSettings {
@@ -82,7 +85,7 @@ impl JoinHost for GenuineHost {
 
     fn application(&mut self, place: u32, node: NodeId, _left: Option<GenuineApp>) -> GenuineApp {
         self.history.borrow_mut().on_node(node, place);
-        GenuineApp::new(node, &self.plan, &self.history)
+        GenuineApp::new(node, &self.history)
     }
 }
 
@@ -200,11 +203,11 @@ impl GenuineCluster {
                 group.leave();
             }
             let has_come = |(at, ..): &mut (Instant, _, _)| now >= *at;
-            if group.member().is_some()
+            if group.genuine_member().is_some()
                 && let Some((_, marks, delivered)) = work.state.take_if(has_come)
             {
                 self.history.borrow_mut().on_state(node, delivered);
-                group.take_state(&marks);
+                group.take_shard_state(&marks);
                 worked = true;
             }
             worked |= work.messages.send(&self.plan, group, &process.fabric, &mut self.prng);
@@ -215,7 +218,7 @@ impl GenuineCluster {
         worked |= group.poll(&mut process.fabric) > 0;
         if !is_member && group.application_ref().has_heard {
             self.all
-                .fail("attempts", format!("[J8] process {place} learns of its group, and has not arrived"));
+                .fail("attempts", format!("[J8] process {place} is given a message, and has not arrived"));
         }
         worked
     }
@@ -241,7 +244,7 @@ impl GenuineCluster {
         let providers: Vec<&GenuineProcess> = self.all.processes.iter().filter(gives).collect();
         let state = (!providers.is_empty()).then(|| {
             let provider = providers[self.prng.index(providers.len())];
-            let member = provider.group.as_ref().and_then(GenuineGroup::member);
+            let member = provider.group.as_ref().and_then(GroupCore::genuine_member);
             let marks = member.and_then(GenuineMember::marks).expect("a member of a shard").clone();
             let delay = draw_up_to(self.plan.transfer_max, &mut self.prng);
             (now + delay, marks, self.history.borrow().delivered(provider.node()).to_vec())
@@ -261,7 +264,7 @@ impl GenuineCluster {
         let distrusted = group.membership().map_or(&[][..], Membership::distrusted);
         assert!(distrusted.is_empty(), "[V1], [V2] no member here writes what cannot be: {distrusted:?}");
         let Some(ended) = group.ended() else { return };
-        if let GenuineEnd::Failed(failure) = ended {
+        if let GroupEnd::ShardsFailed(failure) = ended {
             self.all.fail("failure", format!("[G12] process {place} has stopped: {failure}"));
         }
         if !std::mem::replace(&mut self.work[place as usize].has_parted, true) {
@@ -311,11 +314,11 @@ pub(super) fn view_id(process: &GenuineProcess) -> Option<u64> {
 
 /// The view in which a member waits for the state of its shard, if it does.
 pub(super) fn lacks_state(process: &GenuineProcess) -> Option<&View> {
-    let group = process.group.as_ref().filter(|group| !group.has_state())?;
-    group.member()?.marks().and_then(|_| membership(process)).map(Membership::view)
+    let group = process.group.as_ref().filter(|group| !group.has_shard_state())?;
+    group.genuine_member()?.marks().and_then(|_| membership(process)).map(Membership::view)
 }
 
 /// Whether it has the state of its shard; a joiner has none.
 pub(super) fn holds_state(process: &GenuineProcess) -> bool {
-    process.group.as_ref().is_some_and(GenuineGroup::has_state)
+    process.group.as_ref().is_some_and(GroupCore::has_shard_state)
 }

@@ -2,7 +2,7 @@
 
 use squall_fabric::NodeId;
 use squall_protocols::admission::JoinFailure;
-use squall_protocols::genuine::{GenuineEnd, GenuineGroup};
+use squall_protocols::group::{GroupCore, GroupEnd};
 use squall_protocols::membership::{MembershipState, StopReason};
 
 use super::cluster::{GenuineCluster, GenuineProcess, holds_state, lacks_state, membership, view_id};
@@ -40,8 +40,8 @@ impl GenuineCluster {
     }
 
     /// How the group has ended at a process that was a member.
-    fn ended(&self, process: &GenuineProcess) -> Option<GenuineEnd> {
-        process.group.as_ref().filter(|_| process.joiner.is_none()).and_then(GenuineGroup::ended)
+    fn ended(&self, process: &GenuineProcess) -> Option<GroupEnd> {
+        process.group.as_ref().filter(|_| process.joiner.is_none()).and_then(GroupCore::ended)
     }
 
     fn given_up(&self, place: u32) -> Option<&JoinFailure> {
@@ -62,8 +62,21 @@ impl GenuineCluster {
             return Err(Violation { checker: "liveness", text });
         }
         let members = self.going().filter(|process| view_id(process).is_some());
-        let present: Vec<NodeId> = members.map(GenuineProcess::node).collect();
-        self.history.borrow().check_complete(&present)
+        let members: Vec<&GenuineProcess> = members.collect();
+        let present: Vec<NodeId> = members.iter().map(|process| process.node()).collect();
+        self.history.borrow().check_complete(&present)?;
+        let owes = |process: &&&GenuineProcess| {
+            let member = process.group.as_ref().and_then(GroupCore::genuine_member);
+            member.is_some_and(|member| member.under_way() > 0)
+        };
+        match members.iter().find(owes) {
+            Some(process) => {
+                let text =
+                    format!("[G8] [G17] process {} waits for a message that is settled", process.place);
+                Err(Violation { checker: "liveness", text })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Whether all members that held the state of a shard are gone, though it has members.
@@ -99,7 +112,8 @@ impl GenuineCluster {
     fn is_shut_out(&self, process: &GenuineProcess) -> bool {
         let mut members = self.going().filter(|member| view_id(member).is_some());
         let is_cut_off = members.any(|member| self.all.are_cut_off(process, member));
-        view_id(process).is_none() && (is_cut_off || !self.is_held_elsewhere(process))
+        let has_no_state = self.plan.settings.has_states && !self.is_held_elsewhere(process);
+        view_id(process).is_none() && (is_cut_off || has_no_state)
     }
 
     /// Whether another member of the process's shard holds its state.
@@ -121,7 +135,8 @@ impl GenuineCluster {
             let leaves = self.plan.group.leaves.iter().any(|(leaver, _)| *leaver == place);
             let has_wished = leaves && self.work[place as usize].leaves_at.is_none();
             // A member that alone holds a state stays.
-            let is_needed = holds_state(process)
+            let is_needed = self.plan.settings.has_states
+                && holds_state(process)
                 && self.plan.homes[place as usize].is_some()
                 && !self.is_held_elsewhere(process);
             has_wished && view_id(process).is_some() && !is_needed
@@ -175,12 +190,12 @@ impl GenuineCluster {
             let Some(ended) = self.ended(process) else { continue };
             let leaves = self.plan.group.leaves.iter().any(|(leaver, _)| *leaver == place);
             let is_fine = match ended {
-                GenuineEnd::Stopped(StopReason::Left) => leaves,
-                GenuineEnd::Stopped(StopReason::Minority { .. }) => !is_sure || self.plan.group.crashes() > 0,
-                GenuineEnd::Stopped(StopReason::Excluded) => !is_sure,
-                GenuineEnd::Stopped(StopReason::LogsGone { .. }) => false,
-                GenuineEnd::Deserted => true,
-                GenuineEnd::Failed(_) | GenuineEnd::Unfollowed => false,
+                GroupEnd::Stopped(StopReason::Left) => leaves,
+                GroupEnd::Stopped(StopReason::Minority { .. }) => !is_sure || self.plan.group.crashes() > 0,
+                GroupEnd::Stopped(StopReason::Excluded) => !is_sure,
+                GroupEnd::Stopped(StopReason::LogsGone { .. }) => false,
+                GroupEnd::NobodyLeft => true,
+                GroupEnd::Failed(..) | GroupEnd::ShardsFailed(_) | GroupEnd::Unfollowed => false,
             };
             if !is_fine {
                 let text = format!("[V5] process {place} has stopped without a reason: {ended}");

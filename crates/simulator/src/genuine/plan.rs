@@ -57,6 +57,7 @@ impl GenuinePlan {
         if !plan.group.joins.is_empty() && prng.chance(150) {
             plan.add_lost_state(&mut prng);
         }
+        plan.settings.has_states = !Prng::new(seed ^ 0x57a7e).chance(400);
         plan
     }
 
@@ -102,7 +103,12 @@ impl GenuinePlan {
         let window = [1, 2, 3, 4, 12][prng.index(5)];
         let clock = if prng.chance(300) { ClockKind::Hybrid } else { ClockKind::Logical };
         let window_bytes = if prng.chance(500) { 1 + prng.index(600) } else { usize::MAX };
-        let settings = GenuineSettings { clock, window_bytes, ..GenuineSettings::new(window, MESSAGE_MAX) };
+        let settings = GenuineSettings {
+            clock,
+            window_bytes,
+            has_states: true,
+            ..GenuineSettings::new(window, MESSAGE_MAX)
+        };
         Self {
             shards,
             homes,
@@ -125,6 +131,9 @@ impl GenuinePlan {
         group.leaves.clear();
         if prng.chance(600) {
             self.settings.quorum = QuorumRule::Majority;
+            if prng.chance(500) {
+                self.add_slow_member(prng);
+            }
         }
     }
 
@@ -137,6 +146,17 @@ impl GenuinePlan {
             let node = if prng.chance(400) { 0 } else { u32::try_from(prng.below(nodes)).expect("few") };
             let nth = first + prng.below(60);
             self.group.rules.push(Rule { when: RuleTrigger::Post { node, nth }, what: Verdict::Crash(node) });
+        }
+    }
+
+    /// What the others write comes late to one member, so that the others of its shard are a quorum before it acknowledges.
+    fn add_slow_member(&mut self, prng: &mut Prng) {
+        let members = u64::from(self.group.members);
+        let to = u32::try_from(prng.below(members)).expect("few");
+        let extra = Duration::from_nanos(prng.below(100_000));
+        for from in (0..self.group.members).filter(|from| *from != to) {
+            let when = RuleTrigger::At(Instant::from_nanos(0));
+            self.group.rules.push(Rule { when, what: Verdict::Slow { from, to, extra } });
         }
     }
 
@@ -195,6 +215,7 @@ impl GenuinePlan {
             ("hybrid clock", self.settings.clock == ClockKind::Hybrid),
             ("member of no shard", self.homes.contains(&None)),
             ("eight shards", self.shards == 8),
+            ("shards without states", !self.settings.has_states),
             ("majority", self.settings.quorum == QuorumRule::Majority),
         ];
         let own = own.into_iter().filter_map(|(kind, is_there)| is_there.then_some(kind));

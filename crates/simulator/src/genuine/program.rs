@@ -1,14 +1,17 @@
 //! The application at one node: sends what the plan says, reports what it is given.
 
 use std::cell::RefCell;
+use std::ops::DerefMut;
 use std::rc::Rc;
 
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Fabric, Instant, NodeId};
-use squall_protocols::genuine::{
-    GenuineApplication, GenuineGroup, GenuineMessage, GenuineSendError, ShardPlacement,
+use squall_protocols::genuine::{GenuineMessage, GenuineSendError, ShardPlacement};
+use squall_protocols::group::{
+    GroupApplication, GroupCore, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet, Succession, Unplaced,
 };
 use squall_protocols::membership::View;
+use squall_protocols::multicast::{Message, Pull};
 
 use super::checks::GenuineHistory;
 use super::plan::GenuinePlan;
@@ -17,25 +20,65 @@ use super::plan::GenuinePlan;
 pub(super) struct GenuineApp {
     node: NodeId,
     history: Rc<RefCell<GenuineHistory>>,
-    shards: usize,
-    homes: Vec<Option<usize>>,
-    /// It has learned of a view, or was given a message.
+    /// A message was delivered.
     pub(super) has_heard: bool,
+    succession: Succession,
 }
 
-impl GenuineApplication for GenuineApp {
-    fn place(&self, view: &View) -> ShardPlacement {
-        place(self.shards, &self.homes, view)
+/// The layout of a plan: shards, and no subgroups.
+pub(super) struct ShardLayout {
+    pub(super) shards: usize,
+    /// The shard of each place, which is the tag of a member.
+    pub(super) homes: Vec<Option<usize>>,
+}
+
+impl ShardLayout {
+    pub(super) fn new(plan: &GenuinePlan) -> Self {
+        Self { shards: plan.shards, homes: plan.homes.clone() }
+    }
+}
+
+impl SubgroupLayout for ShardLayout {
+    fn place(&self, _view: &View) -> (Vec<Placement>, Vec<Unplaced>) {
+        (Vec::new(), Vec::new())
     }
 
-    fn install(&mut self, view: &View, _placement: &ShardPlacement) {
-        self.has_heard = true;
+    fn shards(&self, view: &View) -> ShardPlacement {
+        let home = |tag: u64| usize::try_from(tag).ok().and_then(|place| *self.homes.get(place)?);
+        let of = |shard: usize| {
+            let ranks = view.members.iter().enumerate().filter(|(_, member)| home(member.tag) == Some(shard));
+            ranks.map(|(rank, _)| rank).collect()
+        };
+        ShardPlacement::new((0..self.shards).map(of).collect())
+    }
+}
+
+impl GroupApplication for GenuineApp {
+    type Deliver = fn(Message<'_>);
+
+    fn outlet(&mut self, id: SubgroupId) -> SubgroupOutlet<fn(Message<'_>)> {
+        unreachable!("{id}: there are shards only")
+    }
+
+    fn install(&mut self, view: &View, _placements: &[Placement], _unplaced: &[Unplaced]) {
         let mut history = self.history.borrow_mut();
         let result = history.on_install(view);
         history.take(result);
     }
 
-    fn deliver(&mut self, message: GenuineMessage<'_>) {
+    fn succession(&mut self, _id: SubgroupId) -> impl DerefMut<Target = Succession> {
+        &mut self.succession
+    }
+
+    fn take_pull(&mut self, id: SubgroupId, _pull: Pull) {
+        unreachable!("{id}: there are shards only")
+    }
+
+    fn leave_subgroup(&mut self, id: SubgroupId, _deliver: Option<fn(Message<'_>)>) {
+        unreachable!("{id}: there are shards only")
+    }
+
+    fn deliver_genuine(&mut self, message: GenuineMessage<'_>) {
         self.has_heard = true;
         let mut history = self.history.borrow_mut();
         let result = history.on_delivery(self.node, &message);
@@ -44,20 +87,9 @@ impl GenuineApplication for GenuineApp {
 }
 
 impl GenuineApp {
-    pub(super) fn new(node: NodeId, plan: &GenuinePlan, history: &Rc<RefCell<GenuineHistory>>) -> Self {
-        let (history, homes) = (Rc::clone(history), plan.homes.clone());
-        Self { node, history, shards: plan.shards, homes, has_heard: false }
+    pub(super) fn new(node: NodeId, history: &Rc<RefCell<GenuineHistory>>) -> Self {
+        Self { node, history: Rc::clone(history), has_heard: false, succession: Succession::default() }
     }
-}
-
-/// The shards of a view: the tag of a member is its place in the plan, which has its shard.
-pub(super) fn place(shards: usize, homes: &[Option<usize>], view: &View) -> ShardPlacement {
-    let home = |tag: u64| usize::try_from(tag).ok().and_then(|place| *homes.get(place)?);
-    let of = |shard: usize| {
-        let ranks = view.members.iter().enumerate().filter(|(_, member)| home(member.tag) == Some(shard));
-        ranks.map(|(rank, _)| rank).collect()
-    };
-    ShardPlacement::new((0..shards).map(of).collect())
 }
 
 /// What a process has yet to send.
@@ -78,12 +110,12 @@ impl Workload {
     pub(super) fn send(
         &mut self,
         plan: &GenuinePlan,
-        group: &mut GenuineGroup<GenuineApp>,
+        group: &mut GroupCore<GenuineApp>,
         fabric: &impl Fabric,
         prng: &mut Prng,
     ) -> bool {
         let now = fabric.now();
-        if self.unsent == 0 || now < self.next || group.member().is_none() {
+        if self.unsent == 0 || now < self.next || group.genuine_member().is_none() {
             return false;
         }
         let history = Rc::clone(&group.application_ref().history);
@@ -96,7 +128,7 @@ impl Workload {
             let destinations = plan.destinations[prng.index(plan.destinations.len())];
             let number = plan.group.messages - self.unsent;
             let bytes = history.borrow().payload(fabric.node(), number);
-            match group.send(destinations, &bytes) {
+            match group.multicast(destinations, &bytes) {
                 Ok(sent) => {
                     assert_eq!(sent, number, "[G2] numbers follow each other");
                     history.borrow_mut().on_send((fabric.node(), number), destinations);

@@ -1,17 +1,19 @@
 //! Write delays of one message without faults: every write takes the same time, processors take none (RamCast §3.4, §5.4).
 
 use std::cell::RefCell;
+use std::ops::DerefMut;
 use std::rc::Rc;
 
 use squall_fabric::sim::{CostModel, Happening, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Core, Duration, Fabric, FabricEvent, Instant, NodeId};
-use squall_protocols::genuine::{
-    GenuineApplication, GenuineGroup, GenuineGroupSettings, GenuineMessage, GenuineSettings, QuorumRule,
-    ShardPlacement, is_genuine_mirror,
+use squall_protocols::genuine::{GenuineMessage, GenuineSettings, QuorumRule, is_genuine_mirror};
+use squall_protocols::group::{
+    GroupApplication, GroupCore, GroupSettings, Placement, SubgroupId, SubgroupOutlet, Succession, Unplaced,
 };
 use squall_protocols::membership::{Member, MembershipSettings, View};
+use squall_protocols::multicast::{Message, Pull};
 
-use super::program::place;
+use super::program::ShardLayout;
 
 /// The time that a write takes.
 const DELAY: Duration = Duration::from_micros(1);
@@ -41,18 +43,31 @@ pub struct WriteSteps {
 struct StepApp {
     world: SimWorld,
     delivered: Rc<RefCell<Vec<Instant>>>,
-    shards: usize,
-    homes: Vec<Option<usize>>,
+    succession: Succession,
 }
 
-impl GenuineApplication for StepApp {
-    fn place(&self, view: &View) -> ShardPlacement {
-        place(self.shards, &self.homes, view)
+impl GroupApplication for StepApp {
+    type Deliver = fn(Message<'_>);
+
+    fn outlet(&mut self, id: SubgroupId) -> SubgroupOutlet<fn(Message<'_>)> {
+        unreachable!("{id}: there are shards only")
     }
 
-    fn install(&mut self, _view: &View, _placement: &ShardPlacement) {}
+    fn install(&mut self, _view: &View, _placements: &[Placement], _unplaced: &[Unplaced]) {}
 
-    fn deliver(&mut self, _message: GenuineMessage<'_>) {
+    fn succession(&mut self, _id: SubgroupId) -> impl DerefMut<Target = Succession> {
+        &mut self.succession
+    }
+
+    fn take_pull(&mut self, id: SubgroupId, _pull: Pull) {
+        unreachable!("{id}: there are shards only")
+    }
+
+    fn leave_subgroup(&mut self, id: SubgroupId, _deliver: Option<fn(Message<'_>)>) {
+        unreachable!("{id}: there are shards only")
+    }
+
+    fn deliver_genuine(&mut self, _message: GenuineMessage<'_>) {
         self.delivered.borrow_mut().push(self.world.now());
     }
 }
@@ -71,18 +86,18 @@ pub fn count(shards: usize, members: usize, quorum: QuorumRule, sender: StepSend
     let homes: Vec<Option<usize>> = (0..count as usize).map(|node| Some(node / members)).collect();
     let member = |node: u32| Member { node: NodeId(node), tag: u64::from(node) };
     let view = View::first((0..count).map(member).collect());
-    let membership =
-        MembershipSettings { suspicion_after: None, states: shards + 1, ..MembershipSettings::default() };
-    let multicast = GenuineSettings { quorum, ..GenuineSettings::new(4, 64) };
-    let settings = GenuineGroupSettings { membership, multicast };
+    let membership = MembershipSettings { suspicion_after: None, states: 0, ..MembershipSettings::default() };
+    let genuine = Some(GenuineSettings { quorum, ..GenuineSettings::new(4, 64) });
+    let settings = GroupSettings { membership, genuine, ..GroupSettings::default() };
     let node = |i: u32| {
         let mut fabric = world.fabric(i);
-        let (world, delivered, homes) = (world.clone(), Rc::clone(&delivered), homes.clone());
-        let app = StepApp { world, delivered, shards: shards + 1, homes };
-        let group = GenuineGroup::begin(&mut fabric, &view, settings.clone(), app);
+        let layout = Box::new(ShardLayout { shards: shards + 1, homes: homes.clone() });
+        let (world, delivered) = (world.clone(), Rc::clone(&delivered));
+        let app = StepApp { world, delivered, succession: Succession::default() };
+        let group = GroupCore::begin(&mut fabric, view.clone(), layout, settings.clone(), app);
         (fabric, group)
     };
-    let mut nodes: Vec<(SimFabric, GenuineGroup<StepApp>)> = (0..count).map(node).collect();
+    let mut nodes: Vec<(SimFabric, GroupCore<StepApp>)> = (0..count).map(node).collect();
     settle(&world, &mut nodes);
     let (begin, before) = (world.now() + DELAY, world.trace().len());
     world.advance_to(begin);
@@ -91,7 +106,7 @@ pub fn count(shards: usize, members: usize, quorum: QuorumRule, sender: StepSend
         StepSender::Follower => 1,
         StepSender::Outsider => shards * members,
     };
-    nodes[sender].1.send((1 << shards) - 1, b"message").expect("an empty window");
+    nodes[sender].1.multicast((1 << shards) - 1, b"message").expect("an empty window");
     world.wake(u32::try_from(sender).expect("few"));
     settle(&world, &mut nodes);
     let delays: Vec<u64> = delivered
@@ -107,7 +122,7 @@ pub fn count(shards: usize, members: usize, quorum: QuorumRule, sender: StepSend
 }
 
 /// Lets the cluster work until nothing is under way.
-fn settle(world: &SimWorld, nodes: &mut [(SimFabric, GenuineGroup<StepApp>)]) {
+fn settle(world: &SimWorld, nodes: &mut [(SimFabric, GroupCore<StepApp>)]) {
     while let Some(i) = world.next_poll(world.now() + 100 * DELAY) {
         let (fabric, group) = &mut nodes[i as usize];
         let mut events: Vec<FabricEvent> = Vec::new();

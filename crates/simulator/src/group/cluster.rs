@@ -50,7 +50,7 @@ struct NodePlan {
     has_parted: bool,
 }
 
-type NodeProcess<S> = JoinProcess<GroupCore<<S as GroupScene>::Program>>;
+type NodeProcess<S> = JoinProcess<<S as GroupScene>::Program>;
 
 impl<S: GroupScene> GroupCluster<S> {
     pub(crate) fn new(
@@ -425,7 +425,7 @@ impl<S: GroupScene> GroupCluster<S> {
                 GroupEnd::Stopped(StopReason::LogsGone { .. }) => !is_sure || self.plan.crashes() > 0,
                 GroupEnd::Stopped(StopReason::Excluded) => !is_sure,
                 GroupEnd::NobodyLeft => true,
-                GroupEnd::Failed(..) => false,
+                GroupEnd::Failed(..) | GroupEnd::ShardsFailed(_) | GroupEnd::Unfollowed => false,
             };
             if !is_fine && !self.all.host.scene.excuses(NodeId(place), ended) {
                 let text = format!("[V5] node {place} has stopped without a reason: {ended}");
@@ -451,11 +451,11 @@ impl<S: GroupScene> GroupCluster<S> {
 }
 
 /// The view that a member is in.
-fn view_id<P: NodeProgram>(process: &JoinProcess<GroupCore<P>>) -> Option<u64> {
+fn view_id<P: NodeProgram>(process: &JoinProcess<P>) -> Option<u64> {
     process.view().filter(|_| process.joiner.is_none()).map(|view| view.id)
 }
 
-fn is_done<P: NodeProgram>(process: &JoinProcess<GroupCore<P>>) -> bool {
+fn is_done<P: NodeProgram>(process: &JoinProcess<P>) -> bool {
     process.member().is_none_or(NodeProgram::is_done)
 }
 

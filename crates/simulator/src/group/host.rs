@@ -2,7 +2,7 @@
 
 use squall_fabric::{Duration, NodeId};
 use squall_protocols::admission::AdmissionSettings;
-use squall_protocols::group::{GroupCore, GroupSettings, SubgroupLayout};
+use squall_protocols::group::{GroupSettings, SubgroupLayout};
 use squall_protocols::membership::MembershipSettings;
 
 use super::cluster::STATES;
@@ -17,7 +17,7 @@ pub(super) struct GroupHost<S> {
 }
 
 impl<S: GroupScene> JoinHost for GroupHost<S> {
-    type Group = GroupCore<S::Program>;
+    type Application = S::Program;
 
     fn group_settings(&self) -> (Box<dyn SubgroupLayout + Send>, GroupSettings) {
         let (suspicion_after, partition_safety) = (self.plan.suspicion_after, self.plan.partition_safety);
@@ -25,6 +25,7 @@ impl<S: GroupScene> JoinHost for GroupHost<S> {
             membership: MembershipSettings { suspicion_after, partition_safety, states: STATES },
             relays: Some(self.plan.relays.clone()),
             durable: self.plan.durable(),
+            genuine: None,
             view_indexes_max: self.plan.limits.view_indexes_max,
         };
         (self.scene.layout(), settings)

@@ -131,7 +131,7 @@ impl JoinCluster {
             self.on_given_up(place, &failure);
         }
         self.all.poll_service(place);
-        let delivered = |process: &JoinProcess<GroupCore<ViewRecorder>>| {
+        let delivered = |process: &JoinProcess<ViewRecorder>| {
             process.group.as_ref().map_or(0, |group| group.application_ref().delivered.get() as usize)
         };
         self.all.tell(place, delivered);

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use squall_fabric::{Duration, NodeId};
 use squall_protocols::admission::AdmissionSettings;
 use squall_protocols::group::{
-    GroupApplication, GroupCore, GroupSettings, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet,
-    Succession, Unplaced,
+    GroupApplication, GroupSettings, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet, Succession,
+    Unplaced,
 };
 use squall_protocols::membership::{self, PartitionSafety, View};
 use squall_protocols::multicast::{self, Message, Pull};
@@ -20,7 +20,7 @@ use crate::admission::JoinHost;
 pub(super) struct Recorders(pub(super) JoinPlan);
 
 impl JoinHost for Recorders {
-    type Group = GroupCore<ViewRecorder>;
+    type Application = ViewRecorder;
 
     fn group_settings(&self) -> (Box<dyn SubgroupLayout + Send>, GroupSettings) {
         let layout = |view: &View| {

@@ -240,7 +240,9 @@ impl Stack<'_> {
         match self.group.ended() {
             Some(GroupEnd::Stopped(stop)) => return JoinStanding::Removed(stop),
             Some(GroupEnd::NobodyLeft) => return JoinStanding::Alone,
-            Some(GroupEnd::Failed(..)) => return JoinStanding::Failed,
+            Some(GroupEnd::Failed(..) | GroupEnd::ShardsFailed(_) | GroupEnd::Unfollowed) => {
+                return JoinStanding::Failed;
+            }
             None => {}
         }
         if self.group.membership().is_none() {

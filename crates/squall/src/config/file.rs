@@ -11,6 +11,7 @@ use squall_transports::bootstrap::{Address, Encryption, Secret};
 use squall_transports::verbs::VerbsSettings;
 
 use super::error::ConfigError;
+use super::genuine;
 use super::keys;
 use super::metrics;
 use super::storage::{Durability, StorageConfig};
@@ -19,7 +20,7 @@ use super::table::{ConfigTable, ConfigText, ConfigValue};
 use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, SUSPICION_AFTER, Transport};
 
 /// The largest number of bytes that a sender may have in flight: enough for four of the longest messages.
-const WINDOW_BYTES_MAX: usize = 1 << 34;
+pub(super) const WINDOW_BYTES_MAX: usize = 1 << 34;
 
 /// Reads and checks a configuration; the settings in `own`, which are specific to this member, replace those of the
 /// file.
@@ -51,7 +52,11 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
     let storage = read_storage(&root, values.get("storage").as_ref())?;
     let durability = Durability::new(storage.as_ref(), partition_safety, rank, &listen);
     let metrics = metrics::read(values.get("metrics").as_ref())?;
-    let subgroups = read_subgroups(&root, values.get("subgroups").as_ref(), members, &durability)?;
+    let genuine = genuine::read(values.get("genuine").as_ref(), members)?;
+    let subgroups = match values.get("subgroups") {
+        None if genuine.is_some() => BTreeMap::new(),
+        value => read_subgroups(&root, value.as_ref(), members, &durability)?,
+    };
     let config = Config {
         cluster: cluster.name()?,
         secret,
@@ -65,6 +70,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
             .map_or(Ok(Encryption::On), |value| value.choice(&ENCRYPTIONS))?,
         verbs: read_verbs(values.get("verbs").as_ref())?,
         subgroups,
+        genuine,
         idle,
         core,
         suspicion_after,

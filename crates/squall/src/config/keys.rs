@@ -1,6 +1,10 @@
 //! The keys of the configuration file: what the parser knows, what `squall config example` writes, and what
 //! docs/configuration.md lists.
 
+mod genuine;
+
+pub(super) use genuine::{GENUINE, GENUINE_SHARD};
+
 /// A key of the configuration file.
 ///
 /// ```
@@ -71,7 +75,7 @@ pub struct KeyTable {
 }
 
 /// All tables of the configuration file, each behind the one that it is in.
-pub const TABLES: [KeyTable; 7] = [
+pub const TABLES: [KeyTable; 9] = [
     KeyTable { path: "", meaning: "The group and this member.", keys: &GROUP },
     KeyTable { path: "timeouts", meaning: "How long this member waits.", keys: &TIMEOUTS },
     KeyTable { path: "verbs", meaning: "The RDMA device of this member.", keys: &VERBS },
@@ -92,9 +96,20 @@ pub const TABLES: [KeyTable; 7] = [
         meaning: "Which stages take everything that is available at once; off only to measure what that gains.",
         keys: &BATCHING,
     },
+    KeyTable {
+        path: "genuine",
+        meaning: "Shards of the group, to any of which members send messages in one order; only the members of the shards that a \
+                  message is for take part.",
+        keys: &GENUINE,
+    },
+    KeyTable {
+        path: "genuine.shards.NAME",
+        meaning: "A shard. Its name has 1 to 64 letters, digits, `-`, `_` or `.`. No rank is in two shards.",
+        keys: &GENUINE_SHARD,
+    },
 ];
 
-pub(super) const GROUP: [ConfigKey; 18] = [
+pub(super) const GROUP: [ConfigKey; 19] = [
     ConfigKey {
         name: "cluster",
         takes: "a name of 1 to 64 letters, digits, `-`, `_` or `.`",
@@ -183,10 +198,18 @@ pub(super) const GROUP: [ConfigKey; 18] = [
     ConfigKey {
         name: "subgroups",
         takes: "a table of tables",
-        default: KeyDefault::Required,
+        default: KeyDefault::Words("one is needed, unless there is [genuine]"),
         example: "{ other = {} }",
         scope: KeyScope::Group,
         meaning: "The subgroups by name, at least one.",
+    },
+    ConfigKey {
+        name: "genuine",
+        takes: "a table",
+        default: KeyDefault::Words("no shards"),
+        example: "{ shards = { accounts = { members = [0, 1] } } }",
+        scope: KeyScope::Group,
+        meaning: "The shards to which messages are sent in one order.",
     },
     ConfigKey {
         name: "idle",

@@ -23,6 +23,7 @@
 
 mod error;
 mod file;
+mod genuine;
 mod given;
 pub mod keys;
 mod metrics;
@@ -49,6 +50,7 @@ pub use squall_transports::verbs::VerbsSettings;
 pub use self::error::{ConfigError, ConfigPlace};
 use self::file::OwnSettings;
 pub use self::file::exposed_secret;
+pub use self::genuine::GenuineConfig;
 pub use self::given::{GivenValue, given_values};
 pub use self::metrics::MetricsConfig;
 use self::storage::Durability;
@@ -173,6 +175,8 @@ pub struct Config {
     pub verbs: VerbsSettings,
     /// The subgroups by name, the same at all members.
     pub subgroups: BTreeMap<String, SubgroupConfig>,
+    /// The shards to which messages are sent in one order, the same at all members.
+    pub genuine: Option<GenuineConfig>,
     /// What the polling thread does when there is nothing to do.
     pub idle: IdlePolicy,
     /// The core that the polling thread is bound to.
@@ -295,6 +299,7 @@ impl Config {
             encryption: Encryption::On,
             verbs: VerbsSettings::default(),
             subgroups: BTreeMap::new(),
+            genuine: None,
             idle: IdlePolicy::Auto,
             core: None,
             suspicion_after: Some(SUSPICION_AFTER),
@@ -377,7 +382,9 @@ impl Config {
                 "`rank` = {rank}: a group has at most {MEMBERS_MAX} members (ranks begin at 0)"
             ));
         }
-        self.metrics.as_ref().and_then(MetricsConfig::fault)
+        let of_shards = self.genuine.as_ref().and_then(|genuine| genuine.fault(self.members));
+        let of_shards = of_shards.map(|fault| format!("[genuine]: {fault}"));
+        of_shards.or_else(|| self.metrics.as_ref().and_then(MetricsConfig::fault))
     }
 
     /// Returns the plan by which the members find each other.
@@ -401,6 +408,9 @@ impl Config {
             .expect("a String takes all");
         for (name, subgroup) in &self.subgroups {
             writeln!(text, "subgroup {name} {subgroup:?}").expect("a String takes all");
+        }
+        if let Some(genuine) = &self.genuine {
+            writeln!(text, "{genuine:?}").expect("a String takes all");
         }
         text
     }

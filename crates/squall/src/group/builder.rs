@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::durable;
 use crate::error::JoinError;
 use crate::external::{Hub, Tap, TappedUpcall};
+use crate::genuine::{self, GenuineMessage, MulticastSender, MulticastUpcall};
 use crate::metrics::{FiguresBoard, MetricsServer};
 use crate::node::{EntryOptions, Node, NodeHandle};
 use crate::status::GroupStatus;
@@ -46,6 +47,7 @@ pub struct Builder {
     upcalls: BTreeMap<String, (BoxedUpcall, Arc<Tap>)>,
     on_progress: Box<dyn FnMut(BootstrapProgress) + Send>,
     on_view: ViewUpcall,
+    on_multicast: Option<MulticastUpcall>,
     places: LayoutFunctions,
     only_join: bool,
 }
@@ -63,6 +65,7 @@ impl Builder {
             upcalls: BTreeMap::new(),
             on_progress: Box::new(|_| ()),
             on_view: Box::new(|_| ()),
+            on_multicast: None,
             places: BTreeMap::new(),
             only_join: false,
         }
@@ -92,6 +95,14 @@ impl Builder {
         let tap = Arc::new(Tap::default());
         let upcall = Box::new(TappedUpcall::new(upcall, Arc::clone(&tap)));
         self.upcalls.insert(subgroup.into(), (upcall, tap));
+        self
+    }
+
+    /// Calls `upcall` for each message to the shard of this member ([`crate::genuine`]), in the order of their positions, on the
+    /// polling thread. It should be brief, because the whole node waits for it. Without it, such messages are dropped here.
+    #[must_use]
+    pub fn on_multicast(mut self, upcall: impl FnMut(GenuineMessage<'_>) + Send + 'static) -> Self {
+        self.on_multicast = Some(Box::new(upcall));
         self
     }
 
@@ -154,19 +165,15 @@ impl Builder {
         Ok(group)
     }
 
-    /// Joins the group without a thread: the application polls the node itself (run to completion). Messages flow
-    /// once [`Node::is_ready`] returns true.
-    ///
-    /// # Errors
-    /// [`JoinError`], with what to do next.
-    pub fn join_polled(mut self) -> Result<(Group, Node), JoinError> {
-        self.config.check()?;
-        self.config = self.config.with_shards();
-        self.config.choose_transports();
+    /// Checks that what the application has given fits the configuration.
+    fn check(&self) -> Result<(), JoinError> {
         let named = self.upcalls.keys().chain(self.places.keys());
         let unknown = named.into_iter().find(|name| !self.config.subgroups.contains_key(*name));
         if let Some(name) = unknown {
             return Err(JoinError::UnknownSubgroup(name.clone()));
+        }
+        if self.on_multicast.is_some() && self.config.genuine.is_none() {
+            return Err(JoinError::NoShards);
         }
         let all = self.config.members;
         for (name, subgroup) in &self.config.subgroups {
@@ -178,6 +185,20 @@ impl Builder {
         {
             return Err(JoinError::PlacedDurable(name));
         }
+        Ok(())
+    }
+
+    /// Joins the group without a thread: the application polls the node itself (run to completion). Messages flow
+    /// once [`Node::is_ready`] returns true.
+    ///
+    /// # Errors
+    /// [`JoinError`], with what to do next.
+    pub fn join_polled(mut self) -> Result<(Group, Node), JoinError> {
+        self.config.check()?;
+        self.config = self.config.with_shards();
+        self.config.choose_transports();
+        self.check()?;
+        let all = self.config.members;
         let tap = |name: &String| self.upcalls.get(name).map(|(_, tap)| Arc::clone(tap)).unwrap_or_default();
         let slot = |name: &String| Arc::new(SubgroupSlot::with_tap(tap(name)));
         let slots: Vec<Arc<SubgroupSlot>> = self.config.subgroups.keys().map(slot).collect();
@@ -187,7 +208,10 @@ impl Builder {
         let status = Arc::new(GroupStatus::default());
         let metrics = open_metrics(&self.config, &slots, &status)?;
         let board = metrics.as_ref().map(|(board, _)| Arc::clone(board));
-        let handles = GroupHandles::new(upcalls, slots.clone(), Arc::clone(&status), self.on_view);
+        let mut handles = GroupHandles::new(upcalls, slots.clone(), Arc::clone(&status), self.on_view);
+        handles.set_multicast_upcall(self.on_multicast);
+        let genuine = self.config.genuine.clone().map(Arc::new);
+        let (writer, outlet) = genuine.as_ref().map(genuine::open).unzip();
         let places = Arc::new(self.places);
         let (only_join, log) = (self.only_join, durable::open(&self.config)?);
         let durable = durable::shards(&self.config);
@@ -197,8 +221,9 @@ impl Builder {
             places: Arc::clone(&places),
             log: log.clone(),
             board,
+            outlet,
         };
-        let (node, rank) = Node::enter(&options, handles, status, &mut self.on_progress)?;
+        let (node, rank) = Node::enter(options, handles, status, &mut self.on_progress)?;
         let link = NodeHandle::new(&node);
         let metrics = metrics.map(|(board, server)| {
             board.set_waker(link.waker.clone());
@@ -229,7 +254,23 @@ impl Builder {
         let hub = Hub::new(Arc::clone(&config), sources);
         *link.status.hub() = Some(Arc::clone(&hub));
         let service = None;
-        Ok((Group { rank, link, subgroups, config, slots, service, hub, metrics, thread: None }, node))
+        let multicast_sender =
+            writer.zip(genuine).map(|(writer, config)| MulticastSender::new(writer, config, link.clone()));
+        Ok((
+            Group {
+                rank,
+                link,
+                subgroups,
+                multicast_sender,
+                config,
+                slots,
+                service,
+                hub,
+                metrics,
+                thread: None,
+            },
+            node,
+        ))
     }
 }
 

@@ -13,10 +13,11 @@ use super::figures::FiguresWriter;
 use super::{CHECK, Node, Stack};
 use crate::admission::{JoinOutcome, MemberAdmission};
 use crate::application::{GroupHandles, LayoutFunctions, layout};
-use crate::config::Config;
+use crate::config::{Config, GenuineConfig};
 use crate::durable::{self, LogLender, LogMember, ProcessLog, durable_layout};
 use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
 use crate::error::JoinError;
+use crate::genuine::MulticastOutlet;
 use crate::metrics::FiguresBoard;
 use crate::restart::{BaseFetcher, RestartRequest};
 use crate::status::GroupStatus;
@@ -28,13 +29,15 @@ pub(crate) struct EntryOptions<'a> {
     pub(crate) places: Arc<LayoutFunctions>,
     pub(crate) log: Option<Arc<ProcessLog>>,
     pub(crate) board: Option<Arc<FiguresBoard>>,
+    /// What the application sends to shards.
+    pub(crate) outlet: Option<MulticastOutlet>,
 }
 
 impl Node {
     /// Enters the group that the configuration describes, with its first members or later; returns the node and its
     /// rank.
     pub(crate) fn enter(
-        options: &EntryOptions<'_>,
+        options: EntryOptions<'_>,
         handles: GroupHandles,
         status: Arc<GroupStatus>,
         on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
@@ -43,7 +46,7 @@ impl Node {
     }
 
     fn come_in(
-        EntryOptions { config, only_join, places, log, board }: &EntryOptions<'_>,
+        EntryOptions { config, only_join, places, log, board, outlet }: EntryOptions<'_>,
         mut handles: GroupHandles,
         status: Arc<GroupStatus>,
         on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
@@ -51,26 +54,21 @@ impl Node {
         let durable: Vec<SubgroupId> = durable::shards(config).into_values().map(|(id, _)| id).collect();
         handles.keep_log(log.clone());
         let listener = AnyListener::bind(config)?;
-        let new_layout = || layout(&config.subgroups, Arc::clone(places));
+        let new_layout = || layout(config, Arc::clone(&places));
         let first = match log.as_ref().filter(|log| log.found_register().is_some()) {
-            _ if *only_join => EntryRequest::Join,
+            _ if only_join => EntryRequest::Join,
             Some(log) => EntryRequest::Restart(RestartRequest { log, shards: &durable, layout: &new_layout }),
             None => EntryRequest::Either,
         };
         let mut entry = entry::enter(config, first, &listener, on_progress)?;
         loop {
             let GroupEntry { mut fabric, start, session, roster } = entry;
-            let membership = membership::MembershipSettings {
-                suspicion_after: config.suspicion_after,
-                partition_safety: config.partition_safety,
-                states: config.subgroups.len(),
-            };
-            let settings = GroupSettings { membership, durable: durable.clone(), ..GroupSettings::default() };
+            let settings = group_settings(config, &durable);
             let tag = start.rank(fabric.node());
             let (group, node, shards, layout) =
                 (session, fabric.node(), durable.len(), durable_layout(config));
             handles.set_member(LogMember { group, node, tag, shards, layout });
-            if let Some(log) = log {
+            if let Some(log) = &log {
                 log.check_group(session, matches!(start, EntryStart::First(_)))?;
                 log.set_waker(fabric.waker());
             }
@@ -109,7 +107,7 @@ impl Node {
             let figures = board.clone().map(FiguresWriter::new);
             #[rustfmt::skip]
             let stack = Stack {
-                fabric, group, names, status, events, admission, peers, seen, skipped, unchecked: CHECK, distrusted, ended,
+                fabric, group, outlet, names, status, events, admission, peers, seen, skipped, unchecked: CHECK, distrusted, ended,
                 idle: config.idle_rule(), log: log.clone(), lender: log.clone().map(LogLender::new), durable, figures, is_short: false,
             };
             if let Some(lender) = &stack.lender {
@@ -119,6 +117,16 @@ impl Node {
             return Ok((Self { stack, runner }, rank));
         }
     }
+}
+
+fn group_settings(config: &Config, durable: &[SubgroupId]) -> GroupSettings {
+    let membership = membership::MembershipSettings {
+        suspicion_after: config.suspicion_after,
+        partition_safety: config.partition_safety,
+        states: config.subgroups.len(),
+    };
+    let genuine = config.genuine.as_ref().map(GenuineConfig::settings);
+    GroupSettings { membership, durable: durable.to_vec(), genuine, ..GroupSettings::default() }
 }
 
 /// The members that hold the state of each subgroup, as sets of ranks, in a view with which a group restarts from its logs: all members of

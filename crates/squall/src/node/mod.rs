@@ -18,6 +18,7 @@ use crate::application::GroupHandles;
 use crate::config::{IdlePolicy, IdleRule};
 use crate::durable::{LogLender, ProcessLog};
 use crate::error::GroupError;
+use crate::genuine::MulticastOutlet;
 use crate::status::GroupStatus;
 use crate::transport::AnyFabric;
 pub(crate) use entering::EntryOptions;
@@ -59,6 +60,8 @@ pub struct Node {
 struct Stack {
     fabric: AnyFabric,
     group: GroupCore<GroupHandles>,
+    /// What the application sends to shards, if there are any.
+    outlet: Option<MulticastOutlet>,
     /// The subgroups' names, by id.
     names: Vec<String>,
     status: Arc<GroupStatus>,
@@ -205,6 +208,9 @@ impl Driven for Stack {
         if !self.events.is_empty() {
             self.handle_events();
         }
+        if let Some(outlet) = &mut self.outlet {
+            work += outlet.poll(&mut self.group);
+        }
         work += self.group.poll(&mut self.fabric);
         if work > 0 {
             self.status.window_space.notify();
@@ -320,6 +326,8 @@ impl Stack {
             GroupEnd::Failed(id, failure) => {
                 GroupError::Subgroup { subgroup: self.names[id.0 as usize].clone(), failure }
             }
+            GroupEnd::ShardsFailed(failure) => GroupError::Genuine(failure),
+            GroupEnd::Unfollowed => unreachable!("all members of a shard acknowledge"),
             GroupEnd::NobodyLeft => GroupError::Stopped(StopReason::Excluded),
         }
     }

@@ -56,6 +56,7 @@ fn keys_are_as_they_are_described() {
 fn with_key(table: &str, key: &str, beside: &str, value: &str) -> String {
     let line = match table {
         "" | "subgroups.NAME" => format!("{key} = {value}"),
+        "genuine.shards.NAME" => format!("genuine.shards.some.{key} = {value}"),
         table => format!("{} = {{ {beside}{key} = {value} }}", table.rsplit('.').next().unwrap()),
     };
     let (mut group, mut subgroup) =

@@ -1,0 +1,227 @@
+//! The genuine shards of a group, beside its subgroups: one [`GenuineMember`] for all of them in each view (RamCast §2.2).
+
+use squall_fabric::{Fabric, NodeId};
+
+use super::core::{GroupCore, GroupStage, PresentView, SKIP};
+use super::{GroupApplication, GroupEnd};
+use crate::coverage::{Point, reach};
+use crate::genuine::mutation::{self, GenuineMutation};
+use crate::genuine::{
+    DeliveredMarks, GenuineCarryover, GenuineMember, GenuineMessage, GenuinePosition, GenuineSendError,
+    GenuineSettings, QuorumRule, ShardPlacement,
+};
+use crate::membership::{Member, MembershipState, Proposal, SenderSegment, View};
+
+/// The shards of the current view, as one member sees them.
+pub(super) struct ActiveShards {
+    pub(super) member: GenuineMember,
+    /// Where each shard's count is, by shard.
+    segments: Vec<SenderSegment>,
+    /// The first of the states that belong to shards, which are the last ones of the group; `None` if shards have none.
+    first_state: Option<usize>,
+    /// Membership knows of the state that is held here.
+    is_announced: bool,
+}
+
+impl ActiveShards {
+    pub(super) fn freeze<F: Fabric>(&mut self, fabric: &mut F, member: NodeId) {
+        self.member.freeze(fabric, member);
+    }
+
+    /// Ends the view: writes what this member counts of its shard, and the state that it holds.
+    pub(super) fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]) {
+        if let Some((shard, count)) = self.member.wedge() {
+            counts[self.segments[shard].counts] = count;
+        }
+        self.add_state(states);
+    }
+
+    /// Adds the state that is held here; returns whether membership did not know of it.
+    pub(super) fn hold(&mut self, states: &mut [u64]) -> bool {
+        !self.is_announced && self.add_state(states)
+    }
+
+    fn add_state(&mut self, states: &mut [u64]) -> bool {
+        let Some(state) = self.first_state.zip(self.member.held_state()) else { return false };
+        let state = state.0 + state.1;
+        states[state / 64] |= 1 << (state % 64);
+        self.is_announced = true;
+        true
+    }
+
+    /// Returns whether this member has all of the trim.
+    pub(super) fn covers(&self, decision: &Proposal) -> bool {
+        self.member.covers(self.trims(decision))
+    }
+
+    /// Returns the trims of the shards.
+    fn trims<'a>(&self, decision: &'a Proposal) -> &'a [u64] {
+        let first = self.segments.first().map_or(0, |segment| segment.trims);
+        &decision.trims[first..first + self.segments.len()]
+    }
+}
+
+/// Whether the application has the state of its shard.
+pub(super) enum ShardState {
+    Held,
+    /// This node joined: what was delivered since, in order.
+    Awaited(Vec<KeptMessage>),
+}
+
+/// A message that waits for the state.
+pub(super) struct KeptMessage {
+    sender: NodeId,
+    number: u64,
+    destinations: u64,
+    position: GenuinePosition,
+    bytes: Vec<u8>,
+}
+
+impl KeptMessage {
+    fn message(&self) -> GenuineMessage<'_> {
+        let Self { sender, number, destinations, position, ref bytes } = *self;
+        GenuineMessage { sender, number, destinations, position, bytes }
+    }
+}
+
+impl ShardState {
+    /// Returns what a node begins with that joins a group.
+    pub(super) fn of_joiner(settings: Option<&GenuineSettings>) -> Self {
+        let awaits = settings.is_some_and(|settings| settings.has_states);
+        if awaits { Self::Awaited(Vec::new()) } else { Self::Held }
+    }
+
+    fn deliver(&mut self, message: GenuineMessage<'_>, application: &mut impl GroupApplication) {
+        match self {
+            Self::Held => application.deliver_genuine(message),
+            Self::Awaited(kept) => {
+                reach(Point::GenuineKept);
+                let GenuineMessage { sender, number, destinations, position, bytes } = message;
+                kept.push(KeptMessage { sender, number, destinations, position, bytes: bytes.to_vec() });
+            }
+        }
+    }
+}
+
+impl<A: GroupApplication> GroupCore<A> {
+    /// Sends a message to the members of all `destinations`, a set of shards as bits; returns its number among the genuine messages
+    /// of this node, which begins with 0.
+    ///
+    /// # Errors
+    /// [`GenuineSendError`]; nothing has been sent then. It is [`GenuineSendError::Closed`] in a group without shards, too.
+    pub fn multicast(&mut self, destinations: u64, payload: &[u8]) -> Result<u64, GenuineSendError> {
+        match &mut self.stage {
+            GroupStage::Present(PresentView { shards: Some(shards), .. }) if !self.passage.stands_by() => {
+                shards.member.send(destinations, payload)
+            }
+            _ => Err(GenuineSendError::Closed),
+        }
+    }
+
+    /// Returns this node's part in the shards of the current view, if the group has shards.
+    #[must_use]
+    pub const fn genuine_member(&self) -> Option<&GenuineMember> {
+        match &self.stage {
+            GroupStage::Present(PresentView { shards: Some(shards), .. }) => Some(&shards.member),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a process may join as a member with this tag: if shards have states, a member that this one hears has that of
+    /// the process's shard \[G14\]; and the group can have another view.
+    #[must_use]
+    pub fn takes(&self, tag: u64) -> bool {
+        let Some(settings) = &self.settings.genuine else { return true };
+        let GroupStage::Present(PresentView { membership, shards: Some(shards), .. }) = &self.stage else {
+            return false;
+        };
+        let mut next = membership.view().clone();
+        next.members.push(Member { node: NOBODY, tag });
+        let shard = self.layout.shards(&next).shard_of(next.members.len() - 1);
+        let state = shards.first_state.zip(shard).map(|(first, shard)| first + shard);
+        let is_held = state.is_none_or(|state| membership.is_held(state))
+            || mutation::is_on(GenuineMutation::AdmitWithoutState);
+        is_held && settings.quorum != QuorumRule::Majority
+    }
+
+    /// Returns whether the application has the state of its shard; without states it needs none.
+    #[must_use]
+    pub const fn has_shard_state(&self) -> bool {
+        matches!(self.shard_state, ShardState::Held)
+    }
+
+    /// Notes that the application, which joined and takes part, has the state of its shard by now: with these marks
+    /// ([`GenuineMember::marks`]) of what is in it, taken at the same moment as the state, in the first view of this node or a later
+    /// one. What is not in it and was delivered since is given to the application now.
+    ///
+    /// # Panics
+    /// While this node stands by ([`GroupCore::stand_by`]).
+    pub fn take_shard_state(&mut self, marks: &DeliveredMarks) {
+        let GroupStage::Present(PresentView { shards: Some(shards), .. }) = &mut self.stage else { return };
+        assert!(!self.passage.stands_by(), "[J8] the application has not arrived, and has a state");
+        let ShardState::Awaited(kept) = std::mem::replace(&mut self.shard_state, ShardState::Held) else {
+            return;
+        };
+        self.skipped = SKIP;
+        shards.member.take_state(marks);
+        let missing = kept.iter().filter(|kept| !marks.has(kept.sender, kept.number));
+        missing.for_each(|kept| self.application.deliver_genuine(kept.message()));
+    }
+
+    /// Evaluates the shards; returns the amount of work done.
+    pub(super) fn poll_shards<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let GroupStage::Present(present) = &mut self.stage else { return 0 };
+        let Some(shards) = &mut present.shards else { return 0 };
+        if present.membership.state() == MembershipState::Opening {
+            return 0;
+        }
+        let (state, application) = (&mut self.shard_state, &mut self.application);
+        let work = shards.member.poll(fabric, |message| state.deliver(message, application));
+        if let Some(failure) = shards.member.failure() {
+            self.end(GroupEnd::ShardsFailed(failure));
+        }
+        work
+    }
+
+    /// Ends the shards, which deliver their trims.
+    pub(super) fn end_shards(
+        &mut self,
+        shards: Option<ActiveShards>,
+        decision: &Proposal,
+    ) -> Result<GenuineCarryover, GroupEnd> {
+        let (Some(settings), Some(shards)) = (&self.settings.genuine, shards) else {
+            return Ok(GenuineCarryover::default());
+        };
+        if settings.quorum == QuorumRule::Majority {
+            return Err(GroupEnd::Unfollowed);
+        }
+        let trims = shards.trims(decision);
+        shards.member.mirrors().for_each(|mirror| self.passage.keep(mirror));
+        let (state, application) = (&mut self.shard_state, &mut self.application);
+        let finished = shards.member.finish(trims, |message| state.deliver(message, application));
+        finished.map_err(GroupEnd::ShardsFailed)
+    }
+
+    /// Begins the shards of a view, whose counts are in `segments`.
+    pub(super) fn begin_shards<F: Fabric>(
+        &self,
+        fabric: &mut F,
+        view: &View,
+        placement: ShardPlacement,
+        segments: &[SenderSegment],
+        before: GenuineCarryover,
+    ) -> Option<ActiveShards> {
+        let settings = self.settings.genuine.clone()?;
+        let (segments, has_state) = (segments.to_vec(), self.has_shard_state());
+        let first_state = self.settings.membership.states.checked_sub(segments.len());
+        let first_state = first_state.filter(|_| settings.has_states);
+        let member = GenuineMember::new(fabric, view, placement, settings, has_state, before);
+        Some(ActiveShards { member, segments, first_state, is_announced: false })
+    }
+}
+
+/// Stands for a process that has no number yet.
+const NOBODY: NodeId = NodeId(u32::MAX);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+//! The keys of `[genuine]` and of its shards.
+
+use super::{ConfigKey, KeyDefault, KeyScope};
+
+pub(in crate::config) const GENUINE: [ConfigKey; 4] = [
+    ConfigKey {
+        name: "shards",
+        takes: "a table of 1 to 64 tables",
+        default: KeyDefault::Required,
+        example: "{ accounts = { members = [0, 1] } }",
+        scope: KeyScope::Group,
+        meaning: "The shards by name.",
+    },
+    ConfigKey {
+        name: "window",
+        takes: "1 to 32768",
+        default: KeyDefault::Value("64"),
+        example: "256",
+        scope: KeyScope::Group,
+        meaning: "The most messages to shards that a member has under way.",
+    },
+    ConfigKey {
+        name: "message_max",
+        takes: "1 byte to 4 GiB - 1, with or without a unit",
+        default: KeyDefault::Value("\"10KiB\""),
+        example: "\"4KiB\"",
+        scope: KeyScope::Group,
+        meaning: "The longest message to shards.",
+    },
+    ConfigKey {
+        name: "window_bytes",
+        takes: "1 byte to 16 GiB, at least `message_max`",
+        default: KeyDefault::Words("`\"1MiB\"`, or four of the longest messages if that is more"),
+        example: "\"8MiB\"",
+        scope: KeyScope::Group,
+        meaning: "The most bytes that a member has under way to one shard. It reserves this for each shard.",
+    },
+];
+
+pub(in crate::config) const GENUINE_SHARD: [ConfigKey; 1] = [ConfigKey {
+    name: "members",
+    takes: "a list of ranks, ascending, the first of them below `members` of the group",
+    default: KeyDefault::Required,
+    example: "[0, 1]",
+    scope: KeyScope::Group,
+    meaning: "The members of the shard. A process that joins under one of these ranks is in it.",
+}];
