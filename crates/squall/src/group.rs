@@ -50,7 +50,7 @@ pub struct Group {
     config: Arc<Config>,
     slots: BTreeMap<String, Arc<SubgroupSlot>>,
     /// Sends to shards, until the application takes it; none in a group without shards.
-    multicast_sender: Option<MulticastSender>,
+    multicast: Option<MulticastSender>,
     /// Answers other processes' requests about this member's objects.
     service: Option<object::ObjectService>,
     /// Serves external clients.
@@ -165,7 +165,7 @@ impl Group {
     /// # Errors
     /// Those of [`MulticastSender::send`], and [`SendError::Handle`] if the group has no shards, or its sender was taken before.
     pub fn multicast(&mut self, shards: &[&str], bytes: &[u8]) -> Result<(), SendError> {
-        match &mut self.multicast_sender {
+        match &mut self.multicast {
             Some(sender) => sender.send(shards, bytes),
             None => Err(self.no_multicast_sender().into()),
         }
@@ -176,7 +176,7 @@ impl Group {
     /// # Errors
     /// [`HandleError::NoShards`] in a group without shards, [`HandleError::MulticastTaken`] if it was taken before.
     pub fn multicast_sender(&mut self) -> Result<MulticastSender, HandleError> {
-        self.multicast_sender.take().ok_or_else(|| self.no_multicast_sender())
+        self.multicast.take().ok_or_else(|| self.no_multicast_sender())
     }
 
     fn no_multicast_sender(&self) -> HandleError {

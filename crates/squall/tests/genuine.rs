@@ -15,6 +15,9 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 /// What a member has delivered, in order.
 type Log = Arc<Mutex<Vec<(GenuinePosition, Text)>>>;
 
+/// How much each member has sent, and what it has delivered, by rank.
+type FoundLogs = BTreeMap<usize, (u64, Vec<(GenuinePosition, Text)>)>;
+
 /// Sender, number and destinations.
 type Text = String;
 
@@ -49,7 +52,7 @@ fn free_ports(transport: Transport, count: usize) -> Vec<u16> {
 struct Member {
     group: Group,
     log: Log,
-    /// It sends until it is told to stop, and returns its number of messages when all are delivered.
+    /// It sends until it is asked to stop, and returns its number of messages when all are delivered.
     thread: JoinHandle<u64>,
 }
 
@@ -93,7 +96,7 @@ fn join_all(configs: Vec<Config>, stop: &Arc<AtomicBool>, most: u64) -> Vec<Memb
 }
 
 /// Ends all members, when all that they have sent is delivered; returns how much each has sent, and its log, by rank.
-fn finish(members: Vec<Member>) -> BTreeMap<usize, (u64, Vec<(GenuinePosition, Text)>)> {
+fn finish(members: Vec<Member>) -> FoundLogs {
     let mut groups = Vec::new();
     let mut found = BTreeMap::new();
     for Member { group, log, thread } in members {
@@ -106,7 +109,7 @@ fn finish(members: Vec<Member>) -> BTreeMap<usize, (u64, Vec<(GenuinePosition, T
 
 /// Positions grow at each member, and each message has one position, so there is one order of all. Everybody delivers what is for its
 /// shard, and nothing else.
-fn check_order(members: &BTreeMap<usize, (u64, Vec<(GenuinePosition, Text)>)>, joiner: Option<usize>) {
+fn check_order(members: &FoundLogs) {
     let mut positions = BTreeMap::new();
     for (rank, (_, log)) in members {
         assert!(log.is_sorted_by(|a, b| a.0 < b.0), "positions grow at member {rank}");
@@ -117,7 +120,7 @@ fn check_order(members: &BTreeMap<usize, (u64, Vec<(GenuinePosition, Text)>)>, j
             assert_eq!(positions.entry(text).or_insert(position), &position, "{text} at member {rank}");
         }
     }
-    for (rank, (_, log)) in members.iter().filter(|(rank, _)| Some(**rank) != joiner) {
+    for (rank, (_, log)) in members {
         let Some((shard, _)) = SHARDS.iter().find(|(_, ranks)| ranks.contains(rank)) else { continue };
         let here: Vec<&Text> = log.iter().map(|(_, text)| text).collect();
         let is_due = |text: &&&Text| text.split(' ').nth(2).unwrap().contains(shard);
@@ -138,7 +141,7 @@ fn all_members_of_the_shards_deliver_in_one_order(transport: Transport) {
     let ports = free_ports(transport, 5);
     let configs = (0..5).map(|rank| member_config(&name, 5, rank, &ports)).collect();
     let found = finish(join_all(configs, &Arc::default(), 120));
-    check_order(&found, None);
+    check_order(&found);
     assert!(found.values().all(|(sent, _)| *sent == 120));
     assert_eq!(found[&0].1.len(), 5 * 80, "two of three messages are for shard a");
     assert_eq!(found[&4].1, [], "it is in no shard");
@@ -232,7 +235,7 @@ fn a_leader_is_killed_and_another_process_takes_its_place(transport: Transport) 
             |(position, text): &(GenuinePosition, Text)| text.starts_with("0 ") && position.view < first;
         log.retain(|delivered| !is_of_killed(delivered));
     }
-    check_order(&found, None);
+    check_order(&found);
 }
 
 #[test]

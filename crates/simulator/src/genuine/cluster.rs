@@ -12,7 +12,7 @@ use squall_protocols::membership::{Membership, MembershipSettings, View};
 
 use super::checks::{Delivered, GenuineHistory};
 use super::plan::GenuinePlan;
-use super::program::{GenuineApp, ShardLayout, Workload};
+use super::program::{GenuineApp, GenuineLayout, Workload};
 use crate::admission::{JoinBus, JoinHost, JoinProcess, SimAdmission};
 use crate::group::UNREACHABLE_AFTER;
 use crate::run::RunOutcome;
@@ -69,7 +69,7 @@ impl JoinHost for GenuineHost {
         };
         let genuine = Some(self.plan.settings.clone());
         (
-            Box::new(ShardLayout::new(&self.plan)),
+            Box::new(GenuineLayout::new(&self.plan)),
             GroupSettings { membership, genuine, ..GroupSettings::default() },
         )
     }

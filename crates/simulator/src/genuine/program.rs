@@ -26,19 +26,19 @@ pub(super) struct GenuineApp {
 }
 
 /// The layout of a plan: shards, and no subgroups.
-pub(super) struct ShardLayout {
+pub(super) struct GenuineLayout {
     pub(super) shards: usize,
     /// The shard of each place, which is the tag of a member.
     pub(super) homes: Vec<Option<usize>>,
 }
 
-impl ShardLayout {
+impl GenuineLayout {
     pub(super) fn new(plan: &GenuinePlan) -> Self {
         Self { shards: plan.shards, homes: plan.homes.clone() }
     }
 }
 
-impl SubgroupLayout for ShardLayout {
+impl SubgroupLayout for GenuineLayout {
     fn place(&self, _view: &View) -> (Vec<Placement>, Vec<Unplaced>) {
         (Vec::new(), Vec::new())
     }

@@ -13,7 +13,7 @@ use squall_protocols::group::{
 use squall_protocols::membership::{Member, MembershipSettings, View};
 use squall_protocols::multicast::{Message, Pull};
 
-use super::program::ShardLayout;
+use super::program::GenuineLayout;
 
 /// The time that a write takes.
 const DELAY: Duration = Duration::from_micros(1);
@@ -91,7 +91,7 @@ pub fn count(shards: usize, members: usize, quorum: QuorumRule, sender: StepSend
     let settings = GroupSettings { membership, genuine, ..GroupSettings::default() };
     let node = |i: u32| {
         let mut fabric = world.fabric(i);
-        let layout = Box::new(ShardLayout { shards: shards + 1, homes: homes.clone() });
+        let layout = Box::new(GenuineLayout { shards: shards + 1, homes: homes.clone() });
         let (world, delivered) = (world.clone(), Rc::clone(&delivered));
         let app = StepApp { world, delivered, succession: Succession::default() };
         let group = GroupCore::begin(&mut fabric, view.clone(), layout, settings.clone(), app);

@@ -254,23 +254,11 @@ impl Builder {
         let hub = Hub::new(Arc::clone(&config), sources);
         *link.status.hub() = Some(Arc::clone(&hub));
         let service = None;
-        let multicast_sender =
+        let multicast =
             writer.zip(genuine).map(|(writer, config)| MulticastSender::new(writer, config, link.clone()));
-        Ok((
-            Group {
-                rank,
-                link,
-                subgroups,
-                multicast_sender,
-                config,
-                slots,
-                service,
-                hub,
-                metrics,
-                thread: None,
-            },
-            node,
-        ))
+        let group =
+            Group { rank, link, subgroups, multicast, config, slots, service, hub, metrics, thread: None };
+        Ok((group, node))
     }
 }
 

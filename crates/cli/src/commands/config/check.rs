@@ -84,6 +84,13 @@ fn meaning(config: &Config) -> String {
             writeln!(text, "  {name:<12}{value}").expect("a String takes all");
         }
     }
+    if let Some(genuine) = &config.genuine {
+        text.push_str("\nShards, to which messages are sent in one order\n");
+        for (name, ranks) in &genuine.shards {
+            let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+            writeln!(text, "  {name:<12}ranks {}", ranks.join(", ")).expect("a String takes all");
+        }
+    }
     text
 }
 
@@ -265,6 +272,7 @@ fn group_json(config: &Config) -> Value {
         "encryption": format!("{:?}", config.encryption).to_lowercase(),
         "metrics": config.metrics.as_ref().map(|metrics| metrics.listen.to_string()),
         "suspicion_after_ms": config.suspicion_after.map(|silence| silence.as_millis()),
+        "genuine_shards": config.genuine.as_ref().map(|genuine| &genuine.shards),
         "subgroups": config.subgroups.iter().map(subgroup).collect::<serde_json::Map<_, _>>(),
     })
 }
@@ -293,24 +301,28 @@ impl KeyLine {
     }
 }
 
-/// All keys of the tables that the configuration has: those of the group, then those of each subgroup.
+/// All keys of the tables that the configuration has: those of the group, then those of each subgroup and each shard.
 fn key_lines(config: &Config, given: &[GivenValue], listen: Option<&Address>) -> Vec<KeyLine> {
-    let (of_subgroups, of_group): (Vec<&KeyTable>, Vec<&KeyTable>) =
+    let (named, of_group): (Vec<&KeyTable>, Vec<&KeyTable>) =
         TABLES.iter().partition(|table| table.path.contains(NAME));
-    let group = of_group.iter().map(|table| (table.path.to_owned(), table.keys));
-    let subgroups = config
-        .subgroups
-        .keys()
-        .flat_map(|name| of_subgroups.iter().map(move |table| (table.path.replace(NAME, name), table.keys)));
+    let is_there = |table: &&&KeyTable| table.path != "genuine" || config.genuine.is_some();
+    let group = of_group.iter().filter(is_there).map(|table| (table.path.to_owned(), table.keys));
+    let of = |kind: &'static str, name: String| {
+        let tables = named.iter().filter(move |table| table.path.starts_with(kind));
+        tables.map(move |table| (table.path.replace(NAME, &name), table.keys))
+    };
+    let subgroups = config.subgroups.keys().flat_map(|name| of("subgroups.", name.clone()));
+    let shards = config.genuine.iter().flat_map(|genuine| genuine.shards.keys());
+    let shards = shards.flat_map(|name| of("genuine.", name.clone()));
     let mut lines = Vec::new();
-    for (path, keys) in group.chain(subgroups) {
+    for (path, keys) in group.chain(subgroups).chain(shards) {
         let keys = keys.iter().filter(|key| !is_table(key));
         lines.extend(keys.filter_map(|key| key_line(&path, key, given, listen)));
     }
     lines
 }
 
-/// Stands for the name of a subgroup in the path of a table.
+/// Stands for the name of a subgroup or a shard in the path of a table.
 const NAME: &str = "NAME";
 
 fn key_line(table: &str, key: &ConfigKey, given: &[GivenValue], listen: Option<&Address>) -> Option<KeyLine> {
@@ -364,6 +376,9 @@ encryption = "off"
 [subgroups."a.b"]
 members = [0, 2]
 batching = { send = false }
+
+[genuine.shards.accounts]
+members = [0, 1]
 "#;
 
     /// Each key is there once for each table, with its line or its default.
@@ -390,6 +405,8 @@ batching = { send = false }
         assert_eq!(of("subgroups.a.b", "members"), given("[0, 2]", 14));
         assert_eq!(of("subgroups.a.b.batching", "send"), given("false", 15));
         assert_eq!(of("subgroups.a.b.batching", "receive"), default("true"));
+        assert_eq!(of("genuine.shards.accounts", "members"), given("[0, 1]", 18));
+        assert_eq!(of("genuine", "window"), default("64"));
         assert!(!key_table(&lines).contains("never print this"));
     }
 
