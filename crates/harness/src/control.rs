@@ -165,6 +165,7 @@ pub(crate) enum IdleName {
 pub(crate) enum MemberWork {
     Demo(DemoJob),
     Multicast(MulticastJob),
+    Genuine(GenuineJob),
     Sst(SstJob),
     Rdmc(RdmcJob),
     Churn(ChurnJob),
@@ -235,6 +236,24 @@ pub(crate) enum ModeName {
     Unordered,
     /// As unordered, with no promise when a member fails
     Raw,
+}
+
+/// All members, which are shards of as many each, send to some of the shards.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct GenuineJob {
+    pub(crate) shards: usize,
+    /// Members of each shard.
+    pub(crate) replicas: usize,
+    /// Shards that each message is for.
+    pub(crate) destinations: usize,
+    pub(crate) size: usize,
+    /// Of each member.
+    pub(crate) messages: u64,
+    pub(crate) window: usize,
+    /// One message at a time.
+    pub(crate) latency: bool,
+    /// Through one subgroup of all members, each of which drops what is for other shards.
+    pub(crate) is_filtered: bool,
 }
 
 /// Members raise a column in turn and wait until all have.

@@ -181,6 +181,7 @@ impl MulticastOutlet {
         self.send(group) + self.free(group.genuine_member())
     }
 
+    /// Moves records into the windows of the view, as long as these have space. Not fuzzed: this process has written the records.
     fn send<A: GroupApplication>(&mut self, group: &mut GroupCore<A>) -> usize {
         self.publisher.publish(u64::MAX, |_| ());
         let (announced, mut work) = (self.publisher.announcement(), 0);

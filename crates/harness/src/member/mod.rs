@@ -2,6 +2,7 @@
 
 pub(crate) mod churn;
 mod demo;
+mod genuine;
 #[cfg(test)]
 mod loopback;
 mod multicast;
@@ -74,6 +75,7 @@ fn perform(job: &MemberJob, watchdog: &ParentWatchdog) -> Result<Ended> {
     match &job.work {
         MemberWork::Demo(work) => demo::perform(&job.group, work, watchdog),
         MemberWork::Multicast(work) => multicast::perform(&job.group, work, watchdog),
+        MemberWork::Genuine(work) => genuine::perform(&job.group, work, watchdog),
         MemberWork::Sst(work) => sst::perform(&job.group, work, watchdog),
         MemberWork::Churn(work) => churn::perform(&job.group, work, watchdog),
         MemberWork::Rdmc(work) => rdmc::perform(&job.group, work, watchdog),

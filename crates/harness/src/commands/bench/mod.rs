@@ -1,5 +1,6 @@
 //! `squall bench`: each of its commands measures a part of the system.
 
+mod genuine;
 mod log;
 mod multicast;
 mod object;
@@ -13,6 +14,7 @@ use clap::{Args, Subcommand};
 
 use crate::terminal::CommandVerdict;
 
+use genuine::GenuineArguments;
 use log::LogBenchArguments;
 use multicast::MulticastArguments;
 use object::ObjectArguments;
@@ -30,6 +32,7 @@ pub struct BenchArguments {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
+    Genuine(GenuineArguments),
     Log(LogBenchArguments),
     Multicast(MulticastArguments),
     Object(ObjectArguments),
@@ -45,6 +48,7 @@ enum Bench {
 /// If it cannot be measured.
 pub fn run(arguments: &BenchArguments) -> Result<CommandVerdict> {
     match &arguments.what {
+        Bench::Genuine(arguments) => genuine::run(arguments),
         Bench::Log(arguments) => log::run(arguments),
         Bench::Multicast(arguments) => multicast::run(arguments),
         Bench::Object(arguments) => object::run(arguments),
