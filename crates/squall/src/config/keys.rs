@@ -1,8 +1,10 @@
 //! The keys of the configuration file: what the parser knows, what `squall config example` writes, and what
 //! docs/configuration.md lists.
 
+mod batching;
 mod genuine;
 
+pub(super) use batching::BATCHING;
 pub(super) use genuine::{GENUINE, GENUINE_SHARD};
 
 /// A key of the configuration file.
@@ -483,32 +485,5 @@ pub(super) const SUBGROUP: [ConfigKey; 16] = [
         example: "2",
         scope: KeyScope::Group,
         meaning: "How many members hold each shard; 0: all of them.",
-    },
-];
-
-pub(super) const BATCHING: [ConfigKey; 3] = [
-    ConfigKey {
-        name: "send",
-        takes: "true or false",
-        default: KeyDefault::Value("true"),
-        example: "false",
-        scope: KeyScope::Group,
-        meaning: "At sending.",
-    },
-    ConfigKey {
-        name: "receive",
-        takes: "true or false",
-        default: KeyDefault::Value("true"),
-        example: "false",
-        scope: KeyScope::Group,
-        meaning: "At receiving.",
-    },
-    ConfigKey {
-        name: "delivery",
-        takes: "true or false",
-        default: KeyDefault::Value("true"),
-        example: "false",
-        scope: KeyScope::Group,
-        meaning: "At delivery.",
     },
 ];
