@@ -202,7 +202,7 @@ struct Shared {
     starts: Box<[AtomicU64]>,
     /// Whether the writer has found no space since anything was last freed.
     starved: AtomicBool,
-    /// Bits of [`CLOSED`] and [`ASKED`], stored by the publisher: one load tells the writer that there is nothing but the next message.
+    /// Bits of [`CLOSED`] and [`ASKED`], stored by the publisher: one load shows the writer whether there is nothing but the next message.
     attention: AtomicU32,
     probe: ProbeLine,
     /// Whether the writer has been dropped: nothing more is committed.

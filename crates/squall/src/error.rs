@@ -168,7 +168,7 @@ pub enum JoinError {
     #[error(
         "the group has not restarted from its logs within {seconds} s: {present} of the {members} members of its last view ({view}) are \
          here, and {needed} are needed, with two logs of each durable subgroup; missing are the nodes {absent}{obstacle}. Start the \
-         missing members with their folders, all within `timeouts.join`; if these are lost for ever, see `squall recover --help`"
+         missing members with their folders, all within `timeouts.join`; if these are lost forever, see `squall recover --help`"
     )]
     Restart {
         /// The time waited, in seconds.

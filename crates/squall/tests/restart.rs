@@ -244,7 +244,7 @@ fn a_minority_waits() {
     assert!(text.contains("1 of the 3 members") && text.contains("missing are the nodes 1, 2"), "{text}");
 }
 
-/// Two of three logs are lost for ever, and a person accepts that.
+/// Two of three logs are lost forever, and a person accepts that.
 fn a_group_continues_from_one_log(transport: Transport, test: &str) {
     let folder = TestFolder::new(test);
     let configs = configs(transport, test, &folder);

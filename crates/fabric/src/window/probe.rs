@@ -2,7 +2,7 @@
 //!
 //! The polling thread asks for the time of one message, the first one from a certain record on; the writer stores the time before it
 //! commits that message; the polling thread finds it when it publishes the message. Neither waits. The writer's attention is called
-//! when it may soon come to that message, so that others cost nothing but the load that tells whether the window is closed.
+//! when it may soon come to that message, so that others cost nothing but the load that shows whether the window is closed.
 
 use super::{ASKED, WindowPublisher, WindowWriter};
 use crate::Instant;
