@@ -66,6 +66,15 @@ pub struct DeliveriesFrom {
 }
 
 /// A message of a durable subgroup, from the log or as it is delivered.
+///
+/// ```
+/// use squall::LoggedMessage;
+///
+/// fn describe(message: &LoggedMessage<'_>) -> String {
+///     let way = if message.received.is_some() { "from the log" } else { "live" };
+///     format!("{} bytes at {}/{}, {way}", message.bytes.len(), message.view, message.sequence)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoggedMessage<'a> {
@@ -98,7 +107,7 @@ impl DeliveriesFrom {
     /// Returns whether the next message comes as it is delivered, and not from the log.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.reader.is_live()
+        self.read.is_empty() && self.reader.ends_live()
     }
 
     /// Continues at another position, earlier or later.
@@ -112,12 +121,13 @@ impl DeliveriesFrom {
         self.reader.seek(position);
     }
 
-    /// Returns the next message, or `None` if there is none now. The next call releases it. It waits for the disk if it comes from the log.
+    /// Returns the next message, or `None` if there is none now: also while this member enters its group, until its view is on the disk.
+    /// The next call releases it. It waits for the disk if it comes from the log.
     ///
     /// # Errors
     /// [`ReplayError`], with what to do next. The call may be repeated.
     pub fn try_next(&mut self) -> Result<Option<LoggedMessage<'_>>, ReplayError> {
-        if !self.look()? {
+        if self.look()? != Sight::Message {
             return Ok(None);
         }
         if let Some(message) = self.read.pop_front() {
@@ -162,36 +172,43 @@ impl DeliveriesFrom {
     }
 
     fn poll_ready(&mut self, context: &Context<'_>) -> Poll<Result<(), ReplayError>> {
-        if !self.look()? {
-            self.deliveries.status().messages.register(context.waker());
-            if !self.look()? {
-                return Poll::Pending;
+        let mut is_registered = false;
+        loop {
+            match self.look()? {
+                Sight::Message => return Poll::Ready(Ok(())),
+                Sight::Entering => std::thread::sleep(RECORD_PAUSE),
+                Sight::Nothing if is_registered => return Poll::Pending,
+                Sight::Nothing => {
+                    self.deliveries.status().messages.register(context.waker());
+                    is_registered = true;
+                }
             }
         }
-        Poll::Ready(Ok(()))
     }
 
-    /// Returns whether there is a message.
-    fn look(&mut self) -> Result<bool, ReplayError> {
+    /// Looks for a message.
+    fn look(&mut self) -> Result<Sight, ReplayError> {
         loop {
             if self.has_live {
-                return Ok(true);
+                return Ok(Sight::Message);
             }
             if !self.read.is_empty() {
                 // The end of the group is reported when there is nothing left to return.
                 let _ = self.drop_live();
-                return Ok(true);
+                return Ok(Sight::Message);
             }
             self.reader.handle_all_returned();
             if !self.reader.is_live() {
-                self.read_log().or_else(|error| self.wait_for_log(error))?;
+                if !self.read_log().or_else(|error| self.wait_for_log(error))? {
+                    return Ok(Sight::Entering);
+                }
             } else if let Some(Position { view, sequence }) = self.deliveries.look_ahead()? {
                 self.has_live = self.reader.handle_live(view, sequence);
                 if !self.has_live {
                     self.deliveries.take();
                 }
             } else {
-                return Ok(false);
+                return Ok(Sight::Nothing);
             }
         }
     }
@@ -210,14 +227,14 @@ impl DeliveriesFrom {
     }
 
     /// Has the others not wait for this reader while it waits for its log.
-    fn wait_for_log(&mut self, error: ReplayError) -> Result<(), ReplayError> {
+    fn wait_for_log(&mut self, error: ReplayError) -> Result<bool, ReplayError> {
         self.reader.handle_missing();
         let _ = self.drop_live();
         Err(error)
     }
 
-    /// Reads the next piece of the log, if there is one.
-    fn read_log(&mut self) -> Result<(), ReplayError> {
+    /// Reads the next piece of the log, if there is one; false if the view in which this member enters its group is not on the disk yet.
+    fn read_log(&mut self) -> Result<bool, ReplayError> {
         let DurablePlace { log, id, shard } = &self.place;
         let ended = || ReplayError::Group(self.deliveries.status().failure().unwrap_or(GroupError::Left));
         let log = log.borrow().ok_or_else(ended)?;
@@ -226,18 +243,27 @@ impl DeliveriesFrom {
             if self.deliveries.status().failure().is_some() {
                 return Err(ended());
             }
-            std::thread::sleep(RECORD_PAUSE);
-            return Ok(());
+            return Ok(false);
         };
         if self.reader.next() < known.oldest {
             return Err(ReplayError::Compacted { oldest: known.oldest });
         }
-        let Some(part) = self.reader.poll_part(&known.counted) else { return Ok(()) };
+        let Some(part) = self.reader.poll_part(&known.counted) else { return Ok(true) };
         let range = LogRange { subgroup: *id, view: part.view, from: part.from, to: part.to };
         let sequence = history::read_piece(&log, range, &mut self.read)?;
         self.reader.handle_read(Position { view: part.view, sequence }, &known.counted);
-        Ok(())
+        Ok(true)
     }
+}
+
+/// What a reader has before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sight {
+    Message,
+    /// None now.
+    Nothing,
+    /// None until the view in which this member enters its group is on the disk.
+    Entering,
 }
 
 /// How many messages are given up at a time.

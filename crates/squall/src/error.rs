@@ -69,7 +69,10 @@ pub enum GroupError {
         slow_after: Duration,
     },
     /// The shards of genuine multicast have stopped: the memory or the transport is at fault.
-    #[error("messages to shards: {0}")]
+    #[error(
+        "this member has left the group, since its part in messages to shards cannot continue: {0}; check this host and the transport, then \
+         join again"
+    )]
     Genuine(GenuineFailure),
     /// This handle has left the group.
     #[error("this member has left the group")]
@@ -326,7 +329,7 @@ pub enum SendError {
     Handle(#[from] HandleError),
     /// The message is longer than the subgroup allows.
     #[error(
-        "a message of {length} bytes is longer than the limit ({message_max}): raise message_max or large_max in the configuration"
+        "a message of {length} bytes is longer than the limit ({message_max}): raise message_max in the configuration, or large_max, which subgroups have"
     )]
     TooLong {
         /// The message's bytes.

@@ -35,7 +35,9 @@
 //! meanwhile are sent again what only the dead had delivered, if its sender had not learned of that.
 //!
 //! **Limits.** Messages are delivered to an upcall, and are not longer than `message_max`. The messages of one sender may be delivered
-//! in another order than they were sent, unless it waits for each ([`MulticastSender::wait_for_outcome`]). Nothing is logged.
+//! in another order than they were sent, unless it waits for each ([`MulticastSender::wait_for_outcome`]). A shard
+//! that takes no messages holds up those of the same sender to other shards, when `window` of them wait. A member of a shard without an
+//! upcall ([`Builder::on_multicast`](crate::Builder::on_multicast)) drops what is delivered to it. Nothing is logged.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -62,6 +64,17 @@ pub(crate) type MulticastUpcall = Box<dyn FnMut(GenuineMessage<'_>) + Send>;
 const HEADER_BYTES: usize = 8;
 
 /// The sending end of a member for messages to shards. There is one; it may move between threads.
+///
+/// ```
+/// use squall::SendError;
+/// use squall::genuine::MulticastSender;
+///
+/// /// Sends a payment to both shards that it is about; returns its number, to wait for.
+/// fn pay(sender: &mut MulticastSender, payment: &[u8]) -> Result<u64, SendError> {
+///     sender.send_blocking(&["accounts", "orders"], payment)?;
+///     Ok(sender.sent() - 1)
+/// }
+/// ```
 #[derive(Debug)]
 pub struct MulticastSender {
     writer: WindowWriter,
@@ -71,7 +84,7 @@ pub struct MulticastSender {
 
 impl MulticastSender {
     /// Sends a copy of `bytes` to all members of `shards`, which the configuration names. Shards without members in the view do not
-    /// count.
+    /// count: a message to none but such shards is delivered to no member, and counts as delivered.
     ///
     /// # Errors
     /// [`SendError::UnknownShard`] or [`SendError::NoShard`]; [`SendError::Full`] if `window` messages of this member are in flight;
@@ -169,6 +182,8 @@ pub(crate) struct MulticastOutlet {
     waiting: Option<WindowRecord>,
     /// For each record that is sent and not freed, its number in the group; none for one whose shards had no members.
     numbers: VecDeque<Option<u64>>,
+    /// How many records there were when this member was asked to leave.
+    earlier: Option<u64>,
 }
 
 impl MulticastOutlet {
@@ -205,6 +220,12 @@ impl MulticastOutlet {
         }
     }
 
+    /// Returns whether everything is delivered that was sent when this was asked first.
+    pub(crate) fn has_delivered_earlier(&mut self) -> bool {
+        let sent = self.publisher.announcement().indexes + self.publisher.ready();
+        self.freed >= *self.earlier.get_or_insert(sent)
+    }
+
     fn free(&mut self, member: Option<&GenuineMember>) -> usize {
         let Some(settled) = member.map(GenuineMember::settled) else { return 0 };
         let is_settled = |number: &mut Option<u64>| number.is_none_or(|number| number < settled);
@@ -222,8 +243,15 @@ pub(crate) fn open(config: &Arc<GenuineConfig>) -> (WindowWriter, MulticastOutle
     let region = Region::heap(RegionId(0), geometry.words());
     let (writer, publisher) = trusted::window(&region, geometry, None);
     let reader = WindowReader::new(&region, geometry);
-    let outlet =
-        MulticastOutlet { publisher, reader, taken: 0, freed: 0, waiting: None, numbers: VecDeque::new() };
+    let outlet = MulticastOutlet {
+        publisher,
+        reader,
+        taken: 0,
+        freed: 0,
+        waiting: None,
+        numbers: VecDeque::new(),
+        earlier: None,
+    };
     (writer, outlet)
 }
 

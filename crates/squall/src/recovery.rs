@@ -32,6 +32,21 @@ use crate::durable::{self, LogFolderError, LogIndex};
 use crate::error::GroupError;
 
 /// What is kept and what is lost if a group continues from the log of one member.
+///
+/// ```
+/// use squall::Config;
+/// use squall::recovery::{ExpectedLoss, RecoveryError, accept_loss, expected_loss};
+///
+/// /// Continues from the log of this member if a person agrees to what is lost.
+/// fn recover(config: &Config, agrees: impl FnOnce(&ExpectedLoss) -> bool) -> Result<bool, RecoveryError> {
+///     let is_agreed = agrees(&expected_loss(config)?);
+///     if is_agreed {
+///         accept_loss(config)?;
+///     }
+///     Ok(is_agreed)
+/// }
+/// # assert!(recover(&Config::local("shop", 3), |_| true).is_err());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExpectedLoss {
@@ -50,6 +65,18 @@ pub struct ExpectedLoss {
 }
 
 /// What becomes of a durable subgroup.
+///
+/// ```
+/// use squall::recovery::SubgroupLoss;
+///
+/// fn words(loss: SubgroupLoss) -> String {
+///     match loss {
+///         SubgroupLoss::Tail { messages, missing, .. } => format!("{messages} messages stay, at least {missing} are lost"),
+///         _ => "all of it is lost".into(),
+///     }
+/// }
+/// assert_eq!(words(SubgroupLoss::All), "all of it is lost");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubgroupLoss {

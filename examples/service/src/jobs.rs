@@ -26,29 +26,40 @@ pub struct OpenJobs {
     members: Vec<u32>,
     /// How many jobs came in this view.
     came: usize,
-    /// The node that does the job, and the integer.
-    jobs: BTreeMap<JobId, (u32, u64)>,
+    jobs: BTreeMap<JobId, OpenJob>,
+}
+
+#[derive(Debug)]
+struct OpenJob {
+    integer: u64,
+    /// The node that does it.
+    node: u32,
+    /// The nodes that have seen it come, which are those of the view of then, beginning with the one that did it first.
+    witnesses: Vec<u32>,
 }
 
 impl OpenJobs {
-    /// Takes the nodes of the next view. Jobs of members that are gone are given to those that have been there and still are: they
-    /// know of them. Returns these jobs and who does them now.
+    /// Takes the nodes of the next view. A job of a member that is gone goes to the first of its witnesses that is still there: whoever
+    /// knows the job decides the same, whatever other jobs it knows. Returns these jobs and who does them now.
     pub fn handle_view(&mut self, members: Vec<u32>) -> Vec<(JobId, u32)> {
-        let stayed: Vec<u32> = members.iter().copied().filter(|node| self.members.contains(node)).collect();
         (self.members, self.came) = (members, 0);
-        let orphans = self.jobs.iter_mut().filter(|(_, (node, _))| !stayed.contains(node));
-        let given = orphans.zip(stayed.iter().cycle()).map(|((job, (node, _)), next)| {
-            *node = *next;
-            (*job, *next)
-        });
-        given.collect()
+        let mut given = Vec::new();
+        for (job, open) in self.jobs.iter_mut().filter(|(_, open)| !self.members.contains(&open.node)) {
+            if let Some(next) = open.witnesses.iter().find(|node| self.members.contains(node)) {
+                open.node = *next;
+                given.push((*job, *next));
+            }
+        }
+        given
     }
 
     /// Takes a job; returns the node that does it: each member in its turn.
     pub fn handle_job(&mut self, job: JobId, integer: u64) -> u32 {
-        let node = self.members[self.came % self.members.len()];
+        let mut witnesses = self.members.clone();
+        witnesses.rotate_left(self.came % self.members.len());
         self.came += 1;
-        self.jobs.insert(job, (node, integer));
+        let node = witnesses[0];
+        self.jobs.insert(job, OpenJob { integer, node, witnesses });
         node
     }
 
@@ -59,7 +70,7 @@ impl OpenJobs {
 
     /// Returns the integer of an open job.
     pub fn integer(&self, job: JobId) -> Option<u64> {
-        self.jobs.get(&job).map(|(_, integer)| *integer)
+        self.jobs.get(&job).map(|open| open.integer)
     }
 }
 // ANCHOR_END: state

@@ -44,11 +44,16 @@ impl<A: GroupApplication> GroupCore<A> {
             return self.end(GroupEnd::Stopped(StopReason::Excluded));
         }
         let has_shards = shards.is_some();
-        let ended = self.end_subgroups(subgroups, &decision);
-        let ended = ended.and_then(|carryovers| Ok((carryovers, self.end_shards(shards, &decision)?)));
-        let (carryovers, before) = match ended {
-            Ok(ended) => ended,
+        let carryovers = match self.end_subgroups(subgroups, &decision) {
+            Ok(carryovers) => carryovers,
             Err(ended) => return self.end(ended),
+        };
+        let before = match self.end_shards(shards, &decision) {
+            Ok(before) => before,
+            Err(ended) => {
+                self.left.extend(carryovers.into_iter().map(|(id, (deliver, _))| (id, deliver)));
+                return self.end(ended);
+            }
         };
         if decision.removes(rank) {
             let leaves = membership.is_leaving();

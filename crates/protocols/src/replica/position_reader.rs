@@ -59,6 +59,12 @@ impl PositionReader {
         self.read.is_none() && self.next >= self.live
     }
 
+    /// Returns whether the reader returns what is delivered, or does so when all that it has read is returned.
+    #[must_use]
+    pub fn ends_live(&self) -> bool {
+        self.read.map_or(self.next, |read| self.next.max(read.end)) >= self.live
+    }
+
     /// Returns whether what is delivered is to be taken now: it is returned, or dropped since much of the log is still to be
     /// read.
     #[must_use]

@@ -296,7 +296,10 @@ impl Stack {
             self.look_at_view();
         }
         if self.status.is_leaving() {
-            self.group.leave();
+            // What was sent to shards before is in no window that outlives this member's part in its view.
+            if self.outlet.as_mut().is_none_or(MulticastOutlet::has_delivered_earlier) {
+                self.group.leave();
+            }
             let sole = self.group.membership().map_or_else(Vec::new, Membership::sole_states);
             let name = |state: u32| self.names[state as usize].clone();
             *self.status.sole_states() = sole.into_iter().map(name).collect();

@@ -24,6 +24,15 @@ use crate::history::{self, HistoryError, KnownLog, StoredMessage};
 squall_fabric::debug_as_text!(VersionError);
 
 /// An earlier version of an object.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use squall::object::Version;
+///
+/// let an_hour_ago = Version::Time(SystemTime::now() - Duration::from_secs(3600));
+/// let beginning = Version::Position(squall::Position::default());
+/// assert_ne!(an_hour_ago, beginning);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// After all updates before a position, and before all others. It is the same at all members.
@@ -36,6 +45,14 @@ pub enum Version {
 }
 
 /// An answer from an earlier version.
+///
+/// ```
+/// use squall::object::Versioned;
+///
+/// fn describe(balance: &Versioned<i64>) -> String {
+///     format!("{} before position {:?}", balance.value, balance.position)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Versioned<R> {
@@ -48,6 +65,15 @@ pub struct Versioned<R> {
 }
 
 /// Why an earlier version cannot be read.
+///
+/// ```
+/// use squall::object::VersionError;
+///
+/// /// Whether it helps to ask again, here.
+/// fn comes(error: &VersionError) -> bool {
+///     matches!(error, VersionError::NotYet { .. } | VersionError::Incomplete(_))
+/// }
+/// ```
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum VersionError {

@@ -195,7 +195,7 @@ impl fmt::Display for Refusal {
             }
             Self::Agreement => f.write_str(
                 "its configuration differs in a key that must agree (set the same `transport`, `suspicion_after_ms`, \
-                 `partition_safety` and `subgroups` for all processes)",
+                 `partition_safety`, `subgroups` and `genuine` for all processes)",
             ),
             Self::RankTaken { rank } => {
                 write!(f, "another process has rank {rank} (set a different `rank` for each process, or none)")
