@@ -39,8 +39,8 @@ struct OpenJob {
 }
 
 impl OpenJobs {
-    /// Takes the nodes of the next view. A job of a member that is gone goes to the first of its witnesses that is still there: whoever
-    /// knows the job decides the same, whatever other jobs it knows. Returns these jobs and who does them now.
+    /// Takes the nodes of the next view. A job of a member that is gone goes to the first of its witnesses that is still there: all
+    /// members that know the job decide the same, whatever other jobs they know. Returns these jobs and who does them now.
     pub fn handle_view(&mut self, members: Vec<u32>) -> Vec<(JobId, u32)> {
         (self.members, self.came) = (members, 0);
         let mut given = Vec::new();
