@@ -76,6 +76,12 @@ mod explored {
                             point();
                             self.0.fetch_sub(value, ordering)
                         }
+
+                        /// Same as in the standard library, after a point at which another thread may run.
+                        pub fn fetch_max(&self, value: $value, ordering: Ordering) -> $value {
+                            point();
+                            self.0.fetch_max(value, ordering)
+                        }
                     )?
                 }
             )+
