@@ -18,6 +18,9 @@ pub(super) struct ProbeLine {
     /// is committed.
     record: AtomicU64,
     nanos: AtomicU64,
+    /// The question, that is `from`, to which these are the answer, stored after them: an answer to an earlier question, which was void,
+    /// may be within the range of the present one.
+    question: AtomicU64,
 }
 
 /// What the writer knows of probes.
@@ -43,6 +46,10 @@ impl WindowWriter {
     pub fn note_time(&mut self, now: Instant) {
         let probe = &self.shared.probe;
         let from = probe.from.load(Ordering::Relaxed);
+        if self.reserved < from {
+            // A question has just taken the place of the one that was seen.
+            return;
+        }
         let (question, record) = self.probes.noted;
         if question == from && record < self.reserved {
             self.probes.answered = from;
@@ -51,6 +58,8 @@ impl WindowWriter {
         self.probes.noted = (from, self.reserved);
         probe.nanos.store(now.as_nanos(), Ordering::Relaxed);
         probe.record.store(self.reserved, Ordering::Relaxed);
+        // SYNC: pairs with the load in `WindowPublisher::take_time`, which finds this record, or a later one, behind it.
+        probe.question.store(from, Ordering::Release);
     }
 }
 
@@ -77,11 +86,13 @@ impl WindowPublisher {
     #[must_use]
     pub fn take_time(&mut self) -> Option<(u64, Instant)> {
         let probe = &self.shared.probe;
-        let record = probe.record.load(Ordering::Relaxed);
         if self.probed_from == 0 {
             return None;
         }
-        if !(self.probed_from..self.published).contains(&record) {
+        // SYNC: pairs with the store in `WindowWriter::note_time`.
+        let is_answer = probe.question.load(Ordering::Acquire) == self.probed_from;
+        let record = probe.record.load(Ordering::Relaxed);
+        if !is_answer || !(self.probed_from..self.published).contains(&record) {
             self.call();
             return None;
         }
