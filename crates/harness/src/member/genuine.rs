@@ -11,7 +11,7 @@ use squall_fabric::atomics::{AtomicU64, Ordering};
 
 use super::parent_watchdog::ParentWatchdog;
 use super::{
-    Ended, JOIN_TIMEOUT, PolledMember, ProgressTicker, SUBGROUP, config, finish, report_progress, say,
+    Ended, PolledMember, ProgressTicker, SUBGROUP, await_ready, config, finish, report_progress, say,
 };
 use crate::control::{GenuineJob, GroupJob, MemberEvent, MemberReport};
 use crate::latency::Latencies;
@@ -127,12 +127,7 @@ impl BenchMember {
             Sending::ToShards(group.multicast_sender()?, names)
         };
         let mut member = Self { node, sending, _group: group };
-        let deadline = Instant::now() + JOIN_TIMEOUT;
-        while !member.node.is_ready() {
-            member.poll()?;
-            anyhow::ensure!(Instant::now() < deadline, "not all members have begun within {JOIN_TIMEOUT:?}");
-            std::thread::sleep(Duration::from_micros(100));
-        }
+        await_ready(&mut member, |member| member.node.is_ready())?;
         Ok(member)
     }
 

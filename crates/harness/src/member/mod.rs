@@ -138,6 +138,17 @@ pub(crate) trait PolledMember {
     }
 }
 
+/// Polls a member until all have begun.
+fn await_ready<M: PolledMember>(member: &mut M, is_ready: impl Fn(&M) -> bool) -> Result<()> {
+    let deadline = Instant::now() + JOIN_TIMEOUT;
+    while !is_ready(member) {
+        member.poll()?;
+        anyhow::ensure!(Instant::now() < deadline, "not all members have begun within {JOIN_TIMEOUT:?}");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    Ok(())
+}
+
 /// What a member's work needs of a group; tests have one without a network.
 pub(crate) trait MulticastMember: PolledMember {
     /// Sends a message that `write` writes in place; false if the window is full now.
@@ -167,12 +178,7 @@ impl GroupMember {
         let (mut group, node) = builder(config, inbox).join_polled()?;
         let sender = group.subgroup(SUBGROUP)?.sender().ok();
         let mut member = Self { node, sender, _group: group };
-        let deadline = Instant::now() + JOIN_TIMEOUT;
-        while !member.node.is_ready() {
-            member.poll()?;
-            anyhow::ensure!(Instant::now() < deadline, "not all members have begun within {JOIN_TIMEOUT:?}");
-            std::thread::sleep(Duration::from_micros(100));
-        }
+        await_ready(&mut member, |member| member.node.is_ready())?;
         Ok(member)
     }
 
