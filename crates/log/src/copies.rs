@@ -78,6 +78,13 @@ impl CopyPair {
             .map(|(newest, (generation, value))| (Self { path, block, distance, newest, generation }, value)))
     }
 
+    /// Returns whether both copies of the file are good, and of the same value.
+    pub(crate) fn is_whole(disk: &dyn Disk, path: &'static str) -> Result<bool, DiskError> {
+        let distance = usize::try_from(disk.length(path)? / 2).unwrap_or(0);
+        let first = read_copy(disk, path, 0, distance)?;
+        Ok(first.is_some() && first == read_copy(disk, path, distance, distance)?)
+    }
+
     /// Writes a new value to both copies.
     ///
     /// # Panics

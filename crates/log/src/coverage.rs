@@ -28,4 +28,8 @@ points! {
     CheckpointRefused,
     /// A log begins anew in its folder.
     BegunAnew,
+    /// A backup is copied again, since the register has changed meanwhile.
+    BackupRepeated,
+    /// A backup ends before a frame that was being written when it was copied.
+    BackupCut,
 }

@@ -317,7 +317,11 @@ fn disk_error(error: StorageError) -> DiskError {
         StorageError::Disk(error) => return error,
         StorageError::RegisterLost => DiskCause::RegisterLost,
         StorageError::RegisterLong { length } => DiskCause::RegisterLong { length },
-        StorageError::Foreign { .. } | StorageError::Identity(_) | StorageError::NoIdentity => {
+        StorageError::Foreign { .. }
+        | StorageError::Identity(_)
+        | StorageError::NoIdentity
+        | StorageError::Backup
+        | StorageError::UnfinishedBackup => {
             unreachable!("such a folder is not opened")
         }
     };

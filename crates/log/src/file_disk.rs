@@ -95,6 +95,16 @@ impl FileDisk {
         Self { root: root.to_owned(), _lock: lock, files: Mutex::default(), is_direct }
     }
 
+    /// Makes a folder within this one, unless it is there.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn make_folder(&self, folder: &str) -> Result<(), DiskError> {
+        fs::create_dir_all(self.path(folder))
+            .map_err(|error| self.error("make the folder", folder, &error))?;
+        self.flush_folder("")
+    }
+
     /// Returns whether writes go past the page cache.
     #[must_use]
     pub const fn is_direct(&self) -> bool {

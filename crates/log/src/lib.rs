@@ -13,6 +13,8 @@
 //! | `identity` | cluster, member, the log's random id, the sizes ([`LogIdentity`]), behind the version of the format |
 //! | `register` | where the log begins, its life, and what the protocol keeps of views and votes ([`RegisterValue`]) |
 //! | `log/NNNNNNNNNN.segment` | frames, in ascending order |
+//! | `BACKUP` | only in a copy that [`back_up`] has made, which is no process's folder |
+//! | `aside/` | what [`repair`] has moved away |
 //! | `checkpoints/SUBGROUP-VIEW-SEQUENCE` | states of subgroups, in blocks with checks ([`CheckpointBlock`]) |
 //!
 //! Files that are being made end in `.new`. `identity` and `register` have two checked copies each. Numbers are little-endian.
@@ -42,7 +44,7 @@
 //!
 //! # Invariants
 //!
-//! They are in docs/invariants.md, [W1]–[W12], with the mutations that break them. The simulator's scenario `log` runs what ships on
+//! They are in docs/invariants.md, [W1]–[W13], with the mutations that break them. The simulator's scenario `log` runs what ships on
 //! [`SimDisk`]. Beyond the invariants: a full *last* frame that rots, or is lost by a disk that reports success, leaves no trace, and
 //! the log is found torn or clean without it. No log can know; the group does.
 
@@ -51,6 +53,7 @@
 #[macro_use(mutant, mutations, points)]
 extern crate squall_fabric;
 
+mod backup;
 mod buffer;
 mod check;
 mod checkpoint;
@@ -64,14 +67,17 @@ mod frame;
 mod identity;
 pub mod mutation;
 mod names;
+mod new_folder;
 mod record;
 mod recovery;
+mod repair;
 mod settings;
 mod sim_disk;
 mod storage;
 mod verdict;
 mod watched_disk;
 
+pub use crate::backup::{BACKUP_FILE, BackupError, BackupSummary, back_up};
 pub use crate::buffer::{AlignedBuffer, MEMORY_ALIGNMENT};
 pub use crate::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointBlock, CheckpointError};
 pub use crate::copies::{COPY_BYTES_MIN, COPY_VALUE_BYTES_MAX, copy_from_bytes, copy_to_bytes};
@@ -85,6 +91,7 @@ pub use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader, opening_numb
 pub use crate::identity::{FORMAT, IdentityError, LogIdentity, RegisterValue};
 pub use crate::record::{LogPosition, LogRecord, RECORD_HEADER_BYTES, RecordError, RecordKind, read_records};
 pub use crate::recovery::{FramePlace, Recovered, recover};
+pub use crate::repair::{AsideReason, RepairPlan, RepairStep, plan_repair, repair};
 pub use crate::settings::LogSettings;
 pub use crate::sim_disk::{DiskFault, FaultStruck, SimDisk};
 pub use crate::storage::{Storage, StorageError, StorageOwner};

@@ -27,5 +27,13 @@ mutations! {
         RecycleEarly,
         /// \[W12\] A collected frame is written only when it is full.
         WaitForFull,
+        /// [W13] A backup has the register that is there when its records have been copied.
+        BackUpLaterRegister,
+        /// [W13] A backup has the register that was there before its records were copied, although it has changed.
+        BackUpEarlierRegister,
+        /// [W13] A backup is made of a damaged log.
+        BackUpDamaged,
+        /// [W13] A backup has what was being written when it was copied.
+        BackUpUncut,
     }
 }

@@ -12,6 +12,12 @@ pub(crate) const IDENTITY: &str = "identity";
 pub(crate) const REGISTER: &str = "register";
 /// The file that the running process has locked.
 pub(crate) const LOCK: &str = "LOCK";
+/// What makes a folder a copy, which no process uses as its own.
+pub(crate) const BACKUP: &str = "BACKUP";
+/// A copy that is being made.
+pub(crate) const UNFINISHED_BACKUP: &str = "BACKUP.new";
+/// The folder of what a repair has moved away.
+pub(crate) const ASIDE: &str = "aside";
 
 /// How the names of files end that are not finished.
 pub(crate) const UNFINISHED: &str = ".new";

@@ -195,7 +195,7 @@ fn successor(
 }
 
 /// Returns whether the frame of `header` follows the last one of `found` [W3].
-fn follows(header: &FrameHeader, found: &Recovered) -> bool {
+pub(crate) fn follows(header: &FrameHeader, found: &Recovered) -> bool {
     let is_next = if header.is_opening {
         header.known_durable == found.last && header.number > found.last
     } else {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-use crate::buffer::AlignedBuffer;
+use crate::backup;
 use crate::checkpoint::{self, CheckpointError};
 use crate::copies::{COPY_VALUE_BYTES_MAX, CopyPair};
 use crate::core::{LogBase, Recycling};
@@ -12,6 +12,7 @@ use crate::disk::{Disk, DiskError};
 use crate::identity::{IdentityError, LogIdentity, RegisterValue};
 use crate::mutation;
 use crate::names;
+use crate::new_folder;
 use crate::record::{LogPosition, LogRecord};
 use crate::recovery::{FramePlace, Recovered, follow, read_frame, recover};
 use crate::settings::LogSettings;
@@ -81,6 +82,15 @@ pub enum StorageError {
          new log in the folder, and join as a new member"
     )]
     RegisterLost,
+    /// The folder is a copy.
+    #[error(
+        "the folder is a copy that `squall log backup` has made, and not the member's own: the member would have forgotten what it has \
+         promised since. `squall recover --accept-loss` makes it the log from which the group continues, if the others are lost"
+    )]
+    Backup,
+    /// The copy is not finished.
+    #[error("the folder is a copy that `squall log backup` has not finished: remove it, and use another one")]
+    UnfinishedBackup,
     /// The register has grown too long.
     #[error(
         "the register has {length} bytes, and {COPY_VALUE_BYTES_MAX} is the most: too many views with messages have ended in this group; \
@@ -106,10 +116,31 @@ impl<D: Disk> Storage<D> {
         settings: LogSettings,
         log: u64,
     ) -> Result<Self, StorageError> {
+        if backup::is_backup(&disk)? {
+            return Err(StorageError::Backup);
+        }
+        Self::open_backup(disk, owner, settings, log)
+    }
+
+    /// Opens as [`Self::open`] does, also a copy that [`back_up`](crate::back_up) has made. It remains one until
+    /// [`Self::release_backup`].
+    ///
+    /// # Errors
+    /// If the disk fails, the folder is not this process's, or the copy is not finished.
+    ///
+    /// # Panics
+    /// If the sizes do not go together.
+    pub fn open_backup(
+        disk: D,
+        owner: &StorageOwner,
+        settings: LogSettings,
+        log: u64,
+    ) -> Result<Self, StorageError> {
         assert!(settings.are_valid(), "sizes that go together");
+        backup::is_backup(&disk)?;
         let settings = LogSettings { block: settings.block, ..settings };
         if !disk.list("")?.iter().any(|name| name == names::IDENTITY) {
-            create(&disk, owner, &settings, log)?;
+            new_folder::create(&disk, owner, &settings, log)?;
         }
         let (mut pair, bytes) =
             CopyPair::open(&disk, names::IDENTITY, settings.block)?.ok_or(IdentityError::Unreadable)?;
@@ -167,6 +198,11 @@ impl<D: Disk> Storage<D> {
         *locked(&storage.register) = register;
         *locked(&storage.checkpoints) = storage.verify_checkpoints()?;
         Ok(storage)
+    }
+
+    /// Reads the register again, which its process may write meanwhile; `None` if no copy of it is good.
+    pub(crate) fn read_register_again(&self) -> Result<Option<RegisterValue>, StorageError> {
+        Ok(self.read_register()?.map(|register| register.value))
     }
 
     fn segments(&self) -> Result<BTreeSet<u32>, DiskError> {
@@ -420,45 +456,6 @@ impl<D: Disk> Storage<D> {
             }
         }
         Ok(verified)
-    }
-}
-
-/// Makes a folder: the identity comes last, so that a folder which has one is complete.
-fn create(
-    disk: &dyn Disk,
-    owner: &StorageOwner,
-    settings: &LogSettings,
-    log: u64,
-) -> Result<(), StorageError> {
-    let segments = disk.list(names::LOG)?;
-    let mut segments = segments.iter().filter_map(|name| names::parse_segment(name));
-    let is_begun = segments.any(|number| number != 1) || !is_empty(disk, settings)?;
-    if is_begun {
-        return Err(StorageError::NoIdentity);
-    }
-    disk.create(&names::new_segment(1), u64::from(settings.segment_bytes))?;
-    disk.rename(&names::new_segment(1), &names::segment(1))?;
-    disk.flush_folder(names::LOG)?;
-    CopyPair::create(disk, names::REGISTER, settings.block, &RegisterValue::new(log, 1).to_bytes())?;
-    let identity = LogIdentity {
-        cluster: owner.cluster.clone(),
-        member: owner.member.clone(),
-        log,
-        block: u32::try_from(settings.block).expect("blocks are short"),
-        segment_bytes: settings.segment_bytes,
-        in_flight_max: u32::try_from(settings.in_flight_max).expect("few"),
-    };
-    CopyPair::create(disk, names::IDENTITY, settings.block, &identity.to_bytes())?;
-    Ok(())
-}
-
-/// Returns whether the first segment has no frame, or is not there.
-fn is_empty(disk: &dyn Disk, settings: &LogSettings) -> Result<bool, DiskError> {
-    let mut block = AlignedBuffer::zeroed(settings.block);
-    match disk.read(&names::segment(1), 0, &mut block) {
-        Ok(length) => Ok(block.bytes()[..length].iter().all(|byte| *byte == 0)),
-        Err(error) if error.is_absent() => Ok(true),
-        Err(error) => Err(error),
     }
 }
 

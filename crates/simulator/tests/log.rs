@@ -51,6 +51,9 @@ fn every_mutation_in_the_log_is_caught() {
 #[test]
 fn what_failed_once_holds() {
     for seed in [68, 3_231, 11_702, 12_633, 21_120, 35_879, 53_986, 70_823, 81_162] {
-        assert_eq!(log::SCENARIO.run(seed).violation, None, "seed {seed}");
+        let mut plan = log::LogPlan::draw(seed);
+        // There were no backups then.
+        plan.lives.iter_mut().for_each(|life| life.backup_at = None);
+        assert_eq!(log::run(&plan, 0).violation, None, "seed {seed}");
     }
 }

@@ -60,6 +60,8 @@ pub struct ExpectedLoss {
     pub node: NodeId,
     /// Whether the end of the log is damaged: it may have had more.
     pub is_damaged: bool,
+    /// Whether the folder is a copy that `squall log backup` has made: what was delivered later is lost.
+    pub is_copy: bool,
     /// What becomes of each durable subgroup, by name.
     pub subgroups: BTreeMap<String, SubgroupLoss>,
 }
@@ -184,7 +186,8 @@ pub fn expected_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
         register.damaged_in = Some(register.view().number);
     }
     let ids: Vec<SubgroupId> = shards.values().copied().collect();
-    let salvage = salvage(config, &register, &index.state(&ids))?;
+    let is_copy = storage.is_backup().map_err(failed)?;
+    let salvage = salvage(config, &register, &index.state(&ids), is_copy)?;
     let mut messages = vec![0; ids.len()];
     let chain = &salvage.register.record.chain;
     let count = |record: squall_log::LogRecord<'_>| {
@@ -207,6 +210,7 @@ pub fn expected_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
         members: register.view().members.clone(),
         node: register.node,
         is_damaged: salvage.is_damaged,
+        is_copy,
         subgroups: shards.into_keys().zip(losses).collect(),
     })
 }
@@ -223,11 +227,13 @@ pub fn expected_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
 pub fn accept_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
     let loss = expected_loss(config)?;
     let ids: Vec<SubgroupId> = shards(config)?.into_values().collect();
-    let log = durable::open(config)?.ok_or(RecoveryError::NotDurable)?;
+    let log = durable::open_backup(config)?.ok_or(RecoveryError::NotDurable)?;
     let register =
         log.found_register().ok_or_else(|| RecoveryError::NoLog { folder: loss.folder.clone() })?;
-    let salvage = salvage(config, &register, &log.state(&ids))?;
+    let salvage = salvage(config, &register, &log.state(&ids), loss.is_copy)?;
     log.store_register(&salvage.register)?;
+    // From here on it is of a group in which it has promised nothing yet.
+    log.release_backup()?;
     Ok(loss)
 }
 
@@ -239,14 +245,19 @@ fn shards(config: &Config) -> Result<BTreeMap<String, SubgroupId>, RecoveryError
 }
 
 /// What the core says.
-fn salvage(config: &Config, register: &Register, log: &LogState) -> Result<Salvage, RecoveryError> {
+fn salvage(
+    config: &Config,
+    register: &Register,
+    log: &LogState,
+    is_copy: bool,
+) -> Result<Salvage, RecoveryError> {
     let folder = config.log_folder().ok_or(RecoveryError::NotDurable)?;
     if register.layout != durable::durable_layout(config) {
         return Err(LogFolderError::OtherSubgroups { folder }.into());
     }
     let group = LogIdentity::random_log()
         .map_err(|error| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(error.into()) })?;
-    register.salvage(log, group).map_err(|error| match error {
+    register.salvage(log, group, is_copy).map_err(|error| match error {
         SalvageError::NoMember => RecoveryError::Removed { folder, view: register.view().number },
         SalvageError::IsQuorum => RecoveryError::NotNeeded { folder },
         SalvageError::Hole { shard } => {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
-use squall_log::{FileDisk, LogSettings, Storage, TailVerdict};
+use squall_log::{FileDisk, LogSettings, Storage, TailVerdict, back_up};
 
 use squall::config::Transport;
 use squall::recovery::{RecoveryError, SubgroupLoss, accept_loss, expected_loss};
@@ -229,6 +229,32 @@ fn damage(config: &Config) {
     let storage = Storage::inspect(FileDisk::inspect(&folder), LogSettings::DEFAULT).expect("there is a log");
     let recovered = storage.recover(&mut |_, _| ()).expect("it can be read");
     assert_eq!(recovered.verdict, TailVerdict::Damaged);
+}
+
+/// All folders are lost, and there is a copy of one: the group continues from it, but only if a person says so.
+#[test]
+fn a_group_continues_from_a_backup() {
+    let folder = TestFolder::new("restart-backup");
+    let configs = configs(Transport::Shm, "restart-backup", &folder);
+    let (_, delivered) = run(&configs[..3], 0, 20).swap_remove(1);
+    let (own, copy) = (configs[1].log_folder().expect("it has one"), folder.0.join("copy"));
+    let target = FileDisk::open(&copy).expect("it is free");
+    back_up(&FileDisk::inspect(&own), &target, LogSettings::DEFAULT, &mut |_, _| ()).expect("the disk works");
+    drop(target);
+    run(&configs[..3], 1, 5);
+    for config in &configs[..3] {
+        std::fs::remove_dir_all(config.log_folder().expect("it has one")).expect("it can be removed");
+    }
+    std::fs::rename(&copy, &own).expect("it can be moved");
+    let error = Group::join(configs[1].clone()).expect_err("a copy is no member's folder");
+    assert!(error.to_string().contains("squall recover --accept-loss"), "{error}");
+    let loss = expected_loss(&configs[1]).expect("it has a log");
+    assert!(loss.is_copy && !loss.is_damaged, "{loss:?}");
+    assert_eq!(accept_loss(&configs[1]).expect("it has a log"), loss);
+    let mut group = Group::join(configs[1].clone()).expect("it starts alone");
+    let history = whole_history(group.subgroup("orders").expect("it is in it"));
+    assert_holds(&history, &delivered);
+    assert!(history.iter().all(|message| message.0 == 0), "what came later is lost");
 }
 
 /// One of three is none: it says who is missing.

@@ -70,6 +70,7 @@ fn summary(loss: &ExpectedLoss, is_accepted: bool) -> serde_json::Value {
         "members": members,
         "node": loss.node.0,
         "damaged": loss.is_damaged,
+        "copy": loss.is_copy,
         "subgroups": subgroups,
         "accepted": is_accepted,
     })
@@ -103,6 +104,11 @@ fn print(loss: &ExpectedLoss, is_accepted: bool) {
     }
     if loss.is_damaged {
         output::line("the end of the log is damaged: it may have had more");
+    }
+    if loss.is_copy {
+        output::line(
+            "this is a copy that `squall log backup` has made: what was delivered after it is lost, too",
+        );
     }
     if is_accepted {
         output::line(

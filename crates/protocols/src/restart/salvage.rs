@@ -8,6 +8,9 @@
 //! The group gets another number: if the others were only away, their logs and this one have parted here, and none of them takes part
 //! in this group again.
 //!
+//! A copy of a log that was made earlier may lack what was delivered since, and the promises of its member: it never restarts by itself,
+//! also if its member was the only one.
+//!
 //! A log with a hole is no prefix of what was delivered, so nothing is continued from it: a member that has joined and has not
 //! fetched what is earlier than its first view \[T3\], or one whose log of a view that has ended was damaged.
 
@@ -56,14 +59,15 @@ pub enum SalvageError {
 }
 
 impl Register {
-    /// How this process, whose log is `log`, continues as the group with the number `group`, with what others had lost.
+    /// How this process, whose log is `log`, continues as the group with the number `group`, with what others had lost; `is_copy` if the log
+    /// is a copy that was made earlier.
     ///
     /// # Errors
     /// If its log is no beginning of what was delivered, or it needs no such thing.
-    pub fn salvage(&self, log: &LogState, group: u64) -> Result<Salvage, SalvageError> {
+    pub fn salvage(&self, log: &LogState, group: u64, is_copy: bool) -> Result<Salvage, SalvageError> {
         let (view, record) = (self.view(), &self.record);
         let rank = view.rank(self.node).ok_or(SalvageError::NoMember)?;
-        if view.majority() == 1 && !self.is_damaged() {
+        if view.majority() == 1 && !self.is_damaged() && !is_copy {
             return Err(SalvageError::IsQuorum);
         }
         let has = |shard: usize| view.shards[shard] >> rank & 1 == 1;
@@ -153,7 +157,8 @@ mod tests {
             end: ViewEnd { trims, next: next.clone(), origin: EndOrigin::Live },
         };
         assert!(register.vote(vote));
-        let Salvage { register: salvaged, shards, is_damaged } = register.salvage(&log, 78).expect("it can");
+        let Salvage { register: salvaged, shards, is_damaged } =
+            register.salvage(&log, 78, false).expect("it can");
         let kept = |sequences, missing| SalvagedShard::Kept { sequences, missing };
         assert_eq!(shards, [kept(8, 1), SalvagedShard::Lost, kept(0, 0)]);
         assert!(!is_damaged);
@@ -164,26 +169,28 @@ mod tests {
         for shard in [0, 2] {
             assert!(log.is_whole(shard, &salvaged.record), "it has all that counts");
         }
-        assert_eq!(salvaged.salvage(&log, 79), Err(SalvageError::IsQuorum));
+        assert_eq!(salvaged.salvage(&log, 79, false), Err(SalvageError::IsQuorum));
+        assert!(salvaged.salvage(&log, 79, true).is_ok(), "a copy may lack what came later");
     }
 
     #[test]
     fn a_damaged_tail_is_accepted() {
         let mut register = register();
         register.start(true);
-        let salvage =
-            register.salvage(&log([(0, 1, 10), (2, 1, 30), (0, 3, 8), (2, 3, 1)]), 78).expect("it can");
+        let salvage = register
+            .salvage(&log([(0, 1, 10), (2, 1, 30), (0, 3, 8), (2, 3, 1)]), 78, false)
+            .expect("it can");
         assert!(salvage.is_damaged && !salvage.register.is_damaged());
     }
 
     #[test]
     fn a_log_with_a_hole_is_no_beginning() {
         let lacks = |counts, shard| {
-            assert_eq!(register().salvage(&log(counts), 78), Err(SalvageError::Hole { shard }));
+            assert_eq!(register().salvage(&log(counts), 78, false), Err(SalvageError::Hole { shard }));
         };
         lacks([(0, 1, 9), (2, 1, 30), (0, 3, 8), (2, 3, 1)], 0);
         lacks([(0, 1, 10), (2, 1, 29), (0, 3, 8), (2, 3, 1)], 2);
         let removed = Register { node: NodeId(9), ..register() };
-        assert_eq!(removed.salvage(&LogState::new(3), 78), Err(SalvageError::NoMember));
+        assert_eq!(removed.salvage(&LogState::new(3), 78, false), Err(SalvageError::NoMember));
     }
 }

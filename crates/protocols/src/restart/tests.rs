@@ -332,7 +332,7 @@ fn a_salvaged_log_restarts_alone() {
         bench.entered
     };
     assert_eq!(entered(&register), None);
-    let salvaged = register.salvage(&log, 2).expect("it is a member").register;
+    let salvaged = register.salvage(&log, 2, false).expect("it is a member").register;
     let record = entered(&salvaged).expect("it is a majority");
     assert_eq!(record.view.members, [NodeId(1)]);
     assert_eq!(record.chain.trim_of(0, 0), Some(40));

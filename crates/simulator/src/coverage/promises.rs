@@ -270,6 +270,7 @@ pub(crate) const LOG: Promises = Promises {
     log_points: LogPoint::ALL,
     faults: &[
         "append while the disk is full",
+        "backup while the log is written",
         "bits that rot",
         "block that cannot be read",
         "checkpoints that are lost",

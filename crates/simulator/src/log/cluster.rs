@@ -8,7 +8,7 @@ use squall_fabric::sim::{Happening, Prng, TraceRecord};
 use squall_log::{
     AppendError, COPY_BYTES_MIN, CheckpointError, DiskFault, FrameWrite, LogAction, LogAnswer, LogCore,
     LogPosition, RECORD_HEADER_BYTES, Recycling, SimDisk, Storage, StorageError, StorageOwner, TailVerdict,
-    copy_from_bytes,
+    opening_number,
 };
 
 use super::model::{AbandonedModel, LogModel, ModelRecord, state};
@@ -18,32 +18,35 @@ use crate::run::{RunOutcome, Violation};
 #[derive(Clone)]
 pub(super) struct LogRun<'a> {
     pub(super) plan: &'a LogPlan,
-    disk: Rc<SimDisk>,
-    prng: Prng,
+    pub(super) disk: Rc<SimDisk>,
+    pub(super) prng: Prng,
     pub(super) model: LogModel,
     /// What recoveries have cut.
     pub(super) abandoned: Vec<AbandonedModel>,
     /// Whether the last recovery has cut something.
     pub(super) has_cut: bool,
     /// The ids of logs that may have begun anew.
-    anew: BTreeSet<u64>,
+    pub(super) anew: BTreeSet<u64>,
     /// What the register was changed to, by changes that were completed and that were begun.
     pub(super) register: (u64, u64),
     /// Checkpoints that were reported as verified, are kept, and have not rotted.
     pub(super) checkpoints: BTreeMap<u32, BTreeSet<LogPosition>>,
+    /// Of this life, for each value of the register: how many records were reported as persisted before it was written, and how many had
+    /// been appended when it was.
+    pub(super) changes: BTreeMap<u64, (usize, usize)>,
     salt: u64,
     time: u64,
     persisted: u64,
-    violation: Option<Violation>,
+    pub(super) violation: Option<Violation>,
     hash: u64,
     trace: Vec<TraceRecord>,
     trace_records_max: usize,
 }
 
 /// The folder, opened for writing.
-struct OpenLog {
-    storage: Storage<Rc<SimDisk>>,
-    core: LogCore,
+pub(super) struct OpenLog {
+    pub(super) storage: Storage<Rc<SimDisk>>,
+    pub(super) core: LogCore,
     /// Writes under way.
     writes: Vec<(u64, FrameWrite)>,
     preparing: Option<(u32, Option<Recycling>)>,
@@ -53,6 +56,8 @@ struct OpenLog {
     before: usize,
     /// Segments in which this life has frames.
     first_segment: u32,
+    /// The frame that opens this life. Until it is written, the log is what it was before this life took less of it for the log.
+    pub(super) opening: u64,
 }
 
 impl<'a> LogRun<'a> {
@@ -67,6 +72,7 @@ impl<'a> LogRun<'a> {
             anew: BTreeSet::new(),
             register: (0, 0),
             checkpoints: BTreeMap::new(),
+            changes: BTreeMap::new(),
             salt: 0,
             time: 0,
             persisted: 0,
@@ -207,9 +213,14 @@ impl<'a> LogRun<'a> {
         storage.covered().into_iter().for_each(|(subgroup, at)| core.handle_checkpoint(subgroup, at));
         let before = self.model.records.len();
         let (writes, preparing, waiting, first_segment) = (Vec::new(), None, VecDeque::new(), u32::MAX);
-        let mut open = OpenLog { storage, core, writes, preparing, waiting, before, first_segment };
+        let opening = opening_number(number);
+        let mut open = OpenLog { storage, core, writes, preparing, waiting, before, first_segment, opening };
+        self.changes.clear();
         self.pump(&mut open);
-        for _ in 0..life.steps {
+        for step in 0..life.steps {
+            if life.backup_at == Some(step) {
+                self.back_up(&mut open, life);
+            }
             self.step(&mut open, life);
             if self.violation.is_some() || self.disk.is_stopped() || open.core.failure().is_some() {
                 break;
@@ -227,7 +238,7 @@ impl<'a> LogRun<'a> {
         open.first_segment
     }
 
-    fn step(&mut self, open: &mut OpenLog, life: &LogLife) {
+    pub(super) fn step(&mut self, open: &mut OpenLog, life: &LogLife) {
         let chance = u32::try_from(self.prng.below(1000)).expect("few");
         if chance < life.checkpoints_per_mille {
             if self.prng.chance(500) { self.checkpoint(open) } else { self.change_register(open) }
@@ -375,19 +386,23 @@ impl<'a> LogRun<'a> {
     fn change_register(&mut self, open: &mut OpenLog) {
         self.register.1 += 1;
         let value = self.register.1;
+        let before = self.model.acknowledged;
         // With some values the file has to grow, if it has not grown before.
         let is_long = self.prng.chance(20);
         let words = if is_long { 1 + self.prng.below(3 * COPY_BYTES_MIN as u64 / 8) } else { 1 };
         let protocol = (0..words).flat_map(|_| value.to_le_bytes()).collect();
         match open.storage.change_register(|register| register.protocol = protocol) {
-            Ok(_) => self.register.0 = value,
+            Ok(_) => {
+                self.register.0 = value;
+                self.changes.insert(value, (before, self.model.records.len() + open.waiting.len()));
+            }
             Err(StorageError::Disk(error)) => open.core.handle_failed(None, error),
             Err(error) => self.fail("register", error.to_string()),
         }
     }
 
     /// Takes note of what the disk has done to frames.
-    fn take_struck(&mut self) {
+    pub(super) fn take_struck(&mut self) {
         for struck in self.disk.take_struck() {
             self.note(&format!("{struck:?}"));
             let name = struck.path.strip_prefix("log/").and_then(|name| name.strip_suffix(".segment"));
@@ -401,92 +416,11 @@ impl<'a> LogRun<'a> {
     }
 
     /// Takes note that the disk has harmed a range of a segment, also for what a recovery has cut.
-    fn harm(&mut self, segment: u32, offset: u64, length: u64, is_doubtful: bool) {
+    pub(super) fn harm(&mut self, segment: u32, offset: u64, length: u64, is_doubtful: bool) {
         let abandoned = self.abandoned.iter_mut().map(|abandoned| &mut *abandoned.model);
         for model in std::iter::once(&mut self.model).chain(abandoned) {
             model.harm(segment, offset, length);
             model.is_doubtful |= is_doubtful;
-        }
-    }
-
-    /// What happens while the machine is off.
-    fn rest(&mut self, rest: RestFault) {
-        match rest {
-            RestFault::RotFrame(back) | RestFault::Unreadable(back) => {
-                let frames = &self.model.frames;
-                let Some(frame) = frames.len().checked_sub(back as usize).map(|at| &frames[at]) else {
-                    return;
-                };
-                let path = format!("log/{:010}.segment", frame.segment);
-                let offset = frame.offset + self.prng.below(frame.length / 8) * 8;
-                match rest {
-                    RestFault::RotFrame(_) => self.disk.rot(&path, offset),
-                    _ => self.disk.make_unreadable(&path, offset),
-                }
-                self.take_struck();
-            }
-            RestFault::RotRegister(copy) => self.rot_register(copy),
-            RestFault::RotCheckpoint(subgroup) => {
-                // One of two that are kept may rot.
-                let Some(kept) = self.checkpoints.get_mut(&subgroup).filter(|kept| kept.len() > 1) else {
-                    return;
-                };
-                let Some(newest) = kept.pop_last() else { return };
-                let path = format!("checkpoints/{subgroup}-{}-{}", newest.view, newest.sequence);
-                self.disk.rot(&path, self.prng.below(4) * 8);
-            }
-            // A folder without frames is not taken for an empty one if it is misread: nothing to be checked.
-            RestFault::ReadRot(_) if self.model.frames.is_empty() => {}
-            RestFault::ReadRot(after) => self.disk.arm(DiskFault::ReadRot, "log/", after),
-            RestFault::Anew => self.begin_anew(),
-            RestFault::OtherCopy => {}
-        }
-    }
-
-    /// One copy may rot while the other one is whole.
-    fn rot_register(&mut self, copy: u64) {
-        let Some(bytes) = self.disk.contents("register") else { return };
-        let distance = bytes.len() / 2;
-        if distance > 0 && bytes.chunks(distance).all(|copy| copy_from_bytes(copy).is_some()) {
-            self.disk.rot("register", copy * distance as u64 + self.prng.below(4) * 8);
-        }
-    }
-
-    fn begin_anew(&mut self) {
-        let owner = StorageOwner { cluster: "c".into(), member: "m".into() };
-        let id = self.prng.draw();
-        if let Ok(storage) = Storage::open(Rc::clone(&self.disk), &owner, self.plan.settings, id) {
-            let id = self.prng.draw();
-            self.anew.insert(id);
-            if self.prng.chance(500) {
-                self.disk.stop_after(self.prng.below(8));
-            }
-            let is_complete = storage.begin_anew(id).is_ok();
-            self.note(&format!("begins anew: {is_complete}"));
-            self.disk.crash();
-        }
-    }
-
-    /// Replaces a segment in whose predecessor this life has written records by that of the other copy.
-    fn take_other_copy(&mut self, copy: &SimDisk, first_segment: u32) {
-        let frames = self.model.frames.iter().filter(|frame| frame.segment > first_segment);
-        let later: BTreeSet<u32> = frames.map(|frame| frame.segment).collect();
-        let Some(segment) = later.into_iter().next() else { return };
-        // The copy has lived differently before: else this would be the segment that it should be.
-        let before = self.model.frames.iter().rev().find(|frame| frame.segment < segment);
-        let bytes_of = |disk: &SimDisk| {
-            let frame = before?;
-            let bytes = disk.contents(&format!("log/{:010}.segment", frame.segment))?;
-            Some(bytes.get(frame.offset as usize..(frame.offset + frame.length) as usize)?.to_vec())
-        };
-        if bytes_of(copy) == bytes_of(&self.disk) {
-            return;
-        }
-        let path = format!("log/{segment:010}.segment");
-        if let Some(bytes) = copy.contents(&path) {
-            self.note(&format!("takes {path} from the other copy"));
-            self.disk.replace(&path, bytes);
-            self.harm(segment, 0, u64::MAX / 2, true);
         }
     }
 }

@@ -11,11 +11,15 @@
 //! - *register* \[W9\]: it is the value of the last change that was completed, or of the one under way;
 //! - *checkpoint* \[W10\] \[W11\]: they are as they were written, and cover all that was recycled;
 //! - *progress* \[W12\]: on a disk that works all that is appended is persisted.
+//!
+//! In some lives the folder is copied while it is written, and checked: *backup* \[W13\].
 
+mod backup;
 mod checks;
 mod cluster;
 mod model;
 mod plan;
+mod rest;
 
 pub use plan::{LifeFault, LogLife, LogPlan, RestFault};
 

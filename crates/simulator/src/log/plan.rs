@@ -35,6 +35,8 @@ pub struct LogLife {
     pub stop_after: Option<u64>,
     /// Whether all that was appended has to be persisted before the crash.
     pub settles: bool,
+    /// Before which event a backup is made, during which more of them happen.
+    pub backup_at: Option<u32>,
     /// What the disk does wrong meanwhile.
     pub fault: Option<LifeFault>,
     /// What happens to the disk while the machine is off.
@@ -88,7 +90,12 @@ impl LogPlan {
         // Some runs have no damage: their logs have to be clean or torn.
         let is_damaged = prng.chance(700);
         let subgroups = 1 + few(&mut prng, 2);
-        let lives = (0..1 + prng.below(6)).map(|_| LogLife::draw(&mut prng, &settings, is_damaged)).collect();
+        let lives = (0..1 + prng.below(6)).map(|_| LogLife::draw(&mut prng, &settings, is_damaged));
+        let mut lives: Vec<LogLife> = lives.collect();
+        let mut backups = Prng::new(seed ^ 0xbac0);
+        for life in &mut lives {
+            life.backup_at = backups.chance(250).then(|| few(&mut backups, u64::from(life.steps)));
+        }
         Self { seed, settings, subgroups, lives }
     }
 
@@ -98,6 +105,7 @@ impl LogPlan {
         let kinds = self.lives.iter().flat_map(|life| {
             let stop =
                 if life.stop_after.is_some() { "crash at an operation" } else { "crash between operations" };
+            let backup = life.backup_at.map(|_| "backup while the log is written");
             let settled = life.settles.then_some("settled before the crash");
             let fault = life.fault.map(|fault| match fault {
                 LifeFault::Checkpoints => "checkpoints that are lost",
@@ -116,7 +124,7 @@ impl LogPlan {
                 RestFault::OtherCopy => "segment of another copy of the folder",
                 RestFault::Anew => "log that begins anew",
             });
-            [Some(stop), settled, fault, rest].into_iter().flatten()
+            [Some(stop), backup, settled, fault, rest].into_iter().flatten()
         });
         kinds.collect()
     }
@@ -132,6 +140,7 @@ impl LogLife {
             checkpoints_per_mille: [0, 20, 100][prng.index(3)],
             stop_after: prng.chance(500).then(|| [10, 40, 150][prng.index(3)]).map(|most| prng.below(most)),
             settles: prng.chance(400),
+            backup_at: None,
             fault: None,
             rest: None,
         };
@@ -189,6 +198,7 @@ impl Shrink for LogPlan {
             change(&|life| life.fault = None);
             change(&|life| life.rest = None);
             change(&|life| life.stop_after = None);
+            change(&|life| life.backup_at = None);
             change(&|life| life.checkpoints_per_mille = 0);
             change(&|life| life.record_bytes_max = life.record_bytes_max.min(8));
         }

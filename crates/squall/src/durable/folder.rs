@@ -96,6 +96,21 @@ pub enum LogFolderError {
 /// # Errors
 /// [`LogFolderError`], with what to do next.
 pub(crate) fn open(config: &Config) -> Result<Option<Arc<ProcessLog>>, LogFolderError> {
+    open_as(config, Storage::open)
+}
+
+/// Opens as [`open`] does, also a copy that `squall log backup` has made.
+///
+/// # Errors
+/// [`LogFolderError`], with what to do next.
+pub(crate) fn open_backup(config: &Config) -> Result<Option<Arc<ProcessLog>>, LogFolderError> {
+    open_as(config, Storage::open_backup)
+}
+
+fn open_as(
+    config: &Config,
+    open: impl FnOnce(SharedDisk, &StorageOwner, LogSettings, u64) -> Result<Storage<SharedDisk>, StorageError>,
+) -> Result<Option<Arc<ProcessLog>>, LogFolderError> {
     let durable = || config.subgroups.values().filter(|subgroup| subgroup.mode == DeliveryMode::Durable);
     let (Some(folder), Some(storage), Some(_)) = (config.log_folder(), &config.storage, durable().next())
     else {
@@ -110,7 +125,7 @@ pub(crate) fn open(config: &Config) -> Result<Option<Arc<ProcessLog>>, LogFolder
     let disk = SharedDisk::new(Arc::new(FileDisk::open(&folder)?));
     let failed = |cause| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(cause) };
     let log = LogIdentity::random_log().map_err(|error| failed(error.into()))?;
-    let storage = Storage::open(disk, &owner, settings, log).map_err(failed)?;
+    let storage = open(disk, &owner, settings, log).map_err(failed)?;
     let mut index = LogIndex::default();
     let recovered = storage.recover(&mut |place, record| index.note(place, &record)).map_err(failed)?;
     let log = ProcessLog::start(storage, recovered, index, folder.clone(), timeout)?;

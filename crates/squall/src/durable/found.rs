@@ -4,6 +4,7 @@ use squall_log::{AppendError, FramePlace, LogPosition, LogRecord, RecordKind, Re
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogState, Register};
 
+use super::LogFolderError;
 use super::index::LogIndex;
 use super::process_log::ProcessLog;
 use crate::error::GroupError;
@@ -88,6 +89,15 @@ impl ProcessLog {
     /// [`GroupError::Log`] if the disk has failed.
     pub(crate) fn store_register(&self, register: &Register) -> Result<(), GroupError> {
         self.log().write_register(register.encode()).map_err(|error| self.failed(error.into()))
+    }
+
+    /// Makes a copy that `squall log backup` has made the member's own folder.
+    ///
+    /// # Errors
+    /// [`LogFolderError::Storage`] if the disk fails.
+    pub(crate) fn release_backup(&self) -> Result<(), LogFolderError> {
+        let failed = |cause| LogFolderError::Storage { folder: self.folder().into(), cause: Box::new(cause) };
+        self.log().storage().release_backup().map_err(failed)
     }
 
     /// Hands the records of a range to `each`, in order, as long as it returns true; returns whether this was all of the range. What is

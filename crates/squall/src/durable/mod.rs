@@ -45,7 +45,7 @@ mod tests;
 pub use folder::LogFolderError;
 #[cfg(test)]
 use folder::queue_frames;
-pub(crate) use folder::{durable_layout, open, shards};
+pub(crate) use folder::{durable_layout, open, open_backup, shards};
 pub(crate) use found::{LogRange, StoredRecord};
 pub(crate) use index::LogIndex;
 pub(crate) use lender::{BorrowedLog, LogBorrower, LogLender};

@@ -1,7 +1,10 @@
-//! `squall log`: what is in the durable log of a member, as it is on the disk.
+//! `squall log`: the durable log of a member, as it is on the disk.
+
+mod backup;
+mod repair;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
@@ -12,7 +15,7 @@ use squall_log::{
 };
 use squall_protocols::restart::Register;
 
-/// Look into the durable log of a member
+/// Look into the durable log of a member, copy and repair it
 #[derive(Debug, Args)]
 pub(crate) struct StoredLogArguments {
     #[command(subcommand)]
@@ -30,6 +33,8 @@ enum LogCommand {
     /// Print the records
     #[command(after_help = DUMP_EXAMPLES)]
     Dump(FolderArguments),
+    Repair(repair::RepairArguments),
+    Backup(backup::BackupArguments),
 }
 
 #[derive(Debug, Args)]
@@ -86,6 +91,8 @@ struct LogSummary {
     subgroups: BTreeMap<u32, PositionSummary>,
     /// The good checkpoints of each subgroup.
     checkpoints: BTreeMap<u32, Vec<PositionSummary>>,
+    /// Whether it is a copy that `squall log backup` has made.
+    copy: bool,
     /// The names of those that are not as they were written.
     bad_checkpoints: Vec<String>,
 }
@@ -123,7 +130,19 @@ pub(crate) fn run(arguments: &StoredLogArguments) -> Result<CommandVerdict> {
             }
             Ok(CommandVerdict::Good)
         }
+        LogCommand::Repair(arguments) => repair::run(arguments),
+        LogCommand::Backup(arguments) => backup::run(arguments),
     }
+}
+
+/// Returns an error if a folder is not that of a member.
+fn check_folder(folder: &Path) -> Result<()> {
+    ensure!(
+        folder.join("identity").is_file(),
+        "{} is not the folder of a member: it has no file `identity`; choose another --storage",
+        folder.display()
+    );
+    Ok(())
 }
 
 fn read(
@@ -131,11 +150,7 @@ fn read(
     each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
 ) -> Result<(Storage<FileDisk>, Recovered)> {
     let folder = || format!("failed to read the log in {}", arguments.storage.display());
-    ensure!(
-        arguments.storage.join("identity").is_file(),
-        "{} is not the folder of a member: it has no file `identity`; choose another --storage",
-        arguments.storage.display()
-    );
+    check_folder(&arguments.storage)?;
     let disk = FileDisk::inspect(&arguments.storage);
     let storage = Storage::inspect(disk, LogSettings::DEFAULT).with_context(folder)?;
     let recovered = storage.recover(each).with_context(folder)?;
@@ -185,6 +200,7 @@ fn summary(arguments: &FolderArguments) -> Result<LogSummary> {
         segments: recovered.segments.keys().copied().collect(),
         subgroups: subgroups.collect(),
         checkpoints: checkpoints.collect(),
+        copy: storage.is_backup()?,
         bad_checkpoints,
     })
 }
@@ -199,6 +215,9 @@ fn print(arguments: &FolderArguments, summary: &LogSummary) -> Result<()> {
     }
     let LogSummary { cluster, member, log, verdict, frames, records, segments, .. } = summary;
     output::line(format_args!("log {log} of member {member} in cluster {cluster}: {verdict}"));
+    if summary.copy {
+        output::line("a copy that `squall log backup` has made");
+    }
     match (summary.life, summary.view) {
         (Some(life), Some(view)) => {
             let members: Vec<String> = summary.members.iter().map(u32::to_string).collect();
