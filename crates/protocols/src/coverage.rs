@@ -209,6 +209,12 @@ points! {
     ViewLearned,
     /// A part of a log comes from another process.
     LogFetched,
+    /// A process that was asked for a part of its log had none of it.
+    FetchedNothing,
+    /// A process that was asked for a part of its log has not answered in time.
+    FetchUnanswered,
+    /// A part of a log has come when its time was over.
+    FetchedTooLate,
     /// A checkpoint comes in the place of records.
     CheckpointFetched,
     /// The lists of ended views of two processes do not meet.

@@ -64,7 +64,8 @@ impl RevivalPlan {
         let group = self.group.faults().into_iter().filter(|fault| *fault != "durable messages");
         let damage = (self.restart.damage != TailDamage::None).then_some("damaged log");
         let strikes = (!self.restart.strikes.is_empty()).then_some("deaths during the restart");
-        group.chain(damage).chain(strikes).collect()
+        let deaf = (self.restart.deaf != 0).then_some("log that others cannot read");
+        group.chain(damage).chain(strikes).chain(deaf).collect()
     }
 }
 

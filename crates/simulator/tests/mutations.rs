@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use squall_protocols::restart::mutation::RestartMutation;
 use squall_protocols::{admission, assembly, mutation};
 use squall_simulator::{
-    self as simulator, RunOutcome, Scenario, alive, genuine, join, replica, restart, revival, scenarios,
-    takeover,
+    self as simulator, RunOutcome, Scenario, alive, genuine, join, replica, restart, revival,
+    scenarios, takeover,
 };
 
 /// The number of seeds within which each mutation must be caught.
@@ -210,7 +210,8 @@ const WITH_FORGOTTEN_TRIMS: u64 = 4_001;
 /// A run of restarts that catches `DecideByOneAcceptance`: a leader that has decided alone dies, and the others end the view otherwise.
 const WITH_LONE_DECISION: u64 = 5_122;
 
-const UNIT_TESTED_IN_RESTARTS: [RestartMutation; 13] = [
+const UNIT_TESTED_IN_RESTARTS: [RestartMutation; 14] = [
+    RestartMutation::AskUselessAgain,
     RestartMutation::CountUnflushed,
     RestartMutation::SuspectBeforeEcho,
     RestartMutation::TrustDamaged,
@@ -227,7 +228,7 @@ const UNIT_TESTED_IN_RESTARTS: [RestartMutation; 13] = [
 ];
 
 /// Durable views and restarts. Those of one decision each, which several rare events in a row are needed to show, have unit tests
-/// (`crates/protocols/src/restart/tests.rs`, and `live.rs`, `placement.rs` and `register_writer.rs` beside it).
+/// (`crates/protocols/src/restart/tests.rs`, and `live.rs`, `placement.rs`, `register_writer.rs` and `transfer.rs` beside it).
 #[test]
 fn every_mutation_in_restarts_is_caught() {
     use squall_protocols::restart::mutation::with;

@@ -44,6 +44,7 @@ fn groups_hold_under_the_adversary() {
 /// - 71043, 78589: a member that had left learned of it late, lost the others and decided alone what is delivered.
 ///
 /// In the scenario of restarts:
+/// - 14928: an answer that a process had asked for in an earlier life came into its log, although its core did not count it.
 /// - 102000: those that could restart did not within the time. Why is not known; an earlier version did that.
 #[test]
 fn seeds_that_have_found_something_hold() {
@@ -53,7 +54,9 @@ fn seeds_that_have_found_something_hold() {
     for seed in [71_043, 78_589] {
         assert_eq!(takeover::SCENARIO.run(seed).violation, None, "seed {seed}");
     }
-    assert_eq!(restart::SCENARIO.run(102_000).violation, None, "seed 102000");
+    for seed in [14_928, 102_000] {
+        assert_eq!(restart::SCENARIO.run(seed).violation, None, "seed {seed}");
+    }
 }
 
 /// A member stalls for about as long as the others wait, one of them accuses it, and that healthy accuser stays \[V15\]: in

@@ -20,6 +20,8 @@ pub struct RestartSettings {
     pub patience: Duration,
     /// For an answer of a process that is asked for a part of its log.
     pub fetch: Duration,
+    /// To leave a process alone that was asked for a part of its log in vain, as long as there are others.
+    pub avoid: Duration,
     /// For a member to fetch what its log lacks of earlier views, before it enters a view without.
     pub base: Duration,
 }
@@ -33,6 +35,7 @@ impl RestartSettings {
         gather: Duration::from_secs(3),
         patience: Duration::from_secs(1),
         fetch: Duration::from_secs(5),
+        avoid: Duration::from_secs(30),
         base: Duration::from_secs(3),
     };
 }
@@ -44,8 +47,8 @@ pub enum RestartAction {
     WriteRegister(Box<Register>),
     /// To flush all that has been appended to the log so far, and then to call [`super::Restarter::handle_log_flushed`].
     FlushLog,
-    /// To ask `from` for a part of its log ([`super::LogState::answer`]), to append what comes, and then to call
-    /// [`super::Restarter::handle_fetched`].
+    /// To ask `from` for a part of its log ([`super::LogState::answer`]), to call [`super::Restarter::handle_fetched`] with what comes, and
+    /// to append that if it counts.
     Fetch {
         /// The process to ask.
         from: NodeId,

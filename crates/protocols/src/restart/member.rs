@@ -14,7 +14,7 @@ use super::mutation;
 use super::placement::DurablePlacement;
 use super::register::{Register, ViewRecord};
 use super::register_writer::RegisterWriter;
-use super::transfer::LogTransfer;
+use super::transfer::{LogTransfer, TransferSettings};
 use super::view_end::{DurableView, ViewEnd};
 use crate::coverage::{Point, reach};
 
@@ -119,7 +119,11 @@ impl Restarter {
             lead_at: None,
             enter_at: None,
             awaited: None,
-            transfer: LogTransfer::new(settings.fetch, settings.report_every),
+            transfer: LogTransfer::new(TransferSettings {
+                answer: settings.fetch,
+                pause: settings.report_every,
+                avoid: settings.avoid,
+            }),
             actions: VecDeque::new(),
             reports: 0,
             reported: None,
@@ -201,14 +205,23 @@ impl Restarter {
         self.log.handle_flushed();
     }
 
-    /// What was asked for has come and has been appended to the log, or has not.
-    pub fn handle_fetched(&mut self, from: NodeId, request: FetchRequest, answer: FetchAnswer) {
-        if let Some((request, answer)) = self.transfer.handle_answer(from, request, answer) {
+    /// What was asked for has come, or has not. Returns whether it counts: then the driver appends it to the log before it takes the next
+    /// action, and else it does not.
+    pub fn handle_fetched(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        request: FetchRequest,
+        answer: FetchAnswer,
+    ) -> bool {
+        let taken = self.transfer.handle_answer(now, from, request, answer);
+        if let Some((request, answer)) = taken {
             let is_checkpoint = matches!(answer, FetchAnswer::Checkpoint(_));
             reach(if is_checkpoint { Point::CheckpointFetched } else { Point::LogFetched });
             self.log.append_fetched(request, answer);
             self.log.cut(&self.file.wanted().record.chain);
         }
+        taken.is_some()
     }
 
     pub(super) fn node(&self) -> NodeId {

@@ -16,6 +16,7 @@
 //! - \[T2\] A message is delivered as durable when all members of its shard in this view, joiners included, have persisted it, and
 //!   the own base (everything before the view) is whole on the own disk.
 //! - \[T3\] A joiner logs and acknowledges at once and counts for majorities, and serves nothing until its base is whole and flushed.
+//!   It asks one of the others after the other for what is missing ([`BaseTransfer`]).
 //! - \[T4\] To wedge: stop receiving, flush the log, then publish the counts.
 //! - \[T5\] The trim is the least count of those that stay. A shard of which no member stays cannot end: the members stop.
 //! - \[T6\] An echo is a vote in the register: it is flushed, then published, the leader's own too, and before the member shows that
@@ -62,8 +63,8 @@
 //! 2. Make a [`Restarter`] of these, and carry out its actions. Writing the register replaces it as a whole: after a crash either the
 //!    old or the new one is read. A write or a flush that fails ends the process; it is never repeated.
 //! 3. Answer [`RestartAction::Fetch`] of others at any time, in a restart and in a view, by [`LogState::answer`] with the records
-//!    themselves, and if there are none by [`Register::missing_trims`]. Append what comes for the own requests before
-//!    [`Restarter::handle_fetched`]. A fetched checkpoint takes the place of all records of its shard that it covers.
+//!    themselves, and if there are none by [`Register::missing_trims`]. Append what comes for the own requests if it
+//!    counts ([`Restarter::handle_fetched`]). A fetched checkpoint takes the place of all records of its shard that it covers.
 //! 4. On [`RestartAction::Join`], ask the group for admission. The process is let in by a view that has it, which comes as
 //!    [`RestartMessage::Views`].
 //! 5. On [`RestartAction::Enter`], begin the view with the same register and log: answer reports of processes that are behind
@@ -83,6 +84,7 @@
 mod acceptor;
 mod action;
 mod ballot;
+mod base_transfer;
 mod codec;
 mod flushed_log;
 mod leader;
@@ -103,6 +105,7 @@ mod view_end;
 
 pub use self::action::{RestartAction, RestartSettings};
 pub use self::ballot::Ballot;
+pub use self::base_transfer::{BaseStep, BaseTransfer};
 pub use self::codec::RegisterError;
 pub use self::flushed_log::{FetchAnswer, FetchRequest, FlushedLog, LogState, ShardLog};
 pub use self::live::{deliverable, is_decided, live_end, may_echo, may_forget, wedge_counts};
@@ -112,6 +115,6 @@ pub use self::placement::DurablePlacement;
 pub use self::register::{Register, ViewRecord};
 pub use self::register_writer::RegisterWriter;
 pub use self::salvage::{Salvage, SalvageError, SalvagedShard};
-pub use self::transfer::LogTransfer;
+pub use self::transfer::{LogTransfer, TransferSettings};
 pub use self::view_chain::ViewChain;
 pub use self::view_end::{DurableView, EndOrigin, ViewEnd, Vote, copies_needed};

@@ -71,6 +71,14 @@ mutations! {
         DecideByOneAcceptance,
         /// \[T16\] A restart is decided without two copies of each shard.
         DecideWithoutCopies,
+        /// \[T17\] A member asks the first of the others only, whatever it answers.
+        AskOneProvider,
+        /// \[T17\] A member asks those again that were of no use, although there are others.
+        AskUselessAgain,
+        /// \[T17\] A member waits for an answer without end.
+        WaitForProvider,
+        /// \[T17\] A member appends what comes late, or twice.
+        TakeLateAnswer,
         /// \[T17\] \[P3\] A member fetches what it has.
         FetchHeld,
         /// \[T19\] Records of views whose trims are not known count.

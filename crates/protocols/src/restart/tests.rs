@@ -37,6 +37,7 @@ impl Bench {
             gather: millis(10),
             patience: millis(20),
             fetch: millis(10),
+            avoid: millis(10),
             base: Duration::from_millis(1),
         };
         let shards = log.shards.len();

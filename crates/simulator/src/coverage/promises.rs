@@ -49,6 +49,9 @@ promises!(
         AcceptanceAwaitsLog,
         ViewLearned,
         LogFetched,
+        FetchedNothing,
+        FetchUnanswered,
+        FetchedTooLate,
         CheckpointFetched,
         ListsApart,
         ListExtended,
@@ -61,6 +64,7 @@ promises!(
         "death right after a step",
         "false accusation",
         "known loss of the end of a log",
+        "log that others cannot read",
         "loss of a register",
         "member that leaves",
         "messages that are lost",
@@ -83,10 +87,12 @@ promises!(
         AcceptanceAwaitsLog,
         ViewLearned,
         LogFetched,
+        FetchedNothing,
+        FetchUnanswered,
         ListExtended,
         VoteUnderWay
     ],
-    ["damaged log", "deaths during the restart", "join", "leave", "suspicion"]
+    ["damaged log", "deaths during the restart", "join", "leave", "log that others cannot read", "suspicion"]
 );
 
 promises!(

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::restart::{
-    DurablePlacement, FetchAnswer, FetchRequest, FlushedLog, LogTransfer, Register, RegisterWriter,
-    RestartMessage, RestartReport, ViewEnd, ViewRecord, Vote, deliverable, may_forget,
+    BaseStep, BaseTransfer, DurablePlacement, FetchAnswer, FetchRequest, FlushedLog, Register,
+    RegisterWriter, RestartMessage, RestartReport, TransferSettings, ViewEnd, ViewRecord, Vote, deliverable,
+    may_forget,
 };
 
 /// What the others see of a member.
@@ -88,7 +89,7 @@ pub(super) struct LiveMember {
     is_recording: bool,
     /// A process has been heard that knows a newer view.
     pub(super) ahead_until: Instant,
-    transfer: LogTransfer,
+    base: BaseTransfer,
     /// The view before which everything is to be forgotten, when the checkpoints are on the disk.
     compacting: Option<u64>,
     rows_made: u64,
@@ -119,7 +120,7 @@ impl LiveMember {
             delivered: Vec::new(),
             is_recording: false,
             ahead_until: now,
-            transfer: LogTransfer::new(FETCH, FETCH),
+            base: BaseTransfer::new(TRANSFER, REGISTER),
             compacting: None,
             rows_made: 0,
             shown: None,
@@ -245,11 +246,32 @@ impl LiveMember {
         self.is_recording = true;
     }
 
-    pub(super) fn handle_fetched(&mut self, from: NodeId, request: FetchRequest, answer: FetchAnswer) {
-        if let Some((request, answer)) = self.transfer.handle_answer(from, request, answer) {
+    /// Returns whether what has come counts.
+    pub(super) fn handle_fetched(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        request: FetchRequest,
+        answer: FetchAnswer,
+    ) -> bool {
+        let taken = self.base.handle_answer(now, from, request, answer);
+        if let Some((request, answer)) = taken {
             self.log.append_fetched(request, answer);
             self.log.cut(&self.file.wanted().record.chain);
         }
+        taken.is_some()
+    }
+
+    /// A process that was asked for records answers how views have ended.
+    pub(super) fn handle_trims(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        request: FetchRequest,
+        message: RestartMessage,
+    ) {
+        self.base.handle_trims(now, from, request, self.file.durable());
+        self.handle_message(now, from, message);
     }
 
     /// One evaluation; what is to be done is in `actions`.
@@ -379,16 +401,12 @@ impl LiveMember {
     }
 
     fn fetch(&mut self, now: Instant) {
-        let register = self.file.wanted();
-        let log = self.log.appended();
-        let mut shards = register.view().shards_of(register.node);
-        let wanted = shards.find_map(|shard| log.missing_base(shard, &register.record));
-        let Some(wanted) = wanted else { return };
+        let (register, log) = (self.file.wanted(), self.log.appended());
         let members = register.view().members.iter().copied().filter(|node| *node != register.node);
         let mut providers: Vec<NodeId> = members.chain(self.waiting.keys().copied()).collect();
         providers.sort_unstable();
         providers.dedup();
-        if let Some((from, request)) = self.transfer.poll(now, wanted, &providers) {
+        if let BaseStep::Fetch { from, request } = self.base.poll(now, register, log, &providers) {
             self.actions.push(LiveAction::Fetch(from, request));
         }
     }
@@ -438,5 +456,11 @@ const SIGN_OF_LIFE: Duration = Duration::from_micros(700);
 pub(super) const SUSPICION: Duration = Duration::from_millis(4);
 /// Members may begin a view so much later than others.
 const OPENING: Duration = Duration::from_millis(5);
-/// For an answer of a member that is asked for a part of its log.
-const FETCH: Duration = Duration::from_millis(1);
+/// For those that are asked for a part of a log.
+pub(super) const TRANSFER: TransferSettings = TransferSettings {
+    answer: Duration::from_millis(1),
+    pause: Duration::from_millis(1),
+    avoid: Duration::from_millis(6),
+};
+/// For a register to come to the disk.
+const REGISTER: Duration = Duration::from_millis(5);

@@ -35,6 +35,8 @@ pub struct RestartPlan {
     pub slow: Vec<(usize, usize, u32)>,
     /// How much slower each process writes its register and its log.
     pub disks: Vec<[u32; 2]>,
+    /// Processes whose logs others cannot read until faults are over.
+    pub deaf: u32,
     /// Members that are accused though they live.
     pub false_accusations: u32,
     /// Whether members make checkpoints.
@@ -181,6 +183,7 @@ impl RestartPlan {
             lossy,
             slow,
             disks,
+            deaf: deaf(seed, processes),
             false_accusations: [0, 0, 1, 2][prng.index(4)],
             compacts: prng.chance(400),
             leaves,
@@ -216,6 +219,7 @@ impl RestartPlan {
             (self.lossy[0] > 0, "messages that are lost"),
             (self.lossy[1] > 0, "messages that come twice"),
             (!self.slow.is_empty(), "slow link"),
+            (self.deaf != 0, "log that others cannot read"),
             (self.disks.iter().flatten().any(|factor| *factor > 1), "slow disk"),
             (self.false_accusations > 0, "false accusation"),
             (self.compacts, "checkpoints"),
@@ -225,6 +229,13 @@ impl RestartPlan {
         ];
         kinds.into_iter().filter_map(|(is_on, kind)| is_on.then_some(kind)).collect()
     }
+}
+
+/// Some of the processes, in some of the runs.
+fn deaf(seed: u64, processes: usize) -> u32 {
+    let mut prng = Prng::new(seed ^ 0xdeaf);
+    let set = u32::try_from(prng.below(1 << processes)).expect("few processes");
+    if prng.chance(250) { set } else { 0 }
 }
 
 /// The members of a shard, as a set of ranks.
@@ -307,6 +318,7 @@ impl Shrink for RestartPlan {
         add(self.compacts, &|plan| plan.compacts = false);
         add(self.lossy != [0, 0], &|plan| plan.lossy = [0, 0]);
         add(!self.slow.is_empty(), &|plan| plan.slow.clear());
+        add(self.deaf != 0, &|plan| plan.deaf = 0);
         add(self.disks.iter().flatten().any(|factor| *factor > 1), &|plan| plan.disks.fill([1, 1]));
         add(self.false_accusations > 0, &|plan| plan.false_accusations = 0);
         add(self.processes > self.members && self.leaves.is_empty(), &|plan| plan.processes -= 1);
@@ -321,10 +333,10 @@ impl fmt::Display for RestartPlan {
             f,
             "seed {seed}: {members} members of {processes} processes, {shards} shards {layout:?}, damage {damage:?}, up to {messages_max} messages, delays up to {delay_max:?}"
         )?;
-        let Self { lossy: [lost, twice], slow, disks, false_accusations, compacts, leaves, .. } = self;
+        let Self { lossy: [lost, twice], slow, disks, deaf, false_accusations, compacts, leaves, .. } = self;
         writeln!(
             f,
-            "  of 1000 messages {lost} lost and {twice} twice, slow {slow:?}, disks {disks:?}, false accusations {false_accusations}, checkpoints {compacts}, leaves {leaves:?}"
+            "  of 1000 messages {lost} lost and {twice} twice, slow {slow:?}, disks {disks:?}, unreadable {deaf:#b}, false accusations {false_accusations}, checkpoints {compacts}, leaves {leaves:?}"
         )?;
         self.strikes.iter().try_for_each(|strike| writeln!(f, "  {strike:?}"))
     }

@@ -37,6 +37,8 @@ pub(super) enum SimParcel {
     Row(Box<LiveRow>),
     Ask(FetchRequest),
     Answer(FetchRequest, FetchAnswer, CheckpointContent),
+    /// How views have ended that the asker has to know first.
+    Trims(FetchRequest, RestartMessage),
 }
 
 impl SimProcess {

@@ -267,10 +267,13 @@ impl<'a> RestartWorld<'a> {
                 }
             }
             SimParcel::Ask(request) => {
+                if self.plan.deaf >> to & 1 == 1 && !self.is_calm {
+                    return self.refuse(to, from, request);
+                }
                 let answer = self.processes[to].answer(request);
                 let trims = self.processes[to].stored().missing_trims(request);
                 if let Some(trims) = trims.filter(|_| answer == FetchAnswer::Nothing) {
-                    return self.send(to, from, SimParcel::Restart(trims));
+                    return self.send(to, from, SimParcel::Trims(request, trims));
                 }
                 let content = self.processes[to].disk.content(request.shard());
                 let before = match answer {
@@ -280,16 +283,35 @@ impl<'a> RestartWorld<'a> {
                 let content = content.counts.into_iter().filter(|(view, _)| *view < before).collect();
                 self.send(to, from, SimParcel::Answer(request, answer, content));
             }
+            SimParcel::Trims(request, message) => match &mut self.processes[to].activity {
+                ProcessActivity::Restarting(restarter) => {
+                    restarter.handle_fetched(now, from, request, FetchAnswer::Nothing);
+                    restarter.handle_message(now, from, message);
+                }
+                ProcessActivity::Live(member) => member.handle_trims(now, from, request, message),
+                ProcessActivity::Down => {}
+            },
             SimParcel::Answer(request, answer, content) => {
                 self.note(to, &|| format!("gets {answer:?} from {from} for {request:?}"));
-                self.append_fetched(to, request, answer, content);
-                match &mut self.processes[to].activity {
-                    ProcessActivity::Restarting(restarter) => restarter.handle_fetched(from, request, answer),
-                    ProcessActivity::Live(member) => member.handle_fetched(from, request, answer),
-                    ProcessActivity::Down => {}
+                let counts = match &mut self.processes[to].activity {
+                    ProcessActivity::Restarting(restarter) => {
+                        restarter.handle_fetched(now, from, request, answer)
+                    }
+                    ProcessActivity::Live(member) => member.handle_fetched(now, from, request, answer),
+                    ProcessActivity::Down => false,
+                };
+                if counts {
+                    self.append_fetched(to, request, answer, content);
                 }
                 self.count_event(RestartEvent::Fetched);
             }
+        }
+    }
+
+    /// A process whose log cannot be read says that it has nothing, or says nothing.
+    fn refuse(&mut self, slot: usize, from: NodeId, request: FetchRequest) {
+        if self.prng.chance(500) {
+            self.send(slot, from, SimParcel::Answer(request, FetchAnswer::Nothing, [].into()));
         }
     }
 
@@ -300,9 +322,15 @@ impl<'a> RestartWorld<'a> {
         answer: FetchAnswer,
         content: CheckpointContent,
     ) {
+        let node = self.processes[to].node;
         let disk = &mut self.processes[to].disk;
         match (request, answer) {
-            (FetchRequest::Records { shard, view, to, .. }, FetchAnswer::Records(count)) => {
+            (FetchRequest::Records { shard, view, from, to }, FetchAnswer::Records(count)) => {
+                let held = disk.content(shard).count(view);
+                if held != from {
+                    let text = format!("[T17] {node} appends {from}..{count} of view {view} behind {held}");
+                    self.oracle.fail("only what is missing", text);
+                }
                 disk.append(shard, view, count.min(to));
             }
             (request, FetchAnswer::Checkpoint(base)) => {
@@ -415,6 +443,7 @@ const SETTINGS: RestartSettings = RestartSettings {
     gather: Duration::from_millis(2),
     patience: Duration::from_millis(3),
     fetch: Duration::from_millis(1),
+    avoid: Duration::from_millis(6),
     base: Duration::from_micros(500),
 };
 /// More than happens at one moment.

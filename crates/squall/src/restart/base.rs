@@ -1,19 +1,26 @@
 //! A member gets what its log lacks of earlier views while its group runs (Derecho §3.4, persistent mode) \[T3\].
 //!
-//! A joiner's log begins with its first view, and a member that was away has a gap. A thread asks the other members for what is
-//! missing, one piece after the other, until the log is whole, and ends. The joiner takes part in its group meanwhile: what is delivered there
-//! does not wait for this.
+//! A joiner's log begins with its first view, and a member that was away has a gap. A thread asks the other members for what is missing,
+//! one piece after the other, until the log is whole, and ends. Which member is asked when, the core decides ([`BaseTransfer`]); each
+//! question has a thread of its own, so that a member that hangs delays no other one. The joiner takes part in its group meanwhile: what
+//! is delivered there does not wait for this.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
 use std::time::Duration;
 
+use squall_fabric::{Instant, NodeId};
 use squall_protocols::group::SubgroupId;
-use squall_protocols::restart::{FetchRequest, LogState, Register, RestartMessage};
-use squall_transports::bootstrap::{Address, Asker, BootstrapPlan};
+use squall_protocols::restart::{
+    BaseStep, BaseTransfer, FetchAnswer, FetchRequest, LogState, Register, RestartMessage, RestartSettings,
+    TransferSettings, ViewChain,
+};
+use squall_transports::bootstrap::{Asker, BootstrapPlan};
 
 use super::fetch::{self, Fetched};
 use super::wire::FetchCall;
-use crate::durable::{BorrowedLog, LogBorrower, LogLender, LogRange, ProcessLog};
+use crate::durable::{LogBorrower, LogLender, LogRange, StoredRecord};
 use crate::inquiry;
 use crate::status::GroupStatus;
 
@@ -25,8 +32,18 @@ pub(crate) struct BaseFetcher {
     shards: Vec<SubgroupId>,
     /// What the log holds, with the view in which it was looked at: that reads a whole segment.
     state: Option<(u64, LogState)>,
-    /// How many members have been asked in vain.
-    in_vain: usize,
+    transfer: BaseTransfer,
+    /// When the core's clock began.
+    begun: std::time::Instant,
+    sender: Sender<FetchedPart>,
+    parts: Receiver<FetchedPart>,
+}
+
+/// What has come of a request, or has not.
+struct FetchedPart {
+    from: NodeId,
+    request: FetchRequest,
+    fetched: Fetched,
 }
 
 impl BaseFetcher {
@@ -38,93 +55,119 @@ impl BaseFetcher {
         shards: Vec<SubgroupId>,
     ) -> std::io::Result<()> {
         let (log, status) = (log.borrower(), Arc::clone(status));
-        let mut fetcher = Self { log, status, plan, shards, state: None, in_vain: 0 };
-        let run = move || while fetcher.step() {};
-        std::thread::Builder::new().name("squall base".into()).spawn(run).map(drop)
+        let RestartSettings { fetch: answer, avoid, .. } = RestartSettings::DEFAULT;
+        let transfer = BaseTransfer::new(TransferSettings { answer, pause: PAUSE, avoid }, REGISTER_TIMEOUT);
+        let (begun, (sender, parts)) = (std::time::Instant::now(), channel());
+        let mut fetcher = Self { log, status, plan, shards, state: None, transfer, begun, sender, parts };
+        Builder::new().name("squall base".into()).spawn(move || while fetcher.step().is_some() {}).map(drop)
     }
 
-    /// Fetches one piece; returns whether more is missing.
-    fn step(&mut self) -> bool {
-        let Some(log) = self.log.borrow().filter(|_| self.status.failure().is_none()) else { return false };
+    fn now(&self) -> Instant {
+        Instant::default() + self.begun.elapsed()
+    }
+
+    /// Does what is next, and waits for what comes; none when the log is whole, or the member has ended.
+    fn step(&mut self) -> Option<()> {
+        let log = self.log.borrow().filter(|_| self.status.failure().is_none())?;
         // A joiner is in no view that is on its disk yet.
-        let Some(register) = log.present().filter(|register| !register.view().members.is_empty()) else {
-            drop(log);
-            std::thread::sleep(PAUSE);
-            return true;
-        };
-        let Some(request) = self.missing(&log, &register) else { return false };
-        drop(log);
-        let providers = self.providers(&register);
-        let fetched = match providers.get(self.in_vain % providers.len().max(1)) {
-            Some(address) => fetch::fetch(&self.plan, address, fetch::call_of(register.group, request)),
-            None => Fetched::Nothing,
-        };
-        let Some(log) = self.log.borrow() else { return false };
-        if self.take(log, request, fetched) {
-            self.in_vain = 0;
-        } else {
-            self.in_vain += 1;
-            std::thread::sleep(PAUSE);
-        }
-        true
-    }
-
-    /// What the log lacks first of the views before the present one.
-    fn missing(&mut self, log: &ProcessLog, register: &Register) -> Option<FetchRequest> {
-        let number = register.view().number;
-        let mut state = match self.state.take() {
-            Some((view, state)) if view == number => state,
-            _ => {
+        let register = log.present().filter(|register| !register.view().members.is_empty());
+        let mut wait = LOOK;
+        if let Some(register) = register {
+            let number = register.view().number;
+            let (_, mut state) = self.state.take().filter(|(view, _)| *view == number).unwrap_or_else(|| {
                 log.look();
-                log.state(&self.shards)
+                (number, log.state(&self.shards))
+            });
+            drop(log);
+            state.cut(&register.record.chain);
+            let others = self.others(&register);
+            let now = self.now();
+            let step = self.transfer.poll(now, &register, &state, &others);
+            self.state = Some((number, state));
+            match step {
+                BaseStep::Whole => return None,
+                BaseStep::Fetch { from, request } => self.ask(from, &register, request),
+                BaseStep::Wait(until) => wait = wait.min(until.since(now)).max(LEAST_WAIT),
             }
-        };
-        state.cut(&register.record.chain);
-        let mut own = register.view().shards_of(register.node);
-        let missing = own.find_map(|shard| state.missing_base(shard, &register.record));
-        self.state = Some((number, state));
-        missing
-    }
-
-    /// Where the other members of the view listen.
-    fn providers(&self, register: &Register) -> Vec<Address> {
-        let roster = self.status.roster();
-        let others = register.view().members.iter().filter(|node| **node != register.node);
-        others.filter_map(|node| roster.get(node).cloned()).collect()
-    }
-
-    /// Appends what has come; returns whether it is of use.
-    fn take(&mut self, log: BorrowedLog, request: FetchRequest, fetched: Fetched) -> bool {
-        match (request, fetched) {
-            (FetchRequest::Records { shard, view, from, .. }, Fetched::Records(count, records)) => {
-                let range = LogRange { subgroup: self.shards[shard], view, from, to: count };
-                // If the log has failed, the member leaves and says why.
-                let is_appended = log.append_fetched(range, &records).is_ok();
-                if let Some((_, state)) = self.state.as_mut().filter(|_| is_appended) {
-                    state.raise(shard, view, count);
-                }
-                is_appended
-            }
-            (_, Fetched::Views(message)) => match RestartMessage::decode(&message, self.shards.len()) {
-                Ok(RestartMessage::Views(record)) => {
-                    let first =
-                        |log: &ProcessLog| log.present().map(|register| register.record.chain.first());
-                    let before = first(&log);
-                    log.offer_earlier(record.chain);
-                    drop(log);
-                    // The polling thread puts it into the register, which is written then.
-                    (0..LOOKS_MAX).any(|_| {
-                        std::thread::sleep(LOOK);
-                        self.log.borrow().is_none_or(|log| first(&log) != before)
-                    })
-                }
-                _ => false,
-            },
-            _ => false,
+        } else {
+            drop(log);
         }
+        match self.parts.recv_timeout(wait) {
+            Ok(part) => self.take(part),
+            Err(_) => Some(()),
+        }
+    }
+
+    /// The other members of the view, as far as it is known where they listen.
+    fn others(&self, register: &Register) -> Vec<NodeId> {
+        let roster = self.status.roster();
+        let others = register.view().members.iter().copied().filter(|node| *node != register.node);
+        let mut others: Vec<NodeId> = others.filter(|node| roster.contains_key(node)).collect();
+        others.sort_unstable();
+        others
+    }
+
+    fn ask(&self, from: NodeId, register: &Register, request: FetchRequest) {
+        let (plan, sender) = (self.plan.clone(), self.sender.clone());
+        let (address, call) =
+            (self.status.roster().get(&from).cloned(), fetch::call_of(register.group, request));
+        let run = move || {
+            let fetched = address.map_or(Fetched::Nothing, |address| fetch::fetch(&plan, &address, call));
+            // A member that has ended needs it no more.
+            let _ = sender.send(FetchedPart { from, request, fetched });
+        };
+        if Builder::new().name("squall fetches".into()).spawn(run).is_err() {
+            let _ = self.sender.send(FetchedPart { from, request, fetched: Fetched::Nothing });
+        }
+    }
+
+    /// Takes what has come; none if the member has ended, or its log has failed.
+    fn take(&mut self, FetchedPart { from, request, fetched }: FetchedPart) -> Option<()> {
+        let now = self.now();
+        let nothing = FetchAnswer::Nothing;
+        match fetched {
+            Fetched::Records(count, records) => {
+                let answer = FetchAnswer::Records(count);
+                let taken = self.transfer.handle_answer(now, from, request, answer);
+                taken.map_or(Some(()), |_| self.append(request, count, &records))
+            }
+            Fetched::Views(message) => {
+                let log = self.log.borrow()?;
+                let register = log.present()?;
+                match self.earlier(&message, &register) {
+                    Some(chain) => {
+                        // The polling thread puts it into the register, which is written then.
+                        log.offer_earlier(chain);
+                        self.transfer.handle_trims(now, from, request, &register);
+                    }
+                    None => drop(self.transfer.handle_answer(now, from, request, nothing)),
+                }
+                Some(())
+            }
+            Fetched::Nothing => {
+                self.transfer.handle_answer(now, from, request, nothing);
+                Some(())
+            }
+        }
+    }
+
+    /// How views have ended that the register does not know.
+    fn earlier(&self, message: &[u8], register: &Register) -> Option<ViewChain> {
+        let Ok(RestartMessage::Views(record)) = RestartMessage::decode(message, self.shards.len()) else {
+            return None;
+        };
+        (record.chain.first() < register.record.chain.first()).then_some(record.chain)
+    }
+
+    fn append(&mut self, request: FetchRequest, count: u64, records: &[StoredRecord]) -> Option<()> {
+        let FetchRequest::Records { shard, view, from, .. } = request else { return Some(()) };
+        let range = LogRange { subgroup: self.shards[shard], view, from, to: count };
+        // If the log has failed, the member leaves and says why.
+        self.log.borrow()?.append_fetched(range, records).ok()?;
+        self.state.iter_mut().for_each(|(_, state)| state.raise(shard, view, count));
+        Some(())
     }
 }
-
 /// Answers a process that lacks a part of the log, as a member of a view that runs.
 pub(crate) fn answer_fetch(
     log: &LogLender,
@@ -154,8 +197,11 @@ pub(crate) fn answer_fetch(
 
 /// How many threads may use the log of a member: each reads 256 KiB at a time, and one may fetch what this member lacks.
 const LOANS_MAX: usize = 4;
-/// Before the next member is asked.
+/// Before all members are asked again, if none was of use.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Between looks whether the register is on the disk, and how many.
-const LOOK: Duration = Duration::from_millis(5);
-const LOOKS_MAX: u32 = 400;
+/// How long the register may take to come to the disk.
+const REGISTER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between looks at the register, and at whether the member has ended.
+const LOOK: Duration = Duration::from_millis(50);
+/// A wait that is over has been seen.
+const LEAST_WAIT: Duration = Duration::from_millis(1);

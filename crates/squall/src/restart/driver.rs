@@ -53,8 +53,6 @@ pub(super) struct RestartDriver<'a> {
     mail: BTreeMap<NodeId, Vec<u8>>,
     /// Processes that have not got the latest report or mail.
     due: Vec<Address>,
-    /// The request whose answer is awaited.
-    fetching: Option<(NodeId, FetchRequest)>,
     /// When the core's clock began.
     begun: std::time::Instant,
     end: Option<RestartEnd>,
@@ -101,7 +99,6 @@ impl<'a> RestartDriver<'a> {
             report: Vec::new(),
             mail: BTreeMap::new(),
             due: Vec::new(),
-            fetching: None,
             begun: std::time::Instant::now(),
             end: None,
             obstacle: None,
@@ -308,7 +305,6 @@ impl<'a> RestartDriver<'a> {
     }
 
     fn fetch(&mut self, from: NodeId, request: FetchRequest) -> Result<(), JoinError> {
-        self.fetching = Some((from, request));
         match self.address_of(from) {
             Some(address) => self.exchange.fetch(from, address, request, fetch::call_of(self.group, request)),
             None => self.on_fetched(from, request, Fetched::Nothing),
@@ -316,25 +312,23 @@ impl<'a> RestartDriver<'a> {
     }
 
     fn on_fetched(&mut self, from: NodeId, request: FetchRequest, fetched: Fetched) -> Result<(), JoinError> {
-        // A second answer to the same question would double what is in the log.
-        if self.fetching.take_if(|fetching| *fetching == (from, request)).is_none() {
-            return Ok(());
-        }
-        let answer = match (request, fetched) {
+        let now = self.now();
+        match (request, fetched) {
             (FetchRequest::Records { shard, view, from: begin, .. }, Fetched::Records(count, records)) => {
-                let range = LogRange { subgroup: self.shards[shard], view, from: begin, to: count };
-                self.log.append_fetched(range, &records)?;
-                FetchAnswer::Records(count)
-            }
-            (_, Fetched::Views(message)) => {
-                if let Ok(message) = RestartMessage::decode(&message, self.shards.len()) {
-                    self.restarter.handle_message(self.now(), from, message);
+                if self.restarter.handle_fetched(now, from, request, FetchAnswer::Records(count)) {
+                    let range = LogRange { subgroup: self.shards[shard], view, from: begin, to: count };
+                    self.log.append_fetched(range, &records)?;
                 }
-                FetchAnswer::Nothing
             }
-            _ => FetchAnswer::Nothing,
-        };
-        self.restarter.handle_fetched(from, request, answer);
+            (_, fetched) => {
+                self.restarter.handle_fetched(now, from, request, FetchAnswer::Nothing);
+                if let Fetched::Views(message) = fetched
+                    && let Ok(message) = RestartMessage::decode(&message, self.shards.len())
+                {
+                    self.restarter.handle_message(now, from, message);
+                }
+            }
+        }
         Ok(())
     }
 
