@@ -29,6 +29,7 @@ pub mod replica;
 pub mod restart;
 pub mod revival;
 mod run;
+pub mod salvage;
 pub mod shape;
 pub mod sst;
 pub mod takeover;

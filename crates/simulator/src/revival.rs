@@ -92,7 +92,7 @@ pub fn run(plan: &RevivalPlan, trace_records_max: usize) -> RunOutcome {
 }
 
 /// The records of the group, the death of its processes, and the records of the restart, by one clock.
-fn one_after_the_other(
+pub(crate) fn one_after_the_other(
     before: &RunOutcome,
     after: Vec<TraceRecord>,
     remains: &RestartRemains,

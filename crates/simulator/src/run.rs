@@ -128,6 +128,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::replica::SCENARIO),
         Box::new(crate::restart::SCENARIO),
         Box::new(crate::revival::SCENARIO),
+        Box::new(crate::salvage::SCENARIO),
         Box::new(crate::rdmc::SCENARIO),
         Box::new(crate::genuine::SCENARIO),
         Box::new(crate::log::SCENARIO),

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use squall_protocols::restart::mutation::RestartMutation;
 use squall_protocols::{admission, assembly, mutation};
 use squall_simulator::{
-    self as simulator, RunOutcome, Scenario, alive, genuine, join, replica, restart, revival,
+    self as simulator, RunOutcome, Scenario, alive, genuine, join, replica, restart, revival, salvage,
     scenarios, takeover,
 };
 
@@ -210,6 +210,15 @@ const WITH_FORGOTTEN_TRIMS: u64 = 4_001;
 /// A run of restarts that catches `DecideByOneAcceptance`: a leader that has decided alone dies, and the others end the view otherwise.
 const WITH_LONE_DECISION: u64 = 5_122;
 
+const SALVAGED: [RestartMutation; 6] = [
+    RestartMutation::SalvageHole,
+    RestartMutation::SalvageLess,
+    RestartMutation::SalvageSameGroup,
+    RestartMutation::SalvagePromises,
+    RestartMutation::SalvageSameView,
+    RestartMutation::SalvageOthers,
+];
+
 const UNIT_TESTED_IN_RESTARTS: [RestartMutation; 14] = [
     RestartMutation::AskUselessAgain,
     RestartMutation::CountUnflushed,
@@ -240,6 +249,7 @@ fn every_mutation_in_restarts_is_caught() {
             with(mutation, || run(&restart::SCENARIO, WITH_LONE_DECISION))
         }
         mutation if is_unit_tested(mutation) => Some("a unit test".into()),
+        mutation if SALVAGED.contains(&mutation) => with(mutation, || caught_in(&salvage::SCENARIO)),
         mutation => with(mutation, caught),
     });
 }

@@ -3,7 +3,7 @@
 use squall_protocols::genuine::mutation::{self, GenuineMutation};
 use squall_simulator::coverage::Point;
 use squall_simulator::{
-    Scenario as _, alive, genuine, group, join, multicast, replica, restart, sst, sweep, takeover,
+    Scenario as _, alive, genuine, group, join, multicast, replica, restart, salvage, sst, sweep, takeover,
 };
 
 #[test]
@@ -180,4 +180,14 @@ fn runs_repeat() {
             );
         }
     }
+}
+
+/// A group that has lost most of its logs continues from one, with all that is in it.
+#[test]
+fn groups_continue_from_one_log() {
+    let summary = sweep(&salvage::SCENARIO, 0..1000, 1, |_, _| true);
+    if let Some((seed, violation)) = summary.failures.first() {
+        panic!("seed {seed}: {violation}\n{}", salvage::SCENARIO.explain(*seed));
+    }
+    assert!(summary.delivered > 10_000, "the scenario does too little: {}", summary.delivered);
 }

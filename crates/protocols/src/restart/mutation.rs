@@ -87,5 +87,17 @@ mutations! {
         ForgetTooSoon,
         /// \[T20\] A shard moves to members none of which has it.
         MoveAway,
+        /// A group is continued from a log that lacks a part of an earlier view.
+        SalvageHole,
+        /// A group is continued without what its log has of the last view.
+        SalvageLess,
+        /// A group that is continued has the number of the one before.
+        SalvageSameGroup,
+        /// A process that continues a group keeps what it has promised in the one before.
+        SalvagePromises,
+        /// A process continues a group in the view in which it was live.
+        SalvageSameView,
+        /// What counts of a shard is taken over although the log does not have it.
+        SalvageOthers,
     }
 }

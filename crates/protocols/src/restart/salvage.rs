@@ -15,6 +15,7 @@
 //! fetched what is earlier than its first view \[T3\], or one whose log of a view that has ended was damaged.
 
 use super::flushed_log::LogState;
+use super::mutation;
 use super::register::{Register, ViewRecord};
 use super::view_chain::ViewChain;
 use super::view_end::DurableView;
@@ -72,7 +73,7 @@ impl Register {
         }
         let has = |shard: usize| view.shards[shard] >> rank & 1 == 1;
         let hole = (0..view.shards.len()).find(|shard| has(*shard) && !log.is_whole(*shard, record));
-        if let Some(shard) = hole {
+        if let Some(shard) = hole.filter(|_| !mutant!(SalvageHole)) {
             return Err(SalvageError::Hole { shard });
         }
         let kept = |shard: usize| {
@@ -90,18 +91,19 @@ impl Register {
             chain.push(&trims);
         }
         set_trims(&mut trims, &shards, |shard| log.shards[shard].count(view.number));
+        mutant!(SalvageLess => trims.fill(0));
         chain.push(&trims);
         let next = DurableView {
-            number: view.number + 1,
+            number: if mutant!(SalvageSameView) { view.number } else { view.number + 1 },
             members: vec![self.node],
             shards: (0..shards.len()).map(|shard| u64::from(has(shard))).collect(),
         };
         let register = Register {
-            group,
+            group: if mutant!(SalvageSameGroup) { self.group } else { group },
             damaged_in: None,
             record: ViewRecord { view: next, chain },
-            promise: None,
-            vote: None,
+            promise: self.promise.filter(|_| mutant!(SalvagePromises)),
+            vote: self.vote.clone().filter(|_| mutant!(SalvagePromises)),
             ..self.clone()
         };
         Ok(Salvage { register, shards, is_damaged: self.is_damaged() })
@@ -110,7 +112,8 @@ impl Register {
 
 fn set_trims(trims: &mut [u64], shards: &[SalvagedShard], trim: impl Fn(usize) -> u64) {
     for (shard, (slot, is)) in trims.iter_mut().zip(shards).enumerate() {
-        *slot = if *is == SalvagedShard::Lost { 0 } else { trim(shard) };
+        let is_lost = *is == SalvagedShard::Lost && !mutant!(SalvageOthers);
+        *slot = if is_lost { 0 } else { trim(shard) };
     }
 }
 

@@ -22,7 +22,9 @@ use squall_protocols::coverage::take;
 pub use squall_protocols::coverage::{IS_ON, Point};
 
 pub(crate) use group_promises::{ALIVE, GROUP, SHAPE, SLOW, TAKEOVER};
-pub(crate) use promises::{ASSEMBLY, GENUINE, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, REVIVAL, SST};
+pub(crate) use promises::{
+    ASSEMBLY, GENUINE, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, REVIVAL, SALVAGE, SST,
+};
 
 use crate::group::FOR_EVER;
 

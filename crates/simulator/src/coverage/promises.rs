@@ -96,6 +96,12 @@ promises!(
 );
 
 promises!(
+    SALVAGE,
+    [RestartDecided, ViewLearned, LogFetched],
+    ["deaths during the restart", "join", "leave", "loss of the end of a log", "suspicion"]
+);
+
+promises!(
     RDMC,
     [TransferFailed, TransferResumed, OfferTaken],
     ["crash before a post", "pause at a time", "slow link"]
