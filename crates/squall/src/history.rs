@@ -122,8 +122,8 @@ impl History {
     /// The history of a subgroup, the `shard`-th durable one, by what the register says of the views before.
     pub(crate) fn new(log: Arc<ProcessLog>, subgroup: SubgroupId, shard: usize) -> Self {
         let entered = log.entered().unwrap_or(0);
-        let unknown = || ViewChain::new(entered);
-        let chain = log.present().map_or_else(unknown, |register| register.record.chain);
+        let (register, unknown) = (log.present(), ViewChain::new(entered));
+        let chain = register.as_ref().map_or(&unknown, |register| &register.record.chain);
         let is_earlier = |(view, _): &(u64, u64)| *view < entered;
         let ended = chain.of_shard(shard).filter(is_earlier).collect();
         let earlier = (chain.first().min(entered) > 0).then_some(chain.first());
@@ -188,7 +188,8 @@ pub(crate) fn counted(
     newest: ShardPosition,
     settled: u64,
 ) -> Option<KnownLog> {
-    let chain = log.present()?.record.chain;
+    let register = log.present()?;
+    let chain = &register.record.chain;
     let counted = CountedLog::new(chain.of_shard(shard), newest, settled);
     (chain.end() >= newest.view).then(|| KnownLog { counted, oldest: ShardPosition::start_of(chain.first()) })
 }

@@ -36,8 +36,8 @@ pub(crate) struct ProcessLog {
     /// The register that was found, or that a restart has left.
     found: Mutex<Option<Register>>,
     /// The register that is on the disk while the group runs, and the one that is being written.
-    present: Mutex<Option<Register>>,
-    writing: Mutex<Option<Register>>,
+    present: Mutex<Option<Arc<Register>>>,
+    writing: Mutex<Option<Arc<Register>>>,
     /// The view in which this process has entered its group; [`NOT_ENTERED`] before.
     entered: AtomicU64,
     /// How earlier views have ended, as another process says, for the register.
@@ -165,7 +165,7 @@ impl ProcessLog {
         let is_of = |found: &&Register| (found.group, found.layout) == (group, layout);
         let found = self.found().as_ref().filter(is_of).cloned();
         // One with another node is not on the disk yet.
-        lock(&self.present).clone_from(&found.clone().filter(|found| found.node == node));
+        *lock(&self.present) = found.clone().filter(|found| found.node == node).map(Arc::new);
         match found {
             Some(found) => Register { node, tag, ..found },
             None => Register { tag, layout, ..Register::new(group, node, none) },
@@ -219,7 +219,7 @@ impl ProcessLog {
     pub(crate) fn write_register(&self, register: &Register) {
         let begun = &self.registers[0];
         begun.store(begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        *lock(&self.writing) = Some(register.clone());
+        *lock(&self.writing) = Some(Arc::new(register.clone()));
         self.register.write(register);
     }
 
@@ -238,7 +238,7 @@ impl ProcessLog {
     }
 
     /// Returns the register that is on the disk, if the process is in a group.
-    pub(crate) fn present(&self) -> Option<Register> {
+    pub(crate) fn present(&self) -> Option<Arc<Register>> {
         lock(&self.present).clone()
     }
 
