@@ -1,4 +1,5 @@
-//! A disk that hangs while the heartbeats of its member continue (Derecho §2, "durable" mode): a real file system that is frozen.
+//! A disk that hangs, or is full, while the heartbeats of its member continue (Derecho §2, "durable" mode): a real file system that is
+//! frozen, and one without space.
 
 mod common;
 #[path = "common/storage.rs"]
@@ -36,6 +37,17 @@ impl FrozenDisk {
         run("mkfs.ext4", &["-q", "-F", image]);
         run("mount", &["-o", "loop", image, &path]);
         Self { folder, mount }
+    }
+
+    /// Takes all the space that there is, but for `rest` bytes, and returns the file that does.
+    fn fill(&self, rest: u64) -> PathBuf {
+        let path = self.mount.join("filler");
+        let output = Command::new("df").args(["--output=avail", "-B1"]).arg(&self.mount).output();
+        let text = String::from_utf8(output.expect("coreutils are there").stdout).expect("it is a number");
+        let free: u64 =
+            text.lines().last().and_then(|line| line.trim().parse().ok()).expect("it is a number");
+        run("fallocate", &["-l", &(free - rest).to_string(), path.to_str().expect("plain")]);
+        path
     }
 
     fn set_frozen(&self, is_frozen: bool) {
@@ -113,6 +125,64 @@ fn a_frozen_disk_ends_one_member(transport: Transport, test: &str) {
     });
     groups.push(back);
     assert_eq!(send(&mut sender, "after"), MessageOutcome::Delivered);
+}
+
+/// The member whose disk has no space for the next segment leaves, and says why; the others deliver. When there is space again, the member
+/// joins with its log, and gets what it lacks.
+fn a_full_disk_ends_one_member(transport: Transport, test: &str) {
+    let disk = FrozenDisk::new(&format!("{test}-disk"));
+    let folder = TestFolder::new(test);
+    let mut configs = storage::configs(transport, test, &folder, "log");
+    configs.truncate(3);
+    configs[2].storage = Some(StorageConfig::new(&disk.mount));
+    let joining = |config: &Config| {
+        let config = config.clone();
+        std::thread::spawn(move || join(config).expect("the group starts"))
+    };
+    let joining: Vec<_> = configs.iter().map(joining).collect();
+    let mut groups: Vec<_> = joining.into_iter().map(|group| group.join().expect("no panic")).collect();
+    let mut sender = groups[0].subgroup("log").unwrap().sender().unwrap();
+    assert_eq!(send(&mut sender, "before"), MessageOutcome::Delivered);
+    let last = groups.pop().expect("there are three");
+
+    // The second segment may have been made ready; there is none after it.
+    let filler = disk.fill(1 << 20);
+    let long = "x".repeat(500 << 10);
+    let mut sent = 0;
+    while last.failure().is_none() {
+        assert!(sent < 1000, "500 MB fit into two segments");
+        assert_eq!(send(&mut sender, &long), MessageOutcome::Delivered, "the others deliver");
+        sent += 1;
+    }
+    let error = last.failure().expect("it has left");
+    assert!(matches!(error, GroupError::Log { .. }), "{error}");
+    assert!(error.to_string().contains("free space on that disk"), "{error}");
+    wait_until("the others continue", || groups.iter_mut().all(|group| group.members() == 2));
+    last.leave(PATIENCE);
+    std::fs::remove_file(filler).expect("it is there");
+
+    let mut back = join(configs[2].clone()).expect("there is space");
+    wait_until("it is back", || back.members() == 3);
+    let log = back.subgroup("log").unwrap();
+    wait_until("it has got what it lacked", || {
+        let history: Result<Vec<_>, _> =
+            log.history().unwrap().map(|message| message.map(|it| it.bytes.len())).collect();
+        history.is_ok_and(|lengths| lengths.len() == 1 + sent)
+    });
+    groups.push(back);
+    assert_eq!(send(&mut sender, "after"), MessageOutcome::Delivered);
+}
+
+#[test]
+#[ignore = "mounts a file system: for root, with a loop device"]
+fn a_full_disk_ends_one_member_on_shm() {
+    a_full_disk_ends_one_member(Transport::Shm, "full-shm");
+}
+
+#[test]
+#[ignore = "mounts a file system: for root, with a loop device"]
+fn a_full_disk_ends_one_member_on_tcp() {
+    a_full_disk_ends_one_member(Transport::Tcp, "full-tcp");
 }
 
 #[test]
