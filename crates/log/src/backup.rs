@@ -196,7 +196,7 @@ impl Copying<'_> {
             if mutant!(BackUpLaterRegister) {
                 return Ok((after, found, checkpoints));
             }
-            if (&before.base, &before.protocol) == (&after.base, &after.protocol)
+            if before.is_of_same_log(&after)
                 || mutant!(BackUpEarlierRegister)
             {
                 return Ok((before, found, checkpoints));

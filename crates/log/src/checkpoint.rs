@@ -3,12 +3,16 @@
 //! A checkpoint is written under a temporary name, read back, and gets its name then; the folder is flushed before it counts [W10].
 //! Blocks are full but the last one, which is marked: a file that was cut off is none.
 
+use std::io::{self, Write};
+
+use rustix::io::Errno;
+
 use crate::buffer::AlignedBuffer;
 use crate::check::crc64;
 use crate::coverage::{LogPoint, reach};
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskCause, DiskError};
 use crate::mutation;
-use crate::names;
+use crate::names::{self, UNFINISHED};
 use crate::record::LogPosition;
 
 /// The length of the header of a block.
@@ -49,9 +53,27 @@ pub enum CheckpointError {
         /// Which block.
         block: u32,
     },
+    /// The state could not be written.
+    #[error("the checkpoint {path} was not finished: {cause}; the older ones still count")]
+    Abandoned {
+        /// The file.
+        path: String,
+        /// Why.
+        cause: String,
+    },
     /// The disk has failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
+}
+
+impl From<CheckpointError> for DiskError {
+    fn from(error: CheckpointError) -> Self {
+        let path = match error {
+            CheckpointError::Disk(error) => return error,
+            CheckpointError::Bad { path, .. } | CheckpointError::Abandoned { path, .. } => path,
+        };
+        Self { operation: "write", path, cause: DiskCause::System(Errno::IO.raw_os_error()) }
+    }
 }
 
 impl<'a> CheckpointBlock<'a> {
@@ -95,37 +117,90 @@ impl<'a> CheckpointBlock<'a> {
     }
 }
 
-/// Writes a checkpoint, and verifies it.
+/// Writes a checkpoint of what `write` hands over, and verifies it.
 pub(crate) fn write(
     disk: &dyn Disk,
     block: usize,
     subgroup: u32,
     position: LogPosition,
-    state: &mut dyn Iterator<Item = Vec<u8>>,
+    write: &mut StateWriting<'_>,
 ) -> Result<(), CheckpointError> {
-    let path = names::checkpoint(subgroup, position);
-    let temporary = format!("{path}.new");
-    let size = block * DISK_BLOCKS;
-    disk.create(&temporary, 0)?;
-    let mut rest = Vec::new();
-    let mut index = 0;
-    loop {
-        let more = state.next();
-        let is_last = more.is_none();
-        rest.extend(more.unwrap_or_default());
-        while is_last || rest.len() > size - CHECKPOINT_HEADER_BYTES {
-            let bytes: Vec<u8> = rest.drain(..rest.len().min(size - CHECKPOINT_HEADER_BYTES)).collect();
-            let is_last = is_last && rest.is_empty();
-            let written = CheckpointBlock { subgroup, position, index, is_last, bytes: &bytes }.to_bytes();
-            let mut buffer = AlignedBuffer::default();
-            buffer.extend(&written);
-            buffer.pad_to(written.len().next_multiple_of(block));
-            disk.write(&temporary, u64::from(index) * size as u64, &buffer)?;
-            index += 1;
-            if is_last {
-                return complete(disk, block, subgroup, position, index);
-            }
+    let path = format!("{}{UNFINISHED}", names::checkpoint(subgroup, position));
+    disk.create(&path, 0)?;
+    let mut file = UnfinishedCheckpoint {
+        disk,
+        path,
+        block,
+        subgroup,
+        position,
+        rest: Vec::new(),
+        blocks: 0,
+        failure: None,
+    };
+    let outcome = write(&mut file).and_then(|()| file.put_block(true));
+    match (outcome, file.failure) {
+        (Ok(()), _) => complete(disk, block, subgroup, position, file.blocks),
+        (Err(_), Some(error)) => Err(error.into()),
+        (Err(error), None) => {
+            disk.remove(&file.path)?;
+            Err(CheckpointError::Abandoned { path: file.path, cause: error.to_string() })
         }
+    }
+}
+
+/// Hands over a state.
+pub type StateWriting<'a> = dyn FnMut(&mut dyn Write) -> io::Result<()> + 'a;
+
+/// A checkpoint that is being written: a block at a time.
+struct UnfinishedCheckpoint<'a> {
+    disk: &'a dyn Disk,
+    path: String,
+    block: usize,
+    subgroup: u32,
+    position: LogPosition,
+    /// What is not written yet.
+    rest: Vec<u8>,
+    /// How many blocks are written.
+    blocks: u32,
+    /// Why the disk has failed.
+    failure: Option<DiskError>,
+}
+
+impl UnfinishedCheckpoint<'_> {
+    const fn block_bytes_max(&self) -> usize {
+        self.block * DISK_BLOCKS - CHECKPOINT_HEADER_BYTES
+    }
+
+    fn put_block(&mut self, is_last: bool) -> io::Result<()> {
+        let bytes: Vec<u8> = self.rest.drain(..self.rest.len().min(self.block_bytes_max())).collect();
+        let Self { subgroup, position, blocks: index, block, .. } = *self;
+        let written = CheckpointBlock { subgroup, position, index, is_last, bytes: &bytes }.to_bytes();
+        let mut buffer = AlignedBuffer::default();
+        buffer.extend(&written);
+        buffer.pad_to(written.len().next_multiple_of(block));
+        let offset = u64::from(index) * (block * DISK_BLOCKS) as u64;
+        self.disk.write(&self.path, offset, &buffer).map_err(|error| {
+            let text = error.to_string();
+            self.failure = Some(error);
+            io::Error::other(text)
+        })?;
+        self.blocks += 1;
+        Ok(())
+    }
+}
+
+impl Write for UnfinishedCheckpoint<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(self.block_bytes_max());
+        self.rest.extend(&bytes[..taken]);
+        while self.rest.len() > self.block_bytes_max() {
+            self.put_block(false)?;
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -138,7 +213,7 @@ fn complete(
     blocks: u32,
 ) -> Result<(), CheckpointError> {
     let path = names::checkpoint(subgroup, position);
-    let temporary = format!("{path}.new");
+    let temporary = format!("{path}{UNFINISHED}");
     if !mutant!(SkipReadBack) {
         let mut read = 0;
         let outcome = read_file(disk, block, &temporary, subgroup, position, &mut |_| read += 1);
@@ -172,24 +247,47 @@ fn read_file(
     position: LogPosition,
     each: &mut dyn FnMut(&[u8]),
 ) -> Result<(), CheckpointError> {
-    let size = block * DISK_BLOCKS;
-    let mut buffer = AlignedBuffer::zeroed(size);
     for index in 0..LAST {
-        let length = disk.read(path, u64::from(index) * size as u64, &mut buffer)?;
-        let found = CheckpointBlock::from_bytes(&buffer.bytes()[..length]);
-        let expected = |found: &CheckpointBlock<'_>| {
-            (found.subgroup, found.position, found.index) == (subgroup, position, index)
-        };
-        let Some(found) = found.filter(expected) else {
-            reach(LogPoint::CheckpointRefused);
-            return Err(CheckpointError::Bad { path: path.into(), block: index });
-        };
-        each(found.bytes);
-        if found.is_last {
+        let (bytes, is_last) = read_file_block(disk, block, path, subgroup, position, index)?;
+        each(&bytes);
+        if is_last {
             return Ok(());
         }
     }
     Err(CheckpointError::Bad { path: path.into(), block: LAST })
+}
+
+/// Reads the `index`-th block of a checkpoint; returns its bytes, and whether it is the last one.
+pub(crate) fn read_block(
+    disk: &dyn Disk,
+    block: usize,
+    subgroup: u32,
+    position: LogPosition,
+    index: u32,
+) -> Result<(Vec<u8>, bool), CheckpointError> {
+    read_file_block(disk, block, &names::checkpoint(subgroup, position), subgroup, position, index)
+}
+
+fn read_file_block(
+    disk: &dyn Disk,
+    block: usize,
+    path: &str,
+    subgroup: u32,
+    position: LogPosition,
+    index: u32,
+) -> Result<(Vec<u8>, bool), CheckpointError> {
+    let size = block * DISK_BLOCKS;
+    let mut buffer = AlignedBuffer::zeroed(size);
+    let length = disk.read(path, u64::from(index) * size as u64, &mut buffer)?;
+    let found = CheckpointBlock::from_bytes(&buffer.bytes()[..length]);
+    let expected = |found: &CheckpointBlock<'_>| {
+        (found.subgroup, found.position, found.index) == (subgroup, position, index)
+    };
+    let Some(found) = found.filter(expected) else {
+        reach(LogPoint::CheckpointRefused);
+        return Err(CheckpointError::Bad { path: path.into(), block: index });
+    };
+    Ok((found.bytes.to_vec(), found.is_last))
 }
 
 #[cfg(test)]

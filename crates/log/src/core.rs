@@ -98,12 +98,14 @@ impl FrameWrite {
 }
 
 /// A segment that is not needed any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recycling {
     /// The segment.
     pub segment: u32,
     /// Where the log begins without it.
     pub base: LogBase,
+    /// The greatest position of each subgroup in it.
+    pub positions: BTreeMap<u32, LogPosition>,
 }
 
 /// Where a log begins.
@@ -411,7 +413,8 @@ impl LogCore {
         }
     }
 
-    /// Takes note that verified checkpoints cover a subgroup up to `position`, even if the newest of them is lost [W11].
+    /// Takes note that verified checkpoints cover a subgroup up to `position`, even if the newest of them is lost, and that what is
+    /// before is not wanted any more ([`Storage::write_checkpoint`](crate::Storage::write_checkpoint)) [W11].
     pub fn handle_checkpoint(&mut self, subgroup: u32, position: LogPosition) {
         raise(&mut self.covered, subgroup, position);
     }
@@ -429,9 +432,9 @@ impl LogCore {
         }
         let base = LogBase { segment: *next, before: following.before, chain: following.chain };
         let segment = *segment;
-        self.segments.remove(&segment);
+        let positions = self.segments.remove(&segment).expect("just seen").positions;
         reach(LogPoint::Recycled);
-        Some(Recycling { segment, base })
+        Some(Recycling { segment, base, positions })
     }
 
     /// Returns the next answer.

@@ -8,12 +8,12 @@ use std::time::Instant;
 use rustix::io::Errno;
 use squall_fabric::DurationHistogram;
 
-use crate::checkpoint::CheckpointError;
+use crate::checkpoint::{CheckpointError, StateWriting};
 use crate::core::{AppendError, FrameWrite, LogAction, LogAnswer, LogCore, Recycling};
 use crate::disk::{Disk, DiskCause, DiskError};
 use crate::record::{LogPosition, LogRecord};
 use crate::recovery::Recovered;
-use crate::storage::{Storage, StorageError};
+use crate::storage::{Storage, StorageError, disk_error};
 
 /// A log that is open for writing. Threads may share it by reference; it waits for what it has taken when it is dropped, unless it is
 /// abandoned.
@@ -77,8 +77,7 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
     ) -> Result<Self, StorageError> {
         let life = storage.begin_life()?;
         let (settings, log) = (*storage.settings(), storage.identity().log);
-        let mut core = LogCore::new(settings, log, life, recovered);
-        storage.covered().into_iter().for_each(|(subgroup, at)| core.handle_checkpoint(subgroup, at));
+        let core = LogCore::new(settings, log, life, recovered);
         let state = Mutex::new(State {
             core,
             preparing: None,
@@ -181,20 +180,21 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
         self.shared.state().is_abandoned = true;
     }
 
-    /// Writes a checkpoint of a subgroup, and returns when it is verified; segments that are not needed any more are recycled.
+    /// Writes a checkpoint of a subgroup, and returns when it is verified; segments that are not needed any more are recycled when the
+    /// log needs a new one. Records behind `wanted` are kept in any case.
     ///
     /// # Errors
-    /// If the disk fails, or has not written what it was given.
+    /// If the disk fails, or has not written what it was given, or `write` fails.
     pub fn checkpoint(
         &self,
         subgroup: u32,
         position: LogPosition,
-        state: &mut dyn Iterator<Item = Vec<u8>>,
+        wanted: LogPosition,
+        write: &mut StateWriting<'_>,
     ) -> Result<(), CheckpointError> {
-        self.shared.storage.write_checkpoint(subgroup, position, state)?;
-        let covered = self.shared.storage.covered();
-        let mut state = self.shared.state();
-        covered.into_iter().for_each(|(subgroup, at)| state.core.handle_checkpoint(subgroup, at));
+        if let Some(covered) = self.shared.storage.write_checkpoint(subgroup, position, wanted, write)? {
+            self.shared.state().core.handle_checkpoint(subgroup, covered);
+        }
         Ok(())
     }
 }
@@ -309,23 +309,6 @@ impl<D: Disk> Shared<D> {
             state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
-}
-
-/// What the log fails with when a segment cannot be made ready.
-fn disk_error(error: StorageError) -> DiskError {
-    let cause = match error {
-        StorageError::Disk(error) => return error,
-        StorageError::RegisterLost => DiskCause::RegisterLost,
-        StorageError::RegisterLong { length } => DiskCause::RegisterLong { length },
-        StorageError::Foreign { .. }
-        | StorageError::Identity(_)
-        | StorageError::NoIdentity
-        | StorageError::Backup
-        | StorageError::UnfinishedBackup => {
-            unreachable!("such a folder is not opened")
-        }
-    };
-    DiskError { operation: "change", path: crate::names::REGISTER.into(), cause }
 }
 
 /// Ends the log with an error if its thread panics, so that no caller waits for what it does not write any more.

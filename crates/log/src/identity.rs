@@ -1,14 +1,20 @@
 //! What a folder belongs to, and what its process has promised: identity and register.
 
+use std::collections::BTreeMap;
+
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
 use crate::core::LogBase;
 use crate::disk::{DiskCause, DiskError};
 use crate::names;
+use crate::record::LogPosition;
 
 /// The version of the format. A folder of a newer one is refused.
-pub const FORMAT: u32 = 1;
+///
+/// Version 2: the register says what has been recycled. A folder of version 1, in which nothing was, is read, and has version 2 when
+/// it has been opened for writing.
+pub const FORMAT: u32 = 2;
 
 /// What a folder belongs to, and the sizes that it keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +44,9 @@ pub struct RegisterValue {
     pub base: LogBase,
     /// What the protocol keeps of views and votes, in its own words; empty before it has written any.
     pub protocol: Vec<u8>,
+    /// Up to which position records of each subgroup are not here any more: they were recycled, or a checkpoint of another process has taken
+    /// their place. An older checkpoint has no log behind it.
+    pub recycled: BTreeMap<u32, LogPosition>,
 }
 
 /// Why bytes are no identity.
@@ -98,7 +107,12 @@ impl RegisterValue {
     #[must_use]
     pub const fn new(log: u64, segment: u32) -> Self {
         let base = LogBase::new(segment);
-        Self { log, life: 0, base, protocol: Vec::new() }
+        Self { log, life: 0, base, protocol: Vec::new(), recycled: BTreeMap::new() }
+    }
+
+    /// Whether records that were read between both belong to both.
+    pub(crate) fn is_of_same_log(&self, other: &Self) -> bool {
+        (&self.base, &self.recycled, &self.protocol) == (&other.base, &other.recycled, &other.protocol)
     }
 
     /// Writes the register.
@@ -110,7 +124,11 @@ impl RegisterValue {
     /// Reads a register. Fuzzed as `register`.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        postcard::from_bytes(bytes).ok()
+        // A register of version 1 ends before what version 2 has added.
+        postcard::from_bytes(bytes).ok().or_else(|| {
+            let (log, life, base, protocol) = postcard::from_bytes(bytes).ok()?;
+            Some(Self { log, life, base, protocol, recycled: BTreeMap::new() })
+        })
     }
 }
 
@@ -127,16 +145,22 @@ mod tests {
     fn values_are_read_as_written() {
         assert_eq!(LogIdentity::from_bytes(&identity().to_bytes()), Ok(identity()));
         let register = RegisterValue { life: 3, protocol: vec![1], ..RegisterValue::new(7, 1) };
+        assert_eq!(RegisterValue::from_bytes(&register.to_bytes()), Some(register.clone()));
+        let (base, protocol) = (register.base, register.protocol.clone());
+        let earlier = postcard::to_stdvec(&(7_u64, 3_u64, base, &protocol)).expect("it fits");
+        assert_eq!(RegisterValue::from_bytes(&earlier), Some(register.clone()), "version 1");
+        let recycled = [(4, LogPosition { view: 2, sequence: 9 })].into();
+        let register = RegisterValue { recycled, ..register };
         assert_eq!(RegisterValue::from_bytes(&register.to_bytes()), Some(register));
     }
 
     #[test]
     fn a_newer_format_is_refused_with_words() {
         let mut bytes = identity().to_bytes();
-        bytes[0] = 2;
+        bytes[0] = 3;
         let error = LogIdentity::from_bytes(&bytes).expect_err("it is newer");
-        assert_eq!(error, IdentityError::Newer(2));
-        assert!(error.to_string().contains("format 2"), "{error}");
+        assert_eq!(error, IdentityError::Newer(3));
+        assert!(error.to_string().contains("format 3"), "{error}");
         assert_eq!(LogIdentity::from_bytes(b"abc"), Err(IdentityError::Unreadable));
     }
 }

@@ -44,7 +44,7 @@
 //!
 //! # Invariants
 //!
-//! They are in docs/invariants.md, [W1]–[W13], with the mutations that break them. The simulator's scenario `log` runs what ships on
+//! They are in docs/invariants.md, [W1]–[W14], with the mutations that break them. The simulator's scenario `log` runs what ships on
 //! [`SimDisk`]. Beyond the invariants: a full *last* frame that rots, or is lost by a disk that reports success, leaves no trace, and
 //! the log is found torn or clean without it. No log can know; the group does.
 
@@ -79,7 +79,7 @@ mod watched_disk;
 
 pub use crate::backup::{BACKUP_FILE, BackupError, BackupSummary, back_up};
 pub use crate::buffer::{AlignedBuffer, MEMORY_ALIGNMENT};
-pub use crate::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointBlock, CheckpointError};
+pub use crate::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointBlock, CheckpointError, StateWriting};
 pub use crate::copies::{COPY_BYTES_MIN, COPY_VALUE_BYTES_MAX, copy_from_bytes, copy_to_bytes};
 pub use crate::core::{
     AppendError, FrameWrite, LogAction, LogAnswer, LogBase, LogCore, Recycling, SegmentContents,
@@ -94,6 +94,6 @@ pub use crate::recovery::{FramePlace, Recovered, recover};
 pub use crate::repair::{AsideReason, RepairPlan, RepairStep, plan_repair, repair};
 pub use crate::settings::LogSettings;
 pub use crate::sim_disk::{DiskFault, FaultStruck, SimDisk};
-pub use crate::storage::{Storage, StorageError, StorageOwner};
+pub use crate::storage::{LogBegin, Storage, StorageError, StorageOwner};
 pub use crate::verdict::{TailEvidence, TailVerdict};
 pub use crate::watched_disk::WatchedDisk;

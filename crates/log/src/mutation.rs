@@ -25,6 +25,10 @@ mutations! {
         SkipReadBack,
         /// \[W11\] A segment is recycled when the newest checkpoint of one of its subgroups covers it.
         RecycleEarly,
+        /// \[W14\] Records are recycled although versions that they make are wanted.
+        RecycleWanted,
+        /// \[W14\] Only the newest checkpoints are kept.
+        KeepNewestOnly,
         /// \[W12\] A collected frame is written only when it is full.
         WaitForFull,
         /// [W13] A backup has the register that is there when its records have been copied.

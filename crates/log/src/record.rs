@@ -4,12 +4,19 @@
 pub const RECORD_HEADER_BYTES: usize = 40;
 
 /// A version of a subgroup's log: the sequence within a view. Ordered as the log is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub struct LogPosition {
     /// The number of the view.
     pub view: u64,
     /// The sequence within the view.
     pub sequence: u64,
+}
+
+impl LogPosition {
+    /// After all others.
+    pub const MAX: Self = Self { view: u64::MAX, sequence: u64::MAX };
 }
 
 /// What a record is about.

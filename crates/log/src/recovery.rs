@@ -204,7 +204,7 @@ pub(crate) fn follows(header: &FrameHeader, found: &Recovered) -> bool {
     is_next && (header.chain == found.chain || mutant!(NoChain))
 }
 
-/// Reads segments, one at a time as a whole.
+/// Reads segments, one at a time, each from where its first frame is wanted as far as frames are wanted.
 struct SegmentReader<'a> {
     disk: &'a dyn Disk,
     settings: &'a LogSettings,
@@ -214,6 +214,8 @@ struct SegmentReader<'a> {
 
 struct Segment {
     number: u32,
+    /// Where `bytes` begin, a multiple of the block.
+    begin: usize,
     bytes: AlignedBuffer,
     /// Blocks that are missing or cannot be read.
     unreadable: BTreeSet<u64>,
@@ -236,24 +238,29 @@ impl SegmentReader<'_> {
         }
     }
 
-    /// The whole of a segment. What cannot be read is zeros and noted.
-    fn segment(&mut self, number: u32) -> &Segment {
-        if self.present.as_ref().is_none_or(|segment| segment.number != number) {
-            let length = self.settings.segment_bytes as usize;
-            let mut segment =
-                Segment { number, bytes: AlignedBuffer::with_capacity(length), unreadable: BTreeSet::new() };
-            while segment.bytes.len() < length {
-                let size = PIECE.next_multiple_of(self.settings.block).min(length - segment.bytes.len());
-                self.read_piece(&mut segment, size);
-            }
-            self.present = Some(segment);
+    /// The `length` bytes of a segment at `offset`, or as many as it has. What cannot be read is zeros and noted.
+    fn bytes(&mut self, number: u32, offset: usize, length: usize) -> &[u8] {
+        let segment_bytes = self.settings.segment_bytes as usize;
+        let is_in = |segment: &Segment| segment.number == number && segment.begin <= offset;
+        let mut segment = self.present.take().filter(is_in).unwrap_or_else(|| Segment {
+            number,
+            begin: offset / self.settings.block * self.settings.block,
+            bytes: AlignedBuffer::with_capacity(segment_bytes.saturating_sub(offset)),
+            unreadable: BTreeSet::new(),
+        });
+        let end = segment_bytes.min(offset.saturating_add(length));
+        while segment.begin + segment.bytes.len() < end {
+            let left = segment_bytes - segment.begin - segment.bytes.len();
+            let size = PIECE.next_multiple_of(self.settings.block).min(left);
+            self.read_piece(&mut segment, size);
         }
-        self.present.as_ref().expect("just read")
+        let Segment { begin, bytes, .. } = self.present.insert(segment);
+        &bytes.bytes()[(offset - *begin).min(bytes.len())..end.saturating_sub(*begin).min(bytes.len())]
     }
 
     /// Reads the next `size` bytes of a segment, block by block where they cannot be read at once.
     fn read_piece(&self, segment: &mut Segment, size: usize) {
-        let (offset, block) = (segment.bytes.len(), self.settings.block);
+        let (offset, block) = (segment.begin + segment.bytes.len(), self.settings.block);
         let mut piece = AlignedBuffer::zeroed(size);
         match self.disk.read(&names::segment(segment.number), offset as u64, &mut piece) {
             Ok(length) if length == size => segment.bytes.extend(piece.bytes()),
@@ -264,7 +271,7 @@ impl SegmentReader<'_> {
             }
             _ => {
                 segment.unreadable.insert(offset as u64 / block as u64);
-                segment.bytes.pad_to(offset + size);
+                segment.bytes.pad_to(segment.bytes.len() + size);
             }
         }
     }
@@ -285,7 +292,7 @@ impl SegmentReader<'_> {
     fn header(&mut self, segment: u32, offset: u64) -> Option<FrameHeader> {
         let offset = usize::try_from(offset).expect("in memory");
         let (block, log) = (self.settings.block, self.log);
-        let bytes = self.segment(segment).bytes.bytes().get(offset..)?;
+        let bytes = self.bytes(segment, offset, FRAME_HEADER_BYTES);
         let header = parse(bytes, log, segment).ok().flatten()?;
         (header.place as usize == offset / block).then_some(header)
     }
@@ -303,9 +310,9 @@ impl SegmentReader<'_> {
     ) -> bool {
         let offset = u64::from(header.place) * self.settings.block as u64;
         let begin = usize::try_from(offset).expect("in memory") + FRAME_HEADER_BYTES;
-        let segment = self.segment(header.segment);
         found.evidence.known_durable = found.evidence.known_durable.max(header.known_durable);
-        let body = segment.bytes.bytes().get(begin..begin + header.length as usize);
+        let length = header.length as usize;
+        let body = Some(self.bytes(header.segment, begin, length)).filter(|body| body.len() == length);
         let is_whole =
             |body: &&[u8]| header.has_body(body) && read_records(body, header.records, |_| ()).is_ok();
         let Some(body) = body.filter(is_whole) else { return false };
@@ -334,15 +341,18 @@ impl SegmentReader<'_> {
 
     /// Searches a segment from `offset` on for traces of frames behind the last good one.
     fn search(&mut self, number: u32, offset: u64, evidence: &mut TailEvidence) {
-        let (block, log) = (self.settings.block, self.log);
-        let segment = self.segment(number);
+        let (block, log, length) = (self.settings.block, self.log, u64::from(self.settings.segment_bytes));
+        let first = usize::try_from(offset).expect("in memory");
+        // All of it is read.
+        self.bytes(number, first, self.settings.segment_bytes as usize);
+        let segment = self.present.as_ref().expect("just read");
         let mut at = offset;
-        while at < segment.bytes.len() as u64 {
+        while at < length {
             let place = at / block as u64;
             let begin = usize::try_from(at).expect("in memory");
             at += block as u64;
             evidence.is_unsure |= segment.unreadable.contains(&place);
-            let header = match parse(&segment.bytes.bytes()[begin..], log, number) {
+            let header = match parse(&segment.bytes.bytes()[begin - segment.begin..], log, number) {
                 Ok(Some(header)) if header.number > evidence.last => header,
                 Err(FrameError::BadCheck) if begin as u64 == offset => {
                     evidence.is_begun = true;

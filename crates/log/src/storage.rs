@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use crate::backup;
-use crate::checkpoint::{self, CheckpointError};
+use crate::checkpoint::{self, CheckpointError, StateWriting};
 use crate::copies::{COPY_VALUE_BYTES_MAX, CopyPair};
-use crate::core::{LogBase, Recycling};
+use crate::core::{LogBase, Recycling, raise};
 use crate::coverage::{LogPoint, reach};
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskCause, DiskError};
 use crate::identity::{IdentityError, LogIdentity, RegisterValue};
 use crate::mutation;
 use crate::names;
@@ -38,6 +38,17 @@ pub struct Storage<D> {
 struct Register {
     pair: CopyPair,
     value: RegisterValue,
+}
+
+/// Where the log of a subgroup begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogBegin {
+    /// With its first record: nothing was recycled.
+    First,
+    /// The oldest verified checkpoint covers the records up to this one.
+    Behind(LogPosition),
+    /// Records up to this one are not here any more, and no checkpoint that covers them can be read.
+    Lost(LogPosition),
 }
 
 /// The process that opens a folder.
@@ -150,7 +161,7 @@ impl<D: Disk> Storage<D> {
             let (found_cluster, found_member) = (identity.cluster, identity.member);
             return Err(StorageError::Foreign { found_cluster, found_member, cluster, member });
         }
-        pair.write(&disk, &bytes)?;
+        pair.write(&disk, &identity.to_bytes())?;
         let storage = Self::with_identity(disk, settings, identity)?;
         if storage.register().is_some() {
             // A change that a crash has interrupted may be in one of the copies only, or in a file whose name is not on the disk, and
@@ -301,7 +312,7 @@ impl<D: Disk> Storage<D> {
     }
 
     /// Begins a life of the log, and returns its number [W4]. Removes files that an earlier life has not finished, and checkpoints
-    /// whose removal a crash has undone.
+    /// that have no log behind them, since a crash has undone their removal.
     ///
     /// # Errors
     /// If the register is lost, or the disk fails.
@@ -313,10 +324,9 @@ impl<D: Disk> Storage<D> {
                 }
             }
         }
-        for (subgroup, verified) in locked(&self.checkpoints).iter_mut() {
-            if let Some(oldest) = verified.iter().nth_back(KEPT - 1).copied() {
-                self.remove_older(*subgroup, oldest, verified)?;
-            }
+        let recycled = self.register().map(|register| register.recycled).unwrap_or_default();
+        for (subgroup, position) in recycled {
+            self.remove_checkpoints(subgroup, &mut |at| at >= position)?;
         }
         Ok(self.change_register(|register| register.life += 1)?.life)
     }
@@ -327,8 +337,11 @@ impl<D: Disk> Storage<D> {
     /// If the disk fails, or is full.
     pub fn prepare(&self, segment: u32, recycle: Option<Recycling>) -> Result<(), StorageError> {
         let path = names::segment(segment);
-        if let Some(Recycling { segment: old, base }) = recycle {
-            self.change_register(|register| register.base = base)?;
+        if let Some(Recycling { segment: old, base, positions }) = recycle {
+            self.change_register(|register| {
+                register.base = base;
+                positions.iter().for_each(|(subgroup, at)| raise(&mut register.recycled, *subgroup, *at));
+            })?;
             locked(&self.spare).push(old);
         }
         let is_there = match self.disk.length(&path) {
@@ -370,47 +383,65 @@ impl<D: Disk> Storage<D> {
         Self::with_identity(self.disk, self.settings, identity)
     }
 
-    /// Writes a checkpoint of a subgroup, and returns when it is verified, and all but the two newest verified ones are removed.
+    /// Writes a checkpoint of a subgroup, and returns when it is verified, and those that are not needed any more are removed: needed
+    /// are the two newest ones, and the two around `wanted`, behind which all versions are to be had. Returns up to where the records
+    /// of the subgroup are not needed any more, even if its newest checkpoint is lost [W11].
     ///
     /// # Errors
-    /// If the disk fails, or has not written what it was given; then the older checkpoints still count.
+    /// If the disk fails, or has not written what it was given, or `write` fails; then the older checkpoints still count.
     pub fn write_checkpoint(
         &self,
         subgroup: u32,
         position: LogPosition,
-        state: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<(), CheckpointError> {
-        checkpoint::write(&self.disk, self.settings.block, subgroup, position, state)?;
+        wanted: LogPosition,
+        write: &mut StateWriting<'_>,
+    ) -> Result<Option<LogPosition>, CheckpointError> {
+        checkpoint::write(&self.disk, self.settings.block, subgroup, position, write)?;
         let mut checkpoints = locked(&self.checkpoints);
         let verified = checkpoints.entry(subgroup).or_default();
-        let all: BTreeSet<LogPosition> = verified.iter().copied().chain([position]).collect();
-        let oldest = all.iter().nth_back(KEPT - 1).copied();
-        if let Some(oldest) = oldest {
-            self.remove_older(subgroup, oldest, verified)?;
-        }
-        // It is older than both that are kept if the log has lost its end since they were taken.
-        if oldest.is_none_or(|oldest| position >= oldest) {
-            verified.insert(position);
-        }
-        Ok(())
+        verified.insert(position);
+        let kept = kept(verified, wanted);
+        let covered = covered(&kept, wanted);
+        verified.retain(|position| kept.contains(position));
+        drop(checkpoints);
+        self.remove_checkpoints(subgroup, &mut |at| kept.contains(&at))?;
+        Ok(covered)
     }
 
-    /// Removes the checkpoints of a subgroup that are older than `oldest`, and returns when a crash cannot bring them back: one that
-    /// came back would count as one of the two that are kept, although the log may begin behind it by then [W11].
-    fn remove_older(
+    /// Writes a checkpoint, of another process, that takes the place of all records before it: this log lacks some of them.
+    ///
+    /// # Errors
+    /// If the disk fails, or has not written what it was given, or `write` fails; then the older checkpoints still count.
+    pub fn replace_checkpoints(
         &self,
         subgroup: u32,
-        oldest: LogPosition,
-        verified: &mut BTreeSet<LogPosition>,
+        position: LogPosition,
+        write: &mut StateWriting<'_>,
+    ) -> Result<(), CheckpointError> {
+        checkpoint::write(&self.disk, self.settings.block, subgroup, position, write)?;
+        self.change_register(|register| raise(&mut register.recycled, subgroup, position))
+            .map_err(disk_error)?;
+        let mut checkpoints = locked(&self.checkpoints);
+        let verified = checkpoints.entry(subgroup).or_default();
+        verified.insert(position);
+        verified.retain(|at| *at >= position);
+        drop(checkpoints);
+        Ok(self.remove_checkpoints(subgroup, &mut |at| at >= position)?)
+    }
+
+    /// Removes the checkpoints of a subgroup but for those that are kept, and returns when a crash cannot bring them back.
+    fn remove_checkpoints(
+        &self,
+        subgroup: u32,
+        is_kept: &mut dyn FnMut(LogPosition) -> bool,
     ) -> Result<(), DiskError> {
         let names = self.disk.list(names::CHECKPOINTS)?;
-        let older = names.iter().filter_map(|name| names::parse_checkpoint(name));
-        let older: Vec<_> = older.filter(|(of, at)| *of == subgroup && *at < oldest).collect();
-        if older.is_empty() {
+        let all = names.iter().filter_map(|name| names::parse_checkpoint(name));
+        let removed: Vec<_> = all.filter(|(of, at)| *of == subgroup && !is_kept(*at)).collect();
+        if removed.is_empty() {
             return Ok(());
         }
-        for (_, position) in older {
-            verified.remove(&position);
+        for (_, position) in removed {
             self.disk.remove(&names::checkpoint(subgroup, position))?;
         }
         self.disk.flush_folder(names::CHECKPOINTS)
@@ -436,20 +467,37 @@ impl<D: Disk> Storage<D> {
         locked(&self.checkpoints).clone()
     }
 
-    /// Returns up to where each subgroup's records are not needed any more, even if its newest checkpoint is lost: the position of the
-    /// older one of two [W11].
-    pub fn covered(&self) -> BTreeMap<u32, LogPosition> {
-        let older = if mutant!(RecycleEarly) { 0 } else { KEPT - 1 };
-        let checkpoints = locked(&self.checkpoints);
-        let covered =
-            checkpoints.iter().map(|(subgroup, verified)| (*subgroup, verified.iter().nth_back(older)));
-        covered.filter_map(|(subgroup, position)| Some((subgroup, *position?))).collect()
+    /// Reads a block of a checkpoint, the `index`-th; returns its bytes, and whether it is the last one.
+    ///
+    /// # Errors
+    /// If it is bad, or the disk fails.
+    pub fn read_checkpoint_block(
+        &self,
+        subgroup: u32,
+        position: LogPosition,
+        index: u32,
+    ) -> Result<(Vec<u8>, bool), CheckpointError> {
+        checkpoint::read_block(&self.disk, self.settings.block, subgroup, position, index)
+    }
+
+    /// Returns what is known of where the log of a subgroup begins.
+    pub fn begin_of(&self, subgroup: u32) -> LogBegin {
+        let oldest = locked(&self.checkpoints).get(&subgroup).and_then(|all| all.first().copied());
+        let recycled = self.register().and_then(|register| register.recycled.get(&subgroup).copied());
+        match (oldest, recycled) {
+            (_, None) => LogBegin::First,
+            // Older ones do not count.
+            (Some(position), Some(_)) => LogBegin::Behind(position),
+            (None, Some(position)) => LogBegin::Lost(position),
+        }
     }
 
     fn verify_checkpoints(&self) -> Result<BTreeMap<u32, BTreeSet<LogPosition>>, DiskError> {
         let mut verified = BTreeMap::<u32, BTreeSet<LogPosition>>::new();
+        let recycled = self.register().map(|register| register.recycled).unwrap_or_default();
         for name in self.disk.list(names::CHECKPOINTS)? {
             if let Some((subgroup, position)) = names::parse_checkpoint(&name)
+                && recycled.get(&subgroup).is_none_or(|recycled| position >= *recycled)
                 && self.read_checkpoint(subgroup, position, &mut |_| ()).is_ok()
             {
                 verified.entry(subgroup).or_default().insert(position);
@@ -459,9 +507,44 @@ impl<D: Disk> Storage<D> {
     }
 }
 
+/// What a log fails with when its register cannot be changed, or a segment cannot be made ready.
+pub(crate) fn disk_error(error: StorageError) -> DiskError {
+    let cause = match error {
+        StorageError::Disk(error) => return error,
+        StorageError::RegisterLost => DiskCause::RegisterLost,
+        StorageError::RegisterLong { length } => DiskCause::RegisterLong { length },
+        StorageError::Foreign { .. }
+        | StorageError::Identity(_)
+        | StorageError::NoIdentity
+        | StorageError::Backup
+        | StorageError::UnfinishedBackup => {
+            unreachable!("such a folder is not opened")
+        }
+    };
+    DiskError { operation: "change", path: names::REGISTER.into(), cause }
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Checkpoints of a subgroup that are kept: one of them may rot.
-const KEPT: usize = 2;
+/// The checkpoints that are needed: the newest ones, since one of them may rot; the one from which the versions behind `wanted` are
+/// made; and the next one, which takes its place later.
+fn kept(all: &BTreeSet<LogPosition>, wanted: LogPosition) -> BTreeSet<LogPosition> {
+    let newest = all.iter().rev().take(NEWEST);
+    mutant!(KeepNewestOnly => return newest.copied().collect());
+    let around =
+        all.range(..=wanted).next_back().into_iter().chain(all.range(wanted..).find(|at| **at > wanted));
+    newest.chain(around).copied().collect()
+}
+
+/// Up to where records are not needed: both of the newest checkpoints have all before, and no version behind `wanted` needs it.
+fn covered(kept: &BTreeSet<LogPosition>, wanted: LogPosition) -> Option<LogPosition> {
+    let safe = if mutant!(RecycleEarly) { kept.last() } else { kept.iter().nth_back(NEWEST - 1) };
+    mutant!(RecycleWanted => return safe.copied());
+    let unwanted = kept.range(..=wanted).next_back();
+    Some(*safe?.min(unwanted?))
+}
+
+/// The newest checkpoints of a subgroup that are kept: one of them may rot.
+const NEWEST: usize = 2;

@@ -1,8 +1,12 @@
 //! Checkpoints across crashes: which of them are there, and that those which were removed stay so (Derecho §3.4).
 
 use std::collections::BTreeSet;
+use std::io::Write;
 
-use squall_log::{CheckpointError, LogPosition, LogSettings, SimDisk, Storage, StorageOwner};
+use squall_log::{
+    CheckpointError, Disk, LogBase, LogBegin, LogPosition, LogSettings, Recycling, SimDisk, Storage,
+    StorageOwner,
+};
 
 const SETTINGS: LogSettings =
     LogSettings { block: 128, segment_bytes: 1024, frame_bytes: 500, in_flight_max: 1, queue_frames_max: 1 };
@@ -12,9 +16,12 @@ fn storage(disk: &SimDisk) -> Storage<&SimDisk> {
     Storage::open(disk, &owner, SETTINGS, 7).expect("the disk works")
 }
 
+fn at(sequence: u64) -> LogPosition {
+    LogPosition { view: 1, sequence }
+}
+
 fn checkpoint(storage: &Storage<&SimDisk>, sequence: u64) -> Result<(), CheckpointError> {
-    let position = LogPosition { view: 1, sequence };
-    storage.write_checkpoint(0, position, &mut std::iter::once(b"state".to_vec()))
+    storage.write_checkpoint(0, at(sequence), LogPosition::MAX, &mut |out| out.write_all(b"state")).map(drop)
 }
 
 /// The sequences of the good checkpoints.
@@ -39,9 +46,9 @@ fn a_checkpoint_that_was_removed_does_not_come_back() {
     }
 }
 
-/// [W11] The same when the crash comes before the removal is complete: the next life completes it before anything is recycled.
+/// [W11] One whose removal a crash has cut off counts while the log reaches back to it, and no longer.
 #[test]
-fn a_life_completes_the_removal_of_checkpoints() {
+fn a_checkpoint_without_a_log_behind_it_does_not_count() {
     let mut found = BTreeSet::new();
     for seed in 0..400 {
         let disk = SimDisk::new(seed, SETTINGS.block);
@@ -55,14 +62,76 @@ fn a_life_completes_the_removal_of_checkpoints() {
         let storage = self::storage(&disk);
         let all = verified(&storage);
         assert!(!is_complete || all == [8, 9], "seed {seed}: {all:?}");
+        assert_eq!(storage.begin_of(0), LogBegin::First);
         found.insert(all);
+        let (base, positions) = (LogBase::new(2), [(0, at(8))].into());
+        storage.prepare(2, None).expect("the disk works");
+        storage.prepare(3, Some(Recycling { segment: 1, base, positions })).expect("the disk works");
+        disk.crash();
+        let storage = self::storage(&disk);
         storage.begin_life().expect("the disk works");
         let kept = verified(&storage);
-        disk.crash();
-        let after = verified(&self::storage(&disk));
-        assert!(kept.len() == 2 && after == kept, "seed {seed}: {kept:?}, then {after:?}");
+        assert!(kept == [8] || kept == [8, 9], "seed {seed}: {kept:?}");
+        let names = disk.list("checkpoints").expect("the disk works");
+        assert_eq!(names.len(), kept.len(), "seed {seed}: {names:?}");
+        assert_eq!(storage.begin_of(0), LogBegin::Behind(at(8)));
     }
     assert_eq!(found, BTreeSet::from([vec![5, 8], vec![5, 8, 9], vec![8, 9]]), "all of them occur");
+}
+
+/// A log that begins behind its first records, and has no good checkpoint of them, says so.
+#[test]
+fn lost_checkpoints_are_noticed() {
+    let disk = SimDisk::new(3, SETTINGS.block);
+    let storage = storage(&disk);
+    storage.begin_life().expect("the disk works");
+    checkpoint(&storage, 8).expect("the disk works");
+    assert_eq!(storage.begin_of(0), LogBegin::First);
+    let (base, positions) = (LogBase::new(2), [(0, at(8))].into());
+    storage.prepare(2, None).expect("the disk works");
+    storage.prepare(3, Some(Recycling { segment: 1, base, positions })).expect("the disk works");
+    disk.rot("checkpoints/0-1-8", 8);
+    let storage = self::storage(&disk);
+    assert_eq!((storage.begin_of(0), storage.begin_of(1)), (LogBegin::Lost(at(8)), LogBegin::First));
+}
+
+/// The checkpoint of another process takes the place of all records before it, and of the own checkpoints.
+#[test]
+fn a_checkpoint_of_another_process_is_the_beginning_of_the_log() {
+    let disk = SimDisk::new(5, SETTINGS.block);
+    let storage = storage(&disk);
+    storage.begin_life().expect("the disk works");
+    checkpoint(&storage, 3).expect("the disk works");
+    storage.replace_checkpoints(0, at(8), &mut |out| out.write_all(b"state")).expect("the disk works");
+    disk.crash();
+    let storage = self::storage(&disk);
+    assert_eq!((verified(&storage), storage.begin_of(0)), (vec![8], LogBegin::Behind(at(8))));
+}
+
+/// [W14] Behind what is wanted all versions can be made: the newest checkpoint before it is kept, and the next one.
+#[test]
+fn checkpoints_for_wanted_versions_are_kept() {
+    let disk = SimDisk::new(1, SETTINGS.block);
+    let storage = storage(&disk);
+    storage.begin_life().expect("the disk works");
+    let mut covered = Vec::new();
+    for (sequence, wanted) in [(2, 1), (4, 1), (6, 3), (8, 3), (10, 3), (12, 7), (14, 9), (16, 20)] {
+        let mut write = |out: &mut dyn Write| out.write_all(b"state");
+        let outcome = storage.write_checkpoint(0, at(sequence), at(wanted), &mut write);
+        let until = outcome.expect("the disk works").map(|position| position.sequence);
+        covered.push((verified(&storage), until));
+    }
+    let expected = [
+        (vec![2], None),
+        (vec![2, 4], None),
+        (vec![2, 4, 6], Some(2)),
+        (vec![2, 4, 6, 8], Some(2)),
+        (vec![2, 4, 8, 10], Some(2)),
+        (vec![4, 8, 10, 12], Some(4)),
+        (vec![8, 10, 12, 14], Some(8)),
+        (vec![14, 16], Some(14)),
+    ];
+    assert_eq!(covered, expected);
 }
 
 /// A log that has lost its end may take a checkpoint before those that it has.

@@ -20,7 +20,9 @@ use std::fmt;
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::multicast::DeliveryMode;
-use squall_protocols::restart::{DurableView, LogState, Register, Salvage, SalvageError, SalvagedShard};
+use squall_protocols::restart::{
+    DurableView, LogStart, LogState, Register, Salvage, SalvageError, SalvagedShard,
+};
 
 use crate::coverage;
 use crate::explain::Shrink;
@@ -155,7 +157,7 @@ fn left<'a>(
     }
     let founder = remains.views.iter().find(|view| view.number == remains.first_view);
     if founder.is_some_and(|first| first.members.contains(&register.node)) {
-        (0..shards).for_each(|shard| state.cover(shard, remains.first_view));
+        (0..shards).for_each(|shard| state.cover(shard, LogStart::of_view(remains.first_view)));
     }
     counts.iter().for_each(|((view, shard), count)| state.raise(*shard, *view, *count));
     state.cut(&register.record.chain);
@@ -173,8 +175,8 @@ fn check(log: &LeftLog<'_>, outcome: &Result<Salvage, SalvageError>) -> Result<(
     // Not by what ships: the trims of the views before, one by one.
     let lacks = |shard: usize| {
         register.record.chain.of_shard(shard).any(|(ended, trim)| {
-            ended >= log.state.shards[shard].base && log.state.shards[shard].count(ended) < trim
-        }) || log.state.shards[shard].base < register.record.chain.first()
+            ended >= log.state.shards[shard].base.view && log.state.shards[shard].count(ended) < trim
+        }) || log.state.shards[shard].base.view < register.record.chain.first()
     };
     let expected = match view.rank(register.node) {
         None => Some("no member"),

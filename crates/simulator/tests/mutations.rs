@@ -130,7 +130,7 @@ fn runs_with_rare_events_hold_without_a_mutation() {
     }
     assert_eq!(run(&replica::SCENARIO, WITH_EARLY_UPDATE), None);
     assert_eq!(run(&join::SCENARIO, WITH_ABANDONED_REPORT), None);
-    for seed in [WITH_FORGOTTEN_TRIMS, WITH_LONE_DECISION] {
+    for seed in [WITH_FORGOTTEN_TRIMS, WITH_LONE_DECISION, WITH_EARLY_ACCEPTANCE] {
         assert_eq!(run(&restart::SCENARIO, seed), None);
     }
 }
@@ -205,10 +205,14 @@ fn every_mutation_in_genuine_multicast_is_caught() {
 
 /// A run of restarts that catches `ForgetTooSoon`: all live members of a shard forget a trim that a process needs which comes
 /// back.
-const WITH_FORGOTTEN_TRIMS: u64 = 4_001;
+const WITH_FORGOTTEN_TRIMS: u64 = 16_118;
 
 /// A run of restarts that catches `DecideByOneAcceptance`: a leader that has decided alone dies, and the others end the view otherwise.
 const WITH_LONE_DECISION: u64 = 5_122;
+
+/// A run of restarts that catches `ShowAcceptanceEarly`: a member dies while its acceptance is on the way to its disk, and the leader has
+/// decided by it.
+const WITH_EARLY_ACCEPTANCE: u64 = 3_621;
 
 const SALVAGED: [RestartMutation; 6] = [
     RestartMutation::SalvageHole,
@@ -247,6 +251,9 @@ fn every_mutation_in_restarts_is_caught() {
         RestartMutation::ForgetTooSoon => with(mutation, || run(&restart::SCENARIO, WITH_FORGOTTEN_TRIMS)),
         RestartMutation::DecideByOneAcceptance => {
             with(mutation, || run(&restart::SCENARIO, WITH_LONE_DECISION))
+        }
+        RestartMutation::ShowAcceptanceEarly => {
+            with(mutation, || run(&restart::SCENARIO, WITH_EARLY_ACCEPTANCE))
         }
         mutation if is_unit_tested(mutation) => Some("a unit test".into()),
         mutation if SALVAGED.contains(&mutation) => with(mutation, || caught_in(&salvage::SCENARIO)),

@@ -11,6 +11,7 @@ use squall_transports::Waker;
 
 use crate::Position;
 use crate::application::SubgroupSlot;
+use crate::config::Retention;
 use crate::deliveries_from::DeliveriesFrom;
 use crate::durable::LogBorrower;
 use crate::error::{GroupError, HandleError, ReceiveError};
@@ -76,6 +77,8 @@ pub(crate) struct DurablePlace {
     pub(crate) id: SubgroupId,
     /// Its place among the durable subgroups.
     pub(crate) shard: usize,
+    /// What the log keeps in any case.
+    pub(crate) retention: Retention,
 }
 
 /// What [`Deliveries::next_event`] returns.

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use squall_protocols::replica::PositionReader;
+use squall_protocols::restart::LogStart;
 
 use crate::Position;
 use crate::deliveries::{Deliveries, DurablePlace};
@@ -166,6 +167,26 @@ impl DeliveriesFrom {
         self.try_next().transpose().expect("poll_ready has found one")
     }
 
+    /// Has this member's log not keep the messages before [`DeliveriesFrom::position`] any more, except those that `retain` in the
+    /// configuration names: for an application that keeps on its own disk what it has made of them. Segments of the log, 64 MiB each, are removed when two such
+    /// marks, or two checkpoints of an object, are behind all that is in them, of all subgroups; so call it now and then, and not for
+    /// each message. It waits for the disk. A member that lacks what no other one keeps any more begins at the mark.
+    ///
+    /// # Errors
+    /// [`ReplayError::Log`] if the disk has failed; [`ReplayError::Group`] if the group has ended here.
+    pub fn discard_log(&self) -> Result<(), ReplayError> {
+        let DurablePlace { log, id, retention, .. } = &self.place;
+        // What was not delivered may not count in the end.
+        let Position { view, sequence } = self.reader.next().min(self.reader.live());
+        let log = log.borrow().ok_or_else(|| self.end())?;
+        let written = log.write_checkpoint(*id, LogStart { view, sequence }, retention, &mut |_| Ok(()));
+        written.map_err(|error| ReplayError::Log { folder: log.folder().into(), cause: error.to_string() })
+    }
+
+    fn end(&self) -> ReplayError {
+        ReplayError::Group(self.deliveries.status().failure().unwrap_or(GroupError::Left))
+    }
+
     /// Releases everything taken so far, so that its senders can reuse the space.
     pub fn release(&mut self) {
         self.deliveries.release();
@@ -235,13 +256,12 @@ impl DeliveriesFrom {
 
     /// Reads the next piece of the log, if there is one; false if the view in which this member enters its group is not on the disk yet.
     fn read_log(&mut self) -> Result<bool, ReplayError> {
-        let DurablePlace { log, id, shard } = &self.place;
-        let ended = || ReplayError::Group(self.deliveries.status().failure().unwrap_or(GroupError::Left));
-        let log = log.borrow().ok_or_else(ended)?;
-        let Some(known) = history::counted(&log, *shard, self.reader.live(), 0) else {
+        let DurablePlace { log, id, shard, .. } = &self.place;
+        let log = log.borrow().ok_or_else(|| self.end())?;
+        let Some(known) = history::counted(&log, (*id, *shard), self.reader.live(), 0) else {
             drop(log);
             if self.deliveries.status().failure().is_some() {
-                return Err(ended());
+                return Err(self.end());
             }
             return Ok(false);
         };

@@ -397,6 +397,14 @@ pub enum ReplayError {
     /// This member was away, and has not got from the others yet what follows.
     #[error(transparent)]
     Incomplete(#[from] HistoryError),
+    /// The log could not be changed.
+    #[error("cannot change the log in {}: {cause}", folder.display())]
+    Log {
+        /// The folder of the log.
+        folder: Box<Path>,
+        /// Why.
+        cause: String,
+    },
     /// The group has ended, and everything delivered has been taken, or is in the log for the next run.
     #[error(transparent)]
     Group(#[from] GroupError),

@@ -231,6 +231,8 @@ impl Group {
                 slot: Arc::clone(&self.slots[&shard]),
                 durable: durable.get(&shard).map(|(_, number)| *number),
                 message_max: config.message_max,
+                checkpoint_bytes: config.checkpoint_bytes as u64,
+                retention: config.retain.unwrap_or_default(),
                 subgroup: shard,
             });
         }

@@ -8,8 +8,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use squall_log::RecordKind;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::replica::{CountedLog, ShardPosition};
-use squall_protocols::restart::ViewChain;
+use squall_protocols::restart::{LogStart, ViewChain};
 
+use crate::Position;
 use crate::durable::{LogRange, ProcessLog};
 
 /// The messages of a durable subgroup that were delivered before this member entered its group this time, in order. The deliveries of
@@ -17,7 +18,7 @@ use crate::durable::{LogRange, ProcessLog};
 ///
 /// A group that restarts from its logs continues where it was: every member has the same history then. A member reads it from its own
 /// disk, one piece at a time, while the group runs. A member that has joined gets what its log lacks from the others in the meantime; until it
-/// has that, its history ends in [`HistoryError`]. Obtained by [`crate::SubgroupHandle::history`], where there is an example.
+/// has that, its history ends in [`HistoryError`]. What is not kept (`retain` in the configuration) is said first. Obtained by [`crate::SubgroupHandle::history`], where there is an example.
 ///
 /// ```
 /// use squall::config::{StorageConfig, SubgroupConfig};
@@ -43,6 +44,8 @@ pub struct History {
     subgroup: SubgroupId,
     /// The first view of the list, if there were others before, until that was said.
     earlier: Option<u64>,
+    /// Where the log begins, if that is not its beginning any more, until that was said.
+    compacted: Option<LogStart>,
     /// The views that are still to be read, each with the number of sequences that count.
     ended: VecDeque<(u64, u64)>,
     /// The next sequence of the first of them.
@@ -101,6 +104,18 @@ pub enum HistoryError {
         /// The first view of which it knows what counts.
         view: u64,
     },
+    /// What was before is not kept: a checkpoint has taken its place. What is kept follows.
+    #[error(
+        "the log in {} keeps the messages from position {} of view {} on, and not what was before: a longer `retain` in the configuration \
+         keeps more from now on",
+        folder.display(), oldest.sequence, oldest.view
+    )]
+    Compacted {
+        /// The folder of the log.
+        folder: Box<Path>,
+        /// The oldest position that is kept.
+        oldest: Position,
+    },
     /// A part is not in the log of this member. Nothing follows.
     #[error(
         "the log in {} lacks messages {from} to {to} of view {view}, which this member gets from the others: ask again later",
@@ -127,7 +142,35 @@ impl History {
         let is_earlier = |(view, _): &(u64, u64)| *view < entered;
         let ended = chain.of_shard(shard).filter(is_earlier).collect();
         let earlier = (chain.first().min(entered) > 0).then_some(chain.first());
-        Self { log, subgroup, earlier, ended, next: 0, read: VecDeque::new() }
+        let begin = log.begin_of(subgroup);
+        // A checkpoint says how the views before it have ended.
+        let earlier = earlier.filter(|first| *first > begin.view);
+        let compacted = (begin > LogStart::default()).then_some(begin);
+        let mut history = Self { log, subgroup, earlier, compacted, ended, next: 0, read: VecDeque::new() };
+        history.skip_to(begin);
+        history
+    }
+
+    /// The history behind a checkpoint.
+    pub(crate) fn behind(log: Arc<ProcessLog>, subgroup: SubgroupId, shard: usize, begin: LogStart) -> Self {
+        let mut history = Self::new(log, subgroup, shard);
+        if history.compacted.is_some_and(|oldest| oldest <= begin) {
+            history.compacted = None;
+        }
+        if history.earlier.is_some_and(|first| first <= begin.view) {
+            history.earlier = None;
+        }
+        history.skip_to(begin);
+        history
+    }
+
+    fn skip_to(&mut self, begin: LogStart) {
+        while self.ended.pop_front_if(|(view, _)| *view < begin.view).is_some() {
+            self.next = 0;
+        }
+        if let Some((_, to)) = self.ended.front().filter(|(view, _)| *view == begin.view) {
+            self.next = self.next.max(begin.sequence).min(*to);
+        }
     }
 
     /// Reads some messages.
@@ -135,7 +178,9 @@ impl History {
         while let Some((view, to)) = self.ended.front().copied().filter(|_| self.read.is_empty()) {
             let Self { log, subgroup, next, read, .. } = self;
             let range = LogRange { subgroup: *subgroup, view, from: *next, to };
-            *next = read_piece(log, range, read).inspect_err(|_| self.ended.clear())?;
+            if range.from < to {
+                *next = read_piece(log, range, read).inspect_err(|_| self.ended.clear())?;
+            }
             if *next == to {
                 self.ended.pop_front();
                 self.next = 0;
@@ -174,6 +219,8 @@ pub(crate) fn read_piece(
         Ok(to)
     } else if read.len() > before {
         Ok(next)
+    } else if log.is_compacted(LogRange { from: next, ..range }) {
+        Err(HistoryError::compacted(log, range.subgroup))
     } else {
         Err(HistoryError::Missing { folder: log.folder().into(), view, from: next, to: to - 1 })
     }
@@ -184,21 +231,27 @@ pub(crate) fn read_piece(
 /// disk: a message of the view comes later \[T8\].
 pub(crate) fn counted(
     log: &ProcessLog,
-    shard: usize,
+    (subgroup, shard): (SubgroupId, usize),
     newest: ShardPosition,
     settled: u64,
 ) -> Option<KnownLog> {
     let register = log.present()?;
     let chain = &register.record.chain;
     let counted = CountedLog::new(chain.of_shard(shard), newest, settled);
-    (chain.end() >= newest.view).then(|| KnownLog { counted, oldest: ShardPosition::start_of(chain.first()) })
+    let LogStart { view, sequence } = log.begin_of(subgroup);
+    let begin = ShardPosition { view, sequence };
+    let oldest = begin.max(ShardPosition::start_of(chain.first()));
+    (chain.end() >= newest.view).then_some(KnownLog { counted, oldest, begin })
 }
 
 /// What of a subgroup's log counts.
 pub(crate) struct KnownLog {
     pub(crate) counted: CountedLog,
-    /// Of what is before this member does not know what counts: it has joined later, and has not got it from the others yet.
+    /// Of what is before this member does not know what counts, since it has joined later and has not got it from the others yet; or
+    /// it is not kept.
     pub(crate) oldest: ShardPosition,
+    /// Where the log begins: what is before is not kept.
+    pub(crate) begin: ShardPosition,
 }
 
 impl KnownLog {
@@ -208,12 +261,23 @@ impl KnownLog {
     }
 }
 
+impl HistoryError {
+    /// The log of a subgroup begins later.
+    pub(crate) fn compacted(log: &ProcessLog, subgroup: SubgroupId) -> Self {
+        let LogStart { view, sequence } = log.begin_of(subgroup);
+        Self::Compacted { folder: log.folder().into(), oldest: Position { view, sequence } }
+    }
+}
+
 impl Iterator for History {
     type Item = Result<StoredMessage, HistoryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(view) = self.earlier.take() {
             return Some(Err(HistoryError::Earlier { folder: self.log.folder().into(), view }));
+        }
+        if self.compacted.take().is_some() {
+            return Some(Err(HistoryError::compacted(&self.log, self.subgroup)));
         }
         if let Err(missing) = self.fill() {
             return Some(Err(missing));

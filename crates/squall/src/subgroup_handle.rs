@@ -6,6 +6,7 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::SubgroupSettings;
 
 use crate::application::SubgroupSlot;
+use crate::config::Retention;
 use crate::deliveries::{Deliveries, DurablePlace};
 use crate::durable::ProcessLog;
 use crate::error::HandleError;
@@ -44,6 +45,8 @@ pub struct SubgroupHandle {
     pub(crate) deliveries_taken: bool,
     /// The log, with this subgroup's id and its place among the durable ones, if it is one of them.
     pub(crate) log: Option<(Arc<ProcessLog>, SubgroupId, usize)>,
+    /// What the log keeps in any case.
+    pub(crate) retention: Retention,
 }
 
 impl SubgroupHandle {
@@ -96,7 +99,9 @@ impl SubgroupHandle {
         let (slot, status) = (Arc::clone(&self.slot), Arc::clone(&self.link.status));
         slot.use_for_messages();
         let place = self.log.as_ref().zip(self.link.log.clone());
-        let place = place.map(|((_, id, shard), log)| DurablePlace { log, id: *id, shard: *shard });
+        let retention = self.retention;
+        let place =
+            place.map(|((_, id, shard), log)| DurablePlace { log, id: *id, shard: *shard, retention });
         let place = place.ok_or_else(|| self.name.clone());
         Ok(Deliveries::new(slot, self.link.waker.clone(), status, release_every, place))
     }

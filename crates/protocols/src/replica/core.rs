@@ -166,7 +166,18 @@ impl<M: Machine> StateRecovery<M> {
         Self { held, settings }
     }
 
-    /// Applies a message that was delivered in an earlier view: all of them in order.
+    /// Begins with the state of a checkpoint, which has everything before `position` \[A16\].
+    #[must_use]
+    pub const fn resume(
+        position: ShardPosition,
+        sessions: Sessions,
+        machine: M,
+        settings: ReplicaSettings,
+    ) -> Self {
+        Self { held: Held { machine, sessions, position }, settings }
+    }
+
+    /// Applies a message that was delivered in an earlier view: all of them in order, behind the position with which it has begun.
     ///
     /// # Panics
     /// If the message is not later than the previous one.
@@ -380,6 +391,14 @@ impl<M: Machine> Replica<M> {
                 reach(Point::StateRefused);
                 StateReply::NotYet
             }
+        }
+    }
+
+    /// Returns the state for a checkpoint, if it is held.
+    pub fn snapshot(&self) -> Option<ShardSnapshot<M::Snapshot>> {
+        match &self.standing {
+            Standing::Holding(held) => Some(held.shard_snapshot()),
+            _ => None,
         }
     }
 

@@ -60,6 +60,8 @@
 //!   stays that ([`VersionReplay`]).
 //! - \[A15\] A reader that begins at an earlier position of a durable subgroup gets each message from there on once, in order
 //!   ([`PositionReader`]).
+//! - \[A16\] The state that a member makes from a checkpoint and the messages behind it in its log is the one that all messages
+//!   make ([`StateRecovery::resume`], [`CheckpointSchedule`]).
 //! - \[A10\] A client outside the group, idle or busy, can reach the group even after all members that it knew have
 //!   been replaced one by one, if no period of [`Contacts`] passes without one of them.
 //!
@@ -70,6 +72,7 @@
 //! as many holders in the shard as it has first choices, if there are that many; they receive all of the view's
 //! updates and stay holders until it ends. So a member drops a state only when that many others hold it.
 
+mod checkpointing;
 mod client;
 mod contacts;
 mod core;
@@ -90,6 +93,7 @@ mod version;
 #[cfg(test)]
 mod tests;
 
+pub use checkpointing::CheckpointSchedule;
 pub use client::{ClientAction, ClientSettings, Doubt, ShardClient, Task, TaskOutcome};
 pub use contacts::{Contacts, EAGER, FORMER_MAX};
 pub use core::{

@@ -47,6 +47,8 @@ mutations! {
         RecoverWithoutSessions,
         /// \[A14\] A version is made from a state that is later.
         ContinueFromLater,
+        /// \[A14\] A version is made from a state behind which the log is not kept any more.
+        ReadBeforeBase,
         /// \[A14\] All that is delivered belongs to a version.
         ReadToNewest,
         /// \[A14\] The log of a view that has ended counts beyond what was delivered.

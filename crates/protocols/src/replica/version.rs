@@ -35,6 +35,17 @@ pub struct TimedPosition {
     pub time: u64,
 }
 
+impl TimedPosition {
+    /// Whether all messages before it belong to a version.
+    #[must_use]
+    pub fn is_in(&self, version: VersionPoint) -> bool {
+        match version {
+            VersionPoint::Position(position) => self.position <= position,
+            VersionPoint::Time(time) => self.time <= time,
+        }
+    }
+}
+
 /// Why a version cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionFault {
@@ -123,7 +134,8 @@ pub struct VersionReplay {
 }
 
 impl VersionReplay {
-    /// Begins. `base` is the oldest state that can be made, and `made` the position of a state that was made before.
+    /// Begins. `base` is the oldest state that can be made, behind which the log is kept, and `made` the position of another state that is
+    /// there: one that was made before, or a later checkpoint.
     ///
     /// # Errors
     /// If the version has not come yet, or is older than `base`.
@@ -133,11 +145,7 @@ impl VersionReplay {
         base: TimedPosition,
         made: Option<TimedPosition>,
     ) -> Result<Self, VersionFault> {
-        let is_in = |at: &TimedPosition| match version {
-            VersionPoint::Position(position) => at.position <= position,
-            VersionPoint::Time(time) => at.time <= time,
-        };
-        if !is_in(&base) {
+        if !base.is_in(version) {
             return Err(VersionFault::Compacted { oldest: base.position });
         }
         if let VersionPoint::Position(position) = version
@@ -145,8 +153,10 @@ impl VersionReplay {
         {
             return Err(VersionFault::NotYet { newest: log.newest });
         }
-        let made = made.filter(|made| is_in(made) || mutant!(ContinueFromLater));
-        let at = made.unwrap_or(base);
+        let made = made.filter(|made| made.is_in(version) || mutant!(ContinueFromLater));
+        // The log may have been compacted since it was made.
+        let at =
+            made.filter(|made| made.position >= base.position || mutant!(ReadBeforeBase)).unwrap_or(base);
         Ok(Self { version, log, at, is_reached: false })
     }
 

@@ -7,12 +7,29 @@ use super::mutation;
 use super::register::ViewRecord;
 use super::view_chain::ViewChain;
 
+/// Where the log of a shard begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogStart {
+    /// The view.
+    pub view: u64,
+    /// The sequence in the view.
+    pub sequence: u64,
+}
+
+impl LogStart {
+    /// The beginning of a view.
+    #[must_use]
+    pub const fn of_view(view: u64) -> Self {
+        Self { view, sequence: 0 }
+    }
+}
+
 /// What a log holds of one shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShardLog {
-    /// A checkpoint covers everything before this view.
-    pub base: u64,
-    /// By view how many sequences are here, from the first on.
+    /// A checkpoint covers everything before. It covers what was delivered only, so it is not beyond the trim of its view.
+    pub base: LogStart,
+    /// By view how many sequences are here, from the first on; those before `base` in the checkpoint.
     pub counts: BTreeMap<u64, u64>,
 }
 
@@ -44,11 +61,15 @@ impl LogState {
         *held = count.max(*held);
     }
 
-    /// A checkpoint is here that covers everything before `view`.
-    pub fn cover(&mut self, shard: usize, view: u64) {
+    /// A checkpoint is here that covers everything before `start`.
+    pub fn cover(&mut self, shard: usize, start: LogStart) {
         let log = &mut self.shards[shard];
-        log.base = log.base.max(view);
-        log.counts = log.counts.split_off(&log.base);
+        log.base = log.base.max(start);
+        log.counts = log.counts.split_off(&log.base.view);
+        let LogStart { view, sequence } = log.base;
+        if sequence > 0 {
+            self.raise(shard, view, sequence);
+        }
     }
 
     /// Of ended views, records beyond the trim do not count any more \[T9\].
@@ -73,10 +94,10 @@ impl LogState {
         let log = &self.shards[shard];
         let ViewRecord { view, chain } = record;
         // [T19] Of views before the list the own records may be too many or too few.
-        if log.base < chain.first() && !mutant!(TrustUncheckedViews) {
+        if log.base.view < chain.first() && !mutant!(TrustUncheckedViews) {
             return Some(FetchRequest::Checkpoint { shard, from: chain.first(), to: view.number });
         }
-        let lacks = |(view, trim): &(u64, u64)| *view >= log.base && log.count(*view) < *trim;
+        let lacks = |(view, trim): &(u64, u64)| *view >= log.base.view && log.count(*view) < *trim;
         let (view, to) = chain.of_shard(shard).find(lacks)?;
         Some(self.missing(shard, view, to))
     }
@@ -94,7 +115,7 @@ impl LogState {
         let FetchRequest::Records { shard, view, from, to } = request else {
             let FetchRequest::Checkpoint { shard, from, to } = request else { unreachable!("two kinds") };
             let base = self.shards[shard].base;
-            return if (from..=to).contains(&base) {
+            return if (from..=to).contains(&base.view) {
                 FetchAnswer::Checkpoint(base)
             } else {
                 FetchAnswer::Nothing
@@ -102,9 +123,9 @@ impl LogState {
         };
         let log = &self.shards[shard];
         // What a checkpoint covers is not in the log any more; of what came before the list the trims are unknown.
-        let is_certain = view >= log.base && view >= record.chain.first();
+        let is_certain = view >= record.chain.first();
         match log.count(view).min(to) {
-            _ if view < log.base => FetchAnswer::Checkpoint(log.base),
+            _ if (LogStart { view, sequence: from }) < log.base => FetchAnswer::Checkpoint(log.base),
             held if is_certain && held > from => FetchAnswer::Records(held),
             _ => FetchAnswer::Nothing,
         }
@@ -151,8 +172,8 @@ impl FetchRequest {
 pub enum FetchAnswer {
     /// Records of the view up to this count.
     Records(u64),
-    /// A checkpoint that covers everything before this view.
-    Checkpoint(u64),
+    /// A checkpoint that covers everything before.
+    Checkpoint(LogStart),
     /// The process has none of it, or is gone.
     Nothing,
 }
@@ -198,9 +219,9 @@ impl FlushedLog {
         self.appended.raise(shard, view, count);
     }
 
-    /// A checkpoint has been appended.
-    pub fn append_checkpoint(&mut self, shard: usize, view: u64) {
-        self.appended.cover(shard, view);
+    /// A checkpoint has been appended that covers everything before `start`.
+    pub fn append_checkpoint(&mut self, shard: usize, start: LogStart) {
+        self.appended.cover(shard, start);
     }
 
     /// What has been fetched has been appended.
@@ -209,7 +230,7 @@ impl FlushedLog {
             (FetchRequest::Records { shard, view, to, .. }, FetchAnswer::Records(count)) => {
                 self.append(shard, view, count.min(to));
             }
-            (request, FetchAnswer::Checkpoint(view)) => self.append_checkpoint(request.shard(), view),
+            (request, FetchAnswer::Checkpoint(start)) => self.append_checkpoint(request.shard(), start),
             (FetchRequest::Checkpoint { .. }, FetchAnswer::Records(_)) | (_, FetchAnswer::Nothing) => {}
         }
     }
@@ -268,11 +289,11 @@ mod tests {
     fn a_checkpoint_takes_the_place_of_records() {
         let mut record = record();
         let (mut with, mut without) = (LogState::new(1), LogState::new(1));
-        with.cover(0, 1);
+        with.cover(0, LogStart::of_view(1));
         with.raise(0, 1, 2);
         assert!(with.is_whole(0, &record));
         let request = without.missing_base(0, &record).expect("view 0 is missing");
-        assert_eq!(with.answer(&record, request), FetchAnswer::Checkpoint(1));
+        assert_eq!(with.answer(&record, request), FetchAnswer::Checkpoint(LogStart::of_view(1)));
         // Without trims of view 0 the own records of it are worth nothing.
         without.raise(0, 0, 5);
         without.raise(0, 1, 2);
@@ -281,7 +302,26 @@ mod tests {
         let request = FetchRequest::Checkpoint { shard: 0, from: 1, to: 2 };
         assert_eq!(without.missing_base(0, &record), Some(request));
         assert_eq!(without.answer(&record, request), FetchAnswer::Nothing);
-        assert_eq!(with.answer(&record, request), FetchAnswer::Checkpoint(1));
+        assert_eq!(with.answer(&record, request), FetchAnswer::Checkpoint(LogStart::of_view(1)));
+    }
+
+    /// A checkpoint within a view: what it covers counts as held, and is fetched as a checkpoint; the rest as records.
+    #[test]
+    fn a_checkpoint_may_be_within_a_view() {
+        let (mut with, mut without) = (LogState::new(1), LogState::new(1));
+        let start = LogStart { view: 1, sequence: 1 };
+        with.cover(0, start);
+        let records = |view, from, to| FetchRequest::Records { shard: 0, view, from, to };
+        assert_eq!((with.shards[0].count(0), with.shards[0].count(1)), (0, 1));
+        assert_eq!(with.missing_base(0, &record()), Some(records(1, 1, 2)));
+        with.raise(0, 1, 2);
+        assert!(with.is_whole(0, &record()));
+        assert_eq!(with.answer(&record(), records(0, 0, 5)), FetchAnswer::Checkpoint(start));
+        assert_eq!(with.answer(&record(), records(1, 0, 2)), FetchAnswer::Checkpoint(start));
+        assert_eq!(with.answer(&record(), records(1, 1, 2)), FetchAnswer::Records(2));
+        without.raise(0, 1, 2);
+        without.cover(0, start);
+        assert!(without.is_whole(0, &record()), "a checkpoint takes nothing away");
     }
 
     #[test]

@@ -44,7 +44,8 @@
 //! - \[T16\] *Decide:* acceptances of a majority, and in each shard of two of those members that the end keeps. Then \[T8\].
 //! - \[T17\] What is missing is fetched by (view, sequence) from any process. All up to the trims is durable.
 //! - \[T18\] All of this can be cut off at any step and begun again.
-//! - \[T19\] *Compaction.* Checkpoints of all own shards shorten the list of ended views, once all members of the present view are live
+//! - \[T19\] *Compaction.* A checkpoint takes the place of what was before its position, which was delivered: so all members of its
+//!   view have that on their disks, and no trim is before it. Checkpoints of all own shards shorten the list of ended views, once all members of the present view are live
 //!   in it and whole: before that a member of another shard may need the trims, and know them from no one else. A process that was away for longer than the
 //!   lists of the others reach back cannot check its own records of these views: they count no more, until it has a checkpoint, or
 //!   the list of a process that was not away.
@@ -57,9 +58,9 @@
 //!
 //! # The driver, step by step
 //! 1. Lock the folder; read the register ([`Register::decode`], the newest good copy). Without a good copy: a new node number, and
-//!    [`Register::new`] with an empty view. Read the log: for each shard the newest checkpoint that verifies, rounded down to the
-//!    beginning of a view, and for each later view the number of sequences from the first on without a gap. Damage that cannot be a
-//!    torn last write is reported as such.
+//!    [`Register::new`] with an empty view. Read the log: for each shard the position of a checkpoint that verifies
+//!    ([`LogState::cover`]), and for its view and each later one the number of sequences from the first on, without a gap behind that
+//!    position. Damage that cannot be a torn last write is reported as such.
 //! 2. Make a [`Restarter`] of these, and carry out its actions. Writing the register replaces it as a whole: after a crash either the
 //!    old or the new one is read. A write or a flush that fails ends the process; it is never repeated.
 //! 3. Answer [`RestartAction::Fetch`] of others at any time, in a restart and in a view, by [`LogState::answer`] with the records
@@ -107,7 +108,7 @@ pub use self::action::{RestartAction, RestartSettings};
 pub use self::ballot::Ballot;
 pub use self::base_transfer::{BaseStep, BaseTransfer};
 pub use self::codec::RegisterError;
-pub use self::flushed_log::{FetchAnswer, FetchRequest, FlushedLog, LogState, ShardLog};
+pub use self::flushed_log::{FetchAnswer, FetchRequest, FlushedLog, LogStart, LogState, ShardLog};
 pub use self::live::{deliverable, is_decided, live_end, may_echo, may_forget, wedge_counts};
 pub use self::member::{RestartStanding, Restarter};
 pub use self::message::{RestartMessage, RestartReport};

@@ -122,6 +122,7 @@ mod tests {
     use squall_fabric::NodeId;
 
     use super::super::ballot::Ballot;
+    use super::super::flushed_log::LogStart;
     use super::super::view_end::{EndOrigin, ViewEnd, Vote};
     use super::*;
 
@@ -145,7 +146,7 @@ mod tests {
     fn log(counts: [(usize, u64, u64); 4]) -> LogState {
         let mut log = LogState::new(3);
         counts.into_iter().for_each(|(shard, view, count)| log.raise(shard, view, count));
-        log.shards.iter_mut().for_each(|shard| shard.base = 1);
+        log.shards.iter_mut().for_each(|shard| shard.base = LogStart::of_view(1));
         log
     }
 

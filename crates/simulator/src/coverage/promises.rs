@@ -292,6 +292,7 @@ pub(crate) const LOG: Promises = Promises {
         "read that rots",
         "segment of another copy of the folder",
         "settled before the crash",
+        "wanted versions",
         "write cut short",
         "write that fails",
         "write that goes elsewhere",

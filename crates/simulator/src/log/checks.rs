@@ -155,7 +155,7 @@ impl LogRun<'_> {
         }
     }
 
-    /// \[W10\] \[W11\]
+    /// \[W10\] \[W11\] \[W14\]
     fn check_checkpoints(&mut self, storage: &Storage<Rc<SimDisk>>) {
         let verified = storage.checkpoints();
         for (subgroup, position) in
@@ -173,6 +173,12 @@ impl LogRun<'_> {
             if newest.is_none_or(|newest| newest < position) {
                 let text = format!("[W11] {subgroup} is recycled up to {position:?}, and has {newest:?}");
                 return self.fail("checkpoint", text);
+            }
+            let wanted = self.wanted.get(&subgroup).copied().unwrap_or_default();
+            if position > wanted {
+                let text =
+                    format!("[W14] {subgroup} is recycled up to {position:?}, and {wanted:?} is wanted");
+                return self.fail("versions", text);
             }
         }
         self.checkpoints = verified;

@@ -1,6 +1,7 @@
 //! A run: the folder is opened, written and recovered, life after life.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::rc::Rc;
 
 use squall_fabric::Duration;
@@ -34,6 +35,8 @@ pub(super) struct LogRun<'a> {
     /// Of this life, for each value of the register: how many records were reported as persisted before it was written, and how many had
     /// been appended when it was.
     pub(super) changes: BTreeMap<u64, (usize, usize)>,
+    /// Behind which positions versions are wanted.
+    pub(super) wanted: BTreeMap<u32, LogPosition>,
     salt: u64,
     time: u64,
     persisted: u64,
@@ -73,6 +76,7 @@ impl<'a> LogRun<'a> {
             register: (0, 0),
             checkpoints: BTreeMap::new(),
             changes: BTreeMap::new(),
+            wanted: BTreeMap::new(),
             salt: 0,
             time: 0,
             persisted: 0,
@@ -209,8 +213,7 @@ impl<'a> LogRun<'a> {
             Some(LifeFault::Full(bytes)) => self.disk.limit(self.disk.total() + bytes),
             None => {}
         }
-        let mut core = LogCore::new(*storage.settings(), storage.identity().log, number, recovered);
-        storage.covered().into_iter().for_each(|(subgroup, at)| core.handle_checkpoint(subgroup, at));
+        let core = LogCore::new(*storage.settings(), storage.identity().log, number, recovered);
         let before = self.model.records.len();
         let (writes, preparing, waiting, first_segment) = (Vec::new(), None, VecDeque::new(), u32::MAX);
         let opening = opening_number(number);
@@ -352,26 +355,51 @@ impl<'a> LogRun<'a> {
     fn checkpoint(&mut self, open: &mut OpenLog) {
         let subgroup = u32::try_from(self.prng.below(self.plan.subgroups.into())).expect("few");
         let Some(position) = open.core.frontier(subgroup) else { return };
+        let wanted = self.want(subgroup, position);
         let bytes = state(subgroup, position);
-        let mut parts = bytes.chunks(100).map(<[u8]>::to_vec);
-        let outcome = open.storage.write_checkpoint(subgroup, position, &mut parts);
-        self.note(&format!("checkpoint {subgroup} {position:?}: {outcome:?}"));
+        let mut write = |out: &mut dyn io::Write| bytes.chunks(100).try_for_each(|part| out.write_all(part));
+        let outcome = open.storage.write_checkpoint(subgroup, position, wanted, &mut write);
+        self.note(&format!("checkpoint {subgroup} {position:?}, wanted {wanted:?}: {outcome:?}"));
         match outcome {
-            Ok(()) => {
-                let kept = self.checkpoints.entry(subgroup).or_default();
-                kept.insert(position);
-                while kept.len() > CHECKPOINTS_KEPT {
-                    kept.pop_first();
-                }
-                let covered = open.storage.covered();
-                covered.into_iter().for_each(|(subgroup, at)| open.core.handle_checkpoint(subgroup, at));
+            Ok(covered) => {
+                self.check_kept(&open.storage, subgroup, position);
+                covered.iter().for_each(|at| open.core.handle_checkpoint(subgroup, *at));
             }
             Err(CheckpointError::Disk(error)) => open.core.handle_failed(None, error),
             Err(CheckpointError::Bad { .. }) => {}
+            Err(error @ CheckpointError::Abandoned { .. }) => self.fail("checkpoint", error.to_string()),
         }
         if self.disk.take_struck().is_empty() && self.is_bad(&open.storage, subgroup, position) {
             self.fail("checkpoint", format!("{subgroup} {position:?} is bad on a disk that works"));
         }
+    }
+
+    /// The position behind which all versions of a subgroup are wanted: it only grows, and often it is the latest one.
+    fn want(&mut self, subgroup: u32, latest: LogPosition) -> LogPosition {
+        let moves = self.plan.keeps_versions && self.prng.chance(700);
+        let wanted = self.wanted.entry(subgroup).or_default();
+        if !self.plan.keeps_versions {
+            *wanted = LogPosition::MAX;
+        } else if moves {
+            let sequence = latest.sequence.saturating_sub(self.prng.below(40));
+            *wanted = (*wanted).max(LogPosition { sequence, ..latest });
+        }
+        *wanted
+    }
+
+    /// \[W14\] The newest checkpoint that is not behind what is wanted is kept.
+    fn check_kept(&mut self, storage: &Storage<Rc<SimDisk>>, subgroup: u32, position: LogPosition) {
+        let wanted = self.wanted[&subgroup];
+        let kept = storage.checkpoints().remove(&subgroup).unwrap_or_default();
+        let mut all = self.checkpoints.remove(&subgroup).unwrap_or_default();
+        all.insert(position);
+        let unwanted = |all: &BTreeSet<LogPosition>| all.range(..=wanted).next_back().copied();
+        let (expected, found) = (unwanted(&all), unwanted(&kept));
+        if found < expected {
+            let text = format!("[W14] {subgroup} keeps {kept:?} of {all:?}, and {wanted:?} is wanted");
+            self.fail("versions", text);
+        }
+        self.checkpoints.insert(subgroup, kept);
     }
 
     /// Whether a checkpoint that should be there is not.
@@ -425,7 +453,5 @@ impl<'a> LogRun<'a> {
     }
 }
 
-/// Checkpoints of a subgroup that the log keeps.
-const CHECKPOINTS_KEPT: usize = 2;
 /// Events within which all that was appended is persisted.
 const SETTLING: u32 = 20_000;

@@ -10,7 +10,8 @@
 //! - *numbers* \[W4\]: no two frames of a log have the same number;
 //! - *register* \[W9\]: it is the value of the last change that was completed, or of the one under way;
 //! - *checkpoint* \[W10\] \[W11\]: they are as they were written, and cover all that was recycled;
-//! - *progress* \[W12\]: on a disk that works all that is appended is persisted.
+//! - *progress* \[W12\]: on a disk that works all that is appended is persisted;
+//! - *versions* \[W14\]: what is wanted of earlier versions is kept.
 //!
 //! In some lives the folder is copied while it is written, and checked: *backup* \[W13\].
 

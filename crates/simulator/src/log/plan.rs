@@ -16,6 +16,8 @@ pub struct LogPlan {
     pub settings: LogSettings,
     /// Subgroups that append.
     pub subgroups: u32,
+    /// Whether earlier versions are wanted.
+    pub keeps_versions: bool,
     /// The lives, one after the other; then the log is recovered once more.
     pub lives: Vec<LogLife>,
 }
@@ -96,7 +98,8 @@ impl LogPlan {
         for life in &mut lives {
             life.backup_at = backups.chance(250).then(|| few(&mut backups, u64::from(life.steps)));
         }
-        Self { seed, settings, subgroups, lives }
+        let keeps_versions = prng.chance(400);
+        Self { seed, settings, subgroups, keeps_versions, lives }
     }
 
     /// What can happen in the run, by kinds.
@@ -126,7 +129,7 @@ impl LogPlan {
             });
             [Some(stop), backup, settled, fault, rest].into_iter().flatten()
         });
-        kinds.collect()
+        kinds.chain(self.keeps_versions.then_some("wanted versions")).collect()
     }
 }
 
@@ -208,8 +211,8 @@ impl Shrink for LogPlan {
 
 impl fmt::Display for LogPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, settings, subgroups, lives } = self;
-        writeln!(f, "seed {seed}: {subgroups} subgroups, {settings:?}")?;
+        let Self { seed, settings, subgroups, keeps_versions, lives } = self;
+        writeln!(f, "seed {seed}: {subgroups} subgroups, keeps versions: {keeps_versions}, {settings:?}")?;
         lives.iter().enumerate().try_for_each(|(i, life)| writeln!(f, "  life {i}: {life:?}"))
     }
 }

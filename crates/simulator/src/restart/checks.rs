@@ -121,7 +121,7 @@ impl RestartOracle {
         for (earlier, trims) in self.trims.range(..view) {
             let (held, taken) = (content.count(*earlier), log.shards[shard].count(*earlier));
             let trim = trims[shard];
-            let is_covered = content.base > *earlier;
+            let is_covered = content.base.view > *earlier;
             if held < trim || is_covered && held != trim || taken > trim {
                 let held = held.max(taken);
                 let text = format!(
@@ -130,6 +130,16 @@ impl RestartOracle {
                 self.violation.get_or_insert(Violation { checker: "same prefix", text });
                 return;
             }
+        }
+        let base = content.base;
+        if let Some(trims) = self.trims.get(&base.view)
+            && trims[shard] < base.sequence
+        {
+            let trim = trims[shard];
+            self.fail(
+                "checkpoint",
+                format!("[T19] {node} has a checkpoint at {base:?}, and {trim} messages count"),
+            );
         }
         if let Some(trims) = self.trims.get(&view)
             && trims[shard] < count
@@ -159,7 +169,7 @@ impl RestartOracle {
     /// Whether what `holder` has of a shard is all that counts of the views before `view`.
     pub(super) fn has_all(&self, shard: usize, view: u64, holder: &ShardContent, first: u64) -> bool {
         self.trims.range(..view).all(|(earlier, trims)| {
-            let is_certain = holder.base > *earlier || *earlier >= first;
+            let is_certain = holder.base.view > *earlier || *earlier >= first;
             is_certain && holder.count(*earlier) >= trims[shard]
         })
     }

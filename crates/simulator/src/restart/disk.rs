@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use squall_fabric::sim::Prng;
-use squall_protocols::restart::{LogState, Register};
+use squall_protocols::restart::{LogStart, LogState, Register};
 
 /// A record of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum DiskRecord {
     /// Messages of a view up to this count.
     Count { shard: usize, view: u64, count: u64 },
-    /// What was before view `base`, with the number of messages of each view in it.
-    Checkpoint { shard: usize, base: u64, content: CheckpointContent },
+    /// What was before `base`, with the number of messages of each view in it.
+    Checkpoint { shard: usize, base: LogStart, content: CheckpointContent },
 }
 
 /// By view how many messages a checkpoint has.
@@ -21,13 +21,25 @@ pub(super) type CheckpointContent = BTreeMap<u64, u64>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ShardContent {
     /// Where the newest checkpoint ends.
-    pub(super) base: u64,
+    pub(super) base: LogStart,
     pub(super) counts: CheckpointContent,
 }
 
 impl ShardContent {
     pub(super) fn count(&self, view: u64) -> u64 {
         self.counts.get(&view).copied().unwrap_or(0)
+    }
+
+    fn raise(&mut self, view: u64, count: u64) {
+        let held = self.counts.entry(view).or_default();
+        *held = count.max(*held);
+    }
+
+    /// What a checkpoint at `base` has of it.
+    pub(super) fn before(self, base: LogStart) -> CheckpointContent {
+        let LogStart { view: last, sequence } = base;
+        let cut = |(view, count): (u64, u64)| (view, if view == last { count.min(sequence) } else { count });
+        self.counts.into_iter().filter(|(view, _)| LogStart::of_view(*view) < base).map(cut).collect()
     }
 }
 
@@ -64,7 +76,7 @@ impl ProcessDisk {
         self.log.push(DiskRecord::Count { shard, view, count });
     }
 
-    pub(super) fn append_checkpoint(&mut self, shard: usize, base: u64, content: CheckpointContent) {
+    pub(super) fn append_checkpoint(&mut self, shard: usize, base: LogStart, content: CheckpointContent) {
         self.log.push(DiskRecord::Checkpoint { shard, base, content });
     }
 
@@ -87,7 +99,7 @@ impl ProcessDisk {
 
     /// Records that a checkpoint on the disk covers are deleted.
     fn drop_covered(&mut self) {
-        let bases: BTreeMap<usize, u64> = (self.log[..self.synced].iter())
+        let bases: BTreeMap<usize, LogStart> = (self.log[..self.synced].iter())
             .filter_map(|record| match record {
                 DiskRecord::Checkpoint { shard, base, .. } => Some((*shard, *base)),
                 DiskRecord::Count { .. } => None,
@@ -97,7 +109,10 @@ impl ProcessDisk {
                 bases
             });
         let is_covered = |record: &DiskRecord| match record {
-            DiskRecord::Count { shard, view, .. } => bases.get(shard).is_some_and(|base| view < base),
+            DiskRecord::Count { shard, view, count } => {
+                let end = LogStart { view: *view, sequence: *count };
+                bases.get(shard).is_some_and(|base| end <= *base)
+            }
             DiskRecord::Checkpoint { shard, base, .. } => {
                 bases.get(shard).is_some_and(|newest| base < newest)
             }
@@ -171,13 +186,12 @@ fn content_of(log: &[DiskRecord], of: usize) -> ShardContent {
         match record {
             DiskRecord::Checkpoint { shard, base, content: held } if *shard == of && *base > content.base => {
                 content.base = *base;
-                let later = content.counts.split_off(base);
+                let later = content.counts.split_off(&base.view);
                 content.counts = held.clone();
-                content.counts.extend(later);
+                later.into_iter().for_each(|(view, count)| content.raise(view, count));
             }
-            DiskRecord::Count { shard, view, count } if *shard == of && *view >= content.base => {
-                let held = content.counts.entry(*view).or_default();
-                *held = (*count).max(*held);
+            DiskRecord::Count { shard, view, count } if *shard == of && *view >= content.base.view => {
+                content.raise(*view, *count);
             }
             DiskRecord::Checkpoint { .. } | DiskRecord::Count { .. } => {}
         }

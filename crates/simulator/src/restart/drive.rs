@@ -134,8 +134,7 @@ impl RestartWorld<'_> {
                 self.processes[slot].disk.append(shard, view, count);
             }
             LiveAction::AppendCheckpoint { shard, base } => {
-                let content = self.processes[slot].disk.content(shard).counts;
-                let content = content.into_iter().filter(|(view, _)| *view < base);
+                let content = self.processes[slot].disk.content(shard).before(base).into_iter();
                 // Of what is in the log, what counts.
                 let trims = &self.oracle.trims;
                 let trimmed = content.map(|(view, count)| {

@@ -143,7 +143,7 @@ impl RestartWorld<'_> {
             let has_it = |(other, process): (usize, &SimProcess)| {
                 let content = process.disk.synced_content(shard);
                 let first = process.stored().record.chain.first();
-                let is_certain = content.base > *number || *number >= first;
+                let is_certain = content.base.view > *number || *number >= first;
                 other != slot && !process.is_gone && is_certain && content.count(*number) >= needed
             };
             needed == 0 || self.processes.iter().enumerate().any(has_it)
@@ -231,7 +231,7 @@ impl RestartWorld<'_> {
                 let has_it = |process: &&SimProcess| {
                     let content = process.disk.content(shard);
                     let first = process.stored().record.chain.first();
-                    (content.base > *view || *view >= first) && content.count(*view) >= trims[shard]
+                    (content.base.view > *view || *view >= first) && content.count(*view) >= trims[shard]
                 };
                 trims[shard] == 0 || here.iter().any(has_it)
             })

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::restart::{
-    BaseStep, BaseTransfer, DurablePlacement, FetchAnswer, FetchRequest, FlushedLog, Register,
+    BaseStep, BaseTransfer, DurablePlacement, FetchAnswer, FetchRequest, FlushedLog, LogStart, Register,
     RegisterWriter, RestartMessage, RestartReport, TransferSettings, ViewEnd, ViewRecord, Vote, deliverable,
     may_forget,
 };
@@ -44,7 +44,7 @@ pub(super) enum LiveAction {
     },
     AppendCheckpoint {
         shard: usize,
-        base: u64,
+        base: LogStart,
     },
     Deliver {
         view: u64,
@@ -342,7 +342,7 @@ impl LiveMember {
         }
     }
 
-    /// Makes a checkpoint of all that was before the view, and forgets the trims that it covers when it is on the disk.
+    /// Makes checkpoints of what is delivered, and forgets the trims that they cover when they are on the disk.
     fn compact(&mut self, context: &mut LiveContext<'_>) {
         let (register, log) = (self.file.wanted(), self.log.appended());
         let view = register.view().number;
@@ -354,26 +354,27 @@ impl LiveMember {
             }
             return;
         }
-        if !context.compacts || view <= register.record.chain.first() || !context.prng.chance(20) {
+        let start = |shard: usize| LogStart { view, sequence: self.delivered[shard] };
+        let is_news = own.iter().any(|shard| log.shards[*shard].base < start(*shard));
+        if !context.compacts || !is_news || !self.log.is_flushed() || !context.prng.chance(20) {
             return;
         }
         let has_others = (0..log.shards.len())
             .any(|shard| !own.contains(&shard) && log.shards[shard] != Default::default());
         let is_whole = own.iter().all(|shard| log.is_whole(*shard, &register.record));
+        if has_others || !is_whole {
+            return;
+        }
         let shown = |rank: usize| match self.rows.get(&rank) {
             _ if rank == self.own_rank() => Some(self.own_whole()),
             row => row.map(|row| row.whole.clone()),
         };
         let shown: Vec<_> = (0..register.view().members.len()).map(shown).collect();
-        let is_whole = is_whole && may_forget(register.view(), &shown);
-        if has_others || own.is_empty() || !is_whole || !self.log.is_flushed() {
-            return;
+        self.compacting = may_forget(register.view(), &shown).then_some(view);
+        for (shard, base) in own.into_iter().map(|shard| (shard, start(shard))).collect::<Vec<_>>() {
+            self.log.append_checkpoint(shard, base);
+            self.actions.push(LiveAction::AppendCheckpoint { shard, base });
         }
-        for shard in own {
-            self.log.append_checkpoint(shard, view);
-            self.actions.push(LiveAction::AppendCheckpoint { shard, base: view });
-        }
-        self.compacting = Some(view);
     }
 
     /// Suspects members that it does not hear, and sometimes one that it hears.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use squall_fabric::sim::{Happening, Prng, TraceRecord};
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::restart::{
-    DurableView, FetchAnswer, FetchRequest, FlushedLog, Register, RegisterWriter, RestartMessage,
+    DurableView, FetchAnswer, FetchRequest, FlushedLog, LogStart, Register, RegisterWriter, RestartMessage,
     RestartSettings, Restarter,
 };
 
@@ -98,8 +98,9 @@ impl<'a> RestartWorld<'a> {
                 .iter()
                 .any(|view| view.number == remains.first_view && view.members.contains(&register.node))
             {
-                (0..plan.shards)
-                    .for_each(|shard| disk.append_checkpoint(shard, remains.first_view, [].into()));
+                (0..plan.shards).for_each(|shard| {
+                    disk.append_checkpoint(shard, LogStart::of_view(remains.first_view), [].into())
+                });
             }
             for ((view, shard), count) in log {
                 disk.append(*shard, *view, *count);
@@ -275,12 +276,11 @@ impl<'a> RestartWorld<'a> {
                 if let Some(trims) = trims.filter(|_| answer == FetchAnswer::Nothing) {
                     return self.send(to, from, SimParcel::Trims(request, trims));
                 }
-                let content = self.processes[to].disk.content(request.shard());
-                let before = match answer {
+                let base = match answer {
                     FetchAnswer::Checkpoint(base) => base,
-                    _ => 0,
+                    _ => LogStart::default(),
                 };
-                let content = content.counts.into_iter().filter(|(view, _)| *view < before).collect();
+                let content = self.processes[to].disk.content(request.shard()).before(base);
                 self.send(to, from, SimParcel::Answer(request, answer, content));
             }
             SimParcel::Trims(request, message) => match &mut self.processes[to].activity {

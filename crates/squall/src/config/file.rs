@@ -15,7 +15,7 @@ use super::genuine;
 use super::keys;
 use super::metrics;
 use super::storage::{Durability, StorageConfig};
-use super::subgroup::{Ranks, SHARDS_MAX, SlowConsumer, SubgroupConfig};
+use super::subgroup::{Ranks, Retention, SHARDS_MAX, SlowConsumer, SubgroupConfig};
 use super::table::{ConfigTable, ConfigText, ConfigValue};
 use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, SUSPICION_AFTER, Transport};
 
@@ -358,6 +358,10 @@ fn read_subgroup(table: &ConfigTable<'_>) -> Result<SubgroupConfig, ConfigError>
         slow_after: values.get("slow_after_ms").map_or(Ok(usual.slow_after), |value| read_millis(&value))?,
         shards: values.get("shards").map_or(Ok(usual.shards), |value| value.count(1..=SHARDS_MAX))?,
         replicas: values.get("replicas").map_or(Ok(usual.replicas), |value| value.count(0..=MEMBERS_MAX))?,
+        checkpoint_bytes: values
+            .get("checkpoint_bytes")
+            .map_or(Ok(usual.checkpoint_bytes), |value| value.bytes(1 << 10..=1 << 40))?,
+        retain: values.get("retain").map(|value| read_retention(&value)).transpose()?,
         shard: 0,
     })
 }
@@ -386,6 +390,19 @@ fn read_batching(value: &ConfigValue<'_>) -> Result<Batching, ConfigError> {
     let values = table.values(&keys::BATCHING)?;
     let flag = |key| values.get(key).map_or(Ok(true), |value| value.flag());
     Ok(Batching { send: flag("send")?, receive: flag("receive")?, delivery: flag("delivery")? })
+}
+
+fn read_retention(value: &ConfigValue<'_>) -> Result<Retention, ConfigError> {
+    let table = value.table()?;
+    let values = table.values(&keys::RETAIN)?;
+    let count = |value: ConfigValue<'_>| value.count(0..=usize::MAX >> 1).map(|count| count as u64);
+    Ok(Retention {
+        time: values.get("time").map_or(Ok(Duration::ZERO), |value| value.duration())?,
+        bytes: values
+            .get("bytes")
+            .map_or(Ok(0), |value| value.bytes(0..=usize::MAX >> 1).map(|bytes| bytes as u64))?,
+        versions: values.get("versions").map_or(Ok(0), count)?,
+    })
 }
 
 /// `"all"` or a list of ranks.

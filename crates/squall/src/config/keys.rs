@@ -3,9 +3,11 @@
 
 mod batching;
 mod genuine;
+mod retain;
 
 pub(super) use batching::BATCHING;
 pub(super) use genuine::{GENUINE, GENUINE_SHARD};
+pub(super) use retain::RETAIN;
 
 /// A key of the configuration file.
 ///
@@ -77,7 +79,7 @@ pub struct KeyTable {
 }
 
 /// All tables of the configuration file, each behind the one that it is in.
-pub const TABLES: [KeyTable; 9] = [
+pub const TABLES: [KeyTable; 10] = [
     KeyTable { path: "", meaning: "The group and this member.", keys: &GROUP },
     KeyTable { path: "timeouts", meaning: "How long this member waits.", keys: &TIMEOUTS },
     KeyTable { path: "verbs", meaning: "The RDMA device of this member.", keys: &VERBS },
@@ -97,6 +99,13 @@ pub const TABLES: [KeyTable; 9] = [
         path: "subgroups.NAME.batching",
         meaning: "Which stages take everything that is available at once; off only to measure what that gains.",
         keys: &BATCHING,
+    },
+    KeyTable {
+        path: "subgroups.NAME.retain",
+        meaning: "What the log of a durable subgroup keeps in any case: messages for which one of these holds. The log of a replicated object is \
+                  shortened behind its checkpoints; other messages are kept until the application discards them \
+                  (`DeliveriesFrom::discard_log`).",
+        keys: &RETAIN,
     },
     KeyTable {
         path: "genuine",
@@ -353,7 +362,7 @@ pub(super) const METRICS: [ConfigKey; 1] = [ConfigKey {
               network. Several members on one host need different ports: see `squall node --metrics`.",
 }];
 
-pub(super) const SUBGROUP: [ConfigKey; 16] = [
+pub(super) const SUBGROUP: [ConfigKey; 18] = [
     ConfigKey {
         name: "members",
         takes: "`\"all\"` or a list of ranks, ascending",
@@ -485,5 +494,22 @@ pub(super) const SUBGROUP: [ConfigKey; 16] = [
         example: "2",
         scope: KeyScope::Group,
         meaning: "How many members hold each shard; 0: all of them.",
+    },
+    ConfigKey {
+        name: "checkpoint_bytes",
+        takes: "1 KiB to 1 TiB",
+        default: KeyDefault::Value("\"256MiB\""),
+        example: "\"64MiB\"",
+        scope: KeyScope::Member,
+        meaning: "After how many bytes of updates a member writes a checkpoint of a durable object, or after twice the length of the last \
+                  checkpoint if that is more: a restart reads no more than these.",
+    },
+    ConfigKey {
+        name: "retain",
+        takes: "a table",
+        default: KeyDefault::Words("see there"),
+        example: "{ time = \"24h\" }",
+        scope: KeyScope::Member,
+        meaning: "What the log of a durable subgroup keeps.",
     },
 ];

@@ -55,7 +55,7 @@ pub use self::given::{GivenValue, given_values};
 pub use self::metrics::MetricsConfig;
 use self::storage::Durability;
 pub use self::storage::StorageConfig;
-pub use self::subgroup::{Ranks, SlowConsumer, SubgroupConfig};
+pub use self::subgroup::{Ranks, Retention, SlowConsumer, SubgroupConfig};
 use self::table::ConfigText;
 
 /// The default time for all members to connect.

@@ -131,8 +131,36 @@ pub struct SubgroupConfig {
     /// The number of members that replicate a shard, chosen by weight, so that few shards move when members join or
     /// leave; 0: all of them.
     pub replicas: usize,
+    /// After how many bytes of updates a member writes a checkpoint of a durable object, or after twice the length of the last checkpoint
+    /// if that is more.
+    pub checkpoint_bytes: usize,
+    /// What the log of a durable subgroup keeps in any case, besides what a restart needs. The log of an object is shortened behind its
+    /// checkpoints, other messages are kept until the application discards them ([`crate::DeliveriesFrom::discard_log`]).
+    pub retain: Option<Retention>,
     /// The number of this shard; 0 in a configuration, where one entry stands for all shards.
     pub shard: u32,
+}
+
+/// What the log of a durable subgroup keeps in any case: the messages for which one of these holds. More is kept for a while, since a log is
+/// removed a segment (64 MiB) at a time, and only as far as two checkpoints have taken its place.
+///
+/// ```
+/// use std::time::Duration;
+/// use squall::DeliveryMode;
+/// use squall::config::{Retention, SubgroupConfig};
+///
+/// let retain = Some(Retention { time: Duration::from_secs(86_400), ..Retention::default() });
+/// let accounts = SubgroupConfig { mode: DeliveryMode::Durable, retain, ..SubgroupConfig::default() };
+/// assert_eq!(accounts.checkpoint_bytes, 256 << 20);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Those that the member received within this time; zero: none for their age.
+    pub time: Duration,
+    /// Those in this many latest bytes of the member's log, of all its subgroups; 0: none for their place.
+    pub bytes: u64,
+    /// Those at this many latest positions; 0: none for their number.
+    pub versions: u64,
 }
 
 impl Default for SubgroupConfig {
@@ -156,6 +184,8 @@ impl Default for SubgroupConfig {
             slow_after: Duration::from_secs(5),
             shards: 1,
             replicas: 0,
+            checkpoint_bytes: 256 << 20,
+            retain: None,
             shard: 0,
         }
     }

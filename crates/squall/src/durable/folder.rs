@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use squall_log::{
-    FileDisk, FolderError, LogIdentity, LogSettings, RECORD_HEADER_BYTES, Storage, StorageError, StorageOwner,
+    FileDisk, FolderError, LogBegin, LogIdentity, LogSettings, RECORD_HEADER_BYTES, Storage, StorageError,
+    StorageOwner,
 };
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::MEMBERS_MAX;
@@ -65,6 +66,18 @@ pub enum LogFolderError {
         folder: PathBuf,
         /// How many records it has.
         records: u64,
+    },
+    /// What was removed from the log is in no checkpoint that can be read.
+    #[error(
+        "the log in {} lacks what its checkpoints of subgroup {subgroup} had, and none of them can be read: move the folder away to keep the \
+         rest, or remove it, and the member joins with an empty log",
+        folder.display()
+    )]
+    CheckpointsLost {
+        /// The folder.
+        folder: PathBuf,
+        /// The subgroup.
+        subgroup: String,
     },
     /// It has the log of a group with other durable subgroups.
     #[error(
@@ -128,6 +141,10 @@ fn open_as(
     let storage = open(disk, &owner, settings, log).map_err(failed)?;
     let mut index = LogIndex::default();
     let recovered = storage.recover(&mut |place, record| index.note(place, &record)).map_err(failed)?;
+    let is_lost = |id: SubgroupId| matches!(storage.begin_of(id.0), LogBegin::Lost(_));
+    if let Some((subgroup, _)) = shards(config).into_iter().find(|(_, (id, _))| is_lost(*id)) {
+        return Err(LogFolderError::CheckpointsLost { folder, subgroup });
+    }
     let log = ProcessLog::start(storage, recovered, index, folder.clone(), timeout)?;
     if log.found_register().is_some_and(|register| register.layout != durable_layout(config)) {
         return Err(LogFolderError::OtherSubgroups { folder });

@@ -1,12 +1,20 @@
 //! What a process finds in its log when it starts, and what it adds before its group runs (Derecho §3.4, "Total failures").
 
-use squall_log::{AppendError, FramePlace, LogPosition, LogRecord, RecordKind, Recovered};
+use std::io::Write;
+use std::time::SystemTime;
+
+use squall_log::{
+    AppendError, CheckpointError, DiskError, FramePlace, LogBegin, LogPosition, LogRecord, RecordKind,
+    Recovered, StateWriting,
+};
 use squall_protocols::group::SubgroupId;
-use squall_protocols::restart::{LogState, Register};
+use squall_protocols::restart::{LogStart, LogState, Register};
 
 use super::LogFolderError;
-use super::index::LogIndex;
+use super::index::{KeptRecords, LogIndex};
 use super::process_log::ProcessLog;
+use super::time_ns;
+use crate::config::Retention;
 use crate::error::GroupError;
 
 /// A look at a log, which can be continued.
@@ -65,7 +73,110 @@ impl ProcessLog {
 
     /// Returns what is in the log of these subgroups, as far as it was looked at.
     pub(crate) fn state(&self, shards: &[SubgroupId]) -> LogState {
-        self.walk().index.state(shards)
+        let mut state = self.walk().index.state(shards);
+        shards.iter().enumerate().for_each(|(shard, subgroup)| state.cover(shard, self.begin_of(*subgroup)));
+        state
+    }
+
+    /// Returns where the log of a subgroup begins: a checkpoint covers what is before.
+    pub(crate) fn begin_of(&self, subgroup: SubgroupId) -> LogStart {
+        match self.log().storage().begin_of(subgroup.0) {
+            // Lost ones are refused when the log is opened.
+            LogBegin::First | LogBegin::Lost(_) => LogStart::default(),
+            LogBegin::Behind(position) => behind(position),
+        }
+    }
+
+    /// Returns the greatest time of the messages before a position, as far as they are in this log.
+    pub(crate) fn time_before(&self, subgroup: SubgroupId, end: LogStart) -> u64 {
+        let (mut time, partial) = self.walk().index.before(subgroup, end);
+        if let Some(place) = partial {
+            self.log().storage().read_frame(place, &mut |record| {
+                if record.subgroup == subgroup.0 && behind(record.position) <= end {
+                    time = time.max(record.time);
+                }
+            });
+        }
+        time
+    }
+
+    /// Returns the positions of the checkpoints of a subgroup, ascending: all before is in them.
+    pub(crate) fn checkpoints(&self, subgroup: SubgroupId) -> Vec<LogStart> {
+        let checkpoints = self.log().storage().checkpoints().remove(&subgroup.0).unwrap_or_default();
+        checkpoints.into_iter().map(behind).collect()
+    }
+
+    /// Reads a block of a checkpoint; returns its bytes, and whether it is the last one.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn read_checkpoint(
+        &self,
+        subgroup: SubgroupId,
+        start: LogStart,
+        block: u32,
+    ) -> Result<(Vec<u8>, bool), CheckpointError> {
+        let position = last_before(start).unwrap_or_default();
+        self.log().storage().read_checkpoint_block(subgroup.0, position, block)
+    }
+
+    /// Writes a checkpoint of what is before `start`, which was delivered, and keeps the records that `retention` wants. Returns
+    /// when it is on the disk.
+    ///
+    /// # Errors
+    /// If the disk has failed, or `write`.
+    pub(crate) fn write_checkpoint(
+        &self,
+        subgroup: SubgroupId,
+        start: LogStart,
+        retention: &Retention,
+        write: &mut StateWriting<'_>,
+    ) -> Result<(), CheckpointError> {
+        let Some(position) = last_before(start) else { return Ok(()) };
+        // What is behind the end of this look is not recycled, so that the next one can begin there.
+        self.look();
+        let wanted = self.wanted(subgroup, start, retention);
+        self.log().checkpoint(subgroup.0, position, wanted, write)?;
+        if let Some(register) = self.log().storage().register() {
+            self.walk().index.drop_before(register.base.segment);
+        }
+        Ok(())
+    }
+
+    /// Takes a checkpoint of another member, which takes the place of the records before `start`, and waits until it is on the disk.
+    ///
+    /// # Errors
+    /// [`GroupError::Log`] if the disk has failed.
+    pub(crate) fn take_checkpoint(
+        &self,
+        subgroup: SubgroupId,
+        start: LogStart,
+        blocks: &[Vec<u8>],
+    ) -> Result<(), GroupError> {
+        // No checkpoint is before the first record.
+        let position = last_before(start).unwrap_or_default();
+        let mut write = |sink: &mut dyn Write| blocks.iter().try_for_each(|block| sink.write_all(block));
+        let written = self.log().storage().replace_checkpoints(subgroup.0, position, &mut write);
+        written.map_err(|error| self.failed(DiskError::from(error).into()))
+    }
+
+    /// The last position that need not be kept.
+    fn wanted(&self, subgroup: SubgroupId, newest: LogStart, retention: &Retention) -> LogPosition {
+        let Retention { time, bytes, versions } = *retention;
+        let walk = self.walk();
+        let segment_bytes = u64::from(self.log().storage().settings().segment_bytes);
+        let end = u64::from(walk.end.segment) * segment_bytes + walk.end.offset;
+        let first = end.saturating_sub(bytes);
+        let first_segment = u32::try_from(first / segment_bytes).unwrap_or(u32::MAX);
+        let now = time_ns(SystemTime::now());
+        let kept = KeptRecords {
+            sequences: versions,
+            since: (!time.is_zero())
+                .then(|| now.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))),
+            place: if bytes == 0 { (u32::MAX, 0) } else { (first_segment, first % segment_bytes) },
+        };
+        let wanted = walk.index.wanted(subgroup, &kept).map_or(newest, |wanted| wanted.min(newest));
+        last_before(wanted).unwrap_or_default()
     }
 
     /// Looks at what was written since the last time.
@@ -89,6 +200,11 @@ impl ProcessLog {
     /// [`GroupError::Log`] if the disk has failed.
     pub(crate) fn store_register(&self, register: &Register) -> Result<(), GroupError> {
         self.log().write_register(register.encode()).map_err(|error| self.failed(error.into()))
+    }
+
+    /// Returns whether records of a range are not kept any more, or a checkpoint has taken their place.
+    pub(crate) fn is_compacted(&self, range: LogRange) -> bool {
+        LogStart { view: range.view, sequence: range.from } < self.begin_of(range.subgroup)
     }
 
     /// Makes a copy that `squall log backup` has made the member's own folder.
@@ -171,5 +287,23 @@ impl ProcessLog {
 
     fn failed(&self, cause: AppendError) -> GroupError {
         GroupError::Log { folder: self.folder().into(), cause: cause.into() }
+    }
+}
+
+/// The position behind a record.
+pub(super) const fn behind(position: LogPosition) -> LogStart {
+    match position.sequence.checked_add(1) {
+        Some(sequence) => LogStart { view: position.view, sequence },
+        None => LogStart::of_view(position.view + 1),
+    }
+}
+
+/// The last record before a position; none before the first.
+pub(super) const fn last_before(start: LogStart) -> Option<LogPosition> {
+    let LogStart { view, sequence } = start;
+    match (view, sequence) {
+        (0, 0) => None,
+        (_, 0) => Some(LogPosition { view: view - 1, sequence: u64::MAX }),
+        _ => Some(LogPosition { view, sequence: sequence - 1 }),
     }
 }

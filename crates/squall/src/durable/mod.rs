@@ -27,7 +27,12 @@
 //!
 //! **Register.** What the group keeps of views and votes \[T6\] \[T8\] is in the register of the same folder, written by a thread of
 //! its own ([`RegisterThread`]). A process that joins its group again, or restarts it ([`crate::restart`]), continues its log and
-//! register; one of another group is refused ([`ProcessLog::check_group`]). Nothing removes what is in them.
+//! register; one of another group is refused ([`ProcessLog::check_group`]).
+//!
+//! **Compaction.** A checkpoint of a subgroup ([`ProcessLog::write_checkpoint`]) takes the place of the records before its position, which
+//! were delivered. They are removed, a segment at a time, when all subgroups that have records in it have two newer checkpoints, unless
+//! they are to be kept for earlier versions ([`crate::config::Retention`]) [W11] [W14]. Others that lack records which are not there any more
+//! get the oldest checkpoint instead ([`squall_protocols::restart::LogState::answer`]).
 //!
 //! **Reading.** When a log is opened, it is read once, and an index says which frames have the records of which subgroup and view.
 //! Other processes that restart, and consumers that want what was delivered earlier, read single frames by it.

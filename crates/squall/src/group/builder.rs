@@ -246,6 +246,7 @@ impl Builder {
                 lease: Arc::default(),
                 deliveries_taken: false,
                 log: log.clone().zip(durable.get(name)).map(|(log, (id, shard))| (log, *id, *shard)),
+                retention: config.retain.unwrap_or_default(),
             };
             sources.insert(name.clone(), handle.source());
             subgroups.insert(name.clone(), handle);

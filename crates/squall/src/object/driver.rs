@@ -16,9 +16,9 @@ use super::remote::{Directory, RemoteShards};
 use super::service::ObjectService;
 use super::shard::{Shard, ShardCore};
 use super::versions::{FirstState, Versions};
-use super::{Object, ObjectError, ObjectOptions, recovery, transfer};
+use super::{Object, ObjectError, ObjectOptions, checkpoint, recovery, transfer};
 use crate::application::SubgroupSlot;
-use crate::config::Config;
+use crate::config::{Config, Retention};
 use crate::node::NodeHandle;
 use crate::wait::block_for;
 
@@ -31,6 +31,10 @@ pub(crate) struct ShardSubgroup {
     pub(crate) durable: Option<usize>,
     /// The length of the longest message in bytes.
     pub(crate) message_max: usize,
+    /// After how many bytes of messages a checkpoint is written.
+    pub(crate) checkpoint_bytes: u64,
+    /// What its log keeps for earlier versions.
+    pub(crate) retention: Retention,
 }
 
 /// Starts an object at this member: `places` are the subgroups of its shards.
@@ -133,7 +137,11 @@ impl<T: Replicated> Lane<T> {
     fn step(&mut self, directory: &Arc<Directory>) -> bool {
         let answered = self.answer_queries();
         let taken = transfer::tend(&self.shard, directory);
-        self.take() || answered || taken
+        let delivered = self.take();
+        if delivered {
+            checkpoint::tend(&self.shard);
+        }
+        delivered || answered || taken
     }
 
     /// Answers queries that have waited for a view or a state; returns whether there were any.

@@ -51,13 +51,15 @@
 //!   hands its states over first. So only failures can lose a state, and [`ObjectError::StateLost`] names the members
 //!   that failed.
 //! - **Durable** objects, in subgroups with `mode = "durable"`, outlive all their members: an update is acknowledged when
-//!   it is on the disks of all members of its shard, and after a restart each member makes the state from its log. Earlier versions
-//!   can be read, too: [`Object::at`].
+//!   it is on the disks of all members of its shard, and after a restart each member makes the state from its log. Members write
+//!   checkpoints now and then (`checkpoint_bytes`), behind which the log is not needed any more. Earlier versions can be read, too, as far
+//!   as the log is kept for them (`retain`): [`Object::at`].
 //! - **Clients** outside the group use [`Client`], which may have many updates in flight. A shard remembers about the
 //!   last thousand active clients, so that an update that is sent again counts once, with replies of up to 64 KiB; a
 //!   client that was forgotten meanwhile gets [`ObjectError::Unknown`].
 
 mod bell;
+mod checkpoint;
 mod client;
 mod driver;
 mod error;

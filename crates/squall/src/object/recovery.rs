@@ -1,22 +1,26 @@
 //! Recovery: a member makes the state of a durable shard again from its log, when its group restarts (Derecho §3.4, "Total
 //! failures").
 //!
-//! [`StateRecovery`] says how. The log of each member of the view with which a group restarts has all messages of the views before
-//! \[T15\] \[T17\]. The thread that applies updates reads them, so updates and queries of this shard wait meanwhile.
+//! It begins with the newest checkpoint that can be read, and applies the messages behind it ([`StateRecovery`]). The log of each
+//! member of the view with which a group restarts has all messages of the views before \[T15\] \[T17\]. The thread that applies
+//! updates reads them, so updates and queries of this shard wait meanwhile.
 
 use std::time::{Duration, Instant};
 
-use squall_protocols::replica::StateRecovery;
+use squall_protocols::replica::{StateRecovery, TimedPosition};
+use squall_protocols::restart::LogStart;
 
+use super::checkpoint::{self, ReadCheckpoint};
 use super::machine::{Replicated, TypedMachine};
 use super::shard::{SETTINGS, Shard};
+use crate::durable::ProcessLog;
 use crate::history::{History, HistoryError};
 
 /// Makes the state, before the first view. Returns whether it is made; if not, the group has ended here.
 pub(super) fn recover<T: Replicated>(shard: &Shard<T>) -> bool {
     let mut has_warned = false;
     loop {
-        match replay(shard, shard.versions.first()) {
+        match replay(shard) {
             Some(Ok(recovery)) => {
                 shard.core().replica.recover(recovery);
                 return true;
@@ -33,17 +37,20 @@ pub(super) fn recover<T: Replicated>(shard: &Shard<T>) -> bool {
 }
 
 /// Applies all messages of the views before the present one; `None` if the group has ended here.
-fn replay<T: Replicated>(
-    shard: &Shard<T>,
-    first: T,
-) -> Option<Result<StateRecovery<TypedMachine<T>>, HistoryError>> {
+fn replay<T: Replicated>(shard: &Shard<T>) -> Option<Result<StateRecovery<TypedMachine<T>>, HistoryError>> {
     let begun = Instant::now();
     let loan = shard.link.log.as_ref()?.borrow()?;
-    let mut recovery = StateRecovery::new(TypedMachine(first), SETTINGS);
+    let ReadCheckpoint { mut recovery, at, bytes } = newest(shard, &loan);
+    let from = at.position;
+    shard.core().checkpoints.note_found(bytes);
+    shard.versions.note_checkpoint(at.time);
     let mut messages = 0_u64;
-    for message in History::new(loan.share(), shard.id, shard.durable?) {
+    for message in History::behind(loan.share(), shard.id, shard.durable?, checkpoint::start_of(from)) {
         match message {
-            Ok(message) => recovery.apply(message.view, message.sequence, &message.bytes),
+            Ok(message) => {
+                shard.core().checkpoints.note(message.bytes.len());
+                recovery.apply(message.view, message.sequence, &message.bytes);
+            }
             Err(error) => return Some(Err(error)),
         }
         messages += 1;
@@ -52,8 +59,32 @@ fn replay<T: Replicated>(
         }
     }
     let took = begun.elapsed();
-    tracing::info!(shard = shard.number, messages, ?took, "made the state from the log");
+    let (view, sequence) = (from.view, from.sequence);
+    tracing::info!(
+        shard = shard.number,
+        view,
+        sequence,
+        messages,
+        ?took,
+        "made the state from the log behind this position"
+    );
     Some(Ok(recovery))
+}
+
+/// The newest checkpoint that can be read, or the initial state if there is none: then the log reaches back to that, or the history
+/// says that it does not.
+fn newest<T: Replicated>(shard: &Shard<T>, log: &ProcessLog) -> ReadCheckpoint<T> {
+    for start in log.checkpoints(shard.id).into_iter().rev() {
+        match checkpoint::read(log, shard.id, start) {
+            Ok(checkpoint) => return checkpoint,
+            Err(error) => {
+                let LogStart { view, sequence } = start;
+                tracing::warn!(shard = shard.number, view, sequence, %error, "cannot read a checkpoint: an older one is tried");
+            }
+        }
+    }
+    let recovery = StateRecovery::new(TypedMachine(shard.versions.first()), SETTINGS);
+    ReadCheckpoint { recovery, at: TimedPosition::default(), bytes: 0 }
 }
 
 /// Returns whether the group has ended here.

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::replica::{
-    AppliedReply, Hindrance, Outbox, Queries, Readiness, Replica, ReplicaSettings, ShardAnswer,
-    ShardDelivery, ShardView, StateTransfer, StateTransferSettings, UpdateOrigin, UpdateOutcome,
+    AppliedReply, CheckpointSchedule, Hindrance, Outbox, Queries, Readiness, Replica, ReplicaSettings,
+    ShardAnswer, ShardDelivery, ShardView, StateTransfer, StateTransferSettings, UpdateOrigin, UpdateOutcome,
     UpdateSource,
 };
 
@@ -24,6 +24,7 @@ use super::service::RemoteCall;
 use super::versions::Versions;
 use super::{ObjectError, ObjectOptions, wire};
 use crate::application::SubgroupSlot;
+use crate::config::Retention;
 use crate::node::NodeHandle;
 use crate::wait::block_on;
 
@@ -35,6 +36,8 @@ pub(super) struct Shard<T: Replicated> {
     pub(super) id: SubgroupId,
     /// Its place among the durable subgroups, if it is one.
     pub(super) durable: Option<usize>,
+    /// What its log keeps for earlier versions.
+    pub(super) retention: Retention,
     pub(super) slot: Arc<SubgroupSlot>,
     pub(super) link: NodeHandle,
     pub(super) options: Arc<ObjectOptions>,
@@ -55,6 +58,7 @@ pub(super) struct ShardCore<T: Replicated> {
     pub(super) replica: Replica<TypedMachine<T>>,
     pub(super) queries: Queries<RemoteCall>,
     pub(super) transfer: StateTransfer<TypedMachine<T>>,
+    pub(super) checkpoints: CheckpointSchedule,
 }
 
 /// The caller that waits for an update.
@@ -105,7 +109,7 @@ fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
 impl<T: Replicated> Shard<T> {
     pub(super) fn new(
         number: usize,
-        ShardSubgroup { subgroup, id, slot, durable, message_max }: ShardSubgroup,
+        ShardSubgroup { subgroup, id, slot, durable, message_max, checkpoint_bytes, retention }: ShardSubgroup,
         link: NodeHandle,
         options: Arc<ObjectOptions>,
         transfer: StateTransferSettings,
@@ -115,6 +119,7 @@ impl<T: Replicated> Shard<T> {
             replica: Replica::new(link.node, SETTINGS),
             queries: Queries::new(QUERY_PATIENCE),
             transfer: StateTransfer::new(transfer),
+            checkpoints: CheckpointSchedule::new(checkpoint_bytes),
         };
         let (core, outbox) = (Mutex::new(core), Mutex::new(Outbox::new(message_max)));
         let (news, ended, start) = (Condvar::new(), Mutex::default(), Instant::now());
@@ -123,6 +128,7 @@ impl<T: Replicated> Shard<T> {
             subgroup,
             id,
             durable,
+            retention,
             slot,
             link,
             options,
@@ -259,6 +265,7 @@ impl<T: Replicated> Shard<T> {
 
     /// Takes a message; called by the thread that applies updates, which holds the core.
     pub(super) fn deliver(&self, core: &mut ShardCore<T>, message: ShardDelivery<'_>) {
+        core.checkpoints.note(message.bytes.len());
         core.replica.deliver(message, |origin: UpdateOrigin, answer| {
             let waiter = lock(&self.outbox).deliver(origin);
             waiter.answer(answer);

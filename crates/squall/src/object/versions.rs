@@ -1,10 +1,11 @@
 //! Earlier versions of a durable object, made from this member's log (Derecho §3.4, persistent mode).
 //!
 //! [`VersionReplay`] decides what belongs to a version. The thread that asks makes the state: it applies the messages of the log to a
-//! fresh object, or to the one that was made last, if that is earlier. It borrows the log for one piece after the other, and holds the
+//! fresh object, to that of a checkpoint, or to the one that was made last, whichever of those that are earlier is the latest. It borrows the log for one piece after the other, and holds the
 //! core's lock only to read how far updates are applied; so neither the thread that applies updates nor the polling thread waits for it.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +13,7 @@ use squall_protocols::replica::{
     LogPart, ShardPosition, StateRecovery, TimedPosition, VersionFault, VersionPoint, VersionReplay,
 };
 
+use super::checkpoint::{self, ReadCheckpoint};
 use super::machine::{Replicated, TypedMachine};
 use super::recovery::has_ended;
 use super::shard::{SETTINGS, Shard};
@@ -169,6 +171,8 @@ pub(super) type FirstState<T> = Arc<Mutex<Box<dyn Fn() -> T + Send>>>;
 pub(super) struct Versions<T: Replicated> {
     first: FirstState<T>,
     made: Mutex<Option<MadeVersion<T>>>,
+    /// The greatest time of the messages in the newest checkpoint.
+    checkpoint_time: AtomicU64,
 }
 
 /// A version that was made.
@@ -179,7 +183,17 @@ struct MadeVersion<T: Replicated> {
 
 impl<T: Replicated> Versions<T> {
     pub(super) const fn new(first: FirstState<T>) -> Self {
-        Self { first, made: Mutex::new(None) }
+        Self { first, made: Mutex::new(None), checkpoint_time: AtomicU64::new(0) }
+    }
+
+    /// Returns the greatest time of the messages in the newest checkpoint.
+    pub(super) fn checkpoint_time(&self) -> u64 {
+        self.checkpoint_time.load(Ordering::Relaxed)
+    }
+
+    /// Notes a checkpoint with messages up to this time.
+    pub(super) fn note_checkpoint(&self, time: u64) {
+        self.checkpoint_time.fetch_max(time, Ordering::Relaxed);
     }
 
     /// Returns a new initial state.
@@ -198,9 +212,14 @@ fn make<T: Replicated>(
     version: VersionPoint,
     made: &mut Option<MadeVersion<T>>,
 ) -> Result<TimedPosition, VersionError> {
-    let counted = counted_log(shard, version)?.counted;
+    let KnownLog { counted, begin, .. } = counted_log(shard, version)?;
+    let checkpoints = checkpoints(shard)?;
+    let oldest = checkpoints.iter().copied().find(|at| at.position == begin);
+    let base = oldest.unwrap_or(TimedPosition { position: begin, ..BASE });
     let before = made.take();
-    let begun = VersionReplay::begin(version, counted, BASE, before.as_ref().map(|made| made.at));
+    let later = before.iter().map(|made| made.at).chain(checkpoints).filter(|at| at.is_in(version));
+    let later = later.max_by_key(|at| at.position);
+    let begun = VersionReplay::begin(version, counted, base, later);
     let mut replay = match begun {
         Ok(replay) => replay,
         Err(fault) => {
@@ -212,7 +231,19 @@ fn make<T: Replicated>(
         recovery: StateRecovery::new(TypedMachine(shard.versions.first()), SETTINGS),
         at: BASE,
     };
-    let mut state = before.filter(|made| made.at == replay.at()).unwrap_or_else(fresh);
+    let mut state = match before.filter(|made| made.at == replay.at()) {
+        Some(made) => made,
+        None if replay.at().position == BASE.position => fresh(),
+        None => {
+            let log = borrow(shard)?;
+            let read = checkpoint::read(&log, shard.id, checkpoint::start_of(replay.at().position));
+            // It may have been removed meanwhile.
+            let compacted =
+                || VersionError::Compacted { oldest: checkpoint::position_of(log.begin_of(shard.id)) };
+            let ReadCheckpoint { recovery, at, .. } = read.map_err(|_| compacted())?;
+            MadeVersion { recovery, at }
+        }
+    };
     let mut read = VecDeque::new();
     let mut replayed = Ok(());
     while let Some(part) = replay.next_part().filter(|_| replayed.is_ok()) {
@@ -225,6 +256,16 @@ fn make<T: Replicated>(
     }
     *made = Some(state);
     finished
+}
+
+/// Returns the checkpoints of a shard, ascending.
+fn checkpoints<T: Replicated>(shard: &Shard<T>) -> Result<Vec<TimedPosition>, VersionError> {
+    let log = borrow(shard)?;
+    let timed = |start| {
+        let time = checkpoint::read_time(&log, shard.id, start).ok()?;
+        Some(TimedPosition { position: checkpoint::position_of(start), time })
+    };
+    Ok(log.checkpoints(shard.id).into_iter().filter_map(timed).collect())
 }
 
 /// Applies a piece of the log.
@@ -265,8 +306,8 @@ fn counted_log<T: Replicated>(shard: &Shard<T>, version: VersionPoint) -> Result
         let newest = newest.ok_or(VersionError::NotHere { shard: shard.number })?;
         let is_settled = received.is_some_and(|received| received <= newest);
         let settled = passed.filter(|_| is_settled).unwrap_or(0);
-        if let Some(known) = history::counted(&log, durable, newest, settled) {
-            let is_whole = known.oldest <= BASE.position;
+        if let Some(known) = history::counted(&log, (shard.id, durable), newest, settled) {
+            let is_whole = known.oldest <= known.begin;
             return if is_whole { Ok(known) } else { Err(known.is_earlier(&log).into()) };
         }
         drop(log);
@@ -293,7 +334,7 @@ fn lock<V: ?Sized>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The oldest state that can be made: logs begin with the initial state.
+/// The initial state.
 const BASE: TimedPosition = TimedPosition { position: ShardPosition { view: 0, sequence: 0 }, time: 0 };
 /// Between looks whether a view that has begun is on the disk.
 const RECORD_PAUSE: Duration = Duration::from_millis(1);

@@ -13,8 +13,8 @@ use std::time::Duration;
 use squall_fabric::{Instant, NodeId};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{
-    BaseStep, BaseTransfer, FetchAnswer, FetchRequest, LogState, Register, RestartMessage, RestartSettings,
-    TransferSettings, ViewChain,
+    BaseStep, BaseTransfer, FetchAnswer, FetchRequest, LogStart, LogState, Register, RestartMessage,
+    RestartSettings, TransferSettings, ViewChain,
 };
 use squall_transports::bootstrap::{Asker, BootstrapPlan};
 
@@ -131,6 +131,11 @@ impl BaseFetcher {
                 let taken = self.transfer.handle_answer(now, from, request, answer);
                 taken.map_or(Some(()), |_| self.append(request, count, &records))
             }
+            Fetched::Checkpoint(start, blocks) => {
+                let answer = FetchAnswer::Checkpoint(start);
+                let taken = self.transfer.handle_answer(now, from, request, answer);
+                taken.map_or(Some(()), |_| self.take_checkpoint(request.shard(), start, &blocks))
+            }
             Fetched::Views(message) => {
                 let log = self.log.borrow()?;
                 let register = log.present()?;
@@ -165,6 +170,12 @@ impl BaseFetcher {
         // If the log has failed, the member leaves and says why.
         self.log.borrow()?.append_fetched(range, records).ok()?;
         self.state.iter_mut().for_each(|(_, state)| state.raise(shard, view, count));
+        Some(())
+    }
+
+    fn take_checkpoint(&mut self, shard: usize, start: LogStart, blocks: &[Vec<u8>]) -> Option<()> {
+        self.log.borrow()?.take_checkpoint(self.shards[shard], start, blocks).ok()?;
+        self.state.iter_mut().for_each(|(_, state)| state.cover(shard, start));
         Some(())
     }
 }

@@ -320,6 +320,11 @@ impl<'a> RestartDriver<'a> {
                     self.log.append_fetched(range, &records)?;
                 }
             }
+            (request, Fetched::Checkpoint(start, blocks)) => {
+                if self.restarter.handle_fetched(now, from, request, FetchAnswer::Checkpoint(start)) {
+                    self.log.take_checkpoint(self.shards[request.shard()], start, &blocks)?;
+                }
+            }
             (_, fetched) => {
                 self.restarter.handle_fetched(now, from, request, FetchAnswer::Nothing);
                 if let Fetched::Views(message) = fetched

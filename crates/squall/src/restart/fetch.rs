@@ -2,10 +2,12 @@
 
 use squall_log::RecordKind;
 use squall_protocols::group::SubgroupId;
-use squall_protocols::restart::{FetchAnswer, FetchRequest, LogState, Register};
+use squall_protocols::restart::{FetchAnswer, FetchRequest, LogStart, LogState, Register};
 use squall_transports::bootstrap::{Address, BootstrapPlan};
 
-use super::wire::{FETCH_BYTES_MAX, FetchCall, FetchReply, RECORD_OVERHEAD};
+use super::wire::{
+    CHECKPOINT_BLOCK_MAX, CheckpointPart, FETCH_BYTES_MAX, FetchCall, FetchReply, RECORD_OVERHEAD,
+};
 use crate::durable::{LogRange, ProcessLog, StoredRecord};
 use crate::inquiry::{self, StatusQuestion};
 
@@ -17,20 +19,44 @@ pub(super) fn answer(
     state: &LogState,
     call: FetchCall,
 ) -> FetchReply {
-    let FetchCall { group, shard, view, from, to, skip } = call;
+    let FetchCall { group, shard, view, from, to, skip, checkpoint } = call;
     let Some(subgroup) = shards.get(shard as usize).copied().filter(|_| group == register.group) else {
         return FetchReply::Nothing;
     };
+    if let Some(part) = checkpoint {
+        return read_checkpoint(log, subgroup, part);
+    }
     let request = request_of(call);
     match state.answer(&register.record, request) {
         FetchAnswer::Records(held) if from < to => {
             read(log, LogRange { subgroup, view, from, to: held.min(to) }, skip)
         }
-        FetchAnswer::Nothing | FetchAnswer::Records(_) | FetchAnswer::Checkpoint(_) => {
+        FetchAnswer::Checkpoint(LogStart { view, sequence }) => {
+            read_checkpoint(log, subgroup, CheckpointPart { view, sequence, block: 0 })
+        }
+        FetchAnswer::Nothing | FetchAnswer::Records(_) => {
             let views = register.missing_trims(request);
             views.map_or(FetchReply::Nothing, |views| FetchReply::Views(views.encode(shards.len())))
         }
     }
+}
+
+/// Reads as many blocks of a checkpoint as go into one answer.
+fn read_checkpoint(log: &ProcessLog, subgroup: SubgroupId, part: CheckpointPart) -> FetchReply {
+    let CheckpointPart { view, sequence, block } = part;
+    let (mut blocks, mut space, mut is_last) = (Vec::new(), FETCH_BYTES_MAX, false);
+    for block in block.. {
+        // One that was removed meanwhile is asked for again, as what has taken its place.
+        let read = log.read_checkpoint(subgroup, LogStart { view, sequence }, block);
+        let Ok((bytes, ends)) = read else { return FetchReply::Nothing };
+        space = space.saturating_sub(bytes.len());
+        blocks.push(bytes);
+        is_last = ends;
+        if ends || space < CHECKPOINT_BLOCK_MAX {
+            break;
+        }
+    }
+    FetchReply::Checkpoint { part, blocks, is_last }
 }
 
 /// Reads as many records of a range as go into one answer, without the first `skip` bytes of the first one.
@@ -70,12 +96,15 @@ pub(super) enum Fetched {
     Records(u64, Vec<StoredRecord>),
     /// A message of the core.
     Views(Vec<u8>),
+    /// A checkpoint of everything before a position, by blocks.
+    Checkpoint(LogStart, Vec<Vec<u8>>),
     Nothing,
 }
 
 /// Asks the process at `address` for records until one answer is whole, and returns it.
 pub(super) fn fetch(plan: &BootstrapPlan, address: &Address, mut call: FetchCall) -> Fetched {
     let mut begun: Option<StoredRecord> = None;
+    let mut checkpoint = Vec::new();
     loop {
         let Ok(reply) = inquiry::ask::<FetchReply>(plan, address, &StatusQuestion::Fetch(call)) else {
             return Fetched::Nothing;
@@ -84,7 +113,24 @@ pub(super) fn fetch(plan: &BootstrapPlan, address: &Address, mut call: FetchCall
             FetchReply::Nothing => return Fetched::Nothing,
             FetchReply::Views(message) => return Fetched::Views(message),
             FetchReply::Records { count, records, rest } => (count, records, rest),
+            FetchReply::Checkpoint { part, blocks, is_last } => {
+                let is_next = call.checkpoint.map_or(part.block == 0, |asked| asked == part);
+                if !is_next || blocks.is_empty() {
+                    return Fetched::Nothing;
+                }
+                let CheckpointPart { view, sequence, .. } = part;
+                checkpoint.extend(blocks);
+                if is_last {
+                    return Fetched::Checkpoint(LogStart { view, sequence }, checkpoint);
+                }
+                let Ok(block) = u32::try_from(checkpoint.len()) else { return Fetched::Nothing };
+                call.checkpoint = Some(CheckpointPart { view, sequence, block });
+                continue;
+            }
         };
+        if call.checkpoint.is_some() {
+            return Fetched::Nothing;
+        }
         let is_next = |record: &StoredRecord| (call.from..call.to).contains(&record.sequence);
         let ascend = records.windows(2).all(|pair| pair[0].sequence < pair[1].sequence);
         if !ascend || !records.iter().all(is_next) || count > call.to {
@@ -126,10 +172,10 @@ pub(super) fn call_of(group: u64, request: FetchRequest) -> FetchCall {
     let shard = |shard: usize| u32::try_from(shard).expect("few shards");
     match request {
         FetchRequest::Records { shard: of, view, from, to } => {
-            FetchCall { group, shard: shard(of), view, from, to, skip: 0 }
+            FetchCall { group, shard: shard(of), view, from, to, skip: 0, checkpoint: None }
         }
         FetchRequest::Checkpoint { shard: of, from, to } => {
-            FetchCall { group, shard: shard(of), view: from, from: to, to: 0, skip: 0 }
+            FetchCall { group, shard: shard(of), view: from, from: to, to: 0, skip: 0, checkpoint: None }
         }
     }
 }

@@ -58,6 +58,19 @@ pub(crate) struct FetchCall {
     pub(crate) to: u64,
     /// How many bytes of the first record are here already.
     pub(crate) skip: u64,
+    /// Else a part of a checkpoint.
+    pub(crate) checkpoint: Option<CheckpointPart>,
+}
+
+/// A part of a checkpoint of a subgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CheckpointPart {
+    /// The view of its position.
+    pub(crate) view: u64,
+    /// The sequence.
+    pub(crate) sequence: u64,
+    /// The first block.
+    pub(crate) block: u32,
 }
 
 /// The answer to a [`FetchCall`].
@@ -76,9 +89,20 @@ pub(crate) enum FetchReply {
         /// How many bytes of the last record follow, which is not counted then.
         rest: u64,
     },
+    /// A part of a checkpoint, which takes the place of what was asked for.
+    Checkpoint {
+        /// Which part.
+        part: CheckpointPart,
+        /// What is in the blocks.
+        blocks: Vec<Vec<u8>>,
+        /// Whether the last one is the last of the checkpoint.
+        is_last: bool,
+    },
 }
 
 /// How many bytes of records go into one answer.
 pub(super) const FETCH_BYTES_MAX: usize = 256 << 10;
 /// A record's part of an answer without its bytes, at most.
 pub(super) const RECORD_OVERHEAD: usize = 40;
+/// The longest block of a checkpoint.
+pub(super) const CHECKPOINT_BLOCK_MAX: usize = 64 << 10;

@@ -12,6 +12,7 @@ fn caught(mutation: ReplicaMutation) -> Option<(u64, String)> {
         let run = || match mutation {
             ReplicaMutation::ReturnEarlier | ReplicaMutation::LoseDropped => readers::run(seed),
             ReplicaMutation::ContinueFromLater
+            | ReplicaMutation::ReadBeforeBase
             | ReplicaMutation::ReadToNewest
             | ReplicaMutation::ReadBeyondTrim
             | ReplicaMutation::TrustEachTime
@@ -31,7 +32,7 @@ fn caught(mutation: ReplicaMutation) -> Option<(u64, String)> {
 const SEEDS_MAX: u64 = 20000;
 
 /// Each mutation, and the invariant that it breaks first.
-const MUTATIONS: [(ReplicaMutation, &str); 20] = [
+const MUTATIONS: [(ReplicaMutation, &str); 21] = [
     (ReplicaMutation::TakeOlderState, "[A1]"),
     (ReplicaMutation::ApplyAllKept, "[A1]"),
     (ReplicaMutation::ForgetKept, "[A1]"),
@@ -46,6 +47,7 @@ const MUTATIONS: [(ReplicaMutation, &str); 20] = [
     (ReplicaMutation::AskTheSame, "[V8]"),
     (ReplicaMutation::RecoverWithoutSessions, "[A1]"),
     (ReplicaMutation::ContinueFromLater, "[A14]"),
+    (ReplicaMutation::ReadBeforeBase, "[A14]"),
     (ReplicaMutation::ReadToNewest, "[A14]"),
     (ReplicaMutation::ReadBeyondTrim, "[A14]"),
     (ReplicaMutation::TrustEachTime, "[A14]"),

@@ -22,6 +22,8 @@ struct LogModel {
     ended: Vec<(u64, u64)>,
     newest: ShardPosition,
     now: u64,
+    /// The oldest checkpoint: what is before is not in the log any more.
+    base: MadeState,
 }
 
 /// A state that was made, by the messages in it.
@@ -50,7 +52,13 @@ fn log(prng: &mut Prng) -> LogModel {
         }
         latest = latest.max(clock);
         if left == 0 {
-            return LogModel { messages, ended, newest, now: latest + prng.below(3) };
+            return LogModel {
+                messages,
+                ended,
+                newest,
+                now: latest + prng.below(3),
+                base: MadeState::default(),
+            };
         }
         if delivered > 0 {
             ended.push((view, delivered));
@@ -90,9 +98,9 @@ impl LogModel {
         prng: &mut Prng,
     ) -> Result<Option<TimedPosition>, VersionFault> {
         let known = Some(made.at).filter(|_| !made.messages.is_empty());
-        let mut replay = VersionReplay::begin(version, self.counted(), TimedPosition::default(), known)?;
-        if replay.at() == TimedPosition::default() {
-            *made = MadeState::default();
+        let mut replay = VersionReplay::begin(version, self.counted(), self.base.at, known)?;
+        if known != Some(replay.at()) {
+            *made = self.base.clone();
         }
         while let Some(part) = replay.next_part() {
             if prng.chance(30) {
@@ -106,6 +114,16 @@ impl LogModel {
         Ok(Some(made.at))
     }
 
+    /// Makes a checkpoint, and removes what is before it.
+    fn compact(&mut self, prng: &mut Prng) {
+        let view = prng.below(self.newest.view + 1);
+        let version = VersionPoint::Position(ShardPosition { view, sequence: prng.below(12) });
+        let mut made = MadeState::default();
+        if let Ok(Some(_)) = self.make(version, &mut made, prng) {
+            self.base = made;
+        }
+    }
+
     /// Reads some messages of a part.
     fn read(
         &self,
@@ -115,7 +133,8 @@ impl LogModel {
         state: &mut Vec<ShardPosition>,
     ) {
         let is_in = |message: &&Logged| {
-            message.at.view == part.view && (part.from..part.to).contains(&message.at.sequence)
+            let is_kept = message.at >= self.base.at.position;
+            is_kept && message.at.view == part.view && (part.from..part.to).contains(&message.at.sequence)
         };
         let all: Vec<&Logged> = self.messages.iter().filter(is_in).collect();
         for message in all.iter().take(messages_max) {
@@ -132,9 +151,12 @@ impl LogModel {
 /// One log, and some versions of it.
 pub(super) fn run(seed: u64) -> Result<(), WorldFault> {
     let mut prng = Prng::new(seed);
-    let log = log(&mut prng);
+    let mut log = log(&mut prng);
     let mut made = MadeState::default();
     for _ in 0..8 {
+        if prng.chance(200) {
+            log.compact(&mut prng);
+        }
         let version = if prng.chance(500) {
             let view = prng.below(log.newest.view + 2);
             VersionPoint::Position(ShardPosition { view, sequence: prng.below(12) })
@@ -146,6 +168,9 @@ pub(super) fn run(seed: u64) -> Result<(), WorldFault> {
         let delivered = |message: &Logged| message.is_delivered;
         match (version, outcome) {
             (_, Ok(None)) => {}
+            (_, Err(VersionFault::Compacted { oldest })) => {
+                ensure!(oldest == log.base.at.position && !log.base.at.is_in(version), "{}", text());
+            }
             (VersionPoint::Position(position), Ok(Some(at))) => {
                 ensure!(position <= log.newest && at.position == position, "{}", text());
                 ensure!(made.messages == log.expected(version, delivered), "{}", text());

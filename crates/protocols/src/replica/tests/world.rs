@@ -193,7 +193,10 @@ impl ReplicaWorld {
         let delivered = in_last.map(|member| member.next).max().unwrap_or(0);
         let rest = self.views[last].1.len() - delivered;
         self.views[last].1.truncate(delivered + prng.index(rest + 1));
-        for member in self.members.values_mut() {
+        let mut checkpoints: BTreeMap<NodeId, ShardSnapshot<UpdateList>> = BTreeMap::new();
+        for (node, member) in &mut self.members {
+            checkpoints
+                .extend(member.replica.snapshot().filter(|_| prng.chance(500)).map(|taken| (*node, taken)));
             // No process is left to be notified.
             (member.lives, member.under_way) = (false, UnderWay::default());
             member.window.clear();
@@ -208,7 +211,7 @@ impl ReplicaWorld {
             member.window_since = is_in.then_some(id);
             member.holding.begin_view(id, member.window_since, true);
             if is_in {
-                member.replica.recover(self.recovery());
+                member.replica.recover(self.recovery(checkpoints.remove(node)));
                 member.holding.recover();
             }
             self.members.insert(*node, member);
@@ -217,11 +220,18 @@ impl ReplicaWorld {
         self.views.push((view, Vec::new()));
     }
 
-    /// What a member makes of its log.
-    fn recovery(&self) -> StateRecovery<UpdateList> {
-        let mut recovery = StateRecovery::new(UpdateList::default(), ReplicaSettings::default());
+    /// What a member makes of its log, with a checkpoint that it has taken in its last run, if it has \[A16\].
+    fn recovery(&self, checkpoint: Option<ShardSnapshot<UpdateList>>) -> StateRecovery<UpdateList> {
+        let settings = ReplicaSettings::default();
+        let mut recovery = StateRecovery::new(UpdateList::default(), settings);
+        if let Some(ShardSnapshot { position, sessions, snapshot }) = checkpoint {
+            let sessions = Sessions::decode(&sessions).expect("just encoded");
+            recovery = StateRecovery::resume(position, sessions, snapshot, settings);
+        }
+        let begin = recovery.position();
         for (view, log) in &self.views {
-            for entry in log {
+            let message = |entry: &Entry| ShardPosition { view: view.id, sequence: entry.sequence };
+            for entry in log.iter().filter(|entry| message(entry) >= begin) {
                 recovery.apply(view.id, entry.sequence, &entry.bytes());
             }
         }

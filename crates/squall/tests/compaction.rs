@@ -1,0 +1,271 @@
+//! Durable objects whose logs are compacted: checkpoints take the place of what was before (Derecho §3.4, persistent mode).
+
+mod common;
+#[path = "common/storage.rs"]
+mod storage;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use squall::config::{Retention, Transport};
+use squall::object::{Object, Replicated, Snapshot, Version, VersionError, restored};
+use squall::{Config, Group, HistoryError, Position, ReplayError};
+use storage::{PATIENCE, TestFolder, wait_until};
+
+/// Things on shelves: the latest ones, of which each shelf has one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Shelves {
+    /// How many were put there.
+    count: u64,
+    things: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Shelves {
+    /// What they look like after this many updates.
+    fn after(count: u64) -> Self {
+        let latest = count.saturating_sub(SHELVES)..count;
+        Self { count, things: latest.map(|number| (number % SHELVES, thing(number))).collect() }
+    }
+}
+
+impl Replicated for Shelves {
+    type Update = Vec<u8>;
+    type Query = ();
+    type Reply = u64;
+
+    fn apply(&mut self, thing: Vec<u8>) -> u64 {
+        self.things.insert(self.count % SHELVES, thing);
+        self.count += 1;
+        self.count
+    }
+
+    fn query(&self, (): ()) -> u64 {
+        self.count
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of((self.count, self.things.clone()))
+    }
+
+    fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> {
+        restored(source).map(|(count, things)| Self { count, things })
+    }
+}
+
+fn thing(number: u64) -> Vec<u8> {
+    vec![number as u8; THING_BYTES]
+}
+
+/// Three members with shelves, and a joiner.
+fn configs(test: &str, retain: Option<Retention>) -> (TestFolder, Vec<Config>) {
+    let folder = TestFolder::new(test);
+    let configs = storage::configs(Transport::Shm, test, &folder, "shelves").into_iter().enumerate();
+    let with = |(rank, mut config): (usize, Config)| {
+        let shelves = config.subgroups.get_mut("shelves").expect("it is there");
+        (shelves.checkpoint_bytes, shelves.retain) = (1 << 20, retain);
+        (shelves.message_max, shelves.window_bytes, shelves.large_max) = (512 << 10, 4 << 20, None);
+        Config { rank: Some(rank), ..config }
+    };
+    let configs = configs.map(with).collect();
+    (folder, configs)
+}
+
+/// Has each of these members do something when all are in one view; they end at the same time, without leaving.
+fn run<R: Send>(configs: &[Config], act: impl Fn(usize, &mut Group, &Object<Shelves>) -> R + Sync) -> Vec<R> {
+    let all = Barrier::new(configs.len());
+    let member = |config: &Config| {
+        let mut group = Group::join(config.clone()).expect("the group starts");
+        let shelves = group.object("shelves", Shelves::default).expect("it can carry one");
+        wait_until("all are in the view", || group.members() == configs.len());
+        shelves.wait_ready(PATIENCE).expect("it has the state");
+        all.wait();
+        let result = act(config.rank.expect("it is set"), &mut group, &shelves);
+        all.wait();
+        result
+    };
+    // The others would wait for one that has panicked.
+    let member = |config: &Config| {
+        panic::catch_unwind(AssertUnwindSafe(|| member(config))).unwrap_or_else(|_| std::process::abort())
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = configs.iter().map(|config| scope.spawn(|| member(config))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it would have aborted")).collect()
+    })
+}
+
+/// Puts things there until there are `count`, and waits until this member has them.
+fn fill(shelves: &Object<Shelves>, count: u64) {
+    let mut pending = Vec::new();
+    for number in self::count(shelves)..count {
+        pending.push(shelves.update(b"", &thing(number)).expect("it is sent"));
+    }
+    for pending in pending {
+        pending.wait().expect("it is applied");
+    }
+}
+
+fn present(shelves: &Object<Shelves>) -> Shelves {
+    shelves.inspect(0, |_, state| state.clone()).expect("it has a replica")
+}
+
+fn count(shelves: &Object<Shelves>) -> u64 {
+    shelves.inspect(0, |_, state| state.count).expect("it has a replica")
+}
+
+fn at(shelves: &Object<Shelves>, position: Position) -> Result<Shelves, VersionError> {
+    Ok(shelves.at(Version::Position(position)).inspect(0, Clone::clone)?.value)
+}
+
+/// How many files a folder of a member has.
+fn files(folder: &TestFolder, rank: usize, name: &str) -> usize {
+    fs::read_dir(folder.0.join(format!("rank-{rank}")).join(name)).expect("it exists").count()
+}
+
+/// The log does not reach back to its beginning, and says to where, which can be read.
+fn check_oldest(shelves: &Object<Shelves>) {
+    // One more checkpoint may be on its way meanwhile.
+    wait_until("the oldest version can be read", || {
+        let compacted = at(shelves, Position::default()).expect_err("the log was compacted");
+        let VersionError::Compacted { oldest } = compacted else { panic!("{compacted:?}") };
+        let then = at(shelves, oldest);
+        then.inspect(|then| assert_eq!(*then, Shelves::after(then.count))).is_ok()
+    });
+}
+
+#[test]
+fn a_log_is_compacted_behind_checkpoints() {
+    let (folder, configs) = configs("compaction", None);
+    let found = run(&configs[..3], |rank, _, shelves| {
+        if rank == 0 {
+            fill(shelves, THINGS);
+        }
+        wait_until("all have everything", || count(shelves) == THINGS);
+        check_oldest(shelves);
+        let newest = shelves.position(0).expect("it has the state");
+        assert_eq!(at(shelves, newest).expect("so can the newest one"), Shelves::after(THINGS));
+    });
+    for rank in 0..found.len() {
+        let (segments, checkpoints) = (files(&folder, rank, "log"), files(&folder, rank, "checkpoints"));
+        assert!(segments <= 4, "rank {rank}: {segments} segments of 64 MiB for 350 MB of updates");
+        assert!(checkpoints <= 3, "rank {rank}: {checkpoints} checkpoints");
+    }
+    // All make the state from a checkpoint and the log behind it.
+    let found = run(&configs[..3], |_, group, shelves| {
+        check_oldest(shelves);
+        let history = group.subgroup("shelves").expect("it is there").history().expect("it is durable");
+        let mut history = history.map(|message| message.map(drop));
+        assert!(matches!(history.next(), Some(Err(HistoryError::Compacted { .. }))));
+        assert!(history.all(|message| message.is_ok()), "the rest follows");
+        present(shelves)
+    });
+    assert!(found.iter().all(|state| *state == Shelves::after(THINGS)));
+}
+
+/// A member that was away needs records that the others have no more: it takes a checkpoint.
+#[test]
+fn a_member_that_was_away_takes_a_checkpoint() {
+    let (folder, configs) = configs("compaction-away", None);
+    run(&configs[..3], |rank, _, shelves| {
+        if rank == 0 {
+            fill(shelves, 10);
+        }
+        wait_until("all have everything", || count(shelves) == 10);
+    });
+    run(&configs[1..3], |rank, _, shelves| {
+        if rank == 1 {
+            fill(shelves, THINGS);
+        }
+        wait_until("both have everything", || count(shelves) == THINGS);
+    });
+    // The first one was away, and the joiner was never there.
+    for round in 0..2 {
+        let found = run(&configs, |rank, _, shelves| {
+            if rank == 0 {
+                fill(shelves, THINGS + 1 + round);
+            }
+            wait_until("all have everything", || count(shelves) == THINGS + 1 + round);
+            let newest = shelves.position(0).expect("it has the state");
+            let read = || at(shelves, newest);
+            wait_until("its log has what is missing", || read().is_ok());
+            read().expect("just read")
+        });
+        assert!(found.iter().all(|state| *state == Shelves::after(THINGS + 1 + round)));
+        for rank in [0, 3] {
+            let segments = files(&folder, rank, "log");
+            assert!(segments <= 3, "rank {rank} has {segments} segments: it got more than it needs");
+        }
+    }
+}
+
+/// [W14] What is to be kept can be read, although newer checkpoints have been made.
+#[test]
+fn versions_that_are_to_be_kept_can_be_read() {
+    let retain = Retention { time: Duration::from_secs(3600), ..Retention::default() };
+    let (folder, configs) = configs("compaction-retain", Some(retain));
+    let count = 60;
+    run(&configs[..3], |rank, _, shelves| {
+        if rank == 0 {
+            fill(shelves, count);
+        }
+        wait_until("all have everything", || self::count(shelves) == count);
+        for number in [0, 1, count / 2] {
+            let position = Position { view: 0, sequence: 3 * number };
+            let then = at(shelves, position).expect("it is kept");
+            assert_eq!(then, Shelves::after(then.count));
+        }
+    });
+    assert!(files(&folder, 0, "checkpoints") >= 2);
+}
+
+/// Messages without an object are kept until the application discards them.
+#[test]
+fn an_application_discards_messages() {
+    let (folder, configs) = configs("compaction-discard", None);
+    let config = Config { members: 1, contacts: configs[0].contacts[..1].to_vec(), ..configs[0].clone() };
+    let mut kept = Position::default();
+    for round in 0..2 {
+        let mut group = Group::join(config.clone()).expect("the group starts");
+        let shelves = group.subgroup("shelves").expect("it is there");
+        let before: Vec<_> = shelves.history().expect("it is durable").collect();
+        let mut sender = shelves.sender().expect("it is free");
+        let mut reader = shelves.deliveries().expect("they are free").from(kept).expect("it is durable");
+        if round == 0 {
+            assert!(before.is_empty());
+            for number in 0..THINGS {
+                sender.send_bytes(&thing(number)).expect("it is sent");
+                assert_eq!(reader.next().expect("it comes").bytes, thing(number));
+                if number % 100 == 99 {
+                    reader.discard_log().expect("the disk works");
+                }
+            }
+            kept = reader.position();
+            assert!(
+                files(&folder, 0, "log") <= 4,
+                "{} segments of 64 MiB for 350 MB",
+                files(&folder, 0, "log")
+            );
+        } else {
+            assert!(matches!(before[0], Err(HistoryError::Compacted { .. })), "{:?}", before[0]);
+            assert!(before.len() as u64 <= THINGS - 500, "{} messages", before.len());
+            sender.send_bytes(b"last").expect("it is sent");
+            reader.seek(Position::default());
+            let error = reader.next().expect_err("it was discarded");
+            let ReplayError::Compacted { oldest } = error else { panic!("{error}") };
+            reader.seek(oldest);
+            let mut rest = 0;
+            while reader.next().expect("it is kept").bytes != b"last" {
+                rest += 1;
+            }
+            assert_eq!(rest + 1, before.len(), "the first of the history was an error");
+        }
+    }
+}
+
+const SHELVES: u64 = 8;
+const THING_BYTES: usize = 500_000;
+/// More than five segments of them.
+const THINGS: u64 = 700;
