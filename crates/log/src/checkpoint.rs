@@ -140,7 +140,11 @@ pub(crate) fn write(
     let outcome = write(&mut file).and_then(|()| file.put_block(true));
     match (outcome, file.failure) {
         (Ok(()), _) => complete(disk, block, subgroup, position, file.blocks),
-        (Err(_), Some(error)) => Err(error.into()),
+        (Err(_), Some(error)) => {
+            // On a full disk it would take what the log needs.
+            let _ = disk.remove(&file.path);
+            Err(error.into())
+        }
         (Err(error), None) => {
             disk.remove(&file.path)?;
             Err(CheckpointError::Abandoned { path: file.path, cause: error.to_string() })
