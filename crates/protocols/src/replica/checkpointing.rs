@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_checkpoint_costs_at_most_half_of_the_log() {
         let mut schedule = CheckpointSchedule::new(100);
-        let mut log = |schedule: &mut CheckpointSchedule, bytes: u64| {
+        let log = |schedule: &mut CheckpointSchedule, bytes: u64| {
             (0..bytes).for_each(|_| schedule.note(1));
             schedule.poll()
         };
