@@ -149,6 +149,7 @@ fn every_mutation_in_objects_is_caught() {
         ReplicaMutation::RecoverWithoutSessions
         // So do those of what reads the log.
         | ReplicaMutation::ContinueFromLater
+        | ReplicaMutation::ReadBeforeBase
         | ReplicaMutation::ReadToNewest
         | ReplicaMutation::ReadBeyondTrim
         | ReplicaMutation::TrustEachTime
