@@ -24,6 +24,7 @@ pub mod log;
 mod message_disk;
 pub mod multicast;
 mod payload;
+mod plan_words;
 pub mod rdmc;
 pub mod replica;
 pub mod restart;

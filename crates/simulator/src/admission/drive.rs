@@ -5,7 +5,7 @@ use squall_protocols::admission::{AdmissionAction, AdmissionService, CallFailure
 use squall_protocols::group::GroupCore;
 use squall_protocols::membership::Member;
 
-use super::{BusBody, JoinHost, SimAdmission};
+use super::{BusBody, JoinHost, SimAdmission, words};
 
 impl<H: JoinHost> SimAdmission<H> {
     /// Lets a joiner act; `has_seen_all`: nothing that has come so far waits for its group.
@@ -50,7 +50,10 @@ impl<H: JoinHost> SimAdmission<H> {
     }
 
     fn act(&mut self, place: u32, action: JoinerAction<u32>) {
-        self.world.note(self.processes[place as usize].home.node().0, format!("process {place}: {action:?}"));
+        self.world.note(
+            self.processes[place as usize].home.node().0,
+            format!("process {place}: {}", words::joiner(&action)),
+        );
         let process = &mut self.processes[place as usize];
         match action {
             JoinerAction::Ask { contact, until, .. } => {
@@ -165,7 +168,7 @@ impl<H: JoinHost> SimAdmission<H> {
     fn serve(&mut self, place: u32, action: AdmissionAction) {
         let process = &mut self.processes[place as usize];
         let Some(group) = &mut process.group else { return };
-        self.world.note(process.home.node().0, format!("process {place}: {action:?}"));
+        self.world.note(process.home.node().0, format!("process {place}: {}", words::member(&action)));
         match action {
             AdmissionAction::Part(number, _) => {
                 if let Some(node) = self.numbers.node(number) {

@@ -5,7 +5,7 @@ use squall_fabric::{BreakReason, Fabric as _, FabricEvent, NodeId};
 use squall_protocols::admission::{AdmissionService, Admitted, CallFailure, JoinAnswer, LinkVerdict};
 
 use super::process::JoinAttempt;
-use super::{BusBody, BusMessage, JoinHost, SimAdmission};
+use super::{BusBody, BusMessage, JoinHost, SimAdmission, words};
 
 impl<H: JoinHost> SimAdmission<H> {
     pub(super) fn post(&mut self, from: u32, to: u32, call: u64, body: BusBody) {
@@ -156,7 +156,7 @@ impl<H: JoinHost> SimAdmission<H> {
             }
             return;
         };
-        self.world.note(process.home.node().0, format!("process {place}: {body:?}"));
+        self.world.note(process.home.node().0, format!("process {place}: {}", words::reply(&body)));
         let Some(joiner) = &mut process.joiner else { return };
         match body {
             BusBody::Answer(JoinAnswer::Refuse(reason)) => {

@@ -11,6 +11,7 @@ mod exchange;
 mod numbers;
 mod process;
 mod story;
+mod words;
 
 use squall_fabric::sim::SimWorld;
 use squall_fabric::{Duration, Fabric as _, NodeId};

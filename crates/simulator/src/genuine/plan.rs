@@ -9,6 +9,7 @@ use squall_protocols::genuine::{ClockKind, GenuineSettings, QuorumRule};
 use crate::admission::BusPlan;
 use crate::explain::Shrink;
 use crate::group::{GroupPlan, draw_drift, draw_rules};
+use crate::plan_words;
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -247,16 +248,48 @@ impl Shrink for GenuinePlan {
 
 impl fmt::Display for GenuinePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let homes: Vec<String> =
-            self.homes.iter().map(|home| home.map_or("-".into(), |shard| shard.to_string())).collect();
         write!(f, "{}", self.group)?;
+        let nodes = self.group.nodes();
+        let members = |of: Option<usize>| {
+            let is_there = |node: &usize| self.homes.get(*node) == Some(&of);
+            let set = (0..nodes as usize).filter(is_there).fold(0, |set, node| set | 1_u64 << node);
+            plan_words::nodes(set, nodes)
+        };
+        for shard in 0..self.shards {
+            writeln!(f, "  shard {shard}: {}", members(Some(shard)))?;
+        }
+        if self.homes.contains(&None) {
+            writeln!(f, "  in no shard: {}", members(None))?;
+        }
+        writeln!(f, "  senders: {}", plan_words::nodes(self.senders, nodes))?;
+        let shards = u32::try_from(self.shards).expect("few");
+        for set in &self.destinations {
+            let named = plan_words::nodes(*set, shards).replace("nodes", "shards").replace("node", "shard");
+            writeln!(f, "  messages to {named}")?;
+        }
+        let GenuineSettings { quorum, clock, window, has_states, message_max, window_bytes } = &self.settings;
+        let quorum = match quorum {
+            QuorumRule::All => "all members of a shard acknowledge",
+            QuorumRule::Majority => "a majority of a shard acknowledges",
+        };
+        let clock = match clock {
+            ClockKind::Logical => "timestamps count messages",
+            ClockKind::Hybrid => "timestamps follow the clocks",
+        };
+        let states = if *has_states { "joiners take over states" } else { "shards have no states" };
+        let bytes =
+            if *window_bytes == usize::MAX { String::new() } else { format!(" and {window_bytes} bytes") };
         writeln!(
             f,
-            "  shards of the nodes: {}; senders {:b}",
-            homes.join(" "),
-            self.senders & ((1 << homes.len()) - 1)
+            "  {quorum}; {clock}; {states}; messages of up to {message_max} bytes, {window}{bytes} under way"
         )?;
-        let destinations: Vec<String> = self.destinations.iter().map(|set| format!("{set:b}")).collect();
-        writeln!(f, "  destinations {}; {:?}", destinations.join(" "), self.settings)
+        if *has_states && !self.group.joins.is_empty() {
+            let Self { request_max, transfer_max, .. } = self;
+            writeln!(
+                f,
+                "  a joiner asks for its state within {request_max:?}, which takes up to {transfer_max:?}"
+            )?;
+        }
+        Ok(())
     }
 }

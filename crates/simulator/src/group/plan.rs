@@ -14,6 +14,7 @@ use super::limits::{CounterLimits, draw_drift, draw_shortage};
 use crate::admission::BusPlan;
 use crate::coverage::rule_kinds;
 use crate::explain::Shrink;
+use crate::plan_words;
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -420,41 +421,63 @@ impl Shrink for GroupPlan {
 
 impl fmt::Display for GroupPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "seed {}: {} members, then joins at {:?}, leaves {:?}",
-            self.seed, self.members, self.joins, self.leaves
-        )?;
+        writeln!(f, "seed {}: nodes 0 to {} begin", self.seed, self.members.saturating_sub(1))?;
+        for (node, at) in (self.members..).zip(&self.joins) {
+            writeln!(f, "  node {node} asks to join after {at:?}")?;
+        }
+        for (node, at) in &self.leaves {
+            writeln!(f, "  node {node} leaves after {at:?}")?;
+        }
+        let named = |set: u64| plan_words::nodes(set, self.nodes());
         for SubgroupPlan { id, nodes, senders, pullers, settings } in &self.subgroups {
             let SubgroupSettings { mode, window, window_bytes, piece_bytes, batching, large, .. } = settings;
-            let mask = 1_u64.checked_shl(self.nodes()).map_or(u64::MAX, |past| past - 1);
+            let (mode, batching) = (plan_words::mode(*mode), plan_words::batching(*batching));
             writeln!(
                 f,
-                "  {id}: {mode:?}, nodes {:b}, senders {:b}, pullers {:b}, window {window} and {window_bytes} bytes, pieces of {piece_bytes}, {batching:?}",
-                nodes & mask,
-                senders & mask,
-                pullers & mask
+                "  {id}, {mode}: {}; senders: {}; {} pull",
+                named(*nodes),
+                named(*senders),
+                named(*pullers)
+            )?;
+            writeln!(
+                f,
+                "    window of {window} messages and {window_bytes} bytes, pieces of {piece_bytes} bytes, {batching}"
             )?;
             if let Some(large) = large {
-                writeln!(f, "    {large:?}")?;
+                let rdmc::RdmcSettings { block_bytes, schedule, in_flight_bytes } = &self.relays;
+                writeln!(f, "    {}", plan_words::large(large))?;
+                writeln!(
+                    f,
+                    "    relays: blocks of {block_bytes} bytes, {in_flight_bytes} under way, schedule {schedule:?}"
+                )?;
             }
         }
-        writeln!(f, "  {:?}", self.relays)?;
-        writeln!(
+        let Self { messages, burst, gap_max, consumer_pause_max, .. } = self;
+        write!(
             f,
-            "  {} messages each, bursts of {}, up to {:?} apart, consumers pause {:?}",
-            self.messages, self.burst, self.gap_max, self.consumer_pause_max
+            "  {messages} messages of each sender, in bursts of up to {burst}, up to {gap_max:?} apart"
         )?;
-        writeln!(
-            f,
-            "  suspicion after {:?}, {:?}, {:?}",
-            self.suspicion_after, self.partition_safety, self.limits
-        )?;
-        writeln!(
-            f,
-            "  early sight {}, one-sided {}, {:?}",
-            self.early_sight, self.one_sided_progress, self.adversary
-        )?;
+        writeln!(f, "; consumers pause for up to {consumer_pause_max:?}")?;
+        let silence =
+            self.suspicion_after.map_or("silence is no reason to suspect a member".into(), |after| {
+                format!("a member that is silent for {after:?} is suspected")
+            });
+        let part = match self.partition_safety {
+            PartitionSafety::Majority => "only a majority continues",
+            PartitionSafety::Off => "any part continues",
+        };
+        writeln!(f, "  {silence}; {part}")?;
+        if self.limits != CounterLimits::usual() {
+            let CounterLimits { first_view, view_indexes_max } = self.limits;
+            writeln!(
+                f,
+                "  views are counted from {first_view} and end after {view_indexes_max} messages of a sender"
+            )?;
+        }
+        let sight = if self.early_sight { "readers share memory" } else { "readers hold copies" };
+        let progress = if self.one_sided_progress { "at once" } else { "when the target polls" };
+        writeln!(f, "  {sight}, writes land {progress}")?;
+        f.write_str(&plan_words::adversary(&self.adversary, "  "))?;
         self.rules.iter().try_for_each(|rule| writeln!(f, "  fault {rule}"))
     }
 }

@@ -11,6 +11,7 @@ use squall_protocols::multicast::{
 
 use crate::coverage::rule_kinds;
 use crate::explain::Shrink;
+use crate::plan_words;
 
 /// The plan of one run.
 #[derive(Clone, Debug)]
@@ -236,13 +237,17 @@ impl fmt::Display for MulticastPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SubgroupSettings { mode, window, message_max, window_bytes, large, senders, .. } = &self.settings;
         let SubgroupSettings { piece_bytes, batching, .. } = &self.settings;
-        writeln!(f, "seed {}: {} members, mode {mode:?}", self.seed, self.members)?;
+        writeln!(f, "seed {}: {} members, mode {}", self.seed, self.members, plan_words::mode(*mode))?;
         writeln!(f, "  senders {senders:?} send {:?} messages of 0 to {message_max} bytes", self.messages)?;
         writeln!(f, "  in bursts of up to {}, up to {:?} apart", self.burst, self.gap_max)?;
-        writeln!(f, "  window of {window} messages and {window_bytes} bytes, {batching:?}")?;
+        writeln!(
+            f,
+            "  window of {window} messages and {window_bytes} bytes, {}",
+            plan_words::batching(*batching)
+        )?;
         writeln!(f, "  pieces of {piece_bytes} bytes")?;
         if let Some(large) = large {
-            writeln!(f, "  {large:?}")?;
+            writeln!(f, "  {}", plan_words::large(large))?;
         }
         for (member, pause) in self.pulls.iter().enumerate() {
             if let Some(pause) = pause {
@@ -251,7 +256,8 @@ impl fmt::Display for MulticastPlan {
         }
         let sight = if self.early_sight { "readers share memory" } else { "readers hold copies" };
         let progress = if self.one_sided_progress { "at once" } else { "when the target polls" };
-        writeln!(f, "  {sight}, writes land {progress}, {:?}", self.adversary)?;
+        writeln!(f, "  {sight}, writes land {progress}")?;
+        f.write_str(&plan_words::adversary(&self.adversary, "  "))?;
         for rule in &self.rules {
             writeln!(f, "  fault {rule}")?;
         }
