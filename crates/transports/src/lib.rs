@@ -2,6 +2,11 @@
 //! [`squall_fabric::Fabric`]; the runner that drives protocol cores on them; and the bootstrap by which
 //! members find and authenticate each other.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "squall-transports runs on Linux only: it needs memfd, eventfd, membarrier and abstract Unix sockets"
+);
+
 mod adopted;
 pub mod barrier;
 pub mod bootstrap;

@@ -18,6 +18,12 @@ pub enum VerbsError {
         /// The loader's message.
         detail: String,
     },
+    /// This program was built without RDMA.
+    #[error(
+        "this program was built without RDMA: build it with the feature `verbs`, which is on by default, and not for a static target, or \
+         choose another transport"
+    )]
+    LeftOut,
     /// libibverbs lacks a required function.
     #[error("the library libibverbs is too old ({detail}): install version 1.11 (rdma-core 31) or later")]
     LibraryTooOld {

@@ -32,9 +32,13 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// Loads the library of this machine.
+    /// Loads the library of this machine, unless this build has no RDMA: a static program cannot load libraries.
     pub(super) fn load() -> Result<Arc<Self>, VerbsError> {
-        Self::load_from(LIBRARY)
+        if cfg!(all(feature = "verbs", not(target_feature = "crt-static"))) {
+            Self::load_from(LIBRARY)
+        } else {
+            Err(VerbsError::LeftOut)
+        }
     }
 
     fn load_from(name: &str) -> Result<Arc<Self>, VerbsError> {
