@@ -10,7 +10,7 @@ use squall::config::{Address, quantity};
 use squall_harness::terminal::{CommandVerdict, PendingNote, output, table};
 
 use crate::census;
-use crate::top::{GroupActivity, GroupLook, change_lines, live, rows};
+use crate::top::{GroupActivity, GroupLook, change_lines, live, rows, serve};
 
 /// Show what the members of a running group do, live
 #[derive(Debug, Args)]
@@ -31,6 +31,9 @@ pub(crate) struct TopArguments {
     /// Print one table, with the rates of one interval, and end; so it is if the output is no terminal
     #[arg(long)]
     once: bool,
+    /// Show the same in a browser: serve a page at this address (host:port)
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["once", "json"])]
+    serve: Option<Address>,
     /// Print JSON: one line for each interval, or one with --once
     #[arg(long)]
     json: bool,
@@ -38,14 +41,16 @@ pub(crate) struct TopArguments {
 
 const EXAMPLES: &str =
     "Any member that answers names the others, which are then asked, too, as `squall status` does. For each member there are its view, \
-the messages per second that it sends and delivers in all subgroups, the messages by which it is behind in receiving (lag), how much \
-of its window is used, what of durable subgroups is not on its disk, and the ranks of the members that take no messages, so that \
-this one waits for them. Below are the latest view changes. q or Ctrl-C ends it.
+the messages per second that it sends and delivers in all subgroups, what 99 % of its own messages took at most until it delivered \
+them (p99), the messages by which it is behind in receiving (lag), how much of its window is used, what of durable subgroups is not on its disk, and the ranks of the members that take no messages, \
+so that this one waits for them (waits). Below are the latest view changes. q or Ctrl-C ends it. The page of \
+--serve shows the same to anyone who can reach its address, without the secret.
 
 Examples:
   squall top --config squall.toml
   squall top -c squall.toml 192.0.2.2:7400 --interval 200ms
   squall top -c squall.toml --once
+  squall top -c squall.toml --serve 127.0.0.1:8080   (a page for browsers)
   squall top -c squall.toml --json | jq .members[].lag";
 
 /// More often, the questions themselves would be what the members do.
@@ -62,6 +67,9 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<CommandVerdict> {
     let title = format!("squall top: {}, every {:?}", config.cluster, arguments.interval);
     let timeout = arguments.timeout;
     let look = move || Ok(GroupLook::new(Instant::now(), census::ask(&config, first.clone(), timeout)?));
+    if let Some(address) = &arguments.serve {
+        return serve::serve(address, title, arguments.interval, look);
+    }
     if !arguments.once && !arguments.json && console::Term::stdout().features().is_attended() {
         return live::watch(title, arguments.interval, look);
     }

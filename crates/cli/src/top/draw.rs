@@ -114,7 +114,7 @@ mod tests {
         let lines = drawn(&screen);
         assert_eq!(lines[0], "squall top: demo");
         assert!(lines[1].starts_with("address         rank  view"), "{lines:#?}");
-        assert!(lines[2].starts_with("192.0.2.1:7400     1     3") && lines[2].ends_with("93 %          2"));
+        assert!(lines[2].starts_with("192.0.2.1:7400     1     3") && lines[2].ends_with("93 %      2"));
         assert!(lines.iter().any(|line| line == "no answer from 192.0.2.3:7400 within 1.5s"), "{lines:#?}");
         assert!(lines.iter().any(|line| line == "View changes"), "{lines:#?}");
         screen.skipped = 1;

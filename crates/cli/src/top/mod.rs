@@ -2,6 +2,7 @@
 
 pub(crate) mod draw;
 pub(crate) mod live;
+pub(crate) mod serve;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -153,9 +154,9 @@ const SHOWN_MILLIS: u64 = 500;
 /// The table, whose first row is the heading.
 pub(crate) fn rows(activity: &GroupActivity) -> Vec<Vec<String>> {
     let is_durable = activity.members.iter().any(|member| member.unpersisted.is_some());
-    let mut heads = vec!["address", "rank", "view", "state", "sent/s", "deliv/s", "lag", "window"];
+    let mut heads = vec!["address", "rank", "view", "state", "sent/s", "deliv/s", "p99", "lag", "window"];
     heads.extend(is_durable.then_some("to disk"));
-    heads.push("waits for");
+    heads.push("waits");
     let mut rows = vec![heads.into_iter().map(String::from).collect()];
     for member in &activity.members {
         let number = |number: Option<u64>| number.map_or_else(dash, |number| number.to_string());
@@ -169,6 +170,7 @@ pub(crate) fn rows(activity: &GroupActivity) -> Vec<Vec<String>> {
             member.state.into(),
             rate(member.sent_per_second),
             rate(member.delivered_per_second),
+            member.latency_p99_nanos.map_or_else(dash, units::nanos),
             number(member.lag),
             window,
         ];
@@ -226,6 +228,7 @@ fn example() -> GroupActivity {
         delivered_per_second: Some(36_900.0),
         lag: Some(lag),
         window_used: Some(0.93),
+        latency_p99_nanos: Some(1 << 18),
         waits_for,
         ..MemberActivity::default()
     };
@@ -251,10 +254,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "address         rank  view   state  sent/s  deliv/s  lag  window  waits for",
-                "192.0.2.1:7400     1     3   ready  12.3 k   36.9 k    0    93 %          2",
-                "192.0.2.2:7400     2     3   ready  12.3 k   36.9 k   17    93 %",
-                "192.0.2.3:7400     -     -  silent       -        -    -       -",
+                "address         rank  view   state  sent/s  deliv/s     p99  lag  window  waits",
+                "192.0.2.1:7400     1     3   ready  12.3 k   36.9 k  262 µs    0    93 %      2",
+                "192.0.2.2:7400     2     3   ready  12.3 k   36.9 k  262 µs   17    93 %",
+                "192.0.2.3:7400     -     -  silent       -        -       -    -       -",
             ]
         );
     }
