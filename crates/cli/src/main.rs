@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 
 use commands::{
     completions, config, cp, doctor as doctor_command, explain, log, man, messages, node, recover, serve,
-    simulate, status, top as top_command,
+    simulate, status, top as top_command, trace,
 };
 use squall_harness::commands::{bench, chaos, demo, process};
 use squall_harness::terminal::log::{LogArguments, UsualLevel, journal_priority};
@@ -71,6 +71,7 @@ enum Command {
     Node(node::NodeArguments),
     Status(status::StatusArguments),
     Top(top_command::TopArguments),
+    Trace(trace::TraceArguments),
     Send(messages::SendArguments),
     Recv(messages::RecvArguments),
     Cp(cp::CopyArguments),
@@ -123,6 +124,7 @@ fn perform(command: Command) -> Result<CommandVerdict> {
         Command::Node(arguments) => node::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Top(arguments) => top_command::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Send(arguments) => messages::send(&arguments),
         Command::Recv(arguments) => messages::recv(&arguments),
         Command::Cp(arguments) => cp::run(&arguments),

@@ -143,5 +143,7 @@ mutations! {
         TakePartEarly,
         /// \[J8\] A joining process receives the deliveries at the end of a view before its arrival is over.
         HearEarly,
+        /// The flight recorder records what it has recorded before in the view.
+        RecordAgain,
     }
 }

@@ -16,6 +16,9 @@ use crate::deliveries_from::DeliveriesFrom;
 use crate::durable::LogBorrower;
 use crate::error::{GroupError, HandleError, ReceiveError};
 use crate::external::{SubgroupView, TapWriter};
+use crate::owned::OwnedDeliveries;
+#[cfg(feature = "futures")]
+use crate::owned::OwnedMessage;
 use crate::status::GroupStatus;
 use crate::wait::block_on;
 
@@ -257,6 +260,19 @@ impl Deliveries {
     pub async fn next_event_async(&mut self) -> Result<DeliveryEvent<'_>, ReceiveError> {
         poll_fn(|context| self.poll_ready(context, Self::look_for_event)).await?;
         self.try_next_event().transpose().expect("poll_ready has found one")
+    }
+
+    /// Returns these deliveries as copies, for an [`Iterator`] or, with the feature `futures`, a `Stream`.
+    #[must_use]
+    pub const fn owned(self) -> OwnedDeliveries {
+        OwnedDeliveries::new(self)
+    }
+
+    /// Returns a copy of the next message, or registers the task for when there is one.
+    #[cfg(feature = "futures")]
+    pub(crate) fn poll_owned(&mut self, context: &Context<'_>) -> Poll<Result<OwnedMessage, ReceiveError>> {
+        std::task::ready!(self.poll_ready(context, Self::look_for_message))?;
+        Poll::Ready(Ok(self.take().expect("poll_ready has found one").into()))
     }
 
     /// Releases everything taken so far, so that its senders can reuse the space.

@@ -17,7 +17,15 @@ use crate::config::ConfigError;
 use crate::durable::LogFolderError;
 use crate::history::HistoryError;
 
-squall_fabric::debug_as_text!(GroupError, JoinError, HandleError, SendError, ReceiveError, ReplayError);
+squall_fabric::debug_as_text!(
+    GroupError,
+    JoinError,
+    HandleError,
+    SendError,
+    ReceiveError,
+    ReplayError,
+    ValueError
+);
 
 /// Why a group cannot be joined or has ended.
 ///
@@ -124,6 +132,14 @@ pub enum JoinError {
         subgroup: String,
         /// What is wrong.
         error: SubgroupSettingsError,
+    },
+    /// The file for the flight record cannot be opened.
+    #[error("failed to open {} for this member's flight record: {cause}; correct `flight_record`", file.display())]
+    FlightRecord {
+        /// The file.
+        file: Box<Path>,
+        /// Why.
+        cause: std::io::Error,
     },
     /// An upcall was given for a subgroup that the configuration does not have.
     #[error("there is no subgroup `{0}` in the configuration")]
@@ -337,6 +353,9 @@ pub enum SendError {
         /// The longest message in bytes.
         message_max: usize,
     },
+    /// The value cannot be serialised.
+    #[error("the value cannot be serialised: {0}")]
+    Value(String),
     /// The group has ended.
     #[error(transparent)]
     Group(#[from] GroupError),
@@ -378,6 +397,39 @@ pub enum ReceiveError {
     /// The group has ended, and everything delivered has been taken.
     #[error(transparent)]
     Group(#[from] GroupError),
+}
+
+impl ReceiveError {
+    /// Returns whether this member has left in order, so that the end was expected.
+    #[must_use]
+    pub const fn is_left(&self) -> bool {
+        matches!(self, Self::Group(GroupError::Left))
+    }
+}
+
+/// Why bytes are no value of the type that was asked for ([`crate::read_value`]).
+///
+/// ```
+/// use squall::{ValueError, read_value};
+///
+/// assert_eq!(read_value::<u8>(&[7]).unwrap(), 7);
+/// assert!(matches!(read_value::<u8>(&[7, 8]), Err(ValueError::Rest { bytes: 1 })));
+/// assert!(matches!(read_value::<bool>(&[7]), Err(ValueError::Form(_))));
+/// ```
+#[derive(Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// They are of another form.
+    #[error(
+        "the message is no value of the expected type ({0}): let senders and receivers use the same type"
+    )]
+    Form(String),
+    /// There are more bytes than the value has.
+    #[error("{bytes} bytes follow the value: let senders and receivers use the same type")]
+    Rest {
+        /// Their number.
+        bytes: usize,
+    },
 }
 
 /// Why there is no further message from an earlier position on ([`crate::Deliveries::from`]).

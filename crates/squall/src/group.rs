@@ -1,6 +1,7 @@
 //! The group: joining, subgroups, and leaving (Derecho §2).
 
 mod builder;
+mod join_async;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,12 +14,15 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::multicast::DeliveryMode;
 
+use crate::BootstrapError;
 use crate::application::SubgroupSlot;
 use crate::config::Config;
 use crate::durable;
 use crate::error::{GroupError, HandleError, JoinError, SendError};
 use crate::external::Hub;
+use crate::flight::FlightRecord;
 use crate::genuine::MulticastSender;
+use crate::inquiry::{self, MemberStatus};
 use crate::metrics::MetricsServer;
 use crate::node::NodeHandle;
 use crate::object::{self, Object, ObjectOptions, Replicated};
@@ -142,6 +146,36 @@ impl Group {
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(MetricsServer::address)
+    }
+
+    /// Returns what this member has noticed lately: views, suspicions, stalls, and what has led to them. It is kept always, and also
+    /// after the group has ended here.
+    #[must_use]
+    pub fn flight_record(&self) -> FlightRecord {
+        self.link.status.flight_record()
+    }
+
+    /// Returns this member's status, with the counters of all subgroups, as others get it by [`crate::ask_status`]. The polling thread
+    /// answers, so it must not be called on that thread.
+    ///
+    /// ```
+    /// # use squall::config::SubgroupConfig;
+    /// # use squall::{Config, Group};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let name = format!("doc-member-status-{}", std::process::id());
+    /// # let mut group = Group::join(Config::local(&name, 1).subgroup("log", SubgroupConfig::default()))?;
+    /// group.subgroup("log")?.sender()?.send_bytes(b"hello")?;
+    /// let status = group.status()?;
+    /// println!("{} messages sent in view {}", status.subgroups[0].sent_total, status.view);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`BootstrapError`](crate::BootstrapError) if the group has ended here.
+    pub fn status(&self) -> Result<MemberStatus, BootstrapError> {
+        let own = self.link.status.roster().get(&self.link.node).cloned();
+        inquiry::ask_status(&self.config, own.as_ref().unwrap_or(&self.config.listen))
     }
 
     /// Returns why the group has ended, if it has.

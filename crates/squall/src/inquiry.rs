@@ -10,6 +10,7 @@ use squall_transports::bootstrap::{self, Address, BootstrapError, BootstrapPlan}
 
 use crate::admission::JoinToken;
 use crate::config::Config;
+use crate::flight::FlightRecord;
 use crate::restart::{FetchCall, FetchReply, RestartAnswer, RestartCall};
 use crate::status::GroupStatus;
 
@@ -26,6 +27,8 @@ pub(crate) enum StatusQuestion {
     Restart(Box<RestartCall>),
     /// What has its log of a view? The answer is a [`FetchReply`].
     Fetch(FetchCall),
+    /// What has it noticed lately? The answer is a [`FlightRecord`].
+    Flight,
 }
 
 /// A member's status, as it reports it itself.
@@ -260,4 +263,5 @@ pub fn read_foreign(bytes: &[u8]) -> usize {
         + again::<JoinToken>(bytes)
         + again::<RestartAnswer>(bytes)
         + again::<FetchReply>(bytes)
+        + again::<FlightRecord>(bytes)
 }

@@ -32,7 +32,8 @@
 //! - [`Sender`] builds messages in place; the application chooses calls that never block, that block, or that are
 //!   awaited.
 //! - [`Deliveries`] reads messages in place and releases them in batches, with the views between them if the application
-//!   asks for those ([`DeliveryEvent`]).
+//!   asks for those ([`DeliveryEvent`]). [`OwnedDeliveries`] copies them, for iterators and streams of futures.
+//! - [`Sender::send_value`] and [`read_value`] send and read values of serde's types.
 //! - [`object`] replicates an application's type at all members, sharded by keys.
 //! - [`genuine`] sends messages to several shards of a group, in one order.
 //! - [`external`] reads and sends messages from outside the group.
@@ -41,7 +42,8 @@
 //! - [`config`] reads the description of a group from a file; with [`config::StorageConfig`] it has durable subgroups.
 //! - [`recovery`] continues a durable group from one log, when the others are lost.
 //! - [`metrics`] shows what a member does to Prometheus and to whatever restarts processes.
-//! - [`ask_status`] asks a member for its state, as `squall status` does; [`trace`] writes view changes for a browser.
+//! - [`ask_status`] asks a member for its state, as `squall status` does, and [`ask_flight_record`] for what it has noticed
+//!   lately; [`trace`] writes that for a browser.
 //!
 //! The book (docs/book in the tree) has guides with samples.
 //!
@@ -51,9 +53,19 @@
 //! and `fn main() -> Result<(), JoinError>` print what a person can read. Programs tell errors apart by their variants.
 #![forbid(unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "Squall runs on Linux only: it needs memfd, eventfd, membarrier and abstract Unix sockets. Build it in a container or a virtual \
+     machine with Linux"
+);
+
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct CrateReadme;
 
 mod admission;
 mod application;
@@ -66,6 +78,7 @@ mod durable;
 mod entry;
 mod error;
 pub mod external;
+mod flight;
 pub mod genuine;
 mod group;
 mod history;
@@ -73,6 +86,7 @@ mod inquiry;
 pub mod metrics;
 mod node;
 pub mod object;
+mod owned;
 pub mod recovery;
 mod restart;
 mod sender;
@@ -90,8 +104,9 @@ pub use config::Config;
 pub use deliveries::{Deliveries, DeliveryEvent};
 pub use deliveries_from::{DeliveriesFrom, LoggedMessage};
 pub use durable::LogFolderError;
-pub use error::{GroupError, HandleError, JoinError, ReceiveError, ReplayError, SendError};
+pub use error::{GroupError, HandleError, JoinError, ReceiveError, ReplayError, SendError, ValueError};
 pub use external::SubgroupView;
+pub use flight::{FlightLine, FlightRecord, ask_flight_record};
 pub use group::{Builder, Departure, Group};
 pub use history::{History, HistoryError, StoredMessage};
 #[doc(hidden)]
@@ -101,6 +116,7 @@ pub use inquiry::{
     WindowLine, ask_status,
 };
 pub use node::Node;
+pub use owned::{OwnedDeliveries, OwnedMessage, read_value};
 pub use sender::{MessageOutcome, MessageSlot, Sender};
 pub use squall_fabric::window::Payload;
 pub use squall_fabric::{Instant, NodeId};

@@ -14,6 +14,7 @@ use squall_transports::bootstrap::Address;
 
 use crate::error::GroupError;
 use crate::external::Hub;
+use crate::flight::{FlightCopy, FlightRecord};
 use crate::wait::{Waiters, block_for};
 
 /// Shared by the polling thread and all handles of a group.
@@ -39,6 +40,8 @@ pub(crate) struct GroupStatus {
     sole_states: Mutex<Vec<String>>,
     /// This member may hold more states than it has announced to the group.
     state_news: AtomicBool,
+    /// What this member has noticed lately.
+    flight: Mutex<FlightCopy>,
     /// Why the group has ended.
     failure: Mutex<Option<GroupError>>,
     /// The senders that wait for space in a window.
@@ -114,6 +117,17 @@ impl GroupStatus {
     /// Serves external clients, as long as the member's handle exists.
     pub(crate) fn hub(&self) -> MutexGuard<'_, Option<Arc<Hub>>> {
         self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The copy of what this member has noticed lately.
+    pub(crate) fn flight(&self) -> MutexGuard<'_, FlightCopy> {
+        self.flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what this member has noticed lately. The copy is held for a moment only: text is made without it.
+    pub(crate) fn flight_record(&self) -> FlightRecord {
+        let copy = self.flight().clone();
+        copy.record()
     }
 
     /// Returns the number that identifies this start of the group: another group of the same name has another number.

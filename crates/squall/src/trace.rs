@@ -1,12 +1,14 @@
-//! View changes as a trace for Chrome's trace viewer (Derecho §3.4).
+//! View changes and flight records as a trace for Perfetto and Chrome's viewer (Derecho §3.4).
 //!
-//! [`chrome`] is a pure function from the timelines of some members to the text of a trace; write it to a file and
-//! open the file in `chrome://tracing`. Each member is shown as a process; each view change is a slice above the
-//! slices of its steps, each of which lasts until the next step.
+//! [`chrome`] and [`of_records`] are pure functions to the text of a trace; write it to a file and open the file in ui.perfetto.dev or
+//! `chrome://tracing`. Each member is shown as a process; each view change is a slice above the slices of its steps, each of which
+//! lasts until the next step. Events of flight records are instants.
 
 use serde_json::{Value, json};
+use squall_fabric::Instant;
 use squall_protocols::group::ViewChange;
-use squall_protocols::membership::ViewChangeStep;
+
+use crate::flight::{self, FlightLine, FlightRecord};
 
 /// One member's view changes.
 ///
@@ -49,44 +51,70 @@ pub fn chrome(tracks: &[MemberTrack<'_>]) -> String {
     let origin = tracks.iter().filter_map(instants).min().unwrap_or(0);
     let mut events = Vec::new();
     for (pid, track) in tracks.iter().enumerate() {
-        let name = json!({ "name": track.name });
-        events.push(json!({ "ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": name }));
-        for change in track.changes {
-            add_change(&mut events, pid, change, track.offset_ns - origin);
-        }
+        let nanos = |at: Instant| i128::from(at.as_nanos()) + track.offset_ns - origin;
+        let nanos = |at| u64::try_from(nanos(at)).unwrap_or(0);
+        events.push(process_name(pid, track.name));
+        events.extend(
+            track
+                .changes
+                .iter()
+                .flat_map(|change| flight::steps(change, nanos))
+                .map(|line| event(pid, &line, 0)),
+        );
     }
+    array(&events)
+}
+
+/// Returns the flight records of some members as a JSON array of trace events, one on each line. Times are relative to the earliest
+/// event of all, by the clocks of the members' hosts; the name of each member says when that was.
+///
+/// ```
+/// let trace = squall::trace::of_records(&[squall::FlightRecord::default()]);
+/// assert!(trace.starts_with("[\n"));
+/// ```
+#[must_use]
+pub fn of_records(records: &[FlightRecord]) -> String {
+    let begins = records.iter().flat_map(|record| &record.lines).map(|line| line.unix_nanos);
+    let origin = begins.min().unwrap_or(0);
+    let mut events = Vec::new();
+    for (pid, record) in records.iter().enumerate() {
+        let FlightRecord { node, rank, missed, lines, .. } = record;
+        let since = format!("{}.{:09} s since 1970", origin / 1_000_000_000, origin % 1_000_000_000);
+        let earlier = if *missed > 0 { format!(", without {missed} earlier events") } else { String::new() };
+        events.push(process_name(pid, &format!("rank {rank}, node {node}, from {since}{earlier}")));
+        events.extend(lines.iter().map(|line| event(pid, line, origin)));
+    }
+    array(&events)
+}
+
+fn array(events: &[Value]) -> String {
     let lines: Vec<String> = events.iter().map(Value::to_string).collect();
     format!("[\n{}\n]\n", lines.join(",\n"))
 }
 
-fn add_change(events: &mut Vec<Value>, pid: usize, change: &ViewChange, offset_ns: i128) {
-    let taken: Vec<(ViewChangeStep, i128)> = change
-        .steps
-        .taken()
-        .into_iter()
-        .map(|(step, at)| (step, i128::from(at.as_nanos()) + offset_ns))
-        .collect();
-    let (Some((_, first)), Some((_, last))) = (taken.first(), taken.last()) else { return };
-    let ViewChange { to, members, removed, joined, led, .. } = change;
-    let args = json!({ "members": members, "removed": removed, "joined": joined, "led": led });
-    events.push(slice(pid, &format!("to view {to}"), *first, *last, &args));
-    for pair in taken.windows(2) {
-        let [(step, begin), (_, end)] = pair else { continue };
-        events.push(slice(pid, step.name(), *begin, *end, &json!({})));
-    }
+fn process_name(pid: usize, name: &str) -> Value {
+    json!({ "ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": { "name": name } })
 }
 
-fn slice(pid: usize, name: &str, begin_ns: i128, end_ns: i128, args: &Value) -> Value {
-    // Microseconds, as the trace format requires.
-    let (at, lasts) = (begin_ns as f64 / 1000.0, (end_ns - begin_ns) as f64 / 1000.0);
-    json!({ "ph": "X", "name": name, "pid": pid, "tid": 0, "ts": at, "dur": lasts, "args": args })
+/// Returns a slice for what lasts, and an instant for an event. Times are microseconds, as the trace format requires.
+fn event(pid: usize, line: &FlightLine, origin_ns: u64) -> Value {
+    let at = (line.unix_nanos - origin_ns) as f64 / 1000.0;
+    let args = json!({ "what": line.text });
+    match line.lasted_nanos {
+        Some(lasted) => {
+            let lasted = lasted as f64 / 1000.0;
+            json!({ "ph": "X", "name": line.kind, "pid": pid, "tid": 0, "ts": at, "dur": lasted, "args": args })
+        }
+        None => {
+            json!({ "ph": "i", "s": "t", "name": line.kind, "pid": pid, "tid": 1, "ts": at, "args": args })
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use squall_fabric::Instant;
-    use squall_protocols::membership::ViewChangeSteps;
+    use squall_protocols::membership::{ViewChangeStep, ViewChangeSteps};
 
     fn change(to: u64, steps: &[(ViewChangeStep, u64)]) -> ViewChange {
         let mut taken = ViewChangeSteps::default();
@@ -116,14 +144,40 @@ mod tests {
             [
                 "[",
                 r#"{"args":{"name":"member \"a\""},"name":"process_name","ph":"M","pid":0,"tid":0},"#,
-                r#"{"args":{"joined":0,"led":true,"members":2,"removed":1},"dur":4.001,"name":"to view 1","ph":"X","pid":0,"tid":0,"ts":0.0},"#,
-                r#"{"args":{},"dur":0.5,"name":"suspected","ph":"X","pid":0,"tid":0,"ts":0.0},"#,
-                r#"{"args":{},"dur":3.501,"name":"wedged","ph":"X","pid":0,"tid":0,"ts":0.5},"#,
+                r#"{"args":{"what":"2 members, 1 removed, 0 joined, led by this member"},"dur":4.001,"name":"to view 1","ph":"X","pid":0,"tid":0,"ts":0.0},"#,
+                r#"{"args":{"what":"view 1"},"dur":0.5,"name":"suspected","ph":"X","pid":0,"tid":0,"ts":0.0},"#,
+                r#"{"args":{"what":"view 1"},"dur":3.501,"name":"wedged","ph":"X","pid":0,"tid":0,"ts":0.5},"#,
                 r#"{"args":{"name":"b"},"name":"process_name","ph":"M","pid":1,"tid":0},"#,
-                r#"{"args":{"joined":0,"led":true,"members":2,"removed":1},"dur":0.25,"name":"to view 1","ph":"X","pid":1,"tid":0,"ts":1.0},"#,
-                r#"{"args":{},"dur":0.25,"name":"wedged","ph":"X","pid":1,"tid":0,"ts":1.0}"#,
+                r#"{"args":{"what":"2 members, 1 removed, 0 joined, led by this member"},"dur":0.25,"name":"to view 1","ph":"X","pid":1,"tid":0,"ts":1.0},"#,
+                r#"{"args":{"what":"view 1"},"dur":0.25,"name":"wedged","ph":"X","pid":1,"tid":0,"ts":1.0}"#,
                 "]",
             ]
+        );
+    }
+
+    /// Members of different hosts are shown by one clock, steps as slices, and events as instants beside them.
+    #[test]
+    fn records_are_slices_and_instants_on_one_clock() {
+        let line = |unix_nanos, lasted_nanos, kind: &str| FlightLine {
+            unix_nanos,
+            lasted_nanos,
+            kind: kind.into(),
+            text: "why".into(),
+        };
+        let record = |rank, lines| FlightRecord { rank, lines, ..FlightRecord::default() };
+        let text = of_records(&[
+            record(0, vec![line(2_000_000_005_000, Some(1500), "wedged")]),
+            record(1, vec![line(2_000_000_000_000, None, "accuses")]),
+        ]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[2],
+            r#"{"args":{"what":"why"},"dur":1.5,"name":"wedged","ph":"X","pid":0,"tid":0,"ts":5.0},"#
+        );
+        assert!(lines[3].contains("rank 1, node 0, from 2000.000000000 s since 1970"), "{text}");
+        assert_eq!(
+            lines[4],
+            r#"{"args":{"what":"why"},"name":"accuses","ph":"i","pid":1,"s":"t","tid":1,"ts":0.0}"#
         );
     }
 

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use squall::config::{Address, PartitionSafety, SubgroupConfig};
-use squall::object::{Client, Object, Replicated, Snapshot, restored};
+use squall::object::{Client, ClientEvent, Object, Replicated, Snapshot, restored};
 use squall::{Config, Departure, Group};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -96,4 +96,54 @@ fn a_busy_client_follows_the_members() {
         }
         drop(members.join().unwrap());
     });
+}
+
+/// A client reports where its requests go, and a close waits for what is under way.
+#[test]
+fn a_client_reports_its_connections_and_closes_in_order() {
+    let first = join("events-client", 0);
+    let client = Client::<Sum>::connect(&config("events-client", 0), "sum").unwrap();
+    let (sender, events) = std::sync::mpsc::channel();
+    client.on_event(move |event| drop(sender.send(event)));
+    client.update(b"", &1).unwrap().wait().unwrap();
+    let ClientEvent::Connected { node, .. } = events.recv_timeout(PATIENCE).unwrap() else {
+        panic!("it is connected first")
+    };
+    let last = replace("events-client", first, 1, Duration::from_secs(3));
+    client.update(b"", &2).unwrap().wait().unwrap();
+    let lost = events.recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(lost, ClientEvent::Lost { node: lost, .. } if lost == node), "{lost:?}");
+    let again = events.recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(again, ClientEvent::Connected { node: other, .. } if other != node), "{again:?}");
+    let pending: Vec<_> = (0..100).map(|_| client.update(b"", &1).unwrap()).collect();
+    client.close();
+    assert_eq!(last.1.inspect(0, |_, sum| sum.0), Some(103), "a close waits for all of them");
+    assert!(pending.into_iter().all(|reply| reply.wait().is_ok()));
+}
+
+/// A watcher sees each change that comes after the last one that it has seen, and the end of the group.
+#[test]
+fn a_watcher_sees_the_latest_state_and_the_end() {
+    let (group, object) = join("watch", 0);
+    let mut watch = object.watch(0);
+    let watcher = object.clone();
+    let watching = thread::spawn(move || {
+        let mut seen = 0;
+        while seen < 50 {
+            watch.changed().expect("the group lives");
+            seen = watcher.inspect(0, |_, sum| sum.0).expect("it has the state");
+        }
+        // A view without updates is no end.
+        loop {
+            if let Err(error) = watch.changed() {
+                return error.to_string();
+            }
+        }
+    });
+    for _ in 0..50 {
+        object.update(b"", &1).unwrap().wait().unwrap();
+    }
+    group.leave(PATIENCE);
+    let end = watching.join().unwrap();
+    assert!(end.contains("left the group"), "{end}");
 }

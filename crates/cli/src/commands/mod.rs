@@ -14,3 +14,4 @@ pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod top;
+pub(crate) mod trace;

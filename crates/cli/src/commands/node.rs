@@ -31,6 +31,10 @@ pub(crate) struct NodeArguments {
     /// Show metrics over HTTP at this address (host:port), instead of `metrics.listen` in the file
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<squall::config::Address>,
+    /// When this member ends, write what it has noticed lately into this file, instead of `flight_record` in the file of the
+    /// configuration: a trace for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Print each view as JSON
     #[arg(long)]
     json: bool,
@@ -45,7 +49,8 @@ Examples:
   squall node --config squall.toml
   squall node -c squall.toml --listen 192.0.2.2:7400 --rank 1
   squall node -c squall.toml --metrics 127.0.0.1:9464
-  squall node -c squall.toml --timeout 10s --log-format json";
+  squall node -c squall.toml --timeout 10s --log-format json
+  squall node -c squall.toml --trace member0.json";
 
 /// What ends a node.
 enum End {
@@ -58,6 +63,7 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
     config.timeout = arguments.timeout.unwrap_or(config.timeout);
     let listen = arguments.metrics.clone().map(|listen| MetricsConfig { listen });
     config.metrics = listen.or(config.metrics);
+    config.flight_record = arguments.trace.clone().or(config.flight_record);
     let patience = leave_patience(&config);
     let (sender, ends) = channel();
     let interrupts = Interrupts::take()?;

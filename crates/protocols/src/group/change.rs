@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use squall_fabric::Fabric;
-use squall_fabric::NodeId;
 use squall_fabric::window::WindowWriter;
+use squall_fabric::{Fabric, Instant, NodeId};
 
 use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, either};
 use super::core::{GroupCore, GroupStage, PresentView, SKIP};
 use super::layout::segments;
 use super::register::view_end;
 use super::succession::Successions;
-use super::{GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupOutlet, ViewChange};
+use super::{FlightEvent, GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupOutlet, ViewChange};
 use crate::coverage::{Point, reach};
 use crate::genuine::GenuineCarryover;
 use crate::membership::{Proposal, SenderSegment, StopReason, View};
@@ -44,7 +43,7 @@ impl<A: GroupApplication> GroupCore<A> {
             return self.end(GroupEnd::Stopped(StopReason::Excluded));
         }
         let has_shards = shards.is_some();
-        let carryovers = match self.end_subgroups(subgroups, &decision) {
+        let carryovers = match self.end_subgroups(subgroups, &decision, fabric.now()) {
             Ok(carryovers) => carryovers,
             Err(ended) => return self.end(ended),
         };
@@ -82,10 +81,12 @@ impl<A: GroupApplication> GroupCore<A> {
         &mut self,
         subgroups: Vec<ActiveSubgroup<A::Deliver>>,
         decision: &Proposal,
+        now: Instant,
     ) -> Result<Carryovers<A::Deliver>, GroupEnd> {
         let mut carryovers = BTreeMap::new();
         for ActiveSubgroup { id, core, segment } in subgroups {
             let trim = &decision.trims[segment.trims..segment.trims + segment.senders];
+            self.flight.note(now, FlightEvent::Trims(id, trim.iter().sum()));
             let failed = |failure: SubgroupFailure| GroupEnd::Failed(id, failure);
             let (deliver, known, backlog, mirror, totals) = match core {
                 AnySubgroup::Upcall(core) => {
@@ -138,7 +139,9 @@ impl<A: GroupApplication> GroupCore<A> {
             self.successions.remove(id, self.application.succession(id));
             self.application.leave_subgroup(id, deliver);
         }
-        self.timeline.install(&view, fabric.now());
+        let now = fabric.now();
+        self.timeline.install(&view, now);
+        self.flight.begin_view(now, view.id, view.members.len());
         self.stage = GroupStage::Present(PresentView { membership, subgroups, shards });
         self.skipped = SKIP;
     }

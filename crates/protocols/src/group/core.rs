@@ -7,12 +7,15 @@ use squall_fabric::{Core, Fabric, FabricEvent, Instant, NodeId};
 
 use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, ViewDisk, ViewSubgroups, either};
 use super::figures::SubgroupTotals;
+use super::flight::FlightRecorder;
 use super::register::GroupRegister;
 use super::relays::Relays;
 use super::shards::{ActiveShards, ShardState};
 use super::succession::Successions;
 use super::timeline::Timeline;
-use super::{ConsumerStandstill, GroupApplication, GroupEnd, SubgroupId, SubgroupLayout, ViewChange};
+use super::{
+    ConsumerStandstill, FlightEvent, GroupApplication, GroupEnd, SubgroupId, SubgroupLayout, ViewChange,
+};
 use crate::genuine::{GenuineCarryover, GenuineSettings};
 use crate::membership::{
     self, FirstView, Member, Membership, MembershipState, StopReason, View, ViewChangeStep, ViewNotice,
@@ -68,6 +71,7 @@ pub struct GroupCore<A: GroupApplication> {
     /// Weighted evaluations since membership was evaluated.
     pub(super) skipped: u32,
     pub(super) timeline: Timeline,
+    pub(super) flight: FlightRecorder,
     /// What the subgroups have done in views that have ended.
     pub(super) past_totals: BTreeMap<SubgroupId, SubgroupTotals>,
     /// When the subgroups were last asked to measure a message.
@@ -151,6 +155,7 @@ impl<A: GroupApplication> GroupCore<A> {
             successions: Successions::default(),
             skipped: 0,
             timeline: Timeline::new(),
+            flight: FlightRecorder::default(),
             past_totals: BTreeMap::new(),
             sampled: None,
             standstill: None,
@@ -301,7 +306,9 @@ impl<A: GroupApplication> GroupCore<A> {
         let mut work = notified + self.poll_joining(fabric) + self.poll_register();
         work += self.poll_membership(fabric) + self.poll_register();
         if self.timeline.is_opening() && self.has_opened() {
-            self.timeline.note(ViewChangeStep::Ready, fabric.now());
+            let (now, view) = (fabric.now(), self.membership().map_or(0, |membership| membership.view().id));
+            self.timeline.note(ViewChangeStep::Ready, now);
+            self.flight.note(now, FlightEvent::Opens { view });
         }
         work
     }
@@ -363,6 +370,7 @@ impl<A: GroupApplication> GroupCore<A> {
         let disk = register.as_mut().map(|register| ViewDisk { register, layout: &**layout });
         let shards = shards.as_mut();
         let mut work = membership.poll(fabric, &mut ViewSubgroups { application, subgroups, shards, disk });
+        self.flight.look(|| fabric.now(), membership);
         if let Some(stop) = membership.stopped() {
             self.timeline.add(ViewChange::stopped(membership));
             self.stop(stop);
@@ -427,6 +435,9 @@ impl<A: GroupApplication> GroupCore<A> {
 
 impl<F: Fabric, A: GroupApplication> Core<F> for GroupCore<A> {
     fn handle_event(&mut self, fabric: &mut F, event: &FabricEvent) {
+        if let FabricEvent::PeerLost { peer, reason } = event {
+            self.flight.note(fabric.now(), FlightEvent::Loses(*peer, *reason));
+        }
         self.passage.handle_event(event);
         self.relays.handle_event(fabric, event);
         if let GroupStage::Present(present) = &mut self.stage {

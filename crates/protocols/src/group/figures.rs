@@ -4,7 +4,7 @@ use squall_fabric::{Duration, DurationHistogram, Instant, NodeId};
 
 use super::active::{ActiveSubgroup, either};
 use super::core::{GroupCore, GroupStage};
-use super::{GroupApplication, SubgroupId};
+use super::{FlightRecorder, GroupApplication, SubgroupId};
 use crate::membership::{Membership, MembershipState};
 use crate::multicast::MulticastCounters;
 
@@ -12,6 +12,12 @@ use crate::multicast::MulticastCounters;
 pub(super) type SubgroupTotals = (MulticastCounters, DurationHistogram);
 
 impl<A: GroupApplication> GroupCore<A> {
+    /// Returns what this node has noticed lately.
+    #[must_use]
+    pub const fn flight(&self) -> &FlightRecorder {
+        &self.flight
+    }
+
     /// Returns what the subgroup `id` has done in the current view.
     #[must_use]
     pub fn counters(&self, id: SubgroupId) -> Option<MulticastCounters> {

@@ -41,6 +41,7 @@ mod active;
 mod change;
 mod core;
 mod figures;
+mod flight;
 mod layout;
 mod register;
 mod relays;
@@ -54,6 +55,7 @@ mod timeline;
 mod tests;
 
 pub use core::{GroupCore, GroupSettings};
+pub use flight::{EVENTS_KEPT, FlightEvent, FlightRecorder, HELD_UP_AFTER, STALL_AFTER};
 pub use layout::{Placement, SubgroupId, SubgroupLayout, Unplaced};
 pub use register::durable_view;
 pub use slow::ConsumerStandstill;

@@ -28,12 +28,14 @@ impl<A: GroupApplication> GroupCore<A> {
     pub(super) fn look_at_consumers<F: Fabric>(&mut self, fabric: &F) {
         let GroupStage::Present(present) = &mut self.stage else { return };
         let now = fabric.now();
+        self.flight.look_at_clock(now, present.membership.next_deadline());
         self.standstill = None;
         for active in &mut present.subgroups {
             let (slow_after, held, since) = either!(&mut active.core, core => {
                 core.look_at_consumers(now);
                 (core.settings().slow_after, core.held_up_by(), core.stands_still_since())
             });
+            self.flight.look_at_consumers(now, active.id, held.map(|held| (held.member, held.since)));
             if let Some(since) = since
                 && self.standstill.is_none_or(|longest| since < longest.since)
             {

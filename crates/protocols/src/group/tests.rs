@@ -4,7 +4,8 @@
 use std::ops::DerefMut;
 
 use crate::group::{
-    GroupApplication, GroupCore, GroupSettings, Placement, SubgroupId, SubgroupOutlet, Succession, Unplaced,
+    FlightEvent, GroupApplication, GroupCore, GroupSettings, Placement, SubgroupId, SubgroupOutlet,
+    Succession, Unplaced,
 };
 use crate::membership::{MEMBERS_MAX, Member, MembershipState, View, ViewChangeStep};
 use crate::multicast::{Message, Pull};
@@ -245,4 +246,40 @@ fn a_view_that_ends_is_not_ready() {
     with(GroupMutation::ReadyWhileEnding, || {
         assert!(member_that_loses_another().1.is_ready(), "the mutation is not caught any more");
     });
+}
+
+/// Returns what the first of four members has noticed after it has lost two others, one after the other. In the view in which each is
+/// lost, it has the same rank.
+fn noticed_deaths() -> Vec<FlightEvent> {
+    let world = SimWorld::new(1, SimConfig::hardware(), 4);
+    let mut nodes = cluster(&world, 4);
+    settle(&world, &mut nodes);
+    for dead in [1, 2] {
+        (0..4).filter(|i| *i != dead).for_each(|i| lose(&mut nodes[i as usize], dead));
+        settle_anew(&world, &mut nodes);
+    }
+    nodes[0].1.flight().events().map(|(_, event)| *event).collect()
+}
+
+/// The flight recorder has what has led to each view, once, and in order.
+#[test]
+fn the_flight_recorder_has_causes_and_views() {
+    let member = |node| Member { node: NodeId(node), tag: 0 };
+    let lost = |node| FlightEvent::Loses(NodeId(node), BreakReason::PeerClosed);
+    let events = noticed_deaths();
+    let mut expected = vec![FlightEvent::Begins { view: 0, members: 4 }, FlightEvent::Opens { view: 0 }];
+    for (view, dead) in [(1, 1), (2, 2)] {
+        expected.extend([
+            lost(dead),
+            FlightEvent::Accuses(member(dead)),
+            FlightEvent::Wedges,
+            FlightEvent::Follows(member(0)),
+            FlightEvent::Decides { removed: 1, joined: 0 },
+            FlightEvent::Begins { view, members: 4 - usize::try_from(view).unwrap() },
+            FlightEvent::Opens { view },
+        ]);
+    }
+    assert_eq!(events, expected);
+    let again = with(GroupMutation::RecordAgain, noticed_deaths);
+    assert!(again.len() > expected.len(), "an accusation is recorded again: {again:?}");
 }

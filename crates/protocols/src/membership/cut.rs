@@ -101,7 +101,7 @@ pub(super) const fn everybody(members: usize) -> u64 {
 
 /// Returns the ranks of a set, the lowest first. It takes a step for each of them, not for each of the
 /// [`super::MEMBERS_MAX`] that a view may have: an evaluation iterates over several sets, and most are small.
-pub(super) fn ranks(set: u64) -> impl Iterator<Item = usize> {
+pub(crate) fn ranks(set: u64) -> impl Iterator<Item = usize> {
     let mut left = set;
     std::iter::from_fn(move || {
         let rank = (left != 0).then_some(left.trailing_zeros() as usize);

@@ -77,6 +77,7 @@ mod cut;
 mod departure;
 mod distrust;
 mod joins;
+mod marks;
 mod passage;
 mod proposal;
 mod row;
@@ -92,6 +93,8 @@ mod view;
 mod view_notice;
 
 pub use core::{Membership, MembershipState};
+pub(crate) use cut::ranks;
+pub use marks::MembershipMarks;
 pub use passage::{FirstView, ViewPassage};
 pub use proposal::{JOINS_MAX, Proposal};
 pub use row::{MembershipRow, SenderSegment};

@@ -1,7 +1,7 @@
 //! The configuration file, key by key.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use squall_fabric::window::RECORDS_MAX;
@@ -79,6 +79,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
         handshake_timeout,
         storage,
         metrics,
+        flight_record: values.get("flight_record").map(|file| read_path(&root, &file)).transpose()?,
     };
     checked(config, &place)
 }
@@ -170,6 +171,12 @@ fn read_membership(
     Ok((suspicion_after, safety))
 }
 
+/// Returns a path, which is relative to the folder of the configuration.
+fn read_path(root: &ConfigTable<'_>, value: &ConfigValue<'_>) -> Result<PathBuf, ConfigError> {
+    let beside = root.source.file.and_then(Path::parent).unwrap_or(Path::new(""));
+    Ok(beside.join(value.text()?))
+}
+
 fn read_secret(
     root: &ConfigTable<'_>,
     text: Option<&ConfigValue<'_>>,
@@ -181,8 +188,7 @@ fn read_secret(
             Secret::new(text.text()?).map_err(|error| text.unexpected_secret(error.to_string()))
         }
         (None, Some(file)) => {
-            let beside = root.source.file.and_then(Path::parent).unwrap_or(Path::new(""));
-            let path = beside.join(file.text()?);
+            let path = read_path(root, file)?;
             if let Some(warning) = exposed_secret(&path) {
                 tracing::warn!("{warning}");
             }

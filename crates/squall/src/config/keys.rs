@@ -87,7 +87,7 @@ pub const TABLES: [KeyTable; 10] = [
     KeyTable {
         path: "metrics",
         meaning: "Where this member answers those who watch over it, over HTTP: `/metrics` for Prometheus (docs/metrics.md), `/healthz`, \
-                  `/readyz`.",
+                  `/readyz`, and `/trace` for what it has noticed lately.",
         keys: &METRICS,
     },
     KeyTable {
@@ -120,7 +120,7 @@ pub const TABLES: [KeyTable; 10] = [
     },
 ];
 
-pub(super) const GROUP: [ConfigKey; 19] = [
+pub(super) const GROUP: [ConfigKey; 20] = [
     ConfigKey {
         name: "cluster",
         takes: "a name of 1 to 64 letters, digits, `-`, `_` or `.`",
@@ -280,6 +280,16 @@ pub(super) const GROUP: [ConfigKey; 19] = [
         example: "{ listen = \"127.0.0.1:9464\" }",
         scope: KeyScope::Member,
         meaning: "Where this member's metrics can be read.",
+    },
+    ConfigKey {
+        name: "flight_record",
+        takes: "the path of a file, relative to the folder of the configuration",
+        default: KeyDefault::Words("none"),
+        example: "\"/var/lib/squall/flight.json\"",
+        scope: KeyScope::Member,
+        meaning: "Where this member writes what it has noticed lately (views, suspicions, stalls, and what has led to them) when its \
+                  group ends here, also if its polling thread panics. It is a trace for ui.perfetto.dev; the one before it becomes \
+                  `FILE.old`. Several members on one host need different files: see `squall node --trace`.",
     },
 ];
 

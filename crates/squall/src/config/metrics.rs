@@ -7,7 +7,8 @@ use super::keys;
 use super::table::ConfigValue;
 
 /// Where a member answers those who watch over it, over HTTP: `/metrics` for Prometheus ([`crate::metrics::METRICS`]), `/healthz` and
-/// `/readyz` for whatever restarts processes and sends traffic to them.
+/// `/readyz` for whatever restarts processes and sends traffic to them, `/trace` for what the member has noticed lately
+/// ([`crate::FlightRecord`]).
 ///
 /// It answers anyone who can reach the address, without the secret, and shows numbers and the names of subgroups: use a loopback
 /// address or a private network. Connections are few, short and bounded, and answered by threads of their own from what the polling

@@ -37,7 +37,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use squall_protocols::membership::MEMBERS_MAX;
@@ -194,6 +194,9 @@ pub struct Config {
     pub storage: Option<StorageConfig>,
     /// Where this member's metrics can be read; it differs from member to member.
     pub metrics: Option<MetricsConfig>,
+    /// The file into which this member writes what it has noticed lately when its group ends here, as a trace
+    /// ([`crate::trace::of_records`]); it differs from member to member.
+    pub flight_record: Option<PathBuf>,
 }
 
 impl Config {
@@ -308,6 +311,7 @@ impl Config {
             handshake_timeout: PROOF_TIMEOUT,
             storage: None,
             metrics: None,
+            flight_record: None,
         }
     }
 

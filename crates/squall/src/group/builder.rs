@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::durable;
 use crate::error::JoinError;
 use crate::external::{Hub, Tap, TappedUpcall};
+use crate::flight;
 use crate::genuine::{self, GenuineMessage, MulticastSender, MulticastUpcall};
 use crate::metrics::{FiguresBoard, MetricsServer};
 use crate::node::{EntryOptions, Node, NodeHandle};
@@ -205,6 +206,7 @@ impl Builder {
         let upcalled: BTreeSet<String> = self.upcalls.keys().cloned().collect();
         let ids = self.config.subgroups.keys().zip((0..).map(SubgroupId));
         let upcalls = ids.filter_map(|(name, id)| Some((id, self.upcalls.remove(name)?.0))).collect();
+        self.config.flight_record.as_deref().map_or(Ok(()), flight::check_file)?;
         let status = Arc::new(GroupStatus::default());
         let metrics = open_metrics(&self.config, &slots, &status)?;
         let board = metrics.as_ref().map(|(board, _)| Arc::clone(board));

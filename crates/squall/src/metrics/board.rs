@@ -10,6 +10,7 @@ use squall_transports::Waker;
 
 use crate::error::GroupError;
 use crate::status::GroupStatus;
+use crate::trace;
 
 /// What the polling thread knows about its member. Its vectors keep their space from time to time.
 #[derive(Clone, Debug, Default)]
@@ -147,6 +148,11 @@ impl FiguresBoard {
     /// Returns how many messages and bytes of the subgroup with this id the application has pulled.
     pub(crate) fn pulled(&self, id: usize) -> (u64, u64) {
         self.tallies.get(id).map_or((0, 0), |tally| tally.taken())
+    }
+
+    /// Returns what the member has noticed lately, as a trace.
+    pub(crate) fn trace(&self) -> String {
+        trace::of_records(&[self.status.flight_record()])
     }
 
     /// Returns why the group has ended here, if it has.

@@ -9,6 +9,8 @@ pub(super) enum MetricsQuestion {
     Health,
     /// Whether messages flow.
     Readiness,
+    /// What the member has noticed lately.
+    Trace,
 }
 
 /// A request that can be answered.
@@ -54,6 +56,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<MetricsRequest>, RequestFault>
         "/metrics" => MetricsQuestion::Metrics,
         "/healthz" => MetricsQuestion::Health,
         "/readyz" => MetricsQuestion::Readiness,
+        "/trace" => MetricsQuestion::Trace,
         _ => return Err(RequestFault::Path),
     };
     Ok(Some(MetricsRequest { question, head_only }))
@@ -85,6 +88,7 @@ mod tests {
             ("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", ask(MetricsQuestion::Metrics, false)),
             ("GET /metrics?name=a HTTP/1.0\n\n", ask(MetricsQuestion::Metrics, false)),
             ("HEAD /healthz HTTP/1.1\r\n\r\n", ask(MetricsQuestion::Health, true)),
+            ("GET /trace HTTP/1.1\r\n\r\n", ask(MetricsQuestion::Trace, false)),
             ("GET /readyz HTTP/1.1\r\n\r\nmore", ask(MetricsQuestion::Readiness, false)),
             ("", Ok(None)),
             ("GET /metrics HTTP/1.1\r\nHost: a", Ok(None)),

@@ -158,6 +158,7 @@ fn answer(question: MetricsQuestion, state: &ServerState) -> HttpAnswer {
             kind: exposition::CONTENT_TYPE,
             body: exposition::text(&state.registry),
         },
+        MetricsQuestion::Trace => HttpAnswer { status: 200, kind: "application/json", body: board.trace() },
         MetricsQuestion::Health if board.lives(HEALTH_PATIENCE) => HttpAnswer::new(200, "this member lives"),
         MetricsQuestion::Health => {
             HttpAnswer::new(503, &format!("the polling thread has not run for {HEALTH_PATIENCE:?}"))
@@ -178,7 +179,7 @@ fn refusal(fault: RequestFault) -> HttpAnswer {
         RequestFault::Malformed => HttpAnswer::new(400, "this is no request of HTTP/1"),
         RequestFault::Long => HttpAnswer::new(431, "the request is too long"),
         RequestFault::Method => HttpAnswer::new(405, "there is nothing to change here: GET"),
-        RequestFault::Path => HttpAnswer::new(404, "there are /metrics, /healthz and /readyz"),
+        RequestFault::Path => HttpAnswer::new(404, "there are /metrics, /healthz, /readyz and /trace"),
     }
 }
 

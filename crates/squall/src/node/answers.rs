@@ -32,6 +32,9 @@ impl Stack {
             Some(StatusQuestion::Status) => asker.answer(inquiry::write(&self.report())),
             Some(StatusQuestion::Restart(call)) => asker.answer(inquiry::write(&self.answer_restart(&call))),
             Some(StatusQuestion::Fetch(call)) => self.answer_fetch(asker, call),
+            Some(StatusQuestion::Flight) => {
+                asker.answer(inquiry::write(&self.status.flight_record()));
+            }
         }
     }
 

@@ -109,6 +109,7 @@ impl Node {
             let stack = Stack {
                 fabric, group, outlet, names, status, events, admission, peers, seen, skipped, unchecked: CHECK, distrusted, ended,
                 idle: config.idle_rule(), log: log.clone(), lender: log.clone().map(LogLender::new), durable, figures, is_short: false,
+                looks: 0, flight_copied: 0, flight_file: config.flight_record.clone(),
             };
             if let Some(lender) = &stack.lender {
                 BaseFetcher::start(lender, &stack.status, config.plan(), stack.durable.clone())?;

@@ -1,6 +1,6 @@
 //! The polling thread's figures, for those who watch over the member.
 //!
-//! Their cost on the path of a message is none: whether to write them is checked where the state is checked for changes, in one of 64
+//! Their cost on the path of a message is none: whether to write them is checked where the state is checked for changes, in one of 512
 //! busy evaluations, and they are written [`PERIOD`] apart. What happened after the last time is written before the thread rests for
 //! long ([`FiguresWriter::deadline`]).
 
@@ -42,11 +42,23 @@ impl FiguresWriter {
 }
 
 impl Stack {
-    /// Shows that this thread lives, and writes its figures if it is time, or if this member has just ended.
-    pub(super) fn write_figures(&mut self) {
+    /// Shows that this thread lives, and measures and writes what is due. While messages flow, only one of [`BUSY_LOOKS`] calls reads
+    /// the clock for that, which is still far more often than anything is due.
+    pub(super) fn watch(&mut self, is_busy: bool) {
+        if let Some(writer) = &self.figures {
+            writer.board.look();
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if !is_busy || self.ended || self.looks.is_multiple_of(BUSY_LOOKS) {
+            let now = self.fabric.now();
+            self.group.sample_latencies(now);
+            self.write_figures(now);
+        }
+    }
+
+    /// Writes the figures if it is time, or if this member has just ended.
+    fn write_figures(&mut self, now: Instant) {
         let Some(mut writer) = self.figures.take() else { return };
-        writer.board.look();
-        let now = self.fabric.now();
         if (self.ended || writer.is_due(now)) && self.write_figures_now(&writer.board, now) {
             writer.written = Some(now);
             writer.has_news = false;
@@ -98,6 +110,8 @@ pub(super) fn duration(change: &ViewChange) -> Option<Duration> {
     Some(change.steps.at(ViewChangeStep::Ready)?.since(began))
 }
 
+/// A busy thread looks some ten thousand times in a second.
+const BUSY_LOOKS: u32 = 8;
 /// Between writings, while there is something new.
 const PERIOD: Duration = Duration::from_millis(10);
 /// Between writings while there is nothing new and the thread happens to be awake.

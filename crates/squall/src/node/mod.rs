@@ -3,8 +3,10 @@
 mod answers;
 mod entering;
 mod figures;
+mod flight;
 mod handle;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use squall_fabric::{Core, Fabric as _, FabricEvent, Instant, NodeId, Shortage};
@@ -75,6 +77,10 @@ struct Stack {
     durable: Vec<SubgroupId>,
     /// What this thread shows those who watch over the member.
     figures: Option<FiguresWriter>,
+    /// How many events of the flight recorder others can read.
+    flight_copied: u64,
+    /// Where the flight record is written when the group ends here.
+    flight_file: Option<PathBuf>,
     /// The members that the fabric is connected to.
     peers: Vec<NodeId>,
     /// How long to spin, by the number of members.
@@ -84,6 +90,8 @@ struct Stack {
     /// Evaluations since the admission listener was polled, and since the state was checked for changes.
     skipped: u32,
     unchecked: u32,
+    /// Looks whether there is something to measure or to show.
+    looks: u32,
     /// The member that was distrusted last.
     distrusted: Option<NodeId>,
     ended: bool,
@@ -229,7 +237,7 @@ impl Driven for Stack {
             self.unchecked += 1;
             if self.unchecked > CHECK || self.status.is_leaving() || self.has_log_news() {
                 self.unchecked = 0;
-                self.check();
+                self.check(work > 0);
                 // A thread that has found the end does not park.
                 work += usize::from(self.ended);
             }
@@ -279,7 +287,7 @@ impl Stack {
     }
 
     /// Checks the state for changes.
-    fn check(&mut self) {
+    fn check(&mut self, is_busy: bool) {
         self.admission.handle_timeout(&mut self.fabric, &mut self.group);
         self.report_distrust();
         if let Some(chain) = self.log.as_ref().and_then(|log| log.take_earlier()) {
@@ -304,8 +312,10 @@ impl Stack {
             let name = |state: u32| self.names[state as usize].clone();
             *self.status.sole_states() = sole.into_iter().map(name).collect();
         }
-        self.group.sample_latencies(self.fabric.now());
-        self.write_figures();
+        if self.flight_copied != self.group.flight().recorded() {
+            self.copy_flight();
+        }
+        self.watch(is_busy);
     }
 
     /// Logs each member that this one accuses because of what it has written.
@@ -383,6 +393,7 @@ impl Stack {
             return;
         }
         self.ended = true;
+        self.end_flight(&error);
         self.status.fail(error);
         self.group.close();
         // Notify again now that all is closed: a waiter that checks again finds the end.

@@ -4,13 +4,15 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use squall_fabric::NodeId;
 use squall_protocols::multicast::DeliveryMode;
 use squall_protocols::replica::HEADER_BYTES;
 
 use super::driver::shards_of;
 use super::machine::Replicated;
 use super::pending::{self, Pending};
-use super::remote::{Directory, RemoteJob, RemoteShards};
+use super::remote::{Directory, RemoteShards};
+use super::remote_job::RemoteJob;
 use super::{ObjectError, shard_of, wire};
 use crate::config::Config;
 use crate::error::HandleError;
@@ -61,6 +63,41 @@ pub struct Client<T: Replicated> {
     object: PhantomData<fn(T) -> T>,
 }
 
+/// What happens to a client's connections ([`Client::on_event`]).
+///
+/// ```
+/// use squall::object::ClientEvent;
+///
+/// fn report(event: ClientEvent) {
+///     match event {
+///         ClientEvent::Connected { shard, node } => println!("shard {shard}: at {node}"),
+///         ClientEvent::Lost { shard, node, cause } => println!("shard {shard}: lost {node} ({cause}), trying another member"),
+///         event => println!("{event:?}"),
+///     }
+/// }
+/// # report(ClientEvent::Connected { shard: 0, node: squall::NodeId(7) });
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClientEvent {
+    /// Requests to a shard go to this member now.
+    Connected {
+        /// The shard.
+        shard: usize,
+        /// The member.
+        node: NodeId,
+    },
+    /// The member does not answer any more, or has left: another one is asked.
+    Lost {
+        /// The shard.
+        shard: usize,
+        /// The member.
+        node: NodeId,
+        /// Why, as far as the client knows.
+        cause: String,
+    },
+}
+
 impl<T: Replicated> Client<T> {
     /// Connects a client of the object `name`. `config` is the members' configuration, of which cluster, secret,
     /// contacts and subgroups matter; any contact that answers is sufficient.
@@ -96,6 +133,18 @@ impl<T: Replicated> Client<T> {
             is_durable,
             object: PhantomData,
         })
+    }
+
+    /// Calls `on_event` when this client connects to a member or loses it, on the threads that converse with members. It replaces the
+    /// function that was given before. The client connects to another member by itself, and updates are not lost.
+    pub fn on_event(&self, on_event: impl Fn(ClientEvent) + Send + Sync + 'static) {
+        self.remote.directory().set_on_event(Arc::new(on_event));
+    }
+
+    /// Ends this client when everything that it was asked has its reply, or its time-out has passed. Dropping the client has the same
+    /// effect, without waiting.
+    pub fn close(self) {
+        self.remote.close();
     }
 
     /// Returns the shard of a key.

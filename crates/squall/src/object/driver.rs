@@ -209,6 +209,9 @@ impl<T: Replicated> Lane<T> {
             taken += 1;
         }
         drop(core);
+        if taken > 0 {
+            self.shard.changes.notify();
+        }
         self.held += taken;
         if self.held >= RELEASE_EVERY || (self.held > 0 && taken < BATCH) {
             pull.release();

@@ -44,6 +44,7 @@
 //! - A **query** is answered by one member from its state, which includes all updates that were acknowledged there,
 //!   and all updates of the views before the caller's. It need not be the latest state: a caller that needs that uses
 //!   [`Object::query_latest`], which is linearizable together with updates.
+//! - A **watcher** waits until this member's replica of a shard changes: [`Object::watch`].
 //! - A **joiner** gets the state from a member that holds it, while updates continue. It requests the state by
 //!   itself.
 //! - **Keys** choose shards ([`Object::shard`]); the view determines the members of each shard. A member that holds a
@@ -69,10 +70,12 @@ mod machine;
 mod pending;
 mod recovery;
 mod remote;
+mod remote_job;
 mod service;
 mod shard;
 mod transfer;
 mod versions;
+mod watch;
 mod wire;
 
 use std::sync::Arc;
@@ -81,17 +84,19 @@ use std::time::{Duration, Instant};
 use squall_fabric::NodeId;
 use squall_protocols::replica::{ShardPosition as Position, UpdateSource, shard_of_key};
 
-pub use client::Client;
+pub use client::{Client, ClientEvent};
 pub use error::ObjectError;
 pub use machine::{Replicated, Snapshot, restored};
 pub use pending::Pending;
 pub use transfer::Transfer;
 pub use versions::{ObjectVersion, Version, VersionError, Versioned};
+pub use watch::ObjectWatch;
 #[doc(hidden)]
 pub use wire::read_foreign;
 
 pub(crate) use driver::{ShardSubgroup, shards_of, start};
-use remote::{RemoteJob, RemoteShards};
+use remote::RemoteShards;
+use remote_job::RemoteJob;
 pub(crate) use service::ObjectService;
 use shard::{RefusedUpdate, Shard};
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
@@ -12,16 +13,16 @@ use squall_fabric::atomics::Ordering;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::replica::{
-    ClientAction, ClientSettings, ReplicaSettings, ShardClient, ShardRequest, Task, TaskOutcome,
+    ClientAction, ClientSettings, ReplicaSettings, ShardClient, ShardRequest, TaskOutcome,
 };
 use squall_transports::bootstrap::Address;
 
 use super::bell::Bell;
+use super::client::ClientEvent;
 use super::frame_stream::FrameStream;
 use super::known::KnownMembers;
-use super::machine::Replicated;
-use super::pending::ReplySender;
-use super::wire::{self, ObjectReply, ObjectRequest};
+use super::remote_job::{Done, RemoteJob};
+use super::wire::{ObjectReply, ObjectRequest};
 use super::{ObjectError, service};
 use crate::config::Config;
 use crate::inquiry;
@@ -38,7 +39,11 @@ pub(super) struct Directory {
     timeout: Duration,
     source: Source,
     services: Mutex<BTreeMap<NodeId, Address>>,
+    /// What is called when a client connects to a member or loses one.
+    on_event: Mutex<Option<OnClientEvent>>,
 }
+
+type OnClientEvent = Arc<dyn Fn(ClientEvent) + Send + Sync>;
 
 /// How the current view is known.
 enum Source {
@@ -81,7 +86,8 @@ impl Directory {
         source: Source,
     ) -> Self {
         let (config, object) = (Arc::clone(config), object.into());
-        Self { config, object, subgroups, timeout, source, services: Mutex::default() }
+        let (services, on_event) = (Mutex::default(), Mutex::default());
+        Self { config, object, subgroups, timeout, source, services, on_event }
     }
 
     pub(super) fn asked(&self, shard: usize, call: u64, request: ShardRequest) -> ObjectRequest<'_> {
@@ -91,6 +97,15 @@ impl Directory {
             shard: u32::try_from(shard).expect("shards are few"),
             request,
         }
+    }
+
+    pub(super) fn set_on_event(&self, on_event: OnClientEvent) {
+        *lock(&self.on_event) = Some(on_event);
+    }
+
+    fn report(&self, event: ClientEvent) {
+        let on_event = lock(&self.on_event).clone();
+        on_event.into_iter().for_each(|on_event| on_event(event.clone()));
     }
 
     /// Notes that a member that answered is in this view.
@@ -184,49 +199,12 @@ impl Directory {
     }
 }
 
-/// A task for a shard that is at other members.
-pub(super) struct RemoteJob {
-    shard: usize,
-    /// The member that is to do it, if it has to be a certain one.
-    node: Option<NodeId>,
-    task: Task,
-    done: Done,
-}
-
-type Done = Box<dyn FnOnce(Result<Vec<u8>, ObjectError>) + Send>;
-
-impl RemoteJob {
-    pub(super) fn update<T: Replicated>(shard: usize, update: Vec<u8>, done: ReplySender<T::Reply>) -> Self {
-        Self { shard, node: None, task: Task::Update(update.into()), done: completing::<T>(done) }
-    }
-
-    pub(super) fn query_latest<T: Replicated>(
-        shard: usize,
-        query: Vec<u8>,
-        done: ReplySender<T::Reply>,
-    ) -> Self {
-        Self { shard, node: None, task: Task::Latest(query.into()), done: completing::<T>(done) }
-    }
-
-    pub(super) fn query<T: Replicated>(
-        shard: usize,
-        node: Option<NodeId>,
-        query: Vec<u8>,
-        done: ReplySender<T::Reply>,
-    ) -> Self {
-        Self { shard, node, task: Task::Query(query.into()), done: completing::<T>(done) }
-    }
-}
-
-fn completing<T: Replicated>(completion: ReplySender<T::Reply>) -> Done {
-    Box::new(|reply| completion.complete(reply.and_then(|reply| wire::decode_reply(&reply))))
-}
-
 /// Sends tasks to shards that are at other members: a thread for each shard in use, and for each member that was
 /// named.
 pub(super) struct RemoteShards {
     directory: Arc<Directory>,
     workers: Mutex<BTreeMap<(usize, Option<NodeId>), JobQueue>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// The sending end of a worker's queue.
@@ -254,7 +232,19 @@ impl Drop for RemoteShards {
 
 impl RemoteShards {
     pub(super) fn new(directory: Arc<Directory>) -> Self {
-        Self { directory, workers: Mutex::default() }
+        Self { directory, workers: Mutex::default(), threads: Mutex::default() }
+    }
+
+    pub(super) fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Closes the queues, and waits until the workers have done their jobs, each of which has a time-out.
+    pub(super) fn close(self) {
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        drop(self);
+        // A worker that panicked has dropped its jobs, which reports that to their owners.
+        threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 
     /// Hands a job to its worker; waits while too many jobs are queued.
@@ -267,7 +257,8 @@ impl RemoteShards {
                 let worker =
                     Worker::new(Arc::clone(&self.directory), job.shard, job.node, receive, Arc::clone(&bell));
                 // Without a thread, a job that is dropped reports that to its owner.
-                let _ = std::thread::Builder::new().name("squall remote".into()).spawn(move || worker.run());
+                let thread = std::thread::Builder::new().name("squall remote".into());
+                lock(&self.threads).extend(thread.spawn(move || worker.run()));
                 JobQueue { jobs, bell }
             })
             .clone();
@@ -369,7 +360,7 @@ impl Worker {
                 }
                 ClientAction::HangUp(node) => {
                     tracing::debug!(shard = self.shard, %node, "a member does not answer: asking another one");
-                    self.hang_up();
+                    self.lose(node, "it does not answer".into());
                     self.directory.handle_failure();
                 }
                 ClientAction::AskForMembers => {
@@ -389,6 +380,7 @@ impl Worker {
             let mut line = FrameStream::new(self.directory.connect(node)?);
             *lock(&self.bell.waker) = Some(line.waker());
             self.line = Some((node, line));
+            self.directory.report(ClientEvent::Connected { shard: self.shard, node });
         }
         let (_, line) = self.line.as_mut().expect("the connection was made above");
         let asked = self.directory.asked(self.shard, call, request);
@@ -400,6 +392,14 @@ impl Worker {
         if let Some((_, line)) = self.line.take() {
             line.abort();
         }
+    }
+
+    /// Hangs up, because the member at the other end has failed or left.
+    fn lose(&mut self, node: NodeId, cause: String) {
+        if self.line.as_ref().is_some_and(|(other, _)| *other == node) {
+            self.directory.report(ClientEvent::Lost { shard: self.shard, node, cause });
+        }
+        self.hang_up();
     }
 
     /// Sends requests and takes answers.
@@ -414,7 +414,7 @@ impl Worker {
     /// Gives up the connection to a member, which may have left the group.
     fn handle_failure(&mut self, node: NodeId, error: &io::Error) {
         tracing::debug!(shard = self.shard, %node, %error, "lost a member: asking another one");
-        self.hang_up();
+        self.lose(node, error.to_string());
         self.core.handle_failure(self.now(), node, &error.to_string());
         self.directory.handle_failure();
     }

@@ -26,7 +26,7 @@ use super::{ObjectError, ObjectOptions, wire};
 use crate::application::SubgroupSlot;
 use crate::config::Retention;
 use crate::node::NodeHandle;
-use crate::wait::block_on;
+use crate::wait::{Waiters, block_on};
 
 pub(super) struct Shard<T: Replicated> {
     /// Its number in the object.
@@ -44,6 +44,8 @@ pub(super) struct Shard<T: Replicated> {
     core: Mutex<ShardCore<T>>,
     /// Signals that the core's readiness may have changed.
     news: Condvar,
+    /// Those that wait for the state to change.
+    pub(super) changes: Waiters,
     outbox: Mutex<Outbox<ShardWaiter<T::Reply>>>,
     /// What earlier versions are made from.
     pub(super) versions: Versions<T>,
@@ -122,7 +124,8 @@ impl<T: Replicated> Shard<T> {
             checkpoints: CheckpointSchedule::new(checkpoint_bytes),
         };
         let (core, outbox) = (Mutex::new(core), Mutex::new(Outbox::new(message_max)));
-        let (news, ended, start) = (Condvar::new(), Mutex::default(), Instant::now());
+        let (news, changes) = (Condvar::new(), Waiters::default());
+        let (ended, start) = (Mutex::default(), Instant::now());
         Self {
             number,
             subgroup,
@@ -134,6 +137,7 @@ impl<T: Replicated> Shard<T> {
             options,
             core,
             news,
+            changes,
             outbox,
             versions,
             ended,
@@ -285,7 +289,7 @@ impl<T: Replicated> Shard<T> {
         drop(outbox);
         self.permit(&core.replica);
         drop(core);
-        self.news.notify_all();
+        self.notify();
         left.into_iter().for_each(|waiter| waiter.fail(ObjectError::NotDelivered));
         if !stays {
             // No space will become available to those that wait for it here.
@@ -303,6 +307,7 @@ impl<T: Replicated> Shard<T> {
     /// Wakes waiters, since the core has the state now, or knows that it is lost.
     pub(super) fn notify(&self) {
         self.news.notify_all();
+        self.changes.notify();
     }
 
     /// Ends the shard here, and fails all that waits.
@@ -319,7 +324,7 @@ impl<T: Replicated> Shard<T> {
         let asked = core.queries.end();
         drop(core);
         asked.into_iter().for_each(|caller| caller.answer(ShardAnswer::Failed(error.to_string())));
-        self.news.notify_all();
+        self.notify();
         self.link.status.window_space.notify();
     }
 }

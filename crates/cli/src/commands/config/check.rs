@@ -75,6 +75,9 @@ fn meaning(config: &Config) -> String {
     row("contacts", &contacts(config));
     row("transport", &transport(config));
     row("failures", &failures(config));
+    if let Some(file) = &config.flight_record {
+        row("flight record", &format!("{}, when this member ends", file.display()));
+    }
     if let Some(metrics) = &config.metrics {
         row("metrics", &format!("http://{}/metrics, for anyone who can reach that address", metrics.listen));
     }
@@ -270,6 +273,7 @@ fn group_json(config: &Config) -> Value {
         "contacts": config.contacts.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "transport": format!("{:?}", config.transport).to_lowercase(),
         "encryption": format!("{:?}", config.encryption).to_lowercase(),
+        "flight_record": config.flight_record,
         "metrics": config.metrics.as_ref().map(|metrics| metrics.listen.to_string()),
         "suspicion_after_ms": config.suspicion_after.map(|silence| silence.as_millis()),
         "genuine_shards": config.genuine.as_ref().map(|genuine| &genuine.shards),

@@ -1,0 +1,56 @@
+//! What a member has noticed in its view, as sets of ranks that only grow: for a record of what happened (Derecho §3.4).
+
+use super::{Member, Membership, Proposal};
+
+/// What one member has noticed in one view, at one moment. Sets of ranks are words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MembershipMarks {
+    /// The number of the view.
+    pub view: u64,
+    /// The ranks that this member does not hear.
+    pub accused: u64,
+    /// The ranks that do not hear this member, as far as it knows, and its own rank if there are any.
+    pub accusers: u64,
+    /// The ranks that this member does not follow any more: `accused ⊆ suspected`.
+    pub suspected: u64,
+    /// The ranks whose consumers hold this member up for too long.
+    pub slow: u64,
+    /// This member has stalled, and is accused because of it.
+    pub concedes: bool,
+    /// This member wants to leave.
+    pub leaving: bool,
+    /// This member sends and acknowledges nothing any more in the view.
+    pub wedged: bool,
+    /// The rank of the leader whose proposal this member has echoed.
+    pub echoed: Option<usize>,
+    /// How the view ends is known here.
+    pub decided: bool,
+}
+
+impl Membership {
+    /// Returns what this member has noticed so far. It costs a few loads, of this member's own memory alone.
+    #[must_use]
+    pub fn marks(&self) -> MembershipMarks {
+        MembershipMarks {
+            view: self.view.id,
+            accused: self.accused,
+            accusers: self.accusers,
+            suspected: self.suspected,
+            slow: self.slow,
+            concedes: self.concedes,
+            leaving: self.leaving,
+            wedged: self.wedged,
+            echoed: self.echoed.as_ref().map(|(leader, _): &(usize, Proposal)| *leader),
+            decided: self.decision.is_some(),
+        }
+    }
+
+    /// Returns the member with this rank in the view.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn member(&self, rank: usize) -> Member {
+        self.view.members[rank]
+    }
+}

@@ -1,0 +1,290 @@
+//! Flight records: what a member has noticed lately, kept always, for the time after something has gone wrong (Derecho §3.4).
+//!
+//! The polling thread copies its recorder ([`squall_protocols::group::FlightRecorder`]) here when there is something new, which is a
+//! few times in a view and never on the path of a message. Others read the copy: `/trace` over HTTP, [`crate::Group::flight_record`],
+//! and the file that the configuration names (`flight_record`), which is written when the group ends here, also after a panic of the
+//! polling thread. `squall trace` asks the polling threads of all members.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use squall_fabric::{Instant, NodeId};
+use squall_protocols::group::{FlightEvent, FlightRecorder, ViewChange};
+use squall_protocols::membership::ViewChangeStep;
+
+use crate::config::Address;
+use crate::error::JoinError;
+use crate::{BootstrapError, Config, inquiry, trace};
+
+/// What a member has noticed lately.
+///
+/// ```
+/// use squall::config::SubgroupConfig;
+/// use squall::{Config, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let name = format!("doc-flight-{}", std::process::id());
+/// let group = Group::join(Config::local(&name, 1).subgroup("log", SubgroupConfig::default()))?;
+/// let record = group.flight_record();
+/// for line in &record.lines {
+///     println!("{}  {}: {}", line.unix_nanos, line.kind, line.text);
+/// }
+/// let trace = squall::trace::of_records(&[record]); // for ui.perfetto.dev
+/// assert!(trace.contains("begins view 0 of 1 members"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FlightRecord {
+    /// The member's number as a node.
+    pub node: u32,
+    /// Its rank in the configuration.
+    pub rank: u64,
+    /// How many events there were before the first one of `lines`, which are not kept.
+    pub missed: u64,
+    /// The latest events and the steps of the latest view changes, in the order in which they began.
+    pub lines: Vec<FlightLine>,
+    /// Why the group has ended here, if it has.
+    pub ended: Option<String>,
+}
+
+/// An event, or a step of a view change, in a [`FlightRecord`].
+///
+/// ```
+/// let record = squall::FlightRecord::default();
+/// let steps = record.lines.iter().filter_map(|line| line.lasted_nanos);
+/// assert_eq!(steps.max(), None, "nothing has happened yet");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FlightLine {
+    /// When it happened or began, in nanoseconds since 1970 by the clock of the member's host.
+    pub unix_nanos: u64,
+    /// How long a step lasted; `None`: it is an event.
+    pub lasted_nanos: Option<u64>,
+    /// The kind of event, or the name of the step.
+    pub kind: String,
+    /// What has happened, in words.
+    pub text: String,
+}
+
+/// Asks the member that listens at `address` for its flight record. Of `config`, only the cluster, its secret and the transport
+/// matter.
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-ask-flight-{}", std::process::id()), 1).subgroup("log", SubgroupConfig::default());
+/// # let _group = Group::join(config.clone())?;
+/// let record = squall::ask_flight_record(&config, &config.listen)?; // from any process with the secret
+/// std::fs::write(std::env::temp_dir().join("member.json"), squall::trace::of_records(&[record]))?;
+/// # std::fs::remove_file(std::env::temp_dir().join("member.json"))?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`BootstrapError`], with what to do next.
+pub fn ask_flight_record(config: &Config, address: &Address) -> Result<FlightRecord, BootstrapError> {
+    inquiry::ask(&config.plan(), address, &inquiry::StatusQuestion::Flight)
+}
+
+/// The copy of a member's recorder that other threads read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FlightCopy {
+    node: Option<NodeId>,
+    rank: u64,
+    /// How many events the recorder had in all.
+    recorded: u64,
+    events: Vec<(Instant, FlightEvent)>,
+    changes: Vec<ViewChange>,
+    /// The member's clock and that of its host, at one moment.
+    clocks: Option<(Instant, SystemTime)>,
+    end: Option<(Instant, String)>,
+    /// The subgroups' names, by id.
+    names: Vec<String>,
+}
+
+impl FlightCopy {
+    /// Copies what the recorder of this member has.
+    pub(crate) fn copy<'c>(
+        &mut self,
+        (node, rank): (NodeId, Option<u64>),
+        now: Instant,
+        recorder: &FlightRecorder,
+        names: &[String],
+        changes: impl Iterator<Item = &'c ViewChange>,
+    ) {
+        // A member whose group has ended is in no view, and keeps its rank.
+        (self.node, self.rank) = (Some(node), rank.unwrap_or(self.rank));
+        self.clocks = Some((now, SystemTime::now()));
+        self.recorded = recorder.recorded();
+        self.events.clear();
+        self.events.extend(recorder.events());
+        if self.names.len() != names.len() {
+            self.names = names.to_vec();
+        }
+        self.changes.clear();
+        self.changes.extend(changes.copied());
+    }
+
+    /// Notes why the group has ended here.
+    pub(crate) fn end(&mut self, now: Instant, why: String) {
+        self.end.get_or_insert((now, why));
+    }
+
+    /// Returns an event in words, with the names of subgroups instead of their ids.
+    fn words(&self, event: &FlightEvent) -> String {
+        let (FlightEvent::HeldUp(id, _) | FlightEvent::Released(id) | FlightEvent::Trims(id, _)) = event
+        else {
+            return event.to_string();
+        };
+        match self.names.get(id.0 as usize) {
+            Some(name) => event.to_string().replacen(&id.to_string(), &format!("subgroup {name}"), 1),
+            None => event.to_string(),
+        }
+    }
+
+    /// Returns the record in words.
+    pub(crate) fn record(&self) -> FlightRecord {
+        let unix = |at: Instant| {
+            let Some((now, system)) = self.clocks else { return at.as_nanos() };
+            let system = system.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+            let nanos = i128::from(at.as_nanos()) - i128::from(now.as_nanos());
+            u64::try_from(i128::try_from(system).unwrap_or(i128::MAX).saturating_add(nanos)).unwrap_or(0)
+        };
+        let line = |at: Instant, kind: &str, text: String| FlightLine {
+            unix_nanos: unix(at),
+            lasted_nanos: None,
+            kind: kind.into(),
+            text,
+        };
+        let mut lines: Vec<FlightLine> = self.changes.iter().flat_map(|change| steps(change, unix)).collect();
+        lines.extend(self.events.iter().map(|(at, event)| line(*at, event.name(), self.words(event))));
+        if let Some((at, why)) = &self.end {
+            lines.push(line(*at, "ends", why.clone()));
+        }
+        // What lasts longer contains what begins with it.
+        lines.sort_by_key(|line| (line.unix_nanos, std::cmp::Reverse(line.lasted_nanos)));
+        FlightRecord {
+            node: self.node.map_or(0, |node| node.0),
+            rank: self.rank,
+            missed: self.recorded - self.events.len() as u64,
+            lines,
+            ended: self.end.as_ref().map(|(_, why)| why.clone()),
+        }
+    }
+}
+
+/// Returns a view change and its steps, each of which lasts until the next one.
+pub(crate) fn steps(change: &ViewChange, unix: impl Fn(Instant) -> u64) -> Vec<FlightLine> {
+    let taken: Vec<(ViewChangeStep, u64)> =
+        change.steps.taken().into_iter().map(|(step, at)| (step, unix(at))).collect();
+    let (Some((_, first)), Some((_, last))) = (taken.first(), taken.last()) else { return Vec::new() };
+    let span = |kind: &str, begin: u64, end: u64, text: String| FlightLine {
+        unix_nanos: begin,
+        lasted_nanos: Some(end - begin),
+        kind: kind.into(),
+        text,
+    };
+    let ViewChange { to, members, removed, joined, led, .. } = change;
+    let leads = if *led { ", led by this member" } else { "" };
+    let text = format!("{members} members, {removed} removed, {joined} joined{leads}");
+    let mut spans = vec![span(&format!("to view {to}"), *first, *last, text)];
+    for pair in taken.windows(2) {
+        let [(step, begin), (_, end)] = pair else { continue };
+        spans.push(span(step.name(), *begin, *end, format!("view {to}")));
+    }
+    spans
+}
+
+/// Checks that a flight record can be written to `file` later, when it is too late to correct anything.
+pub(crate) fn check_file(file: &Path) -> Result<(), JoinError> {
+    let cannot = |cause| JoinError::FlightRecord { file: file.into(), cause };
+    std::fs::OpenOptions::new().append(true).create(true).open(file).map(drop).map_err(cannot)
+}
+
+/// Writes a flight record as a trace. If `file` has one, it becomes `FILE.old`: a member that is started again and ends once more does
+/// not replace the record of its first end at once.
+pub(crate) fn write(file: &Path, record: &FlightRecord) -> std::io::Result<()> {
+    if std::fs::metadata(file).is_ok_and(|found| found.len() > 0) {
+        let mut old = file.as_os_str().to_owned();
+        old.push(".old");
+        std::fs::rename(file, old)?;
+    }
+    std::fs::write(file, trace::of_records(std::slice::from_ref(record)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use squall_protocols::membership::ViewChangeSteps;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1000)
+    }
+
+    fn copy() -> FlightCopy {
+        let mut steps = ViewChangeSteps::default();
+        steps.note(ViewChangeStep::Suspected, at(10));
+        steps.note(ViewChangeStep::Wedged, at(11));
+        steps.note(ViewChangeStep::Ready, at(20));
+        let change = ViewChange { to: 3, members: 2, removed: 1, joined: 0, led: true, steps };
+        FlightCopy {
+            node: Some(NodeId(7)),
+            rank: 1,
+            recorded: 9,
+            events: vec![(at(10), FlightEvent::Leaves), (at(20), FlightEvent::Opens { view: 3 })],
+            changes: vec![change],
+            clocks: Some((at(20), UNIX_EPOCH + std::time::Duration::from_secs(1000))),
+            end: None,
+            names: Vec::new(),
+        }
+    }
+
+    /// Events and steps are in one order, by the clock of the host; the end comes last.
+    #[test]
+    fn a_record_is_in_the_order_of_time() {
+        let mut copy = copy();
+        copy.end(at(30), "a reason".into());
+        copy.end(at(31), "a later one".into());
+        let record = copy.record();
+        let lines: Vec<(u64, &str)> =
+            record.lines.iter().map(|line| (line.unix_nanos, line.kind.as_str())).collect();
+        let base = 1_000_000_000_000 - 20_000;
+        assert_eq!(
+            lines,
+            [
+                (base + 10_000, "to view 3"),
+                (base + 10_000, "suspected"),
+                (base + 10_000, "leaves"),
+                (base + 11_000, "wedged"),
+                (base + 20_000, "messages flow"),
+                (base + 30_000, "ends"),
+            ]
+        );
+        assert_eq!((record.missed, record.ended.as_deref()), (7, Some("a reason")));
+    }
+
+    /// The record of the end before is kept beside the new one.
+    #[test]
+    fn a_file_keeps_the_record_before() {
+        let folder = std::env::temp_dir().join(format!("squall-flight-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("flight.json");
+        check_file(&file).unwrap();
+        let mut record = copy().record();
+        for rank in [1, 2, 3] {
+            record.rank = rank;
+            write(&file, &record).unwrap();
+        }
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        assert!(read("flight.json").contains("rank 3") && read("flight.json.old").contains("rank 2"));
+        let error = check_file(&folder.join("missing/flight.json")).unwrap_err();
+        assert!(error.to_string().contains("missing/flight.json"), "{error}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,84 @@
+//! Joining as a future: on a thread of its own, since the members that meet wait for sockets and for each other.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+use super::{Builder, Group};
+use crate::config::Config;
+use crate::error::JoinError;
+
+/// What the thread has to say, and who waits for it.
+#[derive(Default)]
+struct JoinSlot {
+    joined: Option<Result<Group, JoinError>>,
+    waker: Option<Waker>,
+    /// The future is gone, so no caller takes the group.
+    is_forgotten: bool,
+}
+
+/// Notes that the future is gone. A group that has been joined is dropped then, which leaves it.
+struct JoinWatch(Arc<Mutex<JoinSlot>>);
+
+impl Drop for JoinWatch {
+    fn drop(&mut self) {
+        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.is_forgotten = true;
+        let joined = slot.joined.take();
+        // Leaving takes a moment, and the thread may want the lock meanwhile.
+        drop(slot);
+        drop(joined);
+    }
+}
+
+impl Builder {
+    /// Joins the group as [`Builder::join`] does, without blocking the task that awaits it, on any executor: a thread of its own does
+    /// the work. If the future is dropped, the thread ends after the join, and leaves the group.
+    ///
+    /// # Errors
+    /// [`JoinError`], with what to do next.
+    pub async fn join_async(self) -> Result<Group, JoinError> {
+        let slot: Arc<Mutex<JoinSlot>> = Arc::default();
+        let watch = JoinWatch(Arc::clone(&slot));
+        let join = move || {
+            let joined = self.join();
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            if slot.is_forgotten {
+                drop(slot);
+                return;
+            }
+            slot.joined = Some(joined);
+            slot.waker.take().into_iter().for_each(Waker::wake);
+        };
+        std::thread::Builder::new().name("squall join".into()).spawn(join)?;
+        poll_fn(|context| {
+            let mut slot = watch.0.lock().unwrap_or_else(PoisonError::into_inner);
+            slot.waker = Some(context.waker().clone());
+            slot.joined.take().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+impl Group {
+    /// Joins the group that `config` describes as [`Group::join`] does, without blocking the task that awaits it, on any executor.
+    ///
+    /// ```
+    /// use squall::config::SubgroupConfig;
+    /// use squall::{Config, Group};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let name = format!("doc-join-async-{}", std::process::id());
+    /// let config = Config::local(&name, 1).subgroup("log", SubgroupConfig::default());
+    /// let group = futures_executor::block_on(Group::join_async(config))?; // or `.await`
+    /// assert_eq!(group.members(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`JoinError`], with what to do next.
+    pub async fn join_async(config: Config) -> Result<Self, JoinError> {
+        Self::builder(config).join_async().await
+    }
+}

@@ -1,0 +1,41 @@
+//! Copies what this member has noticed to where others read it, and writes it to a file when the group ends here.
+
+use squall_fabric::Fabric as _;
+use squall_protocols::membership::Membership;
+
+use super::Stack;
+use crate::error::GroupError;
+use crate::flight;
+
+impl Stack {
+    /// Copies the flight recorder. A reader holds the copy for as long as it takes to clone some hundred events.
+    #[cold]
+    pub(super) fn copy_flight(&mut self) {
+        let recorder = self.group.flight();
+        let (now, node) = (self.fabric.now(), self.fabric.node());
+        let view = self.group.membership().map(Membership::view);
+        let rank = view.and_then(|view| Some(view.members[view.rank(node)?].tag));
+        self.status.flight().copy((node, rank), now, recorder, &self.names, self.group.timeline());
+        self.flight_copied = recorder.recorded();
+    }
+
+    /// Notes why the group ends here, and writes the flight record where the configuration says.
+    #[cold]
+    pub(super) fn end_flight(&mut self, error: &GroupError) {
+        self.copy_flight();
+        let why = if std::thread::panicking() {
+            "its polling thread has panicked".into()
+        } else {
+            error.to_string()
+        };
+        let mut copy = self.status.flight();
+        copy.end(self.fabric.now(), why);
+        let Some(file) = &self.flight_file else { return };
+        let record = copy.record();
+        drop(copy);
+        match flight::write(file, &record) {
+            Ok(()) => tracing::info!("what this member has noticed lately is in {}", file.display()),
+            Err(error) => tracing::error!(%error, "failed to write the flight record to {}", file.display()),
+        }
+    }
+}
