@@ -434,7 +434,7 @@ impl fmt::Display for GroupPlan {
             let (mode, batching) = (plan_words::mode(*mode), plan_words::batching(*batching));
             writeln!(
                 f,
-                "  {id}, {mode}: {}; senders: {}; {} pull",
+                "  {id}, {mode}: {}; senders: {}; pulled at: {}",
                 named(*nodes),
                 named(*senders),
                 named(*pullers)
