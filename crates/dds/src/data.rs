@@ -19,6 +19,13 @@ pub trait TopicData: Sized + Send + 'static {
     /// The name of the type, the same at all participants. Endpoints with other names do not match.
     fn type_name() -> &'static str;
 
+    /// Returns a number that changes with the form of the type, or 0. Topics that are created at run time compare it, if both sides have
+    /// one.
+    #[must_use]
+    fn type_hash() -> u64 {
+        0
+    }
+
     /// Returns the bytes of the key: samples with equal keys are of one instance.
     ///
     /// # Errors
@@ -65,6 +72,8 @@ pub trait TopicData: Sized + Send + 'static {
 pub trait Keyed: Serialize + DeserializeOwned + Send + 'static {
     /// The name of the type, the same at all participants.
     const TYPE_NAME: &'static str;
+    /// A number that changes with the form of the type ([`TopicData::type_hash`]): serde does not know the form, so its author chooses it.
+    const TYPE_HASH: u64 = 0;
     /// The type of the key; `()` if there is one instance only.
     type Key: Serialize;
 
@@ -75,6 +84,10 @@ pub trait Keyed: Serialize + DeserializeOwned + Send + 'static {
 impl<T: Keyed> TopicData for T {
     fn type_name() -> &'static str {
         T::TYPE_NAME
+    }
+
+    fn type_hash() -> u64 {
+        T::TYPE_HASH
     }
 
     fn key_bytes(&self) -> Result<Vec<u8>, DataError> {

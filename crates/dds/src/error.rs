@@ -5,7 +5,8 @@ use std::time::Duration;
 use squall::object::ObjectError;
 use squall::{GroupError, HandleError, JoinError, SendError};
 
-use crate::qos::{DurabilityService, Profile, QosError};
+use crate::qos::{DurabilityService, Profile, Qos, QosError};
+use crate::run_time::TopicStore;
 
 squall_fabric::debug_as_text!(ParticipantError, EntityError, WriteError, ReadError, DataError);
 
@@ -43,10 +44,15 @@ pub enum ParticipantError {
         "subgroup `{0}` of the configuration is no topic, and this participant would hold up its senders: give it to the builder, or leave it out"
     )]
     NoTopic(String),
+    /// A topic has the name of a subgroup that carries others.
+    #[error(
+        "the name `{0}` is that of a subgroup for topics that are created at run time: choose another name"
+    )]
+    Reserved(String),
     /// A topic is kept in memory, and another one on disk.
     #[error(
-        "topic `{kept}` is kept in memory, and `{logged}` on disk: when the group restarts from its logs, the history of `{kept}` is lost \
-         for good; request DURABILITY PERSISTENT for both, or put them into different groups"
+        "topic `{kept}` is kept in memory, and `{logged}` on disk: when the group restarts from its logs, what is in memory is lost for \
+         good; request DURABILITY PERSISTENT for both (the list of topics, `dds-topics`: TopicStore::Disk), or put them into different groups"
     )]
     LosesHistory {
         /// The topic that is kept in memory.
@@ -96,8 +102,59 @@ pub enum ParticipantError {
 #[non_exhaustive]
 pub enum EntityError {
     /// No such topic.
-    #[error("there is no topic `{0}`: give it to the builder of each participant of the domain")]
+    #[error(
+        "there is no topic `{0}`: create it, or give it to the builder of each participant of the domain"
+    )]
     UnknownTopic(String),
+    /// The participant's domain has the topics that were named when it joined, and no others.
+    #[error(
+        "topic `{0}` cannot be created: call run_time_topics on the builder of each participant of the domain"
+    )]
+    FixedTopics(String),
+    /// The domain has all the topics that it can have.
+    #[error("topic `{0}` is not created: the domain has 4096 topics, and no more; use one of them")]
+    TooManyTopics(String),
+    /// The topic exists, and works in another way.
+    #[error(
+        "topic `{topic}` exists with other policies: profile {}, DURABILITY_SERVICE {:?}, PRESENTATION {:?}; create it with these, \
+         or choose another name", present.profile(), present.durability_service, present.presentation
+    )]
+    IncompatibleTopic {
+        /// The topic's name.
+        topic: String,
+        /// Its policies.
+        present: Box<Qos>,
+    },
+    /// The domain keeps histories elsewhere.
+    #[error(
+        "topic `{topic}` with profile {profile} is not created: this domain keeps histories {}", store.advice()
+    )]
+    NoStore {
+        /// The topic's name.
+        topic: String,
+        /// The profile that its policies ask for.
+        profile: Profile,
+        /// Where the domain keeps histories.
+        store: TopicStore,
+    },
+    /// It is not known whether the topic is created.
+    #[error("topic `{topic}`: {error}; create it again, which finds it if it is there")]
+    Creation {
+        /// The topic's name.
+        topic: String,
+        /// What is wrong.
+        error: WriteError,
+    },
+    /// No participant has created the topic in time.
+    #[error(
+        "there was no topic `{topic}` within {waited:?}: start the participant that creates it, or wait longer"
+    )]
+    NotFound {
+        /// The topic's name.
+        topic: String,
+        /// How long this participant has waited.
+        waited: Duration,
+    },
     /// The topic is used with another type in this process.
     #[error("topic `{topic}` has the type `{present}`, and not `{wanted}`: use the same type everywhere")]
     TypeMismatch {
@@ -113,7 +170,7 @@ pub enum EntityError {
     Qos(#[from] QosError),
     /// The writer promises what its topic does not do.
     #[error(
-        "a writer with profile {wanted:?} does not suit topic `{topic}` with {present:?}: let RELIABILITY and DURABILITY be the topic's"
+        "a writer with profile {wanted} does not suit topic `{topic}` with {present}: let RELIABILITY and DURABILITY be the topic's"
     )]
     Profile {
         /// The topic's name.

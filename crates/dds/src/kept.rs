@@ -1,8 +1,8 @@
-//! The history of a topic that keeps its samples: a replicated object whose state is what a reader that comes later gets
-//! (Spindle §4.6, "volatile storage" and "logged storage").
+//! The history of a topic: what readers that come later get (OMG DDS 1.4 §2.2.3.4; Spindle §4.6, "volatile storage" and "logged
+//! storage").
 //!
-//! All members apply the same messages in the same order, so all hold the same history. A member that joins gets it by the
-//! object's state transfer, and after a restart each member makes it again from its log, if the topic has one. A reader remembers
+//! Histories are the state of a replicated object ([`crate::registry`]), which every member of the group has. A member that joins gets them
+//! by the object's state transfer, and after a restart each member makes them again from its log, if the object has one. A reader remembers
 //! the number of the next sample, so it gets each one once and in order, whether it reads the transferred state or what was applied
 //! later.
 //!
@@ -10,18 +10,14 @@
 //! joiner together with their place in the order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::{self, Read, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use squall::object::{Replicated, Snapshot, restored};
 
 use crate::cache::ChangeKind;
-use crate::outlet::lock;
 use crate::qos::{DurabilityService, HistoryKind};
 use crate::sample::EndpointId;
-use crate::signal::Signal;
-use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole, decode_service};
+use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole};
 
 /// A topic's history, at one member.
 #[derive(Debug, Default)]
@@ -31,19 +27,25 @@ pub(crate) struct KeptTopic {
     instances: BTreeMap<Vec<u8>, VecDeque<KeptEntry>>,
     /// The endpoints that have been announced and have not gone.
     open: BTreeSet<EndpointId>,
-    /// Rung at each change, if a thread of this member waits for it.
-    bell: Mutex<Option<Arc<Signal>>>,
 }
 
 /// What is the same at all members.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct KeptState {
+pub(crate) struct KeptState {
     /// What the first participant said that is to be kept; `None` before that.
     service: Option<DurabilityService>,
     /// The number of the next message.
     next: u64,
-    samples: BTreeMap<u64, Arc<[u8]>>,
+    samples: BTreeMap<u64, KeptSample>,
     announcements: Vec<KeptAnnouncement>,
+}
+
+/// A message that is kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct KeptSample {
+    /// Its place among the messages of all topics of the object.
+    pub(crate) order: u64,
+    pub(crate) bytes: Arc<[u8]>,
 }
 
 /// What an endpoint has said of itself, with the number of the first message after it.
@@ -71,13 +73,21 @@ pub(crate) enum KeptReply {
     Conflict(DurabilityService),
     /// It is no message of a topic.
     Malformed,
+    /// The topic has been created, or was there, with this number.
+    Topic(u32),
+    /// The topic with this number has the name, and another type.
+    TypeDiffers(u32),
+    /// The topic with this number has the name, and other policies.
+    QosDiffers(u32),
+    /// There are as many topics as there may be.
+    TooManyTopics,
 }
 
 impl KeptTopic {
-    fn of(kept: KeptState) -> Self {
+    pub(crate) fn of(kept: KeptState) -> Self {
         let mut topic = Self { kept, ..Self::default() };
-        for (number, bytes) in &topic.kept.samples {
-            if let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(bytes) {
+        for (number, sample) in &topic.kept.samples {
+            if let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(&sample.bytes) {
                 topic
                     .instances
                     .entry(header.key.into())
@@ -91,9 +101,16 @@ impl KeptTopic {
         topic
     }
 
-    /// Rings `bell` at each change from now on.
-    pub(crate) fn attach(&self, bell: &Arc<Signal>) {
-        lock(&self.bell).get_or_insert_with(|| Arc::clone(bell));
+    /// Returns what is the same at all members. Samples are shared, not copied.
+    pub(crate) const fn state(&self) -> &KeptState {
+        &self.kept
+    }
+
+    /// Returns the endpoints that have been announced and have not gone, with what they do; those of members that have died included.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = (EndpointId, TopicRole)> {
+        let is_open = |(id, _): &(EndpointId, TopicRole)| self.open.contains(id);
+        let announced = self.kept.announcements.iter().map(|each| (each.endpoint.id, each.endpoint.role));
+        announced.filter(|(_, role)| *role != TopicRole::Gone).filter(is_open)
     }
 
     /// Returns the announcements from `first` on.
@@ -107,12 +124,13 @@ impl KeptTopic {
     }
 
     /// Returns the messages that are kept, from number `first` on.
-    pub(crate) fn samples(&self, first: u64) -> impl Iterator<Item = (u64, &Arc<[u8]>)> {
-        self.kept.samples.range(first..).map(|(number, bytes)| (*number, bytes))
+    pub(crate) fn samples(&self, first: u64) -> impl Iterator<Item = (u64, &KeptSample)> {
+        self.kept.samples.range(first..).map(|(number, sample)| (*number, sample))
     }
 
-    /// Keeps a change of the instance `key`, and forgets what is too old for it.
-    fn keep(&mut self, key: &[u8], mut entry: KeptEntry, bytes: Vec<u8>) -> KeptReply {
+    /// Keeps a change, which has this place in the order, and forgets what is too old for it.
+    pub(crate) fn keep(&mut self, header: &ChangeHeader<'_>, bytes: Arc<[u8]>, order: u64) -> KeptReply {
+        let (key, mut entry) = (header.key, KeptEntry::of(0, header));
         let Some(service) = self.kept.service else { return KeptReply::Malformed };
         let present = self.instances.get(key);
         let mut replaces = false;
@@ -139,12 +157,12 @@ impl KeptTopic {
             }
         }
         entries.push_back(entry);
-        self.kept.samples.insert(entry.number, bytes.into());
+        self.kept.samples.insert(entry.number, KeptSample { order, bytes });
         self.kept.next += 1;
         KeptReply::Kept
     }
 
-    fn announce(&mut self, announcement: EndpointAnnouncement) -> KeptReply {
+    pub(crate) fn announce(&mut self, announcement: EndpointAnnouncement) -> KeptReply {
         let is_gone = announcement.role == TopicRole::Gone;
         if is_gone && !self.open.contains(&announcement.id) {
             return KeptReply::Kept;
@@ -159,7 +177,8 @@ impl KeptTopic {
         KeptReply::Kept
     }
 
-    fn serve(&mut self, service: DurabilityService) -> KeptReply {
+    /// Takes what a participant expects the topic to keep; the first one decides.
+    pub(crate) fn serve(&mut self, service: DurabilityService) -> KeptReply {
         match *self.kept.service.get_or_insert(service) {
             present if present == service => KeptReply::Kept,
             present => KeptReply::Conflict(present),
@@ -191,50 +210,6 @@ fn note_endpoint(open: &mut BTreeSet<EndpointId>, announcement: &EndpointAnnounc
     }
 }
 
-impl Replicated for KeptTopic {
-    type Update = Vec<u8>;
-    type Query = ();
-    type Reply = KeptReply;
-
-    fn apply(&mut self, bytes: Vec<u8>) -> KeptReply {
-        let reply = match TopicFrame::decode(&bytes) {
-            None => KeptReply::Malformed,
-            Some(TopicFrame::Announcement(body)) => {
-                EndpointAnnouncement::decode(body).map_or(KeptReply::Malformed, |body| self.announce(body))
-            }
-            Some(TopicFrame::Service(body)) => {
-                decode_service(body).map_or(KeptReply::Malformed, |body| self.serve(body))
-            }
-            Some(TopicFrame::Change(header, _)) => {
-                let (key, entry) = (header.key.to_vec(), KeptEntry::of(0, &header));
-                self.keep(&key, entry, bytes)
-            }
-        };
-        if let Some(bell) = &*lock(&self.bell) {
-            bell.ring();
-        }
-        reply
-    }
-
-    fn query(&self, (): ()) -> KeptReply {
-        KeptReply::Kept
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        // The samples themselves are shared, not copied.
-        let kept = self.kept.clone();
-        Snapshot::new(move |sink: &mut dyn Write| {
-            let mut sink = io::BufWriter::new(sink);
-            postcard::to_io(&kept, &mut sink).map_err(io::Error::other)?;
-            sink.flush()
-        })
-    }
-
-    fn restore(source: &mut dyn Read) -> io::Result<Self> {
-        restored(source).map(Self::of)
-    }
-}
-
 /// The bound of the announcements in a topic's history. Above it only endpoints that are there can go.
 pub(crate) const ANNOUNCEMENTS_MAX: usize = 65_536;
 
@@ -244,32 +219,34 @@ mod tests {
 
     use super::*;
     use crate::qos::Qos;
-    use crate::wire::encode_service;
 
     const WRITER: EndpointId = EndpointId { node: 0, number: 0 };
 
     fn message(kind: ChangeKind, key: u8, number: u8) -> Vec<u8> {
-        let header = ChangeHeader { kind, writer: WRITER, source_time: 0, key: &[key] };
+        let header = ChangeHeader { kind, topic: 0, writer: WRITER, source_time: 0, key: &[key] };
         let mut bytes = vec![0; header.length_with(1)];
         header.write(&mut bytes)[0] = number;
         bytes
     }
 
+    fn apply(topic: &mut KeptTopic, bytes: &[u8]) -> KeptReply {
+        let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(bytes) else { panic!("{bytes:?}") };
+        topic.keep(&header, bytes.into(), 0)
+    }
+
     fn topic(history: HistoryKind, samples_max: usize) -> KeptTopic {
         let mut topic = KeptTopic::default();
-        let service = encode_service(DurabilityService { history, samples_max });
-        assert_eq!(topic.apply(service), KeptReply::Kept);
+        assert_eq!(topic.serve(DurabilityService { history, samples_max }), KeptReply::Kept);
         topic
     }
 
     fn contents(topic: &KeptTopic) -> Vec<u8> {
-        topic.samples(0).map(|(_, bytes)| *bytes.last().expect("it has data")).collect()
+        topic.samples(0).map(|(_, sample)| *sample.bytes.last().expect("it has data")).collect()
     }
 
     fn transferred(topic: &KeptTopic) -> KeptTopic {
-        let mut bytes = Vec::new();
-        topic.snapshot().write(&mut bytes).expect("memory takes it");
-        KeptTopic::restore(&mut &bytes[..]).expect("it is a state")
+        let bytes = postcard::to_stdvec(topic.state()).expect("it can be serialised");
+        KeptTopic::of(postcard::from_bytes(&bytes).expect("it is a state"))
     }
 
     #[test]
@@ -278,22 +255,21 @@ mod tests {
         for (kind, key, number) in
             [(ChangeKind::Data, 0, 0), (ChangeKind::Dispose, 0, 1), (ChangeKind::Data, 1, 2)]
         {
-            assert_eq!(topic.apply(message(kind, key, number)), KeptReply::Kept);
+            assert_eq!(apply(&mut topic, &message(kind, key, number)), KeptReply::Kept);
         }
         assert_eq!(
-            topic.apply(message(ChangeKind::Data, 2, 3)),
+            apply(&mut topic, &message(ChangeKind::Data, 2, 3)),
             KeptReply::Full,
             "a new instance needs space"
         );
-        assert_eq!(topic.apply(message(ChangeKind::Data, 0, 4)), KeptReply::Kept);
+        assert_eq!(apply(&mut topic, &message(ChangeKind::Data, 0, 4)), KeptReply::Kept);
         assert_eq!(contents(&topic), [1, 2, 4]);
-        assert_eq!(topic.apply(vec![0xff]), KeptReply::Malformed);
     }
 
     #[test]
     fn a_full_history_refuses() {
         let mut topic = topic(HistoryKind::KeepAll, 2);
-        let replies = [0, 1, 2].map(|number| topic.apply(message(ChangeKind::Data, 0, number)));
+        let replies = [0, 1, 2].map(|number| apply(&mut topic, &message(ChangeKind::Data, 0, number)));
         assert_eq!(replies, [KeptReply::Kept, KeptReply::Kept, KeptReply::Full]);
         assert_eq!(contents(&topic), [0, 1]);
     }
@@ -302,14 +278,14 @@ mod tests {
     #[test]
     fn a_change_of_state_is_kept_once() {
         let mut topic = topic(HistoryKind::KeepAll, 3);
-        assert_eq!(topic.apply(message(ChangeKind::Dispose, 0, 0)), KeptReply::Kept);
+        assert_eq!(apply(&mut topic, &message(ChangeKind::Dispose, 0, 0)), KeptReply::Kept);
         assert!(contents(&topic).is_empty(), "there is no such instance");
-        assert_eq!(topic.apply(message(ChangeKind::Data, 0, 1)), KeptReply::Kept);
+        assert_eq!(apply(&mut topic, &message(ChangeKind::Data, 0, 1)), KeptReply::Kept);
         for number in 2..9 {
-            assert_eq!(topic.apply(message(ChangeKind::Dispose, 0, number)), KeptReply::Kept);
+            assert_eq!(apply(&mut topic, &message(ChangeKind::Dispose, 0, number)), KeptReply::Kept);
         }
         assert_eq!(contents(&topic), [1, 2]);
-        assert_eq!(topic.apply(message(ChangeKind::Data, 0, 9)), KeptReply::Kept);
+        assert_eq!(apply(&mut topic, &message(ChangeKind::Data, 0, 9)), KeptReply::Kept);
         assert_eq!(contents(&topic), [1, 2, 9]);
     }
 
@@ -319,18 +295,18 @@ mod tests {
         let mut topic = topic(HistoryKind::KeepAll, 2);
         let present = DurabilityService { history: HistoryKind::KeepAll, samples_max: 2 };
         let other = DurabilityService { samples_max: 3, ..present };
-        assert_eq!(topic.apply(encode_service(other)), KeptReply::Conflict(present));
-        assert_eq!(topic.apply(encode_service(present)), KeptReply::Kept);
-        assert_eq!(KeptTopic::default().apply(message(ChangeKind::Data, 0, 0)), KeptReply::Malformed);
+        assert_eq!(topic.serve(other), KeptReply::Conflict(present));
+        assert_eq!(topic.serve(present), KeptReply::Kept);
+        assert_eq!(apply(&mut KeptTopic::default(), &message(ChangeKind::Data, 0, 0)), KeptReply::Malformed);
     }
 
     #[test]
     fn an_endpoint_goes_once() {
         let mut topic = topic(HistoryKind::KeepAll, 2);
         let announcement =
-            |role| EndpointAnnouncement { id: WRITER, role, type_name: "T".into(), qos: Qos::KEPT }.encode();
+            |role| EndpointAnnouncement { id: WRITER, role, type_name: "T".into(), qos: Qos::KEPT };
         for role in [TopicRole::Gone, TopicRole::Writer, TopicRole::Gone, TopicRole::Gone] {
-            assert_eq!(topic.apply(announcement(role)), KeptReply::Kept);
+            assert_eq!(topic.announce(announcement(role)), KeptReply::Kept);
         }
         assert_eq!(topic.announcements(0).len(), 2);
         assert_eq!(topic.announcements(1)[0].endpoint.role, TopicRole::Gone);
@@ -369,9 +345,9 @@ mod tests {
                 }
                 let kind = [ChangeKind::Data, ChangeKind::Data, ChangeKind::Dispose, ChangeKind::Unregister][usize::from(kind)];
                 let bytes = message(kind, key, u8::try_from(number).expect("few"));
-                let reply = topic.apply(bytes.clone());
+                let reply = apply(&mut topic, &bytes);
                 if let Some(joiner) = &mut joiner {
-                    prop_assert_eq!(joiner.apply(bytes), reply);
+                    prop_assert_eq!(apply(joiner, &bytes), reply);
                     prop_assert_eq!(contents(joiner), contents(&topic));
                 }
             }

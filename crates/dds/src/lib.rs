@@ -56,57 +56,66 @@
 //! reads from it: a slow one holds up no other member. If the history is short ([`HistoryKind::KeepLast`]), a sample that is replaced
 //! before a reader has taken it counts in [`DataReader::sample_lost`].
 //!
+//! # Topics
+//! A topic that is named when participants join ([`ParticipantBuilder::topic`]) has a subgroup of its own; all name it with the same policies. A
+//! topic that is created later ([`DomainParticipant::create_topic`]) is known to all participants at once, those that join afterwards
+//! included, and shares a subgroup with others; creating it changes no view.
+//!
 //! # Policies
 //! [`Qos`] has all 22 policies of the specification. A value that is not kept is refused when a participant, a reader or a writer is
 //! created ([`QosError`]); writers that offer less than a reader requests do not match it ([`DataReader::requested_incompatible_qos`],
 //! [`DataWriter::offered_incompatible_qos`]).
 //!
 //! # What is not there
-//! - **Topics at run time.** A group has its subgroups from the start, so each participant names all topics when it joins, with the same
-//!   policies; any other name is [`EntityError::UnknownTopic`].
 //! - PRESENTATION of groups and coherent sets, PARTITION, DEADLINE, EXCLUSIVE ownership, the manual kinds of LIVELINESS, and purging by time
 //!   are refused. So there are no statuses of deadlines and liveliness: a writer whose member has gone no longer matches.
 //! - A participant joins a group of its own, all of whose subgroups are topics: it does not share one that the application has.
 //! - There are no publishers and subscribers, since their policies are among the refused ones: readers and writers belong to the participant.
 //! - Samples are in the postcard format, and there are no participants of other DDS implementations, nor clients outside the group.
 //! - Topics with [`Qos::KEPT`] and with [`Qos::LOGGED`] in one group: a group that restarts from its logs has lost the states that were in
-//!   memory only, so [`ParticipantError::LosesHistory`] refuses that. Participants may be in several groups.
+//!   memory only, so [`ParticipantError::LosesHistory`] and [`EntityError::NoStore`] refuse that. Participants may be in several groups.
 #![forbid(unsafe_code)]
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+mod builder;
 mod cache;
 mod data;
 mod error;
 mod kept;
+mod lane;
 mod listener;
 mod outlet;
 mod participant;
 mod peers;
 mod port;
-mod pump;
 mod qos;
 mod reader;
 mod reader_core;
+mod registry;
+mod run_time;
 mod sample;
 mod signal;
 mod status;
+mod store;
 mod wait_set;
 mod wire;
 mod writer;
 
+pub use builder::ParticipantBuilder;
 pub use cache::LimitKind;
 pub use data::{Keyed, TopicData};
 pub use error::{DataError, EntityError, ParticipantError, ReadError, WriteError};
 pub use listener::{ListenerThread, ReaderListener};
-pub use participant::{DomainParticipant, ParticipantBuilder, Topic};
+pub use participant::{DomainParticipant, Topic};
 pub use qos::{
     DestinationOrderKind, DurabilityKind, DurabilityService, HistoryKind, LivelinessKind, OwnershipKind,
     PolicyId, Presentation, PresentationScope, Profile, Qos, QosError, ReliabilityKind, ResourceLimits,
 };
 pub use reader::DataReader;
+pub use run_time::{TopicDescription, TopicStore};
 pub use sample::{
     EndpointId, InstanceHandle, InstanceState, Position, Sample, SampleInfo, SampleState, StateMask,
     ViewState,

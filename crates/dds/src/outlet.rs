@@ -1,76 +1,26 @@
 //! The sending side of a topic at a participant: the subgroup itself, or the object that keeps the topic's history.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use squall::SendError;
 use squall::object::{Object, ObjectError, Pending};
-use squall::{SendError, Sender};
 
 use crate::error::WriteError;
-use crate::kept::{KeptReply, KeptTopic};
+use crate::kept::KeptReply;
+use crate::lane::TopicLane;
 use crate::qos::DurabilityService;
+use crate::registry::TopicRegistry;
 use crate::wire::{ChangeHeader, EndpointAnnouncement, encode_service};
 
-/// Where what this participant writes goes.
+/// Where what this participant writes in a topic goes.
 #[derive(Debug)]
 pub(crate) enum Outlet {
-    Multicast(Mutex<Outbound>),
-    Kept { object: Object<KeptTopic>, service: DurabilityService },
-}
-
-/// The sending end of a subgroup, with what is to be announced before anything else is sent.
-#[derive(Debug)]
-pub(crate) struct Outbound {
-    sender: Sender,
-    own: BTreeMap<u16, Vec<u8>>,
-    pending: VecDeque<Vec<u8>>,
-}
-
-impl Outbound {
-    pub(crate) const fn new(sender: Sender) -> Self {
-        Self { sender, own: BTreeMap::new(), pending: VecDeque::new() }
-    }
-
-    /// Announces all endpoints again, as soon as there is space: a member has come that knows none of them.
-    pub(crate) fn announce_again(&mut self) {
-        for bytes in self.own.values() {
-            if !self.pending.contains(bytes) {
-                self.pending.push_back(bytes.clone());
-            }
-        }
-    }
-
-    /// Returns whether announcements wait for space.
-    pub(crate) fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
-    /// Sends what is to be announced.
-    pub(crate) fn flush(&mut self) -> Result<(), SendError> {
-        while let Some(bytes) = self.pending.front() {
-            self.sender.send_bytes(bytes)?;
-            self.pending.pop_front();
-        }
-        Ok(())
-    }
-
-    fn try_write<F: FnOnce(&mut [u8])>(
-        &mut self,
-        header: &ChangeHeader<'_>,
-        length: usize,
-        fill: &mut Option<F>,
-    ) -> Result<(), SendError> {
-        self.flush()?;
-        let mut slot = self.sender.reserve(header.length_with(length))?;
-        let data = header.write(&mut slot);
-        if let Some(fill) = fill.take() {
-            fill(data);
-        }
-        slot.commit();
-        Ok(())
-    }
+    /// A subgroup.
+    Lane { lane: Arc<TopicLane>, topic: u32 },
+    /// The topic's history.
+    Kept { object: Object<TopicRegistry>, topic: u32, service: DurabilityService },
 }
 
 impl Outlet {
@@ -79,9 +29,16 @@ impl Outlet {
         matches!(self, Self::Kept { .. })
     }
 
+    /// Returns the topic's number in what carries it.
+    pub(crate) const fn topic(&self) -> u32 {
+        match self {
+            Self::Lane { topic, .. } | Self::Kept { topic, .. } => *topic,
+        }
+    }
+
     /// Says what this participant expects the topic to keep; returns what the topic keeps instead, if it does.
     pub(crate) fn begin(&self, patience: Duration) -> Result<Option<DurabilityService>, WriteError> {
-        let Self::Kept { object, service } = self else { return Ok(None) };
+        let Self::Kept { object, service, .. } = self else { return Ok(None) };
         let begun = Instant::now();
         loop {
             let left = patience.saturating_sub(begun.elapsed());
@@ -101,37 +58,29 @@ impl Outlet {
         announcement: &EndpointAnnouncement,
         patience: Duration,
     ) -> Result<(), WriteError> {
-        let bytes = announcement.encode();
+        let bytes = announcement.encode(self.topic());
         match self {
-            Self::Kept { object, service } => keep(object, *service, &bytes, patience),
-            Self::Multicast(outbound) => {
-                let mut present = lock(outbound);
-                let length_max = present.sender.message_max();
+            Self::Kept { object, service, .. } => keep(object, *service, &bytes, patience),
+            Self::Lane { lane, topic } => {
+                let mut outbound = lock(&lane.outbound);
+                let length_max = outbound.message_max();
                 if bytes.len() > length_max {
                     return Err(WriteError::TooLong { length: bytes.len(), length_max });
                 }
-                present.own.insert(announcement.id.number, bytes.clone());
-                present.pending.push_back(bytes);
-                drop(present);
-                retry(patience, || lock(outbound).flush())
+                outbound.announce(*topic, announcement.id.number, bytes);
+                drop(outbound);
+                retry(patience, || lock(&lane.outbound).flush())
             }
         }
     }
 
     /// Announces that an endpoint has gone, when there is space.
     pub(crate) fn announce_end(&self, announcement: &EndpointAnnouncement) {
-        let bytes = announcement.encode();
+        let bytes = announcement.encode(self.topic());
         match self {
             Self::Kept { object, .. } => drop(object.update_shard(0, &bytes)),
-            Self::Multicast(outbound) => {
-                let mut outbound = lock(outbound);
-                if outbound.own.remove(&announcement.id.number).is_none() {
-                    // It was never announced.
-                    return;
-                }
-                outbound.pending.push_back(bytes);
-                // What has no space now is sent before the next sample or view; if the group has ended, it is not needed.
-                let _ = outbound.flush();
+            Self::Lane { lane, topic } => {
+                lock(&lane.outbound).announce_end(*topic, announcement.id.number, bytes);
             }
         }
     }
@@ -145,11 +94,11 @@ impl Outlet {
         patience: Duration,
     ) -> Result<(), WriteError> {
         match self {
-            Self::Multicast(outbound) => {
+            Self::Lane { lane, .. } => {
                 let mut fill = Some(fill);
-                retry(patience, || lock(outbound).try_write(header, length, &mut fill))
+                retry(patience, || lock(&lane.outbound).try_write(header, length, &mut fill))
             }
-            Self::Kept { object, service } => {
+            Self::Kept { object, service, .. } => {
                 let mut bytes = vec![0; header.length_with(length)];
                 fill(header.write(&mut bytes));
                 keep(object, *service, &bytes, patience)
@@ -160,7 +109,7 @@ impl Outlet {
     /// Returns whether everything that was sent has been delivered by all members.
     pub(crate) fn is_drained(&self) -> bool {
         match self {
-            Self::Multicast(outbound) => lock(outbound).sender.is_drained(),
+            Self::Lane { lane, .. } => lock(&lane.outbound).is_drained(),
             // Each write waits for its reply, which comes when all members have the message.
             Self::Kept { .. } => true,
         }
@@ -186,7 +135,7 @@ fn retry(patience: Duration, mut send: impl FnMut() -> Result<(), SendError>) ->
 
 /// Adds a message to the history.
 fn keep(
-    object: &Object<KeptTopic>,
+    object: &Object<TopicRegistry>,
     service: DurabilityService,
     bytes: &Vec<u8>,
     patience: Duration,
@@ -202,7 +151,11 @@ fn keep(
 }
 
 /// Updates the history, and waits for the reply.
-fn update(object: &Object<KeptTopic>, bytes: &Vec<u8>, patience: Duration) -> Result<KeptReply, WriteError> {
+pub(crate) fn update(
+    object: &Object<TopicRegistry>,
+    bytes: &Vec<u8>,
+    patience: Duration,
+) -> Result<KeptReply, WriteError> {
     let begun = Instant::now();
     object.wait_ready(patience).map_err(|error| match error {
         ObjectError::Unreachable { .. } => WriteError::Timeout(patience),

@@ -13,7 +13,7 @@ use crate::qos::{Profile, Qos};
 use crate::reader_core::{Offer, ReaderCore};
 use crate::sample::{EndpointId, Position, now_ns};
 use crate::signal::Signal;
-use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole};
+use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicRole};
 
 /// A topic at a participant. Its thread hands it what comes; applications' threads read and write.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub(crate) struct PortState {
     /// The members of the present view.
     pub(crate) nodes: BTreeSet<u32>,
     endpoints: u32,
+    /// How many announcements of the topic's history have been recorded.
+    pub(crate) next_announcement: usize,
     /// Whether the participant leaves: no reader holds up the topic's thread any more.
     pub(crate) is_closed: bool,
     /// Whether nothing more comes, and why.
@@ -60,6 +62,16 @@ impl TopicPort {
         }
         let (topic, present) = (self.name.clone(), present.clone());
         Err(EntityError::TypeMismatch { topic, present, wanted: wanted.into() })
+    }
+
+    /// Returns the topic's type in this process, if it has been used.
+    pub(crate) fn type_name(&self) -> Option<String> {
+        self.state().type_name.clone()
+    }
+
+    /// Returns the endpoints that are open.
+    pub(crate) fn endpoints(&self) -> Vec<(EndpointId, TopicRole)> {
+        self.state().peers.iter().map(|(id, peer)| (*id, peer.role)).collect()
     }
 
     /// Creates an endpoint, and announces it.
@@ -125,34 +137,31 @@ impl TopicPort {
         self.changed.ring();
     }
 
-    /// Takes a message of the topic; waits while a reliable reader has no space for it.
-    pub(crate) fn handle_message(&self, bytes: &[u8], position: Position) {
-        match TopicFrame::decode(bytes) {
-            Some(TopicFrame::Announcement(body)) => match EndpointAnnouncement::decode(body) {
-                None => self.lose(),
-                Some(peer) => self.handle_announcement(&peer, position),
-            },
-            Some(TopicFrame::Change(header, data)) => self.handle_change(&header, data, position),
-            Some(TopicFrame::Service(_)) | None => self.lose(),
-        }
+    /// Counts a message that no release of this crate has sent.
+    pub(crate) fn lose(&self) {
+        self.state().readers.values_mut().for_each(|reader| reader.lost.add(1));
         self.changed.ring();
     }
 
-    /// Counts a message that no release of this crate has sent.
-    fn lose(&self) {
-        self.state().readers.values_mut().for_each(|reader| reader.lost.add(1));
+    /// Takes what was known of the topic before this participant used it.
+    pub(crate) fn begin(&self, peers: BTreeMap<EndpointId, EndpointAnnouncement>, nodes: BTreeSet<u32>) {
+        let mut state = self.state();
+        (state.peers, state.nodes) = (peers, nodes);
     }
 
-    fn handle_announcement(&self, peer: &EndpointAnnouncement, position: Position) {
+    pub(crate) fn handle_announcement(&self, peer: &EndpointAnnouncement, position: Position) {
         let mut state = self.state();
         let now = now_ns();
         state.record(peer);
         for reader in state.readers.values_mut() {
             reader.handle_announcement(peer, position, now);
         }
+        drop(state);
+        self.changed.ring();
     }
 
-    fn handle_change(&self, header: &ChangeHeader<'_>, data: &[u8], position: Position) {
+    /// Takes a change; waits while a reliable reader has no space for it.
+    pub(crate) fn handle_change(&self, header: &ChangeHeader<'_>, data: &[u8], position: Position) {
         let numbers: Vec<u16> = self.state().readers.keys().copied().collect();
         if numbers.is_empty() {
             return;
@@ -173,10 +182,11 @@ impl TopicPort {
                 self.bell.wait(seen, WAIT);
             }
         }
+        self.changed.ring();
     }
 
-    /// Takes the members of a view. Returns whether one of them is new.
-    pub(crate) fn handle_view(&self, nodes: BTreeSet<u32>, position: Position) -> bool {
+    /// Takes the members of a view.
+    pub(crate) fn handle_view(&self, nodes: BTreeSet<u32>, position: Position) {
         let mut state = self.state();
         let now = now_ns();
         for reader in state.readers.values_mut() {
@@ -186,11 +196,9 @@ impl TopicPort {
             writer.retain_nodes(&nodes);
         }
         state.peers.retain(|id, _| nodes.contains(&id.node));
-        let has_new = nodes.difference(&state.nodes).any(|node| *node != self.node);
         state.nodes = nodes;
         drop(state);
         self.changed.ring();
-        has_new
     }
 }
 

@@ -165,7 +165,8 @@ mod tests {
     }
 
     fn write(reader: &mut ReaderCore, key: u8, now: u64) -> Offer {
-        let header = ChangeHeader { kind: ChangeKind::Data, writer: WRITER, source_time: 0, key: &[key] };
+        let header =
+            ChangeHeader { kind: ChangeKind::Data, topic: 0, writer: WRITER, source_time: 0, key: &[key] };
         reader.handle_change(&header, &Arc::from([key]), Position::default(), now)
     }
 

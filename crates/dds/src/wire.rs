@@ -6,24 +6,31 @@ use crate::cache::ChangeKind;
 use crate::qos::{DurabilityService, Qos};
 use crate::sample::EndpointId;
 
-/// Bytes in front of key and data: kind (1), nothing (1), number (2), node (4), source time (8), length of the key (4), nothing (4).
+/// Bytes in front of key and data: kind (1), nothing (1), number (2), node (4), source time (8), length of the key (4), topic (4).
 /// A multiple of 8, so that data without a key begins where the message's alignment allows words.
 pub(crate) const HEADER_BYTES: usize = 24;
 
-/// A message of a topic.
+/// A message of a subgroup that carries topics. Each has a number, by which frames name it; a topic that has a subgroup of its own
+/// has the number [`OWN_SUBGROUP`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TopicFrame<'a> {
     Change(ChangeHeader<'a>, &'a [u8]),
-    /// A serialised [`EndpointAnnouncement`].
-    Announcement(&'a [u8]),
-    /// A serialised [`DurabilityService`]: what a participant expects the topic to keep.
+    /// A serialised [`EndpointAnnouncement`] of this topic.
+    Announcement(u32, &'a [u8]),
+    /// A serialised [`DurabilityService`]: what a participant expects a topic that has a subgroup of its own to keep.
     Service(&'a [u8]),
+    /// A serialised [`RegisteredTopic`] that is to be created.
+    Creation(&'a [u8]),
 }
+
+/// The number of a topic that has a subgroup of its own.
+pub(crate) const OWN_SUBGROUP: u32 = u32::MAX;
 
 /// What comes in front of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChangeHeader<'a> {
     pub(crate) kind: ChangeKind,
+    pub(crate) topic: u32,
     pub(crate) writer: EndpointId,
     pub(crate) source_time: u64,
     pub(crate) key: &'a [u8],
@@ -48,7 +55,7 @@ impl ChangeHeader<'_> {
         message[4..8].copy_from_slice(&self.writer.node.to_le_bytes());
         message[8..16].copy_from_slice(&self.source_time.to_le_bytes());
         message[16..20].copy_from_slice(&key_length.to_le_bytes());
-        message[20..24].fill(0);
+        message[20..24].copy_from_slice(&self.topic.to_le_bytes());
         let (key, data) = message[HEADER_BYTES..].split_at_mut(self.key.len());
         key.copy_from_slice(self.key);
         data
@@ -59,8 +66,12 @@ impl<'a> TopicFrame<'a> {
     /// Reads a message; `None` if it is none. Not fuzzed: a property below gives it arbitrary bytes.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let kind = match *bytes.first()? {
-            ANNOUNCEMENT => return Some(Self::Announcement(&bytes[1..])),
+            ANNOUNCEMENT => {
+                let (topic, body) = bytes[1..].split_first_chunk()?;
+                return Some(Self::Announcement(u32::from_le_bytes(*topic), body));
+            }
             SERVICE => return Some(Self::Service(&bytes[1..])),
+            CREATION => return Some(Self::Creation(&bytes[1..])),
             DATA => ChangeKind::Data,
             DISPOSE => ChangeKind::Dispose,
             UNREGISTER => ChangeKind::Unregister,
@@ -71,9 +82,10 @@ impl<'a> TopicFrame<'a> {
         let node = u32::from_le_bytes(header[4..8].try_into().ok()?);
         let source_time = u64::from_le_bytes(header[8..16].try_into().ok()?);
         let key_length = u32::from_le_bytes(header[16..20].try_into().ok()?);
+        let topic = u32::from_le_bytes(header[20..24].try_into().ok()?);
         let (key, data) = rest.split_at_checked(key_length as usize)?;
         let writer = EndpointId { node, number };
-        Some(Self::Change(ChangeHeader { kind, writer, source_time, key }, data))
+        Some(Self::Change(ChangeHeader { kind, topic, writer, source_time, key }, data))
     }
 }
 
@@ -103,9 +115,9 @@ impl EndpointAnnouncement {
         Self { id: self.id, role: TopicRole::Gone, type_name: String::new(), qos }
     }
 
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self, topic: u32) -> Vec<u8> {
         let body = postcard::to_stdvec(self).expect("policies can be serialised");
-        [&[ANNOUNCEMENT], &body[..]].concat()
+        [&[ANNOUNCEMENT], &topic.to_le_bytes()[..], &body[..]].concat()
     }
 
     /// Reads an announcement; `None` if it is none. Not fuzzed: a property below gives it arbitrary bytes.
@@ -126,11 +138,34 @@ pub(crate) fn decode_service(body: &[u8]) -> Option<DurabilityService> {
     postcard::from_bytes(body).ok()
 }
 
+/// A topic that was created at run time, as all participants know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RegisteredTopic {
+    pub(crate) name: String,
+    pub(crate) type_name: String,
+    pub(crate) type_hash: u64,
+    pub(crate) qos: Qos,
+}
+
+impl RegisteredTopic {
+    /// Returns the message that creates the topic.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let body = postcard::to_stdvec(self).expect("a topic can be serialised");
+        [&[CREATION], &body[..]].concat()
+    }
+
+    /// Reads a topic that is to be created; `None` if it is none. Not fuzzed: a property below gives it arbitrary bytes.
+    pub(crate) fn decode(body: &[u8]) -> Option<Self> {
+        postcard::from_bytes(body).ok()
+    }
+}
+
 const DATA: u8 = 1;
 const DISPOSE: u8 = 2;
 const UNREGISTER: u8 = 3;
 const ANNOUNCEMENT: u8 = 4;
 const SERVICE: u8 = 5;
+const CREATION: u8 = 6;
 
 #[cfg(test)]
 mod tests {
@@ -141,12 +176,12 @@ mod tests {
     proptest! {
         #[test]
         fn changes_arrive_as_they_were_sent(
-            kind in 0usize..3, node in any::<u32>(), number in any::<u16>(), source_time in any::<u64>(),
+            kind in 0usize..3, topic in any::<u32>(), node in any::<u32>(), number in any::<u16>(), source_time in any::<u64>(),
             key in proptest::collection::vec(any::<u8>(), 0..20),
             data in proptest::collection::vec(any::<u8>(), 0..20),
         ) {
             let kind = [ChangeKind::Data, ChangeKind::Dispose, ChangeKind::Unregister][kind];
-            let header = ChangeHeader { kind, writer: EndpointId { node, number }, source_time, key: &key };
+            let header = ChangeHeader { kind, topic, writer: EndpointId { node, number }, source_time, key: &key };
             let mut message = vec![0xee; header.length_with(data.len())];
             header.write(&mut message).copy_from_slice(&data);
             prop_assert_eq!(TopicFrame::decode(&message), Some(TopicFrame::Change(header, &data)));
@@ -156,10 +191,13 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..100), kind in 0u8..7) {
+        fn arbitrary_bytes_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..100), kind in 0u8..9) {
             let bytes = [&[kind], &bytes[..]].concat();
-            if let Some(TopicFrame::Announcement(body) | TopicFrame::Service(body)) = TopicFrame::decode(&bytes) {
-                let _ = (EndpointAnnouncement::decode(body), decode_service(body));
+            match TopicFrame::decode(&bytes) {
+                Some(TopicFrame::Announcement(_, body)) => drop(EndpointAnnouncement::decode(body)),
+                Some(TopicFrame::Service(body)) => drop(decode_service(body)),
+                Some(TopicFrame::Creation(body)) => drop(RegisteredTopic::decode(body)),
+                _ => {}
             }
         }
     }
@@ -169,8 +207,8 @@ mod tests {
         let id = EndpointId { node: 7, number: 1 };
         let sent =
             EndpointAnnouncement { id, role: TopicRole::Writer, type_name: "T".into(), qos: Qos::LOGGED };
-        let message = sent.encode();
-        let Some(TopicFrame::Announcement(body)) = TopicFrame::decode(&message) else {
+        let message = sent.encode(3);
+        let Some(TopicFrame::Announcement(3, body)) = TopicFrame::decode(&message) else {
             panic!("{message:?}")
         };
         assert_eq!(EndpointAnnouncement::decode(body), Some(sent));

@@ -107,7 +107,13 @@ impl<T> DataWriter<T> {
         length: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), WriteError> {
-        let header = ChangeHeader { kind, writer: self.id(), source_time: now_ns(), key };
+        let header = ChangeHeader {
+            kind,
+            topic: self.port.outlet.topic(),
+            writer: self.id(),
+            source_time: now_ns(),
+            key,
+        };
         self.port.outlet.write(&header, length, fill, self.qos().max_blocking_time)
     }
 

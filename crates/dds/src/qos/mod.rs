@@ -10,6 +10,7 @@ mod policies;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -111,6 +112,17 @@ pub enum Profile {
     Kept,
     /// As [`Profile::Kept`], each sample after it is on the disks of all members; what was written outlives these.
     Logged,
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unordered => "unordered",
+            Self::Atomic => "atomic",
+            Self::Kept => "kept",
+            Self::Logged => "logged",
+        })
+    }
 }
 
 impl Qos {

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use squall::Config;
 use squall::config::{Address, StorageConfig, Transport};
-use squall_dds::{DataReader, DataWriter, DomainParticipant, Keyed, Qos, Sample, StateMask, TopicData};
+use squall_dds::{
+    DataReader, DataWriter, DomainParticipant, Keyed, Qos, Sample, StateMask, TopicData, TopicStore,
+};
 
 /// Longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -90,6 +92,18 @@ pub(crate) fn domain(configs: &[Config], topics: &[(&str, Qos)]) -> Vec<DomainPa
     let join = |config: &Config| {
         let builder = DomainParticipant::builder(config.clone());
         let builder = topics.iter().fold(builder, |builder, (name, qos)| builder.topic(name, qos.clone()));
+        builder.join().expect("the participant joins")
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = configs.iter().map(|config| scope.spawn(move || join(config))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it joins")).collect()
+    })
+}
+
+/// Starts a participant for each configuration, all at once, in a domain whose topics are created later.
+pub(crate) fn open_domain(configs: &[Config], store: TopicStore) -> Vec<DomainParticipant> {
+    let join = |config: &Config| {
+        let builder = DomainParticipant::builder(config.clone()).run_time_topics(store);
         builder.join().expect("the participant joins")
     };
     thread::scope(|scope| {

@@ -1,0 +1,229 @@
+//! A subgroup that carries topics which keep nothing: one topic that has it for itself, or those that share it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use squall::{Deliveries, DeliveryEvent, GroupError, ReceiveError, SendError, Sender};
+
+use crate::outlet::lock;
+use crate::port::TopicPort;
+use crate::sample::{EndpointId, Position};
+use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole};
+
+/// A subgroup that carries topics. Its thread hands what comes to the topic's port, if this participant uses the topic; it remembers what
+/// endpoints of other topics say of themselves, since the participant may use these later.
+///
+/// The thread waits while a reliable reader is full, so topics that share a lane wait for each other's readers.
+#[derive(Debug)]
+pub(crate) struct TopicLane {
+    pub(crate) outbound: Mutex<Outbound>,
+    routes: Mutex<LaneRoutes>,
+}
+
+#[derive(Debug, Default)]
+struct LaneRoutes {
+    ports: BTreeMap<u32, Arc<TopicPort>>,
+    /// The endpoints of each topic that have been announced and not gone.
+    peers: BTreeMap<u32, BTreeMap<EndpointId, EndpointAnnouncement>>,
+    /// The members of the present view.
+    nodes: BTreeSet<u32>,
+    /// Whether nothing more comes, and why.
+    end: Option<Option<GroupError>>,
+}
+
+impl TopicLane {
+    /// `nodes`: the members of the present view.
+    pub(crate) fn new(sender: Sender, nodes: BTreeSet<u32>) -> Self {
+        let outbound = Outbound { sender, own: BTreeMap::new(), pending: VecDeque::new() };
+        let routes = LaneRoutes { nodes, ..LaneRoutes::default() };
+        Self { outbound: Mutex::new(outbound), routes: Mutex::new(routes) }
+    }
+
+    /// Connects a topic's port: it gets what comes from now on, and knows the endpoints that were announced before.
+    pub(crate) fn connect(&self, topic: u32, port: &Arc<TopicPort>) {
+        let mut routes = lock(&self.routes);
+        let peers = routes.peers.get(&topic).cloned().unwrap_or_default();
+        port.begin(peers, routes.nodes.clone());
+        if let Some(end) = &routes.end {
+            port.finish(end.clone());
+        }
+        routes.ports.insert(topic, Arc::clone(port));
+    }
+
+    /// Returns the endpoints of a topic.
+    pub(crate) fn endpoints(&self, topic: u32) -> Vec<(EndpointId, TopicRole)> {
+        let routes = lock(&self.routes);
+        let peers = routes.peers.get(&topic).into_iter().flatten();
+        peers.map(|(id, peer)| (*id, peer.role)).collect()
+    }
+
+    /// Hands on what the group delivers, until it ends.
+    pub(crate) fn run(&self, mut deliveries: Deliveries) {
+        loop {
+            let is_announcing = {
+                let mut outbound = lock(&self.outbound);
+                // What has no space now is tried again below; an error of the group comes from the deliveries, too.
+                let _ = outbound.flush();
+                outbound.has_pending()
+            };
+            let event =
+                if is_announcing { deliveries.try_next_event() } else { deliveries.next_event().map(Some) };
+            match event {
+                Ok(Some(DeliveryEvent::Message(message))) => {
+                    let position = Position { view: message.view, sequence: message.sequence };
+                    self.handle_message(message.bytes, position);
+                }
+                Ok(Some(DeliveryEvent::View(view))) => {
+                    let nodes = view.members.iter().map(|member| member.node.0).collect();
+                    self.handle_view(&nodes, Position { view: view.id, sequence: 0 });
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => thread::sleep(NAP),
+                Err(ReceiveError::Group(error)) => return self.finish(Some(&error)),
+                Err(_) => return self.finish(None),
+            }
+        }
+    }
+
+    fn handle_message(&self, bytes: &[u8], position: Position) {
+        match TopicFrame::decode(bytes) {
+            Some(TopicFrame::Announcement(topic, body)) => match EndpointAnnouncement::decode(body) {
+                Some(peer) => {
+                    if let Some(port) = self.record(topic, &peer) {
+                        port.handle_announcement(&peer, position);
+                    }
+                }
+                None => self.port(topic).into_iter().for_each(|port| port.lose()),
+            },
+            Some(TopicFrame::Change(header, data)) => {
+                if let Some(port) = self.port(header.topic) {
+                    port.handle_change(&header, data, position);
+                }
+            }
+            Some(TopicFrame::Service(_) | TopicFrame::Creation(_)) | None => {
+                self.ports().iter().for_each(|port| port.lose());
+            }
+        }
+    }
+
+    /// Remembers what an endpoint says of itself; returns the topic's port.
+    fn record(&self, topic: u32, peer: &EndpointAnnouncement) -> Option<Arc<TopicPort>> {
+        let mut routes = lock(&self.routes);
+        let peers = routes.peers.entry(topic).or_default();
+        if peer.role == TopicRole::Gone {
+            peers.remove(&peer.id);
+        } else {
+            peers.insert(peer.id, peer.clone());
+        }
+        routes.ports.get(&topic).cloned()
+    }
+
+    fn handle_view(&self, nodes: &BTreeSet<u32>, position: Position) {
+        let mut routes = lock(&self.routes);
+        let has_new = !nodes.is_subset(&routes.nodes);
+        routes.nodes.clone_from(nodes);
+        for peers in routes.peers.values_mut() {
+            peers.retain(|id, _| nodes.contains(&id.node));
+        }
+        drop(routes);
+        self.ports().iter().for_each(|port| port.handle_view(nodes.clone(), position));
+        if has_new {
+            lock(&self.outbound).announce_again();
+        }
+    }
+
+    fn finish(&self, error: Option<&GroupError>) {
+        lock(&self.routes).end = Some(error.cloned());
+        self.ports().iter().for_each(|port| port.finish(error.cloned()));
+    }
+
+    fn port(&self, topic: u32) -> Option<Arc<TopicPort>> {
+        lock(&self.routes).ports.get(&topic).cloned()
+    }
+
+    fn ports(&self) -> Vec<Arc<TopicPort>> {
+        lock(&self.routes).ports.values().cloned().collect()
+    }
+}
+
+/// The sending end of a subgroup, with what is to be announced before anything else is sent.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    sender: Sender,
+    /// The announcements of this participant's endpoints, by topic and number.
+    own: BTreeMap<(u32, u16), Vec<u8>>,
+    pending: VecDeque<Vec<u8>>,
+}
+
+impl Outbound {
+    /// Announces an endpoint, as soon as there is space.
+    pub(crate) fn announce(&mut self, topic: u32, number: u16, bytes: Vec<u8>) {
+        self.own.insert((topic, number), bytes.clone());
+        self.pending.push_back(bytes);
+    }
+
+    /// Announces that an endpoint has gone, if it was announced.
+    pub(crate) fn announce_end(&mut self, topic: u32, number: u16, bytes: Vec<u8>) {
+        if self.own.remove(&(topic, number)).is_none() {
+            return;
+        }
+        self.pending.push_back(bytes);
+        // What has no space now is sent before the next sample or view; if the group has ended, it is not needed.
+        let _ = self.flush();
+    }
+
+    /// Announces all endpoints again, as soon as there is space: a member has come that knows none of them.
+    fn announce_again(&mut self) {
+        for bytes in self.own.values() {
+            if !self.pending.contains(bytes) {
+                self.pending.push_back(bytes.clone());
+            }
+        }
+    }
+
+    /// Returns whether announcements wait for space.
+    fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Sends what is to be announced.
+    pub(crate) fn flush(&mut self) -> Result<(), SendError> {
+        while let Some(bytes) = self.pending.front() {
+            self.sender.send_bytes(bytes)?;
+            self.pending.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Writes a change whose data, of `length` bytes, `fill` writes in place, if there is space.
+    pub(crate) fn try_write<F: FnOnce(&mut [u8])>(
+        &mut self,
+        header: &ChangeHeader<'_>,
+        length: usize,
+        fill: &mut Option<F>,
+    ) -> Result<(), SendError> {
+        self.flush()?;
+        let mut slot = self.sender.reserve(header.length_with(length))?;
+        let data = header.write(&mut slot);
+        if let Some(fill) = fill.take() {
+            fill(data);
+        }
+        slot.commit();
+        Ok(())
+    }
+
+    /// Returns the length of the longest message.
+    pub(crate) fn message_max(&self) -> usize {
+        self.sender.message_max()
+    }
+
+    /// Returns whether everything that was sent has been delivered by all members.
+    pub(crate) fn is_drained(&mut self) -> bool {
+        self.sender.is_drained()
+    }
+}
+
+/// How long a thread with announcements that have no space sleeps.
+const NAP: Duration = Duration::from_micros(200);

@@ -1,0 +1,293 @@
+//! The replicated object of a domain: the topics that were created at run time, and the histories of topics that keep samples.
+//!
+//! Every member of the group has it, so creating a topic is one update, and a topic has the same number everywhere: its place among the
+//! topics. Where a topic's samples travel follows from the registry alone ([`TopicRegistry::lane`]): the subgroups are there from the start, and
+//! carry all topics of their profile, so no view changes. A topic that has a subgroup of its own and keeps samples has such an object for
+//! itself, without a list of topics.
+//!
+//! Invariants: `topics` only grows. A topic whose profile keeps samples has a history. Orders of samples grow in each history, and
+//! a sample's order is below `order`.
+//!
+//! `Deviation:` (Spindle §4.6) each topic has a subgroup. Here topics that are created at run time share a fixed set of subgroups, so that
+//! neither creating one nor fifty idle ones cost the others anything.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex};
+
+use serde::{Deserialize, Serialize};
+use squall::object::{Replicated, Snapshot, restored};
+
+use crate::kept::{KeptReply, KeptState, KeptTopic};
+use crate::outlet::lock;
+use crate::qos::{DurabilityService, Profile, Qos};
+use crate::signal::Signal;
+use crate::wire::{EndpointAnnouncement, OWN_SUBGROUP, RegisteredTopic, TopicFrame, decode_service};
+
+/// The topics of a domain, and their histories.
+#[derive(Debug, Default)]
+pub(crate) struct TopicRegistry {
+    topics: Vec<Arc<RegisteredTopic>>,
+    histories: BTreeMap<u32, KeptTopic>,
+    /// The order of the next sample of any topic.
+    order: u64,
+    /// Rung at each change, if a thread of this member waits for it.
+    bell: Mutex<Option<Arc<Signal>>>,
+}
+
+/// What is the same at all members.
+#[derive(Debug, Serialize, Deserialize)]
+struct RegistryState {
+    topics: Vec<Arc<RegisteredTopic>>,
+    histories: BTreeMap<u32, KeptState>,
+    order: u64,
+}
+
+impl TopicRegistry {
+    /// Rings `bell` at each change from now on.
+    pub(crate) fn attach(&self, bell: &Arc<Signal>) {
+        lock(&self.bell).get_or_insert_with(|| Arc::clone(bell));
+    }
+
+    /// Returns the topics that were created at run time; each has its place as its number.
+    pub(crate) fn topics(&self) -> &[Arc<RegisteredTopic>] {
+        &self.topics
+    }
+
+    /// Returns the topic of this name, and its number.
+    pub(crate) fn find(&self, name: &str) -> Option<(u32, &Arc<RegisteredTopic>)> {
+        (0..).zip(&self.topics).find(|(_, topic)| topic.name == name)
+    }
+
+    /// Returns the history of a topic; `None` if it has none.
+    pub(crate) fn history(&self, topic: u32) -> Option<&KeptTopic> {
+        self.histories.get(&topic)
+    }
+
+    /// Returns which of the lanes of its profile carries a topic that keeps nothing: topics of one profile take turns.
+    pub(crate) fn lane(&self, topic: u32, lanes: usize) -> usize {
+        let topics = self.topics.get(..topic as usize).unwrap_or_default();
+        let profile = self.topics.get(topic as usize).map(|topic| topic.qos.profile());
+        topics.iter().filter(|before| Some(before.qos.profile()) == profile).count() % lanes
+    }
+
+    fn create(&mut self, wanted: RegisteredTopic) -> KeptReply {
+        if let Some((number, present)) = self.find(&wanted.name) {
+            return match () {
+                () if !present.has_type_of(&wanted) => KeptReply::TypeDiffers(number),
+                () if !present.suits(&wanted.qos) => KeptReply::QosDiffers(number),
+                () => KeptReply::Topic(number),
+            };
+        }
+        if self.topics.len() >= TOPICS_MAX {
+            return KeptReply::TooManyTopics;
+        }
+        let number = u32::try_from(self.topics.len()).expect("topics are bounded");
+        if keeps(wanted.qos.profile()) {
+            let mut history = KeptTopic::default();
+            history.serve(service(&wanted.qos));
+            self.histories.insert(number, history);
+        }
+        self.topics.push(Arc::new(wanted));
+        KeptReply::Topic(number)
+    }
+
+    fn change(&mut self, bytes: &[u8]) -> KeptReply {
+        match TopicFrame::decode(bytes) {
+            None => KeptReply::Malformed,
+            Some(TopicFrame::Creation(body)) => {
+                RegisteredTopic::decode(body).map_or(KeptReply::Malformed, |topic| self.create(topic))
+            }
+            Some(TopicFrame::Service(body)) => decode_service(body).map_or(KeptReply::Malformed, |service| {
+                self.histories.entry(OWN_SUBGROUP).or_default().serve(service)
+            }),
+            Some(TopicFrame::Announcement(topic, body)) => {
+                let history = self.histories.get_mut(&topic);
+                let announced = history.zip(EndpointAnnouncement::decode(body));
+                announced.map_or(KeptReply::Malformed, |(history, endpoint)| history.announce(endpoint))
+            }
+            Some(TopicFrame::Change(header, _)) => {
+                let Some(history) = self.histories.get_mut(&header.topic) else {
+                    return KeptReply::Malformed;
+                };
+                let order = self.order;
+                self.order += 1;
+                history.keep(&header, bytes.into(), order)
+            }
+        }
+    }
+}
+
+impl RegisteredTopic {
+    /// Returns whether another description is of the same type: by its name, and by its hash if both have one.
+    fn has_type_of(&self, other: &Self) -> bool {
+        let hashes = [self.type_hash, other.type_hash];
+        self.type_name == other.type_name && (hashes.contains(&0) || self.type_hash == other.type_hash)
+    }
+
+    /// Returns whether a topic with the policies `wanted` would work as this one does; other policies are those of writers and readers.
+    fn suits(&self, wanted: &Qos) -> bool {
+        let of = |qos: &Qos| (qos.profile(), keeps(qos.profile()).then(|| service(qos)));
+        of(&self.qos) == of(wanted)
+    }
+}
+
+impl Replicated for TopicRegistry {
+    type Update = Vec<u8>;
+    type Query = ();
+    type Reply = KeptReply;
+
+    fn apply(&mut self, bytes: Vec<u8>) -> KeptReply {
+        let reply = self.change(&bytes);
+        if let Some(bell) = &*lock(&self.bell) {
+            bell.ring();
+        }
+        reply
+    }
+
+    fn query(&self, (): ()) -> KeptReply {
+        KeptReply::Kept
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let histories = self.histories.iter().map(|(topic, history)| (*topic, history.state().clone()));
+        let state =
+            RegistryState { topics: self.topics.clone(), histories: histories.collect(), order: self.order };
+        Snapshot::new(move |sink: &mut dyn Write| {
+            let mut sink = io::BufWriter::new(sink);
+            postcard::to_io(&state, &mut sink).map_err(io::Error::other)?;
+            sink.flush()
+        })
+    }
+
+    fn restore(source: &mut dyn Read) -> io::Result<Self> {
+        let RegistryState { topics, histories, order } = restored(source)?;
+        let histories = histories.into_iter().map(|(topic, state)| (topic, KeptTopic::of(state)));
+        Ok(Self { topics, histories: histories.collect(), order, bell: Mutex::default() })
+    }
+}
+
+/// Returns whether topics of this profile have a history.
+pub(crate) const fn keeps(profile: Profile) -> bool {
+    matches!(profile, Profile::Kept | Profile::Logged)
+}
+
+/// Returns what a topic with these policies keeps.
+pub(crate) fn service(qos: &Qos) -> DurabilityService {
+    qos.durability_service.unwrap_or(DurabilityService::EVERYTHING)
+}
+
+/// The bound of the topics of a domain: each is in the memory of every participant.
+pub(crate) const TOPICS_MAX: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::ChangeKind;
+    use crate::qos::HistoryKind;
+    use crate::sample::EndpointId;
+    use crate::wire::ChangeHeader;
+
+    fn topic(name: &str, qos: Qos) -> RegisteredTopic {
+        RegisteredTopic { name: name.into(), type_name: "T".into(), type_hash: 0, qos }
+    }
+
+    fn create(registry: &mut TopicRegistry, topic: &RegisteredTopic) -> KeptReply {
+        registry.apply(topic.encode())
+    }
+
+    fn write(registry: &mut TopicRegistry, topic: u32, key: u8) -> KeptReply {
+        let writer = EndpointId { node: 0, number: 0 };
+        let header = ChangeHeader { kind: ChangeKind::Data, topic, writer, source_time: 0, key: &[key] };
+        let mut bytes = vec![0; header.length_with(0)];
+        header.write(&mut bytes);
+        registry.apply(bytes)
+    }
+
+    fn transferred(registry: &TopicRegistry) -> TopicRegistry {
+        let mut bytes = Vec::new();
+        registry.snapshot().write(&mut bytes).expect("memory takes it");
+        TopicRegistry::restore(&mut &bytes[..]).expect("it is a state")
+    }
+
+    /// Creating a topic twice finds it; a topic that would differ is refused, and leaves what is there.
+    #[test]
+    fn a_topic_is_created_once() {
+        let mut registry = TopicRegistry::default();
+        for (name, qos, number) in [("a", Qos::ATOMIC, 0), ("b", Qos::KEPT, 1), ("a", Qos::ATOMIC, 0)] {
+            assert_eq!(create(&mut registry, &topic(name, qos)), KeptReply::Topic(number));
+        }
+        assert_eq!(create(&mut registry, &topic("a", Qos::UNORDERED)), KeptReply::QosDiffers(0));
+        let service =
+            DurabilityService { history: HistoryKind::KeepLast(1), ..DurabilityService::EVERYTHING };
+        let short = Qos { durability_service: Some(service), ..Qos::KEPT };
+        assert_eq!(create(&mut registry, &topic("b", short)), KeptReply::QosDiffers(1));
+        let reader_s = Qos { history: HistoryKind::KeepLast(1), ..Qos::KEPT };
+        assert_eq!(create(&mut registry, &topic("b", reader_s)), KeptReply::Topic(1));
+        let other = RegisteredTopic { type_name: "U".into(), ..topic("a", Qos::ATOMIC) };
+        assert_eq!(create(&mut registry, &other), KeptReply::TypeDiffers(0));
+        assert_eq!(registry.topics().len(), 2);
+    }
+
+    /// A type whose form has changed under the same name is another one; a type without a hash suits by its name.
+    #[test]
+    fn hashes_of_types_are_compared_if_both_are_known() {
+        let mut registry = TopicRegistry::default();
+        let with = |name: &str, type_hash| RegisteredTopic { type_hash, ..topic(name, Qos::ATOMIC) };
+        assert_eq!(create(&mut registry, &with("a", 7)), KeptReply::Topic(0));
+        assert_eq!(create(&mut registry, &with("a", 8)), KeptReply::TypeDiffers(0));
+        assert_eq!(create(&mut registry, &with("a", 0)), KeptReply::Topic(0));
+    }
+
+    #[test]
+    fn topics_are_bounded() {
+        let mut registry = TopicRegistry::default();
+        for number in 0..TOPICS_MAX {
+            let created = create(&mut registry, &topic(&number.to_string(), Qos::ATOMIC));
+            assert_eq!(created, KeptReply::Topic(u32::try_from(number).expect("few")));
+        }
+        assert_eq!(create(&mut registry, &topic("one more", Qos::ATOMIC)), KeptReply::TooManyTopics);
+        assert_eq!(create(&mut registry, &topic("0", Qos::ATOMIC)), KeptReply::Topic(0));
+    }
+
+    /// Each topic has its history; the order extends over all of them, also after the state was transferred.
+    #[test]
+    fn histories_are_apart_and_in_one_order() {
+        let mut registry = TopicRegistry::default();
+        for name in ["a", "b"] {
+            create(&mut registry, &topic(name, Qos::KEPT));
+        }
+        create(&mut registry, &topic("c", Qos::ATOMIC));
+        for (topic, key) in [(0, 0), (1, 1), (0, 2)] {
+            assert_eq!(write(&mut registry, topic, key), KeptReply::Kept);
+        }
+        assert_eq!(write(&mut registry, 2, 0), KeptReply::Malformed, "it keeps nothing");
+        assert_eq!(write(&mut registry, 9, 0), KeptReply::Malformed, "there is no such topic");
+        let mut joiner = transferred(&registry);
+        for registry in [&mut registry, &mut joiner] {
+            assert_eq!(write(registry, 1, 3), KeptReply::Kept);
+            let orders = |topic| registry.history(topic).expect("it keeps").samples(0);
+            let orders =
+                |topic| orders(topic).map(|(number, sample)| (number, sample.order)).collect::<Vec<_>>();
+            assert_eq!([orders(0), orders(1)], [[(0, 0), (1, 2)], [(0, 1), (1, 3)]]);
+            assert_eq!(registry.topics().len(), 3);
+        }
+    }
+
+    /// Topics of one profile take turns, whatever other topics there are.
+    #[test]
+    fn a_lane_follows_from_the_registry() {
+        let mut registry = TopicRegistry::default();
+        let profiles = [Qos::ATOMIC, Qos::KEPT, Qos::ATOMIC, Qos::UNORDERED, Qos::ATOMIC];
+        for (number, qos) in profiles.into_iter().enumerate() {
+            create(&mut registry, &topic(&number.to_string(), qos));
+        }
+        assert_eq!([0, 2, 4].map(|topic| registry.lane(topic, 2)), [0, 1, 0]);
+        assert_eq!(registry.lane(3, 1), 0);
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        assert_eq!(TopicRegistry::default().apply(vec![0xff]), KeptReply::Malformed);
+    }
+}

@@ -1,0 +1,187 @@
+//! The histories of a participant's topics, and the thread that hands them to the topics' readers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use squall::object::Object;
+use squall::{Group, GroupError};
+
+use crate::kept::KeptTopic;
+use crate::outlet::lock;
+use crate::port::{PortState, TopicPort};
+use crate::reader_core::{Offer, ReaderCore};
+use crate::registry::TopicRegistry;
+use crate::sample::{Position, now_ns};
+use crate::signal::Signal;
+use crate::wire::TopicFrame;
+
+/// The group, until the participant leaves it.
+pub(crate) type SharedGroup = Arc<Mutex<Option<Group>>>;
+
+/// The replicated object that has topics' histories, at a participant, with the ports of the topics that it uses.
+#[derive(Debug)]
+pub(crate) struct HistoryStore {
+    pub(crate) object: Object<TopicRegistry>,
+    group: SharedGroup,
+    /// Rung when the thread may have something to do; the bell of all ports.
+    pub(crate) bell: Arc<Signal>,
+    /// Rung when a topic was created.
+    changed: Arc<Signal>,
+    shelf: Mutex<StoreShelf>,
+}
+
+#[derive(Debug, Default)]
+struct StoreShelf {
+    ports: BTreeMap<u32, Arc<TopicPort>>,
+    /// Whether the participant leaves.
+    is_closed: bool,
+    /// Whether nothing more comes, and why.
+    end: Option<Option<GroupError>>,
+}
+
+impl HistoryStore {
+    pub(crate) fn new(
+        object: Object<TopicRegistry>,
+        group: SharedGroup,
+        bell: Arc<Signal>,
+        changed: Arc<Signal>,
+    ) -> Self {
+        Self { object, group, bell, changed, shelf: Mutex::default() }
+    }
+
+    /// Connects a topic's port.
+    pub(crate) fn connect(&self, topic: u32, port: &Arc<TopicPort>) {
+        let mut shelf = lock(&self.shelf);
+        if let Some(end) = &shelf.end {
+            port.finish(end.clone());
+        }
+        shelf.ports.insert(topic, Arc::clone(port));
+        drop(shelf);
+        self.bell.ring();
+    }
+
+    /// Ends the thread: the participant leaves.
+    pub(crate) fn release(&self) {
+        lock(&self.shelf).is_closed = true;
+        self.bell.ring();
+    }
+
+    /// Hands the histories to readers, until the group ends or the participant leaves.
+    pub(crate) fn run(&self) {
+        let mut topics = 0;
+        loop {
+            let seen = self.bell.count();
+            if lock(&self.shelf).is_closed {
+                return self.finish(None);
+            }
+            if let Some(error) = lock(&self.group).as_ref().and_then(Group::failure) {
+                return self.finish(Some(&error));
+            }
+            let ports = lock(&self.shelf).ports.clone();
+            let moved = self.object.inspect(0, |_, registry| {
+                registry.attach(&self.bell);
+                let has_new = registry.topics().len() > topics;
+                topics = registry.topics().len();
+                (
+                    ports.iter().map(|(topic, port)| pull_port(*topic, port, registry)).collect::<Vec<_>>(),
+                    has_new,
+                )
+            });
+            let Some((moved, has_new)) = moved else {
+                self.bell.wait(seen, TICK);
+                continue;
+            };
+            // The view is looked at after the histories: it has every member that has announced something there and has not gone.
+            let nodes = lock(&self.group).as_ref().map(nodes_of);
+            for (port, has_moved) in ports.values().zip(&moved) {
+                if let Some(nodes) =
+                    nodes.as_ref().filter(|nodes| *has_moved || **nodes != port.state().nodes)
+                {
+                    port.handle_view(nodes.clone(), Position::default());
+                }
+            }
+            if has_new || moved.contains(&true) {
+                self.changed.ring();
+            }
+            if !moved.contains(&true) {
+                self.bell.wait(seen, TICK);
+            }
+        }
+    }
+
+    fn finish(&self, error: Option<&GroupError>) {
+        let mut shelf = lock(&self.shelf);
+        shelf.end = Some(error.cloned());
+        shelf.ports.values().for_each(|port| port.finish(error.cloned()));
+    }
+}
+
+/// Returns the members of the present view.
+pub(crate) fn nodes_of(group: &Group) -> BTreeSet<u32> {
+    group.view().members.iter().map(|member| member.node.0).collect()
+}
+
+/// Hands a topic's history to its port. Returns whether there was something.
+fn pull_port(topic: u32, port: &TopicPort, registry: &TopicRegistry) -> bool {
+    let Some(history) = registry.history(topic) else { return false };
+    let mut state = port.state();
+    for announcement in history.announcements(state.next_announcement) {
+        state.record(&announcement.endpoint);
+        state.next_announcement += 1;
+    }
+    pull(&mut state, history)
+}
+
+/// Hands each reader what it has not had yet. Returns whether there was something.
+fn pull(state: &mut PortState, topic: &KeptTopic) -> bool {
+    let now = now_ns();
+    let mut has_moved = false;
+    for reader in state.readers.values_mut() {
+        let before = (reader.next_announcement, reader.next_kept);
+        reader.is_behind = !pull_reader(reader, topic, now);
+        has_moved |= before != (reader.next_announcement, reader.next_kept);
+    }
+    has_moved
+}
+
+/// Hands a reader announcements and samples in the order of the topic. Returns whether it has everything now.
+fn pull_reader(reader: &mut ReaderCore, topic: &KeptTopic, now: u64) -> bool {
+    let mut samples_left = SAMPLES_AT_ONCE;
+    loop {
+        let announcement = topic.announcements(reader.next_announcement).first();
+        let end = announcement.map_or(topic.next(), |announcement| announcement.next);
+        if !pull_samples(reader, topic, end, &mut samples_left, now) {
+            return false;
+        }
+        let Some(announcement) = announcement else { return true };
+        reader.handle_announcement(&announcement.endpoint, Position::default(), now);
+        if announcement.endpoint.id == reader.id {
+            reader.begin_live(announcement.next);
+        }
+        reader.next_announcement += 1;
+    }
+}
+
+/// Hands a reader the samples before number `end`, as long as it has space. Returns whether it has taken all.
+fn pull_samples(reader: &mut ReaderCore, topic: &KeptTopic, end: u64, left: &mut usize, now: u64) -> bool {
+    let Some(first) = reader.next_kept else { return true };
+    for (number, sample) in topic.samples(first).take_while(|(number, _)| *number < end) {
+        let Some(TopicFrame::Change(header, data)) = TopicFrame::decode(&sample.bytes) else { continue };
+        let position = Position { view: 0, sequence: sample.order };
+        if *left == 0 || reader.handle_change(&header, &Arc::from(data), position, now) == Offer::Full {
+            return false;
+        }
+        *left -= 1;
+        reader.pass(number);
+        reader.next_kept = Some(number + 1);
+    }
+    reader.pass(end);
+    reader.next_kept = reader.next_kept.max(Some(end));
+    true
+}
+
+/// How often a thread looks at what rings no bell: the end of the group, and a state that has arrived.
+const TICK: Duration = Duration::from_millis(50);
+/// How many samples a reader is handed while the object's updates wait.
+const SAMPLES_AT_ONCE: usize = 256;
