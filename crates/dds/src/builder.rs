@@ -9,12 +9,13 @@ use squall::config::{Ranks, SubgroupConfig};
 use squall::{Config, DeliveryMode, Group};
 
 use crate::error::ParticipantError;
+use crate::gate::OrderGate;
 use crate::lane::TopicLane;
 use crate::outlet::{Outlet, lock};
 use crate::participant::{DomainParticipant, TopicEntry};
 use crate::port::TopicPort;
 use crate::qos::{Profile, Qos};
-use crate::registry::{TopicRegistry, keeps, service};
+use crate::registry::{TopicRegistry, is_grouped, keeps, service};
 use crate::run_time::{self, TopicStore};
 use crate::signal::Signal;
 use crate::store::{HistoryStore, nodes_of};
@@ -78,6 +79,7 @@ impl ParticipantBuilder {
         let own = group.view().members.iter().find(|member| member.tag == rank).map(|member| member.node.0);
         let mut participant = DomainParticipant {
             node: own.expect("a member is in its view"),
+            endpoints: Arc::default(),
             topics: Mutex::default(),
             group: Arc::new(Mutex::new(Some(group))),
             changed: Arc::default(),
@@ -106,6 +108,9 @@ impl ParticipantBuilder {
     fn lay_out(&mut self) -> Result<(), ParticipantError> {
         for (name, qos) in &self.topics {
             qos.check().map_err(|error| ParticipantError::Qos { topic: name.clone(), error })?;
+            if is_grouped(qos) {
+                return Err(ParticipantError::Grouped(name.clone()));
+            }
             lay_out(&mut self.config, name, mode(qos.profile()))?;
         }
         let mut shared = Vec::new();
@@ -163,13 +168,13 @@ impl DomainParticipant {
             let store = self.begin_store(&name)?;
             let object = store.object.clone();
             let outlet = Outlet::Kept { object, topic: OWN_SUBGROUP, service: service(&qos) };
-            let port = self.port(&name, &qos, outlet, Arc::clone(&store.bell));
+            let port = self.port(&name, &qos, outlet, Arc::clone(&store.bell), None);
             store.connect(OWN_SUBGROUP, &port);
             port
         } else {
             let lane = self.begin_lane(&name)?;
             let outlet = Outlet::Lane { lane: Arc::clone(&lane), topic: OWN_SUBGROUP };
-            let port = self.port(&name, &qos, outlet, Arc::default());
+            let port = self.port(&name, &qos, outlet, Arc::default(), None);
             lane.connect(OWN_SUBGROUP, &port);
             port
         };
@@ -177,10 +182,18 @@ impl DomainParticipant {
         Ok(())
     }
 
-    pub(crate) fn port(&self, name: &str, qos: &Qos, outlet: Outlet, bell: Arc<Signal>) -> Arc<TopicPort> {
+    pub(crate) fn port(
+        &self,
+        name: &str,
+        qos: &Qos,
+        outlet: Outlet,
+        bell: Arc<Signal>,
+        gate: Option<Arc<OrderGate>>,
+    ) -> Arc<TopicPort> {
         let (profile, changed) = (qos.profile(), Arc::clone(&self.changed));
         let name = name.into();
-        Arc::new(TopicPort { name, profile, node: self.node, outlet, state: Mutex::default(), changed, bell })
+        let (node, endpoints, state) = (self.node, Arc::clone(&self.endpoints), Mutex::default());
+        Arc::new(TopicPort { name, profile, node, endpoints, outlet, gate, state, changed, bell })
     }
 
     /// Starts the thread of a subgroup that has histories.

@@ -44,6 +44,9 @@ pub enum ParticipantError {
         "subgroup `{0}` of the configuration is no topic, and this participant would hold up its senders: give it to the builder, or leave it out"
     )]
     NoTopic(String),
+    /// A topic that has a subgroup of its own is to be in one order with others.
+    #[error("topic `{0}` has a subgroup of its own, and PRESENTATION scope GROUP: create it at run time")]
+    Grouped(String),
     /// A topic has the name of a subgroup that carries others.
     #[error(
         "the name `{0}` is that of a subgroup for topics that are created at run time: choose another name"
@@ -137,6 +140,22 @@ pub enum EntityError {
         /// Where the domain keeps histories.
         store: TopicStore,
     },
+    /// The reader is of several topics in one order.
+    #[error(
+        "a reader of topic `{0}` with PRESENTATION scope GROUP needs a subscriber: create it by DomainParticipant::subscriber"
+    )]
+    NeedsSubscriber(String),
+    /// The topic or the policies do not have the scope of groups.
+    #[error(
+        "topic `{0}` is not in one order with others: create it at run time with PRESENTATION scope GROUP, and give its readers and writers \
+         this scope"
+    )]
+    NotGrouped(String),
+    /// A reader of the subscriber is of a topic in another order.
+    #[error(
+        "topic `{0}` is not in one order with the subscriber's topics: let all of them have the same profile, or use two subscribers"
+    )]
+    OtherOrder(String),
     /// It is not known whether the topic is created.
     #[error("topic `{topic}`: {error}; create it again, which finds it if it is there")]
     Creation {
@@ -181,7 +200,7 @@ pub enum EntityError {
         wanted: Profile,
     },
     /// The participant has all the endpoints that it can have.
-    #[error("topic `{0}` has had 65536 endpoints in this participant: join again")]
+    #[error("topic `{0}`: this participant has had 65536 readers and writers: join again")]
     TooMany(String),
     /// A condition belongs to another participant.
     #[error("the condition belongs to another participant: take a wait set of that one")]
@@ -240,6 +259,19 @@ pub enum WriteError {
         /// The length of the longest one.
         length_max: usize,
     },
+    /// The writer's publisher has an open set, and the writer's changes cannot be a part of it.
+    #[error(
+        "the writer does not offer coherent sets: let PRESENTATION have coherent_access, or write it by another publisher"
+    )]
+    NotCoherent,
+    /// The open set of the publisher has changes of topics in another order.
+    #[error(
+        "the topic is not in one order with the others of this set: let all of them have the same profile, or use two sets"
+    )]
+    OtherOrder,
+    /// The publisher has an open set.
+    #[error("the publisher has an open set: commit or drop it before, or use another publisher")]
+    SetOpen,
     /// The sample cannot be serialised. Nothing was written.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -279,6 +311,9 @@ pub enum ReadError {
     /// The group has ended, and everything that came has been taken.
     #[error(transparent)]
     Group(#[from] GroupError),
+    /// The reader is one of several that are read together.
+    #[error("the reader has PRESENTATION scope GROUP: read it by Subscriber::begin_access")]
+    NeedsAccess,
     /// The participant has left its group, and everything that came has been taken.
     #[error("the participant has left: join again")]
     Left,

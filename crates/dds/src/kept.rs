@@ -45,13 +45,16 @@ pub(crate) struct KeptState {
 pub(crate) struct KeptSample {
     /// Its place among the messages of all topics of the object.
     pub(crate) order: u64,
+    /// Its place in the coherent set that has this order; 0 if it is by itself.
+    pub(crate) place: u32,
     pub(crate) bytes: Arc<[u8]>,
 }
 
-/// What an endpoint has said of itself, with the number of the first message after it.
+/// What an endpoint has said of itself, with its order and the number of the first message after it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct KeptAnnouncement {
     pub(crate) next: u64,
+    pub(crate) order: u64,
     pub(crate) endpoint: Arc<EndpointAnnouncement>,
 }
 
@@ -128,8 +131,13 @@ impl KeptTopic {
         self.kept.samples.range(first..).map(|(number, sample)| (*number, sample))
     }
 
-    /// Keeps a change, which has this place in the order, and forgets what is too old for it.
-    pub(crate) fn keep(&mut self, header: &ChangeHeader<'_>, bytes: Arc<[u8]>, order: u64) -> KeptReply {
+    /// Keeps a change, which has this order and place in its set, and forgets what is too old for it.
+    pub(crate) fn keep(
+        &mut self,
+        header: &ChangeHeader<'_>,
+        bytes: Arc<[u8]>,
+        (order, place): (u64, u32),
+    ) -> KeptReply {
         let (key, mut entry) = (header.key, KeptEntry::of(0, header));
         let Some(service) = self.kept.service else { return KeptReply::Malformed };
         let present = self.instances.get(key);
@@ -157,12 +165,33 @@ impl KeptTopic {
             }
         }
         entries.push_back(entry);
-        self.kept.samples.insert(entry.number, KeptSample { order, bytes });
+        self.kept.samples.insert(entry.number, KeptSample { order, place, bytes });
         self.kept.next += 1;
         KeptReply::Kept
     }
 
-    pub(crate) fn announce(&mut self, announcement: EndpointAnnouncement) -> KeptReply {
+    /// Returns whether all these changes can be kept. May say no if changes of state in between make the difference.
+    pub(crate) fn admits<'a>(&self, changes: impl Iterator<Item = ChangeHeader<'a>>) -> bool {
+        let Some(service) = self.kept.service else { return false };
+        let mut of_data = BTreeMap::<&[u8], usize>::new();
+        let mut length = self.kept.samples.len();
+        for header in changes {
+            if header.kind != ChangeKind::Data {
+                length += 1;
+                continue;
+            }
+            let of_key = of_data.entry(header.key).or_insert_with(|| {
+                let present = self.instances.get(header.key);
+                present.map_or(0, |entries| entries.iter().filter(|entry| entry.has_data()).count())
+            });
+            if !matches!(service.history, HistoryKind::KeepLast(depth) if *of_key >= depth) {
+                (*of_key, length) = (*of_key + 1, length + 1);
+            }
+        }
+        length <= service.samples_max
+    }
+
+    pub(crate) fn announce(&mut self, announcement: EndpointAnnouncement, order: u64) -> KeptReply {
         let is_gone = announcement.role == TopicRole::Gone;
         if is_gone && !self.open.contains(&announcement.id) {
             return KeptReply::Kept;
@@ -171,9 +200,11 @@ impl KeptTopic {
             return KeptReply::TooManyEndpoints;
         }
         note_endpoint(&mut self.open, &announcement);
-        self.kept
-            .announcements
-            .push(KeptAnnouncement { next: self.kept.next, endpoint: announcement.into() });
+        self.kept.announcements.push(KeptAnnouncement {
+            next: self.kept.next,
+            order,
+            endpoint: announcement.into(),
+        });
         KeptReply::Kept
     }
 
@@ -231,7 +262,7 @@ mod tests {
 
     fn apply(topic: &mut KeptTopic, bytes: &[u8]) -> KeptReply {
         let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(bytes) else { panic!("{bytes:?}") };
-        topic.keep(&header, bytes.into(), 0)
+        topic.keep(&header, bytes.into(), (0, 0))
     }
 
     fn topic(history: HistoryKind, samples_max: usize) -> KeptTopic {
@@ -306,7 +337,7 @@ mod tests {
         let announcement =
             |role| EndpointAnnouncement { id: WRITER, role, type_name: "T".into(), qos: Qos::KEPT };
         for role in [TopicRole::Gone, TopicRole::Writer, TopicRole::Gone, TopicRole::Gone] {
-            assert_eq!(topic.announce(announcement(role)), KeptReply::Kept);
+            assert_eq!(topic.announce(announcement(role), 0), KeptReply::Kept);
         }
         assert_eq!(topic.announcements(0).len(), 2);
         assert_eq!(topic.announcements(1)[0].endpoint.role, TopicRole::Gone);
@@ -318,7 +349,7 @@ mod tests {
         let mut topic = topic(HistoryKind::KeepAll, 2);
         let announce = |topic: &mut KeptTopic, number: usize, role| {
             let id = EndpointId { node: u32::try_from(number).expect("few"), number: 0 };
-            topic.announce(EndpointAnnouncement { id, role, type_name: "T".into(), qos: Qos::KEPT })
+            topic.announce(EndpointAnnouncement { id, role, type_name: "T".into(), qos: Qos::KEPT }, 0)
         };
         for number in 0..ANNOUNCEMENTS_MAX {
             assert_eq!(announce(&mut topic, number, TopicRole::Reader), KeptReply::Kept);

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use squall::{Deliveries, DeliveryEvent, GroupError, ReceiveError, SendError, Sender};
 
+use crate::gate::OrderGate;
 use crate::outlet::lock;
 use crate::port::TopicPort;
+use crate::reader_core::ArrivedChange;
 use crate::sample::{EndpointId, Position};
-use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole};
+use crate::wire::{ChangeHeader, EndpointAnnouncement, SetChange, TopicFrame, TopicRole, read_set};
 
 /// A subgroup that carries topics. Its thread hands what comes to the topic's port, if this participant uses the topic; it remembers what
 /// endpoints of other topics say of themselves, since the participant may use these later.
@@ -98,13 +100,41 @@ impl TopicLane {
                 None => self.port(topic).into_iter().for_each(|port| port.lose()),
             },
             Some(TopicFrame::Change(header, data)) => {
-                if let Some(port) = self.port(header.topic) {
-                    port.handle_change(&header, data, position);
+                if let Some(port) = self.port(header.topic).filter(|port| port.has_readers()) {
+                    let change = ArrivedChange { header, data: data.into(), place: 0 };
+                    port.handle_change(&change, position, |_| true);
                 }
             }
+            Some(TopicFrame::Set(body)) => match read_set(body) {
+                Some(changes) => self.handle_set(&changes, position),
+                None => self.ports().iter().for_each(|port| port.lose()),
+            },
             Some(TopicFrame::Service(_) | TopicFrame::Creation(_)) | None => {
                 self.ports().iter().for_each(|port| port.lose());
             }
+        }
+    }
+
+    /// Hands a coherent set to the readers of its topics: at once to those that take it as a whole.
+    fn handle_set(&self, changes: &[SetChange<'_>], position: Position) {
+        let mut of_topics = BTreeMap::<u32, Vec<ArrivedChange<'_>>>::new();
+        for (place, SetChange { header, data, .. }) in (0..).zip(changes) {
+            let change = ArrivedChange { header: *header, data: Arc::from(*data), place };
+            of_topics.entry(header.topic).or_default().push(change);
+        }
+        let with_port = |(topic, set)| self.port(topic).map(|port| (port, set));
+        let parts: Vec<_> = of_topics.into_iter().filter_map(with_port).collect();
+        loop {
+            let hold = parts.iter().find_map(|(port, _)| port.gate.as_ref()).map(OrderGate::hold);
+            let Some((full, set)) = parts.iter().find(|(port, set)| !port.has_space_for(set)) else {
+                parts.iter().for_each(|(port, set)| port.handle_set(set, position));
+                break;
+            };
+            drop(hold);
+            full.insist(|| full.has_space_for(set));
+        }
+        for (port, set) in &parts {
+            set.iter().for_each(|change| port.handle_change(change, position, |reader| !reader.is_coherent));
         }
     }
 
@@ -212,6 +242,12 @@ impl Outbound {
         }
         slot.commit();
         Ok(())
+    }
+
+    /// Sends a message, if there is space.
+    pub(crate) fn try_send(&mut self, bytes: &[u8]) -> Result<(), SendError> {
+        self.flush()?;
+        self.sender.send_bytes(bytes)
     }
 
     /// Returns the length of the longest message.

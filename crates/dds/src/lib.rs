@@ -67,10 +67,11 @@
 //! [`DataWriter::offered_incompatible_qos`]).
 //!
 //! # What is not there
-//! - PRESENTATION of groups and coherent sets, PARTITION, DEADLINE, EXCLUSIVE ownership, the manual kinds of LIVELINESS, and purging by time
+//! - PARTITION, DEADLINE, EXCLUSIVE ownership, the manual kinds of LIVELINESS, and purging by time
 //!   are refused. So there are no statuses of deadlines and liveliness: a writer whose member has gone no longer matches.
 //! - A participant joins a group of its own, all of whose subgroups are topics: it does not share one that the application has.
-//! - There are no publishers and subscribers, since their policies are among the refused ones: readers and writers belong to the participant.
+//! - [`Publisher`] and [`Subscriber`] are there for coherent sets and for topics in one order; other readers and writers belong to the
+//!   participant, and all policies are those of topics, readers and writers.
 //! - Samples are in the postcard format, and there are no participants of other DDS implementations, nor clients outside the group.
 //! - Topics with [`Qos::KEPT`] and with [`Qos::LOGGED`] in one group: a group that restarts from its logs has lost the states that were in
 //!   memory only, so [`ParticipantError::LosesHistory`] and [`EntityError::NoStore`] refuse that. Participants may be in several groups.
@@ -84,6 +85,7 @@ mod builder;
 mod cache;
 mod data;
 mod error;
+mod gate;
 mod kept;
 mod lane;
 mod listener;
@@ -91,15 +93,18 @@ mod outlet;
 mod participant;
 mod peers;
 mod port;
+mod publisher;
 mod qos;
 mod reader;
 mod reader_core;
 mod registry;
 mod run_time;
 mod sample;
+mod set;
 mod signal;
 mod status;
 mod store;
+mod subscriber;
 mod wait_set;
 mod wire;
 mod writer;
@@ -110,6 +115,7 @@ pub use data::{Keyed, TopicData};
 pub use error::{DataError, EntityError, ParticipantError, ReadError, WriteError};
 pub use listener::{ListenerThread, ReaderListener};
 pub use participant::{DomainParticipant, Topic};
+pub use publisher::{CoherentSet, Publisher};
 pub use qos::{
     DestinationOrderKind, DurabilityKind, DurabilityService, HistoryKind, LivelinessKind, OwnershipKind,
     PolicyId, Presentation, PresentationScope, Profile, Qos, QosError, ReliabilityKind, ResourceLimits,
@@ -123,5 +129,6 @@ pub use sample::{
 pub use status::{
     CountStatus, IncompatibleQosStatus, MatchedPeer, MatchedStatus, SampleRejectedStatus, StatusKind,
 };
+pub use subscriber::{GroupAccess, Subscriber};
 pub use wait_set::{Condition, WaitSet};
 pub use writer::DataWriter;

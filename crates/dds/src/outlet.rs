@@ -12,7 +12,7 @@ use crate::kept::KeptReply;
 use crate::lane::TopicLane;
 use crate::qos::DurabilityService;
 use crate::registry::TopicRegistry;
-use crate::wire::{ChangeHeader, EndpointAnnouncement, encode_service};
+use crate::wire::{ChangeHeader, EndpointAnnouncement, OWN_SUBGROUP, encode_service};
 
 /// Where what this participant writes in a topic goes.
 #[derive(Debug)]
@@ -103,6 +103,26 @@ impl Outlet {
                 fill(header.write(&mut bytes));
                 keep(object, *service, &bytes, patience)
             }
+        }
+    }
+
+    /// Sends the message of a coherent set.
+    pub(crate) fn send(&self, message: &Vec<u8>, patience: Duration) -> Result<(), WriteError> {
+        match self {
+            Self::Lane { lane, .. } => retry(patience, || lock(&lane.outbound).try_send(message)),
+            Self::Kept { object, service, .. } => keep(object, *service, message, patience),
+        }
+    }
+
+    /// Returns whether the topics of both are in one order.
+    pub(crate) fn is_in_order_with(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Lane { lane, .. }, Self::Lane { lane: other, .. }) => Arc::ptr_eq(lane, other),
+            // A participant's grouped topics are in one object.
+            (Self::Kept { topic, .. }, Self::Kept { topic: other, .. }) => {
+                [topic, other].iter().all(|topic| **topic != OWN_SUBGROUP)
+            }
+            _ => false,
         }
     }
 

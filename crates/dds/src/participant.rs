@@ -19,6 +19,7 @@ use crate::outlet::lock;
 use crate::port::TopicPort;
 use crate::qos::Qos;
 use crate::reader::DataReader;
+use crate::registry::is_grouped;
 use crate::run_time::RunTimeTopics;
 use crate::signal::Signal;
 use crate::store::{HistoryStore, SharedGroup};
@@ -49,6 +50,8 @@ use crate::writer::DataWriter;
 #[derive(Debug)]
 pub struct DomainParticipant {
     pub(crate) node: u32,
+    /// How many endpoints it has had.
+    pub(crate) endpoints: Arc<Mutex<u32>>,
     /// The topics that this participant uses, and those that were named when it joined.
     pub(crate) topics: Mutex<BTreeMap<String, TopicEntry>>,
     pub(crate) group: SharedGroup,
@@ -193,6 +196,17 @@ impl DomainParticipant {
     /// # Errors
     /// [`EntityError`], with what to do next.
     pub fn reader<T: TopicData>(&self, topic: &Topic<T>, qos: Qos) -> Result<DataReader<T>, EntityError> {
+        if is_grouped(&qos) {
+            return Err(EntityError::NeedsSubscriber(topic.name().into()));
+        }
+        self.open_reader(topic, qos)
+    }
+
+    pub(crate) fn open_reader<T: TopicData>(
+        &self,
+        topic: &Topic<T>,
+        qos: Qos,
+    ) -> Result<DataReader<T>, EntityError> {
         qos.check()?;
         let announcement = topic.port.open(TopicRole::Reader, &qos, topic.type_name())?;
         Ok(DataReader::new(Arc::clone(&topic.port), announcement))
@@ -207,6 +221,9 @@ impl DomainParticipant {
         let (present, wanted) = (topic.port.profile, qos.profile());
         if present != wanted {
             return Err(EntityError::Profile { topic: topic.name().into(), present, wanted });
+        }
+        if is_grouped(&qos) && topic.port.gate.is_none() {
+            return Err(EntityError::NotGrouped(topic.name().into()));
         }
         let announcement = topic.port.open(TopicRole::Writer, &qos, topic.type_name())?;
         Ok(DataWriter::new(Arc::clone(&topic.port), announcement))

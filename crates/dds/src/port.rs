@@ -7,13 +7,14 @@ use std::time::Duration;
 use squall::GroupError;
 
 use crate::error::EntityError;
+use crate::gate::OrderGate;
 use crate::outlet::{Outlet, lock};
 use crate::peers::PeerTable;
 use crate::qos::{Profile, Qos};
-use crate::reader_core::{Offer, ReaderCore};
+use crate::reader_core::{ArrivedChange, Offer, ReaderCore};
 use crate::sample::{EndpointId, Position, now_ns};
 use crate::signal::Signal;
-use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicRole};
+use crate::wire::{EndpointAnnouncement, TopicRole};
 
 /// A topic at a participant. Its thread hands it what comes; applications' threads read and write.
 #[derive(Debug)]
@@ -22,7 +23,11 @@ pub(crate) struct TopicPort {
     pub(crate) profile: Profile,
     /// This participant's node in the group.
     pub(crate) node: u32,
+    /// How many endpoints the participant has had, in all topics.
+    pub(crate) endpoints: Arc<Mutex<u32>>,
     pub(crate) outlet: Outlet,
+    /// Of a topic that is in one order with others: what is held while something comes to their readers.
+    pub(crate) gate: Option<Arc<OrderGate>>,
     pub(crate) state: Mutex<PortState>,
     /// Rung when samples or statuses have changed; one for all topics of the participant.
     pub(crate) changed: Arc<Signal>,
@@ -39,7 +44,6 @@ pub(crate) struct PortState {
     peers: BTreeMap<EndpointId, EndpointAnnouncement>,
     /// The members of the present view.
     pub(crate) nodes: BTreeSet<u32>,
-    endpoints: u32,
     /// How many announcements of the topic's history have been recorded.
     pub(crate) next_announcement: usize,
     /// Whether the participant leaves: no reader holds up the topic's thread any more.
@@ -81,9 +85,8 @@ impl TopicPort {
         qos: &Qos,
         type_name: &str,
     ) -> Result<EndpointAnnouncement, EntityError> {
+        let number = self.number()?;
         let mut state = self.state();
-        let number = u16::try_from(state.endpoints).map_err(|_| EntityError::TooMany(self.name.clone()))?;
-        state.endpoints += 1;
         let id = EndpointId { node: self.node, number };
         let announcement = EndpointAnnouncement { id, role, type_name: type_name.into(), qos: qos.clone() };
         if role == TopicRole::Writer {
@@ -112,6 +115,14 @@ impl TopicPort {
         Ok(announcement)
     }
 
+    /// Returns the number of the participant's next endpoint.
+    fn number(&self) -> Result<u16, EntityError> {
+        let mut endpoints = lock(&self.endpoints);
+        let number = u16::try_from(*endpoints).map_err(|_| EntityError::TooMany(self.name.clone()))?;
+        *endpoints += 1;
+        Ok(number)
+    }
+
     /// Ends an endpoint.
     pub(crate) fn close(&self, announcement: &EndpointAnnouncement) {
         let mut state = self.state();
@@ -137,6 +148,11 @@ impl TopicPort {
         self.changed.ring();
     }
 
+    /// Returns whether there is a reader.
+    pub(crate) fn has_readers(&self) -> bool {
+        !self.state().readers.is_empty()
+    }
+
     /// Counts a message that no release of this crate has sent.
     pub(crate) fn lose(&self) {
         self.state().readers.values_mut().for_each(|reader| reader.lost.add(1));
@@ -150,6 +166,7 @@ impl TopicPort {
     }
 
     pub(crate) fn handle_announcement(&self, peer: &EndpointAnnouncement, position: Position) {
+        let _hold = self.gate.as_ref().map(OrderGate::hold);
         let mut state = self.state();
         let now = now_ns();
         state.record(peer);
@@ -160,33 +177,63 @@ impl TopicPort {
         self.changed.ring();
     }
 
-    /// Takes a change; waits while a reliable reader has no space for it.
-    pub(crate) fn handle_change(&self, header: &ChangeHeader<'_>, data: &[u8], position: Position) {
-        let numbers: Vec<u16> = self.state().readers.keys().copied().collect();
-        if numbers.is_empty() {
-            return;
-        }
-        let (data, now) = (Arc::from(data), now_ns());
+    /// Takes a change for the readers that `is_for` names; waits while a reliable one has no space for it.
+    pub(crate) fn handle_change(
+        &self,
+        change: &ArrivedChange<'_>,
+        position: Position,
+        is_for: impl Fn(&ReaderCore) -> bool,
+    ) {
+        let numbers: Vec<u16> = {
+            let state = self.state();
+            state.readers.values().filter(|reader| is_for(reader)).map(|reader| reader.id.number).collect()
+        };
+        let now = now_ns();
         for number in numbers {
-            loop {
-                let seen = self.bell.count();
+            self.insist(|| {
+                let _hold = self.gate.as_ref().map(OrderGate::hold);
                 let mut state = self.state();
                 let is_closed = state.is_closed;
-                let Some(reader) = state.readers.get_mut(&number) else { break };
-                if reader.handle_change(header, &data, position, now) == Offer::Done || is_closed {
-                    break;
-                }
-                drop(state);
-                // The reader's application has to see what fills it.
-                self.changed.ring();
-                self.bell.wait(seen, WAIT);
-            }
+                let reader = state.readers.get_mut(&number);
+                is_closed
+                    || reader.is_none_or(|reader| reader.handle_change(change, position, now) == Offer::Done)
+            });
         }
         self.changed.ring();
     }
 
+    /// Returns whether all readers that take coherent sets as a whole have space for this one, or reject it.
+    pub(crate) fn has_space_for(&self, set: &[ArrivedChange<'_>]) -> bool {
+        let state = self.state();
+        state.is_closed || !state.readers.values().any(|reader| reader.is_coherent && reader.waits_for(set))
+    }
+
+    /// Takes a coherent set for the readers that take it as a whole; they have space for it.
+    pub(crate) fn handle_set(&self, set: &[ArrivedChange<'_>], position: Position) {
+        let (mut state, now) = (self.state(), now_ns());
+        for reader in state.readers.values_mut().filter(|reader| reader.is_coherent) {
+            // Full only if the participant leaves.
+            let _: Offer = reader.handle_set(set, position, now);
+        }
+        drop(state);
+        self.changed.ring();
+    }
+
+    /// Tries until it is done. In between, applications have to see what fills their readers.
+    pub(crate) fn insist(&self, mut attempt: impl FnMut() -> bool) {
+        loop {
+            let seen = self.bell.count();
+            if attempt() {
+                return;
+            }
+            self.changed.ring();
+            self.bell.wait(seen, WAIT);
+        }
+    }
+
     /// Takes the members of a view.
     pub(crate) fn handle_view(&self, nodes: BTreeSet<u32>, position: Position) {
+        let _hold = self.gate.as_ref().map(OrderGate::hold);
         let mut state = self.state();
         let now = now_ns();
         for reader in state.readers.values_mut() {

@@ -9,9 +9,9 @@ use crate::cache::Selection;
 use crate::data::TopicData;
 use crate::error::ReadError;
 use crate::port::TopicPort;
-use crate::qos::Qos;
+use crate::qos::{PresentationScope, Qos};
 use crate::reader_core::ReaderCore;
-use crate::sample::{EndpointId, InstanceHandle, Sample, StateMask, now_ns};
+use crate::sample::{EndpointId, InstanceHandle, Position, Sample, StateMask, now_ns};
 use crate::status::{
     CountStatus, IncompatibleQosStatus, MatchedPeer, MatchedStatus, SampleRejectedStatus, StatusKind,
 };
@@ -55,6 +55,16 @@ impl<T: TopicData> DataReader<T> {
     /// [`ReadError`] if there are none, nor will be.
     pub fn read(&self, samples_max: usize) -> Result<Vec<Sample<T>>, ReadError> {
         self.select(Selection { samples_max, ..ALL })
+    }
+
+    /// Reads or takes samples before a position, during an access to a subscriber's readers.
+    pub(crate) fn select_before(
+        &self,
+        samples_max: usize,
+        before: Option<Position>,
+        takes: bool,
+    ) -> Result<Vec<Sample<T>>, ReadError> {
+        self.select_in_access(Selection { samples_max, takes, before, ..ALL })
     }
 
     /// Takes at most `samples_max` samples, oldest first.
@@ -115,6 +125,13 @@ impl<T: TopicData> DataReader<T> {
     }
 
     fn select(&self, selection: Selection<'_>) -> Result<Vec<Sample<T>>, ReadError> {
+        if self.announcement.qos.presentation.scope == PresentationScope::Group {
+            return Err(ReadError::NeedsAccess);
+        }
+        self.select_in_access(selection)
+    }
+
+    fn select_in_access(&self, selection: Selection<'_>) -> Result<Vec<Sample<T>>, ReadError> {
         let mut state = self.port.state();
         let end = state.end.clone();
         let found = self.core(&mut state.readers).cache.select(selection, now_ns());
@@ -275,4 +292,4 @@ impl<T> Drop for DataReader<T> {
 
 /// Everything, left where it is.
 const ALL: Selection<'static> =
-    Selection { samples_max: usize::MAX, states: StateMask::ANY, instance: None, takes: false };
+    Selection { samples_max: usize::MAX, states: StateMask::ANY, instance: None, takes: false, before: None };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::cache::{Change, HistoryCache, Insertion, LimitKind};
+use crate::cache::{Change, ChangeKind, HistoryCache, Insertion, LimitKind};
 use crate::peers::PeerTable;
 use crate::qos::{DurabilityKind, ReliabilityKind};
 use crate::sample::{EndpointId, Position, nanoseconds};
@@ -19,6 +19,15 @@ pub(crate) enum Offer {
     Full,
 }
 
+/// A change as it comes from the topic.
+#[derive(Clone, Debug)]
+pub(crate) struct ArrivedChange<'a> {
+    pub(crate) header: ChangeHeader<'a>,
+    pub(crate) data: Arc<[u8]>,
+    /// Its place in its coherent set; 0 if it is by itself.
+    pub(crate) place: u32,
+}
+
 /// A reader. Announcements, changes and members that have gone come in the order of the topic.
 #[derive(Debug)]
 pub(crate) struct ReaderCore {
@@ -29,6 +38,10 @@ pub(crate) struct ReaderCore {
     pub(crate) rejected: SampleRejectedStatus,
     /// Whether writers wait for this reader rather than losing samples.
     is_reliable: bool,
+    /// Whether coherent sets come to it as a whole.
+    pub(crate) is_coherent: bool,
+    /// Of a topic that has a history: the order of the next message there, if it has not come to it yet.
+    pub(crate) behind_at: Option<u64>,
     /// A writer that has gone has written, as far as this reader knows: the rest of what it left has arrived late.
     has_late: bool,
     /// Of a topic that has a history: the number of the next message that it takes from there; `None` if it takes none before it has
@@ -56,6 +69,8 @@ impl ReaderCore {
             lost: CountStatus::default(),
             rejected: SampleRejectedStatus::default(),
             is_reliable: qos.reliability == ReliabilityKind::Reliable,
+            is_coherent: qos.presentation.coherent_access,
+            behind_at: keeps.then_some(0),
             has_late: false,
             next_kept: wants_history.then_some(0),
             next_announcement: 0,
@@ -85,15 +100,50 @@ impl ReaderCore {
         }
     }
 
+    /// Returns whether this set has to wait for space.
+    pub(crate) fn waits_for(&self, changes: &[ArrivedChange<'_>]) -> bool {
+        let (wanted, may_fit) = (self.wanted(changes), self.cache.emptied());
+        let exceeded = self.cache.exceeds(wanted.iter().copied());
+        let is_passing = exceeded.is_some_and(|reason| reason != LimitKind::Instances);
+        is_passing && self.is_reliable && may_fit.exceeds(wanted.into_iter()).is_none()
+    }
+
+    /// Returns kinds and keys of the changes that this reader would take.
+    fn wanted<'a>(&self, changes: &[ArrivedChange<'a>]) -> Vec<(ChangeKind, &'a [u8])> {
+        let matches = |change: &&ArrivedChange<'a>| self.peers.policies(change.header.writer).is_some();
+        changes.iter().filter(matches).map(|change| (change.header.kind, change.header.key)).collect()
+    }
+
+    /// Takes the changes of a coherent set, all or none. A set that would not even fit an empty reader is rejected.
+    pub(crate) fn handle_set(
+        &mut self,
+        changes: &[ArrivedChange<'_>],
+        position: Position,
+        now: u64,
+    ) -> Offer {
+        if self.waits_for(changes) {
+            return Offer::Full;
+        }
+        if let Some(reason) = self.cache.exceeds(self.wanted(changes).into_iter()) {
+            self.rejected.add(reason);
+            return Offer::Done;
+        }
+        for change in changes {
+            let offer = self.handle_change(change, position, now);
+            assert_eq!(offer, Offer::Done, "there is space for the whole set");
+        }
+        Offer::Done
+    }
+
     /// Takes a change. One of a writer that does not match is passed over, and so is one of a writer that has not been announced: it was
     /// written before they matched.
     pub(crate) fn handle_change(
         &mut self,
-        header: &ChangeHeader<'_>,
-        data: &Arc<[u8]>,
+        change: &ArrivedChange<'_>,
         position: Position,
         now: u64,
     ) -> Offer {
+        let ArrivedChange { header, data, place } = change;
         let Some((qos, is_present)) = self.peers.policies(header.writer) else { return Offer::Done };
         let expires = qos.lifespan.map(|lifespan| header.source_time.saturating_add(nanoseconds(lifespan)));
         let insertion = self.cache.insert(Change {
@@ -102,6 +152,7 @@ impl ReaderCore {
             instance: crate::InstanceHandle::from_key(header.key),
             data: Arc::clone(data),
             position,
+            place: *place,
             source_time: header.source_time,
             reception_time: now,
             expires,
@@ -145,7 +196,6 @@ impl ReaderCore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::ChangeKind;
     use crate::qos::{HistoryKind, PolicyId, Qos, ResourceLimits};
     use crate::sample::StateMask;
 
@@ -167,7 +217,8 @@ mod tests {
     fn write(reader: &mut ReaderCore, key: u8, now: u64) -> Offer {
         let header =
             ChangeHeader { kind: ChangeKind::Data, topic: 0, writer: WRITER, source_time: 0, key: &[key] };
-        reader.handle_change(&header, &Arc::from([key]), Position::default(), now)
+        let change = ArrivedChange { header, data: Arc::from([key]), place: 0 };
+        reader.handle_change(&change, Position::default(), now)
     }
 
     fn held(reader: &ReaderCore) -> bool {
@@ -227,6 +278,43 @@ mod tests {
         assert_eq!(reliable.rejected.report().last_reason, Some(LimitKind::Instances));
     }
 
+    /// A set comes as a whole, when there is space for all of it; one that never fits is rejected.
+    #[test]
+    fn a_set_comes_as_a_whole() {
+        let limits = ResourceLimits { samples_max: 2, ..ResourceLimits::DEFAULT };
+        let mut reader = reader(Qos { resource_limits: limits, ..Qos::ATOMIC });
+        announce(&mut reader, TopicRole::Writer, Qos::ATOMIC);
+        let header = |writer, key: &'static [u8]| ChangeHeader {
+            kind: ChangeKind::Data,
+            topic: 0,
+            writer,
+            source_time: 0,
+            key,
+        };
+        let change = |place| ArrivedChange { header: header(WRITER, b"k"), data: Arc::from([]), place };
+        let (position, pair) = (Position::default(), [change(0), change(1)]);
+        assert_eq!(write(&mut reader, 0, 0), Offer::Done);
+        assert_eq!(reader.handle_set(&pair, position, 0), Offer::Full);
+        let taken = crate::cache::Selection {
+            samples_max: 9,
+            states: StateMask::ANY,
+            instance: None,
+            takes: true,
+            before: None,
+        };
+        assert_eq!(reader.cache.select(taken, 0).len(), 1, "nothing of the set has come");
+        // What a writer that does not match has written takes no space.
+        let other = ArrivedChange { header: header(EndpointId { node: 9, number: 9 }, b"k"), ..change(2) };
+        assert_eq!(reader.handle_set(&[pair[0].clone(), pair[1].clone(), other], position, 0), Offer::Done);
+        let places: Vec<_> = reader.cache.unread_places(None).map(|(_, place)| place).collect();
+        assert_eq!(places, [0, 1]);
+        assert_eq!(reader.cache.select(taken, 0).len(), 2);
+        let triple = [change(0), change(1), change(2)];
+        assert_eq!(reader.handle_set(&triple, position, 0), Offer::Done);
+        assert_eq!(reader.rejected.report().last_reason, Some(LimitKind::Samples));
+        assert!(!held(&reader));
+    }
+
     #[test]
     fn the_instances_of_a_member_that_has_gone_have_no_writers() {
         let mut reader = reader(Qos { history: HistoryKind::KeepLast(1), ..Qos::KEPT });
@@ -266,8 +354,13 @@ mod tests {
         announce(&mut reader, TopicRole::Writer, Qos { lifespan, ..Qos::ATOMIC });
         assert_eq!([write(&mut reader, 0, 9), write(&mut reader, 1, 10)], [Offer::Done; 2]);
         assert!(held(&reader));
-        let taken =
-            crate::cache::Selection { samples_max: 9, states: StateMask::ANY, instance: None, takes: true };
+        let taken = crate::cache::Selection {
+            samples_max: 9,
+            states: StateMask::ANY,
+            instance: None,
+            takes: true,
+            before: None,
+        };
         assert_eq!(reader.cache.select(taken, 9).len(), 1);
     }
 }

@@ -11,7 +11,7 @@
 //! `Deviation:` (Spindle §4.6) each topic has a subgroup. Here topics that are created at run time share a fixed set of subgroups, so that
 //! neither creating one nor fifty idle ones cost the others anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex};
 
@@ -20,9 +20,11 @@ use squall::object::{Replicated, Snapshot, restored};
 
 use crate::kept::{KeptReply, KeptState, KeptTopic};
 use crate::outlet::lock;
-use crate::qos::{DurabilityService, Profile, Qos};
+use crate::qos::{DurabilityService, PresentationScope, Profile, Qos};
 use crate::signal::Signal;
-use crate::wire::{EndpointAnnouncement, OWN_SUBGROUP, RegisteredTopic, TopicFrame, decode_service};
+use crate::wire::{
+    EndpointAnnouncement, OWN_SUBGROUP, RegisteredTopic, SetChange, TopicFrame, decode_service, read_set,
+};
 
 /// The topics of a domain, and their histories.
 #[derive(Debug, Default)]
@@ -64,11 +66,16 @@ impl TopicRegistry {
         self.histories.get(&topic)
     }
 
-    /// Returns which of the lanes of its profile carries a topic that keeps nothing: topics of one profile take turns.
+    /// Returns which of the lanes of its profile carries a topic that keeps nothing: topics that are in one order with others are in the first
+    /// one, and the rest takes turns on the others, if there are any.
     pub(crate) fn lane(&self, topic: u32, lanes: usize) -> usize {
-        let topics = self.topics.get(..topic as usize).unwrap_or_default();
-        let profile = self.topics.get(topic as usize).map(|topic| topic.qos.profile());
-        topics.iter().filter(|before| Some(before.qos.profile()) == profile).count() % lanes
+        let Some(of) = self.topics.get(topic as usize).filter(|of| lanes > 1 && !is_grouped(&of.qos)) else {
+            return 0;
+        };
+        let takes_turns = |before: &&Arc<RegisteredTopic>| {
+            before.qos.profile() == of.qos.profile() && !is_grouped(&before.qos)
+        };
+        1 + self.topics[..topic as usize].iter().filter(takes_turns).count() % (lanes - 1)
     }
 
     fn create(&mut self, wanted: RegisteredTopic) -> KeptReply {
@@ -92,6 +99,36 @@ impl TopicRegistry {
         KeptReply::Topic(number)
     }
 
+    /// Returns the order of the next sample.
+    pub(crate) const fn order(&self) -> u64 {
+        self.order
+    }
+
+    const fn next_order(&mut self) -> u64 {
+        let order = self.order;
+        self.order += 1;
+        order
+    }
+
+    /// Keeps all of these changes, or none, at one place in the order.
+    fn keep_set(&mut self, changes: &[SetChange<'_>]) -> KeptReply {
+        let topics: BTreeSet<u32> = changes.iter().map(|change| change.header.topic).collect();
+        for topic in topics {
+            let Some(history) = self.histories.get(&topic) else { return KeptReply::Malformed };
+            let of_topic = changes.iter().map(|change| change.header).filter(|header| header.topic == topic);
+            if !history.admits(of_topic) {
+                return KeptReply::Full;
+            }
+        }
+        let order = self.next_order();
+        for (place, change) in (0..).zip(changes) {
+            let history = self.histories.get_mut(&change.header.topic).expect("it was there before");
+            let kept = history.keep(&change.header, change.bytes.into(), (order, place));
+            assert_eq!(kept, KeptReply::Kept, "there is space for the whole set");
+        }
+        KeptReply::Kept
+    }
+
     fn change(&mut self, bytes: &[u8]) -> KeptReply {
         match TopicFrame::decode(bytes) {
             None => KeptReply::Malformed,
@@ -102,9 +139,11 @@ impl TopicRegistry {
                 self.histories.entry(OWN_SUBGROUP).or_default().serve(service)
             }),
             Some(TopicFrame::Announcement(topic, body)) => {
+                let order = self.next_order();
                 let history = self.histories.get_mut(&topic);
                 let announced = history.zip(EndpointAnnouncement::decode(body));
-                announced.map_or(KeptReply::Malformed, |(history, endpoint)| history.announce(endpoint))
+                announced
+                    .map_or(KeptReply::Malformed, |(history, endpoint)| history.announce(endpoint, order))
             }
             Some(TopicFrame::Change(header, _)) => {
                 let Some(history) = self.histories.get_mut(&header.topic) else {
@@ -112,7 +151,10 @@ impl TopicRegistry {
                 };
                 let order = self.order;
                 self.order += 1;
-                history.keep(&header, bytes.into(), order)
+                history.keep(&header, bytes.into(), (order, 0))
+            }
+            Some(TopicFrame::Set(body)) => {
+                read_set(body).map_or(KeptReply::Malformed, |changes| self.keep_set(&changes))
             }
         }
     }
@@ -127,7 +169,7 @@ impl RegisteredTopic {
 
     /// Returns whether a topic with the policies `wanted` would work as this one does; other policies are those of writers and readers.
     fn suits(&self, wanted: &Qos) -> bool {
-        let of = |qos: &Qos| (qos.profile(), keeps(qos.profile()).then(|| service(qos)));
+        let of = |qos: &Qos| (qos.profile(), is_grouped(qos), keeps(qos.profile()).then(|| service(qos)));
         of(&self.qos) == of(wanted)
     }
 }
@@ -172,6 +214,11 @@ pub(crate) const fn keeps(profile: Profile) -> bool {
     matches!(profile, Profile::Kept | Profile::Logged)
 }
 
+/// Returns whether a topic with these policies is in one order with others.
+pub(crate) fn is_grouped(qos: &Qos) -> bool {
+    qos.presentation.scope == PresentationScope::Group
+}
+
 /// Returns what a topic with these policies keeps.
 pub(crate) fn service(qos: &Qos) -> DurabilityService {
     qos.durability_service.unwrap_or(DurabilityService::EVERYTHING)
@@ -184,9 +231,9 @@ pub(crate) const TOPICS_MAX: usize = 4096;
 mod tests {
     use super::*;
     use crate::cache::ChangeKind;
-    use crate::qos::HistoryKind;
+    use crate::qos::{HistoryKind, Presentation};
     use crate::sample::EndpointId;
-    use crate::wire::ChangeHeader;
+    use crate::wire::{ChangeHeader, begin_set, extend_set};
 
     fn topic(name: &str, qos: Qos) -> RegisteredTopic {
         RegisteredTopic { name: name.into(), type_name: "T".into(), type_hash: 0, qos }
@@ -196,12 +243,16 @@ mod tests {
         registry.apply(topic.encode())
     }
 
-    fn write(registry: &mut TopicRegistry, topic: u32, key: u8) -> KeptReply {
+    fn message(topic: u32, key: u8) -> Vec<u8> {
         let writer = EndpointId { node: 0, number: 0 };
         let header = ChangeHeader { kind: ChangeKind::Data, topic, writer, source_time: 0, key: &[key] };
         let mut bytes = vec![0; header.length_with(0)];
         header.write(&mut bytes);
-        registry.apply(bytes)
+        bytes
+    }
+
+    fn write(registry: &mut TopicRegistry, topic: u32, key: u8) -> KeptReply {
+        registry.apply(message(topic, key))
     }
 
     fn transferred(registry: &TopicRegistry) -> TopicRegistry {
@@ -274,16 +325,43 @@ mod tests {
         }
     }
 
-    /// Topics of one profile take turns, whatever other topics there are.
+    /// Topics of one profile take turns, whatever other topics there are; those in one order stay together.
     #[test]
     fn a_lane_follows_from_the_registry() {
         let mut registry = TopicRegistry::default();
-        let profiles = [Qos::ATOMIC, Qos::KEPT, Qos::ATOMIC, Qos::UNORDERED, Qos::ATOMIC];
-        for (number, qos) in profiles.into_iter().enumerate() {
+        let grouped = Qos { presentation: Presentation::GROUP_COHERENT, ..Qos::ATOMIC };
+        let topics =
+            [Qos::ATOMIC, Qos::KEPT, grouped.clone(), Qos::ATOMIC, Qos::UNORDERED, grouped, Qos::ATOMIC];
+        for (number, qos) in topics.into_iter().enumerate() {
             create(&mut registry, &topic(&number.to_string(), qos));
         }
-        assert_eq!([0, 2, 4].map(|topic| registry.lane(topic, 2)), [0, 1, 0]);
-        assert_eq!(registry.lane(3, 1), 0);
+        assert_eq!([0, 3, 6].map(|topic| registry.lane(topic, 3)), [1, 2, 1]);
+        assert_eq!([2, 5].map(|topic| registry.lane(topic, 3)), [0, 0]);
+        assert_eq!([0, 2, 4].map(|topic| registry.lane(topic, 1)), [0, 0, 0]);
+    }
+
+    /// A set is kept as a whole, at one place in the order, or not at all.
+    #[test]
+    fn a_set_is_kept_or_not() {
+        let mut registry = TopicRegistry::default();
+        let two = DurabilityService { history: HistoryKind::KeepAll, samples_max: 2 };
+        create(&mut registry, &topic("a", Qos { durability_service: Some(two), ..Qos::KEPT }));
+        create(&mut registry, &topic("b", Qos::KEPT));
+        let set = |changes: &[(u32, u8)]| {
+            let mut set = begin_set();
+            changes.iter().for_each(|(topic, key)| extend_set(&mut set, &message(*topic, *key)));
+            set
+        };
+        let places = |registry: &TopicRegistry, topic| {
+            let samples = registry.history(topic).expect("it keeps").samples(0);
+            samples.map(|(_, sample)| (sample.order, sample.place)).collect::<Vec<_>>()
+        };
+        assert_eq!(write(&mut registry, 0, 0), KeptReply::Kept);
+        assert_eq!(registry.apply(set(&[(1, 0), (0, 1), (0, 2)])), KeptReply::Full);
+        assert_eq!(registry.apply(set(&[(1, 0), (7, 1)])), KeptReply::Malformed, "there is no such topic");
+        assert!(places(&registry, 1).is_empty());
+        assert_eq!(registry.apply(set(&[(1, 0), (0, 1), (1, 2)])), KeptReply::Kept);
+        assert_eq!([places(&registry, 0), places(&registry, 1)], [[(0, 0), (1, 1)], [(1, 0), (1, 2)]]);
     }
 
     #[test]

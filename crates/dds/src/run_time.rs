@@ -10,12 +10,13 @@ use squall::DeliveryMode;
 
 use crate::data::TopicData;
 use crate::error::{EntityError, ParticipantError, WriteError};
+use crate::gate::OrderGate;
 use crate::kept::KeptReply;
 use crate::lane::TopicLane;
 use crate::outlet::{Outlet, lock, update};
 use crate::participant::{DomainParticipant, Topic, TopicEntry};
 use crate::qos::{Profile, Qos};
-use crate::registry::{TopicRegistry, keeps, service};
+use crate::registry::{TopicRegistry, is_grouped, keeps, service};
 use crate::sample::EndpointId;
 use crate::store::{HistoryStore, nodes_of};
 use crate::wire::{RegisteredTopic, TopicRole};
@@ -98,6 +99,8 @@ pub(crate) struct RunTimeTopics {
     store: Arc<HistoryStore>,
     unordered: Arc<TopicLane>,
     atomic: Vec<Arc<TopicLane>>,
+    /// Of the topics that are in one order with others: those that keep nothing, and those that do.
+    gates: [Arc<OrderGate>; 2],
 }
 
 impl RunTimeTopics {
@@ -161,12 +164,8 @@ impl DomainParticipant {
     pub(crate) fn begin_run_time(&mut self, kind: TopicStore) -> Result<RunTimeTopics, ParticipantError> {
         let atomic = (0..ATOMIC_LANES).map(|number| self.begin_lane(&atomic_lane(number)));
         let atomic = atomic.collect::<Result<_, _>>()?;
-        Ok(RunTimeTopics {
-            kind,
-            store: self.begin_store(REGISTRY)?,
-            unordered: self.begin_lane(UNORDERED)?,
-            atomic,
-        })
+        let (store, unordered) = (self.begin_store(REGISTRY)?, self.begin_lane(UNORDERED)?);
+        Ok(RunTimeTopics { kind, store, unordered, atomic, gates: Default::default() })
     }
 
     /// Creates a topic, or finds it if a participant has created it with the same type, profile and DURABILITY_SERVICE. All
@@ -194,7 +193,9 @@ impl DomainParticipant {
         qos.check()?;
         if let Some(entry) = self.topics_in_use().get(name) {
             // It may have a subgroup of its own: no participant can create another one of this name.
-            let is_same = entry.qos.profile() == qos.profile() && service(&entry.qos) == service(&qos);
+            let is_same = entry.qos.profile() == qos.profile()
+                && service(&entry.qos) == service(&qos)
+                && is_grouped(&entry.qos) == is_grouped(&qos);
             if !is_same {
                 let present = Box::new(entry.qos.clone());
                 return Err(EntityError::IncompatibleTopic { topic: name.into(), present });
@@ -293,13 +294,15 @@ impl DomainParticipant {
         let (number, topic) = run_time.find(name)?;
         let port = if let Some(lane) = run_time.lane(number, topic.qos.profile()) {
             let outlet = Outlet::Lane { lane: Arc::clone(lane), topic: number };
-            let port = self.port(name, &topic.qos, outlet, Arc::default());
+            let gate = is_grouped(&topic.qos).then(|| Arc::clone(&run_time.gates[0]));
+            let port = self.port(name, &topic.qos, outlet, Arc::default(), gate);
             lane.connect(number, &port);
             port
         } else {
             let (object, store) = (run_time.store.object.clone(), &run_time.store);
             let outlet = Outlet::Kept { object, topic: number, service: service(&topic.qos) };
-            let port = self.port(name, &topic.qos, outlet, Arc::clone(&store.bell));
+            let gate = is_grouped(&topic.qos).then(|| Arc::clone(&run_time.gates[1]));
+            let port = self.port(name, &topic.qos, outlet, Arc::clone(&store.bell), gate);
             store.connect(number, &port);
             port
         };

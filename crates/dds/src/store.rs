@@ -7,10 +7,11 @@ use std::time::Duration;
 use squall::object::Object;
 use squall::{Group, GroupError};
 
-use crate::kept::KeptTopic;
+use crate::gate::OrderGate;
+use crate::kept::{KeptSample, KeptTopic};
 use crate::outlet::lock;
 use crate::port::{PortState, TopicPort};
-use crate::reader_core::{Offer, ReaderCore};
+use crate::reader_core::{ArrivedChange, Offer, ReaderCore};
 use crate::registry::TopicRegistry;
 use crate::sample::{Position, now_ns};
 use crate::signal::Signal;
@@ -79,16 +80,17 @@ impl HistoryStore {
                 return self.finish(Some(&error));
             }
             let ports = lock(&self.shelf).ports.clone();
+            // Before the histories, whose updates would wait otherwise.
+            let hold = ports.values().find_map(|port| port.gate.as_ref()).map(OrderGate::hold);
             let moved = self.object.inspect(0, |_, registry| {
                 registry.attach(&self.bell);
                 let has_new = registry.topics().len() > topics;
                 topics = registry.topics().len();
-                (
-                    ports.iter().map(|(topic, port)| pull_port(*topic, port, registry)).collect::<Vec<_>>(),
-                    has_new,
-                )
+                let moved = ports.iter().map(|(topic, port)| pull_port(*topic, port, registry));
+                (moved.collect::<Vec<_>>(), has_new, registry.order())
             });
-            let Some((moved, has_new)) = moved else {
+            drop(hold);
+            let Some((moved, has_new, sequence)) = moved else {
                 self.bell.wait(seen, TICK);
                 continue;
             };
@@ -98,7 +100,7 @@ impl HistoryStore {
                 if let Some(nodes) =
                     nodes.as_ref().filter(|nodes| *has_moved || **nodes != port.state().nodes)
                 {
-                    port.handle_view(nodes.clone(), Position::default());
+                    port.handle_view(nodes.clone(), Position { view: 0, sequence });
                 }
             }
             if has_new || moved.contains(&true) {
@@ -140,6 +142,9 @@ fn pull(state: &mut PortState, topic: &KeptTopic) -> bool {
     for reader in state.readers.values_mut() {
         let before = (reader.next_announcement, reader.next_kept);
         reader.is_behind = !pull_reader(reader, topic, now);
+        if !reader.is_behind {
+            reader.behind_at = None;
+        }
         has_moved |= before != (reader.next_announcement, reader.next_kept);
     }
     has_moved
@@ -155,7 +160,8 @@ fn pull_reader(reader: &mut ReaderCore, topic: &KeptTopic, now: u64) -> bool {
             return false;
         }
         let Some(announcement) = announcement else { return true };
-        reader.handle_announcement(&announcement.endpoint, Position::default(), now);
+        let position = Position { view: 0, sequence: announcement.order };
+        reader.handle_announcement(&announcement.endpoint, position, now);
         if announcement.endpoint.id == reader.id {
             reader.begin_live(announcement.next);
         }
@@ -166,19 +172,38 @@ fn pull_reader(reader: &mut ReaderCore, topic: &KeptTopic, now: u64) -> bool {
 /// Hands a reader the samples before number `end`, as long as it has space. Returns whether it has taken all.
 fn pull_samples(reader: &mut ReaderCore, topic: &KeptTopic, end: u64, left: &mut usize, now: u64) -> bool {
     let Some(first) = reader.next_kept else { return true };
-    for (number, sample) in topic.samples(first).take_while(|(number, _)| *number < end) {
-        let Some(TopicFrame::Change(header, data)) = TopicFrame::decode(&sample.bytes) else { continue };
+    let mut samples = topic.samples(first).take_while(|(number, _)| *number < end).peekable();
+    while let Some((number, sample)) = samples.next() {
+        let (mut last, mut changes) = (number, Vec::from_iter(arrived(sample)));
+        // The rest of its coherent set.
+        while let Some((number, next)) =
+            samples.next_if(|(_, next)| reader.is_coherent && next.order == sample.order)
+        {
+            (last, changes) = (number, changes.into_iter().chain(arrived(next)).collect());
+        }
         let position = Position { view: 0, sequence: sample.order };
-        if *left == 0 || reader.handle_change(&header, &Arc::from(data), position, now) == Offer::Full {
+        let offer = match &*changes {
+            _ if *left == 0 => Offer::Full,
+            [] => Offer::Done,
+            [change] => reader.handle_change(change, position, now),
+            set => reader.handle_set(set, position, now),
+        };
+        if offer == Offer::Full {
+            reader.behind_at = Some(sample.order);
             return false;
         }
         *left -= 1;
         reader.pass(number);
-        reader.next_kept = Some(number + 1);
+        reader.next_kept = Some(last + 1);
     }
     reader.pass(end);
     reader.next_kept = reader.next_kept.max(Some(end));
     true
+}
+
+fn arrived(sample: &KeptSample) -> Option<ArrivedChange<'_>> {
+    let Some(TopicFrame::Change(header, data)) = TopicFrame::decode(&sample.bytes) else { return None };
+    Some(ArrivedChange { header, data: data.into(), place: sample.place })
 }
 
 /// How often a thread looks at what rings no bell: the end of the group, and a state that has arrived.

@@ -21,6 +21,8 @@ pub(crate) enum TopicFrame<'a> {
     Service(&'a [u8]),
     /// A serialised [`RegisteredTopic`] that is to be created.
     Creation(&'a [u8]),
+    /// Changes that become visible together; [`read_set`] returns them.
+    Set(&'a [u8]),
 }
 
 /// The number of a topic that has a subgroup of its own.
@@ -72,6 +74,7 @@ impl<'a> TopicFrame<'a> {
             }
             SERVICE => return Some(Self::Service(&bytes[1..])),
             CREATION => return Some(Self::Creation(&bytes[1..])),
+            SET => return Some(Self::Set(&bytes[1..])),
             DATA => ChangeKind::Data,
             DISPOSE => ChangeKind::Dispose,
             UNREGISTER => ChangeKind::Unregister,
@@ -126,6 +129,41 @@ impl EndpointAnnouncement {
     }
 }
 
+/// Returns the message of an empty set.
+pub(crate) fn begin_set() -> Vec<u8> {
+    vec![SET]
+}
+
+/// Adds a change to the message of a set.
+pub(crate) fn extend_set(set: &mut Vec<u8>, change: &[u8]) {
+    let length = u32::try_from(change.len()).expect("a change is shorter than 4 GiB");
+    set.extend_from_slice(&length.to_le_bytes());
+    set.extend_from_slice(change);
+}
+
+/// Reads the changes of a set, each with its bytes and its data; `None` if one of them is none. Not fuzzed: a property below gives it arbitrary
+/// bytes.
+pub(crate) fn read_set(mut body: &[u8]) -> Option<Vec<SetChange<'_>>> {
+    let mut changes = Vec::new();
+    while !body.is_empty() {
+        let (length, rest) = body.split_first_chunk()?;
+        let (bytes, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let TopicFrame::Change(header, data) = TopicFrame::decode(bytes)? else { return None };
+        changes.push(SetChange { header, data, bytes });
+        body = rest;
+    }
+    Some(changes)
+}
+
+/// A change of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SetChange<'a> {
+    pub(crate) header: ChangeHeader<'a>,
+    pub(crate) data: &'a [u8],
+    /// The change as a message.
+    pub(crate) bytes: &'a [u8],
+}
+
 /// Returns the message that says what a participant expects the topic to keep.
 pub(crate) fn encode_service(service: DurabilityService) -> Vec<u8> {
     let body = postcard::to_stdvec(&service).expect("a policy can be serialised");
@@ -166,6 +204,7 @@ const UNREGISTER: u8 = 3;
 const ANNOUNCEMENT: u8 = 4;
 const SERVICE: u8 = 5;
 const CREATION: u8 = 6;
+const SET: u8 = 7;
 
 #[cfg(test)]
 mod tests {
@@ -197,9 +236,34 @@ mod tests {
                 Some(TopicFrame::Announcement(_, body)) => drop(EndpointAnnouncement::decode(body)),
                 Some(TopicFrame::Service(body)) => drop(decode_service(body)),
                 Some(TopicFrame::Creation(body)) => drop(RegisteredTopic::decode(body)),
+                Some(TopicFrame::Set(body)) => drop(read_set(body)),
                 _ => {}
             }
         }
+    }
+
+    #[test]
+    fn sets_arrive_as_they_were_sent() {
+        let change = |topic: u32, data: &[u8]| {
+            let writer = EndpointId { node: 1, number: 2 };
+            let header = ChangeHeader { kind: ChangeKind::Data, topic, writer, source_time: 3, key: b"k" };
+            let mut bytes = vec![0; header.length_with(data.len())];
+            header.write(&mut bytes).copy_from_slice(data);
+            bytes
+        };
+        let changes = [change(4, b"a"), change(5, b""), change(4, b"bcd")];
+        let mut set = begin_set();
+        changes.iter().for_each(|change| extend_set(&mut set, change));
+        let Some(TopicFrame::Set(body)) = TopicFrame::decode(&set) else { panic!("{set:?}") };
+        let read = read_set(body).expect("it is a set");
+        assert!(read.iter().map(|change| change.bytes).eq(&changes));
+        assert_eq!((read[2].header.topic, read[2].data), (4, &b"bcd"[..]));
+        for length in 1..body.len() {
+            assert!(read_set(&body[..length]).is_none_or(|read| read.len() < 3), "a part is not a whole set");
+        }
+        let mut nested = begin_set();
+        extend_set(&mut nested, &set);
+        assert_eq!(read_set(&nested[1..]), None, "a set has no sets");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::peers::PeerTable;
 use crate::port::TopicPort;
 use crate::qos::Qos;
 use crate::sample::{EndpointId, InstanceHandle, now_ns};
+use crate::set::SetSlot;
 use crate::status::{CountStatus, IncompatibleQosStatus, MatchedPeer, MatchedStatus, StatusKind};
 use crate::wait_set::{Condition, ConditionKind};
 use crate::wire::{ChangeHeader, EndpointAnnouncement};
@@ -41,6 +42,8 @@ use crate::wire::{ChangeHeader, EndpointAnnouncement};
 pub struct DataWriter<T> {
     port: Arc<TopicPort>,
     announcement: EndpointAnnouncement,
+    /// Of the publisher, if a publisher has created it.
+    sets: Option<Arc<SetSlot>>,
     of: PhantomData<fn(T)>,
 }
 
@@ -97,7 +100,13 @@ impl DataWriter<Vec<u8>> {
 
 impl<T> DataWriter<T> {
     pub(crate) const fn new(port: Arc<TopicPort>, announcement: EndpointAnnouncement) -> Self {
-        Self { port, announcement, of: PhantomData }
+        Self { port, announcement, sets: None, of: PhantomData }
+    }
+
+    /// Returns the writer, whose changes belong to open sets.
+    pub(crate) fn with_sets(mut self, sets: Arc<SetSlot>) -> Self {
+        self.sets = Some(sets);
+        self
     }
 
     fn send(
@@ -114,6 +123,17 @@ impl<T> DataWriter<T> {
             source_time: now_ns(),
             key,
         };
+        if let Some(sets) = self.sets.as_ref().filter(|sets| sets.is_open()) {
+            let mut change = vec![0; header.length_with(length)];
+            fill(header.write(&mut change));
+            if sets.add(&self.port, self.qos(), &change)? {
+                return Ok(());
+            }
+            // It has been committed meanwhile.
+            let (_, data) = change.split_at(change.len() - length);
+            let copy = |space: &mut [u8]| space.copy_from_slice(data);
+            return self.port.outlet.write(&header, length, copy, self.qos().max_blocking_time);
+        }
         self.port.outlet.write(&header, length, fill, self.qos().max_blocking_time)
     }
 

@@ -30,6 +30,8 @@ pub(crate) struct Change {
     pub(crate) instance: InstanceHandle,
     pub(crate) data: Arc<[u8]>,
     pub(crate) position: Position,
+    /// Its place in the coherent set that has this position; 0 if it is by itself.
+    pub(crate) place: u32,
     /// In nanoseconds since 1970, as all times here.
     pub(crate) source_time: u64,
     pub(crate) reception_time: u64,
@@ -167,11 +169,48 @@ impl HistoryCache {
                 instance: instance.clone(),
                 data: Arc::default(),
                 position,
+                place: 0,
                 source_time: now,
                 reception_time: now,
                 expires: None,
             });
         }
+    }
+
+    /// Returns which limit these changes, by kind and key, would exceed together; `None` if there is space for all of them.
+    pub(crate) fn exceeds<'a>(
+        &self,
+        changes: impl Iterator<Item = (ChangeKind, &'a [u8])>,
+    ) -> Option<LimitKind> {
+        let mut held = BTreeMap::<InstanceHandle, usize>::new();
+        let (mut data_count, mut instances) = (self.data_count, self.instances.len());
+        for (_, key) in changes.filter(|(kind, _)| *kind == ChangeKind::Data) {
+            let handle = InstanceHandle::from_key(key);
+            let present = self.instances.get(&handle).map(|instance| instance.samples.len());
+            let of_instance = held.entry(handle).or_insert_with(|| {
+                instances += usize::from(present.is_none());
+                present.unwrap_or(0)
+            });
+            match self.history {
+                HistoryKind::KeepLast(depth) if *of_instance >= depth => continue,
+                _ if *of_instance >= self.limits.samples_per_instance_max => {
+                    return Some(LimitKind::SamplesPerInstance);
+                }
+                _ => (*of_instance, data_count) = (*of_instance + 1, data_count + 1),
+            }
+            if instances > self.limits.instances_max {
+                return Some(LimitKind::Instances);
+            }
+            if data_count > self.limits.samples_max {
+                return Some(LimitKind::Samples);
+            }
+        }
+        None
+    }
+
+    /// Returns an empty cache with the same limits.
+    pub(crate) const fn emptied(&self) -> Self {
+        Self::new(self.history, self.limits, self.separation)
     }
 
     /// Returns whether there are samples that were not read.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::sample::{InstanceHandle, Sample, SampleInfo, SampleState, StateMask, ViewState, system_time};
+use crate::sample::{
+    InstanceHandle, Position, Sample, SampleInfo, SampleState, StateMask, ViewState, system_time,
+};
 
 use super::{CachedSample, ChangeKind, HistoryCache};
 
@@ -14,6 +16,8 @@ pub(crate) struct Selection<'a> {
     pub(crate) states: StateMask,
     pub(crate) instance: Option<&'a InstanceHandle>,
     pub(crate) takes: bool,
+    /// Samples at this position and after it are left out.
+    pub(crate) before: Option<Position>,
 }
 
 impl HistoryCache {
@@ -27,6 +31,7 @@ impl HistoryCache {
         self.expire(now);
         let is_wanted = |(_, sample): &(&u64, &CachedSample)| {
             self.is_wanted(sample, selection.states)
+                && selection.before.is_none_or(|before| sample.change.position < before)
                 && selection.instance.is_none_or(|instance| *instance == sample.change.instance)
         };
         let chosen: Vec<u64> = self
@@ -55,6 +60,15 @@ impl HistoryCache {
             self.forget_if_over(&handle);
         }
         found
+    }
+
+    /// Returns the places of the samples that were not read, before a position, in their order.
+    pub(crate) fn unread_places(&self, before: Option<Position>) -> impl Iterator<Item = (Position, u32)> {
+        let is_wanted = move |sample: &&CachedSample| {
+            !sample.is_read && before.is_none_or(|before| sample.change.position < before)
+        };
+        let unread = self.samples.values().filter(is_wanted);
+        unread.map(|sample| (sample.change.position, sample.change.place))
     }
 
     fn is_wanted(&self, sample: &CachedSample, states: StateMask) -> bool {

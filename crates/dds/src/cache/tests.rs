@@ -8,7 +8,7 @@ use crate::sample::{SampleState, StateMask};
 const WRITER: EndpointId = EndpointId { node: 0, number: 0 };
 const OTHER: EndpointId = EndpointId { node: 1, number: 0 };
 const TAKE: Selection<'static> =
-    Selection { samples_max: usize::MAX, states: StateMask::ANY, instance: None, takes: true };
+    Selection { samples_max: usize::MAX, states: StateMask::ANY, instance: None, takes: true, before: None };
 const READ: Selection<'static> = Selection { takes: false, ..TAKE };
 
 fn cache(history: HistoryKind) -> HistoryCache {
@@ -22,6 +22,7 @@ fn change(kind: ChangeKind, writer: EndpointId, key: u8, number: u8) -> Change {
         instance: InstanceHandle::from_key(&[key]),
         data: Arc::new([number]),
         position: Position { view: 0, sequence: number.into() },
+        place: 0,
         source_time: u64::from(number),
         reception_time: u64::from(number),
         expires: None,

@@ -2,8 +2,8 @@
 //! `INCONSISTENT_POLICY`).
 
 use super::{
-    DestinationOrderKind, HistoryKind, LivelinessKind, OwnershipKind, PolicyId, PresentationScope, Qos,
-    ReliabilityKind,
+    DestinationOrderKind, HistoryKind, LivelinessKind, OwnershipKind, PolicyId, PresentationScope, Profile,
+    Qos, ReliabilityKind,
 };
 
 squall_fabric::debug_as_text!(QosError);
@@ -64,12 +64,12 @@ impl Qos {
     }
 
     fn check_order(&self) -> Result<(), QosError> {
-        let scope = self.presentation.scope;
-        refuse(scope == PresentationScope::Group, PolicyId::Presentation, || {
-            ("scope GROUP".into(), "use scope TOPIC, and one topic for what has to be in one order")
-        })?;
-        refuse(self.presentation.coherent_access, PolicyId::Presentation, || {
-            ("coherent_access".into(), "write what belongs together as one sample")
+        let is_grouped = self.presentation.scope == PresentationScope::Group;
+        contradict(is_grouped && self.profile() == Profile::Unordered, PolicyId::Presentation, || {
+            (
+                "scope GROUP with BEST_EFFORT".into(),
+                "use RELIABLE: without a total order, topics have none in common",
+            )
         })?;
         refuse(self.destination_order == DestinationOrderKind::BySource, PolicyId::DestinationOrder, || {
             ("BY_SOURCE_TIMESTAMP".into(), "use BY_RECEPTION, which is the same order at all readers")

@@ -135,7 +135,7 @@ impl DurabilityService {
 pub struct Presentation {
     /// The scope of the other two.
     pub scope: PresentationScope,
-    /// Sets of samples appear together. Refused.
+    /// Coherent sets appear together ([`crate::Publisher::coherent_changes`]).
     pub coherent_access: bool,
     /// Samples appear in their order.
     pub ordered_access: bool,
@@ -145,6 +145,9 @@ impl Presentation {
     /// The samples of a topic are read in its order.
     pub const TOPIC_ORDERED: Self =
         Self { scope: PresentationScope::Topic, coherent_access: false, ordered_access: true };
+    /// The samples of several topics are read in one order, and their coherent sets appear together.
+    pub const GROUP_COHERENT: Self =
+        Self { scope: PresentationScope::Group, coherent_access: true, ordered_access: true };
 }
 
 /// The scope of [`Presentation`].
@@ -158,7 +161,7 @@ pub enum PresentationScope {
     Instance,
     /// All instances of a topic.
     Topic,
-    /// All topics of a publisher. Refused.
+    /// Topics that were created at run time with this scope and are kept, or are not ([`crate::Subscriber`]).
     Group,
 }
 

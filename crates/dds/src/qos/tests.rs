@@ -43,8 +43,10 @@ fn table() -> Vec<(PolicyId, Qos, Outcome)> {
         (PolicyId::DurabilityService, Qos { durability_service: Some(keeps_one), ..Qos::LOGGED }, Kept),
         (PolicyId::DurabilityService, Qos { durability_service: Some(keeps_none), ..Qos::KEPT }, Refused),
         (PolicyId::Presentation, Qos { presentation: instance, ..qos.clone() }, Kept),
-        (PolicyId::Presentation, Qos { presentation: group, ..qos.clone() }, Refused),
-        (PolicyId::Presentation, Qos { presentation: coherent, ..qos.clone() }, Refused),
+        (PolicyId::Presentation, Qos { presentation: group, ..qos.clone() }, Mismatch),
+        (PolicyId::Presentation, Qos { presentation: group, ..Qos::KEPT }, Mismatch),
+        (PolicyId::Presentation, Qos { presentation: group, ..Qos::UNORDERED }, Refused),
+        (PolicyId::Presentation, Qos { presentation: coherent, ..qos.clone() }, Mismatch),
         (PolicyId::Deadline, Qos { deadline: second, ..qos.clone() }, Refused),
         (PolicyId::LatencyBudget, Qos { latency_budget: Duration::from_secs(1), ..qos.clone() }, Kept),
         (PolicyId::Ownership, Qos { ownership: OwnershipKind::Exclusive, ..qos.clone() }, Refused),
@@ -93,8 +95,8 @@ fn table() -> Vec<(PolicyId, Qos, Outcome)> {
 /// What the writer offers that a reader with a value of `policy` meets.
 const fn offer(policy: PolicyId) -> Qos {
     match policy {
-        // Its values need a topic that keeps something.
-        PolicyId::DurabilityService => Qos::LOGGED,
+        // Their values need a topic that keeps something.
+        PolicyId::DurabilityService | PolicyId::Presentation => Qos::LOGGED,
         _ => Qos::ATOMIC,
     }
 }
