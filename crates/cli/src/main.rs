@@ -18,8 +18,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    completions, config, cp, doctor as doctor_command, explain, log, man, messages, node, recover, serve,
-    simulate, status, top as top_command, trace,
+    completions, config, cp, dds, doctor as doctor_command, explain, log, man, messages, node, recover,
+    serve, simulate, status, top as top_command, trace,
 };
 use squall_harness::commands::{bench, chaos, demo, process};
 use squall_harness::terminal::log::{LogArguments, UsualLevel, journal_priority};
@@ -74,6 +74,7 @@ enum Command {
     Trace(trace::TraceArguments),
     Send(messages::SendArguments),
     Recv(messages::RecvArguments),
+    Dds(dds::DdsArguments),
     Cp(cp::CopyArguments),
     Serve(serve::ServeArguments),
     Log(log::StoredLogArguments),
@@ -127,6 +128,7 @@ fn perform(command: Command) -> Result<CommandVerdict> {
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Send(arguments) => messages::send(&arguments),
         Command::Recv(arguments) => messages::recv(&arguments),
+        Command::Dds(arguments) => dds::run(&arguments),
         Command::Cp(arguments) => cp::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Log(arguments) => log::run(&arguments),

@@ -3,6 +3,7 @@
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod cp;
+pub(crate) mod dds;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod log;

@@ -1,0 +1,113 @@
+//! `squall dds hz`: how often a topic is written.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+use squall_dds::{DurabilityKind, Qos, ReadError};
+use squall_harness::terminal::{CommandVerdict, Interrupted, output, units};
+
+use super::{DomainArguments, Joined, LOOK_PERIOD, endpoint_qos};
+
+/// Print how many samples of a topic come in a second, and how large they are
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct HzArguments {
+    #[command(flatten)]
+    domain: DomainArguments,
+    /// The topic, which another participant has created, or creates within --timeout
+    topic: String,
+    /// End after this many seconds
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
+    /// Print each second as JSON: samples, bytes, and the least and greatest time between two samples in nanoseconds
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "This process joins the domain and reads the topic. It counts what is written from now on, not what the topic has \
+kept.
+
+Examples:
+  squall dds hz --config squall.toml ticks
+  squall dds hz -c squall.toml ticks --seconds 5 --json";
+
+/// What came in a second.
+#[derive(Default)]
+struct SecondCount {
+    samples: u64,
+    bytes: u64,
+    /// The times between samples, in nanoseconds.
+    gap_least: Option<u64>,
+    gap_greatest: Option<u64>,
+}
+
+pub(super) fn run(arguments: &HzArguments) -> Result<CommandVerdict> {
+    let joined = arguments.domain.join()?;
+    let outcome = measure(arguments, &joined);
+    let is_interrupted = joined.is_interrupted();
+    joined.leave();
+    outcome?;
+    if is_interrupted { Err(Interrupted::ALONE.into()) } else { Ok(CommandVerdict::Good) }
+}
+
+fn measure(arguments: &HzArguments, joined: &Joined) -> Result<()> {
+    let topic = joined.find(&arguments.topic, arguments.domain.timeout)?;
+    let qos = Qos { durability: DurabilityKind::Volatile, durability_service: None, ..endpoint_qos(&topic) };
+    let reader = joined.participant.reader(&topic, qos)?;
+    let mut last = None::<Instant>;
+    for _ in 0..arguments.seconds.unwrap_or(u64::MAX) {
+        let (begun, mut count) = (Instant::now(), SecondCount::default());
+        while begun.elapsed() < SECOND {
+            if joined.is_interrupted() {
+                return Ok(());
+            }
+            match reader.wait_for_data(LOOK_PERIOD.min(SECOND.saturating_sub(begun.elapsed()))) {
+                Err(ReadError::Timeout(_)) => continue,
+                waited => waited?,
+            }
+            for sample in reader.take(AT_ONCE_MAX)?.into_iter().filter_map(|sample| sample.data) {
+                let now = Instant::now();
+                count.add(sample.len() as u64, last.replace(now).map(|last| now.duration_since(last)));
+            }
+        }
+        count.print(begun.elapsed(), arguments.json)?;
+    }
+    Ok(())
+}
+
+impl SecondCount {
+    fn add(&mut self, bytes: u64, gap: Option<Duration>) {
+        (self.samples, self.bytes) = (self.samples + 1, self.bytes + bytes);
+        if let Some(gap) = gap.map(|gap| u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)) {
+            self.gap_least = Some(self.gap_least.map_or(gap, |least| least.min(gap)));
+            self.gap_greatest = Some(self.gap_greatest.map_or(gap, |greatest| greatest.max(gap)));
+        }
+    }
+
+    fn print(&self, time: Duration, is_json: bool) -> Result<()> {
+        let seconds = time.as_secs_f64();
+        let Self { samples, bytes, gap_least, gap_greatest } = self;
+        if is_json {
+            let rate = *samples as f64 / seconds;
+            output::json(&json!({
+                "samples": samples, "bytes": bytes, "hz": rate, "gap_least_ns": gap_least, "gap_greatest_ns": gap_greatest,
+            }))?;
+            return Ok(());
+        }
+        let rate = units::count(*samples as f64 / seconds);
+        let gaps = match (gap_least, gap_greatest) {
+            (Some(least), Some(greatest)) => {
+                format!(", {} to {} apart", units::nanos(*least), units::nanos(*greatest))
+            }
+            _ => String::new(),
+        };
+        output::line(format_args!("{rate} Hz, {}/s{gaps}", units::bytes(*bytes as f64 / seconds)));
+        Ok(())
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Samples that are taken together.
+const AT_ONCE_MAX: usize = 10_000;

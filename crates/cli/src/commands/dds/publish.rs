@@ -1,0 +1,157 @@
+//! `squall dds pub`: samples of a topic from a shell.
+
+use std::io::BufRead as _;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use serde_json::json;
+use squall_dds::{DataWriter, DurabilityKind, Qos, TopicData, WriteError};
+use squall_harness::terminal::{CommandVerdict, Interrupted, output};
+
+use super::{DomainArguments, Joined, LOOK_PERIOD, TopicArguments, endpoint_qos};
+
+/// Write samples to a topic: the arguments, or the lines of standard input
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct PubArguments {
+    #[command(flatten)]
+    domain: DomainArguments,
+    #[command(flatten)]
+    topic: TopicArguments,
+    /// The samples [default: the lines of standard input]
+    samples: Vec<String>,
+    /// Write all samples this many times; each of them may have `{n}`, which is its number from 0
+    #[arg(long, value_name = "N", default_value = "1", requires = "samples")]
+    repeat: u64,
+    /// Write at most this many samples in a second [default: as many as can be written]
+    #[arg(long, value_name = "HZ")]
+    rate: Option<f64>,
+    /// Wait for this many readers before the first sample
+    #[arg(long, value_name = "N", default_value = "0")]
+    readers: usize,
+    /// Print as JSON at the end how many samples were written, and the error if there was one
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "This process joins the domain, and leaves it in order when all members have every sample. A sample is bytes: \
+the topic's type is `bytes`. The topic is created if it is not there. Readers that come later get what was written before if the \
+topic's profile is kept or logged.
+
+Examples:
+  squall dds pub --config squall.toml chat \"hello, all\"
+  squall dds pub -c squall.toml --profile kept log < lines.txt
+  squall dds pub -c squall.toml ticks \"tick {n}\" --repeat 100 --rate 10";
+
+pub(super) fn run(arguments: &PubArguments) -> Result<CommandVerdict> {
+    ensure!(
+        arguments.rate.is_none_or(|rate| rate.is_finite() && rate > 0.0),
+        "--rate {}: give a number of samples per second, such as 10",
+        arguments.rate.unwrap_or_default()
+    );
+    let joined = arguments.domain.join()?;
+    let mut written = 0;
+    let outcome = publish(arguments, &joined, &mut written);
+    let is_interrupted = joined.is_interrupted();
+    joined.leave();
+    if arguments.json {
+        let error = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        output::json(&json!({ "written": written, "error": error }))?;
+    }
+    outcome?;
+    if is_interrupted { Err(Interrupted::ALONE.into()) } else { Ok(CommandVerdict::Good) }
+}
+
+fn publish(arguments: &PubArguments, joined: &Joined, written: &mut u64) -> Result<()> {
+    let topic = arguments.topic.open(joined)?;
+    let bytes = <Vec<u8> as TopicData>::type_name();
+    ensure!(
+        topic.type_name() == bytes,
+        "topic `{}` has the type `{}`: this command writes `{bytes}` only; write it by a program that has the type",
+        topic.name(),
+        topic.type_name()
+    );
+    // Short, so that Ctrl-C is noticed; but a sample that is kept is sent at once, and this is the time for the outcome.
+    let keeps = topic.qos().durability > DurabilityKind::Volatile;
+    let max_blocking_time = if keeps { OUTCOME_PATIENCE } else { LOOK_PERIOD };
+    let qos = Qos { max_blocking_time, ..endpoint_qos(&topic) };
+    let writer = joined.participant.writer(&topic, qos)?;
+    while writer.matched_subscriptions().len() < arguments.readers && !joined.is_interrupted() {
+        std::thread::sleep(LOOK_PERIOD / 10);
+    }
+    let (inputs, input) = sync_channel(AHEAD_MAX);
+    read(arguments.samples.clone(), arguments.repeat, inputs);
+    let pause = arguments.rate.map(|rate| Duration::from_secs_f64(1.0 / rate));
+    let outcome = write_all(joined, &writer, &input, pause, written);
+    // What was written is for all members, also if the next sample was not.
+    while let Err(WriteError::Timeout(_)) = writer.wait_for_acknowledgments(LOOK_PERIOD) {
+        if joined.is_interrupted() {
+            break;
+        }
+    }
+    outcome
+}
+
+/// Writes the inputs until they end, an interruption or an error.
+fn write_all(
+    joined: &Joined,
+    writer: &DataWriter<Vec<u8>>,
+    inputs: &Receiver<Result<String>>,
+    pause: Option<Duration>,
+    written: &mut u64,
+) -> Result<()> {
+    let mut due = Instant::now();
+    while !joined.is_interrupted() {
+        let sample = match inputs.recv_timeout(LOOK_PERIOD) {
+            Ok(sample) => sample.with_context(|| format!("sample {written} was not written"))?.into_bytes(),
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        if let Some(pause) = pause {
+            while Instant::now() < due && !joined.is_interrupted() {
+                std::thread::sleep(due.saturating_duration_since(Instant::now()).min(LOOK_PERIOD));
+            }
+            due = (due + pause).max(Instant::now());
+        }
+        if !write(joined, writer, &sample).with_context(|| format!("sample {written} was not written"))? {
+            break;
+        }
+        *written += 1;
+    }
+    Ok(())
+}
+
+/// Writes a sample, however long it takes. Returns whether it is written; if not, the command was interrupted.
+fn write(joined: &Joined, writer: &DataWriter<Vec<u8>>, sample: &Vec<u8>) -> Result<bool> {
+    loop {
+        match writer.write(sample) {
+            Ok(()) => return Ok(true),
+            Err(WriteError::Timeout(_)) if joined.is_interrupted() => return Ok(false),
+            Err(WriteError::Timeout(_)) => {}
+            Err(error) => bail!(error),
+        }
+    }
+}
+
+/// Gives the samples, or the lines of standard input, to `inputs`, from a thread that may wait for them.
+fn read(samples: Vec<String>, repeat: u64, inputs: SyncSender<Result<String>>) {
+    std::thread::spawn(move || {
+        // Fails when the receiver has gone.
+        let forward = |input: Result<String>| inputs.send(input).is_ok();
+        if samples.is_empty() {
+            let lines = std::io::stdin().lock().lines();
+            lines.map(|line| line.context("standard input cannot be read as text")).all(forward);
+        } else {
+            (0..repeat).all(|number| {
+                samples.iter().all(|sample| forward(Ok(sample.replace("{n}", &number.to_string()))))
+            });
+        }
+    });
+}
+
+/// How long a sample may take until it is in the history.
+const OUTCOME_PATIENCE: Duration = Duration::from_secs(60);
+/// Samples that are read ahead.
+const AHEAD_MAX: usize = 1024;
