@@ -151,6 +151,16 @@ pub enum EntityError {
          this scope"
     )]
     NotGrouped(String),
+    /// The topic keeps no samples, and travels between participants only.
+    #[error(
+        "topic `{topic}` with profile {profile} is not for clients outside the group: create one that keeps samples, or join the domain"
+    )]
+    NotForClients {
+        /// The topic's name.
+        topic: String,
+        /// Its profile.
+        profile: Profile,
+    },
     /// A reader of the subscriber is of a topic in another order.
     #[error(
         "topic `{0}` is not in one order with the subscriber's topics: let all of them have the same profile, or use two subscribers"
@@ -314,6 +324,9 @@ pub enum ReadError {
     /// The reader is one of several that are read together.
     #[error("the reader has PRESENTATION scope GROUP: read it by Subscriber::begin_access")]
     NeedsAccess,
+    /// No member answers a client outside the group.
+    #[error("no member has answered with the topic's samples: {0}")]
+    NoAnswer(WriteError),
     /// The participant has left its group, and everything that came has been taken.
     #[error("the participant has left: join again")]
     Left,

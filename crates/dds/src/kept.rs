@@ -84,6 +84,8 @@ pub(crate) enum KeptReply {
     QosDiffers(u32),
     /// There are as many topics as there may be.
     TooManyTopics,
+    /// A client outside the group has this number.
+    Client(u32),
 }
 
 impl KeptTopic {
@@ -107,6 +109,29 @@ impl KeptTopic {
     /// Returns what is the same at all members. Samples are shared, not copied.
     pub(crate) const fn state(&self) -> &KeptState {
         &self.kept
+    }
+
+    /// Returns a part of the history, from these announcements and samples on, which can be read as a history: its first announcement has
+    /// number 0. Bounded, unless a single coherent set is longer.
+    pub(crate) fn part(&self, announcements: usize, first: u64) -> KeptState {
+        let (mut bytes, mut samples, mut last) = (0, BTreeMap::new(), None);
+        let mut next = self.kept.next;
+        for (number, sample) in self.samples(first) {
+            if bytes > PART_BYTES && last != Some(sample.order) {
+                next = number;
+                break;
+            }
+            (bytes, last) = (bytes + sample.bytes.len(), Some(sample.order));
+            samples.insert(number, sample.clone());
+        }
+        let announced = self.announcements(announcements).iter().take_while(|each| each.next <= next);
+        let announcements: Vec<_> = announced.take(PART_ANNOUNCEMENTS).cloned().collect();
+        if let Some(last) = announcements.last().filter(|_| announcements.len() == PART_ANNOUNCEMENTS) {
+            // What comes after the next announcement has to wait for it.
+            next = next.min(last.next);
+            samples.split_off(&next);
+        }
+        KeptState { service: self.kept.service, next, samples, announcements }
     }
 
     /// Returns the endpoints that have been announced and have not gone, with what they do; those of members that have died included.
@@ -241,6 +266,9 @@ fn note_endpoint(open: &mut BTreeSet<EndpointId>, announcement: &EndpointAnnounc
     }
 }
 
+/// How many bytes of samples a client gets at a time, and how many announcements.
+const PART_BYTES: usize = 1 << 20;
+const PART_ANNOUNCEMENTS: usize = 256;
 /// The bound of the announcements in a topic's history. Above it only endpoints that are there can go.
 pub(crate) const ANNOUNCEMENTS_MAX: usize = 65_536;
 
@@ -360,6 +388,41 @@ mod tests {
     }
 
     proptest! {
+        /// What is read in parts, in any steps, is what is read at once: every announcement before the samples after it.
+        #[test]
+        fn parts_are_the_history(events in proptest::collection::vec(any::<bool>(), 0..600)) {
+            let mut topic = topic(HistoryKind::KeepAll, 1000);
+            for (number, is_sample) in events.iter().enumerate() {
+                if *is_sample {
+                    let bytes = [message(ChangeKind::Data, 0, 0), vec![0; 20_000]].concat();
+                    let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(&bytes) else { panic!("{bytes:?}") };
+                    let order = u64::try_from(number).expect("few");
+                    topic.keep(&header, bytes.as_slice().into(), (order, 0));
+                } else {
+                    let id = EndpointId { node: u32::try_from(number).expect("few"), number: 0 };
+                    topic.announce(EndpointAnnouncement { id, role: TopicRole::Reader, type_name: "T".into(), qos: Qos::KEPT }, 0);
+                }
+            }
+            let (mut announcements, mut first, mut read) = (0, 0, 0);
+            while (announcements, first) != (topic.announcements(0).len(), topic.next()) {
+                let part = topic.part(announcements, first);
+                prop_assert!(part.samples.keys().copied().eq(first..part.next), "nothing is left out");
+                let bytes: usize = part.samples.values().map(|sample| sample.bytes.len()).sum();
+                prop_assert!(bytes <= PART_BYTES + 40_000);
+                for each in &part.announcements {
+                    prop_assert_eq!(each.next, topic.announcements(announcements)[0].next);
+                    prop_assert!((first..=part.next).contains(&each.next), "in its place");
+                    announcements += 1;
+                }
+                // No announcement that is not in the part belongs before a sample that is.
+                prop_assert!(topic.announcements(announcements).first().is_none_or(|next| next.next >= part.next));
+                read += part.samples.len();
+                prop_assert!(part.next > first || !part.announcements.is_empty(), "it proceeds");
+                first = part.next;
+            }
+            prop_assert_eq!(read, topic.samples(0).count());
+        }
+
         /// A member that gets the state at any moment holds what the others hold, then and afterwards.
         #[test]
         fn a_transferred_history_continues_as_the_original(

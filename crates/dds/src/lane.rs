@@ -109,7 +109,7 @@ impl TopicLane {
                 Some(changes) => self.handle_set(&changes, position),
                 None => self.ports().iter().for_each(|port| port.lose()),
             },
-            Some(TopicFrame::Service(_) | TopicFrame::Creation(_)) | None => {
+            Some(TopicFrame::Service(_) | TopicFrame::Creation(_) | TopicFrame::Client) | None => {
                 self.ports().iter().for_each(|port| port.lose());
             }
         }

@@ -72,7 +72,9 @@
 //! - A participant joins a group of its own, all of whose subgroups are topics: it does not share one that the application has.
 //! - [`Publisher`] and [`Subscriber`] are there for coherent sets and for topics in one order; other readers and writers belong to the
 //!   participant, and all policies are those of topics, readers and writers.
-//! - Samples are in the postcard format, and there are no participants of other DDS implementations, nor clients outside the group.
+//! - Samples are in the postcard format, and there are no participants of other DDS implementations.
+//! - Clients outside the group ([`DomainClient`]) write and read topics that keep samples, and no others. Members do not notice when a client
+//!   dies: its writers and readers stay matched.
 //! - Topics with [`Qos::KEPT`] and with [`Qos::LOGGED`] in one group: a group that restarts from its logs has lost the states that were in
 //!   memory only, so [`ParticipantError::LosesHistory`] and [`EntityError::NoStore`] refuse that. Participants may be in several groups.
 #![forbid(unsafe_code)]
@@ -83,6 +85,7 @@ struct Readme;
 
 mod builder;
 mod cache;
+mod client;
 mod data;
 mod error;
 mod gate;
@@ -111,6 +114,7 @@ mod writer;
 
 pub use builder::ParticipantBuilder;
 pub use cache::LimitKind;
+pub use client::{ClientReader, ClientWriter, DomainClient};
 pub use data::{Keyed, TopicData};
 pub use error::{DataError, EntityError, ParticipantError, ReadError, WriteError};
 pub use listener::{ListenerThread, ReaderListener};

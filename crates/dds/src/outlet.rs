@@ -11,7 +11,7 @@ use crate::error::WriteError;
 use crate::kept::KeptReply;
 use crate::lane::TopicLane;
 use crate::qos::DurabilityService;
-use crate::registry::TopicRegistry;
+use crate::registry::{StoreReply, TopicRegistry};
 use crate::wire::{ChangeHeader, EndpointAnnouncement, OWN_SUBGROUP, encode_service};
 
 /// Where what this participant writes in a topic goes.
@@ -160,7 +160,12 @@ fn keep(
     bytes: &Vec<u8>,
     patience: Duration,
 ) -> Result<(), WriteError> {
-    match update(object, bytes, patience)? {
+    settle(update(object, bytes, patience)?, service)
+}
+
+/// Translates what has become of a message of a topic.
+pub(crate) fn settle(reply: KeptReply, service: DurabilityService) -> Result<(), WriteError> {
+    match reply {
         KeptReply::Kept => Ok(()),
         KeptReply::Full => Err(WriteError::HistoryFull { samples_max: service.samples_max }),
         KeptReply::TooManyEndpoints => Err(WriteError::TooManyEndpoints),
@@ -187,18 +192,26 @@ pub(crate) fn update(
             // The member was out of the subgroup for a while: the message is in no history.
             Some(Err(ObjectError::NotDelivered)) if begun.elapsed() < patience => {}
             Some(Err(ObjectError::NotDelivered)) => return Err(WriteError::Timeout(patience)),
-            Some(reply) => return reply.map_err(explain),
+            Some(reply) => return reply.map_err(explain).and_then(outcome),
             None => return Err(WriteError::Unknown),
         }
     }
 }
 
+/// Returns what has become of an update.
+pub(crate) fn outcome(reply: StoreReply) -> Result<KeptReply, WriteError> {
+    match reply {
+        StoreReply::Update(reply) => Ok(reply),
+        _ => Err(WriteError::History(ObjectError::Form("the answer to a query, for an update".into()))),
+    }
+}
+
 /// Waits for a reply until `patience` after `begun`.
-fn wait_reply(
-    mut pending: Pending<KeptReply>,
+pub(crate) fn wait_reply(
+    mut pending: Pending<StoreReply>,
     begun: Instant,
     patience: Duration,
-) -> Option<Result<KeptReply, ObjectError>> {
+) -> Option<Result<StoreReply, ObjectError>> {
     for attempt in 0u32.. {
         match pending.try_wait() {
             Ok(reply) => return Some(reply),
@@ -210,7 +223,7 @@ fn wait_reply(
     None
 }
 
-fn explain(error: ObjectError) -> WriteError {
+pub(crate) fn explain(error: ObjectError) -> WriteError {
     match error {
         ObjectError::TooLong { bytes, bytes_max } => {
             WriteError::TooLong { length: bytes, length_max: bytes_max }

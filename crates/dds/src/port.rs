@@ -12,6 +12,7 @@ use crate::outlet::{Outlet, lock};
 use crate::peers::PeerTable;
 use crate::qos::{Profile, Qos};
 use crate::reader_core::{ArrivedChange, Offer, ReaderCore};
+use crate::registry::FIRST_CLIENT;
 use crate::sample::{EndpointId, Position, now_ns};
 use crate::signal::Signal;
 use crate::wire::{EndpointAnnouncement, TopicRole};
@@ -242,7 +243,7 @@ impl TopicPort {
         for writer in state.writers.values_mut() {
             writer.retain_nodes(&nodes);
         }
-        state.peers.retain(|id, _| nodes.contains(&id.node));
+        state.peers.retain(|id, _| nodes.contains(&id.node) || id.node >= FIRST_CLIENT);
         state.nodes = nodes;
         drop(state);
         self.changed.ring();

@@ -33,6 +33,8 @@ pub(crate) struct TopicRegistry {
     histories: BTreeMap<u32, KeptTopic>,
     /// The order of the next sample of any topic.
     order: u64,
+    /// How many clients outside the group there have been.
+    clients: u32,
     /// Rung at each change, if a thread of this member waits for it.
     bell: Mutex<Option<Arc<Signal>>>,
 }
@@ -43,6 +45,25 @@ struct RegistryState {
     topics: Vec<Arc<RegisteredTopic>>,
     histories: BTreeMap<u32, KeptState>,
     order: u64,
+    clients: u32,
+}
+
+/// What clients outside the group ask for.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum StoreQuery {
+    /// The topics that were created at run time.
+    Topics,
+    /// A part of a topic's history: from this number of announcements and this sample on.
+    Part { topic: u32, announcements: usize, first: u64 },
+}
+
+/// What the registry answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum StoreReply {
+    Update(KeptReply),
+    Topics(Vec<Arc<RegisteredTopic>>),
+    /// A part of a history, which can be read as one; `None` if the topic has none.
+    Part(Option<Box<KeptState>>),
 }
 
 impl TopicRegistry {
@@ -110,6 +131,16 @@ impl TopicRegistry {
         order
     }
 
+    /// Gives a client outside the group a number, below those of the clients before it and above all nodes.
+    fn admit(&mut self) -> KeptReply {
+        let node = u32::MAX - self.clients;
+        if node < FIRST_CLIENT {
+            return KeptReply::TooManyEndpoints;
+        }
+        self.clients += 1;
+        KeptReply::Client(node)
+    }
+
     /// Keeps all of these changes, or none, at one place in the order.
     fn keep_set(&mut self, changes: &[SetChange<'_>]) -> KeptReply {
         let topics: BTreeSet<u32> = changes.iter().map(|change| change.header.topic).collect();
@@ -132,6 +163,7 @@ impl TopicRegistry {
     fn change(&mut self, bytes: &[u8]) -> KeptReply {
         match TopicFrame::decode(bytes) {
             None => KeptReply::Malformed,
+            Some(TopicFrame::Client) => self.admit(),
             Some(TopicFrame::Creation(body)) => {
                 RegisteredTopic::decode(body).map_or(KeptReply::Malformed, |topic| self.create(topic))
             }
@@ -176,25 +208,31 @@ impl RegisteredTopic {
 
 impl Replicated for TopicRegistry {
     type Update = Vec<u8>;
-    type Query = ();
-    type Reply = KeptReply;
+    type Query = StoreQuery;
+    type Reply = StoreReply;
 
-    fn apply(&mut self, bytes: Vec<u8>) -> KeptReply {
+    fn apply(&mut self, bytes: Vec<u8>) -> StoreReply {
         let reply = self.change(&bytes);
         if let Some(bell) = &*lock(&self.bell) {
             bell.ring();
         }
-        reply
+        StoreReply::Update(reply)
     }
 
-    fn query(&self, (): ()) -> KeptReply {
-        KeptReply::Kept
+    fn query(&self, query: StoreQuery) -> StoreReply {
+        match query {
+            StoreQuery::Topics => StoreReply::Topics(self.topics.clone()),
+            StoreQuery::Part { topic, announcements, first } => {
+                let part = self.histories.get(&topic).map(|history| history.part(announcements, first));
+                StoreReply::Part(part.map(Box::new))
+            }
+        }
     }
 
     fn snapshot(&self) -> Snapshot {
         let histories = self.histories.iter().map(|(topic, history)| (*topic, history.state().clone()));
-        let state =
-            RegistryState { topics: self.topics.clone(), histories: histories.collect(), order: self.order };
+        let (topics, histories) = (self.topics.clone(), histories.collect());
+        let state = RegistryState { topics, histories, order: self.order, clients: self.clients };
         Snapshot::new(move |sink: &mut dyn Write| {
             let mut sink = io::BufWriter::new(sink);
             postcard::to_io(&state, &mut sink).map_err(io::Error::other)?;
@@ -203,9 +241,9 @@ impl Replicated for TopicRegistry {
     }
 
     fn restore(source: &mut dyn Read) -> io::Result<Self> {
-        let RegistryState { topics, histories, order } = restored(source)?;
+        let RegistryState { topics, histories, order, clients } = restored(source)?;
         let histories = histories.into_iter().map(|(topic, state)| (topic, KeptTopic::of(state)));
-        Ok(Self { topics, histories: histories.collect(), order, bell: Mutex::default() })
+        Ok(Self { topics, histories: histories.collect(), order, clients, bell: Mutex::default() })
     }
 }
 
@@ -224,6 +262,8 @@ pub(crate) fn service(qos: &Qos) -> DurabilityService {
     qos.durability_service.unwrap_or(DurabilityService::EVERYTHING)
 }
 
+/// Clients outside the group have numbers from here on, which nodes reach after some 66 million views.
+pub(crate) const FIRST_CLIENT: u32 = u32::MAX - (1 << 24);
 /// The bound of the topics of a domain: each is in the memory of every participant.
 pub(crate) const TOPICS_MAX: usize = 4096;
 
@@ -233,14 +273,19 @@ mod tests {
     use crate::cache::ChangeKind;
     use crate::qos::{HistoryKind, Presentation};
     use crate::sample::EndpointId;
-    use crate::wire::{ChangeHeader, begin_set, extend_set};
+    use crate::wire::{ChangeHeader, begin_set, encode_client, extend_set};
 
     fn topic(name: &str, qos: Qos) -> RegisteredTopic {
         RegisteredTopic { name: name.into(), type_name: "T".into(), type_hash: 0, qos }
     }
 
+    fn apply(registry: &mut TopicRegistry, bytes: Vec<u8>) -> KeptReply {
+        let StoreReply::Update(reply) = registry.apply(bytes) else { panic!("it is an update") };
+        reply
+    }
+
     fn create(registry: &mut TopicRegistry, topic: &RegisteredTopic) -> KeptReply {
-        registry.apply(topic.encode())
+        apply(registry, topic.encode())
     }
 
     fn message(topic: u32, key: u8) -> Vec<u8> {
@@ -252,7 +297,7 @@ mod tests {
     }
 
     fn write(registry: &mut TopicRegistry, topic: u32, key: u8) -> KeptReply {
-        registry.apply(message(topic, key))
+        apply(registry, message(topic, key))
     }
 
     fn transferred(registry: &TopicRegistry) -> TopicRegistry {
@@ -357,15 +402,29 @@ mod tests {
             samples.map(|(_, sample)| (sample.order, sample.place)).collect::<Vec<_>>()
         };
         assert_eq!(write(&mut registry, 0, 0), KeptReply::Kept);
-        assert_eq!(registry.apply(set(&[(1, 0), (0, 1), (0, 2)])), KeptReply::Full);
-        assert_eq!(registry.apply(set(&[(1, 0), (7, 1)])), KeptReply::Malformed, "there is no such topic");
+        assert_eq!(apply(&mut registry, set(&[(1, 0), (0, 1), (0, 2)])), KeptReply::Full);
+        assert_eq!(
+            apply(&mut registry, set(&[(1, 0), (7, 1)])),
+            KeptReply::Malformed,
+            "there is no such topic"
+        );
         assert!(places(&registry, 1).is_empty());
-        assert_eq!(registry.apply(set(&[(1, 0), (0, 1), (1, 2)])), KeptReply::Kept);
+        assert_eq!(apply(&mut registry, set(&[(1, 0), (0, 1), (1, 2)])), KeptReply::Kept);
         assert_eq!([places(&registry, 0), places(&registry, 1)], [[(0, 0), (1, 1)], [(1, 0), (1, 2)]]);
+    }
+
+    /// Clients outside the group have numbers that no node has, also after a transfer of the state.
+    #[test]
+    fn clients_have_numbers_of_their_own() {
+        let mut registry = TopicRegistry::default();
+        let admit = |registry: &mut TopicRegistry| apply(registry, encode_client());
+        assert_eq!(admit(&mut registry), KeptReply::Client(u32::MAX));
+        let mut joiner = transferred(&registry);
+        assert_eq!([admit(&mut registry), admit(&mut joiner)], [KeptReply::Client(u32::MAX - 1); 2]);
     }
 
     #[test]
     fn what_is_no_message_is_refused() {
-        assert_eq!(TopicRegistry::default().apply(vec![0xff]), KeptReply::Malformed);
+        assert_eq!(apply(&mut TopicRegistry::default(), vec![0xff]), KeptReply::Malformed);
     }
 }

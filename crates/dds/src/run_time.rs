@@ -16,7 +16,7 @@ use crate::lane::TopicLane;
 use crate::outlet::{Outlet, lock, update};
 use crate::participant::{DomainParticipant, Topic, TopicEntry};
 use crate::qos::{Profile, Qos};
-use crate::registry::{TopicRegistry, is_grouped, keeps, service};
+use crate::registry::{FIRST_CLIENT, TopicRegistry, is_grouped, keeps, service};
 use crate::sample::EndpointId;
 use crate::store::{HistoryStore, nodes_of};
 use crate::wire::{RegisteredTopic, TopicRole};
@@ -44,7 +44,7 @@ pub enum TopicStore {
 }
 
 impl TopicStore {
-    const fn holds(self, profile: Profile) -> bool {
+    pub(crate) const fn holds(self, profile: Profile) -> bool {
         match profile {
             Profile::Unordered | Profile::Atomic => true,
             Profile::Kept => matches!(self, Self::Memory),
@@ -251,8 +251,12 @@ impl DomainParticipant {
             run_time.and_then(|run_time| run_time.inspect(|registry| registry.topics().to_vec()));
         let nodes = lock(&self.group).as_ref().map(nodes_of).unwrap_or_default();
         let describe = |name: &str, type_name: &str, qos: &Qos, endpoints: &[(EndpointId, TopicRole)]| {
-            let count =
-                |role| endpoints.iter().filter(|(id, of)| *of == role && nodes.contains(&id.node)).count();
+            let count = |role| {
+                endpoints
+                    .iter()
+                    .filter(|(id, of)| *of == role && (nodes.contains(&id.node) || id.node >= FIRST_CLIENT))
+                    .count()
+            };
             let (writers, readers) = (count(TopicRole::Writer), count(TopicRole::Reader));
             TopicDescription {
                 name: name.into(),

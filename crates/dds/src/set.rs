@@ -1,10 +1,9 @@
 //! Coherent sets: changes that become visible together (OMG DDS 1.4 §2.2.2.4.1.10 and §2.2.3.6, PRESENTATION).
 //!
-//! A set is one message. So all members have all of it or nothing, whatever dies; it has one place in the order; and a history takes
+//! A set is one message: all members have all of it or nothing, whatever dies; it has one place in the order; and a history takes
 //! it by one update.
 //!
-//! `Deviation:` (OMG DDS 1.4 §2.2.2.4.1.10) a set that is not ended may become visible as far as it has come. Here it does not exist for
-//! others before it is committed, and dropping it leaves nothing.
+//! So a set does not exist for others before it is committed, and dropping it leaves nothing.
 
 use std::sync::{Arc, Mutex};
 

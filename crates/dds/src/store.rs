@@ -151,7 +151,7 @@ fn pull(state: &mut PortState, topic: &KeptTopic) -> bool {
 }
 
 /// Hands a reader announcements and samples in the order of the topic. Returns whether it has everything now.
-fn pull_reader(reader: &mut ReaderCore, topic: &KeptTopic, now: u64) -> bool {
+pub(crate) fn pull_reader(reader: &mut ReaderCore, topic: &KeptTopic, now: u64) -> bool {
     let mut samples_left = SAMPLES_AT_ONCE;
     loop {
         let announcement = topic.announcements(reader.next_announcement).first();

@@ -21,6 +21,8 @@ pub(crate) enum TopicFrame<'a> {
     Service(&'a [u8]),
     /// A serialised [`RegisteredTopic`] that is to be created.
     Creation(&'a [u8]),
+    /// A client outside the group wants a number.
+    Client,
     /// Changes that become visible together; [`read_set`] returns them.
     Set(&'a [u8]),
 }
@@ -74,6 +76,7 @@ impl<'a> TopicFrame<'a> {
             }
             SERVICE => return Some(Self::Service(&bytes[1..])),
             CREATION => return Some(Self::Creation(&bytes[1..])),
+            CLIENT => return Some(Self::Client),
             SET => return Some(Self::Set(&bytes[1..])),
             DATA => ChangeKind::Data,
             DISPOSE => ChangeKind::Dispose,
@@ -127,6 +130,11 @@ impl EndpointAnnouncement {
     pub(crate) fn decode(body: &[u8]) -> Option<Self> {
         postcard::from_bytes(body).ok()
     }
+}
+
+/// Returns the message by which a client outside the group asks for a number.
+pub(crate) fn encode_client() -> Vec<u8> {
+    vec![CLIENT]
 }
 
 /// Returns the message of an empty set.
@@ -205,6 +213,7 @@ const ANNOUNCEMENT: u8 = 4;
 const SERVICE: u8 = 5;
 const CREATION: u8 = 6;
 const SET: u8 = 7;
+const CLIENT: u8 = 8;
 
 #[cfg(test)]
 mod tests {
@@ -230,7 +239,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..100), kind in 0u8..9) {
+        fn arbitrary_bytes_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..100), kind in 0u8..10) {
             let bytes = [&[kind], &bytes[..]].concat();
             match TopicFrame::decode(&bytes) {
                 Some(TopicFrame::Announcement(_, body)) => drop(EndpointAnnouncement::decode(body)),
