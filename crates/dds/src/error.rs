@@ -322,7 +322,7 @@ pub enum ReadError {
     #[error(transparent)]
     Group(#[from] GroupError),
     /// The reader is one of several that are read together.
-    #[error("the reader has PRESENTATION scope GROUP: read it by Subscriber::begin_access")]
+    #[error("the reader has PRESENTATION scope GROUP: read it by TopicSubscriber::begin_access")]
     NeedsAccess,
     /// No member answers a client outside the group.
     #[error("no member has answered with the topic's samples: {0}")]

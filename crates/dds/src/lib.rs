@@ -70,7 +70,7 @@
 //! - PARTITION, DEADLINE, EXCLUSIVE ownership, the manual kinds of LIVELINESS, and purging by time
 //!   are refused. So there are no statuses of deadlines and liveliness: a writer whose member has gone no longer matches.
 //! - A participant joins a group of its own, all of whose subgroups are topics: it does not share one that the application has.
-//! - [`Publisher`] and [`Subscriber`] are there for coherent sets and for topics in one order; other readers and writers belong to the
+//! - [`TopicPublisher`] and [`TopicSubscriber`] are there for coherent sets and for topics in one order; other readers and writers belong to the
 //!   participant, and all policies are those of topics, readers and writers.
 //! - Samples are in the postcard format, and there are no participants of other DDS implementations.
 //! - Clients outside the group ([`DomainClient`]) write and read topics that keep samples, and no others. Members do not notice when a client
@@ -119,7 +119,7 @@ pub use data::{Keyed, TopicData};
 pub use error::{DataError, EntityError, ParticipantError, ReadError, WriteError};
 pub use listener::{ListenerThread, ReaderListener};
 pub use participant::{DomainParticipant, Topic};
-pub use publisher::{CoherentSet, Publisher};
+pub use publisher::{CoherentSet, TopicPublisher};
 pub use qos::{
     DestinationOrderKind, DurabilityKind, DurabilityService, HistoryKind, LivelinessKind, OwnershipKind,
     PolicyId, Presentation, PresentationScope, Profile, Qos, QosError, ReliabilityKind, ResourceLimits,
@@ -133,6 +133,6 @@ pub use sample::{
 pub use status::{
     CountStatus, IncompatibleQosStatus, MatchedPeer, MatchedStatus, SampleRejectedStatus, StatusKind,
 };
-pub use subscriber::{GroupAccess, Subscriber};
+pub use subscriber::{GroupAccess, TopicSubscriber};
 pub use wait_set::{Condition, WaitSet};
 pub use writer::DataWriter;

@@ -44,7 +44,7 @@ use crate::writer::DataWriter;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Publisher<'p> {
+pub struct TopicPublisher<'p> {
     participant: &'p DomainParticipant,
     set: Arc<SetSlot>,
 }
@@ -81,12 +81,12 @@ pub struct CoherentSet<'p> {
 impl DomainParticipant {
     /// Creates a publisher.
     #[must_use]
-    pub fn publisher(&self) -> Publisher<'_> {
-        Publisher { participant: self, set: Arc::default() }
+    pub fn publisher(&self) -> TopicPublisher<'_> {
+        TopicPublisher { participant: self, set: Arc::default() }
     }
 }
 
-impl Publisher<'_> {
+impl TopicPublisher<'_> {
     /// Creates a writer, as [`DomainParticipant::writer`] does. Its changes belong to the publisher's open set, if there is one.
     ///
     /// # Errors

@@ -16,8 +16,8 @@ use crate::sample::{EndpointId, Position, Sample};
 /// Readers of topics with PRESENTATION [`PresentationScope::Group`], whose samples are in one order over all of them. All have to be in the
 /// same one: topics of profile [`crate::Profile::Atomic`], or kept ones.
 ///
-/// [`crate::Publisher`] has an example.
-pub struct Subscriber<'p> {
+/// [`crate::TopicPublisher`] has an example.
+pub struct TopicSubscriber<'p> {
     participant: &'p DomainParticipant,
     readers: Mutex<GroupedReaders>,
 }
@@ -59,14 +59,14 @@ pub struct GroupAccess {
 impl DomainParticipant {
     /// Creates a subscriber.
     #[must_use]
-    pub fn subscriber(&self) -> Subscriber<'_> {
-        Subscriber { participant: self, readers: Mutex::default() }
+    pub fn subscriber(&self) -> TopicSubscriber<'_> {
+        TopicSubscriber { participant: self, readers: Mutex::default() }
     }
 }
 
-impl Subscriber<'_> {
+impl TopicSubscriber<'_> {
     /// Creates a reader, as [`DomainParticipant::reader`] does, of a topic that is in one order with others. It is read through
-    /// [`Subscriber::begin_access`] only.
+    /// [`TopicSubscriber::begin_access`] only.
     ///
     /// # Errors
     /// [`EntityError::NotGrouped`] if the topic or the policies do not have the scope of groups; [`EntityError::OtherOrder`] if the
@@ -135,9 +135,9 @@ impl GroupAccess {
     }
 }
 
-impl fmt::Debug for Subscriber<'_> {
+impl fmt::Debug for TopicSubscriber<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subscriber").field("readers", &lock(&self.readers).readers.len()).finish()
+        f.debug_struct("TopicSubscriber").field("readers", &lock(&self.readers).readers.len()).finish()
     }
 }
 

@@ -8,7 +8,7 @@ use common::{PATIENCE, Reading, TOPIC, alone, configs, data, open_domain, patien
 use squall::config::Transport;
 use squall_dds::{
     DataReader, DomainParticipant, EndpointId, EntityError, LimitKind, ParticipantError, Presentation, Qos,
-    ReadError, ResourceLimits, Subscriber, Topic, TopicStore, WriteError,
+    ReadError, ResourceLimits, Topic, TopicStore, TopicSubscriber, WriteError,
 };
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
@@ -36,7 +36,7 @@ fn topics(participant: &DomainParticipant, qos: &Qos) -> [Topic<Reading>; 2] {
 
 /// A subscriber's two readers.
 struct Readers<'p> {
-    subscriber: Subscriber<'p>,
+    subscriber: TopicSubscriber<'p>,
     readers: [DataReader<Reading>; 2],
 }
 

@@ -135,7 +135,7 @@ impl DurabilityService {
 pub struct Presentation {
     /// The scope of the other two.
     pub scope: PresentationScope,
-    /// Coherent sets appear together ([`crate::Publisher::coherent_changes`]).
+    /// Coherent sets appear together ([`crate::TopicPublisher::coherent_changes`]).
     pub coherent_access: bool,
     /// Samples appear in their order.
     pub ordered_access: bool,
@@ -161,7 +161,7 @@ pub enum PresentationScope {
     Instance,
     /// All instances of a topic.
     Topic,
-    /// Topics that were created at run time with this scope and are kept, or are not ([`crate::Subscriber`]).
+    /// Topics that were created at run time with this scope and are kept, or are not ([`crate::TopicSubscriber`]).
     Group,
 }
 

@@ -47,7 +47,7 @@ pub(super) fn run(arguments: &ListArguments) -> Result<CommandVerdict> {
         vec![topic.name.clone(), topic.type_name.clone(), topic.qos.profile().to_string(), writers, readers]
     });
     let rows: Vec<_> = std::iter::once(header).chain(rows).collect();
-    table::lines(&rows).into_iter().for_each(|line| output::line(line));
+    table::lines(&rows).into_iter().for_each(output::line);
     Ok(CommandVerdict::Good)
 }
 
