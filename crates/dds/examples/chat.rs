@@ -1,5 +1,5 @@
-//! A chat of several processes: each room is a topic that is created when a person enters it first, and kept, so that people who come later read
-//! what was written before.
+//! A chat of several processes: each channel is a topic that is created when a process enters it first, and kept, so that people who come
+//! later read what was written before.
 //!
 //! ```text
 //! cargo run --release -p squall-dds --example chat              # three threads talk
@@ -35,29 +35,29 @@ impl Keyed for Line {
 }
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const ROOM: &str = "lobby";
+const CHANNEL: &str = "lobby";
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-fn room_qos() -> Qos {
+fn channel_qos() -> Qos {
     Qos { max_blocking_time: PATIENCE, ..Qos::KEPT }
 }
 
-/// Joins the domain, in which rooms are created at any time.
+/// Joins the domain, in which channels are created at any time.
 fn join(config: Config) -> Result<DomainParticipant, ParticipantError> {
     DomainParticipant::builder(config).run_time_topics(TopicStore::Memory).join()
 }
 
-/// Enters a room: all who name it are in the same one.
+/// Enters a channel: processes that name the same one read each other.
 fn enter(
     participant: &DomainParticipant,
-    room: &str,
+    channel: &str,
 ) -> Result<(DataReader<Line>, DataWriter<Line>), Failure> {
-    let topic = participant.create_topic::<Line>(room, room_qos())?;
-    Ok((participant.reader(&topic, room_qos())?, participant.writer(&topic, room_qos())?))
+    let topic = participant.create_topic::<Line>(channel, channel_qos())?;
+    Ok((participant.reader(&topic, channel_qos())?, participant.writer(&topic, channel_qos())?))
 }
 
-/// Shows what comes, until `left` lines have; `reader` is the name of who reads.
+/// Shows what comes, until `left` lines have; `name` is the name of the reading person.
 fn show(reader: &DataReader<Line>, name: &str, mut left: usize) -> Result<(), Failure> {
     while left > 0 {
         match reader.wait_for_data(PATIENCE) {
@@ -78,7 +78,7 @@ fn demonstrate() -> Result<(), Failure> {
     let config = Config::local(&format!("chat-{}", std::process::id()), people.len());
     let talk = |(rank, name): (usize, &'static str)| -> Result<(), Failure> {
         let participant = join(config.clone().for_rank(rank))?;
-        let (reader, writer) = enter(&participant, ROOM)?;
+        let (reader, writer) = enter(&participant, CHANNEL)?;
         for text in ["hello, all", "good to see you"] {
             writer.write(&Line { person: name.into(), text: text.into() })?;
         }
@@ -95,7 +95,7 @@ fn demonstrate() -> Result<(), Failure> {
     })
 }
 
-/// A person, as a process: lines of standard input go to the room.
+/// A person, as a process: lines of standard input go to the channel.
 fn chat(name: &str) -> Result<(), Failure> {
     // The first process is at this address, and others find it there.
     let first = Config::local("chat-example", 1);
@@ -107,8 +107,8 @@ fn chat(name: &str) -> Result<(), Failure> {
             join(config)?
         }
     };
-    println!("{name} is in `{ROOM}`, with {} others", participant.participants() - 1);
-    let (reader, writer) = enter(&participant, ROOM)?;
+    println!("{name} is in `{CHANNEL}`, with {} others", participant.participants() - 1);
+    let (reader, writer) = enter(&participant, CHANNEL)?;
     let own = name.to_owned();
     // Ends with the process.
     thread::spawn(move || show(&reader, &own, usize::MAX));
