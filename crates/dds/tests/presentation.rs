@@ -10,7 +10,7 @@ use squall_dds::{
     DataReader, DomainParticipant, EndpointId, EntityError, LimitKind, ParticipantError, Presentation, Qos,
     ReadError, ResourceLimits, Topic, TopicStore, TopicSubscriber, WriteError,
 };
-use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_fabric::atomics::{AtomicBool, AtomicU32, Ordering};
 
 const TOPICS: [&str; 2] = ["debits", "credits"];
 const SAMPLES: u32 = 300;
@@ -128,7 +128,9 @@ fn pairs_appear_as_a_whole(test: &str, qos: &Qos) {
     let configs = configs(Transport::Shm, test, 2, 1);
     let participants = open_domain(&configs[..2], TopicStore::Memory);
     let is_over = AtomicBool::new(false);
-    let watch = |participant: &DomainParticipant| {
+    // How many of the first members have seen samples.
+    let seen = AtomicU32::new(0);
+    let watch = |participant: &DomainParticipant, is_first: bool| {
         let readers = Readers::open(participant, qos);
         let (mut pairs, mut looks) = (0, 0);
         while !is_over.load(Ordering::Relaxed) || !readers.subscriber.begin_access().readers().is_empty() {
@@ -136,6 +138,7 @@ fn pairs_appear_as_a_whole(test: &str, qos: &Qos) {
             let of = |topic| taken.iter().filter(move |(of, _)| *of == topic).map(|(_, reading)| *reading);
             assert!(of(0).eq(of(1)), "each debit has its credit: {taken:?}");
             assert!(taken.chunks(2).all(|pair| (pair[0].0, pair[1].0) == (0, 1)), "in the order of writing");
+            seen.fetch_add(u32::from(is_first && looks == 0 && !taken.is_empty()), Ordering::Relaxed);
             (pairs, looks) = (pairs + taken.len() / 2, looks + usize::from(!taken.is_empty()));
         }
         (pairs, looks)
@@ -147,6 +150,9 @@ fn pairs_appear_as_a_whole(test: &str, qos: &Qos) {
             .map(|topic| publisher.writer(topic, grouped(qos.clone())).expect("it is created"));
         wait_until("both match", || writers.iter().all(|writer| writer.matched_subscriptions().len() >= 2));
         for number in 0..SAMPLES {
+            if number == SAMPLES / 2 {
+                wait_until("both look", || seen.load(Ordering::Relaxed) == 2);
+            }
             let set = publisher.coherent_changes().expect("there is none");
             writers.iter().for_each(|writer| writer.write(&reading(sensor, number)).expect("it is added"));
             // Every fourth one is given up.
@@ -156,10 +162,11 @@ fn pairs_appear_as_a_whole(test: &str, qos: &Qos) {
     };
     let (watch, write) = (&watch, &write);
     let found: Vec<(usize, usize)> = thread::scope(|scope| {
-        let mut watching: Vec<_> = participants.iter().map(|each| scope.spawn(move || watch(each))).collect();
+        let mut watching: Vec<_> =
+            participants.iter().map(|each| scope.spawn(move || watch(each, true))).collect();
         let writing: Vec<_> = (0..).zip(&participants).map(|each| scope.spawn(move || write(each))).collect();
         let joiner = &configs[2..];
-        watching.push(scope.spawn(move || watch(&open_domain(joiner, TopicStore::Memory)[0])));
+        watching.push(scope.spawn(move || watch(&open_domain(joiner, TopicStore::Memory)[0], false)));
         writing.into_iter().for_each(|thread| thread.join().expect("it writes"));
         thread::sleep(std::time::Duration::from_millis(500));
         is_over.store(true, Ordering::Relaxed);
