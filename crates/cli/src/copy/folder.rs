@@ -86,7 +86,7 @@ impl FilePlace {
         if whole.len() <= NAME_BYTES_MAX {
             return whole;
         }
-        let digest = super::digest_of(self.name.as_bytes());
+        let digest = super::digest::digest_of(self.name.as_bytes());
         let begin = &self.name[..self.name.floor_char_boundary(NAME_BEGIN_BYTES)];
         format!(".{begin}-{}.squall-{suffix}", &digest[..NAME_DIGEST_DIGITS])
     }

@@ -8,6 +8,7 @@
 //! together.
 
 mod deadline;
+mod digest;
 pub(crate) mod folder;
 pub(crate) mod host;
 pub(crate) mod message;
@@ -27,7 +28,6 @@ use anyhow::{Context as _, Result, ensure};
 use clap::builder::PossibleValue;
 use rustix::net::sockopt;
 use serde::{Serialize, de::DeserializeOwned};
-use sha2::Digest as _;
 use squall::config::{Secret, VerbsSettings};
 use squall_harness::lines::write_line;
 use squall_transports::session::{Proof, SealedHalf, SessionKeys};
@@ -157,24 +157,6 @@ pub(crate) fn read_secret(file: &std::path::Path) -> Result<Secret> {
     Ok(Secret::new(text.trim_ascii())?)
 }
 
-/// Hexadecimal SHA-256 of the first `bytes` bytes of a file.
-pub(crate) fn digest(file: &std::fs::File, bytes: u64) -> Result<String> {
-    use std::os::unix::fs::FileExt as _;
-    let (mut hash, mut at, mut buffer) = (sha2::Sha256::new(), 0, vec![0; DIGEST_STEP_BYTES]);
-    while at < bytes {
-        let length = buffer.len().min(usize::try_from(bytes - at).unwrap_or(usize::MAX));
-        file.read_exact_at(&mut buffer[..length], at)?;
-        hash.update(&buffer[..length]);
-        at += length as u64;
-    }
-    Ok(hex::encode(hash.finalize()))
-}
-
-/// Hexadecimal SHA-256 of a file's content.
-pub(crate) fn digest_of(content: &[u8]) -> String {
-    hex::encode(sha2::Sha256::digest(content))
-}
-
 const CLUSTER: &str = "squall-copy";
 const PURPOSE: &str = "copy";
 /// For the whole proof, however slowly its bytes arrive.
@@ -186,4 +168,3 @@ const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TRIALS: u32 = 4;
 /// A list of a million files or so.
 const LINE_BYTES_MAX: u64 = 256 << 20;
-const DIGEST_STEP_BYTES: usize = 1 << 20;

@@ -5,15 +5,16 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use squall::bulk::{BLOCKS_MAX, BulkBuffer, BulkOptions, FileTarget, Session};
+use squall::bulk::{BLOCKS_MAX, BulkBuffer, BulkOptions, FileTarget, HeldBlocks, Session};
 use squall::config::{Address, Config, Secret, VerbsSettings};
 
+use super::digest::{ArrivingDigest, digest, digest_of};
 use super::folder::{FilePlace, Folder, names};
 use super::parcel::{ParcelKind, kind};
 use super::partial::{self, PartialFile};
 use super::{
     BLOCK_BYTES, CopyAnswer, CopyBegin, CopyConnection, CopyEntry, CopyRequest, DigestVerdict, FileEntry,
-    blocks, digest, digest_of,
+    blocks,
 };
 
 /// One file, ready to be received. Nothing is held open: there may be many.
@@ -29,7 +30,8 @@ struct Slot {
 enum State {
     /// It is here already.
     There(File),
-    Partial(PartialFile),
+    /// It has arrived, and has this digest.
+    Partial(PartialFile, String),
 }
 
 /// Serves one copy from its request to its end; returns the number of files received.
@@ -157,29 +159,33 @@ fn read_digests(line: &mut CopyConnection, files: usize) -> Result<Vec<String>> 
 }
 
 fn receive_alone(session: &mut Session, place: &FilePlace, entry: &FileEntry) -> Result<State> {
-    let state = match place.open()? {
-        Some(there) if partial::is_there(place, entry)? => State::There(there),
-        _ => State::Partial(PartialFile::open(place, entry)?),
-    };
-    let (file, held, on_block): (_, _, Box<dyn FnMut(u64) + Send>) = match &state {
+    if let Some(file) = place.open()?
+        && partial::is_there(place, entry)?
+    {
         // This host lacks nothing, but may be a source for the others.
-        State::There(file) => (file, squall::bulk::HeldBlocks::all(blocks(entry.bytes)), Box::new(|_| ())),
-        State::Partial(partial) => {
-            let list = partial.list.try_clone()?;
-            let note = Box::new(move |block| partial::note(&list, block));
-            (&partial.file, partial.held.clone(), note)
-        }
-    };
-    session.receive_file(FileTarget { file, held, on_block })?;
-    Ok(state)
+        let held = HeldBlocks::all(blocks(entry.bytes));
+        session.receive_file(FileTarget { file: &file, held, on_block: Box::new(|_| ()) })?;
+        return Ok(State::There(file));
+    }
+    let partial = PartialFile::open(place, entry)?;
+    let (list, held) = (partial.list.try_clone()?, partial.held.clone());
+    let arriving = ArrivingDigest::start(partial.file.try_clone()?, entry.bytes, held.clone())?;
+    let arrivals = arriving.arrivals();
+    let on_block = Box::new(move |block| {
+        partial::note(&list, block);
+        arrivals.note(block);
+    });
+    session.receive_file(FileTarget { file: &partial.file, held, on_block })?;
+    let found = arriving.finish()?;
+    Ok(State::Partial(partial, found))
 }
 
 /// Compares the digest of a file that has travelled alone, and gives the file its name.
 fn finish(place: &FilePlace, slot: &Slot, state: &State, right: &str) -> Result<()> {
     match state {
         State::There(file) => compare(place, file, slot, right),
-        State::Partial(partial) => {
-            if digest(&partial.file, slot.entry.bytes)? != right {
+        State::Partial(partial, found) => {
+            if found != right {
                 PartialFile::forget(place);
                 anyhow::bail!(
                     "{} arrived with another digest, and was removed: copy it again",

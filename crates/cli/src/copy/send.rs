@@ -12,11 +12,12 @@ use squall::bulk::{BulkBuffer, BulkOptions, Session};
 use squall::config::{Address, Config, Secret, VerbsSettings};
 use squall_transports::bootstrap::ProofError;
 
+use super::digest::{digest, digest_of};
 use super::parcel::{ParcelKind, kind, parcels};
 use super::source::SourceEntry;
 use super::{
     BLOCK_BYTES, CopyAnswer, CopyBegin, CopyConnection, CopyRequest, CopyTransport, DigestVerdict, FileEntry,
-    HostId, MessageWriter, QueuePosition, blocks, digest, digest_of,
+    HostId, MessageWriter, QueuePosition, blocks,
 };
 
 /// A host that receives the copy.
