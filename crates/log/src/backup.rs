@@ -196,9 +196,7 @@ impl Copying<'_> {
             if mutant!(BackUpLaterRegister) {
                 return Ok((after, found, checkpoints));
             }
-            if before.is_of_same_log(&after)
-                || mutant!(BackUpEarlierRegister)
-            {
+            if before.is_of_same_log(&after) || mutant!(BackUpEarlierRegister) {
                 return Ok((before, found, checkpoints));
             }
             reach(LogPoint::BackupRepeated);

@@ -67,7 +67,7 @@ pub enum LogAction {
     Prepare {
         /// Its number.
         segment: u32,
-        /// A segment whose file can be taken for it.
+        /// Segments of which one's file can be taken for it.
         recycle: Option<Recycling>,
     },
     /// Write a frame, then [`LogCore::handle_written`] or [`LogCore::handle_failed`].
@@ -97,14 +97,14 @@ impl FrameWrite {
     }
 }
 
-/// A segment that is not needed any more.
+/// Segments that are not needed any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recycling {
-    /// The segment.
-    pub segment: u32,
-    /// Where the log begins without it.
+    /// The segments, the oldest first.
+    pub segments: Vec<u32>,
+    /// Where the log begins without them.
     pub base: LogBase,
-    /// The greatest position of each subgroup in it.
+    /// The greatest position of each subgroup in them.
     pub positions: BTreeMap<u32, LogPosition>,
 }
 
@@ -419,22 +419,32 @@ impl LogCore {
         raise(&mut self.covered, subgroup, position);
     }
 
-    /// The oldest segment, if checkpoints cover all in it, and the first frame behind it is on the disk: else the log would begin
-    /// with nothing, and what is missing in a damaged one would be forgotten before it is repaired.
+    /// The oldest segments whose records checkpoints cover, as long as the first frame behind them is on the disk: else the log would
+    /// begin with nothing, and what is missing in a damaged one would be forgotten before it is repaired.
     fn recyclable(&mut self) -> Option<Recycling> {
+        let mut recycling: Option<Recycling> = None;
+        while let Some((segment, base)) = self.oldest_covered() {
+            let contents = self.segments.remove(&segment).expect("just seen");
+            let empty = || Recycling { segments: Vec::new(), base, positions: BTreeMap::new() };
+            let all = recycling.get_or_insert_with(empty);
+            all.base = base;
+            all.segments.push(segment);
+            contents.positions.iter().for_each(|(group, at)| raise(&mut all.positions, *group, *at));
+            reach(LogPoint::Recycled);
+        }
+        recycling
+    }
+
+    /// The oldest segment, and where the log begins without it, if it is not needed.
+    fn oldest_covered(&self) -> Option<(u32, LogBase)> {
         let mut oldest = self.segments.iter();
         let ((segment, contents), (next, following)) = (oldest.next()?, oldest.next()?);
         let is_covered = |(subgroup, position): (&u32, &LogPosition)| {
             self.covered.get(subgroup).is_some_and(|covered| covered >= position)
         };
-        if !contents.positions.iter().all(is_covered) || following.before >= self.known_durable {
-            return None;
-        }
         let base = LogBase { segment: *next, before: following.before, chain: following.chain };
-        let segment = *segment;
-        let positions = self.segments.remove(&segment).expect("just seen").positions;
-        reach(LogPoint::Recycled);
-        Some(Recycling { segment, base, positions })
+        let is_unneeded = contents.positions.iter().all(is_covered) && following.before < self.known_durable;
+        is_unneeded.then_some((*segment, base))
     }
 
     /// Returns the next answer.

@@ -337,12 +337,12 @@ impl<D: Disk> Storage<D> {
     /// If the disk fails, or is full.
     pub fn prepare(&self, segment: u32, recycle: Option<Recycling>) -> Result<(), StorageError> {
         let path = names::segment(segment);
-        if let Some(Recycling { segment: old, base, positions }) = recycle {
+        if let Some(Recycling { segments, base, positions }) = recycle {
             self.change_register(|register| {
                 register.base = base;
                 positions.iter().for_each(|(subgroup, at)| raise(&mut register.recycled, *subgroup, *at));
             })?;
-            locked(&self.spare).push(old);
+            locked(&self.spare).extend(segments);
         }
         let is_there = match self.disk.length(&path) {
             Ok(length) => length == u64::from(self.settings.segment_bytes),
@@ -360,6 +360,15 @@ impl<D: Disk> Storage<D> {
                 }
             };
             self.disk.rename(&source, &path)?;
+        }
+        // The next segment will need one, and the disk the rest.
+        let unneeded = {
+            let mut spare = locked(&self.spare);
+            let kept = spare.len().min(1);
+            spare.split_off(kept)
+        };
+        for segment in unneeded {
+            self.disk.remove(&names::segment(segment))?;
         }
         if !mutant!(SkipFolderFlush) {
             self.disk.flush_folder(names::LOG)?;

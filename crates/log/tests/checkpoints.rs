@@ -66,7 +66,7 @@ fn a_checkpoint_without_a_log_behind_it_does_not_count() {
         found.insert(all);
         let (base, positions) = (LogBase::new(2), [(0, at(8))].into());
         storage.prepare(2, None).expect("the disk works");
-        storage.prepare(3, Some(Recycling { segment: 1, base, positions })).expect("the disk works");
+        storage.prepare(3, Some(Recycling { segments: vec![1], base, positions })).expect("the disk works");
         disk.crash();
         let storage = self::storage(&disk);
         storage.begin_life().expect("the disk works");
@@ -89,7 +89,7 @@ fn lost_checkpoints_are_noticed() {
     assert_eq!(storage.begin_of(0), LogBegin::First);
     let (base, positions) = (LogBase::new(2), [(0, at(8))].into());
     storage.prepare(2, None).expect("the disk works");
-    storage.prepare(3, Some(Recycling { segment: 1, base, positions })).expect("the disk works");
+    storage.prepare(3, Some(Recycling { segments: vec![1], base, positions })).expect("the disk works");
     disk.rot("checkpoints/0-1-8", 8);
     let storage = self::storage(&disk);
     assert_eq!((storage.begin_of(0), storage.begin_of(1)), (LogBegin::Lost(at(8)), LogBegin::First));

@@ -173,7 +173,7 @@ impl MeasuredLog {
             if (self.sequence - self.checkpoint) * record_bytes > CHECKPOINT_BYTES {
                 self.checkpoint = self.sequence;
                 let position = LogPosition { view: 0, sequence: self.sequence.saturating_sub(1) };
-                self.log.checkpoint(0, position, &mut std::iter::once(b"state".to_vec()))?;
+                self.log.checkpoint(0, position, LogPosition::MAX, &mut |out| out.write_all(b"state"))?;
             }
         }
         self.log.wait(self.sequence)?;
