@@ -42,7 +42,8 @@ fn log(folder: &Path) -> DurableLog<FileDisk> {
     let log = DurableLog::start(storage, recovered).expect("the disk works");
     append(&log, 0..3);
     let position = LogPosition { view: 4, sequence: 2 };
-    log.checkpoint(2, position, &mut std::iter::once(b"state".to_vec())).expect("the disk works");
+    log.checkpoint(2, position, LogPosition::MAX, &mut |out| out.write_all(b"state"))
+        .expect("the disk works");
     log
 }
 
