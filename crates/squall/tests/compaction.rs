@@ -200,7 +200,7 @@ fn a_log_is_compacted_behind_checkpoints() {
 /// A member that was away needs records that the others have no more: it takes a checkpoint.
 #[test]
 fn a_member_that_was_away_takes_a_checkpoint() {
-    let (folder, configs) = configs("compaction-away", None);
+    let (_folder, configs) = configs("compaction-away", None);
     run(&configs[..3], |rank, _, shelves| {
         if rank == 0 {
             fill(shelves, 10);
@@ -221,13 +221,11 @@ fn a_member_that_was_away_takes_a_checkpoint() {
             let newest = shelves.position(0).expect("it has the state");
             let read = || at(shelves, newest);
             wait_until("its log has what is missing", || read().is_ok());
+            // They have got a checkpoint, since the others have no more.
+            check_oldest(shelves);
             read().expect("just read")
         });
         assert!(found.iter().all(|state| *state == Shelves::after(before + 1 + round)));
-        for rank in [0, 3] {
-            let segments = files(&folder, rank, "log");
-            assert!(segments <= 3, "rank {rank} has {segments} segments: it got more than it needs");
-        }
     }
 }
 
@@ -247,8 +245,8 @@ fn versions_that_are_to_be_kept_can_be_read() {
             let then = at(shelves, position).expect("it is kept");
             assert_eq!(then, Shelves::after(then.count));
         }
+        wait_until("there are checkpoints", || files(&folder, rank, "checkpoints") >= 2);
     });
-    assert!(files(&folder, 0, "checkpoints") >= 2);
 }
 
 /// Messages without an object are kept until the application discards them.

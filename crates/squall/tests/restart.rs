@@ -298,6 +298,7 @@ fn a_group_continues_from_one_log(transport: Transport, test: &str) {
     thread::scope(|scope| {
         let member = |config: Config| {
             let (ready, done, delivered) = (&ready, &done, &delivered);
+            let rank = config.rank.expect("it is set");
             scope.spawn(move || {
                 let mut group = Group::join(config).expect("it starts");
                 ready.fetch_add(1, Ordering::SeqCst);
@@ -306,6 +307,14 @@ fn a_group_continues_from_one_log(transport: Transport, test: &str) {
                 assert_holds(&history, delivered);
                 done.fetch_add(1, Ordering::SeqCst);
                 wait_until("all are there", || done.load(Ordering::SeqCst) == 3);
+                // The last view is one of the others, whichever of these ends first.
+                if rank == 0 {
+                    group.leave(PATIENCE);
+                } else {
+                    wait_until("the first one has left", || group.members() == 2);
+                    done.fetch_add(1, Ordering::SeqCst);
+                    wait_until("both have seen that", || done.load(Ordering::SeqCst) == 5);
+                }
                 history.len() as u64
             })
         };

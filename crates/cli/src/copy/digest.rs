@@ -134,7 +134,7 @@ impl Drop for ArrivingDigest {
 mod tests {
     use super::*;
 
-    /// A file without a name, of so many bytes.
+    /// A file without a name, of this many bytes.
     fn file(bytes: usize) -> (File, Vec<u8>) {
         let path = std::env::temp_dir().join(format!("squall-digest-{}-{bytes}", std::process::id()));
         let file = File::options().create_new(true).read(true).write(true).open(&path).expect("a file");

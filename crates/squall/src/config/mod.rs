@@ -411,6 +411,10 @@ impl Config {
         writeln!(text, "suspicion {:?} partition {:?}", self.suspicion_after, self.partition_safety)
             .expect("a String takes all");
         for (name, subgroup) in &self.subgroups {
+            // What a member keeps on its disk is its own matter.
+            let usual = SubgroupConfig::default();
+            let (checkpoint_bytes, retain) = (usual.checkpoint_bytes, usual.retain);
+            let subgroup = SubgroupConfig { checkpoint_bytes, retain, ..subgroup.clone() };
             writeln!(text, "subgroup {name} {subgroup:?}").expect("a String takes all");
         }
         if let Some(genuine) = &self.genuine {
