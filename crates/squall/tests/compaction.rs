@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use squall::config::{Retention, Transport};
 use squall::object::{Object, Replicated, Snapshot, Version, VersionError, restored};
 use squall::{Config, Group, HistoryError, Position, ReplayError};
+use squall_fabric::atomics::{AtomicU64, Ordering};
 use storage::{PATIENCE, TestFolder, wait_until};
 
 /// Things on shelves: the latest ones, of which each shelf has one.

@@ -4,10 +4,12 @@
 mod batching;
 mod genuine;
 mod retain;
+mod subgroup;
 
 pub(super) use batching::BATCHING;
 pub(super) use genuine::{GENUINE, GENUINE_SHARD};
 pub(super) use retain::RETAIN;
+pub(super) use subgroup::SUBGROUP;
 
 /// A key of the configuration file.
 ///
@@ -371,155 +373,3 @@ pub(super) const METRICS: [ConfigKey; 1] = [ConfigKey {
     meaning: "The address. Anyone who can reach it can read the metrics, so it should be a loopback address or one in a private \
               network. Several members on one host need different ports: see `squall node --metrics`.",
 }];
-
-pub(super) const SUBGROUP: [ConfigKey; 18] = [
-    ConfigKey {
-        name: "members",
-        takes: "`\"all\"` or a list of ranks, ascending",
-        default: KeyDefault::Value("\"all\""),
-        example: "[0, 1]",
-        scope: KeyScope::Group,
-        meaning: "The members of the group that are in this subgroup.",
-    },
-    ConfigKey {
-        name: "senders",
-        takes: "`\"all\"` or a list of ranks, ascending",
-        default: KeyDefault::Value("\"all\""),
-        example: "[0]",
-        scope: KeyScope::Group,
-        meaning: "The members of the subgroup that send.",
-    },
-    ConfigKey {
-        name: "mode",
-        takes: "`\"atomic\"`, `\"durable\"`, `\"unordered\"` or `\"raw\"`",
-        default: KeyDefault::Value("\"atomic\""),
-        example: "\"unordered\"",
-        scope: KeyScope::Group,
-        meaning: "When messages are delivered: in one total order, when all members have them (`atomic`), or when all have them on \
-                  their disks, which needs [storage] (`durable`); at once, in each sender's order (`unordered`); the same without \
-                  any guarantee when a member dies (`raw`).",
-    },
-    ConfigKey {
-        name: "window",
-        takes: "1 to 32768",
-        default: KeyDefault::Value("256"),
-        example: "1024",
-        scope: KeyScope::Group,
-        meaning: "The most messages that a sender has under way.",
-    },
-    ConfigKey {
-        name: "message_max",
-        takes: "1 byte to 4 GiB - 1, as a number of bytes, or with KB, MB, GB (powers of 1000), KiB, MiB or GiB (of 1024)",
-        default: KeyDefault::Value("\"10KiB\""),
-        example: "\"4KiB\"",
-        scope: KeyScope::Group,
-        meaning: "The longest message.",
-    },
-    ConfigKey {
-        name: "window_bytes",
-        takes: "1 byte to 16 GiB, at least `message_max`",
-        default: KeyDefault::Words("`\"16MiB\"`, or four of the longest messages if that is more"),
-        example: "\"32MiB\"",
-        scope: KeyScope::Group,
-        meaning: "The most bytes that a sender has under way. Each member reserves this for each sender.",
-    },
-    ConfigKey {
-        name: "large_max",
-        takes: "more than `message_max`, up to 4 GiB - 1",
-        default: KeyDefault::Words("no message is longer than `message_max`"),
-        example: "\"1MiB\"",
-        scope: KeyScope::Group,
-        meaning: "The longest large message. Messages above `message_max` travel outside the window, in the same order.",
-    },
-    ConfigKey {
-        name: "large_window_bytes",
-        takes: "1 byte to 16 GiB",
-        default: KeyDefault::Words("two of the longest large messages"),
-        example: "\"8MiB\"",
-        scope: KeyScope::Group,
-        meaning: "The most bytes of large messages that a sender has under way. Each member reserves this for each sender, and \
-                  once more for the longest.",
-    },
-    ConfigKey {
-        name: "large_carrier",
-        takes: "`\"pushed\"` or `\"relayed\"`",
-        default: KeyDefault::Words("`\"pushed\"` on shared memory, else `\"relayed\"`"),
-        example: "\"pushed\"",
-        scope: KeyScope::Group,
-        meaning: "How large messages travel: from the sender to each member, or from member to member (RDMC).",
-    },
-    ConfigKey {
-        name: "batching",
-        takes: "a table",
-        default: KeyDefault::Words("all stages"),
-        example: "{ send = false }",
-        scope: KeyScope::Group,
-        meaning: "Which stages take everything that is available at once.",
-    },
-    ConfigKey {
-        name: "null_sends",
-        takes: "true or false",
-        default: KeyDefault::Value("true"),
-        example: "false",
-        scope: KeyScope::Group,
-        meaning: "Whether a sender without messages lets the others' messages pass; off only to measure what that gains.",
-    },
-    ConfigKey {
-        name: "express",
-        takes: "true or false",
-        default: KeyDefault::Words("`false` on shared memory, else `true`"),
-        example: "false",
-        scope: KeyScope::Group,
-        meaning: "Whether a message of up to 40 bytes that is alone travels in one write with its announcement.",
-    },
-    ConfigKey {
-        name: "slow_consumer",
-        takes: "`\"wait\"` or `\"exclude\"`",
-        default: KeyDefault::Value("\"wait\""),
-        example: "\"exclude\"",
-        scope: KeyScope::Group,
-        meaning: "What happens when a member takes no messages and so holds up the others: they wait, or exclude it.",
-    },
-    ConfigKey {
-        name: "slow_after_ms",
-        takes: "milliseconds: 100 to 3600000",
-        default: KeyDefault::Value("5000"),
-        example: "2000",
-        scope: KeyScope::Group,
-        meaning: "With `slow_consumer = \"exclude\"`: how long a member may take no message while others wait for it.",
-    },
-    ConfigKey {
-        name: "shards",
-        takes: "1 to 1024",
-        default: KeyDefault::Value("1"),
-        example: "4",
-        scope: KeyScope::Group,
-        meaning: "Into how many shards the keys of a replicated object are divided. Each is a subgroup of its own: `NAME/0`, \
-                  `NAME/1` and so on, or `NAME` if there is one.",
-    },
-    ConfigKey {
-        name: "replicas",
-        takes: "0 to the number of members",
-        default: KeyDefault::Value("0"),
-        example: "2",
-        scope: KeyScope::Group,
-        meaning: "How many members hold each shard; 0: all of them.",
-    },
-    ConfigKey {
-        name: "checkpoint_bytes",
-        takes: "1 KiB to 1 TiB",
-        default: KeyDefault::Value("\"256MiB\""),
-        example: "\"64MiB\"",
-        scope: KeyScope::Member,
-        meaning: "After how many bytes of updates a member writes a checkpoint of a durable object, or after twice the length of the last \
-                  checkpoint if that is more: a restart reads no more than these.",
-    },
-    ConfigKey {
-        name: "retain",
-        takes: "a table",
-        default: KeyDefault::Words("see there"),
-        example: "{ time = \"24h\" }",
-        scope: KeyScope::Member,
-        meaning: "What the log of a durable subgroup keeps.",
-    },
-];

@@ -10,10 +10,10 @@
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::replica::{Sessions, ShardPosition, ShardSnapshot, StateRecovery, TimedPosition};
 use squall_protocols::restart::LogStart;

@@ -53,7 +53,7 @@
 //!   that failed.
 //! - **Durable** objects, in subgroups with `mode = "durable"`, outlive all their members: an update is acknowledged when
 //!   it is on the disks of all members of its shard, and after a restart each member makes the state from its log. Members write
-//!   checkpoints now and then (`checkpoint_bytes`), behind which the log is not needed any more. Earlier versions can be read, too, as far
+//!   checkpoints occasionally (`checkpoint_bytes`), behind which the log is not needed any more. Earlier versions can be read, too, as far
 //!   as the log is kept for them (`retain`): [`Object::at`].
 //! - **Clients** outside the group use [`Client`], which may have many updates in flight. A shard remembers about the
 //!   last thousand active clients, so that an update that is sent again counts once, with replies of up to 64 KiB; a

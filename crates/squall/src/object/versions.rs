@@ -5,10 +5,10 @@
 //! core's lock only to read how far updates are applied; so neither the thread that applies updates nor the polling thread waits for it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_protocols::replica::{
     LogPart, ShardPosition, StateRecovery, TimedPosition, VersionFault, VersionPoint, VersionReplay,
 };

@@ -1,0 +1,168 @@
+//! The checkpoints of a folder: which are kept, and which records they make superfluous [W11] [W14].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Storage, disk_error, locked};
+use crate::checkpoint::{self, CheckpointError, StateWriting};
+use crate::core::raise;
+use crate::disk::{Disk, DiskError};
+use crate::mutation;
+use crate::names;
+use crate::record::LogPosition;
+
+/// Where the log of a subgroup begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogBegin {
+    /// With its first record: nothing was recycled.
+    First,
+    /// The oldest verified checkpoint covers the records up to this one.
+    Behind(LogPosition),
+    /// Records up to this one are not here any more, and no checkpoint that covers them can be read.
+    Lost(LogPosition),
+}
+
+impl<D: Disk> Storage<D> {
+    /// Writes a checkpoint of a subgroup, and returns when it is verified, and those that are not needed any more are removed: needed
+    /// are the two newest ones, and the two around `wanted`, behind which all versions are to be available. Returns up to where the records
+    /// of the subgroup are not needed any more, even if its newest checkpoint is lost [W11].
+    ///
+    /// # Errors
+    /// If the disk fails, or has not written what it was given, or `write` fails; then the older checkpoints still count.
+    pub fn write_checkpoint(
+        &self,
+        subgroup: u32,
+        position: LogPosition,
+        wanted: LogPosition,
+        write: &mut StateWriting<'_>,
+    ) -> Result<Option<LogPosition>, CheckpointError> {
+        checkpoint::write(&self.disk, self.settings.block, subgroup, position, write)?;
+        let mut checkpoints = locked(&self.checkpoints);
+        let verified = checkpoints.entry(subgroup).or_default();
+        verified.insert(position);
+        let kept = kept(verified, wanted);
+        let covered = covered(&kept, wanted);
+        verified.retain(|position| kept.contains(position));
+        drop(checkpoints);
+        self.remove_checkpoints(subgroup, &mut |at| kept.contains(&at))?;
+        Ok(covered)
+    }
+
+    /// Writes a checkpoint, of another process, that takes the place of all records before it: this log lacks some of them.
+    ///
+    /// # Errors
+    /// If the disk fails, or has not written what it was given, or `write` fails; then the older checkpoints still count.
+    pub fn replace_checkpoints(
+        &self,
+        subgroup: u32,
+        position: LogPosition,
+        write: &mut StateWriting<'_>,
+    ) -> Result<(), CheckpointError> {
+        checkpoint::write(&self.disk, self.settings.block, subgroup, position, write)?;
+        self.change_register(|register| raise(&mut register.recycled, subgroup, position))
+            .map_err(disk_error)?;
+        let mut checkpoints = locked(&self.checkpoints);
+        let verified = checkpoints.entry(subgroup).or_default();
+        verified.insert(position);
+        verified.retain(|at| *at >= position);
+        drop(checkpoints);
+        Ok(self.remove_checkpoints(subgroup, &mut |at| at >= position)?)
+    }
+
+    /// Removes the checkpoints of a subgroup but for those that are kept, and returns when a crash cannot bring them back.
+    pub(super) fn remove_checkpoints(
+        &self,
+        subgroup: u32,
+        is_kept: &mut dyn FnMut(LogPosition) -> bool,
+    ) -> Result<(), DiskError> {
+        let names = self.disk.list(names::CHECKPOINTS)?;
+        let all = names.iter().filter_map(|name| names::parse_checkpoint(name));
+        let removed: Vec<_> = all.filter(|(of, at)| *of == subgroup && !is_kept(*at)).collect();
+        if removed.is_empty() {
+            return Ok(());
+        }
+        for (_, position) in removed {
+            self.disk.remove(&names::checkpoint(subgroup, position))?;
+        }
+        self.disk.flush_folder(names::CHECKPOINTS)
+    }
+
+    /// Reads a checkpoint, and hands its bytes to `each`, part by part. What was handed over before an error is not to be used.
+    ///
+    /// Fuzzed as `checkpoint`.
+    ///
+    /// # Errors
+    /// If it is bad, or the disk fails.
+    pub fn read_checkpoint(
+        &self,
+        subgroup: u32,
+        position: LogPosition,
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), CheckpointError> {
+        checkpoint::read(&self.disk, self.settings.block, subgroup, position, each)
+    }
+
+    /// Returns the verified checkpoints of each subgroup.
+    pub fn checkpoints(&self) -> BTreeMap<u32, BTreeSet<LogPosition>> {
+        locked(&self.checkpoints).clone()
+    }
+
+    /// Reads a block of a checkpoint, the `index`-th; returns its bytes, and whether it is the last one.
+    ///
+    /// # Errors
+    /// If it is bad, or the disk fails.
+    pub fn read_checkpoint_block(
+        &self,
+        subgroup: u32,
+        position: LogPosition,
+        index: u32,
+    ) -> Result<(Vec<u8>, bool), CheckpointError> {
+        checkpoint::read_block(&self.disk, self.settings.block, subgroup, position, index)
+    }
+
+    /// Returns what is known of where the log of a subgroup begins.
+    pub fn begin_of(&self, subgroup: u32) -> LogBegin {
+        let oldest = locked(&self.checkpoints).get(&subgroup).and_then(|all| all.first().copied());
+        let recycled = self.register().and_then(|register| register.recycled.get(&subgroup).copied());
+        match (oldest, recycled) {
+            (_, None) => LogBegin::First,
+            // Older ones do not count.
+            (Some(position), Some(_)) => LogBegin::Behind(position),
+            (None, Some(position)) => LogBegin::Lost(position),
+        }
+    }
+
+    pub(super) fn verify_checkpoints(&self) -> Result<BTreeMap<u32, BTreeSet<LogPosition>>, DiskError> {
+        let mut verified = BTreeMap::<u32, BTreeSet<LogPosition>>::new();
+        let recycled = self.register().map(|register| register.recycled).unwrap_or_default();
+        for name in self.disk.list(names::CHECKPOINTS)? {
+            if let Some((subgroup, position)) = names::parse_checkpoint(&name)
+                && recycled.get(&subgroup).is_none_or(|recycled| position >= *recycled)
+                && self.read_checkpoint(subgroup, position, &mut |_| ()).is_ok()
+            {
+                verified.entry(subgroup).or_default().insert(position);
+            }
+        }
+        Ok(verified)
+    }
+}
+
+/// The checkpoints that are needed: the newest ones, since one of them may rot; the one from which the versions behind `wanted` are
+/// made; and the next one, which takes its place later.
+fn kept(all: &BTreeSet<LogPosition>, wanted: LogPosition) -> BTreeSet<LogPosition> {
+    let newest = all.iter().rev().take(NEWEST);
+    mutant!(KeepNewestOnly => return newest.copied().collect());
+    let around =
+        all.range(..=wanted).next_back().into_iter().chain(all.range(wanted..).find(|at| **at > wanted));
+    newest.chain(around).copied().collect()
+}
+
+/// Up to where records are not needed: both of the newest checkpoints have all before, and no version behind `wanted` needs it.
+fn covered(kept: &BTreeSet<LogPosition>, wanted: LogPosition) -> Option<LogPosition> {
+    let safe = if mutant!(RecycleEarly) { kept.last() } else { kept.iter().nth_back(NEWEST - 1) };
+    mutant!(RecycleWanted => return safe.copied());
+    let unwanted = kept.range(..=wanted).next_back();
+    Some(*safe?.min(unwanted?))
+}
+
+/// The newest checkpoints of a subgroup that are kept: one of them may rot.
+const NEWEST: usize = 2;
