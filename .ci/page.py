@@ -6,6 +6,7 @@ use: page.py SQUALL [SCREENSHOT]   (the built program; where a picture of the pa
 
 import base64
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -117,7 +118,9 @@ def main(program, screenshot=None):
         f'cluster = "page"\nsecret = "{secrets.token_hex(16)}"\ncontacts = [{contacts}]\nmembers = {MEMBERS}\n'
         '[subgroups.log]\nmessage_max = "4KiB"\n'
     )
-    running = []
+    running, sender = [], None
+    # A time limit ends all of it, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     def start(*arguments, **options):
         process = subprocess.Popen([program, *arguments, "-c", "squall.toml"], cwd=folder, **options)
@@ -156,7 +159,7 @@ def main(program, screenshot=None):
         assert made.returncode in (0, 1), made.stderr  # one member does not answer
         together = json.loads((folder / "all.json").read_text())
         print(f"slices that nest: {check_nesting(one)} of a member, {check_nesting(together)} of all")
-        subprocess.run(["kill", "-KILL", "--", f"-{sender.pid}"], check=True)
+        end_sender(sender)
         for node in nodes[:-1]:
             node.send_signal(signal.SIGTERM)
         for rank, node in enumerate(nodes[:-1]):
@@ -167,7 +170,17 @@ def main(program, screenshot=None):
         for process in running:
             process.kill()
             process.wait()
+        if sender is not None:
+            end_sender(sender)
         shutil.rmtree(folder)
+
+
+def end_sender(sender):
+    """Ends the shell that sends, and all that it has started."""
+    try:
+        os.killpg(sender.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it has ended
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ mod message;
 mod parcel;
 
 use message::{
-    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyEntry, CopyRequest, CopyTransport, DigestVerdict, FileEntry,
+    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyEntry, CopyDigest, CopyRequest, CopyTransport, DigestVerdict, FileEntry,
     HostId, QueuePosition, parse,
 };
 use parcel::ParcelKind;
@@ -31,7 +31,7 @@ pub fn feed(bytes: &[u8]) {
         taken::<Vec<DigestVerdict>>(line);
         taken::<Vec<String>>(line);
         let Some(request) = &request else { continue };
-        if let Some(CopyAnswer::Ready { held }) = answer
+        if let Some(CopyAnswer::Ready { held, .. }) = answer
             && request.fits(&held)
         {
             let files = request.entries.iter().filter_map(|entry| entry.file);
@@ -58,7 +58,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let file = |bytes| Some(FileEntry { bytes, modified_ns: -1 });
     let entry = |name: &str, file| CopyEntry { path: vec!["site".into(), name.into()], mode: 0o644, file };
     let entries = vec![entry("folder", None), entry("small", file(7)), entry("large", file(3 << 20))];
-    let request = CopyRequest { path: "new".into(), into: true, entries };
+    let request = CopyRequest { path: "new".into(), into: true, entries, digest: CopyDigest::Blake3 };
     let answer = CopyAnswer::Ready { held: vec![0, 2] };
     let send = vec![vec![1], vec![2]];
     let (name, transport) = ("copy".into(), CopyTransport::Tcp);

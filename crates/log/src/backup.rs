@@ -29,6 +29,7 @@ use crate::disk::{Disk, DiskError};
 use crate::identity::RegisterValue;
 use crate::mutation;
 use crate::names;
+use crate::record::LogPosition;
 use crate::recovery::{Recovered, follow, recover};
 use crate::settings::LogSettings;
 use crate::storage::{Storage, StorageError};
@@ -71,7 +72,7 @@ pub enum BackupError {
     },
     /// The log has changed faster than it could be copied.
     #[error(
-        "views ended or segments were recycled {0} times while the log was copied: try again, or end the member first"
+        "views ended, segments were recycled or checkpoints replaced {0} times while the log was copied: try again, or end the member first"
     )]
     Busy(u32),
     /// The target has something.
@@ -190,7 +191,7 @@ impl Copying<'_> {
     fn copy(&mut self) -> Result<(RegisterValue, Recovered, u64), BackupError> {
         for _ in 0..ATTEMPTS_MAX {
             let before = self.register()?;
-            let Some(checkpoints) = self.copy_checkpoints()? else { continue };
+            let Some(checkpoints) = self.copy_checkpoints(&before)? else { continue };
             let Some(found) = self.copy_segments(&before)? else { continue };
             let after = self.register()?;
             if mutant!(BackUpLaterRegister) {
@@ -214,11 +215,14 @@ impl Copying<'_> {
         Err(StorageError::RegisterLost.into())
     }
 
-    /// Copies the checkpoints that there are, and returns how many; `None` if one was removed meanwhile.
-    fn copy_checkpoints(&mut self) -> Result<Option<u64>, BackupError> {
+    /// Copies the checkpoints that have a log behind them, and returns how many; `None` if one was removed meanwhile.
+    fn copy_checkpoints(&mut self, register: &RegisterValue) -> Result<Option<u64>, BackupError> {
+        let counts = |(subgroup, at): &(u32, LogPosition)| {
+            register.recycled.get(subgroup).is_none_or(|recycled| at >= recycled)
+        };
         let names = |disk: &dyn Disk| -> Result<BTreeSet<_>, DiskError> {
             let names = disk.list(names::CHECKPOINTS)?;
-            Ok(names.iter().filter_map(|name| names::parse_checkpoint(name)).collect())
+            Ok(names.iter().filter_map(|name| names::parse_checkpoint(name)).filter(counts).collect())
         };
         let wanted = names(*self.storage.disk())?;
         for (subgroup, position) in names(self.target)?.difference(&wanted) {

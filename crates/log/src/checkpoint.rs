@@ -139,8 +139,9 @@ pub(crate) fn write(
     };
     let outcome = write(&mut file).and_then(|()| file.put_block(true));
     match (outcome, file.failure) {
-        (Ok(()), _) => complete(disk, block, subgroup, position, file.blocks),
-        (Err(_), Some(error)) => {
+        (Ok(()), None) => complete(disk, block, subgroup, position, file.blocks),
+        // Whatever the state's writer has made of it.
+        (_, Some(error)) => {
             // On a full disk it would take what the log needs.
             let _ = disk.remove(&file.path);
             Err(error.into())

@@ -33,6 +33,8 @@ pub struct Storage<D> {
     register: Mutex<Option<Register>>,
     /// Verified checkpoints of each subgroup.
     checkpoints: Mutex<BTreeMap<u32, BTreeSet<LogPosition>>>,
+    /// Up to which position records of each subgroup are not here any more, as the register says.
+    recycled: Mutex<BTreeMap<u32, LogPosition>>,
     /// Segments below the log's base, whose files can be used again.
     spare: Mutex<Vec<u32>>,
 }
@@ -191,10 +193,12 @@ impl<D: Disk> Storage<D> {
             identity,
             register: Mutex::new(None),
             checkpoints: Mutex::new(BTreeMap::new()),
+            recycled: Mutex::new(BTreeMap::new()),
             spare: Mutex::new(Vec::new()),
         };
         let register = storage.read_register()?;
         if let Some(register) = &register {
+            locked(&storage.recycled).clone_from(&register.value.recycled);
             let base = register.value.base.segment;
             *locked(&storage.spare) = storage.segments()?.into_iter().filter(|n| *n < base).collect();
         }
@@ -334,6 +338,9 @@ impl<D: Disk> Storage<D> {
                 register.base = base;
                 positions.iter().for_each(|(subgroup, at)| raise(&mut register.recycled, *subgroup, *at));
             })?;
+            let mut recycled = locked(&self.recycled);
+            positions.iter().for_each(|(subgroup, at)| raise(&mut recycled, *subgroup, *at));
+            drop(recycled);
             locked(&self.spare).extend(segments);
         }
         let is_there = match self.disk.length(&path) {

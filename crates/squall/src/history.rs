@@ -104,7 +104,8 @@ pub enum HistoryError {
         /// The first view of which it knows what counts.
         view: u64,
     },
-    /// What was before is not kept: a checkpoint has taken its place. What is kept follows.
+    /// What was before is not kept: a checkpoint has taken its place. What is kept follows, if this comes first; else the history ends, since
+    /// it was removed while it was read.
     #[error(
         "the log in {} keeps the messages from position {} of view {} on, and not what was before: a longer `retain` in the configuration \
          keeps more from now on",

@@ -1,7 +1,7 @@
 //! Messages that outlive their place in the window: iterators, streams of futures, and values (Derecho §2: typed messages).
 //!
 //! [`Deliveries`] lends messages, which neither [`Iterator`] nor `Stream` can express: [`OwnedDeliveries`] copies each once. A value
-//! is written as postcard, a compact format of serde, into the window itself, and read from there.
+//! is sent as postcard, a compact format of serde.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -187,7 +187,17 @@ pub fn expected_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
     }
     let ids: Vec<SubgroupId> = shards.values().copied().collect();
     let is_copy = storage.is_backup().map_err(failed)?;
-    let salvage = salvage(config, &register, &index.state(&ids), is_copy)?;
+    let mut state = index.state(&ids);
+    for (shard, (subgroup, id)) in shards.iter().enumerate() {
+        match durable::begin_of(&storage, *id) {
+            Some(begin) => state.cover(shard, begin),
+            None => {
+                let subgroup = subgroup.clone();
+                return Err(LogFolderError::CheckpointsLost { folder, subgroup }.into());
+            }
+        }
+    }
+    let salvage = salvage(config, &register, &state, is_copy)?;
     let mut messages = vec![0; ids.len()];
     let chain = &salvage.register.record.chain;
     let count = |record: squall_log::LogRecord<'_>| {

@@ -9,7 +9,7 @@ use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Barrier;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use squall::config::{Retention, Transport};
 use squall::object::{Object, Replicated, Snapshot, Version, VersionError, restored};
@@ -234,16 +234,24 @@ fn a_member_that_was_away_takes_a_checkpoint() {
 fn versions_that_are_to_be_kept_can_be_read() {
     let retain = Retention { time: Duration::from_secs(3600), ..Retention::default() };
     let (folder, configs) = configs("compaction-retain", Some(retain));
-    let count = 60;
+    // More than three segments: without the time, the first would be recycled.
+    let count = 450;
     run(&configs[..3], |rank, _, shelves| {
         if rank == 0 {
             fill(shelves, count);
         }
         wait_until("all have everything", || self::count(shelves) == count);
+        // A version by time, when there are checkpoints whose messages are later.
+        let at_first = shelves.at(Version::Time(UNIX_EPOCH)).inspect(0, Clone::clone).expect("it is kept");
+        assert_eq!(at_first.value, Shelves::default());
         for number in [0, 1, count / 2] {
             let position = Position { view: 0, sequence: 3 * number };
             let then = at(shelves, position).expect("it is kept");
             assert_eq!(then, Shelves::after(then.count));
+            let counted = |version| shelves.at(version).inspect(0, |state| state.count).expect("it is kept");
+            let by_position = counted(Version::Position(position));
+            let by_time = by_position.time.map(|time| counted(Version::Time(time)).value);
+            assert_eq!(by_time.unwrap_or(0), by_position.value, "at {position:?}");
         }
         wait_until("there are checkpoints", || files(&folder, rank, "checkpoints") >= 2);
     });

@@ -10,7 +10,9 @@ use serde::Serialize;
 use squall_harness::terminal::{CommandVerdict, PendingNote, bars, output, units};
 
 use crate::copy::send::{self, CopyObserver, CopyTarget, SendSettings};
-use crate::copy::{BLOCK_BYTES, CopyRequest, CopyTransport, PORT, blocks, device, read_secret, source};
+use crate::copy::{
+    BLOCK_BYTES, CopyDigest, CopyRequest, CopyTransport, PORT, blocks, device, read_secret, source,
+};
 
 /// Copy files and folders to many hosts at once, for little more than the time of one
 #[derive(Debug, Args)]
@@ -97,7 +99,12 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<CommandVerdict> {
     std::thread::scope(|scope| {
         for (target, (_, _, path)) in targets.iter_mut().zip(&hosts) {
             let into = !is_one || path.is_empty() || path.ends_with('/');
-            let request = CopyRequest { path: path.clone(), into, entries: entries.clone() };
+            let request = CopyRequest {
+                path: path.clone(),
+                into,
+                entries: entries.clone(),
+                digest: CopyDigest::Blake3,
+            };
             scope.spawn(move || target.ask(&request));
         }
     });

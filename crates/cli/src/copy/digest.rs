@@ -64,7 +64,10 @@ pub(crate) struct Arrivals {
 
 struct ArrivalState {
     here: HeldBlocks,
+    /// No more blocks come.
     is_over: bool,
+    /// The digest is not wanted any more.
+    is_given_up: bool,
 }
 
 impl Arrivals {
@@ -78,20 +81,20 @@ impl Arrivals {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a block is here; false if no more blocks come.
+    /// Waits until a block is here; false if it does not come, or is not wanted.
     fn wait(&self, block: u64) -> bool {
         let mut state = self.state();
         while !state.here.contains(block) && !state.is_over {
             state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.here.contains(block)
+        state.here.contains(block) && !state.is_given_up
     }
 }
 
 impl ArrivingDigest {
     /// Begins with the blocks that are here already, of a file of `bytes` bytes.
     pub(crate) fn start(file: File, bytes: u64, here: HeldBlocks) -> Result<Self> {
-        let state = Mutex::new(ArrivalState { here, is_over: false });
+        let state = Mutex::new(ArrivalState { here, is_over: false, is_given_up: false });
         let arrivals = Arc::new(Arrivals { state, news: Condvar::new() });
         let awaited = Arc::clone(&arrivals);
         let run = move || {
@@ -126,6 +129,7 @@ impl ArrivingDigest {
 
 impl Drop for ArrivingDigest {
     fn drop(&mut self) {
+        self.arrivals.state().is_given_up = true;
         let _ = self.end();
     }
 }

@@ -31,6 +31,7 @@ pub(crate) struct CopyRequest {
     /// `path` is a folder into which the sources go, even if it does not exist.
     pub(crate) into: bool,
     pub(crate) entries: Vec<CopyEntry>,
+    pub(crate) digest: CopyDigest,
 }
 
 impl CopyRequest {
@@ -65,6 +66,13 @@ pub(crate) struct FileEntry {
     pub(crate) modified_ns: i128,
 }
 
+/// How the digests of files are made. Both ends say it, so that one that makes others refuses before anything is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum CopyDigest {
+    Blake3,
+}
+
 /// What a host has, or why it takes nothing.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -72,6 +80,7 @@ pub(crate) enum CopyAnswer {
     /// For each file in the order of the entries: how many of its blocks are there.
     Ready {
         held: Vec<u64>,
+        digest: CopyDigest,
     },
     Refused {
         message: String,

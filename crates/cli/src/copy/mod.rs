@@ -35,8 +35,8 @@ use squall_transports::session::{Proof, SealedHalf, SessionKeys};
 use deadline::DeadlineStream;
 
 pub(crate) use message::{
-    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyEntry, CopyRequest, CopyTransport, DigestVerdict, FileEntry,
-    HostId, QueuePosition, blocks,
+    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyDigest, CopyEntry, CopyRequest, CopyTransport, DigestVerdict,
+    FileEntry, HostId, QueuePosition, blocks,
 };
 
 /// The port at which `serve` listens, unless `--port` names another.

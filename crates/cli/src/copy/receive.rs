@@ -13,8 +13,8 @@ use super::folder::{FilePlace, Folder, names};
 use super::parcel::{ParcelKind, kind};
 use super::partial::{self, PartialFile};
 use super::{
-    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyConnection, CopyEntry, CopyRequest, DigestVerdict, FileEntry,
-    blocks,
+    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyConnection, CopyDigest, CopyEntry, CopyRequest, DigestVerdict,
+    FileEntry, blocks,
 };
 
 /// One file, ready to be received. Nothing is held open: there may be many.
@@ -53,7 +53,8 @@ pub(crate) fn serve(
             return Err(error);
         }
     };
-    line.write(&CopyAnswer::Ready { held: slots.iter().flatten().map(|slot| slot.held).collect() })?;
+    let held = slots.iter().flatten().map(|slot| slot.held).collect();
+    line.write(&CopyAnswer::Ready { held, digest: CopyDigest::Blake3 })?;
     // Other hosts may take long to answer. Without a session there is nothing to send.
     let Some(begin) = line.read::<Option<CopyBegin>>(Some(BEGIN_PATIENCE))? else { return Ok(0) };
     let CopyBegin { members, rank, .. } = begin;
@@ -275,7 +276,12 @@ mod tests {
     fn request() -> impl Strategy<Value = CopyRequest> {
         let path = prop_oneof![Just(String::new()), Just("../../out".into()), "[a/.]{0,4}", ".{0,6}"];
         let entries = proptest::collection::vec(entry(), 0..4);
-        (path, any::<bool>(), entries).prop_map(|(path, into, entries)| CopyRequest { path, into, entries })
+        (path, any::<bool>(), entries).prop_map(|(path, into, entries)| CopyRequest {
+            path,
+            into,
+            entries,
+            digest: CopyDigest::Blake3,
+        })
     }
 
     proptest! {
@@ -302,8 +308,12 @@ mod tests {
     fn an_answer_about_other_files_is_refused() {
         let file = Some(FileEntry { bytes: 3 * BLOCK_BYTES, modified_ns: 0 });
         let entry = |file| CopyEntry { path: vec!["a".into()], mode: 0, file };
-        let request =
-            CopyRequest { path: String::new(), into: true, entries: vec![entry(None), entry(file)] };
+        let request = CopyRequest {
+            path: String::new(),
+            into: true,
+            entries: vec![entry(None), entry(file)],
+            digest: CopyDigest::Blake3,
+        };
         assert!(request.fits(&[3]) && request.fits(&[0]));
         assert!(!request.fits(&[4]) && !request.fits(&[]) && !request.fits(&[0, 0]));
     }

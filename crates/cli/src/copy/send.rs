@@ -78,7 +78,7 @@ impl CopyTarget {
         let Some(line) = &mut self.line else { return };
         let answer = line.write(request).and_then(|()| line.read(Some(ANSWER_PATIENCE)));
         match answer {
-            Ok(CopyAnswer::Ready { held }) if request.fits(&held) => self.held = held,
+            Ok(CopyAnswer::Ready { held, .. }) if request.fits(&held) => self.held = held,
             Ok(CopyAnswer::Ready { .. }) => {
                 self.fail("its answer does not fit the request: run the same release there".into());
             }

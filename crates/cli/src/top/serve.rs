@@ -115,7 +115,8 @@ fn activity_text(activity: &GroupActivity) -> String {
 
 /// Returns an event as it is sent: a line of data for each line of text.
 fn event(name: &str, text: &str) -> String {
-    let data: String = text.lines().map(|line| format!("data: {line}\n")).collect();
+    // A browser takes a carriage return alone for the end of a line.
+    let data: String = text.split(['\n', '\r']).map(|line| format!("data: {line}\n")).collect();
     format!("event: {name}\n{data}\n")
 }
 

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustix::io::Errno;
+
 use super::{Storage, disk_error, locked};
 use crate::checkpoint::{self, CheckpointError, StateWriting};
 use crate::core::raise;
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskCause, DiskError};
 use crate::mutation;
 use crate::names;
 use crate::record::LogPosition;
@@ -35,6 +37,10 @@ impl<D: Disk> Storage<D> {
         wanted: LogPosition,
         write: &mut StateWriting<'_>,
     ) -> Result<Option<LogPosition>, CheckpointError> {
+        if self.recycled(subgroup).is_some_and(|recycled| position < recycled) {
+            // There is no log behind it.
+            return Ok(None);
+        }
         checkpoint::write(&self.disk, self.settings.block, subgroup, position, write)?;
         let mut checkpoints = locked(&self.checkpoints);
         let verified = checkpoints.entry(subgroup).or_default();
@@ -58,13 +64,11 @@ impl<D: Disk> Storage<D> {
         write: &mut StateWriting<'_>,
     ) -> Result<(), CheckpointError> {
         checkpoint::write(&self.disk, self.settings.block, subgroup, position, write)?;
+        locked(&self.checkpoints).entry(subgroup).or_default().insert(position);
         self.change_register(|register| raise(&mut register.recycled, subgroup, position))
             .map_err(disk_error)?;
-        let mut checkpoints = locked(&self.checkpoints);
-        let verified = checkpoints.entry(subgroup).or_default();
-        verified.insert(position);
-        verified.retain(|at| *at >= position);
-        drop(checkpoints);
+        raise(&mut locked(&self.recycled), subgroup, position);
+        locked(&self.checkpoints).entry(subgroup).or_default().retain(|at| *at >= position);
         Ok(self.remove_checkpoints(subgroup, &mut |at| at >= position)?)
     }
 
@@ -121,29 +125,41 @@ impl<D: Disk> Storage<D> {
 
     /// Returns what is known of where the log of a subgroup begins.
     pub fn begin_of(&self, subgroup: u32) -> LogBegin {
-        let oldest = locked(&self.checkpoints).get(&subgroup).and_then(|all| all.first().copied());
-        let recycled = self.register().and_then(|register| register.recycled.get(&subgroup).copied());
-        match (oldest, recycled) {
-            (_, None) => LogBegin::First,
-            // Older ones do not count.
-            (Some(position), Some(_)) => LogBegin::Behind(position),
-            (None, Some(position)) => LogBegin::Lost(position),
-        }
+        let Some(recycled) = self.recycled(subgroup) else { return LogBegin::First };
+        let checkpoints = locked(&self.checkpoints);
+        let oldest = checkpoints.get(&subgroup).and_then(|all| all.range(recycled..).next());
+        oldest.map_or(LogBegin::Lost(recycled), |position| LogBegin::Behind(*position))
+    }
+
+    /// Up to which position records of a subgroup are not here any more. It waits for no write of the register.
+    fn recycled(&self, subgroup: u32) -> Option<LogPosition> {
+        locked(&self.recycled).get(&subgroup).copied()
     }
 
     pub(super) fn verify_checkpoints(&self) -> Result<BTreeMap<u32, BTreeSet<LogPosition>>, DiskError> {
         let mut verified = BTreeMap::<u32, BTreeSet<LogPosition>>::new();
         let recycled = self.register().map(|register| register.recycled).unwrap_or_default();
         for name in self.disk.list(names::CHECKPOINTS)? {
-            if let Some((subgroup, position)) = names::parse_checkpoint(&name)
-                && recycled.get(&subgroup).is_none_or(|recycled| position >= *recycled)
-                && self.read_checkpoint(subgroup, position, &mut |_| ()).is_ok()
-            {
-                verified.entry(subgroup).or_default().insert(position);
+            let Some((subgroup, position)) = names::parse_checkpoint(&name) else { continue };
+            if recycled.get(&subgroup).is_some_and(|recycled| position < *recycled) {
+                continue;
+            }
+            match self.read_checkpoint(subgroup, position, &mut |_| ()) {
+                Ok(()) => drop(verified.entry(subgroup).or_default().insert(position)),
+                Err(CheckpointError::Bad { .. } | CheckpointError::Abandoned { .. }) => {}
+                // Its blocks may be good.
+                Err(CheckpointError::Disk(error)) if is_transient(&error) => return Err(error),
+                Err(CheckpointError::Disk(_)) => {}
             }
         }
         Ok(verified)
     }
+}
+
+/// Whether a read may succeed when it is repeated: the process has too many files, or too little memory.
+fn is_transient(error: &DiskError) -> bool {
+    let few = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    few.iter().any(|errno| error.cause == DiskCause::System(errno.raw_os_error()))
 }
 
 /// The checkpoints that are needed: the newest ones, since one of them may rot; the one from which the versions behind `wanted` are

@@ -21,6 +21,8 @@ pub struct BaseTransfer {
     register: Duration,
     /// The first view of the list of ended views that does not go far enough, and until when a longer one may come to the disk.
     trims: Option<(u64, Instant)>,
+    /// The present view.
+    view: u64,
 }
 
 /// What to do next.
@@ -43,11 +45,12 @@ impl BaseTransfer {
     /// A transfer that has asked no process yet; a register may take `register` to come to the disk.
     #[must_use]
     pub const fn new(settings: TransferSettings, register: Duration) -> Self {
-        Self { transfer: LogTransfer::new(settings), register, trims: None }
+        Self { transfer: LogTransfer::new(settings), register, trims: None, view: 0 }
     }
 
     /// What to do next for a log that is `log`, with this register and these other processes, in ascending order.
     pub fn poll(&mut self, now: Instant, register: &Register, log: &LogState, others: &[NodeId]) -> BaseStep {
+        self.view = register.view().number;
         let mut own = register.view().shards_of(register.node);
         let Some(wanted) = own.find_map(|shard| log.missing_base(shard, &register.record)) else {
             return BaseStep::Whole;
@@ -71,7 +74,12 @@ impl BaseTransfer {
         request: FetchRequest,
         answer: FetchAnswer,
     ) -> Option<(FetchRequest, FetchAnswer)> {
-        self.transfer.handle_answer(now, from, request, answer)
+        self.transfer.handle_answer(now, from, request, request.checked(answer, self.view))
+    }
+
+    /// A part of an answer has come, which is not whole yet.
+    pub fn handle_part(&mut self, now: Instant, from: NodeId, request: FetchRequest) {
+        self.transfer.handle_part(now, from, request);
     }
 
     /// A process has answered how earlier views have ended, which has to be in the register before its records count.

@@ -158,6 +158,22 @@ pub enum FetchRequest {
 }
 
 impl FetchRequest {
+    /// The answer, if it can be one to this: a checkpoint reaches behind what is missing, and not beyond the present view `view`.
+    #[must_use]
+    pub fn checked(&self, answer: FetchAnswer, view: u64) -> FetchAnswer {
+        let is_of_use = match (self, answer) {
+            (_, FetchAnswer::Checkpoint(start)) if start.view > view => false,
+            (Self::Records { view, from, .. }, FetchAnswer::Checkpoint(start)) => {
+                LogStart { view: *view, sequence: *from } < start
+            }
+            (Self::Checkpoint { from, to, .. }, FetchAnswer::Checkpoint(start)) => {
+                (*from..=*to).contains(&start.view)
+            }
+            _ => true,
+        };
+        if is_of_use { answer } else { FetchAnswer::Nothing }
+    }
+
     /// The shard that it is about.
     #[must_use]
     pub const fn shard(&self) -> usize {

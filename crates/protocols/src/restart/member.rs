@@ -214,6 +214,7 @@ impl Restarter {
         request: FetchRequest,
         answer: FetchAnswer,
     ) -> bool {
+        let answer = request.checked(answer, self.view().number);
         let taken = self.transfer.handle_answer(now, from, request, answer);
         if let Some((request, answer)) = taken {
             let is_checkpoint = matches!(answer, FetchAnswer::Checkpoint(_));
@@ -222,6 +223,11 @@ impl Restarter {
             self.log.cut(&self.file.wanted().record.chain);
         }
         taken.is_some()
+    }
+
+    /// A part of what was asked for has come, and more is to come.
+    pub fn handle_part(&mut self, now: Instant, from: NodeId, request: FetchRequest) {
+        self.transfer.handle_part(now, from, request);
     }
 
     pub(super) fn node(&self) -> NodeId {

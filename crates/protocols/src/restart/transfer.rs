@@ -32,7 +32,7 @@ pub struct LogTransfer {
 /// How long things may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferSettings {
-    /// For an answer.
+    /// For an answer, or for the next part of one.
     pub answer: Duration,
     /// To wait when no process was of use.
     pub pause: Duration,
@@ -73,6 +73,15 @@ impl LogTransfer {
         self.last = Some(provider);
         self.under_way = Some((provider, wanted, now + self.settings.answer));
         Some((provider, wanted))
+    }
+
+    /// A part of the answer of a process has come, which is not whole yet: it has as long again for the next one.
+    pub fn handle_part(&mut self, now: Instant, from: NodeId, request: FetchRequest) {
+        if let Some((asked, wanted, until)) = &mut self.under_way
+            && (*asked, *wanted) == (from, request)
+        {
+            *until = now + self.settings.answer;
+        }
     }
 
     /// A process has answered; returns what is to be appended, if the request is still under way.

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::time::SystemTime;
 
 use squall_log::{
-    AppendError, CheckpointError, DiskError, FramePlace, LogBegin, LogPosition, LogRecord, RecordKind,
-    Recovered, StateWriting,
+    AppendError, CheckpointError, Disk, DiskError, FramePlace, LogBegin, LogPosition, LogRecord, RecordKind,
+    Recovered, StateWriting, Storage,
 };
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogStart, LogState, Register};
@@ -80,15 +80,13 @@ impl ProcessLog {
 
     /// Returns where the log of a subgroup begins: a checkpoint covers what is before.
     pub(crate) fn begin_of(&self, subgroup: SubgroupId) -> LogStart {
-        match self.log().storage().begin_of(subgroup.0) {
-            // Lost ones are refused when the log is opened.
-            LogBegin::First | LogBegin::Lost(_) => LogStart::default(),
-            LogBegin::Behind(position) => behind(position),
-        }
+        // Lost ones are refused when the log is opened.
+        begin_of(self.log().storage(), subgroup).unwrap_or_default()
     }
 
     /// Returns the greatest time of the messages before a position, as far as they are in this log.
     pub(crate) fn time_before(&self, subgroup: SubgroupId, end: LogStart) -> u64 {
+        self.look();
         let (mut time, partial) = self.walk().index.before(subgroup, end);
         if let Some(place) = partial {
             self.log().storage().read_frame(place, &mut |record| {
@@ -237,7 +235,8 @@ impl ProcessLog {
             // A hole would look like nulls.
             goes_on &= is_read;
         }
-        goes_on
+        // So would what was removed meanwhile: the beginning has moved before that.
+        goes_on && !self.is_compacted(range)
     }
 
     /// The frames that have the records of a range; none if the log does not have all of it. What was written since the log was read
@@ -287,6 +286,15 @@ impl ProcessLog {
 
     fn failed(&self, cause: AppendError) -> GroupError {
         GroupError::Log { folder: self.folder().into(), cause: cause.into() }
+    }
+}
+
+/// Where the log of a subgroup begins in a folder; none if what was removed is in no checkpoint that can be read.
+pub(crate) fn begin_of<D: Disk>(storage: &Storage<D>, subgroup: SubgroupId) -> Option<LogStart> {
+    match storage.begin_of(subgroup.0) {
+        LogBegin::First => Some(LogStart::default()),
+        LogBegin::Behind(position) => Some(behind(position)),
+        LogBegin::Lost(_) => None,
     }
 }
 

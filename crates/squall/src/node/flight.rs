@@ -30,9 +30,12 @@ impl Stack {
         };
         let mut copy = self.status.flight();
         copy.end(self.fabric.now(), why);
+    }
+
+    /// Writes the record to its file, if it has one.
+    pub(super) fn write_flight(&self) {
         let Some(file) = &self.flight_file else { return };
-        let record = copy.record();
-        drop(copy);
+        let record = self.status.flight().record();
         match flight::write(file, &record) {
             Ok(()) => tracing::info!("what this member has noticed lately is in {}", file.display()),
             Err(error) => tracing::error!(%error, "failed to write the flight record to {}", file.display()),

@@ -399,6 +399,8 @@ impl Stack {
         // Notify again now that all is closed: a waiter that checks again finds the end.
         self.status.window_space.notify();
         self.status.messages.notify();
+        // Its disk may hang, and no waiter is to wait for that.
+        self.write_flight();
     }
 }
 

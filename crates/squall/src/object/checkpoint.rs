@@ -9,6 +9,7 @@
 //! block has a checksum of its own (`squall_log::CheckpointBlock`).
 
 use std::io::{self, Read, Write};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -49,7 +50,8 @@ pub(super) fn tend<T: Replicated>(shard: &Arc<Shard<T>>) {
     drop(core);
     let own = Arc::clone(shard);
     let run = move || {
-        let written = write(&own, snapshot);
+        let written = panic::catch_unwind(AssertUnwindSafe(|| write(&own, snapshot)));
+        let written = written.unwrap_or_else(|_| Err(io::Error::other("writing the state has panicked")));
         let schedule = &mut own.core().checkpoints;
         match written {
             Ok(bytes) => schedule.handle_written(bytes),

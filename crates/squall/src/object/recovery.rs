@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use squall_protocols::replica::{StateRecovery, TimedPosition};
 use squall_protocols::restart::LogStart;
 
+use super::ObjectError;
 use super::checkpoint::{self, ReadCheckpoint};
 use super::machine::{Replicated, TypedMachine};
 use super::shard::{SETTINGS, Shard};
@@ -24,6 +25,13 @@ pub(super) fn recover<T: Replicated>(shard: &Shard<T>) -> bool {
             Some(Ok(recovery)) => {
                 shard.core().replica.recover(recovery);
                 return true;
+            }
+            Some(Err(error @ HistoryError::Compacted { .. })) => {
+                // Nothing that could come would help.
+                let text = format!("none of the checkpoints of this object can be read, and {error}");
+                tracing::error!(shard = shard.number, text);
+                shard.stop(&ObjectError::Form(text));
+                return false;
             }
             Some(Err(error)) => {
                 if !std::mem::replace(&mut has_warned, true) {

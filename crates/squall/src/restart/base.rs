@@ -43,7 +43,8 @@ pub(crate) struct BaseFetcher {
 struct FetchedPart {
     from: NodeId,
     request: FetchRequest,
-    fetched: Fetched,
+    /// None if more of it is to come.
+    fetched: Option<Fetched>,
 }
 
 impl BaseFetcher {
@@ -78,6 +79,9 @@ impl BaseFetcher {
                 log.look();
                 (number, log.state(&self.shards))
             });
+            // The own checkpoints make earlier records superfluous.
+            let begins = self.shards.iter().map(|subgroup| log.begin_of(*subgroup));
+            begins.enumerate().for_each(|(shard, begin)| state.cover(shard, begin));
             drop(log);
             state.cut(&register.record.chain);
             let others = self.others(&register);
@@ -112,12 +116,15 @@ impl BaseFetcher {
         let (address, call) =
             (self.status.roster().get(&from).cloned(), fetch::call_of(register.group, request));
         let run = move || {
-            let fetched = address.map_or(Fetched::Nothing, |address| fetch::fetch(&plan, &address, call));
+            let part = |fetched| FetchedPart { from, request, fetched };
+            let mut on_part = || sender.send(part(None)).is_ok();
+            let fetch = |address| fetch::fetch(&plan, &address, call, &mut on_part);
+            let fetched = address.map_or(Fetched::Nothing, fetch);
             // A member that has ended needs it no more.
-            let _ = sender.send(FetchedPart { from, request, fetched });
+            let _ = sender.send(part(Some(fetched)));
         };
         if Builder::new().name("squall fetches".into()).spawn(run).is_err() {
-            let _ = self.sender.send(FetchedPart { from, request, fetched: Fetched::Nothing });
+            let _ = self.sender.send(FetchedPart { from, request, fetched: Some(Fetched::Nothing) });
         }
     }
 
@@ -125,6 +132,10 @@ impl BaseFetcher {
     fn take(&mut self, FetchedPart { from, request, fetched }: FetchedPart) -> Option<()> {
         let now = self.now();
         let nothing = FetchAnswer::Nothing;
+        let Some(fetched) = fetched else {
+            self.transfer.handle_part(now, from, request);
+            return Some(());
+        };
         match fetched {
             Fetched::Records(count, records) => {
                 let answer = FetchAnswer::Records(count);

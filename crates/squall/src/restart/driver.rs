@@ -243,6 +243,9 @@ impl<'a> RestartDriver<'a> {
                     None => {}
                 }
             }
+            ExchangeEvent::FetchedPart(from, request) => {
+                self.restarter.handle_part(self.now(), from, request)
+            }
             ExchangeEvent::Fetched(from, request, fetched) => self.on_fetched(from, request, fetched)?,
         }
         Ok(())

@@ -29,6 +29,8 @@ pub(super) enum ExchangeEvent {
     Asked(Asker, Vec<u8>),
     /// A process has answered a call, or has not.
     Answered(Address, Option<RestartAnswer>),
+    /// A part of what was asked of a process's log has come.
+    FetchedPart(NodeId, FetchRequest),
     /// What was asked of a process's log has come, or has not.
     Fetched(NodeId, FetchRequest, Fetched),
 }
@@ -119,7 +121,8 @@ impl Exchange {
     ) -> Result<(), JoinError> {
         let (plan, events) = (self.plan.clone(), self.sender.clone());
         let run = move || {
-            let fetched = fetch::fetch(&plan, &address, call);
+            let mut on_part = || events.send(ExchangeEvent::FetchedPart(from, request)).is_ok();
+            let fetched = fetch::fetch(&plan, &address, call, &mut on_part);
             // A restart that is over needs it no more.
             let _ = events.send(ExchangeEvent::Fetched(from, request, fetched));
         };

@@ -45,8 +45,8 @@ pub(super) fn answer(
 fn read_checkpoint(log: &ProcessLog, subgroup: SubgroupId, part: CheckpointPart) -> FetchReply {
     let CheckpointPart { view, sequence, block } = part;
     let (mut blocks, mut space, mut is_last) = (Vec::new(), FETCH_BYTES_MAX, false);
-    for block in block.. {
-        // One that was removed meanwhile is asked for again, as what has taken its place.
+    for block in block..=u32::MAX {
+        // The asker begins again with what has taken the place of one that was removed meanwhile.
         let read = log.read_checkpoint(subgroup, LogStart { view, sequence }, block);
         let Ok((bytes, ends)) = read else { return FetchReply::Nothing };
         space = space.saturating_sub(bytes.len());
@@ -101,8 +101,14 @@ pub(super) enum Fetched {
     Nothing,
 }
 
-/// Asks the process at `address` for records until one answer is whole, and returns it.
-pub(super) fn fetch(plan: &BootstrapPlan, address: &Address, mut call: FetchCall) -> Fetched {
+/// Asks the process at `address` for records until one answer is whole, and returns it. A checkpoint is in memory meanwhile. `on_part` is
+/// called when a part has come that is not the last one; if it returns false, the answer is not wanted any more.
+pub(super) fn fetch(
+    plan: &BootstrapPlan,
+    address: &Address,
+    mut call: FetchCall,
+    on_part: &mut dyn FnMut() -> bool,
+) -> Fetched {
     let mut begun: Option<StoredRecord> = None;
     let mut checkpoint = Vec::new();
     loop {
@@ -125,6 +131,9 @@ pub(super) fn fetch(plan: &BootstrapPlan, address: &Address, mut call: FetchCall
                 }
                 let Ok(block) = u32::try_from(checkpoint.len()) else { return Fetched::Nothing };
                 call.checkpoint = Some(CheckpointPart { view, sequence, block });
+                if !on_part() {
+                    return Fetched::Nothing;
+                }
                 continue;
             }
         };
@@ -151,6 +160,9 @@ pub(super) fn fetch(plan: &BootstrapPlan, address: &Address, mut call: FetchCall
             Some(record) if records.is_empty() => {
                 (call.from, call.skip) = (record.sequence, record.bytes.len() as u64);
                 begun = Some(record);
+                if !on_part() {
+                    return Fetched::Nothing;
+                }
             }
             _ => return Fetched::Nothing,
         }

@@ -11,7 +11,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use squall_harness::terminal::{CommandVerdict, output, units};
 use squall_log::{
-    Disk as _, FileDisk, FramePlace, LogPosition, LogRecord, LogSettings, Recovered, Storage, TailVerdict,
+    Disk as _, FileDisk, FramePlace, LogBegin, LogPosition, LogRecord, LogSettings, Recovered, Storage,
+    TailVerdict,
 };
 use squall_protocols::restart::Register;
 
@@ -95,6 +96,8 @@ struct LogSummary {
     copy: bool,
     /// The names of those that are not as they were written.
     bad_checkpoints: Vec<String>,
+    /// Subgroups whose first records were removed, and are in no checkpoint that can be read.
+    lost: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -162,6 +165,7 @@ fn verify(arguments: &FolderArguments) -> Result<CommandVerdict> {
     print(arguments, &summary)?;
     let is_good = summary.verdict != TailVerdict::Damaged.to_string()
         && summary.life.is_some()
+        && summary.lost.is_empty()
         && summary.bad_checkpoints.is_empty();
     Ok(if is_good { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
@@ -181,6 +185,21 @@ fn summary(arguments: &FolderArguments) -> Result<LogSummary> {
         .collect();
     let mut bad_checkpoints = storage.disk().list("checkpoints")?;
     bad_checkpoints.retain(|name| !name.ends_with(".new") && !good.contains(name));
+    let recycled = register.as_ref().map(|register| register.recycled.clone()).unwrap_or_default();
+    // Older ones have no log behind them, and their removal was cut off.
+    let is_older = |name: &str| {
+        let mut parts = name.split('-').map(str::parse::<u64>);
+        let (Some(Ok(subgroup)), Some(Ok(view)), Some(Ok(sequence))) =
+            (parts.next(), parts.next(), parts.next())
+        else {
+            return false;
+        };
+        let recycled = u32::try_from(subgroup).ok().and_then(|subgroup| recycled.get(&subgroup));
+        recycled.is_some_and(|recycled| LogPosition { view, sequence } < *recycled)
+    };
+    bad_checkpoints.retain(|name| !is_older(name));
+    let lost = recycled.keys().copied();
+    let lost = lost.filter(|subgroup| matches!(storage.begin_of(*subgroup), LogBegin::Lost(_))).collect();
     let checkpoints =
         checkpoints.into_iter().map(|(subgroup, all)| (subgroup, all.into_iter().map(position).collect()));
     Ok(LogSummary {
@@ -202,6 +221,7 @@ fn summary(arguments: &FolderArguments) -> Result<LogSummary> {
         checkpoints: checkpoints.collect(),
         copy: storage.is_backup()?,
         bad_checkpoints,
+        lost,
     })
 }
 
@@ -247,6 +267,12 @@ fn print(arguments: &FolderArguments, summary: &LogSummary) -> Result<()> {
     for (subgroup, all) in &summary.checkpoints {
         let all: Vec<String> = all.iter().map(text).collect();
         output::line(format_args!("subgroup {subgroup}: checkpoints at {}", all.join(", ")));
+    }
+    for subgroup in &summary.lost {
+        output::line(format_args!(
+            "subgroup {subgroup}: its first records were removed, and none of its checkpoints can be read; the member does not start \
+             with this folder"
+        ));
     }
     for name in &summary.bad_checkpoints {
         output::line(format_args!("the checkpoint {name} is not as it was written"));

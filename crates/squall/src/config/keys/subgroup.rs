@@ -142,7 +142,7 @@ pub(in crate::config) const SUBGROUP: [ConfigKey; 18] = [
         example: "\"64MiB\"",
         scope: KeyScope::Member,
         meaning: "After how many bytes of updates a member writes a checkpoint of a durable object, or after twice the length of the last \
-                  checkpoint if that is more: a restart reads no more than these.",
+                  checkpoint if that is more: a restart applies about as many.",
     },
     ConfigKey {
         name: "retain",
