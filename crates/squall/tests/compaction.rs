@@ -13,6 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use squall::config::{Retention, Transport};
 use squall::object::{Object, Replicated, Snapshot, Version, VersionError, restored};
+use squall::recovery::{SubgroupLoss, expected_loss};
 use squall::{Config, Group, HistoryError, Position, ReplayError};
 use squall_fabric::atomics::{AtomicU64, Ordering};
 use storage::{PATIENCE, TestFolder, wait_until};
@@ -195,6 +196,9 @@ fn a_log_is_compacted_behind_checkpoints() {
         present(shelves)
     });
     assert!(found.iter().all(|state| *state == Shelves::after(all)));
+    // What was removed is in a checkpoint: a person could continue from one log.
+    let loss = expected_loss(&configs[0]).expect("its log has everything");
+    assert!(matches!(loss.subgroups["shelves"], SubgroupLoss::Tail { missing: 0, .. }), "{loss:?}");
 }
 
 /// A member that was away needs records that the others have no more: it takes a checkpoint.
