@@ -162,10 +162,15 @@ impl DomainParticipant {
     /// it with another one. If topics were named by each participant, others that use another type appear in
     /// [`DataReader::inconsistent_topic`].
     pub fn topic<T: TopicData>(&self, name: &str) -> Result<Topic<T>, EntityError> {
-        let entry = self.entry(name).ok_or_else(|| EntityError::UnknownTopic(name.into()))?;
-        if let Some(registered) = self.registered(name) {
+        let registered = self.registered(name);
+        if registered.is_none() && !self.topics_in_use().contains_key(name) {
+            return Err(EntityError::UnknownTopic(name.into()));
+        }
+        // Before the topic is in use here.
+        if let Some(registered) = registered {
             registered.check_type(T::type_name(), T::type_hash())?;
         }
+        let entry = self.entry(name).ok_or_else(|| EntityError::UnknownTopic(name.into()))?;
         entry.port.set_type(T::type_name())?;
         Ok(entry.topic(T::type_name()))
     }

@@ -191,18 +191,17 @@ impl DomainParticipant {
     /// fixed, or which keeps histories elsewhere.
     pub fn create_topic<T: TopicData>(&self, name: &str, qos: Qos) -> Result<Topic<T>, EntityError> {
         qos.check()?;
-        if let Some(entry) = self.topics_in_use().get(name) {
+        let present = self.topics_in_use().get(name).map(|entry| entry.qos.clone());
+        if let Some(present) = present {
             // It may have a subgroup of its own: no participant can create another one of this name.
-            let is_same = entry.qos.profile() == qos.profile()
-                && service(&entry.qos) == service(&qos)
-                && is_grouped(&entry.qos) == is_grouped(&qos);
+            let is_same = present.profile() == qos.profile()
+                && service(&present) == service(&qos)
+                && is_grouped(&present) == is_grouped(&qos);
             if !is_same {
-                let present = Box::new(entry.qos.clone());
+                let present = Box::new(present);
                 return Err(EntityError::IncompatibleTopic { topic: name.into(), present });
             }
-            let known = entry.clone();
-            known.port.set_type(T::type_name())?;
-            return Ok(known.topic(T::type_name()));
+            return self.topic(name);
         }
         let run_time = self.run_time.as_ref().ok_or_else(|| EntityError::FixedTopics(name.into()))?;
         let (topic, profile, store) = (name.into(), qos.profile(), run_time.kind);

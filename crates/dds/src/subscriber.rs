@@ -1,6 +1,7 @@
 //! Subscribers: readers of several topics that are in one order (OMG DDS 1.4 §2.2.2.5.2, access with the scope of groups).
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
 use crate::data::TopicData;
@@ -31,7 +32,8 @@ struct GroupedReaders {
 }
 
 /// Access to a subscriber's readers while nothing comes to them: the samples that are there are a prefix of the order, and sets are there as a
-/// whole. What comes waits until this is dropped, in the end the writers; so it should be short.
+/// whole. What comes waits until this is dropped, in the end the writers; so it should be short. A second access to topics of the same order waits
+/// for the first one to be dropped: a thread that has one must not begin another.
 ///
 /// ```
 /// # use squall::Config;
@@ -49,11 +51,23 @@ struct GroupedReaders {
 /// # Ok(())
 /// # }
 /// ```
-pub struct GroupAccess {
+///
+/// The participant cannot end while it is there:
+///
+/// ```compile_fail,E0505
+/// # fn end(participant: squall_dds::DomainParticipant) {
+/// let subscriber = participant.subscriber();
+/// let access = subscriber.begin_access();
+/// drop(participant);
+/// drop(access);
+/// # }
+/// ```
+pub struct GroupAccess<'s> {
     readers: Vec<(Arc<TopicPort>, u16)>,
     /// Samples from here on are not shown: a reader has not got all before them.
     limit: Option<Position>,
     _hold: Option<GateHold>,
+    of: PhantomData<&'s DomainParticipant>,
 }
 
 impl DomainParticipant {
@@ -83,19 +97,20 @@ impl TopicSubscriber<'_> {
         Ok(reader)
     }
 
-    /// Begins an access (`begin_access`): nothing comes to the readers until it is dropped (`end_access`).
+    /// Begins an access (`begin_access`): nothing comes to the readers until it is dropped (`end_access`). Waits while
+    /// there is another access to topics of the same order, without end if that is this thread's.
     #[must_use]
-    pub fn begin_access(&self) -> GroupAccess {
+    pub fn begin_access(&self) -> GroupAccess<'_> {
         let GroupedReaders { gate, readers } = lock(&self.readers).clone();
         let hold = gate.map(|gate| gate.hold());
         let behind = |(port, number): &(Arc<TopicPort>, u16)| port.state().readers.get(number)?.behind_at;
         let limit = readers.iter().filter_map(behind).min();
         let limit = limit.map(|sequence| Position { view: 0, sequence });
-        GroupAccess { readers, limit, _hold: hold }
+        GroupAccess { readers, limit, _hold: hold, of: PhantomData }
     }
 }
 
-impl GroupAccess {
+impl GroupAccess<'_> {
     /// Returns the readers in the order in which their samples are to be taken, a reader as often as it has samples that were not read
     /// (`get_datareaders`).
     #[must_use]
@@ -141,7 +156,7 @@ impl fmt::Debug for TopicSubscriber<'_> {
     }
 }
 
-impl fmt::Debug for GroupAccess {
+impl fmt::Debug for GroupAccess<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GroupAccess").field("limit", &self.limit).finish_non_exhaustive()
     }
