@@ -178,10 +178,10 @@ pub(crate) fn encode_service(service: DurabilityService) -> Vec<u8> {
     [&[SERVICE], &body[..]].concat()
 }
 
-/// Reads what a participant expects the topic to keep; `None` if it is nothing of the kind. Not fuzzed: a property below gives it
+/// Reads what a participant expects the topic to keep; `None` if it is nothing of the kind, or empty. Not fuzzed: a property below gives it
 /// arbitrary bytes.
 pub(crate) fn decode_service(body: &[u8]) -> Option<DurabilityService> {
-    postcard::from_bytes(body).ok()
+    postcard::from_bytes(body).ok().filter(|service: &DurabilityService| !service.is_empty())
 }
 
 /// A topic that was created at run time, as all participants know it.
@@ -200,9 +200,10 @@ impl RegisteredTopic {
         [&[CREATION], &body[..]].concat()
     }
 
-    /// Reads a topic that is to be created; `None` if it is none. Not fuzzed: a property below gives it arbitrary bytes.
+    /// Reads a topic that is to be created; `None` if it is none, or its policies are refused. Not fuzzed: a property below gives it arbitrary
+    /// bytes.
     pub(crate) fn decode(body: &[u8]) -> Option<Self> {
-        postcard::from_bytes(body).ok()
+        postcard::from_bytes(body).ok().filter(|topic: &Self| topic.qos.check().is_ok())
     }
 }
 

@@ -116,8 +116,7 @@ impl Qos {
         contradict(!keeps, PolicyId::DurabilityService, || {
             (format!("{service:?}"), "leave it out: a VOLATILE topic keeps nothing")
         })?;
-        let is_empty = service.samples_max == 0 || service.history == HistoryKind::KeepLast(0);
-        contradict(is_empty, PolicyId::DurabilityService, || {
+        contradict(service.is_empty(), PolicyId::DurabilityService, || {
             (format!("{service:?}"), "keep at least one sample")
         })
     }

@@ -121,6 +121,11 @@ impl DurabilityService {
     pub const KEPT_SAMPLES_MAX: usize = 65_536;
     /// All samples, up to that bound.
     pub const EVERYTHING: Self = Self { history: HistoryKind::KeepAll, samples_max: Self::KEPT_SAMPLES_MAX };
+
+    /// Returns whether the topic keeps nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.samples_max == 0 || self.history == HistoryKind::KeepLast(0)
+    }
 }
 
 /// How far the order of samples extends (PRESENTATION).
