@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use squall::object::Client;
+use squall::object::{Client, ObjectError, Pending};
 use squall::{Config, DeliveryMode};
 
 use crate::cache::{ChangeKind, Selection};
@@ -18,7 +18,7 @@ use crate::data::TopicData;
 use crate::error::{EntityError, ParticipantError, ReadError, WriteError};
 use crate::kept::{KeptReply, KeptTopic};
 use crate::outlet::{explain, lock, outcome, settle, wait_reply};
-use crate::qos::{Profile, Qos};
+use crate::qos::{DurabilityService, Profile, Qos};
 use crate::reader_core::ReaderCore;
 use crate::registry::{StoreQuery, StoreReply, TopicRegistry, is_grouped, keeps, service};
 use crate::run_time::{self, TopicStore};
@@ -31,7 +31,9 @@ use crate::wire::{ChangeHeader, EndpointAnnouncement, RegisteredTopic, TopicRole
 /// the group's secret. It changes no view, and no member waits for it. A member that dies is replaced by another one.
 ///
 /// The topics are those that participants have created at run time ([`crate::ParticipantBuilder::run_time_topics`]) and that keep samples; a
-/// client may create others. A client that ends without dropping its writers and readers stays announced as matched.
+/// client may create others. A process that ends without dropping its writers and readers stays
+/// announced as matched. The last one of the client, its writers and its readers to be dropped waits for a second at most until a member has
+/// noted the ends of the others.
 ///
 /// ```
 /// use std::time::Duration;
@@ -68,6 +70,8 @@ struct ClientLink {
     node: u32,
     /// How many endpoints it has had.
     endpoints: Mutex<u16>,
+    /// The outcome of the last announcement that an endpoint has gone; those before are applied before.
+    last_end: Mutex<Option<Pending<StoreReply>>>,
 }
 
 impl ClientLink {
@@ -92,13 +96,13 @@ impl ClientLink {
         }
     }
 
-    /// Announces an endpoint; returns its topic's number, and the topic.
+    /// Announces an endpoint; returns its topic's number, what the topic keeps, and the announcement.
     fn open<T: TopicData>(
         &self,
         name: &str,
         role: TopicRole,
         qos: Qos,
-    ) -> Result<(u32, EndpointAnnouncement), EntityError> {
+    ) -> Result<(u32, DurabilityService, EndpointAnnouncement), EntityError> {
         qos.check()?;
         if is_grouped(&qos) {
             return Err(EntityError::NeedsSubscriber(name.into()));
@@ -124,14 +128,29 @@ impl ClientLink {
         };
         let id = EndpointId { node: self.node, number: own };
         let announcement = EndpointAnnouncement { id, role, type_name: topic.type_name.clone(), qos };
-        let reply = self.update(&announcement.encode(number), self.timeout)?;
-        settle(reply, service(&topic.qos))?;
-        Ok((number, announcement))
+        let kept = service(&topic.qos);
+        let reply = self.update(&announcement.encode(number), self.timeout);
+        if let Err(error) = reply.and_then(|reply| settle(reply, kept)) {
+            // The announcement may still arrive.
+            self.close(number, &announcement);
+            return Err(error.into());
+        }
+        Ok((number, kept, announcement))
     }
 
-    /// Announces that an endpoint has gone; nothing waits for that.
+    /// Announces that an endpoint has gone.
     fn close(&self, topic: u32, announcement: &EndpointAnnouncement) {
-        let _ = self.object.update(b"", &announcement.end().encode(topic));
+        let pending = self.object.update(b"", &announcement.end().encode(topic));
+        *lock(&self.last_end) = pending.ok();
+    }
+}
+
+impl Drop for ClientLink {
+    fn drop(&mut self) {
+        if let Some(pending) = lock(&self.last_end).take() {
+            // Without an answer, the endpoints stay announced.
+            drop(wait_reply(pending, Instant::now(), END_PATIENCE));
+        }
     }
 }
 
@@ -152,7 +171,8 @@ impl DomainClient {
             TopicStore::Disk => DeliveryMode::Durable,
         };
         let object = Client::connect_with(&config, run_time::REGISTRY, timeout)?;
-        let mut link = ClientLink { object, store, timeout, node: 0, endpoints: Mutex::default() };
+        let (endpoints, last_end) = Default::default();
+        let mut link = ClientLink { object, store, timeout, node: 0, endpoints, last_end };
         let failed = |error| ParticipantError::History { topic: run_time::REGISTRY.into(), error };
         match link.update(&encode_client(), timeout).map_err(failed)? {
             KeptReply::Client(node) => link.node = node,
@@ -196,7 +216,11 @@ impl DomainClient {
                 Err(EntityError::IncompatibleTopic { topic, present })
             }
             KeptReply::TooManyTopics => Err(EntityError::TooManyTopics(topic)),
-            _ => Ok(()),
+            KeptReply::Topic(_) => Ok(()),
+            reply => {
+                let other = ObjectError::Form(format!("{reply:?}, for the creation of a topic"));
+                Err(failed(WriteError::History(other)))
+            }
         }
     }
 
@@ -205,8 +229,8 @@ impl DomainClient {
     /// # Errors
     /// [`EntityError::NotForClients`] if the topic keeps nothing; or another error, with what to do next.
     pub fn writer<T: TopicData>(&self, topic: &str, qos: Qos) -> Result<ClientWriter<T>, EntityError> {
-        let (topic, announcement) = self.link.open::<T>(topic, TopicRole::Writer, qos)?;
-        Ok(ClientWriter { link: Arc::clone(&self.link), topic, announcement, of: PhantomData })
+        let (topic, kept, announcement) = self.link.open::<T>(topic, TopicRole::Writer, qos)?;
+        Ok(ClientWriter { link: Arc::clone(&self.link), topic, kept, announcement, of: PhantomData })
     }
 
     /// Creates a reader of a topic that keeps samples.
@@ -214,7 +238,7 @@ impl DomainClient {
     /// # Errors
     /// [`EntityError::NotForClients`] if the topic keeps nothing; or another error, with what to do next.
     pub fn reader<T: TopicData>(&self, topic: &str, qos: Qos) -> Result<ClientReader<T>, EntityError> {
-        let (topic, announcement) = self.link.open::<T>(topic, TopicRole::Reader, qos)?;
+        let (topic, _, announcement) = self.link.open::<T>(topic, TopicRole::Reader, qos)?;
         let reader = ReaderCore::new(&announcement, true);
         let state = Mutex::new(ClientReading { reader, announcements: 0, next: 0 });
         Ok(ClientReader { link: Arc::clone(&self.link), topic, announcement, state, of: PhantomData })
@@ -227,6 +251,8 @@ impl DomainClient {
 pub struct ClientWriter<T> {
     link: Arc<ClientLink>,
     topic: u32,
+    /// What the topic keeps.
+    kept: DurabilityService,
     announcement: EndpointAnnouncement,
     of: PhantomData<fn(T)>,
 }
@@ -249,7 +275,6 @@ impl<T: TopicData> ClientWriter<T> {
     }
 
     fn send(&self, kind: ChangeKind, key: &[u8], data: &[u8]) -> Result<(), WriteError> {
-        let qos = &self.announcement.qos;
         let header = ChangeHeader {
             kind,
             topic: self.topic,
@@ -259,7 +284,7 @@ impl<T: TopicData> ClientWriter<T> {
         };
         let mut bytes = vec![0; header.length_with(data.len())];
         header.write(&mut bytes).copy_from_slice(data);
-        settle(self.link.update(&bytes, qos.max_blocking_time)?, service(qos))
+        settle(self.link.update(&bytes, self.announcement.qos.max_blocking_time)?, self.kept)
     }
 }
 
@@ -313,7 +338,7 @@ impl<T: TopicData> ClientReader<T> {
     /// # Errors
     /// [`ReadError::Timeout`]; [`ReadError::NoAnswer`] if no member answers.
     pub fn wait_for_data(&self, timeout: Duration) -> Result<(), ReadError> {
-        let begun = Instant::now();
+        let (begun, mut pause) = (Instant::now(), POLL_PERIOD_LEAST);
         loop {
             let mut state = lock(&self.state);
             if state.reader.cache.has_unread() {
@@ -325,8 +350,9 @@ impl<T: TopicData> ClientReader<T> {
             match () {
                 () if has_data => return Ok(()),
                 () if begun.elapsed() >= timeout => return Err(ReadError::Timeout(timeout)),
-                () => thread::sleep(POLL_PERIOD.min(timeout.saturating_sub(begun.elapsed()))),
+                () => thread::sleep(pause.min(timeout.saturating_sub(begun.elapsed()))),
             }
+            pause = (2 * pause).min(POLL_PERIOD_MAX);
         }
     }
 
@@ -392,5 +418,8 @@ impl<T> Drop for ClientReader<T> {
     }
 }
 
-/// Between two questions for more.
-const POLL_PERIOD: Duration = Duration::from_millis(2);
+/// Between two questions for more: it grows while nothing comes.
+const POLL_PERIOD_LEAST: Duration = Duration::from_millis(2);
+const POLL_PERIOD_MAX: Duration = Duration::from_millis(50);
+/// How long the end of a client waits for a member to note it.
+const END_PATIENCE: Duration = Duration::from_secs(1);

@@ -259,6 +259,9 @@ pub enum WriteError {
         "the topic's history has 65536 announcements of endpoints, and no more: keep readers and writers open, or use another topic"
     )]
     TooManyEndpoints,
+    /// The domain does not know the topic of a client any more. Nothing was written.
+    #[error("the topic is not there any more, since the domain has restarted: connect again")]
+    Restarted,
     /// The sample is longer than the topic's messages. Nothing was written.
     #[error(
         "a sample of {length} bytes with its header is longer than the limit ({length_max}): raise message_max of the topic's subgroup"

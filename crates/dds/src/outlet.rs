@@ -169,9 +169,8 @@ pub(crate) fn settle(reply: KeptReply, service: DurabilityService) -> Result<(),
         KeptReply::Kept => Ok(()),
         KeptReply::Full => Err(WriteError::HistoryFull { samples_max: service.samples_max }),
         KeptReply::TooManyEndpoints => Err(WriteError::TooManyEndpoints),
-        reply => unreachable!(
-            "the topic was begun by this participant, and its messages are well-formed: {reply:?}"
-        ),
+        // A participant has begun the topic before; a client may have done so in a domain that is no more.
+        _ => Err(WriteError::Restarted),
     }
 }
 

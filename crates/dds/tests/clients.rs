@@ -9,8 +9,8 @@ use common::{Other, PATIENCE, Reading, configs, data, open_domain, patient, take
 use squall::Config;
 use squall::config::Transport;
 use squall_dds::{
-    ClientReader, DomainClient, DurabilityService, EntityError, HistoryKind, Profile, Qos, ReadError,
-    ResourceLimits, TopicStore, WriteError,
+    ClientReader, DomainClient, DurabilityService, EntityError, HistoryKind, Profile, Qos, ResourceLimits,
+    TopicStore, WriteError,
 };
 
 const SAMPLES: u32 = 300;
@@ -86,9 +86,10 @@ fn clients_and_members_share_a_topic(transport: Transport, test: &str) {
         assert!(numbers.eq(0..SAMPLES), "writer {sensor}: each once, in order");
     }
     // Nothing more comes, and both have closed their writers.
-    assert!(matches!(far.wait_for_data(Duration::from_millis(50)), Ok(()) | Err(ReadError::Timeout(_))));
-    assert!(far.take(1000).expect("they answer").iter().all(|sample| sample.data.is_none()));
-    assert_eq!(far.subscription_matched().current_count, 0);
+    wait_until("both writers are closed", || {
+        assert!(far.take(1000).expect("they answer").iter().all(|sample| sample.data.is_none()));
+        far.subscription_matched().current_count == 0
+    });
 }
 
 #[test]
@@ -120,6 +121,39 @@ fn a_full_client_gets_the_rest_later() {
     }
 }
 
+/// When a client has been dropped, members have noted that its endpoints are gone: its process may end.
+#[test]
+fn a_client_that_is_dropped_has_gone() {
+    let configs = configs(Transport::Shm, "client-ends", 1, 0);
+    let participant = open_domain(&configs, TopicStore::Memory).remove(0);
+    participant.create_topic::<Reading>("t", Qos::KEPT).expect("it is created");
+    let client = connect(&configs);
+    let reader = client.reader::<Reading>("t", Qos::KEPT).expect("it is created");
+    let writer = client.writer::<Reading>("t", Qos::KEPT).expect("it is created");
+    let open = || (participant.topics()[0].writers, participant.topics()[0].readers);
+    assert_eq!(open(), (1, 1));
+    drop((client, reader, writer));
+    assert_eq!(open(), (0, 0));
+}
+
+/// A topic that a client has opened is not there after all members have ended, and others have begun the domain again.
+#[test]
+fn a_client_of_a_domain_that_restarted_connects_again() {
+    let configs = configs(Transport::Tcp, "client-restart", 1, 0);
+    let participant = open_domain(&configs, TopicStore::Memory).remove(0);
+    participant.create_topic::<Reading>("t", Qos::KEPT).expect("it is created");
+    let client = connect(&configs);
+    let writer = client.writer::<Reading>("t", patient(Qos::KEPT)).expect("it is created");
+    writer.write(&reading(0, 0)).expect("it is written");
+    drop(participant);
+    let _participant = open_domain(&configs, TopicStore::Memory).remove(0);
+    wait_until("the client is there again", || match writer.write(&reading(0, 1)) {
+        Err(WriteError::Unknown | WriteError::History(_)) => false,
+        Err(WriteError::Restarted) => true,
+        outcome => panic!("{outcome:?}"),
+    });
+}
+
 #[test]
 fn what_does_not_fit_a_client_is_an_error() {
     let configs = configs(Transport::Shm, "client-errors", 1, 0);
@@ -138,9 +172,9 @@ fn what_does_not_fit_a_client_is_an_error() {
     assert!(matches!(&error, EntityError::NoStore { .. }), "{error}");
 
     let two = DurabilityService { history: HistoryKind::KeepAll, samples_max: 2 };
-    let bounded = patient(Qos { durability_service: Some(two), ..Qos::KEPT });
-    client.create_topic::<Vec<u8>>("bytes", bounded.clone()).expect("it is created");
-    let writer = client.writer::<Vec<u8>>("bytes", bounded).expect("it is created");
+    let bounded = Qos { durability_service: Some(two), ..Qos::KEPT };
+    client.create_topic::<Vec<u8>>("bytes", bounded).expect("it is created");
+    let writer = client.writer::<Vec<u8>>("bytes", patient(Qos::KEPT)).expect("it is created");
     let error = writer.write(&vec![0; 20_000]).unwrap_err();
     assert!(matches!(error, WriteError::TooLong { .. }), "{error}");
     (0..2).for_each(|number| writer.write(&vec![number]).expect("there is space"));
