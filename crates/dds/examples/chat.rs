@@ -24,7 +24,7 @@ struct Line {
     text: String,
 }
 
-/// Each person is an instance: when a person leaves, the others notice.
+/// Each person is an instance: a channel that keeps the last lines only would keep the last ones of each person.
 impl Keyed for Line {
     const TYPE_NAME: &'static str = "Line";
     type Key = String;
