@@ -1,14 +1,14 @@
 //! `squall dds hz`: how often a topic is written.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
-use squall_dds::{DurabilityKind, Qos, ReadError};
+use squall_dds::{DurabilityKind, Qos, ReadError, Sample};
 use squall_harness::terminal::{CommandVerdict, Interrupted, output, units};
 
-use super::{DomainArguments, Joined, LOOK_PERIOD, endpoint_qos};
+use super::{DomainArguments, Joined, LOOK_PERIOD, reader_qos};
 
 /// Print how many samples of a topic come in a second, and how large they are
 #[derive(Debug, Args)]
@@ -54,9 +54,9 @@ pub(super) fn run(arguments: &HzArguments) -> Result<CommandVerdict> {
 
 fn measure(arguments: &HzArguments, joined: &Joined) -> Result<()> {
     let topic = joined.find(&arguments.topic, arguments.domain.timeout)?;
-    let qos = Qos { durability: DurabilityKind::Volatile, durability_service: None, ..endpoint_qos(&topic) };
+    let qos = Qos { durability: DurabilityKind::Volatile, durability_service: None, ..reader_qos(&topic) };
     let reader = joined.participant.reader(&topic, qos)?;
-    let mut last = None::<Instant>;
+    let mut last = None::<SystemTime>;
     for _ in 0..arguments.seconds.unwrap_or(u64::MAX) {
         let (begun, mut count) = (Instant::now(), SecondCount::default());
         while begun.elapsed() < SECOND {
@@ -67,9 +67,12 @@ fn measure(arguments: &HzArguments, joined: &Joined) -> Result<()> {
                 Err(ReadError::Timeout(_)) => continue,
                 waited => waited?,
             }
-            for sample in reader.take(AT_ONCE_MAX)?.into_iter().filter_map(|sample| sample.data) {
-                let now = Instant::now();
-                count.add(sample.len() as u64, last.replace(now).map(|last| now.duration_since(last)));
+            for Sample { data, info, .. } in reader.take(AT_ONCE_MAX)? {
+                let Some(data) = data else { continue };
+                let came = info.reception_timestamp;
+                // A clock may have been set back.
+                let gap = last.replace(came).map(|last| came.duration_since(last).unwrap_or_default());
+                count.add(data.len() as u64, gap);
             }
         }
         count.print(begun.elapsed(), arguments.json)?;

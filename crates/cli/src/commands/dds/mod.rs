@@ -15,7 +15,9 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use squall::Config;
 use squall::config::{Address, quantity};
-use squall_dds::{DomainParticipant, DurabilityService, EntityError, HistoryKind, Qos, Topic, TopicStore};
+use squall_dds::{
+    DomainParticipant, DurabilityService, EntityError, HistoryKind, Presentation, Qos, Topic, TopicStore,
+};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_harness::terminal::{CommandVerdict, Interrupts, PendingNote};
 
@@ -197,6 +199,11 @@ impl TopicArguments {
 /// Returns the policies of a reader or writer that suits the topic.
 fn endpoint_qos(topic: &Topic<Vec<u8>>) -> Qos {
     Qos { autodispose_unregistered_instances: false, ..topic.qos().clone() }
+}
+
+/// Returns the policies of a reader that reads the topic by itself, also if it is in one order with others.
+fn reader_qos(topic: &Topic<Vec<u8>>) -> Qos {
+    Qos { presentation: Presentation::TOPIC_ORDERED, ..endpoint_qos(topic) }
 }
 
 /// Returns an address of this host that no other process has.

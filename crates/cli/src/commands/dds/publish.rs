@@ -4,7 +4,7 @@ use std::io::BufRead as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
 use serde_json::json;
 use squall_dds::{DataWriter, DurabilityKind, Qos, TopicData, WriteError};
@@ -22,9 +22,9 @@ pub(super) struct PubArguments {
     topic: TopicArguments,
     /// The samples [default: the lines of standard input]
     samples: Vec<String>,
-    /// Write all samples this many times; each of them may have `{n}`, which is its number from 0
-    #[arg(long, value_name = "N", default_value = "1", requires = "samples")]
-    repeat: u64,
+    /// Write all samples this many times; `{i}` in them is replaced by the number of the time, from 0 [default: once, as they are]
+    #[arg(long, value_name = "N", requires = "samples")]
+    repeat: Option<u64>,
     /// Write at most this many samples in a second [default: as many as can be written]
     #[arg(long, value_name = "HZ")]
     rate: Option<f64>,
@@ -43,17 +43,13 @@ topic's profile is kept or logged.
 Examples:
   squall dds pub --config squall.toml chat \"hello, all\"
   squall dds pub -c squall.toml --profile kept log < lines.txt
-  squall dds pub -c squall.toml ticks \"tick {n}\" --repeat 100 --rate 10";
+  squall dds pub -c squall.toml ticks \"tick {i}\" --repeat 100 --rate 10";
 
 pub(super) fn run(arguments: &PubArguments) -> Result<CommandVerdict> {
-    ensure!(
-        arguments.rate.is_none_or(|rate| rate.is_finite() && rate > 0.0),
-        "--rate {}: give a number of samples per second, such as 10",
-        arguments.rate.unwrap_or_default()
-    );
+    let pause = arguments.rate.map(pause_of).transpose()?;
     let joined = arguments.domain.join()?;
     let mut written = 0;
-    let outcome = publish(arguments, &joined, &mut written);
+    let outcome = publish(arguments, &joined, pause, &mut written);
     let is_interrupted = joined.is_interrupted();
     joined.leave();
     if arguments.json {
@@ -64,7 +60,21 @@ pub(super) fn run(arguments: &PubArguments) -> Result<CommandVerdict> {
     if is_interrupted { Err(Interrupted::ALONE.into()) } else { Ok(CommandVerdict::Good) }
 }
 
-fn publish(arguments: &PubArguments, joined: &Joined, written: &mut u64) -> Result<()> {
+/// Returns the time between two samples at this many in a second.
+fn pause_of(rate: f64) -> Result<Duration> {
+    let is_rate = rate.is_finite() && rate > 0.0;
+    let pause = is_rate.then(|| Duration::try_from_secs_f64(1.0 / rate).ok()).flatten();
+    pause.filter(|pause| *pause <= PAUSE_MAX).ok_or_else(|| {
+        anyhow!("--rate {rate}: give a number of samples per second, such as 10, or 0.1, and at least one sample in a year")
+    })
+}
+
+fn publish(
+    arguments: &PubArguments,
+    joined: &Joined,
+    pause: Option<Duration>,
+    written: &mut u64,
+) -> Result<()> {
     let topic = arguments.topic.open(joined)?;
     let bytes = <Vec<u8> as TopicData>::type_name();
     ensure!(
@@ -79,11 +89,13 @@ fn publish(arguments: &PubArguments, joined: &Joined, written: &mut u64) -> Resu
     let qos = Qos { max_blocking_time, ..endpoint_qos(&topic) };
     let writer = joined.participant.writer(&topic, qos)?;
     while writer.matched_subscriptions().len() < arguments.readers && !joined.is_interrupted() {
+        if let Some(failure) = joined.participant.failure() {
+            return Err(failure.into());
+        }
         std::thread::sleep(LOOK_PERIOD / 10);
     }
     let (inputs, input) = sync_channel(AHEAD_MAX);
     read(arguments.samples.clone(), arguments.repeat, inputs);
-    let pause = arguments.rate.map(|rate| Duration::from_secs_f64(1.0 / rate));
     let outcome = write_all(joined, &writer, &input, pause, written);
     // What was written is for all members, also if the next sample was not.
     while let Err(WriteError::Timeout(_)) = writer.wait_for_acknowledgments(LOOK_PERIOD) {
@@ -136,7 +148,7 @@ fn write(joined: &Joined, writer: &DataWriter<Vec<u8>>, sample: &Vec<u8>) -> Res
 }
 
 /// Gives the samples, or the lines of standard input, to `inputs`, from a thread that may wait for them.
-fn read(samples: Vec<String>, repeat: u64, inputs: SyncSender<Result<String>>) {
+fn read(samples: Vec<String>, repeat: Option<u64>, inputs: SyncSender<Result<String>>) {
     std::thread::spawn(move || {
         // Fails when the receiver has gone.
         let forward = |input: Result<String>| inputs.send(input).is_ok();
@@ -144,14 +156,19 @@ fn read(samples: Vec<String>, repeat: u64, inputs: SyncSender<Result<String>>) {
             let lines = std::io::stdin().lock().lines();
             lines.map(|line| line.context("standard input cannot be read as text")).all(forward);
         } else {
-            (0..repeat).all(|number| {
-                samples.iter().all(|sample| forward(Ok(sample.replace("{n}", &number.to_string()))))
-            });
+            let numbered = |sample: &String, number: u64| match repeat {
+                Some(_) => sample.replace("{i}", &number.to_string()),
+                None => sample.clone(),
+            };
+            (0..repeat.unwrap_or(1))
+                .all(|number| samples.iter().all(|sample| forward(Ok(numbered(sample, number)))));
         }
     });
 }
 
 /// How long a sample may take until it is in the history.
 const OUTCOME_PATIENCE: Duration = Duration::from_secs(60);
+/// The longest time between two samples.
+const PAUSE_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// Samples that are read ahead.
 const AHEAD_MAX: usize = 1024;

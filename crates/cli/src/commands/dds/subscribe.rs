@@ -8,7 +8,7 @@ use serde_json::json;
 use squall_dds::{DataReader, InstanceState, ReadError, Sample, SampleInfo, Topic};
 use squall_harness::terminal::{CommandVerdict, Interrupted, output, units};
 
-use super::{DomainArguments, Joined, LOOK_PERIOD, TopicArguments, endpoint_qos};
+use super::{DomainArguments, Joined, LOOK_PERIOD, TopicArguments, reader_qos};
 
 /// Print the samples of a topic as they come, one a line; create the topic if it is not there
 #[derive(Debug, Args)]
@@ -86,7 +86,7 @@ fn run(
     style: Style,
 ) -> Result<CommandVerdict> {
     let outcome = open(&joined).and_then(|topic| {
-        let reader = joined.participant.reader(&topic, endpoint_qos(&topic))?;
+        let reader = joined.participant.reader(&topic, reader_qos(&topic))?;
         print_all(&joined, &reader, count.unwrap_or(u64::MAX), style)?;
         Ok(reader.sample_lost().total_count)
     });
