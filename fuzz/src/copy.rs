@@ -12,8 +12,8 @@ mod message;
 mod parcel;
 
 use message::{
-    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyEntry, CopyDigest, CopyRequest, CopyTransport, DigestVerdict, FileEntry,
-    HostId, QueuePosition, parse,
+    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyDigest, CopyEntry, CopyRequest, CopyTransport, DigestVerdict,
+    FileEntry, HostId, QueuePosition, parse,
 };
 use parcel::ParcelKind;
 
@@ -59,7 +59,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let entry = |name: &str, file| CopyEntry { path: vec!["site".into(), name.into()], mode: 0o644, file };
     let entries = vec![entry("folder", None), entry("small", file(7)), entry("large", file(3 << 20))];
     let request = CopyRequest { path: "new".into(), into: true, entries, digest: CopyDigest::Blake3 };
-    let answer = CopyAnswer::Ready { held: vec![0, 2] };
+    let answer = CopyAnswer::Ready { held: vec![0, 2], digest: CopyDigest::Blake3 };
     let send = vec![vec![1], vec![2]];
     let (name, transport) = ("copy".into(), CopyTransport::Tcp);
     let begin = Some(CopyBegin { name, port: 1, members: 2, rank: 1, send, transport });
