@@ -146,7 +146,7 @@ fn topics_are_listed_shown_and_measured() {
     };
     let expected = ["\"news\" \"bytes\" \"kept\" 0", "\"ticks\" \"bytes\" \"atomic\" 1"];
     let deadline = Instant::now() + SOON;
-    // A process that has just joined may not have heard of all writers.
+    // A process that has just joined may not have learned of all writers.
     loop {
         let list = text(&domain.run("list", &["--json"]));
         let list: serde_json::Value = serde_json::from_str(&list).expect("it is JSON");
