@@ -5,7 +5,7 @@ use squall::read_foreign_inquiry;
 /// What is read is read again from what is written of it.
 pub fn feed(bytes: &[u8]) {
     let kinds = read_foreign_inquiry(bytes);
-    assert!(kinds <= 6, "{kinds} kinds of messages");
+    assert!(kinds <= 7, "{kinds} kinds of messages");
 }
 
 /// A question, the address of a service, the status of a member with two members and one subgroup.
