@@ -168,10 +168,12 @@ impl DeliveriesFrom {
     }
 
     /// Has this member's log not keep the messages before [`DeliveriesFrom::position`] any more, except those that `retain` in the
-    /// configuration names: for an application that keeps on its own disk what it has made of them. Segments of the log, 64 MiB each, are removed when two such
-    /// marks, or two checkpoints of an object, are behind all that is in them, of all subgroups; so call it occasionally, and not for
-    /// each message. It waits for the disk. A member that lacks messages gets them from one of the others, or the mark in their place if that one has
-    /// discarded them: so discard at all members about the same.
+    /// configuration names: for an application that keeps on its own disk what it has made of them. Segments of the log, 64 MiB each,
+    /// are removed when two such marks, or two checkpoints of an object, are behind all that is in them, of all subgroups; so call it
+    /// occasionally, and not for each message. It waits for the disk.
+    ///
+    /// A member that lacks messages gets them from one of the others, or the mark in their place if that one has discarded them: so let
+    /// all members discard about the same.
     ///
     /// # Errors
     /// [`ReplayError::Log`] if the disk has failed; [`ReplayError::Group`] if the group has ended here.

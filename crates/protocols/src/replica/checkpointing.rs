@@ -35,9 +35,10 @@ impl CheckpointSchedule {
         self.last = bytes;
     }
 
-    /// Whether to begin a checkpoint now.
-    pub fn poll(&mut self) -> bool {
-        let is_due = !self.is_under_way && self.applied >= self.every.max(self.last.saturating_mul(2));
+    /// Whether to begin a checkpoint now; `holds` says whether the state is here, which a joiner waits for while messages come.
+    pub fn poll(&mut self, holds: bool) -> bool {
+        let is_due =
+            holds && !self.is_under_way && self.applied >= self.every.max(self.last.saturating_mul(2));
         if is_due {
             (self.applied, self.is_under_way) = (0, true);
         }
@@ -59,12 +60,20 @@ impl CheckpointSchedule {
 mod tests {
     use super::*;
 
+    /// A joiner once counted a checkpoint as begun that it could not write, and never wrote another one.
+    #[test]
+    fn a_joiner_begins_when_it_has_the_state() {
+        let mut schedule = CheckpointSchedule::new(100);
+        schedule.note(100);
+        assert!(!schedule.poll(false) && schedule.poll(true));
+    }
+
     #[test]
     fn a_checkpoint_costs_at_most_half_of_the_log() {
         let mut schedule = CheckpointSchedule::new(100);
         let log = |schedule: &mut CheckpointSchedule, bytes: u64| {
             (0..bytes).for_each(|_| schedule.note(1));
-            schedule.poll()
+            schedule.poll(true)
         };
         assert!(!log(&mut schedule, 99) && log(&mut schedule, 1));
         assert!(!log(&mut schedule, 1000), "one is under way");

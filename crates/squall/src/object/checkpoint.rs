@@ -46,7 +46,10 @@ pub(super) fn tend<T: Replicated>(shard: &Arc<Shard<T>>) {
         return;
     }
     let mut core = shard.core();
-    let Some(snapshot) = core.checkpoints.poll().then(|| core.replica.snapshot()).flatten() else { return };
+    let holds = core.replica.position().is_some();
+    let Some(snapshot) = core.checkpoints.poll(holds).then(|| core.replica.snapshot()).flatten() else {
+        return;
+    };
     drop(core);
     let own = Arc::clone(shard);
     let run = move || {
