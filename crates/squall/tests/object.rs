@@ -335,6 +335,24 @@ fn the_latest_state_has_all_acknowledged_updates() {
 }
 
 /// Misuse is reported at once.
+/// What is submitted before this member holds the state goes to other members, or to this one in another way, and nothing overtakes it
+/// \[A17\].
+#[test]
+fn updates_of_a_thread_are_applied_in_their_order() {
+    let mut group = Group::join(config("order", 1, sharded(1, 1))(0)).unwrap();
+    let first = || {
+        thread::sleep(Duration::from_millis(30));
+        Counters::default()
+    };
+    let object = group.object("counters", first).unwrap();
+    let submit = |id| object.update(b"key", &note("key", id)).unwrap();
+    let mut pending = vec![submit(0), submit(1)];
+    object.wait_ready(PATIENCE).unwrap();
+    pending.extend((2..10).map(submit));
+    let replies: Vec<_> = pending.into_iter().map(|pending| pending.wait().unwrap()).collect();
+    assert_eq!(replies, (1..=10).map(|count| (0..count).collect()).collect::<Vec<Vec<u64>>>());
+}
+
 #[test]
 fn misuse_is_reported() {
     let base = config("misuse", 1, SubgroupConfig::default());

@@ -61,5 +61,7 @@ mutations! {
         ReturnEarlier,
         /// \[A15\] A reader does not find in the log what was delivered while it read that.
         LoseDropped,
+        /// \[A17\] An update goes through this member's window while other members are asked for earlier ones.
+        OvertakeElsewhere,
     }
 }

@@ -7,16 +7,19 @@
 //!
 //! **State** of an [`Outbox`]: [`UnderWay`], the updates that have been taken and not answered; the *batch*, the
 //! latest of them, which are not in a window yet; and the window, with the view since which this member had been in
-//! the shard when it got the window.
+//! the shard when it got the window; and how many requests of this member are *elsewhere*: they came before it held the state, so other
+//! members of the shard are asked, and an update that came later must not overtake them \[A17\].
 //!
-//! **Step order.** [`Outbox::begin`] when the replica holds the state. [`Outbox::submit`] for each update, and
-//! [`Outbox::flush`] after the last of a burst and whenever there may be space. [`Outbox::deliver`] for each update
+//! **Step order.** [`Outbox::begin`] when the replica holds the state. [`Outbox::submit_own`] for each update of this member, and
+//! [`Outbox::note_elsewhere`] if another member is asked since that is refused, then [`Outbox::note_returned`] when there is an
+//! outcome; [`Outbox::submit`] for each update of a client; and [`Outbox::flush`] after the last of a burst and whenever there may be space. [`Outbox::deliver`] for each update
 //! of this member that is applied. [`Outbox::drop_closed`] when a view begins, then [`Outbox::leave`] if this member
 //! is no longer in the shard. [`Outbox::stop`] when it has left the group.
 
 use squall_fabric::window::{ReserveError, WindowWriter};
 
 use super::message::{HEADER_BYTES, UpdateOrigin};
+use super::mutation;
 use super::under_way::{UnderWay, UpdateOutcome};
 use crate::coverage::{Point, reach};
 
@@ -65,6 +68,8 @@ pub struct Outbox<T> {
     batched: usize,
     writer: Option<(WindowWriter, u64)>,
     message_max: usize,
+    /// The number of this member's requests that other members are asked for.
+    elsewhere: usize,
     has_ended: bool,
 }
 
@@ -73,7 +78,15 @@ impl<T> Outbox<T> {
     #[must_use]
     pub fn new(message_max: usize) -> Self {
         let under_way = UnderWay::default();
-        Self { under_way, batch: Vec::new(), batched: 0, writer: None, message_max, has_ended: false }
+        Self {
+            under_way,
+            batch: Vec::new(),
+            batched: 0,
+            writer: None,
+            message_max,
+            elsewhere: 0,
+            has_ended: false,
+        }
     }
 
     /// The longest update in bytes.
@@ -97,6 +110,38 @@ impl<T> Outbox<T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.under_way.is_empty()
+    }
+
+    /// Takes an update or query of this member and `waiting`, as [`Outbox::submit`] does, unless earlier ones are elsewhere.
+    ///
+    /// # Errors
+    /// [`Hindrance`], [`Hindrance::Full`] also until the earlier ones have their outcomes; then `waiting` is not taken.
+    pub fn submit_own(
+        &mut self,
+        source: UpdateSource,
+        update: &[u8],
+        waiting: &mut Option<T>,
+        take_writer: impl FnMut() -> Option<(WindowWriter, u64)>,
+    ) -> Result<(), Hindrance> {
+        let waits = self.elsewhere > 0 && !mutant!(OvertakeElsewhere);
+        if waits && self.is_open() {
+            return Err(Hindrance::Full);
+        }
+        self.submit(source, update, waiting, take_writer)
+    }
+
+    /// Notes that another member is asked for an update or query of this one, which was refused as [`Hindrance::NotHere`].
+    pub const fn note_elsewhere(&mut self) {
+        self.elsewhere += 1;
+    }
+
+    /// Notes the outcome of a request that was elsewhere; returns whether it was the last one, so there may be space.
+    ///
+    /// # Panics
+    /// If there was none.
+    pub const fn note_returned(&mut self) -> bool {
+        self.elsewhere = self.elsewhere.checked_sub(1).expect("a request was elsewhere");
+        self.elsewhere == 0
     }
 
     /// Takes an update and `waiting`; [`Outbox::flush`] sends it.
@@ -235,5 +280,32 @@ mod tests {
         assert_eq!(outbox.flush(|| None), Err(Hindrance::Full));
         assert_eq!(outbox.stop(), (0..3).map(|who| (who, UpdateOutcome::NotDelivered)).collect::<Vec<_>>());
         assert_eq!(submit(&mut outbox, 4), Err(Hindrance::Ended));
+    }
+
+    /// \[A17\] What is submitted when this member holds the state is behind what other members were asked for before.
+    #[test]
+    fn an_update_does_not_overtake_one_that_is_elsewhere() {
+        let overtakes = |mutation| {
+            mutation::with(mutation, || {
+                let mut outbox = Outbox::new(2 * MESSAGE_MAX);
+                let own = |outbox: &mut Outbox<u32>| {
+                    outbox.submit_own(UpdateSource::Own, &[0; 4], &mut Some(0), || None)
+                };
+                assert_eq!(own(&mut outbox), Err(Hindrance::NotHere));
+                outbox.note_elsewhere();
+                assert_eq!(own(&mut outbox), Err(Hindrance::NotHere), "it goes the same way");
+                outbox.note_elsewhere();
+                outbox.begin(3);
+                assert_eq!(submit(&mut outbox, 7), Ok(()), "a client's update is not concerned");
+                let first = own(&mut outbox).is_ok();
+                assert!(!outbox.note_returned());
+                let second = own(&mut outbox).is_ok();
+                assert!(outbox.note_returned());
+                assert_eq!(own(&mut outbox), Ok(()));
+                first || second
+            })
+        };
+        assert!(!overtakes(None));
+        assert!(overtakes(Some(mutation::ReplicaMutation::OvertakeElsewhere)));
     }
 }

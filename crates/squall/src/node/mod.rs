@@ -294,6 +294,10 @@ impl Stack {
             self.group.extend_register(&chain);
         }
         self.log.iter().for_each(|log| log.check_disk());
+        // Before readiness is announced: a record that is read then has the view that has begun.
+        if self.flight_copied != self.group.flight().recorded() {
+            self.copy_flight();
+        }
         if let Some(error) = self.log.as_ref().and_then(|log| log.failure()) {
             tracing::error!(%error, "this member ends");
             self.end(error);
@@ -311,9 +315,6 @@ impl Stack {
             let sole = self.group.membership().map_or_else(Vec::new, Membership::sole_states);
             let name = |state: u32| self.names[state as usize].clone();
             *self.status.sole_states() = sole.into_iter().map(name).collect();
-        }
-        if self.flight_copied != self.group.flight().recorded() {
-            self.copy_flight();
         }
         self.watch(is_busy);
     }

@@ -40,7 +40,8 @@
 //!
 //! - An **update** is applied by all members of its shard in one order; the reply is this member's, or, if this
 //!   member is not in the shard, that of the member that it asked. If an update's view ends and it gets no reply, its
-//!   outcome is reported: [`ObjectError::NotDelivered`] or [`ObjectError::Unknown`].
+//!   outcome is reported: [`ObjectError::NotDelivered`] or [`ObjectError::Unknown`]. Updates of one thread to one shard are applied
+//!   in the order in which it submitted them \[A17\].
 //! - A **query** is answered by one member from its state, which includes all updates that were acknowledged there,
 //!   and all updates of the views before the caller's. It need not be the latest state: a caller that needs that uses
 //!   [`Object::query_latest`], which is linearizable together with updates.
@@ -229,7 +230,8 @@ impl<T: Replicated> Object<T> {
         match self.shards[shard].submit_own(UpdateSource::Own, &bytes, completion) {
             Ok(()) => {}
             Err((RefusedUpdate::NotHere, completion)) => {
-                self.remote.push(RemoteJob::update::<T>(shard, bytes, completion))
+                let job = RemoteJob::update::<T>(shard, bytes, completion);
+                self.remote.push(job.holding(self.shards[shard].note_elsewhere()));
             }
             Err((RefusedUpdate::Error(error), _)) => return Err(error),
         }
@@ -277,7 +279,8 @@ impl<T: Replicated> Object<T> {
         match self.shards[shard].submit_own(UpdateSource::Query, &bytes, completion) {
             Ok(()) => {}
             Err((RefusedUpdate::NotHere, completion)) => {
-                self.remote.push(RemoteJob::query_latest::<T>(shard, bytes, completion));
+                let job = RemoteJob::query_latest::<T>(shard, bytes, completion);
+                self.remote.push(job.holding(self.shards[shard].note_elsewhere()));
             }
             Err((RefusedUpdate::Error(error), _)) => return Err(error),
         }

@@ -24,6 +24,16 @@ impl RemoteJob {
         Self { shard, node: None, task: Task::Update(update.into()), done: completing::<T>(done) }
     }
 
+    /// Drops `value` before the caller gets the reply, or with the job.
+    pub(super) fn holding(mut self, value: impl Send + 'static) -> Self {
+        let done = self.done;
+        self.done = Box::new(move |reply| {
+            drop(value);
+            done(reply);
+        });
+        self
+    }
+
     pub(super) fn query_latest<T: Replicated>(
         shard: usize,
         query: Vec<u8>,

@@ -97,6 +97,17 @@ impl<R: DeserializeOwned> ShardWaiter<R> {
     }
 }
 
+/// A request of this member that other members are asked for \[A17\].
+pub(super) struct Elsewhere<T: Replicated>(Arc<Shard<T>>);
+
+impl<T: Replicated> Drop for Elsewhere<T> {
+    fn drop(&mut self) {
+        if lock(&self.0.outbox).note_returned() {
+            self.0.link.status.window_space.notify();
+        }
+    }
+}
+
 /// Why an update was not sent.
 pub(super) enum RefusedUpdate {
     /// This member is not in the shard, or has no state yet: a member that has it should be asked.
@@ -154,14 +165,17 @@ impl<T: Replicated> Shard<T> {
         lock(&self.core)
     }
 
-    /// Sends an update or query of this member; waits while the window is full.
+    /// Sends an update or query of this member; waits while the window is full, or earlier ones are elsewhere.
     pub(super) fn submit_own(
         &self,
         source: UpdateSource,
         update: &[u8],
         completion: ReplySender<T::Reply>,
     ) -> Result<(), (RefusedUpdate, ReplySender<T::Reply>)> {
-        let refused = match self.submit(source, update, ShardWaiter::Own(completion)) {
+        let submitted = self.submit_with(ShardWaiter::Own(completion), |outbox, waiter| {
+            outbox.submit_own(source, update, waiter, || self.slot.take_writer())
+        });
+        let refused = match submitted {
             Ok(()) => {
                 self.flush();
                 return Ok(());
@@ -188,14 +202,32 @@ impl<T: Replicated> Shard<T> {
         update: &[u8],
         waiter: ShardWaiter<T::Reply>,
     ) -> Result<(), (Hindrance, ShardWaiter<T::Reply>)> {
+        self.submit_with(waiter, |outbox, waiter| {
+            outbox.submit(source, update, waiter, || self.slot.take_writer())
+        })
+    }
+
+    fn submit_with(
+        &self,
+        waiter: ShardWaiter<T::Reply>,
+        submit: impl Fn(
+            &mut Outbox<ShardWaiter<T::Reply>>,
+            &mut Option<ShardWaiter<T::Reply>>,
+        ) -> Result<(), Hindrance>,
+    ) -> Result<(), (Hindrance, ShardWaiter<T::Reply>)> {
         let mut waiter = Some(waiter);
-        let mut submit =
-            || lock(&self.outbox).submit(source, update, &mut waiter, || self.slot.take_writer());
+        let mut submit = || submit(&mut lock(&self.outbox), &mut waiter);
         let result = self.with_space(&mut submit);
         match (result, waiter) {
             (Err(hindrance), Some(waiter)) => Err((hindrance, waiter)),
             _ => Ok(()),
         }
+    }
+
+    /// Notes that other members are asked for a request of this one, until the value that is returned is dropped.
+    pub(super) fn note_elsewhere(self: &Arc<Self>) -> Elsewhere<T> {
+        lock(&self.outbox).note_elsewhere();
+        Elsewhere(Arc::clone(self))
     }
 
     /// Sends what was submitted; waits while the window is full.
