@@ -1,5 +1,7 @@
 """Squall itself, and the bare limit that it is compared with."""
 
+import tempfile
+
 from .case import LATENCY, Case, Figure
 from .contestant import Contestant
 from .process import BUILD, ROOT, json_of, run
@@ -45,6 +47,61 @@ class Squall(Contestant):
         command += ["--messages", messages(case.size, latency, self.fast), "--json"]
         result = json_of(run(command + (["--latency"] if latency else [])))
         return result["latency_ns"]["p50"] if latency else result["messages_per_second"]
+
+
+class SquallDurable(Squall):
+    """`squall bench multicast --mode durable`, with logs on the disk of bench/target."""
+
+    def __init__(self, transport: str, binary: str | None = None):
+        super().__init__(transport, binary)
+        self.guarantee = "durable atomic multicast: total order, delivered when all members have it on disk"
+
+    def measure(self, case: Case) -> Figure:
+        latency = case.kind == LATENCY
+        command = [self.binary, "bench", "multicast", "--transport", self.transport, "--members", case.members]
+        command += ["--mode", "durable", "--senders", "one" if latency else case.senders, "--size", case.size]
+        command += ["--messages", 5_000 if latency else durable_messages(case), "--window", window(case.size), "--json"]
+        with tempfile.TemporaryDirectory(dir=BUILD) as storage:
+            result = json_of(run([*command, "--storage", storage, *(["--latency"] if latency else [])]))
+        return result["latency_ns"]["p50"] if latency else result["messages_per_second"]
+
+
+def durable_messages(case: Case) -> int:
+    """Messages of each sender for a run of about two seconds."""
+    senders = case.members if case.senders == "all" else 1
+    return min(2_000_000, (700 << 20) // case.size) // senders
+
+
+class DiskLimit(Contestant):
+    """`limits/disk.c`, and for one message at a time the network's part: an atomic multicast of the same message."""
+
+    def __init__(self, transport: str, squall: Squall):
+        self.name = f"limit {transport}"
+        self.guarantee = f"none: bare writes of the same bytes by as many writers, and one at a time Squall's network on {transport}"
+        self.network = squall
+
+    def build(self) -> None:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        self.network.build()
+        run(["cc", "-O3", "-march=native", "-pthread", "-o", BUILD / "disk", ROOT / "bench" / "limits" / "disk.c"])
+
+    def takes(self, case: Case) -> bool:
+        return True
+
+    def measure(self, case: Case) -> Figure:
+        if case.kind == LATENCY:
+            block = (case.size // BLOCK + 1) * BLOCK
+            return self.write(case, block, 1)["latency_ns"]["p50"] + self.network.measure(case)
+        return self.write(case, FRAME, 0)["bytes_per_second"] / case.size
+
+    def write(self, case: Case, size: int, latency: int) -> dict:
+        return json_of(run([BUILD / "disk", BUILD, case.members, size, DISK_SECONDS, latency]))
+
+
+# A write of the log: at least a block, at most a frame.
+BLOCK = 4096
+FRAME = 1 << 20
+DISK_SECONDS = 2
 
 
 def objects(size: int) -> int:

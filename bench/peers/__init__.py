@@ -12,6 +12,9 @@ from .zeromq import ZeroMq
 # Systems that order messages totally, on three nodes.
 ORDER = [AeronCluster(), JGroups(), Corosync(), Etcd()]
 
+# Those of them that have it on disk.
+DURABLE = [AeronCluster(sync=True), Etcd()]
+
 # One publisher, some subscribers.
 PUBLISH = [AeronIpc(), Iceoryx2(), ZeroMq()]
 

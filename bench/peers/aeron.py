@@ -37,12 +37,13 @@ class AeronIpc(Contestant):
 
 
 class AeronCluster(Contestant):
-    name = "aeron-cluster"
-    guarantee = "Raft, a majority has it, not on disk"
     packages = jvm.PACKAGES
 
-    def __init__(self, members: int = 3):
+    def __init__(self, members: int = 3, sync: bool = False):
         self.members = members
+        self.sync = sync
+        self.name = "aeron-cluster fsync" if sync else "aeron-cluster"
+        self.guarantee = "Raft, a majority has it on disk" if sync else "Raft, a majority has it, not on disk"
 
     def build(self) -> None:
         jvm.build()
@@ -53,8 +54,11 @@ class AeronCluster(Contestant):
     @contextlib.contextmanager
     def session(self):
         log = BUILD / "aeron-cluster.log"
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-            nodes = [jvm.java("AeronClusterNode", i, self.members, folder, options=MTU) for i in range(self.members)]
+        with tempfile.TemporaryDirectory(dir=BUILD if self.sync else "/dev/shm") as folder:
+            level = 2 if self.sync else 0
+            nodes = [
+                jvm.java("AeronClusterNode", i, self.members, folder, level, options=MTU) for i in range(self.members)
+            ]
             try:
                 with background(nodes, log):
                     wait_until(lambda: log.read_text().count("ready") == self.members, 30, "aeron-cluster: all members")

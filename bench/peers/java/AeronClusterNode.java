@@ -24,7 +24,9 @@ import org.agrona.concurrent.ShutdownSignalBarrier;
 /**
  * Aeron Cluster as a peer: one member, whose service answers every message with its first bytes.
  *
- * <p>use: AeronClusterNode MEMBER MEMBERS FOLDER
+ * <p>use: AeronClusterNode MEMBER MEMBERS FOLDER SYNC
+ *
+ * <p>SYNC is the level at which files are synchronised with the disk: 0 not, 1 the data, 2 the metadata, too.
  */
 public final class AeronClusterNode implements ClusteredService {
   private static final int ANSWER_BYTES = 16;
@@ -38,11 +40,14 @@ public final class AeronClusterNode implements ClusteredService {
     int member = Integer.parseInt(arguments[0]);
     int members = Integer.parseInt(arguments[1]);
     File folder = new File(arguments[2], "node" + member);
+    int sync = Integer.parseInt(arguments[3]);
     String aeron = "/dev/shm/aeron-cluster-peer-" + member;
     AeronArchive.Context client = archiveClient(aeron);
     try (ClusteredMediaDriver driver =
             ClusteredMediaDriver.launch(
-                driver(aeron), archive(member, folder, aeron), consensus(member, members, folder, aeron, client));
+                driver(aeron),
+                archive(member, folder, aeron).fileSyncLevel(sync).catalogFileSyncLevel(sync),
+                consensus(member, members, folder, aeron, client).fileSyncLevel(sync));
         ClusteredServiceContainer container = ClusteredServiceContainer.launch(service(folder, aeron, client))) {
       System.out.println("ready");
       System.out.flush();

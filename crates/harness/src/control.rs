@@ -206,6 +206,8 @@ pub(crate) struct RestartJob {
 pub(crate) struct MulticastJob {
     /// Members of lower rank send.
     pub(crate) senders: usize,
+    /// The number of subgroups, which get the messages in turn.
+    pub(crate) subgroups: usize,
     pub(crate) size: usize,
     /// Of each sender.
     pub(crate) messages: u64,

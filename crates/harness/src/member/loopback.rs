@@ -23,7 +23,12 @@ impl<I: MemberInbox> Loopback<I> {
 }
 
 impl<I: MemberInbox> MulticastMember for Loopback<I> {
-    fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool> {
+    fn try_send_to(
+        &mut self,
+        _subgroup: usize,
+        length: usize,
+        write: impl FnOnce(&mut Payload<'_>),
+    ) -> Result<bool> {
         if self.under_way.len() == self.window {
             return Ok(false);
         }

@@ -41,8 +41,13 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a member that has failed waits for the parent to end it.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// The one subgroup of the command's groups.
+/// The one subgroup of the command's groups, or the first of them.
 const SUBGROUP: &str = "all";
+
+/// The name of the subgroup with this number; the names are in the order of the numbers.
+fn subgroup_name(number: usize) -> String {
+    if number == 0 { SUBGROUP.into() } else { format!("{SUBGROUP}-{number:04}") }
+}
 
 /// Runs this process as a member of the parent `parent`. Failures are reported to the parent; the result is
 /// the exit status of the process.
@@ -151,14 +156,26 @@ fn await_ready<M: PolledMember>(member: &mut M, is_ready: impl Fn(&M) -> bool) -
 
 /// What a member's work needs of a group; tests have one without a network.
 pub(crate) trait MulticastMember: PolledMember {
-    /// Sends a message that `write` writes in place; false if the window is full now.
-    fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool>;
+    /// Sends a message to the subgroup with this number, which `write` writes in place; false if the window is full now.
+    fn try_send_to(
+        &mut self,
+        subgroup: usize,
+        length: usize,
+        write: impl FnOnce(&mut Payload<'_>),
+    ) -> Result<bool>;
+
+    /// Sends a message to the first subgroup.
+    #[inline]
+    fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool> {
+        self.try_send_to(0, length, write)
+    }
 }
 
 /// A member of a real group, polled by the thread that sends.
 pub(crate) struct GroupMember {
     node: Node,
-    sender: Option<Sender>,
+    /// For each subgroup, by number.
+    senders: Vec<Option<Sender>>,
     /// Leaves the group when dropped.
     _group: Group,
 }
@@ -175,9 +192,18 @@ impl GroupMember {
 
     /// As [`GroupMember::join`], by a configuration that has the subgroup.
     fn join_with(config: Config, inbox: impl MemberInbox) -> Result<Self> {
-        let (mut group, node) = builder(config, inbox).join_polled()?;
-        let sender = group.subgroup(SUBGROUP)?.sender().ok();
-        let mut member = Self { node, sender, _group: group };
+        Self::join_all(config, vec![inbox])
+    }
+
+    /// As [`GroupMember::join_with`], with an inbox for each of the configuration's subgroups ([`subgroup_name`]).
+    fn join_all(config: Config, inboxes: Vec<impl MemberInbox>) -> Result<Self> {
+        let subgroups = inboxes.len();
+        let (mut group, node) = builder(config, inboxes).join_polled()?;
+        let mut senders = Vec::new();
+        for number in 0..subgroups {
+            senders.push(group.subgroup(&subgroup_name(number))?.sender().ok());
+        }
+        let mut member = Self { node, senders, _group: group };
         await_ready(&mut member, |member| member.node.is_ready())?;
         Ok(member)
     }
@@ -191,8 +217,10 @@ impl GroupMember {
     /// What the protocol has done, by name.
     pub(crate) fn counters(&self) -> BTreeMap<String, u64> {
         let mut counters: Vec<(&str, u64)> = vec![("parks", self.node.parks())];
-        if let Some(multicast) = self.node.counters(SUBGROUP) {
-            counters.extend([
+        let subgroups =
+            (0..self.senders.len()).filter_map(|number| self.node.counters(&subgroup_name(number)));
+        let named = |multicast: squall::MulticastCounters| {
+            [
                 ("polls", multicast.polls),
                 ("send_batches", multicast.send_batches),
                 ("messages_sent", multicast.messages_sent),
@@ -201,8 +229,13 @@ impl GroupMember {
                 ("receive_batches", multicast.receive_batches),
                 ("delivery_batches", multicast.delivery_batches),
                 ("posts", multicast.posts),
-            ]);
-        }
+            ]
+        };
+        let sums = subgroups.map(named).reduce(|sums, more| {
+            let mut more = more.into_iter();
+            sums.map(|(name, sum)| (name, sum + more.next().map_or(0, |(_, count)| count)))
+        });
+        counters.extend(sums.into_iter().flatten());
         for choice in self.node.transports().into_iter().flatten() {
             let transport = match choice.transport {
                 PeerTransport::Shm => "peers_by_shm",
@@ -234,21 +267,31 @@ impl GroupMember {
     }
 }
 
-/// A group whose messages and views go to `inbox`.
-fn builder(config: Config, inbox: impl MemberInbox) -> Builder {
+/// A group; the messages and views of each of its subgroups go to an inbox.
+fn builder(config: Config, inboxes: Vec<impl MemberInbox>) -> Builder {
     let ranks = Arc::<Mutex<BTreeMap<NodeId, usize>>>::default();
-    let inlet = Inlet { inbox, ranks: Arc::clone(&ranks) };
+    let inlets: Vec<_> =
+        inboxes.into_iter().map(|inbox| Inlet { inbox, ranks: Arc::clone(&ranks) }).collect();
     let note_ranks = move |view: &View| {
         let rank = |member: &Member| (member.node, usize::try_from(member.tag).unwrap_or(usize::MAX));
         *ranks.lock().unwrap_or_else(PoisonError::into_inner) = view.members.iter().map(rank).collect();
     };
-    Group::builder(config).on_progress(report_progress).on_view(note_ranks).on_deliver(SUBGROUP, inlet)
+    let builder = Group::builder(config).on_progress(report_progress).on_view(note_ranks);
+    inlets
+        .into_iter()
+        .enumerate()
+        .fold(builder, |builder, (number, inlet)| builder.on_deliver(&subgroup_name(number), inlet))
 }
 
 impl MulticastMember for GroupMember {
     #[inline]
-    fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool> {
-        let sender = self.sender.as_mut().context("this member does not send")?;
+    fn try_send_to(
+        &mut self,
+        subgroup: usize,
+        length: usize,
+        write: impl FnOnce(&mut Payload<'_>),
+    ) -> Result<bool> {
+        let sender = self.senders[subgroup].as_mut().context("this member does not send")?;
         match sender.send_written(length, write) {
             Ok(()) => Ok(true),
             Err(error) if error.is_passing() => Ok(false),

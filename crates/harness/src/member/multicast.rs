@@ -10,7 +10,8 @@ use squall_fabric::atomics::{AtomicU64, Ordering};
 
 use super::parent_watchdog::ParentWatchdog;
 use super::{
-    Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, SUBGROUP, batching, config, finish, say,
+    Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, batching, config, finish, say,
+    subgroup_name,
 };
 use crate::control::{GroupJob, MemberEvent, MemberReport, MulticastJob};
 use crate::latency::Latencies;
@@ -23,11 +24,14 @@ const BURST: u32 = 64;
 const LINE_BYTES: usize = 64;
 
 pub(super) fn perform(group: &GroupJob, job: &MulticastJob, watchdog: &ParentWatchdog) -> Result<Ended> {
-    let tally = Arc::new(Tally::new());
-    let inbox = Reader::new(group, job, Arc::clone(&tally));
+    let tally = Arc::new(Tally::new(job.subgroups));
+    let inboxes =
+        (0..job.subgroups).map(|number| Reader::new(group, job, number, Arc::clone(&tally))).collect();
     let storage = job.storage.clone().map(StorageConfig::new);
-    let config = Config { storage, ..config(group)? }.subgroup(SUBGROUP, subgroup(job));
-    let mut member = GroupMember::join_with(config, inbox)?;
+    let config = Config { storage, ..config(group)? };
+    let config = (0..job.subgroups)
+        .fold(config, |config, number| config.subgroup(&subgroup_name(number), subgroup(job)));
+    let mut member = GroupMember::join_all(config, inboxes)?;
     say(&MemberEvent::Ready);
     watchdog.await_go()?;
     let outcome = send_and_deliver(&mut member, group.rank, job, &tally);
@@ -55,12 +59,18 @@ pub(crate) fn subgroup(job: &MulticastJob) -> SubgroupConfig {
     }
 }
 
-/// What the inbox has seen; the same thread reads it, so no order is needed.
-struct Tally {
+/// What the inbox of a subgroup has seen; the same thread reads it, so no order is needed.
+#[derive(Default)]
+struct SubgroupTally {
     delivered: AtomicU64,
     bytes: AtomicU64,
     /// Messages whose content was not what their sender had written.
     faults: AtomicU64,
+}
+
+/// What all inboxes have seen.
+struct Tally {
+    subgroups: Vec<SubgroupTally>,
     /// One message at a time: when the one under way was sent, and how many of the own have come back.
     origin: Instant,
     sent_at_ns: AtomicU64,
@@ -69,16 +79,22 @@ struct Tally {
 }
 
 impl Tally {
-    fn new() -> Self {
+    fn new(subgroups: usize) -> Self {
         Self {
-            delivered: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            faults: AtomicU64::new(0),
+            subgroups: std::iter::repeat_with(SubgroupTally::default).take(subgroups).collect(),
             origin: Instant::now(),
             sent_at_ns: AtomicU64::new(0),
             returned: AtomicU64::new(0),
             latencies: Mutex::default(),
         }
+    }
+
+    fn sum(&self, of: impl Fn(&SubgroupTally) -> &AtomicU64) -> u64 {
+        self.subgroups.iter().map(|subgroup| of(subgroup).load(Ordering::Relaxed)).sum()
+    }
+
+    fn delivered(&self) -> u64 {
+        self.sum(|subgroup| &subgroup.delivered)
     }
 
     fn now_ns(&self) -> u64 {
@@ -89,6 +105,7 @@ impl Tally {
 /// Counts messages and reads each, so that their bytes enter this core's cache.
 struct Reader {
     rank: usize,
+    subgroup: usize,
     latency: bool,
     delivered: u64,
     bytes: u64,
@@ -99,9 +116,10 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(group: &GroupJob, job: &MulticastJob, tally: Arc<Tally>) -> Self {
+    fn new(group: &GroupJob, job: &MulticastJob, subgroup: usize, tally: Arc<Tally>) -> Self {
         let next = vec![0; job.senders];
-        Self { rank: group.rank, latency: job.latency, delivered: 0, bytes: 0, faults: 0, next, tally }
+        let (rank, latency) = (group.rank, job.latency);
+        Self { rank, subgroup, latency, delivered: 0, bytes: 0, faults: 0, next, tally }
     }
 }
 
@@ -130,9 +148,10 @@ impl MemberInbox for Reader {
 
     #[inline]
     fn on_batch_end(&mut self) {
-        self.tally.delivered.store(self.delivered, Ordering::Relaxed);
-        self.tally.bytes.store(self.bytes, Ordering::Relaxed);
-        self.tally.faults.store(self.faults, Ordering::Relaxed);
+        let tally = &self.tally.subgroups[self.subgroup];
+        tally.delivered.store(self.delivered, Ordering::Relaxed);
+        tally.bytes.store(self.bytes, Ordering::Relaxed);
+        tally.faults.store(self.faults, Ordering::Relaxed);
     }
 }
 
@@ -146,10 +165,11 @@ fn send_and_deliver(
     let total = job.messages * job.senders as u64;
     let to_send = if rank < job.senders { job.messages } else { 0 };
     let burst = if job.latency { 1 } else { BURST };
-    let mut sent = 0;
+    // Messages go to the subgroups in turn.
+    let (mut sent, mut round, mut subgroup) = (0, 0_u64, 0);
     let mut ticker = ProgressTicker::new();
     let begun = Instant::now();
-    while tally.delivered.load(Ordering::Relaxed) < total {
+    while tally.delivered() < total {
         let mut budget = burst;
         while budget > 0 && sent < to_send {
             if job.latency {
@@ -159,22 +179,27 @@ fn send_and_deliver(
                 tally.sent_at_ns.store(tally.now_ns(), Ordering::Relaxed);
             }
             #[expect(clippy::cast_possible_truncation, reason = "the content is the low byte of the number")]
-            if !member.try_send(job.size, |payload| payload.put_repeated(sent as u8, job.size))? {
+            let content = round as u8;
+            if !member.try_send_to(subgroup, job.size, |payload| payload.put_repeated(content, job.size))? {
                 break;
             }
             sent += 1;
+            subgroup += 1;
+            if subgroup == job.subgroups {
+                (round, subgroup) = (round + 1, 0);
+            }
             budget -= 1;
         }
         member.step()?;
-        ticker.tick(tally.delivered.load(Ordering::Relaxed));
+        ticker.tick(tally.delivered());
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let faults = tally.faults.load(Ordering::Relaxed);
+    let faults = tally.sum(|subgroup| &subgroup.faults);
     ensure!(faults == 0, "{faults} messages did not hold what their senders had written");
     Ok(MemberReport {
         sent,
-        delivered: tally.delivered.load(Ordering::Relaxed),
-        bytes: tally.bytes.load(Ordering::Relaxed),
+        delivered: tally.delivered(),
+        bytes: tally.sum(|subgroup| &subgroup.bytes),
         seconds,
         latencies: std::mem::take(&mut tally.latencies.lock().unwrap_or_else(PoisonError::into_inner)),
         ..MemberReport::default()
@@ -191,6 +216,7 @@ mod tests {
         let group = GroupJob::alone();
         let job = MulticastJob {
             senders: 1,
+            subgroups: 1,
             size: 100,
             messages: 1000,
             mode: ModeName::Atomic,
@@ -209,8 +235,8 @@ mod tests {
 
     fn run(latency: bool, spoil: Option<u64>) -> Result<MemberReport> {
         let (group, job) = jobs(latency);
-        let tally = Arc::new(Tally::new());
-        let inbox = Reader::new(&group, &job, Arc::clone(&tally));
+        let tally = Arc::new(Tally::new(1));
+        let inbox = Reader::new(&group, &job, 0, Arc::clone(&tally));
         let mut member = Loopback::new(job.window, inbox);
         member.spoil = spoil;
         send_and_deliver(&mut member, 0, &job, &tally)

@@ -20,7 +20,7 @@ pub(super) struct ResidentMember {
 impl ResidentMember {
     /// Joins, and reports when it has all states that it should have.
     pub(super) fn join(config: Config, inbox: impl MemberInbox, job: &StoreJob) -> Result<Self> {
-        let mut group = builder(config, inbox).join()?;
+        let mut group = builder(config, vec![inbox]).join()?;
         let sender = group.subgroup(SUBGROUP)?.sender()?;
         let transfer_ms = job.transfer_ms;
         let notes = group.object(store::NAME, move || StoredNotes::new(transfer_ms))?;
@@ -44,7 +44,12 @@ impl ResidentMember {
 }
 
 impl MulticastMember for ResidentMember {
-    fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool> {
+    fn try_send_to(
+        &mut self,
+        _subgroup: usize,
+        length: usize,
+        write: impl FnOnce(&mut Payload<'_>),
+    ) -> Result<bool> {
         match self.sender.send_written(length, write) {
             Ok(()) => Ok(true),
             Err(error) if error.is_passing() => Ok(false),

@@ -37,7 +37,7 @@ pub(super) fn perform(group: &GroupJob, job: &RestartJob, watchdog: &ParentWatch
     let storage = Some(StorageConfig::new(&job.storage));
     let config = Config { storage, ..config(group)? }.subgroup(SUBGROUP, subgroup);
     let inbox = Inbox { log: Arc::clone(&delivered), unnoted: 0, ticker: ProgressTicker::new() };
-    let mut group = builder(config, inbox).join()?;
+    let mut group = builder(config, vec![inbox]).join()?;
     // Members send when all have read their histories.
     let checked = read_history(group.subgroup(SUBGROUP)?.history()?, &notes, &delivered)?;
     let count = lock(&delivered).count;

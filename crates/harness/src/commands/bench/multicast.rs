@@ -52,6 +52,9 @@ pub(crate) struct MulticastArguments {
     /// Bytes that each sender may have under way
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     window_bytes: Option<usize>,
+    /// Send to this many subgroups of all members in turn; not simulated
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    subgroups: u64,
     /// Let longer messages travel outside the window, as `large_max` of a configuration does; not simulated
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     message_max: Option<usize>,
@@ -98,6 +101,7 @@ Examples:
   squall bench multicast --transport tcp --members 3 --size 256 --json
   squall bench multicast --latency --senders one --messages 100000
   squall bench multicast --mode durable --storage logs --senders one --latency
+  squall bench multicast --mode durable --storage logs --subgroups 16 --window 64
   squall bench multicast --size 10KB --no-batching --no-nulls  (without Spindle)";
 
 /// What the messages travel through.
@@ -141,6 +145,7 @@ struct Outcome {
     transport: Fabric,
     members: usize,
     senders: usize,
+    subgroups: usize,
     size: usize,
     /// Delivered by each member.
     messages: u64,
@@ -260,6 +265,7 @@ fn predict(arguments: &MulticastArguments, members: usize, job: &MulticastJob) -
         arguments.message_max.is_none(),
         "the simulator has no large messages here: omit --message-max"
     );
+    anyhow::ensure!(arguments.subgroups == 1, "the simulator has one subgroup here: omit --subgroups");
     let settings = subgroup(job).settings(members);
     settings.check(members)?;
     let singly = job.latency;
@@ -276,6 +282,7 @@ fn job(arguments: &MulticastArguments, members: usize) -> Result<MulticastJob> {
     let usual = if arguments.latency { 100_000 } else { 1_000_000 };
     Ok(MulticastJob {
         senders: arguments.senders.among(members)?,
+        subgroups: usize::try_from(arguments.subgroups).expect("at most 1000"),
         size: arguments.size,
         messages: arguments.messages.unwrap_or(match arguments.transport {
             Fabric::Sim => 300,
@@ -307,6 +314,7 @@ fn outcome(transport: Fabric, job: &MulticastJob, reports: &[MemberReport]) -> O
         transport,
         members: reports.len(),
         senders: job.senders,
+        subgroups: job.subgroups,
         size: job.size,
         messages,
         seconds,
@@ -409,6 +417,7 @@ mod tests {
     fn the_median_run_is_shown_with_all_rates() {
         let job = MulticastJob {
             senders: 1,
+            subgroups: 1,
             size: 8,
             messages: 100,
             mode: ModeName::Atomic,
