@@ -26,6 +26,15 @@ impl Nodes {
     }
 
     fn start_with(test: &str, count: usize, transport: &str) -> Self {
+        Self::start_as(test, count, transport, false)
+    }
+
+    /// Two nodes over shared memory, which keep what is delivered.
+    fn start_durable(test: &str) -> Self {
+        Self::start_as(test, 2, "shm", true)
+    }
+
+    fn start_as(test: &str, count: usize, transport: &str, is_durable: bool) -> Self {
         let name = format!("squall-{test}-{transport}-{}", std::process::id());
         let folder = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(&folder).unwrap();
@@ -38,10 +47,16 @@ impl Nodes {
         drop(ports);
         let mut nodes = Self { folder, nodes: Vec::new(), addresses: addresses.clone() };
         for (rank, address) in addresses.iter().enumerate() {
+            let (storage, mode) = match is_durable {
+                true => {
+                    (format!("[storage]\npath = {:?}\n", nodes.folder.join("logs")), "mode = \"durable\"\n")
+                }
+                false => (String::new(), ""),
+            };
             let text = format!(
                 "cluster = \"{name}\"\nsecret = \"at least sixteen bytes\"\ntransport = \"{transport}\"\n\
                  listen = \"{address}\"\ncontacts = {addresses:?}\nmembers = {count}\n\
-                 [subgroups.log]\nmessage_max = 100\nwindow = 16\n"
+                 [subgroups.log]\nmessage_max = 100\nwindow = 16\n{mode}{storage}"
             );
             std::fs::write(nodes.folder.join(format!("{rank}.toml")), text).unwrap();
             let node =
@@ -311,4 +326,26 @@ fn errors_say_what_to_do() {
     assert!(code == Some(1) && stderr.contains("squall status"), "{stderr}");
     let _ = recv.kill();
     let _ = recv.wait();
+}
+
+/// A durable subgroup is printed from its beginning, and from a position on.
+#[test]
+fn a_durable_subgroup_is_read_from_a_position_on() {
+    let nodes = Nodes::start_durable("replay");
+    let texts: Vec<String> = (0..50).map(|number| format!("message {number}")).collect();
+    assert_eq!(nodes.send(texts.join("\n").as_bytes()).0, Some(0));
+    let recv = |more: &[&str]| {
+        let output = nodes.squall(0, "recv").args(["log", "--timeout", "40s"]).args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let all = recv(&["--from", "start", "--count", "50"]);
+    assert_eq!(all.lines().collect::<Vec<_>>(), texts);
+    let json = recv(&["--from", "start", "--count", "20", "--json"]);
+    let last: serde_json::Value = serde_json::from_str(json.lines().last().unwrap()).unwrap();
+    assert_eq!(last["message"], "message 19");
+    let behind = format!("{}/{}", last["view"], last["sequence"].as_u64().unwrap() + 1);
+    assert_eq!(recv(&["--from", &behind, "--count", "30"]).lines().collect::<Vec<_>>(), texts[20..]);
+    let wrong = nodes.squall(0, "recv").args(["log", "--from", "here"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("VIEW/SEQUENCE"));
 }

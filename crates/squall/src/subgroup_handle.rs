@@ -80,7 +80,14 @@ impl SubgroupHandle {
             message_max: self.settings.longest(),
             sends: self.sends,
             link: self.link.clone(),
+            durable: self.place(),
         }
+    }
+
+    /// Returns where its log is, if it is durable.
+    fn place(&self) -> Option<DurablePlace> {
+        let (_, id, shard) = self.log.as_ref()?;
+        Some(DurablePlace { log: self.link.log.clone()?, id: *id, shard: *shard, retention: self.retention })
     }
 
     /// Takes the receiving end, to pull deliveries; in a durable subgroup from an earlier position on, if wanted
@@ -98,11 +105,7 @@ impl SubgroupHandle {
         let release_every = (self.settings.window / 8).max(1);
         let (slot, status) = (Arc::clone(&self.slot), Arc::clone(&self.link.status));
         slot.use_for_messages();
-        let place = self.log.as_ref().zip(self.link.log.clone());
-        let retention = self.retention;
-        let place =
-            place.map(|((_, id, shard), log)| DurablePlace { log, id: *id, shard: *shard, retention });
-        let place = place.ok_or_else(|| self.name.clone());
+        let place = self.place().ok_or_else(|| self.name.clone());
         Ok(Deliveries::new(slot, self.link.waker.clone(), status, release_every, place))
     }
 

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
 use squall::config::{Retention, Transport};
+use squall::external::{ExternalError, Replay};
 use squall::object::{Object, Replicated, Snapshot, Version, VersionError, restored};
 use squall::recovery::{SubgroupLoss, expected_loss};
 use squall::{Config, Group, HistoryError, Position, ReplayError};
@@ -296,6 +297,11 @@ fn an_application_discards_messages() {
             let error = reader.next().expect_err("it was discarded");
             let ReplayError::Compacted { oldest } = error else { panic!("{error}") };
             reader.seek(oldest);
+            let outside = |from| Replay::connect(&config, "shelves", from);
+            let error = outside(Position::default()).expect_err("it was discarded");
+            assert_eq!(error, ExternalError::Compacted { subgroup: "shelves".into(), oldest });
+            let first = outside(oldest).and_then(|mut outside| outside.next()).expect("it is kept");
+            assert_eq!(Some(Ok(first)), before.get(1).cloned(), "the first of the history was an error");
             let mut rest = 0;
             while reader.next().expect("it is kept").bytes != b"last" {
                 rest += 1;

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::config::{Address, PartitionSafety, SubgroupConfig, Transport};
-use squall::external::{ExternalError, Observed, Observer, ObserverOptions, Publisher};
+use squall::external::{ExternalError, Observed, Observer, ObserverOptions, Publisher, Replay};
 use squall::stream::{Secret, Stream, StreamOptions};
-use squall::{Config, Group};
+use squall::{Config, Group, Position};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const BOTH: [Transport; 2] = [Transport::Shm, Transport::Tcp];
@@ -195,6 +195,8 @@ fn errors_say_why() {
     let error = Publisher::connect(&config, "lag").unwrap_err();
     let known = "`log`".to_owned();
     assert_eq!(error, ExternalError::UnknownSubgroup { subgroup: "lag".into(), known });
+    let error = Replay::connect(&config, "log", Position::default()).unwrap_err();
+    assert_eq!(error, ExternalError::NoLog { subgroup: "log".into() });
     let mut publisher = Publisher::connect(&config, "log").unwrap();
     let error = publisher.publish(&["good", &"x".repeat(1001), "not sent"]).unwrap_err();
     assert_eq!((error.delivered, error.unknown), (1, 0));

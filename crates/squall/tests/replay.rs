@@ -9,7 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::config::{Config, Transport};
-use squall::{Deliveries, DeliveriesFrom, Group, MessageOutcome, Position, ReplayError, Sender};
+use squall::external::{Publisher, Replay};
+use squall::{
+    Deliveries, DeliveriesFrom, Group, MessageOutcome, Position, ReplayError, Sender, StoredMessage,
+};
 use storage::{PATIENCE, TestFolder, wait_until};
 
 /// The number of messages that each member sends in a run.
@@ -170,4 +173,91 @@ fn readers_get_each_message_once_on_shm() {
 #[test]
 fn readers_get_each_message_once_on_tcp() {
     readers_get_each_message_once(Transport::Tcp, "replay-tcp");
+}
+
+/// Joins with members that take messages by an upcall, so that clients can send.
+fn upcalled(configs: &[Config]) -> Vec<Group> {
+    let join =
+        |config: &Config| Group::builder(config.clone()).on_message("log", |_| ()).join().expect("it joins");
+    thread::scope(|scope| {
+        let threads: Vec<_> = configs.iter().map(|config| scope.spawn(|| join(config))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("the member does not panic")).collect()
+    })
+}
+
+/// Ends members at the same time, without leaving.
+fn end(groups: Vec<Group>) {
+    let all = Barrier::new(groups.len());
+    thread::scope(|scope| {
+        for group in groups {
+            let all = &all;
+            scope.spawn(move || {
+                all.wait();
+                drop(group);
+            });
+        }
+    });
+}
+
+/// Returns the next messages of a reader outside the group.
+fn read(reader: &mut Replay, count: usize) -> Vec<Entry> {
+    let mut take = || {
+        let StoredMessage { view, sequence, sender, bytes, .. } = reader.next().expect("a member serves it");
+        Entry { position: Position { view, sequence }, sender, bytes }
+    };
+    (0..count).map(|_| take()).collect()
+}
+
+/// A reader outside the group reads on while its member leaves, and over the end of all members and their restart.
+fn a_reader_outside_gets_each_message_once(transport: Transport, test: &str) {
+    let (_root, configs) = configs(transport, test);
+    let members = &configs[..3];
+    let client = Config {
+        contacts: members.iter().map(|config| config.listen.clone()).collect(),
+        ..configs[0].clone()
+    };
+    let text = |number: usize| format!("message {number}").into_bytes();
+    let publish = |range: std::ops::Range<usize>| {
+        let messages: Vec<_> = range.map(text).collect();
+        Publisher::connect(&client, "log")
+            .expect("a member serves it")
+            .publish(&messages)
+            .expect("it is sent");
+    };
+    let mut groups = upcalled(members);
+    wait_until("all are in the view", || groups.iter().all(|group| group.members() == 3));
+    publish(0..200);
+    let mut reader = Replay::connect(&client, "log", Position::default()).expect("a member serves it");
+    let mut entries = read(&mut reader, 100);
+    let noted = reader.position();
+    // The member that serves the reader leaves.
+    let listens = reader.member().expect("it is connected").clone();
+    let server = members.iter().position(|config| config.listen == listens).expect("it is a member");
+    drop(groups.remove(server));
+    publish(200..300);
+    entries.extend(read(&mut reader, 200));
+    assert!(reader.member().is_some_and(|member| *member != listens), "another member serves it");
+    end(groups);
+    let rest: Vec<Config> = members.iter().filter(|config| config.listen != listens).cloned().collect();
+    let groups = upcalled(&rest);
+    publish(300..400);
+    entries.extend(read(&mut reader, 100));
+    let texts: Vec<_> = entries.iter().map(|entry| entry.bytes.clone()).collect();
+    assert_eq!(texts, (0..400).map(text).collect::<Vec<_>>(), "each once, in order");
+    assert!(entries.windows(2).all(|pair| pair[0].position < pair[1].position));
+    let mut again = Replay::connect(&client, "log", noted).expect("a member serves it");
+    assert_eq!(read(&mut again, 300), entries[100..]);
+    assert_eq!(again.next_within(Duration::from_millis(50)).expect("a member serves it"), None);
+    assert_eq!(again.position(), reader.position());
+    end(groups);
+}
+
+#[test]
+fn a_reader_outside_gets_each_message_once_on_shared_memory() {
+    a_reader_outside_gets_each_message_once(Transport::Shm, "replay-outside-shm");
+}
+
+#[test]
+fn a_reader_outside_gets_each_message_once_over_tcp() {
+    a_reader_outside_gets_each_message_once(Transport::Tcp, "replay-outside-tcp");
 }

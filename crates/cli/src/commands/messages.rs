@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Error, Result, anyhow, ensure};
 use clap::Args;
 use serde_json::json;
-use squall::Config;
 use squall::config::quantity;
-use squall::external::{Observed, Observer, ObserverOptions, PublishError, Publisher};
+use squall::external::{Observed, Observer, ObserverOptions, PublishError, Publisher, Replay};
+use squall::{Config, Position, StoredMessage};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_harness::terminal::{CommandVerdict, Interrupted, Interrupts, PendingNote, output, units};
 
@@ -78,11 +78,15 @@ pub(crate) struct RecvArguments {
     group: MessageArguments,
     /// The subgroup
     subgroup: String,
+    /// Begin at this position of a durable subgroup, `start` or VIEW/SEQUENCE, with what was delivered before; nothing is lost then
+    #[arg(long, value_name = "POSITION", value_parser = parse_position, conflicts_with = "queue")]
+    from: Option<Position>,
     /// End after this many messages
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// Print each message as JSON, with its view and its sender: rank in the configuration, number of the node; and each
-    /// gap as {"lost": N}, where null is an unknown number
+    /// gap as {"lost": N}, where null is an unknown number. With --from, with its view, its sequence there, and its sender's rank in
+    /// the subgroup
     #[arg(long)]
     json: bool,
     /// Messages that may wait at the member until this process takes them, at most 64MiB; what exceeds this is lost
@@ -96,8 +100,13 @@ waits for it. When the output is read too slowly, --queue bytes wait at the memb
 member dies, another one continues. Both are gaps: the log reports each, and the exit status is 1 if there was one. With -v the \
 log also has the member and the views.
 
+With --from the member sends what is in its log, and then what is delivered. Nothing is lost, however slowly the output is read, and \
+another member continues where one has died. The position behind a message is its view and one more than its sequence.
+
 Examples:
   squall recv --config squall.toml log
+  squall recv -c squall.toml orders --from start --json
+  squall recv -c squall.toml orders --from 3/1702
   squall recv -c squall.toml log --count 1 --json";
 
 pub(crate) fn send(arguments: &SendArguments) -> Result<CommandVerdict> {
@@ -232,6 +241,9 @@ fn read(messages: Vec<String>, inputs: SyncSender<Result<String>>) {
 pub(crate) fn recv(arguments: &RecvArguments) -> Result<CommandVerdict> {
     ensure!(arguments.queue > 0, "--queue 0: give the bytes that may wait, such as 1MiB");
     let config = arguments.group.config()?;
+    if let Some(from) = arguments.from {
+        return replay(arguments, &config, from);
+    }
     let options = ObserverOptions { queue_bytes: arguments.queue, timeout: arguments.group.timeout };
     let interrupts = Interrupts::take()?;
     let pending = arguments.group.pending(&config);
@@ -245,6 +257,46 @@ pub(crate) fn recv(arguments: &RecvArguments) -> Result<CommandVerdict> {
     // It may wait for the reader of the output.
     std::thread::spawn(move || events.send(Some(printer.run(&mut observer))).unwrap_or_default());
     event.recv()?.unwrap_or_else(|| Err(Interrupted::ALONE.into()))
+}
+
+/// Prints a durable subgroup from a position on.
+fn replay(arguments: &RecvArguments, config: &Config, from: Position) -> Result<CommandVerdict> {
+    let interrupts = Interrupts::take()?;
+    let pending = arguments.group.pending(config);
+    let mut reader = Replay::connect_within(config, &arguments.subgroup, from, arguments.group.timeout)?;
+    drop(pending);
+    let (events, event) = channel();
+    let interrupt = events.clone();
+    // The receiver has gone when the command has ended.
+    interrupts.set(move || interrupt.send(None).unwrap_or_default());
+    let (mut left, is_json) = (arguments.count.unwrap_or(u64::MAX), arguments.json);
+    let mut run = move || -> Result<CommandVerdict> {
+        while left > 0 {
+            let StoredMessage { view, sequence, sender, bytes, .. } = reader.next()?;
+            let text = String::from_utf8_lossy(&bytes);
+            match is_json {
+                true => output::json(
+                    &json!({ "view": view, "sequence": sequence, "sender": sender, "message": text }),
+                )?,
+                false => output::write(&format!("{text}\n")),
+            }
+            left -= 1;
+        }
+        Ok(CommandVerdict::Good)
+    };
+    // It may wait for the reader of the output.
+    std::thread::spawn(move || events.send(Some(run())).unwrap_or_default());
+    event.recv()?.unwrap_or_else(|| Err(Interrupted::ALONE.into()))
+}
+
+fn parse_position(text: &str) -> Result<Position, String> {
+    if text == "start" {
+        return Ok(Position::default());
+    }
+    let position = text.split_once('/').and_then(|(view, sequence)| {
+        Some(Position { view: view.parse().ok()?, sequence: sequence.parse().ok()? })
+    });
+    position.ok_or_else(|| "a position is `start` or VIEW/SEQUENCE, as in 3/1702".into())
 }
 
 /// Prints what an observer sees.

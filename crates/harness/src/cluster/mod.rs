@@ -174,6 +174,26 @@ impl<'o> ProcessCluster<'o> {
         Ok(started)
     }
 
+    /// Starts the members, lets them do their work, and kills them all (-9) when it is done. Returns how long they took to come
+    /// together.
+    ///
+    /// # Errors
+    /// If a member fails or dies before.
+    pub(crate) fn run_then_kill(
+        plan: &ClusterPlan,
+        identity: &ClusterIdentity,
+        interrupts: &Interrupts,
+        observer: &'o mut dyn ClusterObserver,
+    ) -> Result<Duration> {
+        let begun = Instant::now();
+        let mut cluster = Self::begin(plan, identity, interrupts, observer)?;
+        let started = begun.elapsed();
+        cluster.send_all(&ParentCommand::Go);
+        cluster.await_reports(plan, identity)?;
+        cluster.processes.iter_mut().for_each(MemberProcess::kill);
+        Ok(started)
+    }
+
     /// Starts the members, and returns when messages can flow.
     fn begin(
         plan: &ClusterPlan,

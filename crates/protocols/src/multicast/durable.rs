@@ -37,6 +37,10 @@ pub trait MessageLog {
     /// Returns how many sequences are on the disk, with everything before them. It never decreases. The node should be polled soon
     /// after it has grown.
     fn persisted(&self) -> u64;
+
+    /// Notes that all members have everything below `sequences` on their disks: it is delivered everywhere, now or at the end of the
+    /// view \[T2\]. Logs that nothing else reads need not care.
+    fn note_stable(&mut self, _sequences: u64) {}
 }
 
 /// What a member of a durable subgroup has appended.
@@ -90,6 +94,14 @@ impl<D: Deliver> Subgroup<D> {
         }
         mutant!(AcknowledgeUnflushed => return complete);
         log.persisted()
+    }
+
+    /// Informs the log of what is stable.
+    #[cold]
+    pub(super) fn report_stable(&mut self) {
+        if let Some(Persistence { log, .. }) = &mut self.persistence {
+            log.note_stable(self.stable);
+        }
     }
 
     /// Returns how many indexes of each sender a wedged member counts, when these are on its disk \[T4\].

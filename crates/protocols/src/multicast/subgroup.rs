@@ -352,7 +352,12 @@ impl<D: Deliver> Subgroup<D> {
             }
         }
         self.counters.words_polled += members as u64 - 1;
-        self.stable = self.stable.max(stable);
+        if stable > self.stable {
+            self.stable = stable;
+            if self.persistence.is_some() {
+                self.report_stable();
+            }
+        }
     }
 
     /// Delivers what is stable and stores `delivered`; returns the amount of work done.

@@ -99,6 +99,8 @@ pub(super) struct LogProgress {
     pub(super) messages: AtomicU64,
     pub(super) appended: AtomicU64,
     pub(super) persisted: AtomicU64,
+    /// All members have everything below on their disks: `stable <= persisted`.
+    pub(super) stable: AtomicU64,
 }
 
 impl ProcessLog {
@@ -303,6 +305,15 @@ impl ProcessLog {
         barrier::heavy();
         let progress = lock(&self.progress).get(&id).cloned()?;
         let sequence = progress.messages.load(Ordering::Relaxed);
+        Some(ShardPosition { view: progress.view, sequence })
+    }
+
+    /// Returns the position of a subgroup before which all members have everything on their disks, in its latest view, so that it is
+    /// delivered everywhere; `None` if this member has not been in the subgroup.
+    pub(crate) fn stable(&self, id: SubgroupId) -> Option<ShardPosition> {
+        let progress = lock(&self.progress).get(&id).cloned()?;
+        // SYNC: pairs with `SubgroupLog::note_stable`.
+        let sequence = progress.stable.load(Ordering::Acquire);
         Some(ShardPosition { view: progress.view, sequence })
     }
 

@@ -140,6 +140,11 @@ impl MessageLog for SubgroupLog {
         }
         walk.persisted
     }
+
+    fn note_stable(&mut self, sequences: u64) {
+        // SYNC: pairs with `ProcessLog::stable`, whose caller reads the log, which has a lock of its own.
+        self.progress.stable.store(sequences, Ordering::Release);
+    }
 }
 
 impl Drop for SubgroupLog {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::Position;
+
 squall_fabric::debug_as_text!(ExternalError, PublishError);
 
 /// Why an external client cannot continue.
@@ -50,6 +52,34 @@ pub enum ExternalError {
     MemberLost {
         /// What has happened to the connection.
         cause: String,
+    },
+    /// The subgroup is not durable, so it keeps no messages.
+    #[error(
+        "subgroup `{subgroup}` keeps no log: set mode = \"durable\" for it, or observe what is delivered from now on"
+    )]
+    NoLog {
+        /// The subgroup.
+        subgroup: String,
+    },
+    /// What was to be read is not kept any more.
+    #[error(
+        "`{subgroup}` keeps the messages from position {} of view {} on, and not what was before: begin there, or let `retain` in the \
+         configuration keep more from now on",
+        oldest.sequence, oldest.view
+    )]
+    Compacted {
+        /// The subgroup.
+        subgroup: String,
+        /// The oldest position that the member has.
+        oldest: Position,
+    },
+    /// Another group has begun under the name of this one, whose positions mean something else.
+    #[error(
+        "another group runs as `{cluster}` now, whose messages are not those that were read before: begin at its start"
+    )]
+    OtherGroup {
+        /// The cluster.
+        cluster: String,
     },
     /// The message is longer than the subgroup allows.
     #[error(

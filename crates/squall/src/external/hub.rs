@@ -11,9 +11,11 @@ use squall_transports::bootstrap::{Address, Asker};
 use super::connection::{FrameConnection, options};
 use super::lease::SenderLease;
 use super::wire::{ExternalNotice, ExternalRequest, HEAD_BYTES_MAX, invalid};
-use super::{observing, publishing};
+use super::{observing, publishing, replaying};
+use crate::Position;
 use crate::application::SubgroupSlot;
 use crate::config::Config;
+use crate::deliveries::DurablePlace;
 use crate::inquiry;
 use crate::node::NodeHandle;
 use crate::sender::Sender;
@@ -30,6 +32,8 @@ pub(crate) struct ServedSubgroup {
     /// Whether this member may send there.
     pub(crate) sends: bool,
     pub(crate) link: NodeHandle,
+    /// Where its log is, if it is durable.
+    pub(crate) durable: Option<DurablePlace>,
 }
 
 impl ServedSubgroup {
@@ -189,8 +193,9 @@ impl Conversation for Arc<Hub> {
         let Some((request, _)) = client.receive(FIRST_WITHIN)? else {
             return Err(invalid("the client sent no request in time"));
         };
-        let (ExternalRequest::Observe { subgroup, .. } | ExternalRequest::Publish { subgroup, .. }) =
-            &request
+        let (ExternalRequest::Observe { subgroup, .. }
+        | ExternalRequest::Publish { subgroup, .. }
+        | ExternalRequest::Replay { subgroup, .. }) = &request
         else {
             return Err(invalid("the client sent messages before it named a subgroup"));
         };
@@ -204,6 +209,9 @@ impl Conversation for Arc<Hub> {
             }
             ExternalRequest::Publish { subgroup, client: number } => {
                 publishing::publish(self, (&subgroup, source), number, &mut client, is_closed)
+            }
+            ExternalRequest::Replay { view, sequence, .. } => {
+                replaying::replay(source, Position { view, sequence }, &mut client, is_closed)
             }
             ExternalRequest::Messages { .. } => unreachable!("the first request names a subgroup"),
         }

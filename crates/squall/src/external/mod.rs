@@ -13,6 +13,10 @@
 //!   so a full window slows only the client. If the connection breaks and the member lives, messages are sent again
 //!   and count once. If the member dies, messages in flight may or may not be delivered, and the error reports their
 //!   number ([`PublishError`]); with [`Publisher::set_resend`] they are sent again through another member.
+//! - A [`Replay`] reads a durable subgroup from a position on, from its beginning if wanted: what was delivered before, and then
+//!   what is delivered. The member reads its log for it, so nothing is lost however slow the reader is; and positions are the
+//!   same at all members, so it continues with another one where it was. The application notes [`Replay::position`], and gets each
+//!   message once, over its own restarts, too.
 //!
 //! The subgroup must be one for messages: its members have set an upcall for it, or take its deliveries.
 
@@ -24,12 +28,15 @@ mod observer;
 mod observing;
 mod publisher;
 mod publishing;
+mod replay;
+mod replaying;
 mod tap;
 mod wire;
 
 pub use error::{ExternalError, PublishError};
 pub use observer::{Observed, Observer, ObserverOptions};
 pub use publisher::Publisher;
+pub use replay::Replay;
 pub use tap::SubgroupView;
 #[doc(hidden)]
 pub use wire::read_foreign;

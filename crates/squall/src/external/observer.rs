@@ -279,6 +279,10 @@ impl Observer {
             ExternalNotice::Observing { .. }
             | ExternalNotice::Open { .. }
             | ExternalNotice::Delivered { .. }
+            | ExternalNotice::Replaying { .. }
+            | ExternalNotice::Stored { .. }
+            | ExternalNotice::Compacted { .. }
+            | ExternalNotice::NoLog
             | ExternalNotice::Unknown { .. } => {
                 self.lose("the member sent an unexpected notice".into());
                 None

@@ -14,6 +14,8 @@ pub(super) enum ExternalRequest {
     Publish { subgroup: String, client: Option<u64> },
     /// Send these messages, which have consecutive numbers; their bytes follow, one message after the other.
     Messages { first: u64, lengths: Vec<u32> },
+    /// First request: send what is delivered in this durable subgroup from this position on, earlier messages first.
+    Replay { subgroup: String, view: u64, sequence: u64 },
 }
 
 /// What a member sends.
@@ -40,6 +42,15 @@ pub(super) enum ExternalNotice {
     /// To a publisher: the outcome of the messages below this number that are not delivered will not be known; no
     /// others were sent.
     Unknown { through: u64 },
+    /// To a reader of a durable subgroup: the messages follow. The number is that of the group, whatever restarts it.
+    Replaying { group: u64 },
+    /// To a reader of a durable subgroup: a message, whose bytes follow; its sender's rank in the subgroup; and when it was received, in
+    /// nanoseconds since 1970.
+    Stored { view: u64, sequence: u64, sender: u32, received: u64 },
+    /// To a reader of a durable subgroup: what is before this position is not kept.
+    Compacted { view: u64, sequence: u64 },
+    /// To a reader: the subgroup keeps no log.
+    NoLog,
 }
 
 /// Appends a frame to `sink`.

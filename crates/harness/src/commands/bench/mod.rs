@@ -5,6 +5,7 @@ mod log;
 mod multicast;
 mod object;
 mod rdmc;
+mod restart;
 mod sst;
 mod stream;
 mod view;
@@ -19,6 +20,7 @@ use log::LogBenchArguments;
 use multicast::MulticastArguments;
 use object::ObjectArguments;
 use rdmc::RdmcArguments;
+use restart::RestartArguments;
 use sst::SstArguments;
 use stream::StreamArguments;
 use view::ViewArguments;
@@ -37,6 +39,7 @@ enum Bench {
     Multicast(MulticastArguments),
     Object(ObjectArguments),
     Rdmc(RdmcArguments),
+    Restart(RestartArguments),
     Sst(SstArguments),
     Stream(StreamArguments),
     View(ViewArguments),
@@ -53,6 +56,7 @@ pub fn run(arguments: &BenchArguments) -> Result<CommandVerdict> {
         Bench::Multicast(arguments) => multicast::run(arguments),
         Bench::Object(arguments) => object::run(arguments),
         Bench::Rdmc(arguments) => rdmc::run(arguments),
+        Bench::Restart(arguments) => restart::run(arguments),
         Bench::Sst(arguments) => sst::run(arguments),
         Bench::Stream(arguments) => stream::run(arguments),
         Bench::View(arguments) => view::run(arguments),

@@ -203,12 +203,12 @@ fn check_storage(arguments: &MulticastArguments) -> Result<()> {
 }
 
 /// The logs of one run, which are removed when it is over.
-struct RunFolder(PathBuf);
+pub(super) struct RunFolder(pub(super) PathBuf);
 
 impl RunFolder {
     /// A folder for the logs in `storage`.
-    fn create(storage: &Path) -> Result<Self> {
-        let path = storage.join(format!("squall-bench-multicast-{}", std::process::id()));
+    pub(super) fn create(storage: &Path) -> Result<Self> {
+        let path = storage.join(format!("squall-bench-{}", std::process::id()));
         std::fs::create_dir(&path)
             .with_context(|| format!("failed to make the folder {}", path.display()))?;
         Ok(Self(path))
