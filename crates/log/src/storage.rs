@@ -334,13 +334,15 @@ impl<D: Disk> Storage<D> {
     pub fn prepare(&self, segment: u32, recycle: Option<Recycling>) -> Result<(), StorageError> {
         let path = names::segment(segment);
         if let Some(Recycling { segments, base, positions }) = recycle {
+            // Before the register shows the new base, by which others forget where the records were: who reads them finds that they
+            // are gone, and not that there are none.
+            let mut recycled = locked(&self.recycled);
+            positions.iter().for_each(|(subgroup, at)| raise(&mut recycled, *subgroup, *at));
+            drop(recycled);
             self.change_register(|register| {
                 register.base = base;
                 positions.iter().for_each(|(subgroup, at)| raise(&mut register.recycled, *subgroup, *at));
             })?;
-            let mut recycled = locked(&self.recycled);
-            positions.iter().for_each(|(subgroup, at)| raise(&mut recycled, *subgroup, *at));
-            drop(recycled);
             locked(&self.spare).extend(segments);
         }
         let is_there = match self.disk.length(&path) {

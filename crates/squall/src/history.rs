@@ -191,7 +191,8 @@ impl History {
     }
 }
 
-/// Appends to `read` the next messages of a range, about [`PIECE`] bytes of them; returns the first sequence that was not read.
+/// Appends to `read` the next messages of a range, about [`PIECE`] bytes of them, or none if there is none for a long way; returns the
+/// first sequence that was not read.
 ///
 /// # Errors
 /// [`HistoryError::Missing`] if there is more in the range than the log has, and nothing was read.
@@ -201,9 +202,8 @@ pub(crate) fn read_piece(
     read: &mut VecDeque<StoredMessage>,
 ) -> Result<u64, HistoryError> {
     let LogRange { view, from, to, .. } = range;
-    let (mut next, mut bytes, before) = (from, 0, read.len());
-    let is_all = log.read(range, &mut |record| {
-        next = record.position.sequence + 1;
+    let mut bytes = 0;
+    let next = log.read(range, &mut |record| {
         if record.kind == RecordKind::Message {
             bytes += MESSAGE_BYTES + record.bytes.len();
             read.push_back(StoredMessage {
@@ -216,14 +216,10 @@ pub(crate) fn read_piece(
         }
         bytes < PIECE
     });
-    if is_all {
-        Ok(to)
-    } else if read.len() > before {
-        Ok(next)
-    } else if log.is_compacted(LogRange { from: next, ..range }) {
-        Err(HistoryError::compacted(log, range.subgroup))
-    } else {
-        Err(HistoryError::Missing { folder: log.folder().into(), view, from: next, to: to - 1 })
+    match next {
+        Some(next) => Ok(next),
+        None if log.is_compacted(range) => Err(HistoryError::compacted(log, range.subgroup)),
+        None => Err(HistoryError::Missing { folder: log.folder().into(), view, from, to: to - 1 }),
     }
 }
 

@@ -190,10 +190,16 @@ fn a_log_is_compacted_behind_checkpoints() {
     // All make the state from a checkpoint and the log behind it.
     let found = run(&configs[..3], |_, group, shelves| {
         check_oldest(shelves);
-        let history = group.subgroup("shelves").expect("it is there").history().expect("it is durable");
-        let mut history = history.map(|message| message.map(drop));
-        assert!(matches!(history.next(), Some(Err(HistoryError::Compacted { .. }))));
-        assert!(history.all(|message| message.is_ok()), "the rest follows");
+        let mut faults = || -> Vec<HistoryError> {
+            let mut history =
+                group.subgroup("shelves").expect("it is there").history().expect("it is durable");
+            assert!(matches!(history.next(), Some(Err(HistoryError::Compacted { .. }))));
+            history.filter_map(Result::err).collect()
+        };
+        // A segment may be recycled while it is read, which is said: then the history begins behind it.
+        let first = faults();
+        assert!(first.iter().all(|fault| matches!(fault, HistoryError::Compacted { .. })), "{first:?}");
+        assert!(first.is_empty() || faults().is_empty(), "the rest follows");
         present(shelves)
     });
     assert!(found.iter().all(|state| *state == Shelves::after(all)));

@@ -334,7 +334,6 @@ fn the_latest_state_has_all_acknowledged_updates() {
     }
 }
 
-/// Misuse is reported at once.
 /// What is submitted before this member holds the state goes to other members, or to this one in another way, and nothing overtakes it
 /// \[A17\].
 #[test]
@@ -353,6 +352,7 @@ fn updates_of_a_thread_are_applied_in_their_order() {
     assert_eq!(replies, (1..=10).map(|count| (0..count).collect()).collect::<Vec<Vec<u64>>>());
 }
 
+/// Misuse is reported at once.
 #[test]
 fn misuse_is_reported() {
     let base = config("misuse", 1, SubgroupConfig::default());

@@ -234,7 +234,10 @@ fn a_reader_outside_gets_each_message_once(transport: Transport, test: &str) {
     let listens = reader.member().expect("it is connected").clone();
     let server = members.iter().position(|config| config.listen == listens).expect("it is a member");
     drop(groups.remove(server));
-    publish(200..300);
+    // One at a time, so that there are many frames.
+    let mut publisher = Publisher::connect(&client, "log").expect("a member serves it");
+    (200..300).for_each(|number| publisher.publish(&[text(number)]).expect("it is sent"));
+    drop(publisher);
     entries.extend(read(&mut reader, 200));
     assert!(reader.member().is_some_and(|member| *member != listens), "another member serves it");
     end(groups);

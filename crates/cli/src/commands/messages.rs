@@ -10,7 +10,7 @@ use anyhow::{Context as _, Error, Result, anyhow, ensure};
 use clap::Args;
 use serde_json::json;
 use squall::config::quantity;
-use squall::external::{Observed, Observer, ObserverOptions, PublishError, Publisher, Replay};
+use squall::external::{Observed, Observer, ObserverOptions, PublishError, Publisher, Replay, ReplayOptions};
 use squall::{Config, Position, StoredMessage};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_harness::terminal::{CommandVerdict, Interrupted, Interrupts, PendingNote, output, units};
@@ -261,9 +261,10 @@ pub(crate) fn recv(arguments: &RecvArguments) -> Result<CommandVerdict> {
 
 /// Prints a durable subgroup from a position on.
 fn replay(arguments: &RecvArguments, config: &Config, from: Position) -> Result<CommandVerdict> {
+    let options = ReplayOptions { timeout: arguments.group.timeout, group: None };
     let interrupts = Interrupts::take()?;
     let pending = arguments.group.pending(config);
-    let mut reader = Replay::connect_within(config, &arguments.subgroup, from, arguments.group.timeout)?;
+    let mut reader = Replay::connect_with(config, &arguments.subgroup, from, options)?;
     drop(pending);
     let (events, event) = channel();
     let interrupt = events.clone();

@@ -63,7 +63,8 @@
 //! - \[A16\] The state that a member makes from a checkpoint and the messages behind it in its log is the one that all messages
 //!   make ([`StateRecovery::resume`], [`CheckpointSchedule`]).
 //! - \[A17\] The updates of one thread of a member to one shard are applied in the order in which it submitted them, whether they go
-//!   through this member's window or, before it holds the state, through other members ([`Outbox::submit_own`]).
+//!   through this member's window or, before it holds the state, through other members ([`Outbox::submit_own`]). Of one whose outcome
+//!   was reported as unknown this does not hold: it may be applied later.
 //! - \[A10\] A client outside the group, idle or busy, can reach the group even after all members that it knew have
 //!   been replaced one by one, if no period of [`Contacts`] passes without one of them.
 //!

@@ -214,14 +214,19 @@ impl ProcessLog {
         self.log().storage().release_backup().map_err(failed)
     }
 
-    /// Hands the records of a range to `each`, in order, as long as it returns true; returns whether this was all of the range. What is
-    /// in the range without a record is a null then.
-    pub(crate) fn read(&self, range: LogRange, each: &mut dyn FnMut(&LogRecord<'_>) -> bool) -> bool {
+    /// Hands the records of a range to `each`, in order, as long as it returns true, and for so many frames at most that it does not
+    /// take long; returns the sequence before which this was all. What is before it without a record is a null. `None` if the log does
+    /// not have the first of them, any more or yet.
+    pub(crate) fn read(&self, range: LogRange, each: &mut dyn FnMut(&LogRecord<'_>) -> bool) -> Option<u64> {
         let LogRange { subgroup, view, from, to } = range;
         let (storage, mut next, mut goes_on) = (self.log().storage(), from, true);
-        let Some(frames) = self.frames(range) else { return false };
+        let (frames, rest) = self.frames(range)?;
+        // What was removed before would look like nulls: the beginning has moved before the index has forgotten it.
+        if self.is_compacted(range) {
+            return None;
+        }
         for place in frames {
-            if !goes_on || next >= to {
+            if next >= to {
                 break;
             }
             let is_read = storage.read_frame(place, &mut |record| {
@@ -233,18 +238,22 @@ impl ProcessLog {
                 }
             });
             // A hole would look like nulls.
-            goes_on &= is_read;
+            if !goes_on || !is_read {
+                return (next > from).then_some(next);
+            }
         }
-        // So would what was removed meanwhile: the beginning has moved before that.
-        goes_on && !self.is_compacted(range)
+        Some(rest.map_or(to, |rest| rest.clamp(next, to)))
     }
 
-    /// The frames that have the records of a range; none if the log does not have all of it. What was written since the log was read
-    /// last is looked up if it is wanted.
-    fn frames(&self, LogRange { subgroup, view, from, to }: LogRange) -> Option<Vec<FramePlace>> {
+    /// The first frames that have the records of a range, and the first sequence in those that are left; none if the log does not have
+    /// all of the range. What was written since the log was read last is looked up if it is wanted.
+    fn frames(
+        &self,
+        LogRange { subgroup, view, from, to }: LogRange,
+    ) -> Option<(Vec<FramePlace>, Option<u64>)> {
         self.look_for(subgroup, view, to);
         let LogWalk { index, .. } = &*self.walk();
-        (index.count(subgroup, view) >= to).then(|| index.frames(subgroup, view, from))
+        (index.count(subgroup, view) >= to).then(|| index.frames(subgroup, view, from, FRAMES_MAX))
     }
 
     /// Appends records that were fetched, of a view that has ended for this process, and waits until they are on the disk. They show
@@ -288,6 +297,9 @@ impl ProcessLog {
         GroupError::Log { folder: self.folder().into(), cause: cause.into() }
     }
 }
+
+/// How many frames are read at a time: 64 MiB at most.
+const FRAMES_MAX: usize = 64;
 
 /// Where the log of a subgroup begins in a folder; none if what was removed is in no checkpoint that can be read.
 pub(crate) fn begin_of<D: Disk>(storage: &Storage<D>, subgroup: SubgroupId) -> Option<LogStart> {

@@ -74,12 +74,21 @@ impl LogIndex {
         self.views.get(&(subgroup, view)).map_or(0, |records| records.count)
     }
 
-    /// Returns the frames that have the records of a view from `sequence` on.
-    pub(super) fn frames(&self, subgroup: SubgroupId, view: u64, sequence: u64) -> Vec<FramePlace> {
-        let Some(ViewRecords { frames, .. }) = self.views.get(&(subgroup, view)) else { return Vec::new() };
+    /// Returns the frames that have the records of a view from `sequence` on, `most` of them, and the first sequence in the next one.
+    pub(super) fn frames(
+        &self,
+        subgroup: SubgroupId,
+        view: u64,
+        sequence: u64,
+        most: usize,
+    ) -> (Vec<FramePlace>, Option<u64>) {
+        let Some(ViewRecords { frames, .. }) = self.views.get(&(subgroup, view)) else {
+            return (Vec::new(), None);
+        };
         // The frame before the first one that begins behind may reach as far.
         let first = frames.partition_point(|frame| frame.first <= sequence).saturating_sub(1);
-        frames[first..].iter().map(|frame| frame.place).collect()
+        let rest = frames.get(first + most).map(|frame| frame.first);
+        (frames[first..].iter().take(most).map(|frame| frame.place).collect(), rest)
     }
 
     /// Returns the greatest time of the frames all of whose records of a subgroup are before `end`, and the last frame before `end`,
@@ -150,8 +159,12 @@ mod tests {
         note(3, 5, 4, 0, RecordKind::Frontier);
         note(3, 6, 2, 9, RecordKind::Trim);
         let numbers = |view, sequence| -> Vec<u64> {
-            index.frames(SubgroupId(5), view, sequence).iter().map(|place| place.number).collect()
+            let (frames, rest) = index.frames(SubgroupId(5), view, sequence, 9);
+            assert_eq!(rest, None);
+            frames.iter().map(|place| place.number).collect()
         };
+        let (two, rest) = index.frames(SubgroupId(5), 2, 0, 2);
+        assert_eq!((two.len(), rest), (2, Some(7)));
         assert_eq!([numbers(2, 0), numbers(2, 2), numbers(2, 3)], [vec![1, 2, 4], vec![1, 2, 4], vec![2, 4]]);
         assert_eq!([numbers(2, 6), numbers(2, 7), numbers(2, 99)], [vec![2, 4], vec![4], vec![4]]);
         assert!(numbers(3, 0).is_empty());

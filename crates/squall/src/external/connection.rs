@@ -23,12 +23,19 @@ pub(super) struct FrameConnection {
     pub(super) frames: FrameReader,
     /// Reused.
     chunk: Vec<u8>,
+    /// When bytes last came: a long message takes a while.
+    pub(super) heard: Instant,
 }
 
 impl FrameConnection {
     pub(super) fn new(mut stream: Stream, frame_bytes_max: usize) -> Self {
         stream.set_write_timeout(Some(SILENCE_MAX));
-        Self { stream, frames: FrameReader::new(frame_bytes_max), chunk: vec![0; BUFFER_BYTES] }
+        Self {
+            stream,
+            frames: FrameReader::new(frame_bytes_max),
+            chunk: vec![0; BUFFER_BYTES],
+            heard: Instant::now(),
+        }
     }
 
     /// Returns the next frame; `None` if it does not arrive within `patience`.
@@ -46,7 +53,10 @@ impl FrameConnection {
             self.stream.set_read_timeout(Some(left.max(LEAST_WAIT)));
             match self.stream.read(&mut self.chunk) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(bytes) => self.frames.push(&self.chunk[..bytes]),
+                Ok(bytes) => {
+                    self.frames.push(&self.chunk[..bytes]);
+                    self.heard = Instant::now();
+                }
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(None),
                 Err(error) => return Err(error),
             }

@@ -36,7 +36,7 @@ mod wire;
 pub use error::{ExternalError, PublishError};
 pub use observer::{Observed, Observer, ObserverOptions};
 pub use publisher::Publisher;
-pub use replay::Replay;
+pub use replay::{Replay, ReplayOptions};
 pub use tap::SubgroupView;
 #[doc(hidden)]
 pub use wire::read_foreign;

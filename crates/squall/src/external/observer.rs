@@ -133,8 +133,6 @@ pub struct Observer {
     group: Option<u64>,
     /// Why the last connection has ended, until that is reported.
     gap: Option<String>,
-    /// When something was last received.
-    heard: Instant,
     /// The last view that was seen.
     view: Option<u64>,
     /// The ranks of the members of that view.
@@ -164,8 +162,8 @@ impl Observer {
     ) -> Result<Self, ExternalError> {
         let finder = MemberFinder::new(config, subgroup)?;
         let (view, ranks, last) = (None, BTreeMap::new(), BTreeMap::new());
-        let (found, group, gap, heard) = (None, None, None, Instant::now());
-        let mut observer = Self { finder, options, found, group, gap, heard, view, ranks, last };
+        let (found, group, gap) = (None, None, None);
+        let mut observer = Self { finder, options, found, group, gap, view, ranks, last };
         observer.reconnect()?;
         Ok(observer)
     }
@@ -183,7 +181,6 @@ impl Observer {
             self.last.clear();
         }
         self.found = Some(found);
-        self.heard = Instant::now();
         Ok(())
     }
 
@@ -223,12 +220,11 @@ impl Observer {
             let left = until.saturating_duration_since(Instant::now());
             match self.receive(left) {
                 Ok(Some((notice, payload))) => {
-                    self.heard = Instant::now();
                     if let Some(observed) = self.take(notice, payload) {
                         return Ok(Some(observed));
                     }
                 }
-                Ok(None) if self.heard.elapsed() > SILENCE_MAX => {
+                Ok(None) if self.is_silent() => {
                     self.lose("the member was silent for too long".into());
                 }
                 Ok(None) => return Ok(None),
@@ -242,6 +238,10 @@ impl Observer {
             Some(found) => found.connection.receive(patience),
             None => Ok(None),
         }
+    }
+
+    fn is_silent(&self) -> bool {
+        self.found.as_ref().is_some_and(|found| found.connection.heard.elapsed() > SILENCE_MAX)
     }
 
     fn lose(&mut self, cause: String) {

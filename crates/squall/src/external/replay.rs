@@ -12,7 +12,34 @@ use crate::Position;
 use crate::config::Config;
 use crate::history::StoredMessage;
 
+/// How to read.
+///
+/// ```
+/// use squall::external::ReplayOptions;
+/// use std::time::Duration;
+///
+/// let noted = 7; // what [`Replay::group`](squall::external::Replay::group) returned when the position was noted
+/// let options = ReplayOptions { group: Some(noted), ..ReplayOptions::default() };
+/// assert_eq!(options.timeout, Duration::from_secs(10));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayOptions {
+    /// How long to look for a member, at first and whenever one is lost.
+    pub timeout: Duration,
+    /// The group to which the position belongs ([`Replay::group`]), if that is to be checked.
+    pub group: Option<u64>,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(10), group: None }
+    }
+}
+
 /// Reads a durable subgroup from a position on, from outside the group; see [`super`].
+///
+/// A position at which nothing is yet is waited for. To be sure that the group is still the one of a position that was noted, note
+/// [`Replay::group`], too, and give it to [`ReplayOptions`].
 ///
 /// ```
 /// use squall::config::{StorageConfig, SubgroupConfig};
@@ -42,14 +69,14 @@ use crate::history::StoredMessage;
 pub struct Replay {
     finder: MemberFinder,
     cluster: String,
-    timeout: Duration,
+    options: ReplayOptions,
     found: Option<FoundMember>,
     /// The number of the group.
     group: Option<u64>,
     /// Everything before was returned.
     next: Position,
-    /// When something was last received.
-    heard: Instant,
+    /// Whether the last connection has brought no message.
+    is_vain: bool,
 }
 
 impl Replay {
@@ -59,22 +86,22 @@ impl Replay {
     /// # Errors
     /// [`ExternalError`], with what to do next.
     pub fn connect(config: &Config, subgroup: &str, from: Position) -> Result<Self, ExternalError> {
-        Self::connect_within(config, subgroup, from, TIMEOUT)
+        Self::connect_with(config, subgroup, from, ReplayOptions::default())
     }
 
-    /// Connects like [`Replay::connect`], and looks for a member for up to `timeout`, now and whenever one is lost.
+    /// Connects like [`Replay::connect`], with options.
     ///
     /// # Errors
-    /// The errors of [`Replay::connect`].
-    pub fn connect_within(
+    /// The errors of [`Replay::connect`], and [`ExternalError::OtherGroup`].
+    pub fn connect_with(
         config: &Config,
         subgroup: &str,
         from: Position,
-        timeout: Duration,
+        options: ReplayOptions,
     ) -> Result<Self, ExternalError> {
         let (finder, cluster) = (MemberFinder::new(config, subgroup)?, config.cluster.clone());
-        let (found, group, heard) = (None, None, Instant::now());
-        let mut replay = Self { finder, cluster, timeout, found, group, next: from, heard };
+        let (found, group) = (None, options.group);
+        let mut replay = Self { finder, cluster, options, found, group, next: from, is_vain: false };
         replay.reconnect()?;
         Ok(replay)
     }
@@ -85,6 +112,13 @@ impl Replay {
         self.next
     }
 
+    /// Returns the number of the group whose positions these are, if a member has served this reader. A group that begins anew, without
+    /// its logs, has another one.
+    #[must_use]
+    pub const fn group(&self) -> Option<u64> {
+        self.group
+    }
+
     /// Returns the address of the member that this reader is connected to; `None` while it looks for another one.
     #[must_use]
     pub fn member(&self) -> Option<&Address> {
@@ -92,10 +126,13 @@ impl Replay {
     }
 
     fn reconnect(&mut self) -> Result<(), ExternalError> {
+        if self.is_vain {
+            std::thread::sleep(PAUSE);
+        }
         let Position { view, sequence } = self.next;
         let subgroup: String = self.finder.subgroup().into();
         let request = ExternalRequest::Replay { subgroup: subgroup.clone(), view, sequence };
-        let found = self.finder.find(&request, self.timeout)?;
+        let found = self.finder.find(&request, self.options.timeout)?;
         match found.notice {
             ExternalNotice::Replaying { group } => {
                 if *self.group.get_or_insert(group) != group {
@@ -108,13 +145,10 @@ impl Replay {
                 let oldest = Position { view, sequence };
                 return Err(ExternalError::Compacted { subgroup, oldest });
             }
-            _ => {
-                let (tried_for, cause) = (Duration::ZERO, "the member sent an unexpected notice".into());
-                return Err(ExternalError::Unserved { subgroup, tried_for, cause });
-            }
+            _ => return Err(self.unserved("the member sent an unexpected notice".into())),
         }
         self.found = Some(found);
-        self.heard = Instant::now();
+        self.is_vain = true;
         Ok(())
     }
 
@@ -145,13 +179,17 @@ impl Replay {
             let left = until.saturating_duration_since(Instant::now());
             match self.receive(left) {
                 Ok(Some((notice, bytes))) => {
-                    self.heard = Instant::now();
                     if let Some(message) = self.take(notice, bytes)? {
                         return Ok(Some(message));
                     }
                 }
-                Ok(None) if self.heard.elapsed() > SILENCE_MAX => self.lose(),
+                Ok(None) if self.is_silent() => self.lose(),
                 Ok(None) => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    // It would be the same with each member.
+                    self.lose();
+                    return Err(self.unserved(error.to_string()));
+                }
                 Err(_) => self.lose(),
             }
         }
@@ -162,6 +200,14 @@ impl Replay {
             Some(found) => found.connection.receive(patience),
             None => Ok(None),
         }
+    }
+
+    fn is_silent(&self) -> bool {
+        self.found.as_ref().is_some_and(|found| found.connection.heard.elapsed() > SILENCE_MAX)
+    }
+
+    fn unserved(&self, cause: String) -> ExternalError {
+        ExternalError::Unserved { subgroup: self.finder.subgroup().into(), tried_for: Duration::ZERO, cause }
     }
 
     fn lose(&mut self) {
@@ -185,6 +231,7 @@ impl Replay {
                     return Ok(None);
                 }
                 self.next = Position { view, sequence: sequence.saturating_add(1) };
+                self.is_vain = false;
                 let received = UNIX_EPOCH + Duration::from_nanos(received);
                 Ok(Some(StoredMessage { view, sequence, sender: sender as usize, received, bytes }))
             }
@@ -210,5 +257,5 @@ impl Drop for Replay {
     }
 }
 
-/// How long to look for a member.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Before the next attempt, if the last connection has brought no message.
+const PAUSE: Duration = Duration::from_millis(20);

@@ -9,6 +9,7 @@ use std::io::{self, Write as _};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_protocols::replica::LogPart;
 
 use super::connection::{ALIVE_EVERY, FrameConnection};
 use super::hub::ServedSubgroup;
@@ -30,44 +31,43 @@ pub(super) fn replay(
     let Some(register) = register.filter(|_| source.is_in()) else {
         return client.send(&source.elsewhere("it is not in the subgroup"));
     };
+    if !source.slot.is_for_messages() {
+        return client
+            .send(&source.elsewhere("its application takes no messages there, or has an object there"));
+    }
     client.stream.set_write_timeout(Some(STALL_MAX));
     let mut bytes = Vec::new();
-    // The first notice decides whether the reader stays.
-    let mut begins = Some(ExternalNotice::Replaying { group: register.group });
+    // The first notice decides whether the reader stays. Reading may take a while, so that it comes before.
+    match look(place, next) {
+        Look::End(notice) => return client.send(&notice),
+        Look::Lacks(error) => return client.send(&source.elsewhere(&error.to_string())),
+        Look::Nothing | Look::Part(_) => client.send(&ExternalNotice::Replaying { group: register.group })?,
+    }
     let mut written = Instant::now();
     loop {
-        let piece = read(place, &mut next);
-        if !matches!(piece, Piece::End(_))
-            && let Some(begins) = begins.take()
-        {
-            wire::write(&begins, &[], &mut bytes);
+        if is_closed.load(Ordering::Relaxed) {
+            return client.send(&ExternalNotice::Ended(ENDED.into()));
         }
-        match piece {
+        if !source.is_in() {
+            return client.send(&source.elsewhere("it is not in the subgroup any more"));
+        }
+        if client.is_over() {
+            return Ok(());
+        }
+        match read(place, &mut next) {
             Piece::Messages(messages) => messages.iter().for_each(|message| put(message, &mut bytes)),
-            Piece::Nothing => {
-                if is_closed.load(Ordering::Relaxed) {
-                    return client.send(&ExternalNotice::Ended(ENDED.into()));
-                }
-                if !source.is_in() {
-                    return client.send(&source.elsewhere("it is not in the subgroup any more"));
-                }
-                if client.is_over() {
-                    return Ok(());
-                }
-                if written.elapsed() >= ALIVE_EVERY {
-                    wire::write(&ExternalNotice::Alive, &[], &mut bytes);
-                }
-            }
+            Piece::Nothing => std::thread::sleep(TICK),
             Piece::End(notice) => return client.send(&notice),
             Piece::Lacks(error) => return client.send(&source.elsewhere(&error.to_string())),
         }
-        if bytes.is_empty() {
-            std::thread::sleep(TICK);
-            continue;
+        if bytes.is_empty() && written.elapsed() >= ALIVE_EVERY {
+            wire::write(&ExternalNotice::Alive, &[], &mut bytes);
         }
-        client.stream.write_all(&bytes)?;
-        bytes.clear();
-        written = Instant::now();
+        if !bytes.is_empty() {
+            client.stream.write_all(&bytes)?;
+            bytes.clear();
+            written = Instant::now();
+        }
     }
 }
 
@@ -94,22 +94,40 @@ enum Piece {
     Lacks(HistoryError),
 }
 
-/// Reads the next messages from the log, and moves `next` behind them.
-fn read(place: &DurablePlace, next: &mut Position) -> Piece {
+/// What is in the log from a position on, before it is read.
+enum Look {
+    Part(LogPart),
+    Nothing,
+    End(ExternalNotice),
+    Lacks(HistoryError),
+}
+
+fn look(place: &DurablePlace, next: Position) -> Look {
     let DurablePlace { log, id, shard, .. } = place;
-    let Some(log) = log.borrow() else { return Piece::End(ExternalNotice::Ended(ENDED.into())) };
+    let Some(log) = log.borrow() else { return Look::End(ExternalNotice::Ended(ENDED.into())) };
     // Until the view is on the disk, it is not known how the one before has ended.
-    let Some(stable) = log.stable(*id) else { return Piece::Nothing };
-    let Some(known) = history::counted(&log, (*id, *shard), stable, 0) else { return Piece::Nothing };
-    if *next < known.begin && known.begin > Position::default() {
+    let Some(stable) = log.stable(*id) else { return Look::Nothing };
+    let Some(known) = history::counted(&log, (*id, *shard), stable, 0) else { return Look::Nothing };
+    if next < known.begin && known.begin > Position::default() {
         let Position { view, sequence } = known.begin;
-        return Piece::End(ExternalNotice::Compacted { view, sequence });
+        return Look::End(ExternalNotice::Compacted { view, sequence });
     }
-    if *next < known.oldest {
-        return Piece::Lacks(known.is_earlier(&log));
+    if next < known.oldest {
+        return Look::Lacks(known.is_earlier(&log));
     }
-    let Some(part) = known.counted.part(*next, stable) else { return Piece::Nothing };
-    let range = LogRange { subgroup: *id, view: part.view, from: part.from, to: part.to };
+    known.counted.part(next, stable).map_or(Look::Nothing, Look::Part)
+}
+
+/// Reads the next messages from the log, and moves `next` behind them, and behind the nulls that follow.
+fn read(place: &DurablePlace, next: &mut Position) -> Piece {
+    let part = match look(place, *next) {
+        Look::Part(part) => part,
+        Look::Nothing => return Piece::Nothing,
+        Look::End(notice) => return Piece::End(notice),
+        Look::Lacks(error) => return Piece::Lacks(error),
+    };
+    let Some(log) = place.log.borrow() else { return Piece::End(ExternalNotice::Ended(ENDED.into())) };
+    let range = LogRange { subgroup: place.id, view: part.view, from: part.from, to: part.to };
     let mut messages = VecDeque::new();
     match history::read_piece(&log, range, &mut messages) {
         Ok(sequence) => {

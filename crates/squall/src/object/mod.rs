@@ -215,9 +215,10 @@ impl<T: Replicated> Object<T> {
         self.update_shard(self.shard(key), update)
     }
 
-    /// Updates the object in a shard. Blocks while this member's window is full. The reply can be waited for,
-    /// awaited, or dropped through the returned value. Updates from one thread to one shard are applied in the order
-    /// of the calls as long as this member is in the shard.
+    /// Updates the object in a shard. Blocks while this member's window is full, and, once this member holds the state, until earlier
+    /// updates that other members were asked for have their outcomes. The reply can be waited for, awaited, or dropped through the
+    /// returned value. Updates from one thread to one shard are applied in the order of the calls, unless an earlier one's outcome is
+    /// [`ObjectError::Unknown`], which may be applied later.
     ///
     /// # Errors
     /// [`ObjectError::TooLong`], or an error that says that the group has ended.

@@ -61,11 +61,12 @@ fn read_checkpoint(log: &ProcessLog, subgroup: SubgroupId, part: CheckpointPart)
 
 /// Reads as many records of a range as go into one answer, without the first `skip` bytes of the first one.
 fn read(log: &ProcessLog, range: LogRange, skip: u64) -> FetchReply {
-    let (mut records, mut space, mut rest) = (Vec::new(), FETCH_BYTES_MAX, 0);
-    let is_all = log.read(range, &mut |record| {
+    let (mut records, mut space, mut rest, mut is_left) = (Vec::new(), FETCH_BYTES_MAX, 0, false);
+    let next = log.read(range, &mut |record| {
         let skip = if records.is_empty() { usize::try_from(skip).unwrap_or(usize::MAX) } else { 0 };
         let bytes = record.bytes.get(skip..).unwrap_or_default();
         if bytes.len() + RECORD_OVERHEAD > space && !records.is_empty() {
+            is_left = true;
             return false;
         }
         let part = &bytes[..bytes.len().min(space - RECORD_OVERHEAD)];
@@ -80,11 +81,11 @@ fn read(log: &ProcessLog, range: LogRange, skip: u64) -> FetchReply {
         });
         rest == 0 && space > RECORD_OVERHEAD
     });
-    let count = match records.last() {
-        _ if is_all => range.to,
-        Some(last) if rest > 0 => last.sequence,
-        Some(last) => last.sequence + 1,
-        None => return FetchReply::Nothing,
+    let count = match (next, records.last()) {
+        (None, _) => return FetchReply::Nothing,
+        (Some(_), Some(last)) if rest > 0 => last.sequence,
+        (Some(_), Some(last)) if is_left => last.sequence + 1,
+        (Some(next), _) => next,
     };
     FetchReply::Records { count, records, rest }
 }

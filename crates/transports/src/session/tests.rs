@@ -108,14 +108,24 @@ fn an_older_release_is_reported_as_such() {
 
 /// A hello of each version with the proof `("a", "c", "p")`, as its release sends it. A release with another version adds
 /// its own and keeps those before it.
-const RECORDED_HELLOS: [(u16, &str); 1] = [(
-    2,
-    concat!(
-        "535155414c4c0d0a02002e7d2c03a9507ae265ecf5b5356885a5514e15df10b2124a092b58a9dce2",
-        "39d0073eb4899a6c7f4c09e14fb22eb99115b9f08230930ca2e3c2b78c3f64056395b537328eaa98",
-        "ecd2237d1a1e5e1cf42f9230c310dc7ef0ce63a25f41c24253c921e19d54c76e",
+const RECORDED_HELLOS: [(u16, &str); 2] = [
+    (
+        2,
+        concat!(
+            "535155414c4c0d0a02002e7d2c03a9507ae265ecf5b5356885a5514e15df10b2124a092b58a9dce2",
+            "39d0073eb4899a6c7f4c09e14fb22eb99115b9f08230930ca2e3c2b78c3f64056395b537328eaa98",
+            "ecd2237d1a1e5e1cf42f9230c310dc7ef0ce63a25f41c24253c921e19d54c76e",
+        ),
     ),
-)];
+    (
+        3,
+        concat!(
+            "535155414c4c0d0a03002e7d2c03a9507ae265ecf5b5356885a556364984ecc6d864f61a6b4f3114",
+            "3a48251bfc20fe449de9c995240199f1bf3aacbaed7c988838993a7ca76e4d63c55e904214774867",
+            "b094a417edae9297204f27aa78cc157d3893f01a8d4ae7a8a26acdcafce67355",
+        ),
+    ),
+];
 
 /// This release accepts what it has sent since it exists, and refuses each version before it by its number.
 #[test]
@@ -127,7 +137,7 @@ fn recorded_hellos_are_accepted_or_refused_by_their_version() {
         let proof = proof("a", "c", "p");
         if version == PROTOCOL_VERSION {
             let (_, answer) = proof.respond(None, hello[..].try_into().unwrap()).unwrap();
-            assert_eq!(answer[..11], *b"SQUALL\r\n\x02\x00\x00");
+            assert_eq!(answer[..11], *b"SQUALL\r\n\x03\x00\x00");
             continue;
         }
         let Rejection { error, answer } = Proof::check_head(hello.first_chunk().unwrap()).unwrap_err();

@@ -101,7 +101,7 @@ Examples:
   squall bench multicast --transport tcp --members 3 --size 256 --json
   squall bench multicast --latency --senders one --messages 100000
   squall bench multicast --mode durable --storage logs --senders one --latency
-  squall bench multicast --mode durable --storage logs --subgroups 16 --window 64
+  squall bench multicast --mode durable --storage logs --subgroups 16
   squall bench multicast --size 10KB --no-batching --no-nulls  (without Spindle)";
 
 /// What the messages travel through.

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use squall::config::quantity;
-use squall_log::{AlignedBuffer, Disk as _, DiskError, FileDisk};
+use squall_log::{AlignedBuffer, Disk as _, DiskError, FileDisk, RECORD_HEADER_BYTES};
 
 use super::multicast::RunFolder;
 use crate::cluster::{ClusterIdentity, ClusterPlan, ProcessCluster};
@@ -57,7 +57,7 @@ struct Outcome {
     transport: TransportName,
     /// Of messages, in each log.
     message_bytes: u64,
-    /// On the disk, in each log.
+    /// In records and their headers, in each log.
     log_bytes: u64,
     /// Until messages can flow in a group without logs.
     first_start_seconds: f64,
@@ -107,9 +107,11 @@ fn measure(arguments: &RestartArguments, folder: &Path, interrupts: &Interrupts)
     let logs: Vec<PathBuf> = log_folders(folder)?;
     ensure!(logs.len() == members, "{} logs of {members} members", logs.len());
     let (mut reads, mut restarts, mut log_bytes) = (Vec::new(), Vec::new(), 0);
+    // Segments are longer than what is written in them.
+    let written = messages * (RECORD_HEADER_BYTES as u64 + arguments.size).next_multiple_of(8);
     for _ in 0..arguments.runs {
         let begun = Instant::now();
-        log_bytes = read_all(&logs)? / members as u64;
+        log_bytes = read_all(&logs, written)? / members as u64;
         reads.push(begun.elapsed().as_secs_f64());
         restarts.push(group(0)?);
     }
@@ -128,7 +130,7 @@ fn measure(arguments: &RestartArguments, folder: &Path, interrupts: &Interrupts)
     })
 }
 
-/// One member sends so many messages; without any the members only come together.
+/// One member sends this number of messages; without any the members only come together.
 fn plan(arguments: &RestartArguments, members: usize, messages: u64, folder: &Path) -> ClusterPlan {
     let size = usize::try_from(arguments.size).expect("checked before");
     ClusterPlan {
@@ -167,21 +169,21 @@ fn log_folders(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(folders.filter(|path| path.join(SEGMENTS).is_dir()).collect())
 }
 
-/// Reads all logs at the same time, in the way in which a group does that begins again; returns their bytes.
-fn read_all(logs: &[PathBuf]) -> Result<u64> {
+/// Reads this much of all logs at the same time, in the way in which a group does that begins again; returns the bytes that were read.
+fn read_all(logs: &[PathBuf], written: u64) -> Result<u64> {
     let bytes: Vec<Result<u64, DiskError>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = logs.iter().map(|log| scope.spawn(|| read_log(log))).collect();
+        let threads: Vec<_> = logs.iter().map(|log| scope.spawn(move || read_log(log, written))).collect();
         threads.into_iter().map(|thread| thread.join().expect("reading does not panic")).collect()
     });
     Ok(bytes.into_iter().sum::<Result<u64, DiskError>>()?)
 }
 
-fn read_log(log: &Path) -> Result<u64, DiskError> {
+fn read_log(log: &Path, written: u64) -> Result<u64, DiskError> {
     let (disk, mut all) = (FileDisk::inspect(log), 0);
     let mut buffer = AlignedBuffer::zeroed(PIECE);
     for name in disk.list(SEGMENTS)? {
         let path = format!("{SEGMENTS}/{name}");
-        let length = disk.length(&path)?;
+        let length = disk.length(&path)?.min(written.saturating_sub(all));
         let mut offset = 0;
         while offset < length {
             let read = disk.read(&path, offset, &mut buffer)?;
