@@ -7,8 +7,8 @@
 //! * [`WindowPublisher`], for the polling thread: assigns indexes to committed messages, announces, frees.
 //! * [`WindowReader`], one per reader of the mirror, in any process: reads announced messages in index order.
 //!
-//! **Records.** A message is a record of whole words: its index, its length in bytes, its payload. Records
-//! are contiguous; one that begins below the ring's capacity is never split, because as many words as the
+//! **Records.** A message is a record of whole words: one with its index and its length in bytes (`header`),
+//! and its payload. Records are contiguous; one that begins below the ring's capacity is never split, because as many words as the
 //! longest record needs are kept after the capacity. The next one then begins at the start again. So memory
 //! and traffic follow the bytes used, and a batch is one contiguous write, or two if it wraps. `Deviation:`
 //! Spindle has slots of one fixed size and pushes them whole.
@@ -26,7 +26,7 @@
 //!
 //! **Large messages.** A window may have a second ring, of *bodies*, in the same region or another one. A
 //! message longer than `message_max` has its bytes in a record of that ring, numbered from 0, and in the
-//! first ring a record without payload, whose length is marked. Bodies are used in the order of their
+//! first ring a record without payload, whose header says so. Bodies are used in the order of their
 //! records, so no offset is stored: readers follow both rings. The caller decides how bodies reach the
 //! readers ([`WindowPublisher::publish_bodies`]).
 //!
@@ -41,6 +41,7 @@
 
 mod backlog;
 mod express;
+mod header;
 mod payload;
 mod probe;
 mod publisher;
@@ -57,6 +58,7 @@ use crate::region::Access;
 
 pub use backlog::WindowBacklog;
 pub use express::ExpressSlot;
+use header::WindowHeader;
 pub use payload::Payload;
 use probe::ProbeLine;
 pub use publisher::{MessageBody, WindowPublisher};
@@ -64,8 +66,8 @@ pub use reader::{CorruptRecord, WindowReader, WindowRecord};
 pub use reserve_error::ReserveError;
 pub use writer::{Reservation, WindowWriter};
 
-/// The words of a record before its payload: index and length.
-pub const HEADER_WORDS: usize = 2;
+/// The words of a record before its payload.
+pub const HEADER_WORDS: usize = 1;
 
 /// The most records that a window may hold: the announcement's count has 16 bits, and half of its range
 /// distinguishes "ahead" from "behind".
@@ -145,16 +147,6 @@ impl WindowGeometry {
 #[must_use]
 pub const fn record_words(length: usize) -> usize {
     HEADER_WORDS + length.div_ceil(8)
-}
-
-/// Marks the length of a record whose bytes are in a body.
-const LARGE: u64 = 1 << 63;
-
-/// Returns the number of words of a record whose length word is `length`.
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "our own record's length, at most message_max")]
-const fn words_of_record(length: u64) -> usize {
-    if length & LARGE == 0 { record_words(length as usize) } else { HEADER_WORDS }
 }
 
 /// What a sender has sent, in one word.

@@ -239,8 +239,8 @@ impl Node {
         }
         for (subgroup, polled) in self.subgroups.iter_mut().zip(&mut self.polled) {
             worked |= subgroup.poll(&mut self.fabric) > 0;
-            // For each delivered message, the thread loads its index, its length and its first word.
-            let words = subgroup.counters().words_polled + 3 * subgroup.counters().messages_delivered;
+            // For each delivered message, the thread loads its header and its first word.
+            let words = subgroup.counters().words_polled + 2 * subgroup.counters().messages_delivered;
             self.fabric.charge_loads(words - *polled);
             *polled = words;
         }

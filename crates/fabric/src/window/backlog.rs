@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{HEADER_WORDS, LARGE, ReserveError, Shared, WindowGeometry, WindowWriter};
+use super::{HEADER_WORDS, ReserveError, Shared, WindowGeometry, WindowHeader, WindowWriter};
 use crate::Region;
 use crate::atomics::Ordering;
 
@@ -29,10 +29,9 @@ impl WindowBacklog {
     pub fn move_into(&mut self, writer: &mut WindowWriter) -> u64 {
         let before = self.next;
         for _ in 0..self.left() {
-            let length = self.region.load_relaxed(self.place() + 1);
-            let is_large = length & LARGE != 0;
+            let header = WindowHeader::from_word(self.region.load_relaxed(self.place()));
+            let (length, is_large) = (header.length(), header.is_large());
             let source = if is_large { self.bodies.as_deref().expect("large messages") } else { &*self };
-            let length = usize::try_from(length & !LARGE).expect("our own record's length");
             match writer.reserve_uncleared(length) {
                 Ok(mut message) => {
                     let payload = source.place() + HEADER_WORDS;

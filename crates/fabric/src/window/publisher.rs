@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
-    Announcement, ExpressSlot, HEADER_WORDS, INDEXES_MAX, LARGE, Shared, WindowBacklog, WindowGeometry,
-    low_bits, words_of_record,
+    Announcement, ExpressSlot, HEADER_WORDS, INDEXES_MAX, Shared, WindowBacklog, WindowGeometry,
+    WindowHeader, low_bits,
 };
 use crate::Region;
 use crate::atomics::Ordering;
@@ -184,8 +184,9 @@ impl WindowPublisher {
             return None;
         }
         let place = self.geometry.first + self.shared.start(self.published);
-        let length = usize::try_from(self.region.load_relaxed(place + 1)).ok()?;
-        if length > ExpressSlot::BYTES_MAX {
+        let header = WindowHeader::from_word(self.region.load_relaxed(place));
+        let length = header.length();
+        if header.is_large() || length > ExpressSlot::BYTES_MAX {
             return None;
         }
         if self.doubtful {
@@ -203,10 +204,12 @@ impl WindowPublisher {
     /// must reach the readers before the announcement counts as received.
     #[inline]
     pub fn publish_bodies(&mut self, publish: impl FnMut(MessageBody)) {
+        let indexes = self.announcement().indexes;
         if let Some(bodies) = &mut self.bodies {
             // A body is committed before its record, so it is visible here if the record is.
             if bodies.ring.ready() > 0 {
-                bodies.publish(self.published, &self.region, self.geometry.first, &self.shared, publish);
+                let ring = (&self.region, self.geometry.first);
+                bodies.publish(self.published, indexes, ring, &self.shared, publish);
             }
             bodies.looked = self.published;
         }
@@ -309,12 +312,13 @@ impl WindowPublisher {
     fn correct_indexes(&mut self, records: Range<u64>) {
         for number in records {
             let place = self.geometry.first + self.shared.start(number);
-            let index = number + self.nulls();
-            if self.region.load_relaxed(place) == index + 1 {
+            let header = WindowHeader::from_word(self.region.load_relaxed(place));
+            let corrected = header.with_index(number + self.nulls());
+            if header == corrected {
                 self.doubtful = false;
                 break;
             }
-            self.region.store_relaxed(place, index + 1);
+            self.region.store_relaxed(place, corrected.to_word());
         }
     }
 
@@ -351,8 +355,8 @@ impl WindowPublisher {
     #[inline]
     fn words(&self, first: usize, last: u64) -> Range<usize> {
         let start = self.geometry.first + self.shared.start(last);
-        let length = self.region.load_relaxed(start + 1);
-        self.geometry.first + first..start + words_of_record(length)
+        let header = WindowHeader::from_word(self.region.load_relaxed(start));
+        self.geometry.first + first..start + header.words()
     }
 
     /// Closes the window: the writer gets [`super::ReserveError::Closed`] from now on.
@@ -362,20 +366,20 @@ impl WindowPublisher {
 }
 
 impl Bodies {
-    /// Publishes the bodies of the records up to `end` of the window at `first` of `region`.
+    /// Publishes the bodies of the records up to `end`, whose indexes are near `indexes`, of the window at `first` of `region`.
     #[cold]
     fn publish(
         &mut self,
         end: u64,
-        region: &Region,
-        first: usize,
+        indexes: u64,
+        (region, first): (&Region, usize),
         shared: &Shared,
         mut publish: impl FnMut(MessageBody),
     ) {
         for record in self.looked..end {
-            let place = first + shared.start(record);
-            if region.load_relaxed(place + 1) & LARGE != 0 {
-                let (number, index) = (self.ring.published, region.load_relaxed(place) - 1);
+            let header = WindowHeader::from_word(region.load_relaxed(first + shared.start(record)));
+            if header.is_large() {
+                let (number, index) = (self.ring.published, header.index(indexes));
                 let words = self.ring.words(self.ring.shared.start(number), number);
                 self.ring.published += 1;
                 self.indexes.push_back(index);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Announcement, ExpressSlot, HEADER_WORDS, LARGE, WindowGeometry, low_bits, record_words};
+use super::{Announcement, ExpressSlot, HEADER_WORDS, WindowGeometry, WindowHeader, low_bits, record_words};
 use crate::Region;
 use crate::copy::LINE_WORDS;
 
@@ -94,21 +94,18 @@ impl WindowReader {
         }
         let place = self.geometry.first + self.head;
         // SAFETY: `head` is below the capacity, after which there is space for a whole record; `new` checked
-        // the region. Indexes are stored plus one, so that memory that was never written does not read as
-        // index 0.
-        let found = unsafe { self.region.load_unchecked(place) }.wrapping_sub(1);
-        // SAFETY: as above.
-        let length = unsafe { self.region.load_unchecked(place + 1) };
+        // the region.
+        let header = WindowHeader::from_word(unsafe { self.region.load_unchecked(place) });
+        let (found, bytes) = (header.index(index), header.length());
         if found != index {
             if found > index && found < announced.indexes {
                 return Ok(None);
             }
-            return Err(CorruptRecord { word: place, expected: index, found, length });
+            return Err(CorruptRecord { word: place, expected: index, found, length: bytes as u64 });
         }
-        let bytes = match usize::try_from(length) {
-            Ok(bytes) if bytes <= self.geometry.message_max => bytes,
-            _ => return self.take_large(index, length).map(Some),
-        };
+        if header.is_large() || bytes > self.geometry.message_max {
+            return self.take_large(index, header).map(Some);
+        }
         let words = record_words(bytes);
         if waiting > PREFETCH_RECORDS {
             // The place of a record is known only when the one before it has been read, so the processor
@@ -149,14 +146,15 @@ impl WindowReader {
     /// Takes the record of a large message, and its body, which is complete when a message counts as
     /// received.
     #[cold]
-    fn take_large(&mut self, index: u64, length: u64) -> Result<WindowRecord, CorruptRecord> {
+    fn take_large(&mut self, index: u64, header: WindowHeader) -> Result<WindowRecord, CorruptRecord> {
         let place = self.geometry.first + self.head;
-        let corrupt = CorruptRecord { word: place, expected: index, found: index, length };
-        let bodies = self.bodies.as_mut().filter(|_| length & LARGE != 0).ok_or(corrupt)?;
+        let length = header.length();
+        let corrupt = CorruptRecord { word: place, expected: index, found: index, length: length as u64 };
+        let bodies = self.bodies.as_mut().filter(|_| header.is_large()).ok_or(corrupt)?;
         let number = bodies.records;
         let announced = Announcement { indexes: number + 1, records: low_bits(number + 1) };
         let body = bodies.take(number, announced)?.ok_or(corrupt)?;
-        if body.length <= self.geometry.message_max || body.length as u64 != length & !LARGE {
+        if body.length <= self.geometry.message_max || body.length != length {
             return Err(corrupt);
         }
         self.head = self.geometry.behind(self.head, HEADER_WORDS);

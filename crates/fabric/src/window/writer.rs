@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::probe::WriterProbes;
-use super::{HEADER_WORDS, LARGE, Payload, ReserveError, Shared, WindowGeometry, mask, record_words};
+use super::{HEADER_WORDS, Payload, ReserveError, Shared, WindowGeometry, WindowHeader, mask, record_words};
 use crate::Region;
 use crate::atomics::Ordering;
 
@@ -147,7 +147,7 @@ impl WindowWriter {
         let mut payload = Payload::over(bytes);
         write(&mut payload);
         payload.finish();
-        self.append(length as u64, words);
+        self.append(length, false, words);
         Ok(())
     }
 
@@ -225,7 +225,7 @@ impl Reservation<'_> {
         if length > writer.geometry.message_max {
             return writer.append_large(length);
         }
-        writer.append(length as u64, record_words(length));
+        writer.append(length, false, record_words(length));
     }
 
     /// Returns where the message's bytes are.
@@ -241,16 +241,16 @@ impl Reservation<'_> {
 }
 
 impl WindowWriter {
-    /// Commits a record of `words` words with the length word `length`.
+    /// Commits a record of `words` words, of a message of `length` bytes that are a body if `is_large`.
     #[inline]
-    fn append(&mut self, length: u64, words: usize) {
+    fn append(&mut self, length: usize, is_large: bool, words: usize) {
         let place = self.geometry.first + self.head;
         let index = self.reserved + self.shared.nulls.0.load(Ordering::Relaxed);
         // SAFETY: `head` is below the capacity, after which there is space for a whole record; `window`
         // checked the access.
-        unsafe { self.region.store_unchecked(place, index + 1) };
-        // SAFETY: as above.
-        unsafe { self.region.store_unchecked(place + 1, length) };
+        unsafe {
+            self.region.store_unchecked(place, WindowHeader::new(index, length, is_large).to_word());
+        };
         let slot = mask(self.reserved, self.shared.starts.len());
         self.shared.starts[slot].store(self.head as u64, Ordering::Relaxed);
         self.head = self.geometry.behind(self.head, words);
@@ -263,8 +263,8 @@ impl WindowWriter {
     #[cold]
     fn append_large(&mut self, length: usize) {
         let bodies = self.bodies.as_mut().expect("reserved there");
-        bodies.append(length as u64, record_words(length));
-        self.append(LARGE | length as u64, HEADER_WORDS);
+        bodies.append(length, false, record_words(length));
+        self.append(length, true, HEADER_WORDS);
     }
 }
 
