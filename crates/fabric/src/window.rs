@@ -3,7 +3,8 @@
 //! A sender writes messages in place, its polling thread announces them with one word, and every reader reads
 //! them in place. Three handles share one ring:
 //!
-//! * [`WindowWriter`], for the application thread: reserves, fills, commits (one release store, no lock).
+//! * [`WindowWriter`], for the application thread: reserves, fills, commits (one release store for a message or a
+//!   burst, no lock).
 //! * [`WindowPublisher`], for the polling thread: assigns indexes to committed messages, announces, frees.
 //! * [`WindowReader`], one per reader of the mirror, in any process: reads announced messages in index order.
 //!
@@ -183,7 +184,7 @@ impl Word for Announcement {
 /// State shared by the writer and the publisher of one window.
 #[derive(Debug)]
 struct Shared {
-    /// Records committed; stored by the writer.
+    /// Records committed and shown to the publisher; stored by the writer.
     ready: Line,
     /// Records freed; stored by the publisher.
     freed: Line,

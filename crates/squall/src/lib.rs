@@ -117,7 +117,7 @@ pub use inquiry::{
 };
 pub use node::Node;
 pub use owned::{OwnedDeliveries, OwnedMessage, read_value};
-pub use sender::{MessageOutcome, MessageSlot, Sender};
+pub use sender::{MessageOutcome, MessageSlot, SendBurst, Sender};
 pub use squall_fabric::window::Payload;
 pub use squall_fabric::{Instant, NodeId};
 pub use squall_log::{AppendError, DiskCause, DiskError, FolderError, StorageError};

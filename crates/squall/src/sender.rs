@@ -108,6 +108,63 @@ impl std::ops::DerefMut for MessageSlot<'_> {
     }
 }
 
+/// Messages that are sent together: see [`Sender::burst`].
+///
+/// ```
+/// # use squall::config::SubgroupConfig;
+/// # use squall::{Config, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let config = Config::local(&format!("doc-burst-{}", std::process::id()), 1);
+/// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// let log = group.subgroup("log")?;
+/// let (mut sender, mut deliveries) = (log.sender()?, log.deliveries()?);
+/// let mut burst = sender.burst();
+/// for number in 0..10_u64 {
+///     burst.send_written(8, |payload| payload.put(&number.to_le_bytes()))?;
+/// }
+/// drop(burst); // sends them
+/// for number in 0..10_u64 {
+///     assert_eq!(deliveries.next()?.bytes, number.to_le_bytes());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct SendBurst<'a> {
+    sender: &'a mut Sender,
+}
+
+impl SendBurst<'_> {
+    /// Adds a message of `length` bytes that `write` writes from its beginning to its end; bytes that it leaves out
+    /// become zeros.
+    ///
+    /// # Errors
+    /// The errors of [`Sender::send`]. The messages before are sent then.
+    #[inline]
+    pub fn send_written(
+        &mut self,
+        length: usize,
+        write: impl FnOnce(&mut Payload<'_>),
+    ) -> Result<(), SendError> {
+        let added = self.sender.timed_window()?.add_written(length, write);
+        added.map_err(|error| {
+            self.sender.waker.wake();
+            explain(error)
+        })
+    }
+}
+
+impl Drop for SendBurst<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(writer) = &self.sender.writer {
+            writer.show();
+        }
+        self.sender.waker.wake();
+    }
+}
+
 impl Sender {
     pub(crate) fn new(slot: Arc<SubgroupSlot>, message_max: usize, link: NodeHandle) -> Self {
         let NodeHandle { waker, status, clock, .. } = link;
@@ -236,6 +293,13 @@ impl Sender {
         self.timed_window()?.send_written(length, write).map_err(explain)?;
         self.waker.wake();
         Ok(())
+    }
+
+    /// Begins a burst: messages that the polling thread sees together, when the burst is dropped. Each costs less than
+    /// with [`Sender::send_written`], and is sent a little later.
+    #[inline]
+    pub const fn burst(&mut self) -> SendBurst<'_> {
+        SendBurst { sender: self }
     }
 
     /// Sends a copy of `bytes`.

@@ -14,6 +14,8 @@ use crate::{Instant, RegionId, trusted};
 enum Mutation {
     /// The application fills a message after it has committed it.
     FillAfterCommit,
+    /// The application shows a message of a burst before it is filled.
+    ShowUnfilled,
     /// The polling thread announces records before their words have reached the reader.
     AnnounceFirst,
     /// The polling thread frees a message that the reader still reads.
@@ -93,7 +95,7 @@ fn apply(mut writer: WindowWriter, region: &Region, first: usize, case: Case) {
                     region.copy_bytes_in(start / 8, &bytes);
                     break;
                 }
-                Ok(mut message) => {
+                Ok(mut message) if draw(2) == 0 => {
                     for at in 0..length {
                         if at % 8 == 0 {
                             point();
@@ -101,6 +103,24 @@ fn apply(mut writer: WindowWriter, region: &Region, first: usize, case: Case) {
                         message[at] = byte(number, at);
                     }
                     message.commit();
+                    break;
+                }
+                // A burst: this message is shown with a later one, or at the end.
+                Ok(message) => {
+                    drop(message);
+                    if case.is_on(Mutation::ShowUnfilled) {
+                        // SYNC: pairs with the acquire in `WindowPublisher::ready`, as `show` does, but too early.
+                        writer.shared.ready.0.store(writer.reserved + 1, Ordering::Release);
+                    }
+                    let fill = |payload: &mut Payload<'_>| {
+                        for at in 0..length {
+                            if at % 8 == 0 {
+                                point();
+                            }
+                            payload.put(&[byte(number, at)]);
+                        }
+                    };
+                    writer.add_written(length, fill).expect("there is space");
                     break;
                 }
                 Err(ReserveError::Full) => yield_now(),
@@ -238,6 +258,8 @@ fn errors_of_each_side_are_found() {
     for case in [
         Case::new(true, false).with(Mutation::FillAfterCommit),
         Case::new(false, true).with(Mutation::FillAfterCommit),
+        Case::new(true, false).with(Mutation::ShowUnfilled),
+        Case::new(false, true).with(Mutation::ShowUnfilled),
         Case::new(false, false).with(Mutation::AnnounceFirst),
         Case::new(true, false).with(Mutation::FreeUnread),
         Case::new(false, true).with(Mutation::FreeUnread),
@@ -264,7 +286,13 @@ fn messages_of_a_closed_window_continue_in_the_next() {
         let application = thread::spawn(move || {
             let mut sent = 0_u8;
             loop {
-                match writer.send(usize::from(sent) % 24 + 1, |bytes| bytes.fill(sent)) {
+                let length = usize::from(sent) % 24 + 1;
+                let added = match draw(2) {
+                    0 => writer.send(length, |bytes| bytes.fill(sent)),
+                    // The end of the window may come before the end of the burst.
+                    _ => writer.add_written(length, |payload| payload.put_repeated(sent, length)),
+                };
+                match added {
                     Ok(()) => sent += 1,
                     Err(ReserveError::Full) => yield_now(),
                     Err(_) => return sent,

@@ -26,9 +26,14 @@ fn ring(
     (region, geometry, writer, publisher)
 }
 
-/// Sends a message of `length` bytes `byte`, by either function.
+/// Sends a message of `length` bytes `byte`, by either function, or by a burst of one.
 fn send(writer: &mut WindowWriter, written: bool, length: usize, byte: u8) -> Result<(), ReserveError> {
     match written {
+        true if byte.is_multiple_of(2) => {
+            writer.add_written(length, |payload| payload.put_repeated(byte, length))?;
+            writer.show();
+            Ok(())
+        }
         true => writer.send_written(length, |payload| payload.put_repeated(byte, length)),
         false => writer.send(length, |bytes| bytes.fill(byte)),
     }
@@ -278,6 +283,40 @@ fn a_full_window_is_a_value_and_a_long_message_an_error() {
     publisher.close();
     assert_eq!(writer.send(8, |_| ()), Err(ReserveError::Closed));
     assert_eq!(writer.send_written(8, |_| ()), Err(ReserveError::Closed));
+}
+
+/// A burst is shown as a whole: when its end is shown, when another message is sent, when the window is full, since the space
+/// that it waits for comes only when these are delivered, and when the writer is dropped.
+#[test]
+fn a_burst_is_shown_at_its_end_or_when_it_cannot_continue() {
+    let (_, _, mut writer, mut publisher) = ring(4, 8, 1000);
+    let add = |writer: &mut WindowWriter| writer.add_written(8, |payload| payload.put(&[1]));
+    for _ in 0..2 {
+        add(&mut writer).unwrap();
+        assert_eq!(publisher.ready(), 0);
+    }
+    writer.show();
+    assert_eq!(publisher.ready(), 2);
+    add(&mut writer).unwrap();
+    writer.send(8, |_| ()).unwrap();
+    assert_eq!(publisher.publish(u64::MAX, |_| ()), 4);
+    publisher.free(3);
+    for _ in 0..3 {
+        add(&mut writer).unwrap();
+    }
+    assert_eq!(publisher.ready(), 0);
+    assert_eq!(add(&mut writer), Err(ReserveError::Full));
+    assert_eq!(publisher.publish(u64::MAX, |_| ()), 3);
+    publisher.free(7);
+    add(&mut writer).unwrap();
+    publisher.close();
+    assert_eq!(add(&mut writer), Err(ReserveError::Closed));
+    drop(writer);
+    assert_eq!((publisher.ready(), publisher.backlog(7).left()), (1, 1));
+    let (_, _, mut writer, publisher) = ring(4, 8, 1000);
+    add(&mut writer).unwrap();
+    drop(writer);
+    assert_eq!((publisher.ready(), publisher.backlog(0).is_done()), (1, false));
 }
 
 /// [N1] a reservation that is dropped leaves no trace; [N6] an empty message is not a null.

@@ -13,7 +13,8 @@ pub struct WindowWriter {
     region: Region,
     geometry: WindowGeometry,
     pub(super) shared: Arc<Shared>,
-    /// Records committed; `freed <= reserved <= freed + records_max`.
+    /// Records committed; `freed <= ready <= reserved <= freed + records_max`, where `ready` are those that the polling
+    /// thread may see.
     pub(super) reserved: u64,
     /// Records freed, as last seen.
     freed: u64,
@@ -95,6 +96,9 @@ impl WindowWriter {
 
     #[cold]
     fn starve(&self) -> ReserveError {
+        if self.shared.ready.0.load(Ordering::Relaxed) < self.reserved {
+            self.show();
+        }
         self.shared.starved.store(true, Ordering::Relaxed);
         ReserveError::Full
     }
@@ -134,6 +138,23 @@ impl WindowWriter {
         length: usize,
         write: impl FnOnce(&mut Payload<'_>),
     ) -> Result<(), ReserveError> {
+        self.add_written(length, write)?;
+        self.show();
+        Ok(())
+    }
+
+    /// Same as [`WindowWriter::send_written`], but the polling thread sees the message only after
+    /// [`WindowWriter::show`], or with the next message that is sent otherwise. So a burst costs one release store.
+    ///
+    /// # Errors
+    /// Same as [`WindowWriter::reserve`]. If the window is full, the messages before are shown, since space comes only when
+    /// they are delivered.
+    #[inline(always)]
+    pub fn add_written(
+        &mut self,
+        length: usize,
+        write: impl FnOnce(&mut Payload<'_>),
+    ) -> Result<(), ReserveError> {
         if length > self.geometry.message_max {
             return self.send_large(length, write);
         }
@@ -147,8 +168,15 @@ impl WindowWriter {
         let mut payload = Payload::over(bytes);
         write(&mut payload);
         payload.finish();
-        self.append(length, false, words);
+        self.add(length, false, words);
         Ok(())
+    }
+
+    /// Shows the polling thread all messages that are committed.
+    #[inline]
+    pub fn show(&self) {
+        // SYNC: pairs with the acquire in `WindowPublisher::ready`.
+        self.shared.ready.0.store(self.reserved, Ordering::Release);
     }
 
     #[cold]
@@ -205,6 +233,7 @@ impl WindowWriter {
 
 impl Drop for WindowWriter {
     fn drop(&mut self) {
+        self.show();
         // SYNC: pairs with the acquire in `WindowBacklog::is_done`.
         self.shared.retired.store(true, Ordering::Release);
     }
@@ -241,9 +270,16 @@ impl Reservation<'_> {
 }
 
 impl WindowWriter {
-    /// Commits a record of `words` words, of a message of `length` bytes that are a body if `is_large`.
+    /// Commits a record of `words` words, of a message of `length` bytes that are a body if `is_large`, and shows it.
     #[inline]
     fn append(&mut self, length: usize, is_large: bool, words: usize) {
+        self.add(length, is_large, words);
+        self.show();
+    }
+
+    /// Commits a record, which [`WindowWriter::show`] shows.
+    #[inline]
+    fn add(&mut self, length: usize, is_large: bool, words: usize) {
         let place = self.geometry.first + self.head;
         let index = self.reserved + self.shared.nulls.0.load(Ordering::Relaxed);
         // SAFETY: `head` is below the capacity, after which there is space for a whole record; `window`
@@ -255,8 +291,6 @@ impl WindowWriter {
         self.shared.starts[slot].store(self.head as u64, Ordering::Relaxed);
         self.head = self.geometry.behind(self.head, words);
         self.reserved += 1;
-        // SYNC: pairs with the acquire in `WindowPublisher::ready`.
-        self.shared.ready.0.store(self.reserved, Ordering::Release);
     }
 
     /// Commits a large message: the body first, so that a thread that sees the record also sees the body.

@@ -169,6 +169,23 @@ pub(crate) trait MulticastMember: PolledMember {
     fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool> {
         self.try_send_to(0, length, write)
     }
+
+    /// Sends up to `count` messages to the first subgroup together; `write` also gets the number of each. Returns how many found
+    /// space.
+    #[inline]
+    fn try_send_burst(
+        &mut self,
+        count: u64,
+        length: usize,
+        mut write: impl FnMut(u64, &mut Payload<'_>),
+    ) -> Result<u64> {
+        for number in 0..count {
+            if !self.try_send(length, |payload| write(number, payload))? {
+                return Ok(number);
+            }
+        }
+        Ok(count)
+    }
 }
 
 /// A member of a real group, polled by the thread that sends.
@@ -297,6 +314,24 @@ impl MulticastMember for GroupMember {
             Err(error) if error.is_passing() => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    #[inline]
+    fn try_send_burst(
+        &mut self,
+        count: u64,
+        length: usize,
+        mut write: impl FnMut(u64, &mut Payload<'_>),
+    ) -> Result<u64> {
+        let mut burst = self.senders[0].as_mut().context("this member does not send")?.burst();
+        for number in 0..count {
+            match burst.send_written(length, |payload| write(number, payload)) {
+                Ok(()) => {}
+                Err(error) if error.is_passing() => return Ok(number),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(count)
     }
 }
 

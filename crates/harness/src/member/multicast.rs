@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use squall::Message;
 use squall::config::{Config, StorageConfig, SubgroupConfig};
+use squall::{Message, Payload};
 use squall_fabric::atomics::{AtomicU64, Ordering};
 
 use super::parent_watchdog::ParentWatchdog;
@@ -18,7 +18,7 @@ use crate::latency::Latencies;
 
 /// Messages sent between two polls: enough to spread the cost of a poll, and a quarter of the usual window, so that
 /// deliveries are not held back.
-const BURST: u32 = 64;
+const BURST: u64 = 64;
 
 /// Bytes that enter a core's cache together; one of each is read.
 const LINE_BYTES: usize = 64;
@@ -165,30 +165,16 @@ fn send_and_deliver(
     let total = job.messages * job.senders as u64;
     let to_send = if rank < job.senders { job.messages } else { 0 };
     let burst = if job.latency { 1 } else { BURST };
-    // Messages go to the subgroups in turn.
-    let (mut sent, mut round, mut subgroup) = (0, 0_u64, 0);
+    let mut sent = 0;
     let mut ticker = ProgressTicker::new();
     let begun = Instant::now();
     while tally.delivered() < total {
-        let mut budget = burst;
-        while budget > 0 && sent < to_send {
+        let is_due = !job.latency || tally.returned.load(Ordering::Relaxed) == sent;
+        if is_due && sent < to_send {
             if job.latency {
-                if tally.returned.load(Ordering::Relaxed) < sent {
-                    break;
-                }
                 tally.sent_at_ns.store(tally.now_ns(), Ordering::Relaxed);
             }
-            #[expect(clippy::cast_possible_truncation, reason = "the content is the low byte of the number")]
-            let content = round as u8;
-            if !member.try_send_to(subgroup, job.size, |payload| payload.put_repeated(content, job.size))? {
-                break;
-            }
-            sent += 1;
-            subgroup += 1;
-            if subgroup == job.subgroups {
-                (round, subgroup) = (round + 1, 0);
-            }
-            budget -= 1;
+            sent += send_some(member, job, sent, burst.min(to_send - sent))?;
         }
         member.step()?;
         ticker.tick(tally.delivered());
@@ -204,6 +190,26 @@ fn send_and_deliver(
         latencies: std::mem::take(&mut tally.latencies.lock().unwrap_or_else(PoisonError::into_inner)),
         ..MemberReport::default()
     })
+}
+
+/// Sends up to `count` messages after the first `sent` ones, in turn to the subgroups; to a single one, as a burst. Returns how
+/// many found space. The content of a message is the low byte of its number in its subgroup.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the low byte is wanted, and there are few subgroups")]
+fn send_some(member: &mut impl MulticastMember, job: &MulticastJob, sent: u64, count: u64) -> Result<u64> {
+    if job.subgroups == 1 {
+        return member.try_send_burst(count, job.size, |number, payload: &mut Payload<'_>| {
+            payload.put_repeated((sent + number) as u8, job.size);
+        });
+    }
+    let subgroups = job.subgroups as u64;
+    for number in sent..sent + count {
+        let (content, subgroup) = ((number / subgroups) as u8, (number % subgroups) as usize);
+        if !member.try_send_to(subgroup, job.size, |payload| payload.put_repeated(content, job.size))? {
+            return Ok(number - sent);
+        }
+    }
+    Ok(count)
 }
 
 #[cfg(test)]
