@@ -247,18 +247,21 @@ impl Region {
     /// Prefetches the cache line of `word` for a store; does nothing if `word` is out of range.
     #[inline]
     pub fn prefetch_to_store(&self, word: usize) {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
         if word < self.words {
             // SAFETY: inside the allocation, checked above.
             let pointer = unsafe { self.base.add(word) };
-            // SAFETY: a prefetch affects only the cache.
+            // Not by the intrinsic, which is a prefetch for loads unless the compiler may assume a newer processor.
+            // SAFETY: a prefetch affects only the cache; processors without this one ignore it.
             unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(
-                    pointer.as_ptr().cast(),
-                )
-            };
+                std::arch::asm!(
+                    "prefetchw [{line}]",
+                    line = in(reg) pointer.as_ptr(),
+                    options(nostack, preserves_flags, readonly),
+                );
+            }
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = word;
     }
 

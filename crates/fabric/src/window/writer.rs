@@ -6,6 +6,7 @@ use super::probe::WriterProbes;
 use super::{HEADER_WORDS, Payload, ReserveError, Shared, WindowGeometry, WindowHeader, mask, record_words};
 use crate::Region;
 use crate::atomics::Ordering;
+use crate::copy::LINE_WORDS;
 
 /// The application's end of a window. Owned by one thread at a time.
 #[derive(Debug)]
@@ -97,7 +98,7 @@ impl WindowWriter {
     #[cold]
     fn starve(&self) -> ReserveError {
         if self.shared.ready.0.load(Ordering::Relaxed) < self.reserved {
-            self.show();
+            self.store_ready();
         }
         self.shared.starved.store(true, Ordering::Relaxed);
         ReserveError::Full
@@ -175,6 +176,16 @@ impl WindowWriter {
     /// Shows the polling thread all messages that are committed.
     #[inline]
     pub fn show(&self) {
+        self.store_ready();
+        // The readers still have the lines of the next record from the lap before. Until it is written, there is
+        // usually the time to fetch them; its stores, and the announcement behind them, would wait for that.
+        let next = self.geometry.first + self.head;
+        self.region.prefetch_to_store(next);
+        self.region.prefetch_to_store(next + LINE_WORDS);
+    }
+
+    #[inline]
+    fn store_ready(&self) {
         // SYNC: pairs with the acquire in `WindowPublisher::ready`.
         self.shared.ready.0.store(self.reserved, Ordering::Release);
     }
@@ -233,7 +244,7 @@ impl WindowWriter {
 
 impl Drop for WindowWriter {
     fn drop(&mut self) {
-        self.show();
+        self.store_ready();
         // SYNC: pairs with the acquire in `WindowBacklog::is_done`.
         self.shared.retired.store(true, Ordering::Release);
     }

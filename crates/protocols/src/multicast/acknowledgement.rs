@@ -66,6 +66,22 @@ impl<D: Deliver> Subgroup<D> {
         }
     }
 
+    /// Returns a sequence up to which the member with rank `rank` has received everything, for what is stable here. If its announcement
+    /// says enough, its `received` is not loaded: the cache line stays with its owner, whose next store there would otherwise wait
+    /// for it, and with that store the next announcement.
+    #[inline]
+    pub(super) fn received_at_least(&self, rank: usize) -> u64 {
+        if self.announced.len() == 1 && self.sender_ranks[rank].is_some() && self.announcement_acknowledges()
+        {
+            // Of a single sender, whose announcement covers all sequences.
+            let announced = self.announced[0].indexes;
+            if announced >= self.received {
+                return announced;
+            }
+        }
+        self.received_by(rank)
+    }
+
     /// Returns whether a sender has what it has announced, in the sense of the mode: a message in its memory is on no disk \[T1\].
     #[inline]
     fn announcement_acknowledges(&self) -> bool {

@@ -348,7 +348,7 @@ impl<D: Deliver> Subgroup<D> {
             mutant!(DeliverUnstable => continue);
             mutant!(StableWithoutLast if rank == members - 1 => continue);
             if rank != self.table.rank() {
-                stable = stable.min(self.received_by(rank));
+                stable = stable.min(self.received_at_least(rank));
             }
         }
         self.counters.words_polled += members as u64 - 1;
