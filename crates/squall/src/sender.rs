@@ -140,7 +140,8 @@ impl SendBurst<'_> {
     /// become zeros.
     ///
     /// # Errors
-    /// The errors of [`Sender::send`]. The messages before are sent then.
+    /// The errors of [`Sender::send`]. After [`SendError::Full`] the messages before are on their way; after another one they are when
+    /// the burst is dropped.
     #[inline]
     pub fn send_written(
         &mut self,

@@ -8,7 +8,7 @@ use crate::Region;
 use crate::atomics::Ordering;
 
 /// The committed messages of a closed window, from a given one on, in order. The [`WindowWriter`] may still
-/// commit the one message that it had reserved when the window was closed; the backlog includes that message.
+/// commit what it had reserved or begun a burst of when the window was closed; the backlog includes that.
 #[derive(Debug)]
 pub struct WindowBacklog {
     pub(super) region: Region,
