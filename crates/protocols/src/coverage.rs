@@ -239,6 +239,8 @@ points! {
     GenuineOut,
     /// A shard has lost all its members.
     GenuineShardLost,
+    /// Members of a shard are in a view in which no member has its state.
+    GenuineStateLost,
     /// A member of a shard has left.
     GenuineLeft,
     /// A member of a shard was removed, and delivers what the trims hold.

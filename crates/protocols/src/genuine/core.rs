@@ -180,6 +180,13 @@ impl GenuineMember {
         self.outbox.settled()
     }
 
+    /// Whether a state counts that the application takes over now: this member is in a shard, and has not wedged, so that it will be
+    /// counted among those that hold the state when the view ends \[G14\].
+    #[must_use]
+    pub const fn may_take_state(&self) -> bool {
+        self.shard.is_some() && !self.is_wedged
+    }
+
     /// The application has the state of the own shard by now, with these marks of what is in it \[G14\]. What this member has
     /// delivered since its first view and is not in the state comes after it.
     pub fn take_state(&mut self, marks: &DeliveredMarks) {
@@ -441,7 +448,8 @@ impl ShardMember {
         let (writer, number) = key;
         let sender = nodes[writer];
         let inbox = &mut self.inboxes[writer];
-        if self.shards_have_states && self.marks.has(sender, number) && !mutant!(ForgetMarks) {
+        let is_in_state = self.marks.has(sender, number) || self.marks.reach(position);
+        if self.shards_have_states && is_in_state && !mutant!(ForgetMarks) {
             reach(Point::GenuineInState);
         } else {
             let (header, bytes) = inbox.message(number);
@@ -449,6 +457,7 @@ impl ShardMember {
         }
         self.order.on_delivery(key);
         self.marks.add(sender, number);
+        self.marks.advance(position);
         if let Some(settled) = inbox.finish(number) {
             self.marks.settle(sender, settled);
         }

@@ -4,11 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::NodeId;
 
+use super::GenuinePosition;
+use super::mutation;
+
 /// What a member has delivered of each sender, in all views. For each sender that is a number, and a set that is bounded by its
 /// window.
+///
+/// Marks of senders that are gone are forgotten, so for what is ordered already the position of the last delivery counts:
+/// a joiner may have delivered messages of a member that its state provider has forgotten.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeliveredMarks {
     senders: BTreeMap<NodeId, SenderMarks>,
+    /// The position of the last delivery: everything for the shard up to it is delivered.
+    last: Option<GenuinePosition>,
 }
 
 /// Of one sender: all messages for this shard below `below` are delivered, and those in `above`.
@@ -23,6 +31,18 @@ impl DeliveredMarks {
     #[must_use]
     pub fn has(&self, sender: NodeId, number: u64) -> bool {
         self.senders.get(&sender).is_some_and(|marks| number < marks.below || marks.above.contains(&number))
+    }
+
+    /// Whether what is ordered at `position` is delivered.
+    #[must_use]
+    pub fn reach(&self, position: GenuinePosition) -> bool {
+        mutant!(ForgetPosition => return false);
+        self.last.is_some_and(|last| position <= last)
+    }
+
+    /// Everything up to `position` is delivered.
+    pub(super) fn advance(&mut self, position: GenuinePosition) {
+        self.last = self.last.max(Some(position));
     }
 
     /// Message `number` of `sender` is delivered.
@@ -42,6 +62,7 @@ impl DeliveredMarks {
 
     /// Adds the marks of another member of the same shard.
     pub(super) fn merge(&mut self, other: &Self) {
+        self.last = self.last.max(other.last);
         for (sender, theirs) in &other.senders {
             let marks = self.senders.entry(*sender).or_default();
             marks.below = marks.below.max(theirs.below);
@@ -59,6 +80,7 @@ impl DeliveredMarks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::genuine::Timestamp;
 
     #[test]
     fn marks_are_settled_merged_and_forgotten() {
@@ -73,7 +95,12 @@ mod tests {
         other.add(b, 0);
         marks.merge(&other);
         assert!(marks.has(a, 4) && marks.has(a, 9) && !marks.has(a, 8) && marks.has(b, 0));
+        let at = |view, clock| GenuinePosition { view, timestamp: Timestamp { clock, shard: 0 } };
+        other.advance(at(2, 7));
+        marks.advance(at(1, 9));
+        marks.merge(&other);
         marks.retain(|sender| sender == a);
         assert!(marks.has(a, 9) && !marks.has(b, 0));
+        assert!(marks.reach(at(1, 10)) && marks.reach(at(2, 7)) && !marks.reach(at(2, 8)));
     }
 }

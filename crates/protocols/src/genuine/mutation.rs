@@ -43,6 +43,10 @@ mutations! {
         ForgetMarks,
         /// \[G14\] The state of a joiner comes without marks.
         LeaveMarksBehind,
+        /// \[G14\] A joiner knows by numbers alone what is in its state, also of senders that are gone.
+        ForgetPosition,
+        /// \[G14\] A shard whose state is lost counts as a destination.
+        CountLostShard,
         /// \[G14\] A joiner comes into a shard of which no member has the state.
         AdmitWithoutState,
         /// \[G15\] Positions of different views are not distinguished.

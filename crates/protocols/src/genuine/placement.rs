@@ -49,6 +49,11 @@ impl ShardPlacement {
         self.members(shard).first().copied()
     }
 
+    /// Takes all members out of a shard.
+    pub(crate) fn clear(&mut self, shard: usize) {
+        self.shards[shard].clear();
+    }
+
     /// Whether the member with this rank leads a shard.
     #[must_use]
     pub fn leads(&self, rank: usize) -> bool {

@@ -121,7 +121,7 @@ impl<A: GroupApplication> GroupCore<A> {
         mutant!(LayoutOfOneMember if view.rank(self.passage.node()) == Some(1) => {
             placements.iter_mut().for_each(|placement| placement.members.reverse());
         });
-        let shards = self.layout.shards(&view);
+        let shards = self.shards_that_count(&view);
         let segments = segments(&view, &placements, &shards);
         self.application.install(&view, &placements, &unplaced);
         let settings = self.settings.membership.clone();

@@ -152,20 +152,51 @@ impl<A: GroupApplication> GroupCore<A> {
 
     /// Notes that the application, which joined and takes part, has the state of its shard by now: with these marks
     /// ([`GenuineMember::marks`]) of what is in it, taken at the same moment as the state, in the first view of this node or a later
-    /// one. What is not in it and was delivered since is given to the application now.
+    /// one. What is not in it and was delivered since is given to the application now. Returns false if it is not taken: this node's
+    /// shard is lost, or the view is ending, so that the others do not count on this node: then it
+    /// is to be offered again in the next view.
     ///
     /// # Panics
     /// While this node stands by ([`GroupCore::stand_by`]).
-    pub fn take_shard_state(&mut self, marks: &DeliveredMarks) {
-        let GroupStage::Present(PresentView { shards: Some(shards), .. }) = &mut self.stage else { return };
+    pub fn take_shard_state(&mut self, marks: &DeliveredMarks) -> bool {
+        let GroupStage::Present(PresentView { shards: Some(shards), .. }) = &mut self.stage else {
+            return false;
+        };
         assert!(!self.passage.stands_by(), "[J8] the application has not arrived, and has a state");
+        if !shards.member.may_take_state() {
+            return false;
+        }
         let ShardState::Awaited(kept) = std::mem::replace(&mut self.shard_state, ShardState::Held) else {
-            return;
+            return false;
         };
         self.skipped = SKIP;
         shards.member.take_state(marks);
-        let missing = kept.iter().filter(|kept| !marks.has(kept.sender, kept.number));
+        let is_in_state =
+            |kept: &KeptMessage| marks.has(kept.sender, kept.number) || marks.reach(kept.position);
+        let missing = kept.iter().filter(|kept| !is_in_state(kept));
         missing.for_each(|kept| self.application.deliver_genuine(kept.message()));
+        true
+    }
+
+    /// Returns the shards of a view, those without members whose state is lost: no member of the view holds it, and none takes it over
+    /// any more, so they cannot give timestamps, and messages to them and others would never be delivered \[G14\].
+    pub(super) fn shards_that_count(&self, view: &View) -> ShardPlacement {
+        let mut placement = self.layout.shards(view);
+        let has_states = self.settings.genuine.as_ref().is_some_and(|settings| settings.has_states);
+        // In the first view every member of a shard has its initial state.
+        if !has_states || view.holders.is_empty() || mutation::is_on(GenuineMutation::CountLostShard) {
+            return placement;
+        }
+        let first = self.settings.membership.states.saturating_sub(placement.count());
+        for shard in 0..placement.count() {
+            if view.holders.get(first + shard).is_none_or(|holders| *holders == 0) {
+                if !placement.members(shard).is_empty() {
+                    reach(Point::GenuineStateLost);
+                }
+                placement.clear(shard);
+            }
+        }
+        placement
     }
 
     /// Evaluates the shards; returns the amount of work done.

@@ -121,6 +121,7 @@ promises!(
         GenuineFlushed,
         GenuineOut,
         GenuineShardLost,
+        GenuineStateLost,
         GenuineLeft,
         GenuineExcluded
     ],

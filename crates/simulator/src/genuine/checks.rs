@@ -55,9 +55,13 @@ pub(super) struct GenuineHistory {
     /// The same messages.
     told_set: BTreeSet<MessageId>,
     positions: BTreeMap<MessageId, GenuinePosition>,
+    /// Messages that were delivered anew, at a later position: only members that are gone had delivered them before \[G17\].
+    anew: BTreeSet<MessageId>,
     nodes: BTreeMap<NodeId, NodeHistory>,
     /// The members of each view.
     views: BTreeMap<u64, Vec<NodeId>>,
+    /// Shards whose states are lost, and since which view.
+    lost: BTreeMap<usize, u64>,
     /// How many messages were delivered, over all nodes.
     pub(super) total: u64,
     pub(super) violation: Option<Violation>,
@@ -71,8 +75,10 @@ impl GenuineHistory {
             told: Vec::new(),
             told_set: BTreeSet::new(),
             positions: BTreeMap::new(),
+            anew: BTreeSet::new(),
             nodes: BTreeMap::new(),
             views: BTreeMap::new(),
+            lost: BTreeMap::new(),
             total: 0,
             violation: None,
         }
@@ -136,7 +142,17 @@ impl GenuineHistory {
             None => Ok(()),
         };
         self.views.insert(id, members);
+        for (shard, holders) in view.holders.iter().enumerate() {
+            if *holders == 0 {
+                self.lost.entry(shard).or_insert(id);
+            }
+        }
         result
+    }
+
+    /// Whether a node's shard has lost its state by a view, so that it takes part in nothing.
+    fn is_lost(&self, node: NodeId, view: u64) -> bool {
+        self.nodes[&node].home.and_then(|shard| self.lost.get(&shard)).is_some_and(|since| *since <= view)
     }
 
     /// A node takes over the state of another one.
@@ -191,11 +207,14 @@ impl GenuineHistory {
             !mine_set.contains(*other)
                 && own.is_concerned(self.sent[*other].destinations)
                 && self.positions[other].view >= own.since
+                && !self.anew.contains(*other)
         });
         if let Some(other) = missing {
             return fail("time", &format!("[G6] {other:?} had been delivered when it was sent"));
         }
-        self.positions.insert(id, message.position);
+        if self.positions.insert(id, message.position).is_some_and(|before| before != message.position) {
+            self.anew.insert(id);
+        }
         if self.told_set.insert(id) {
             self.told.push(id);
         }
@@ -267,13 +286,18 @@ impl GenuineHistory {
         for (id, sent) in &self.sent {
             let is_told = self.told_set.contains(id);
             // A message is dropped in a view in which its shards have no members: others may come later, if there are no states.
-            let reaches = |members: &Vec<NodeId>| {
-                members.iter().any(|node| self.nodes[node].is_concerned(sent.destinations))
+            let reaches = |(view, members): (&u64, &Vec<NodeId>)| {
+                let takes_part = |node: &&NodeId| !self.is_lost(**node, *view);
+                let is_concerned = |node: &NodeId| self.nodes[node].is_concerned(sent.destinations);
+                members.iter().filter(takes_part).any(is_concerned)
             };
-            if !is_told && (!present.contains(&id.0) || !self.views.values().all(reaches)) {
+            if !is_told && (!present.contains(&id.0) || !self.views.iter().all(reaches)) {
                 continue;
             }
             let lacks = |node: &&NodeId| {
+                if self.is_lost(**node, u64::MAX) {
+                    return false;
+                }
                 let node = &self.nodes[*node];
                 let is_before = |position: &GenuinePosition| position.view < node.since;
                 node.is_concerned(sent.destinations)

@@ -203,7 +203,7 @@ impl GenuineCluster {
                 group.leave();
             }
             let has_come = |(at, ..): &mut (Instant, _, _)| now >= *at;
-            if group.genuine_member().is_some()
+            if group.genuine_member().is_some_and(GenuineMember::may_take_state)
                 && let Some((_, marks, delivered)) = work.state.take_if(has_come)
             {
                 self.history.borrow_mut().on_state(node, delivered);
@@ -293,7 +293,10 @@ impl ProcessWork {
         membership(process)?;
         // At once in a view that it has just begun: to ask for the state.
         let wants = lacks_state(process).map(|_| self.wants_state_at.unwrap_or(Instant::from_nanos(0)));
-        let state = self.state.as_ref().map(|(at, ..)| *at);
+        // While the view ends, the next one is waited for.
+        let member = process.group.as_ref().and_then(GroupCore::genuine_member);
+        let may_take = member.is_some_and(GenuineMember::may_take_state);
+        let state = self.state.as_ref().filter(|_| may_take).map(|(at, ..)| *at);
         [self.messages.next_deadline(), wants, state].into_iter().flatten().min()
     }
 }

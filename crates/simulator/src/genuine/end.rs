@@ -52,11 +52,8 @@ impl GenuineCluster {
         self.work[process.place as usize].messages.is_done()
     }
 
-    /// All that members of the last view have sent is delivered, if each shard has a member with its state.
+    /// All that members of the last view have sent is delivered, in all shards that have a member with their state.
     fn check_complete(&self) -> Result<(), Violation> {
-        if self.has_lost_a_state() {
-            return Ok(());
-        }
         if let Some(process) = self.going().find(|process| lacks_state(process).is_some()) {
             let text = format!("[G14] process {} still waits for the state of its shard", process.place);
             return Err(Violation { checker: "liveness", text });
@@ -79,11 +76,6 @@ impl GenuineCluster {
         }
     }
 
-    /// Whether all members that held the state of a shard are gone, though it has members.
-    fn has_lost_a_state(&self) -> bool {
-        self.going().any(|process| lacks_state(process).is_some() && !self.is_held_elsewhere(process))
-    }
-
     /// \[V10\] The healthy members are in the last view, and have sent all.
     fn check_healthy(&self) -> Result<(), Violation> {
         let fail = |text: String| Err(Violation { checker: "availability", text });
@@ -92,7 +84,7 @@ impl GenuineCluster {
             if view_id(process).is_none() {
                 return fail(format!("[V10] process {place} is healthy and is not in the last view"));
             }
-            if !self.has_sent_all(process) && !self.has_lost_a_state() {
+            if !self.has_sent_all(process) {
                 return fail(format!("[V10] process {place} is healthy and cannot send"));
             }
         }

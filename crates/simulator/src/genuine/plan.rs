@@ -59,6 +59,7 @@ impl GenuinePlan {
             plan.add_lost_state(&mut prng);
         }
         plan.settings.has_states = !Prng::new(seed ^ 0x57a7e).chance(400);
+        plan.draw_later_request();
         plan
     }
 
@@ -185,6 +186,22 @@ impl GenuinePlan {
             self.group.joins.iter_mut().for_each(|at| *at /= 8);
             self.add_slow_words(prng);
         }
+    }
+
+    /// A joiner asks for the state so late that a sender whose messages it has delivered is gone: the state provider has forgotten
+    /// their numbers.
+    fn draw_later_request(&mut self) {
+        let mut prng = Prng::new(self.group.seed ^ 0x1a7e);
+        if self.group.joins.is_empty() || !self.settings.has_states || !prng.chance(150) {
+            return;
+        }
+        self.request_max = Duration::from_nanos(1 + prng.below(6_000_000));
+        self.group.messages = self.group.messages.max(8);
+        let sender = u32::try_from(prng.below(u64::from(self.group.members))).expect("few");
+        self.senders |= 1 << sender;
+        let late = Duration::from_nanos(prng.below(1_500_000));
+        let when = RuleTrigger::At(Instant::from_nanos(0) + self.group.joins[0] + late);
+        self.group.rules.push(Rule { when, what: Verdict::Crash(sender) });
     }
 
     /// A joiner hears one of the members late.
