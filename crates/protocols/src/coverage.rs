@@ -241,6 +241,12 @@ points! {
     GenuineShardLost,
     /// Members of a shard are in a view in which no member has its state.
     GenuineStateLost,
+    /// An update of several shards comes again, and is not applied.
+    UpdateAppliedBefore,
+    /// Another member is asked for the replies to updates, since one has failed.
+    ReplyAskedElsewhere,
+    /// The replies of a shard are lost with its state.
+    ReplyLost,
     /// A member of a shard has left.
     GenuineLeft,
     /// A member of a shard was removed, and delivers what the trims hold.

@@ -19,6 +19,7 @@ use crate::config::{Config, GenuineConfig, SubgroupConfig};
 use crate::durable::{LogMember, ProcessLog};
 use crate::external::{SubgroupView, Tap};
 use crate::genuine::MulticastUpcall;
+use crate::object::ShardFeed;
 use crate::status::GroupStatus;
 
 pub(crate) type ViewUpcall = Box<dyn FnMut(&View) + Send>;
@@ -201,6 +202,8 @@ pub(crate) struct GroupHandles {
     on_view: ViewUpcall,
     /// Takes messages to this member's shard; without it they are dropped.
     on_multicast: Option<MulticastUpcall>,
+    /// Where messages to this member's part of the object in the shards go, if there is one.
+    feed: Option<Arc<ShardFeed>>,
     /// The log of the durable subgroups, if there are any.
     log: Option<Arc<ProcessLog>>,
     /// The view with which the group restarts from its logs, and its durable subgroups.
@@ -227,6 +230,7 @@ impl GroupHandles {
             status,
             on_view,
             on_multicast,
+            feed: None,
             log: None,
             restarted: None,
             member: None,
@@ -237,6 +241,11 @@ impl GroupHandles {
     /// Passes messages to this member's shard to `upcall`.
     pub(crate) fn set_multicast_upcall(&mut self, upcall: Option<MulticastUpcall>) {
         self.on_multicast = upcall;
+    }
+
+    /// Passes messages to this member's shard to the object in the shards.
+    pub(crate) fn set_feed(&mut self, feed: Option<Arc<ShardFeed>>) {
+        self.feed = feed;
     }
 
     /// Has the durable subgroups keep their messages in `log`.
@@ -254,6 +263,7 @@ impl GroupHandles {
         self.member = Some(member);
         self.log.iter().for_each(|log| log.forget_entry());
         self.slots.iter().for_each(|slot| slot.forget_views());
+        self.feed.iter().for_each(|feed| feed.forget());
     }
 
     /// Returns how many messages of a subgroup the application has pulled.
@@ -291,6 +301,7 @@ impl GroupApplication for GroupHandles {
             events.sources().for_each(Pull::shed);
             events.begin_view(view, members);
         }
+        self.feed.iter().for_each(|feed| feed.begin_view(view.nodes()));
         self.status.set_state_news();
         self.log.iter().for_each(|log| log.note_view(view.id));
         self.view = view.id;
@@ -318,6 +329,11 @@ impl GroupApplication for GroupHandles {
 
     fn deliver_genuine(&mut self, message: GenuineMessage<'_>) {
         self.on_multicast.iter_mut().for_each(|upcall| upcall(message));
+        self.feed.iter().for_each(|feed| feed.deliver(&message));
+    }
+
+    fn genuine_space(&self) -> usize {
+        self.feed.as_ref().map_or(usize::MAX, |feed| feed.space())
     }
 
     fn log(&mut self, id: SubgroupId, view: u64) -> Box<dyn MessageLog + Send> {

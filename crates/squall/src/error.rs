@@ -253,6 +253,9 @@ pub enum HandleError {
     /// The group has no shards.
     #[error("the group has no shards: add tables [genuine.shards.NAME] to the configuration")]
     NoShards,
+    /// The shards have no object.
+    #[error("the group's shards have no object: write `object = true` in [genuine], at all members")]
+    NoShardedObject,
     /// The sending end for messages to shards was given out before.
     #[error("the sender of messages to shards has been taken already: there is one for each member")]
     MulticastTaken,

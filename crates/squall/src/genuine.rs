@@ -90,11 +90,21 @@ impl MulticastSender {
     /// [`SendError::UnknownShard`] or [`SendError::NoShard`]; [`SendError::Full`] if `window` messages of this member are in flight;
     /// or another error. It never blocks. While the view changes, messages wait.
     pub fn send(&mut self, shards: &[&str], bytes: &[u8]) -> Result<(), SendError> {
+        let destinations = self.set(shards)?;
+        self.send_to(destinations, bytes)
+    }
+
+    /// Returns the set of these shards.
+    fn set(&self, shards: &[&str]) -> Result<u64, SendError> {
+        let destinations = self.config.destinations(shards);
+        destinations.map_err(|name| SendError::UnknownShard(name.into()))
+    }
+
+    /// Sends a message to a set of shards.
+    fn send_to(&mut self, destinations: u64, bytes: &[u8]) -> Result<(), SendError> {
         if let Some(failure) = self.link.status.failure() {
             return Err(failure.into());
         }
-        let destinations = self.config.destinations(shards);
-        let destinations = destinations.map_err(|name| SendError::UnknownShard(name.into()))?;
         if destinations == 0 {
             return Err(SendError::NoShard);
         }
@@ -122,11 +132,16 @@ impl MulticastSender {
     /// # Errors
     /// The errors of [`MulticastSender::send`], without [`SendError::Full`].
     pub fn send_blocking(&mut self, shards: &[&str], bytes: &[u8]) -> Result<(), SendError> {
+        self.send_to_blocking(self.set(shards)?, bytes)
+    }
+
+    /// Sends a message to a set of shards, but blocks while the window is full.
+    pub(crate) fn send_to_blocking(&mut self, destinations: u64, bytes: &[u8]) -> Result<(), SendError> {
         let status = Arc::clone(&self.link.status);
-        block_on(poll_fn(|context| match self.send(shards, bytes) {
+        block_on(poll_fn(|context| match self.send_to(destinations, bytes) {
             Err(error) if error.is_passing() => {
                 status.window_space.register(context.waker());
-                match self.send(shards, bytes) {
+                match self.send_to(destinations, bytes) {
                     Err(error) if error.is_passing() => Poll::Pending,
                     result => Poll::Ready(result),
                 }

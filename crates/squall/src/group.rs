@@ -16,7 +16,7 @@ use squall_protocols::multicast::DeliveryMode;
 
 use crate::BootstrapError;
 use crate::application::SubgroupSlot;
-use crate::config::Config;
+use crate::config::{Config, GenuineConfig};
 use crate::durable;
 use crate::error::{GroupError, HandleError, JoinError, SendError};
 use crate::external::Hub;
@@ -25,7 +25,8 @@ use crate::genuine::MulticastSender;
 use crate::inquiry::{self, MemberStatus};
 use crate::metrics::MetricsServer;
 use crate::node::NodeHandle;
-use crate::object::{self, Object, ObjectOptions, Replicated};
+use crate::object::sharded::{self, ShardedPlace};
+use crate::object::{self, Object, ObjectOptions, Replicated, ShardFeed, ShardedObject};
 use crate::subgroup_handle::SubgroupHandle;
 pub use builder::Builder;
 
@@ -55,6 +56,10 @@ pub struct Group {
     slots: BTreeMap<String, Arc<SubgroupSlot>>,
     /// Sends to shards, until the application takes it; none in a group without shards.
     multicast: Option<MulticastSender>,
+    /// The shards, if the group has any.
+    genuine: Option<Arc<GenuineConfig>>,
+    /// What passes to the object in the shards, until the application takes it.
+    feed: Option<Arc<ShardFeed>>,
     /// Answers other processes' requests about this member's objects.
     service: Option<object::ObjectService>,
     /// Serves external clients.
@@ -270,18 +275,42 @@ impl Group {
                 subgroup: shard,
             });
         }
-        let cannot = |cause: String| HandleError::Service { cause };
-        let service = match &mut self.service {
-            Some(service) => service,
-            none => {
-                let service =
-                    object::ObjectService::open(&self.config).map_err(|error| cannot(error.to_string()))?;
-                *self.link.status.service() = Some(service.address().clone());
-                none.insert(service)
-            }
-        };
-        object::start(name, places, &self.config, &self.link, service, first, options)
-            .map_err(|error| cannot(error.to_string()))
+        let config = Arc::clone(&self.config);
+        let link = self.link.clone();
+        object::start(name, places, &config, &link, self.open_service()?, first, options)
+            .map_err(|error| HandleError::Service { cause: error.to_string() })
+    }
+
+    /// Returns what serves this member's objects, which begins with the first one.
+    fn open_service(&mut self) -> Result<&object::ObjectService, HandleError> {
+        if self.service.is_none() {
+            let service = object::ObjectService::open(&self.config)
+                .map_err(|error| HandleError::Service { cause: error.to_string() })?;
+            *self.link.status.service() = Some(service.address().clone());
+            self.service = Some(service);
+        }
+        Ok(self.service.as_ref().expect("it is open"))
+    }
+
+    /// Takes the replicated object that is kept in the group's shards, if these have one (`object` in
+    /// [`GenuineConfig`](crate::config::GenuineConfig)); `first` makes the state of this member's shard when the group begins. Each
+    /// member has to call this, whether or not it is in a shard: until it does, what concerns its shard waits.
+    ///
+    /// # Errors
+    /// [`HandleError::NoShardedObject`] if the shards have none, [`HandleError::MulticastTaken`] if the object, or the sender of messages
+    /// to shards, was taken before, and [`HandleError::Service`] if this member cannot listen for requests.
+    pub fn sharded_object<T: Replicated>(
+        &mut self,
+        first: impl FnOnce() -> T,
+    ) -> Result<ShardedObject<T>, HandleError> {
+        let object = self.genuine.clone().filter(|genuine| genuine.object);
+        let genuine = object.ok_or(HandleError::NoShardedObject)?;
+        let feed = self.feed.take().ok_or(HandleError::MulticastTaken)?;
+        let sender = self.multicast.take().ok_or(HandleError::MulticastTaken)?;
+        let (config, link, rank) = (Arc::clone(&self.config), self.link.clone(), self.rank);
+        let place = ShardedPlace { rank, feed, sender };
+        sharded::start(place, &config, &genuine, &link, self.open_service()?, first)
+            .map_err(|error| HandleError::Service { cause: error.to_string() })
     }
 
     /// Leaves the group in order: everything that was sent before is delivered, the states of objects that only this

@@ -211,6 +211,19 @@ impl GenuineMember {
         self.shard.as_ref().map(|shard| &shard.marks)
     }
 
+    /// The view.
+    #[must_use]
+    pub const fn view(&self) -> u64 {
+        self.view
+    }
+
+    /// The members of each shard that counts, by shard, the leader first: none of a shard without members or without a state.
+    #[must_use]
+    pub fn members(&self) -> Vec<Vec<NodeId>> {
+        let of = |shard| self.placement.members(shard).iter().map(|rank| self.nodes[*rank]).collect();
+        (0..self.placement.count()).map(of).collect()
+    }
+
     /// Why it cannot continue, if it cannot.
     #[must_use]
     pub const fn failure(&self) -> Option<GenuineFailure> {
@@ -222,15 +235,20 @@ impl GenuineMember {
         self.table.mirrors()
     }
 
-    /// Evaluates once; returns the amount of work done.
-    pub fn poll<F: Fabric>(&mut self, fabric: &mut F, mut deliver: impl FnMut(GenuineMessage<'_>)) -> usize {
+    /// Evaluates once, and delivers at most `space` messages; returns the amount of work done.
+    pub fn poll<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        space: usize,
+        mut deliver: impl FnMut(GenuineMessage<'_>),
+    ) -> usize {
         let is_over = self.is_wedged && !mutant!(ActAfterWedge);
         if is_over || self.failure.is_some() || !self.table.is_ready() {
             return 0;
         }
         let mut work = self.outbox.send_backlog();
         work += usize::try_from(self.outbox.publish(&mut self.table, &self.row)).expect("a window");
-        work += match self.evaluate(fabric.now().as_nanos(), &mut deliver) {
+        work += match self.evaluate(fabric.now().as_nanos(), space, &mut deliver) {
             Ok(work) => work,
             Err(failure) => {
                 self.failure = Some(failure);
@@ -251,6 +269,7 @@ impl GenuineMember {
     fn evaluate(
         &mut self,
         now: u64,
+        mut space: usize,
         deliver: &mut impl FnMut(GenuineMessage<'_>),
     ) -> Result<usize, GenuineFailure> {
         let Some(shard) = &mut self.shard else { return Ok(0) };
@@ -259,7 +278,10 @@ impl GenuineMember {
         work += shard.assign(&mut self.table, &self.row, &self.placement, now);
         work += shard.acknowledge(&mut self.table, &self.row, &self.placement, self.rank);
         let quorum = self.settings.quorum;
-        while let Some((key, last)) = shard.order.next(&self.placement, quorum, &shard.acknowledged) {
+        while space > 0
+            && let Some((key, last)) = shard.order.next(&self.placement, quorum, &shard.acknowledged)
+        {
+            space -= 1;
             shard.deliver(key, position(self.view, last), &self.nodes, deliver);
             work += 1;
         }

@@ -6,6 +6,7 @@ use squall_fabric::NodeId;
 
 use super::GenuinePosition;
 use super::mutation;
+use crate::words::{put_words, take_word};
 
 /// What a member has delivered of each sender, in all views. For each sender that is a number, and a set that is bounded by its
 /// window.
@@ -71,6 +72,44 @@ impl DeliveredMarks {
         }
     }
 
+    /// Appends them as bytes.
+    pub fn encode(&self, bytes: &mut Vec<u8>) {
+        put_words(&[u64::from(self.last.is_some())], bytes);
+        self.last.iter().for_each(|last| last.encode(bytes));
+        put_words(&[self.senders.len() as u64], bytes);
+        for (sender, marks) in &self.senders {
+            put_words(&[u64::from(sender.0), marks.below, marks.above.len() as u64], bytes);
+            marks.above.iter().for_each(|number| put_words(&[*number], bytes));
+        }
+    }
+
+    /// Reads them from the front of `bytes`; `None` if they are not there. Fuzzed as `sharded_object`.
+    #[must_use]
+    pub fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let last = match take_word(bytes)? {
+            0 => None,
+            1 => Some(GenuinePosition::take(bytes)?),
+            _ => return None,
+        };
+        let mut senders = BTreeMap::new();
+        for _ in 0..take_word(bytes)? {
+            let sender = NodeId(u32::try_from(take_word(bytes)?).ok()?);
+            let mut marks = SenderMarks { below: take_word(bytes)?, above: BTreeSet::new() };
+            for _ in 0..take_word(bytes)? {
+                let number = take_word(bytes)?;
+                if number < marks.below || marks.above.last().is_some_and(|last| *last >= number) {
+                    return None;
+                }
+                marks.above.insert(number);
+            }
+            if senders.last_key_value().is_some_and(|(last, _)| *last >= sender) {
+                return None;
+            }
+            senders.insert(sender, marks);
+        }
+        Some(Self { senders, last })
+    }
+
     /// Forgets senders that are gone: they send nothing any more.
     pub(super) fn retain(&mut self, is_member: impl Fn(NodeId) -> bool) {
         self.senders.retain(|sender, _| is_member(*sender));
@@ -99,6 +138,10 @@ mod tests {
         other.advance(at(2, 7));
         marks.advance(at(1, 9));
         marks.merge(&other);
+        let mut bytes = Vec::new();
+        marks.encode(&mut bytes);
+        assert_eq!(DeliveredMarks::decode(&mut &bytes[..]), Some(marks.clone()));
+        assert!((0..bytes.len()).all(|length| DeliveredMarks::decode(&mut &bytes[..length]).is_none()));
         marks.retain(|sender| sender == a);
         assert!(marks.has(a, 9) && !marks.has(b, 0));
         assert!(marks.reach(at(1, 10)) && marks.reach(at(2, 7)) && !marks.reach(at(2, 8)));

@@ -32,7 +32,12 @@
 //! Another member does nothing with a record before a leader has decided. The leader of a shard is its oldest member, so it has
 //! delivered what any other one has delivered.
 //!
-//! **Invariants.** \[G1\] to \[G17\] are stated in docs/invariants.md. Why the order is right: (a) a member that delivers `m` counts the
+//! **Objects.** If shards have states, these may be the parts of one replicated object. All its updates are multicast to the shards
+//! that they concern, those of one shard too, so that there is one order: a [`ShardedUpdate`] has parts for shards, and each shard
+//! applies its own at the one position of the update. The members of a shard keep the replies ([`UpdateReplies`]), with the state, until the caller has
+//! those of all its shards ([`ReplyGathering`]); by them an update that is sent again counts once.
+//!
+//! **Invariants.** \[G1\] to \[G19\] are stated in docs/invariants.md. Why the order is right: (a) a member that delivers `m` counts the
 //! acknowledgement of its own shard's leader, which that leader has posted after all timestamps that it had given, and after
 //! it had raised its clock to the final timestamp of `m`: so no smaller timestamp can come. (b) Whatever any member has delivered
 //! is acknowledged by enough members of each destination shard that every trim holds it. (c) A member within the trim has the
@@ -46,6 +51,7 @@
 
 mod clock;
 mod core;
+mod gathering;
 mod inbox;
 mod log;
 mod marks;
@@ -54,19 +60,24 @@ mod order;
 mod outbox;
 mod placement;
 mod record;
+mod replies;
 mod settings;
 mod table;
+mod update;
 mod wedge;
 
 #[cfg(test)]
 mod tests;
 
 pub use core::{GenuineFailure, GenuineMember};
+pub use gathering::{AskForReplies, ReplyGathering, ShardedOutcome};
 pub use log::CorruptTimestamp;
 pub use marks::DeliveredMarks;
 pub use outbox::GenuineSendError;
 pub use placement::{SHARDS_MAX, ShardPlacement};
 pub use record::{GenuineMessage, GenuinePosition, Timestamp};
+pub use replies::{KeptReply, PartReplies, UpdateReplies};
 pub use settings::{ClockKind, GenuineSettings, QuorumRule};
 pub use table::is_genuine_mirror;
+pub use update::{PART_HEADER_BYTES, PartKind, ShardedUpdate, UPDATE_HEADER_BYTES, UpdatePart};
 pub use wedge::GenuineCarryover;

@@ -1,7 +1,7 @@
 //! Mutations in genuine multicast (RamCast §3). The simulator catches them.
 
 mutations! {
-    /// A mutation: each leaves out one of the rules \[G2\] to \[G17\], or a part of one.
+    /// A mutation: each leaves out one of the rules \[G2\] to \[G19\], or a part of one.
     pub enum GenuineMutation {
         /// \[G2\] A message that is sent again gets a new number.
         NumberAgain,
@@ -55,5 +55,11 @@ mutations! {
         AcknowledgeToAll,
         /// \[G17\] A leader does not announce what was delivered in an earlier view.
         KeepSilent,
+        /// \[G18\] An update that comes again is applied again.
+        ApplyAgain,
+        /// \[G19\] A caller reports that it has replies which are missing.
+        KnowEarly,
+        /// \[G19\] A caller that has asked a member in vain asks no other one.
+        AskOnce,
     }
 }

@@ -207,7 +207,8 @@ impl<A: GroupApplication> GroupCore<A> {
             return 0;
         }
         let (state, application) = (&mut self.shard_state, &mut self.application);
-        let work = shards.member.poll(fabric, |message| state.deliver(message, application));
+        let space = application.genuine_space();
+        let work = shards.member.poll(fabric, space, |message| state.deliver(message, application));
         if let Some(failure) = shards.member.failure() {
             self.end(GroupEnd::ShardsFailed(failure));
         }

@@ -53,6 +53,12 @@ pub trait GroupApplication {
         panic!("there are no shards, and message {} of {} came", message.number, message.sender)
     }
 
+    /// Returns how many messages to its shard the application takes now: until it takes more, their senders wait. At the end of a view
+    /// it is given what that view still delivers, whatever it returns here.
+    fn genuine_space(&self) -> usize {
+        usize::MAX
+    }
+
     /// Returns the log of a durable subgroup for the view that begins, in which this node is a member.
     ///
     /// # Panics

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use squall_fabric::NodeId;
 
 use super::sessions::SessionAnswer;
+use crate::words::{put_bytes, put_words, take_byte, take_bytes, take_half, take_word};
 
 /// A position in the order of a shard: after all messages of earlier views and `sequence` sequences of this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,6 +121,13 @@ pub enum ShardRequest {
         /// Its bytes.
         query: Arc<[u8]>,
     },
+    /// Answer with the replies of this shard to a caller's update to several shards, when it is applied.
+    Replies {
+        /// The member that made the update.
+        caller: NodeId,
+        /// Its number among that member's updates.
+        number: u64,
+    },
     /// Send the state, if it includes everything up to the start of this view.
     State {
         /// The first view of the joiner in the shard.
@@ -200,6 +208,11 @@ impl ShardRequest {
                 bytes.push(4);
                 put_bytes(query, bytes);
             }
+            Self::Replies { caller, number } => {
+                bytes.push(5);
+                bytes.extend(caller.0.to_le_bytes());
+                put_words(&[*number], bytes);
+            }
         }
     }
 
@@ -218,6 +231,7 @@ impl ShardRequest {
             2 => Self::Query { view: take_word(from)?, query: take_bytes(from)?.into() },
             3 => Self::State { since: take_word(from)? },
             4 => Self::Latest { query: take_bytes(from)?.into() },
+            5 => Self::Replies { caller: NodeId(take_half(from)?), number: take_word(from)? },
             _ => return None,
         };
         from.is_empty().then_some(request)
@@ -286,40 +300,6 @@ impl ShardAnswer {
     }
 }
 
-fn put_words(words: &[u64], bytes: &mut Vec<u8>) {
-    words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
-}
-
-fn put_bytes(part: &[u8], bytes: &mut Vec<u8>) {
-    bytes.extend(u32::try_from(part.len()).expect("less than 4 GiB").to_le_bytes());
-    bytes.extend(part);
-}
-
-fn take_array<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
-    let (first, rest) = from.split_first_chunk()?;
-    *from = rest;
-    Some(*first)
-}
-
-fn take_byte(from: &mut &[u8]) -> Option<u8> {
-    take_array(from).map(|[byte]| byte)
-}
-
-fn take_half(from: &mut &[u8]) -> Option<u32> {
-    take_array(from).map(u32::from_le_bytes)
-}
-
-fn take_word(from: &mut &[u8]) -> Option<u64> {
-    take_array(from).map(u64::from_le_bytes)
-}
-
-fn take_bytes<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let length = usize::try_from(take_half(from)?).ok()?;
-    let (bytes, rest) = from.split_at_checked(length)?;
-    *from = rest;
-    Some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -350,6 +330,7 @@ mod tests {
             ShardRequest::Query { view: 4, query: Arc::clone(&bytes) },
             ShardRequest::Latest { query: bytes },
             ShardRequest::State { since: 5 },
+            ShardRequest::Replies { caller: NodeId(6), number: 7 },
         ]
     }
 

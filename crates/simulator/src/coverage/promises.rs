@@ -122,6 +122,9 @@ promises!(
         GenuineOut,
         GenuineShardLost,
         GenuineStateLost,
+        UpdateAppliedBefore,
+        ReplyAskedElsewhere,
+        ReplyLost,
         GenuineLeft,
         GenuineExcluded
     ],

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::NodeId;
-use squall_fabric::sim::{Happening, TraceRecord};
-use squall_protocols::genuine::{GenuineMessage, GenuinePosition, is_genuine_mirror};
+use squall_fabric::sim::{Happening, Prng, TraceRecord};
+use squall_protocols::genuine::{
+    GenuineMessage, GenuinePosition, PartReplies, ShardedOutcome, is_genuine_mirror,
+};
 use squall_protocols::membership::View;
 
 use super::plan::{GenuinePlan, MESSAGE_MAX};
@@ -16,6 +18,20 @@ pub(super) type MessageId = (NodeId, u64);
 
 /// What a node has delivered, in order, with what is in the state that it began with.
 pub(super) type Delivered = Vec<(MessageId, GenuinePosition)>;
+
+/// The part of the object in a shard: which updates are applied, by caller and number, and in which order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ObjectPart {
+    applied: BTreeSet<MessageId>,
+    digest: u64,
+}
+
+/// All that a node has at a moment: what a joiner takes over.
+#[derive(Clone, Debug)]
+pub(super) struct NodeState {
+    delivered: Delivered,
+    object: ObjectPart,
+}
 
 /// What is known of a message.
 #[derive(Debug)]
@@ -36,6 +52,7 @@ struct NodeHistory {
     delivered: Delivered,
     /// The same messages.
     delivered_set: BTreeSet<MessageId>,
+    object: ObjectPart,
 }
 
 impl NodeHistory {
@@ -60,6 +77,8 @@ pub(super) struct GenuineHistory {
     nodes: BTreeMap<NodeId, NodeHistory>,
     /// The members of each view.
     views: BTreeMap<u64, Vec<NodeId>>,
+    /// The reply of a shard to an update, by shard, caller and number.
+    replies: BTreeMap<(usize, MessageId), u64>,
     /// Shards whose states are lost, and since which view.
     lost: BTreeMap<usize, u64>,
     /// How many messages were delivered, over all nodes.
@@ -78,6 +97,7 @@ impl GenuineHistory {
             anew: BTreeSet::new(),
             nodes: BTreeMap::new(),
             views: BTreeMap::new(),
+            replies: BTreeMap::new(),
             lost: BTreeMap::new(),
             total: 0,
             violation: None,
@@ -156,10 +176,62 @@ impl GenuineHistory {
     }
 
     /// A node takes over the state of another one.
-    pub(super) fn on_state(&mut self, node: NodeId, state: Delivered) {
+    pub(super) fn on_state(&mut self, node: NodeId, state: NodeState) {
         let taker = self.nodes.get_mut(&node).expect("a node of the group");
-        taker.delivered_set = state.iter().map(|(id, _)| *id).collect();
-        (taker.delivered, taker.has_state) = (state, true);
+        taker.delivered_set = state.delivered.iter().map(|(id, _)| *id).collect();
+        (taker.delivered, taker.object, taker.has_state) = (state.delivered, state.object, true);
+    }
+
+    /// All that a node has.
+    pub(super) fn state(&self, node: NodeId) -> NodeState {
+        let NodeHistory { delivered, object, .. } = &self.nodes[&node];
+        NodeState { delivered: delivered.clone(), object: object.clone() }
+    }
+
+    /// \[G18\] A node applies an update of a caller to its part of the object; returns the reply, which depends on all that was
+    /// applied before.
+    pub(super) fn on_apply(&mut self, node: NodeId, update: MessageId) -> u64 {
+        let own = self.nodes.get_mut(&node).expect("a node of the group");
+        let (object, shard) = (&mut own.object, own.home.expect("a member of a shard"));
+        let words = [object.digest, u64::from(update.0.0), update.1];
+        object.digest = words.into_iter().fold(0, |digest, word| Prng::new(digest ^ word).draw());
+        let reply = object.digest;
+        let fault = if !object.applied.insert(update) {
+            Some("it was applied here before")
+        } else if *self.replies.entry((shard, update)).or_insert(reply) != reply {
+            Some("the state is another one elsewhere")
+        } else {
+            None
+        };
+        if let Some(fault) = fault {
+            let text = format!("[G18] {node} applies update {update:?} to shard {shard}: {fault}");
+            self.take(Err(Violation { checker: "object", text }));
+        }
+        reply
+    }
+
+    /// \[G19\] A caller learns what has become of its update.
+    pub(super) fn on_outcome(&mut self, caller: NodeId, number: u64, outcome: &ShardedOutcome) {
+        let has_reply = |(shard, part): (&usize, &PartReplies)| {
+            let reply = self.replies.get(&(*shard, (caller, number)));
+            reply.is_some_and(|reply| part.replies == [reply.to_le_bytes()])
+        };
+        let positions = |replies: &BTreeMap<usize, PartReplies>| {
+            replies.values().map(|part| part.position).collect::<BTreeSet<_>>().len()
+        };
+        let is_fine = match outcome {
+            ShardedOutcome::Replies(replies) => replies.iter().all(has_reply) && positions(replies) == 1,
+            ShardedOutcome::Lost(shard) => {
+                let is_member = |node: &NodeId| self.nodes[node].home == Some(*shard);
+                let has_gone = |members: &Vec<NodeId>| !members.iter().any(is_member);
+                self.lost.contains_key(shard) || self.views.values().any(has_gone)
+            }
+            ShardedOutcome::Forgotten(_) => false,
+        };
+        if !is_fine {
+            let text = format!("[G19] {caller} learns of its update {number}: {outcome:?}");
+            self.take(Err(Violation { checker: "replies", text }));
+        }
     }
 
     /// What a node has delivered.

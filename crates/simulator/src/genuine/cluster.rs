@@ -6,11 +6,12 @@ use std::rc::Rc;
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimWorld};
 use squall_fabric::{Core as _, Duration, Instant, NodeId};
 use squall_protocols::admission::AdmissionSettings;
-use squall_protocols::genuine::{DeliveredMarks, GenuineMember};
+use squall_protocols::genuine::{AskForReplies, DeliveredMarks, GenuineMember, UpdateReplies};
 use squall_protocols::group::{GroupCore, GroupEnd, GroupSettings, SubgroupLayout};
 use squall_protocols::membership::{Membership, MembershipSettings, View};
 
-use super::checks::{Delivered, GenuineHistory};
+use super::caller::{Caller, KeptAnswer};
+use super::checks::{GenuineHistory, NodeState};
 use super::plan::GenuinePlan;
 use super::program::{GenuineApp, GenuineLayout, Workload};
 use crate::admission::{JoinBus, JoinHost, JoinProcess, SimAdmission};
@@ -49,7 +50,17 @@ pub(super) struct ProcessWork {
     has_parted: bool,
     /// When it asks for the state of its shard, and the one that is on its way.
     wants_state_at: Option<Instant>,
-    state: Option<(Instant, DeliveredMarks, Delivered)>,
+    state: Option<StateUnderWay>,
+    /// Its updates of the object, once it is a member.
+    pub(super) caller: Option<Caller>,
+}
+
+/// A state on its way to a joiner.
+struct StateUnderWay {
+    arrives_at: Instant,
+    /// The marks, and what is kept for callers.
+    bytes: Vec<u8>,
+    state: NodeState,
 }
 
 /// The processes of a plan. The rank that each asks for is its place, which says what its shard is.
@@ -85,7 +96,8 @@ impl JoinHost for GenuineHost {
 
     fn application(&mut self, place: u32, node: NodeId, _left: Option<GenuineApp>) -> GenuineApp {
         self.history.borrow_mut().on_node(node, place);
-        GenuineApp::new(node, &self.history)
+        let object = self.plan.homes[place as usize].filter(|_| self.plan.settings.has_states);
+        GenuineApp::new(node, object, &self.history)
     }
 }
 
@@ -170,6 +182,7 @@ impl GenuineCluster {
             self.all.handle_message(place, message);
         }
         worked |= self.ask_for_state(place);
+        worked |= self.gather(place);
         worked |= self.poll_group(place);
         worked |= self.all.poll_joiner(place, !worked);
         if self.all.processes[place as usize].is_up {
@@ -202,15 +215,21 @@ impl GenuineCluster {
             if work.leaves_at.take_if(|at| home_now >= *at).is_some() {
                 group.leave();
             }
-            let has_come = |(at, ..): &mut (Instant, _, _)| now >= *at;
+            let has_come = |state: &mut StateUnderWay| now >= state.arrives_at;
             if group.genuine_member().is_some_and(GenuineMember::may_take_state)
-                && let Some((_, marks, delivered)) = work.state.take_if(has_come)
+                && let Some(StateUnderWay { bytes, state, .. }) = work.state.take_if(has_come)
             {
-                self.history.borrow_mut().on_state(node, delivered);
+                let mut bytes = &bytes[..];
+                let marks = DeliveredMarks::decode(&mut bytes).expect("it was written here");
+                self.history.borrow_mut().on_state(node, state);
+                group.application().replies = UpdateReplies::decode(&mut bytes).expect("it was written here");
                 group.take_shard_state(&marks);
                 worked = true;
             }
-            worked |= work.messages.send(&self.plan, group, &process.fabric, &mut self.prng);
+            let seed = self.plan.group.seed;
+            let caller = work.caller.take_if(|caller| caller.node == node);
+            let caller = work.caller.insert(caller.unwrap_or_else(|| Caller::new(seed, node)));
+            worked |= work.messages.send(&self.plan, group, caller, &process.fabric, &mut self.prng);
         }
         self.all.handle_events(place);
         let process = &mut self.all.processes[place as usize];
@@ -244,10 +263,13 @@ impl GenuineCluster {
         let providers: Vec<&GenuineProcess> = self.all.processes.iter().filter(gives).collect();
         let state = (!providers.is_empty()).then(|| {
             let provider = providers[self.prng.index(providers.len())];
-            let member = provider.group.as_ref().and_then(GroupCore::genuine_member);
-            let marks = member.and_then(GenuineMember::marks).expect("a member of a shard").clone();
-            let delay = draw_up_to(self.plan.transfer_max, &mut self.prng);
-            (now + delay, marks, self.history.borrow().delivered(provider.node()).to_vec())
+            let group = provider.group.as_ref().expect("a member");
+            let marks = group.genuine_member().and_then(GenuineMember::marks).expect("a member of a shard");
+            let mut bytes = Vec::new();
+            marks.encode(&mut bytes);
+            group.application_ref().replies.encode(&mut bytes);
+            let arrives_at = now + draw_up_to(self.plan.transfer_max, &mut self.prng);
+            StateUnderWay { arrives_at, bytes, state: self.history.borrow().state(provider.node()) }
         });
         let work = &mut self.work[i];
         work.wants_state_at = Some(now + ASK_EVERY);
@@ -255,6 +277,35 @@ impl GenuineCluster {
             work.state = state;
         }
         true
+    }
+
+    /// The process asks members for the replies to its updates.
+    fn gather(&mut self, place: u32) -> bool {
+        let i = place as usize;
+        let process = &self.all.processes[i];
+        let (node, now) = (process.node(), process.member_now());
+        let member = membership(process).and(process.group.as_ref()).and_then(GroupCore::genuine_member);
+        let Some(member) = member else { return false };
+        let Some(mut caller) = self.work[i].caller.take().filter(|caller| caller.node == node) else {
+            return false;
+        };
+        let mut outcomes = caller.follow(member);
+        outcomes.extend(caller.look(now, self.plan.shards, |asked| self.answer(process, asked)));
+        self.work[i].caller = Some(caller);
+        let mut history = self.history.borrow_mut();
+        outcomes.iter().for_each(|(number, outcome)| history.on_outcome(node, *number, outcome));
+        !outcomes.is_empty()
+    }
+
+    /// What a member answers a caller; `None` if it cannot be asked.
+    fn answer(&self, caller: &GenuineProcess, asked: AskForReplies) -> Option<KeptAnswer> {
+        let is_asked = |process: &&GenuineProcess| process.node() == asked.node && self.all.lives(process);
+        let process = self.all.processes.iter().find(is_asked)?;
+        let answers = membership(process).is_some()
+            && holds_state(process)
+            && !(process.place != caller.place && self.all.are_cut_off(caller, process));
+        let group = process.group.as_ref().filter(|_| answers)?;
+        Some(group.application_ref().replies.reply(caller.node(), asked.number).into())
     }
 
     /// The process ends with its group: processes that are joining lose it, too.
@@ -285,6 +336,7 @@ impl ProcessWork {
             has_parted: false,
             wants_state_at: None,
             state: None,
+            caller: None,
         }
     }
 
@@ -296,8 +348,9 @@ impl ProcessWork {
         // While the view ends, the next one is waited for.
         let member = process.group.as_ref().and_then(GroupCore::genuine_member);
         let may_take = member.is_some_and(GenuineMember::may_take_state);
-        let state = self.state.as_ref().filter(|_| may_take).map(|(at, ..)| *at);
-        [self.messages.next_deadline(), wants, state].into_iter().flatten().min()
+        let state = self.state.as_ref().filter(|_| may_take).map(|state| state.arrives_at);
+        let looks = self.caller.as_ref().and_then(Caller::next_deadline);
+        [self.messages.next_deadline(), wants, state, looks].into_iter().flatten().min()
     }
 }
 

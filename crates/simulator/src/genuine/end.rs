@@ -62,6 +62,15 @@ impl GenuineCluster {
         let members: Vec<&GenuineProcess> = members.collect();
         let present: Vec<NodeId> = members.iter().map(|process| process.node()).collect();
         self.history.borrow().check_complete(&present)?;
+        let open = |process: &GenuineProcess| {
+            let caller = self.work[process.place as usize].caller.as_ref();
+            caller.map_or(0, |caller| caller.gathering.open())
+        };
+        if let Some(process) = members.iter().find(|process| open(process) > 0) {
+            let text =
+                format!("[G19] process {} waits for replies to {} updates", process.place, open(process));
+            return Err(Violation { checker: "liveness", text });
+        }
         let owes = |process: &&&GenuineProcess| {
             let member = process.group.as_ref().and_then(GroupCore::genuine_member);
             member.is_some_and(|member| member.under_way() > 0)

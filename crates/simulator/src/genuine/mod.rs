@@ -4,8 +4,10 @@
 //! Checked: integrity, uniform agreement, uniform prefix order and acyclic order over all nodes, dead ones among them; that what
 //! was delivered before a message was sent comes before it; \[G15\] positions; \[G16\] that no word passes between nodes that a
 //! message does not concern; after the last fault one view, in which all that its members have sent is delivered by all members of
-//! the destination shards; \[V5\] \[V8\] \[V10\] \[J5\]–\[J8\] as in [`crate::group`]. [`steps`] counts write delays.
+//! the destination shards; if shards have states, these are the parts of an object: \[G18\] each update is applied once, at one position, to
+//! equal states, and \[G19\] its caller gets the replies of all its shards; \[V5\] \[V8\] \[V10\] \[J5\]–\[J8\] as in [`crate::group`]. [`steps`] counts write delays.
 
+mod caller;
 mod checks;
 mod cluster;
 mod end;

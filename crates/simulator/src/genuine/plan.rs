@@ -4,7 +4,9 @@ use std::fmt;
 
 use squall_fabric::sim::{Adversary, Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
-use squall_protocols::genuine::{ClockKind, GenuineSettings, QuorumRule};
+use squall_protocols::genuine::{
+    ClockKind, GenuineSettings, PART_HEADER_BYTES, QuorumRule, UPDATE_HEADER_BYTES,
+};
 
 use crate::admission::BusPlan;
 use crate::explain::Shrink;
@@ -34,7 +36,7 @@ pub struct GenuinePlan {
     pub counts_words: bool,
 }
 
-/// Messages are at most that long.
+/// The payloads of messages are at most that long.
 pub(super) const MESSAGE_MAX: usize = 40;
 
 impl GenuinePlan {
@@ -59,6 +61,9 @@ impl GenuinePlan {
             plan.add_lost_state(&mut prng);
         }
         plan.settings.has_states = !Prng::new(seed ^ 0x57a7e).chance(400);
+        if plan.settings.has_states {
+            plan.settings.message_max = UPDATE_HEADER_BYTES + plan.shards * (PART_HEADER_BYTES + MESSAGE_MAX);
+        }
         plan.draw_later_request();
         plan
     }

@@ -6,13 +6,16 @@ use std::rc::Rc;
 
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Fabric, Instant, NodeId};
-use squall_protocols::genuine::{GenuineMessage, GenuineSendError, ShardPlacement};
+use squall_protocols::genuine::{
+    GenuineMessage, GenuineSendError, ShardPlacement, ShardedUpdate, UpdateReplies,
+};
 use squall_protocols::group::{
     GroupApplication, GroupCore, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet, Succession, Unplaced,
 };
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{Message, Pull};
 
+use super::caller::Caller;
 use super::checks::GenuineHistory;
 use super::plan::GenuinePlan;
 
@@ -22,6 +25,10 @@ pub(super) struct GenuineApp {
     history: Rc<RefCell<GenuineHistory>>,
     /// A message was delivered.
     pub(super) has_heard: bool,
+    /// The shard whose part of an object is here, if shards have states.
+    object: Option<usize>,
+    /// What the object's shard keeps for callers.
+    pub(super) replies: UpdateReplies,
     succession: Succession,
 }
 
@@ -61,6 +68,7 @@ impl GroupApplication for GenuineApp {
     }
 
     fn install(&mut self, view: &View, _placements: &[Placement], _unplaced: &[Unplaced]) {
+        self.replies.retain(&view.nodes());
         let mut history = self.history.borrow_mut();
         let result = history.on_install(view);
         history.take(result);
@@ -80,15 +88,26 @@ impl GroupApplication for GenuineApp {
 
     fn deliver_genuine(&mut self, message: GenuineMessage<'_>) {
         self.has_heard = true;
-        let mut history = self.history.borrow_mut();
-        let result = history.on_delivery(self.node, &message);
+        let (mut history, node) = (self.history.borrow_mut(), self.node);
+        let Some(shard) = self.object else {
+            let result = history.on_delivery(node, &message);
+            return history.take(result);
+        };
+        let update = ShardedUpdate::decode(message.bytes).expect("it was written here");
+        let part = update.parts(shard).next().expect("a part for each destination");
+        let result = history.on_delivery(node, &GenuineMessage { bytes: part.bytes, ..message });
         history.take(result);
+        self.replies.apply(message.sender, message.position, &update, || {
+            let reply = history.on_apply(node, (message.sender, update.number));
+            vec![reply.to_le_bytes().to_vec()]
+        });
     }
 }
 
 impl GenuineApp {
-    pub(super) fn new(node: NodeId, history: &Rc<RefCell<GenuineHistory>>) -> Self {
-        Self { node, history: Rc::clone(history), has_heard: false, succession: Succession::default() }
+    pub(super) fn new(node: NodeId, object: Option<usize>, history: &Rc<RefCell<GenuineHistory>>) -> Self {
+        let (history, succession) = (Rc::clone(history), Succession::default());
+        Self { node, history, has_heard: false, object, replies: UpdateReplies::default(), succession }
     }
 }
 
@@ -111,6 +130,7 @@ impl Workload {
         &mut self,
         plan: &GenuinePlan,
         group: &mut GroupCore<GenuineApp>,
+        caller: &mut Caller,
         fabric: &impl Fabric,
         prng: &mut Prng,
     ) -> bool {
@@ -127,7 +147,8 @@ impl Workload {
             }
             let destinations = plan.destinations[prng.index(plan.destinations.len())];
             let number = plan.group.messages - self.unsent;
-            let bytes = history.borrow().payload(fabric.node(), number);
+            let payload = history.borrow().payload(fabric.node(), number);
+            let bytes = caller.begin(plan, destinations, payload);
             match group.multicast(destinations, &bytes) {
                 Ok(sent) => {
                     assert_eq!(sent, number, "[G2] numbers follow each other");
@@ -135,10 +156,12 @@ impl Workload {
                 }
                 // No member is left there: what the application would do then is not the subject.
                 Err(GenuineSendError::NoDestination) => {
+                    caller.cancel();
                     self.unsent = 0;
                     break;
                 }
                 Err(GenuineSendError::Full | GenuineSendError::Closed) => {
+                    caller.cancel();
                     self.is_blocked = true;
                     break;
                 }

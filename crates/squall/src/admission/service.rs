@@ -107,7 +107,7 @@ impl MemberAdmission {
             AdmissionEvent::Connected { node } => {
                 self.service.handle_connected(node);
                 if let Some(membership) = group.membership().filter(|_| group.is_ready()) {
-                    self.service.poll_view(membership.view(), TAKES_ANY);
+                    self.service.poll_view(membership.view(), |tag| group.takes(tag));
                 }
             }
             AdmissionEvent::Gone { node } => self.service.handle_gone(node),
@@ -127,7 +127,8 @@ impl MemberAdmission {
         group: &GroupCore<GroupHandles>,
     ) {
         let (rank, view) = (info.rank.map(u64::from), group.membership().map(|membership| membership.view()));
-        match self.service.handle_request(fabric.now(), rank, view, group.is_ready(), TAKES_ANY) {
+        match self.service.handle_request(fabric.now(), rank, view, group.is_ready(), |tag| group.takes(tag))
+        {
             JoinAnswer::Redirect(leader) => asker.redirect(&leader),
             JoinAnswer::Wait(reason) => asker.wait(&reason),
             JoinAnswer::Refuse(reason) => asker.refuse(&reason),
@@ -230,7 +231,7 @@ impl MemberAdmission {
         fabric: &mut AnyFabric,
         group: &mut GroupCore<GroupHandles>,
     ) -> Vec<NodeId> {
-        let arrived = self.service.handle_view(view, |node| group.has_lost(node), TAKES_ANY);
+        let arrived = self.service.handle_view(view, |node| group.has_lost(node), |tag| group.takes(tag));
         self.act(fabric, group);
         arrived
     }
@@ -239,7 +240,7 @@ impl MemberAdmission {
     /// messages flow.
     pub(crate) fn poll_view(&mut self, fabric: &mut AnyFabric, group: &mut GroupCore<GroupHandles>) {
         let Some(membership) = group.membership() else { return };
-        self.service.poll_view(membership.view(), TAKES_ANY);
+        self.service.poll_view(membership.view(), |tag| group.takes(tag));
         self.act(fabric, group);
     }
 
@@ -282,6 +283,3 @@ fn with_any_stream<S>(event: AdmissionEvent<S>, any: fn(S) -> AnyStream) -> Admi
         _ => unreachable!("all kinds of events are handled above"),
     }
 }
-
-/// The groups of the library take any process, even one that comes to a subgroup whose state is lost.
-const TAKES_ANY: fn(u64) -> bool = |_| true;

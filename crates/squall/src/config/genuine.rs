@@ -41,12 +41,20 @@ pub struct GenuineConfig {
     pub message_max: usize,
     /// The largest number of bytes that a sender may have in flight to one shard.
     pub window_bytes: usize,
+    /// The shards hold one replicated object ([`crate::Group::sharded_object`]), whose state joiners take over.
+    pub object: bool,
 }
 
 impl Default for GenuineConfig {
     /// No shard; messages of up to 10 KiB.
     fn default() -> Self {
-        Self { shards: BTreeMap::new(), window: 64, message_max: 10 << 10, window_bytes: 1 << 20 }
+        Self {
+            shards: BTreeMap::new(),
+            window: 64,
+            message_max: 10 << 10,
+            window_bytes: 1 << 20,
+            object: false,
+        }
     }
 }
 
@@ -70,6 +78,7 @@ impl GenuineConfig {
     pub(crate) const fn settings(&self) -> GenuineSettings {
         GenuineSettings {
             window_bytes: self.window_bytes,
+            has_states: self.object,
             ..GenuineSettings::new(self.window, self.message_max)
         }
     }
@@ -144,6 +153,7 @@ pub(super) fn read(
         window_bytes: values
             .get("window_bytes")
             .map_or(Ok(usual.window_bytes.max(4 * message_max)), |value| value.bytes(1..=WINDOW_BYTES_MAX))?,
+        object: values.get("object").map_or(Ok(usual.object), |value| value.flag())?,
         shards: BTreeMap::new(),
     };
     for (name, table) in shards.table()?.tables()? {
@@ -174,9 +184,10 @@ mod tests {
 
     #[test]
     fn shards_are_read_with_their_settings() {
-        let lines = "[genuine]\nmessage_max = \"1MiB\"\nwindow = 8\nshards.b.members = [0]\nshards.a.members = [1, 2, 9]";
+        let lines = "[genuine]\nmessage_max = \"1MiB\"\nobject = true\nwindow = 8\nshards.b.members = [0]\nshards.a.members = [1, 2, 9]";
         let config = read(lines).unwrap().unwrap();
         assert_eq!((config.window, config.message_max, config.window_bytes), (8, 1 << 20, 4 << 20));
+        assert!(config.object && config.settings().has_states);
         assert_eq!(config.destinations(&["b", "a"]), Ok(0b11));
         assert_eq!(config.destinations(&["b", "c"]), Err("c"));
         assert_eq!(read("[subgroups.log]"), Ok(None));
@@ -192,6 +203,10 @@ mod tests {
             ("[genuine.shards.a]\nmembers = [3]", "below `members` = 3"),
             ("[genuine.shards]\na.members = [0, 1]\nb.members = [1]", "`a` and `b`"),
             ("[genuine]\nwindow_bytes = 10\nshards.a.members = [0]", "raise the one"),
+            (
+                "[genuine]\nobject = true\nshards.a.members = [0]\n[subgroups.log]\nmode = \"durable\"",
+                "is in memory",
+            ),
             ("", "subgroups"),
         ] {
             assert!(refusal(lines).contains(text), "{lines}: {}", refusal(lines));

@@ -387,8 +387,25 @@ impl Config {
             ));
         }
         let of_shards = self.genuine.as_ref().and_then(|genuine| genuine.fault(self.members));
+        let of_shards = of_shards.or_else(|| self.object_fault());
         let of_shards = of_shards.map(|fault| format!("[genuine]: {fault}"));
         of_shards.or_else(|| self.metrics.as_ref().and_then(MetricsConfig::fault))
+    }
+
+    /// Returns how many states belong to shards.
+    pub(crate) fn shard_states(&self) -> usize {
+        self.genuine.as_ref().filter(|genuine| genuine.object).map_or(0, |genuine| genuine.shards.len())
+    }
+
+    /// A group that restarts from its logs would begin without the object's state.
+    fn object_fault(&self) -> Option<String> {
+        self.genuine.as_ref().filter(|genuine| genuine.object)?;
+        let is_durable = |(_, subgroup): &(&String, &SubgroupConfig)| subgroup.mode == DeliveryMode::Durable;
+        let (name, _) = self.subgroups.iter().find(is_durable)?;
+        Some(format!(
+            "`object` = true, and subgroup `{name}` is durable: the object in the shards is in memory, and the group's logs do not \
+             bring it back; use a group of its own for it"
+        ))
     }
 
     /// Returns the plan by which the members find each other.

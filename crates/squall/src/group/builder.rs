@@ -20,6 +20,7 @@ use crate::flight;
 use crate::genuine::{self, GenuineMessage, MulticastSender, MulticastUpcall};
 use crate::metrics::{FiguresBoard, MetricsServer};
 use crate::node::{EntryOptions, Node, NodeHandle};
+use crate::object::{FeedPoller, ShardFeed};
 use crate::status::GroupStatus;
 use crate::subgroup_handle::SubgroupHandle;
 
@@ -212,6 +213,9 @@ impl Builder {
         let board = metrics.as_ref().map(|(board, _)| Arc::clone(board));
         let mut handles = GroupHandles::new(upcalls, slots.clone(), Arc::clone(&status), self.on_view);
         handles.set_multicast_upcall(self.on_multicast);
+        let has_object = self.config.genuine.as_ref().is_some_and(|genuine| genuine.object);
+        let feed = has_object.then(Arc::<ShardFeed>::default);
+        handles.set_feed(feed.clone());
         let genuine = self.config.genuine.clone().map(Arc::new);
         let (writer, outlet) = genuine.as_ref().map(genuine::open).unzip();
         let places = Arc::new(self.places);
@@ -224,8 +228,10 @@ impl Builder {
             log: log.clone(),
             board,
             outlet,
+            feed: feed.clone().map(FeedPoller::new),
         };
         let (node, rank) = Node::enter(options, handles, status, &mut self.on_progress)?;
+        feed.iter().for_each(|feed| feed.enter(node.has_shard_state()));
         let link = NodeHandle::new(&node);
         let metrics = metrics.map(|(board, server)| {
             board.set_waker(link.waker.clone());
@@ -257,10 +263,23 @@ impl Builder {
         let hub = Hub::new(Arc::clone(&config), sources);
         *link.status.hub() = Some(Arc::clone(&hub));
         let service = None;
-        let multicast =
-            writer.zip(genuine).map(|(writer, config)| MulticastSender::new(writer, config, link.clone()));
-        let group =
-            Group { rank, link, subgroups, multicast, config, slots, service, hub, metrics, thread: None };
+        let multicast = writer
+            .zip(genuine.clone())
+            .map(|(writer, config)| MulticastSender::new(writer, config, link.clone()));
+        let group = Group {
+            rank,
+            link,
+            subgroups,
+            multicast,
+            genuine,
+            feed,
+            config,
+            slots,
+            service,
+            hub,
+            metrics,
+            thread: None,
+        };
         Ok((group, node))
     }
 }

@@ -19,6 +19,7 @@ use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
 use crate::error::JoinError;
 use crate::genuine::MulticastOutlet;
 use crate::metrics::FiguresBoard;
+use crate::object::FeedPoller;
 use crate::restart::{BaseFetcher, RestartRequest};
 use crate::status::GroupStatus;
 
@@ -31,6 +32,8 @@ pub(crate) struct EntryOptions<'a> {
     pub(crate) board: Option<Arc<FiguresBoard>>,
     /// What the application sends to shards.
     pub(crate) outlet: Option<MulticastOutlet>,
+    /// What passes to the object in the shards.
+    pub(crate) feed: Option<FeedPoller>,
 }
 
 impl Node {
@@ -46,7 +49,7 @@ impl Node {
     }
 
     fn come_in(
-        EntryOptions { config, only_join, places, log, board, outlet }: EntryOptions<'_>,
+        EntryOptions { config, only_join, places, log, board, outlet, feed }: EntryOptions<'_>,
         mut handles: GroupHandles,
         status: Arc<GroupStatus>,
         on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
@@ -107,7 +110,7 @@ impl Node {
             let figures = board.clone().map(FiguresWriter::new);
             #[rustfmt::skip]
             let stack = Stack {
-                fabric, group, outlet, names, status, events, admission, peers, seen, skipped, unchecked: CHECK, distrusted, ended,
+                fabric, group, outlet, feed, names, status, events, admission, peers, seen, skipped, unchecked: CHECK, distrusted, ended,
                 idle: config.idle_rule(), log: log.clone(), lender: log.clone().map(LogLender::new), durable, figures, is_short: false,
                 looks: 0, flight_copied: 0, flight_file: config.flight_record.clone(),
             };
@@ -124,7 +127,7 @@ fn group_settings(config: &Config, durable: &[SubgroupId]) -> GroupSettings {
     let membership = membership::MembershipSettings {
         suspicion_after: config.suspicion_after,
         partition_safety: config.partition_safety,
-        states: config.subgroups.len(),
+        states: config.subgroups.len() + config.shard_states(),
     };
     let genuine = config.genuine.as_ref().map(GenuineConfig::settings);
     GroupSettings { membership, durable: durable.to_vec(), genuine, ..GroupSettings::default() }

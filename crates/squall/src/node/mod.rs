@@ -21,6 +21,7 @@ use crate::config::{IdlePolicy, IdleRule};
 use crate::durable::{LogLender, ProcessLog};
 use crate::error::GroupError;
 use crate::genuine::MulticastOutlet;
+use crate::object::FeedPoller;
 use crate::status::GroupStatus;
 use crate::transport::AnyFabric;
 pub(crate) use entering::EntryOptions;
@@ -64,6 +65,8 @@ struct Stack {
     group: GroupCore<GroupHandles>,
     /// What the application sends to shards, if there are any.
     outlet: Option<MulticastOutlet>,
+    /// What passes to the object in the shards, if there is one.
+    feed: Option<FeedPoller>,
     /// The subgroups' names, by id.
     names: Vec<String>,
     status: Arc<GroupStatus>,
@@ -110,6 +113,11 @@ impl Node {
     #[must_use]
     pub fn failure(&self) -> Option<GroupError> {
         if self.stack.ended { self.stack.status.failure() } else { None }
+    }
+
+    /// Returns whether this member has the state of its shard, or needs none.
+    pub(crate) const fn has_shard_state(&self) -> bool {
+        self.stack.group.has_shard_state()
     }
 
     /// Returns the latest view changes of this member, the oldest first, by the clock of [`Node::now`].
@@ -220,6 +228,9 @@ impl Driven for Stack {
             work += outlet.poll(&mut self.group);
         }
         work += self.group.poll(&mut self.fabric);
+        if let Some(feed) = &mut self.feed {
+            work += feed.poll(&mut self.group);
+        }
         if work > 0 {
             self.status.window_space.notify();
             self.status.messages.notify();
@@ -313,7 +324,13 @@ impl Stack {
                 self.group.leave();
             }
             let sole = self.group.membership().map_or_else(Vec::new, Membership::sole_states);
-            let name = |state: u32| self.names[state as usize].clone();
+            let name = |state: u32| {
+                let state = state as usize;
+                self.names
+                    .get(state)
+                    .cloned()
+                    .unwrap_or_else(|| format!("shard {}", state - self.names.len()))
+            };
             *self.status.sole_states() = sole.into_iter().map(name).collect();
         }
         self.watch(is_busy);

@@ -74,6 +74,7 @@ mod remote;
 mod remote_job;
 mod service;
 mod shard;
+pub mod sharded;
 mod transfer;
 mod versions;
 mod watch;
@@ -89,6 +90,7 @@ pub use client::{Client, ClientEvent};
 pub use error::ObjectError;
 pub use machine::{Replicated, Snapshot, restored};
 pub use pending::Pending;
+pub use sharded::{ManyReplies, ShardedObject};
 pub use transfer::Transfer;
 pub use versions::{ObjectVersion, Version, VersionError, Versioned};
 pub use watch::ObjectWatch;
@@ -100,6 +102,7 @@ use remote::RemoteShards;
 use remote_job::RemoteJob;
 pub(crate) use service::ObjectService;
 use shard::{RefusedUpdate, Shard};
+pub(crate) use sharded::{FeedPoller, ShardFeed};
 
 /// The options of an object, which each member chooses for itself.
 ///

@@ -378,7 +378,7 @@ impl Worker {
         if self.line.as_ref().is_none_or(|(other, _)| *other != node) {
             self.hang_up();
             let mut line = FrameStream::new(self.directory.connect(node)?);
-            *lock(&self.bell.waker) = Some(line.waker());
+            self.bell.set_waker(Some(line.waker()));
             self.line = Some((node, line));
             self.directory.report(ClientEvent::Connected { shard: self.shard, node });
         }
@@ -388,7 +388,7 @@ impl Worker {
     }
 
     fn hang_up(&mut self) {
-        *lock(&self.bell.waker) = None;
+        self.bell.set_waker(None);
         if let Some((_, line)) = self.line.take() {
             line.abort();
         }

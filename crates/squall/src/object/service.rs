@@ -41,7 +41,7 @@ impl std::fmt::Debug for Objects {
 }
 
 /// An object that is served.
-trait Serve: Send + Sync {
+pub(super) trait Serve: Send + Sync {
     /// Takes a request, which is answered now or later.
     fn serve(&self, shard: usize, request: ShardRequest, caller: RemoteCall);
 
@@ -105,8 +105,12 @@ impl ObjectService {
     }
 
     pub(super) fn add<T: Replicated>(&self, name: &str, shards: Arc<[Arc<Shard<T>>]>) {
+        self.add_served(name, Arc::new(Served(shards)));
+    }
+
+    pub(super) fn add_served(&self, name: &str, served: Arc<dyn Serve>) {
         let mut objects = self.objects.0.lock().unwrap_or_else(PoisonError::into_inner);
-        objects.insert(name.into(), Arc::new(Served(shards)));
+        objects.insert(name.into(), served);
     }
 }
 
@@ -220,6 +224,11 @@ impl<T: Replicated> Serve for Served<T> {
                     // The thread that applies updates answers it.
                     None => shard.link.status.messages.notify(),
                 }
+            }
+            ShardRequest::Replies { .. } => {
+                caller.answer(ShardAnswer::Refused(
+                    "only the object in the shards keeps replies by callers".into(),
+                ));
             }
             ShardRequest::State { .. } => unreachable!("the connection's thread sends the state"),
         }

@@ -2,7 +2,7 @@
 
 use super::{ConfigKey, KeyDefault, KeyScope};
 
-pub(in crate::config) const GENUINE: [ConfigKey; 4] = [
+pub(in crate::config) const GENUINE: [ConfigKey; 5] = [
     ConfigKey {
         name: "shards",
         takes: "a table of 1 to 64 tables",
@@ -34,6 +34,14 @@ pub(in crate::config) const GENUINE: [ConfigKey; 4] = [
         example: "\"8MiB\"",
         scope: KeyScope::Group,
         meaning: "The most bytes that a member has under way to one shard. It reserves this for each shard.",
+    },
+    ConfigKey {
+        name: "object",
+        takes: "true or false",
+        default: KeyDefault::Value("false"),
+        example: "true",
+        scope: KeyScope::Group,
+        meaning: "The shards hold one replicated object (`Group::sharded_object`), whose state joiners take over. Not in a group with durable subgroups.",
     },
 ];
 

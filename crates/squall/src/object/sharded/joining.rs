@@ -1,0 +1,75 @@
+//! A joiner of a shard gets the state from a member that has it (RamCast §2.2, Derecho §3.3) \[G14\].
+
+use std::io::{self, BufReader, Read as _};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use squall_fabric::NodeId;
+use squall_protocols::replica::{ShardAnswer, ShardRequest};
+
+use super::ShardedShared;
+use super::part::read_header;
+use crate::object::frame_stream::{FrameStream, invalid};
+use crate::object::machine::Replicated;
+use crate::object::wire::{ChunkReader, ObjectReply};
+
+/// Fetches the state of this member's shard, and offers it to the polling thread, until the state holds or is lost.
+pub(super) fn fetch<T: Replicated>(shared: &Arc<ShardedShared<T>>) {
+    let Some(own) = shared.own else { return };
+    let mut turn = 0;
+    loop {
+        let standing = shared.feed.standing();
+        let members = standing.members.get(own).cloned().unwrap_or_default();
+        let is_known = !standing.members.is_empty();
+        if standing.has_state || shared.has_ended() || (is_known && !members.contains(&shared.link.node)) {
+            // In the last case the state is lost.
+            return;
+        }
+        let others: Vec<NodeId> = members.into_iter().filter(|node| *node != shared.link.node).collect();
+        let has_arrived = shared.part().arrived.is_some();
+        if let Some(node) = others.get(turn % others.len().max(1)).filter(|_| !has_arrived) {
+            if let Err(error) = fetch_from(shared, own, *node, standing.view) {
+                tracing::debug!(%node, %error, "a member sent no state");
+                turn += 1;
+            }
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn fetch_from<T: Replicated>(
+    shared: &Arc<ShardedShared<T>>,
+    own: usize,
+    node: NodeId,
+    since: u64,
+) -> io::Result<()> {
+    let mut line = FrameStream::new(shared.directory.connect(node)?);
+    let asked = shared.directory.asked(own, 0, ShardRequest::State { since });
+    line.put(|frame| asked.write(frame))?;
+    let answer = ObjectReply::read(&line.receive(SILENCE_MAX)?)?.answer;
+    if !matches!(answer, ShardAnswer::State { .. }) {
+        return Err(io::Error::other(format!("{answer:?}")));
+    }
+    let mut on_bytes = |_| ();
+    let mut source = BufReader::with_capacity(READ_BYTES, ChunkReader::new(&mut line, &mut on_bytes));
+    let mut length = [0; 8];
+    source.read_exact(&mut length)?;
+    let mut header = Vec::new();
+    let length = u64::from_le_bytes(length);
+    // Memory grows only with the bytes that arrive.
+    (&mut source).take(length).read_to_end(&mut header)?;
+    let (marks, replies) = read_header(&header).ok_or_else(|| invalid("a state that cannot be read"))?;
+    let machine = T::restore(&mut source)?;
+    source.into_inner().finish()?;
+    tracing::info!(%node, "received the state of the shard");
+    shared.part().arrived = Some((machine, replies));
+    shared.feed.offer(marks);
+    shared.link.waker.wake();
+    Ok(())
+}
+
+const PAUSE: Duration = Duration::from_millis(2);
+/// How long a provider may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+const READ_BYTES: usize = 64 << 10;
