@@ -31,6 +31,7 @@ pub mod register;
 pub mod restart_message;
 pub mod restart_register;
 pub mod sessions;
+pub mod sharded_object;
 pub mod shm;
 pub mod stream;
 pub mod tcp;
@@ -71,6 +72,7 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "restart_message", feed: restart_message::feed, seeds: restart_message::seeds },
     Parser { name: "restart_register", feed: restart_register::feed, seeds: restart_register::seeds },
     Parser { name: "sessions", feed: sessions::feed, seeds: sessions::seeds },
+    Parser { name: "sharded_object", feed: sharded_object::feed, seeds: sharded_object::seeds },
     Parser { name: "shm", feed: shm::feed, seeds: shm::seeds },
     Parser { name: "stream", feed: stream::feed, seeds: stream::seeds },
     Parser { name: "tcp", feed: tcp::feed, seeds: tcp::seeds },

@@ -54,12 +54,8 @@ pub struct Group {
     subgroups: BTreeMap<String, SubgroupHandle>,
     config: Arc<Config>,
     slots: BTreeMap<String, Arc<SubgroupSlot>>,
-    /// Sends to shards, until the application takes it; none in a group without shards.
-    multicast: Option<MulticastSender>,
     /// The shards, if the group has any.
-    genuine: Option<Arc<GenuineConfig>>,
-    /// What passes to the object in the shards, until the application takes it.
-    feed: Option<Arc<ShardFeed>>,
+    shards: Option<GroupShards>,
     /// Answers other processes' requests about this member's objects.
     service: Option<object::ObjectService>,
     /// Serves external clients.
@@ -67,6 +63,16 @@ pub struct Group {
     /// Shows metrics, if the configuration says where.
     metrics: Option<MetricsServer>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the application takes of the shards.
+#[derive(Debug)]
+struct GroupShards {
+    config: Arc<GenuineConfig>,
+    /// Sends to shards, until the application takes it.
+    sender: Option<MulticastSender>,
+    /// What passes to the object in the shards, if there is one.
+    feed: Option<Arc<ShardFeed>>,
 }
 
 /// How a member has left its group.
@@ -204,7 +210,7 @@ impl Group {
     /// # Errors
     /// Those of [`MulticastSender::send`], and [`SendError::Handle`] if the group has no shards, or its sender was taken before.
     pub fn multicast(&mut self, shards: &[&str], bytes: &[u8]) -> Result<(), SendError> {
-        match &mut self.multicast {
+        match self.shards.as_mut().and_then(|shards| shards.sender.as_mut()) {
             Some(sender) => sender.send(shards, bytes),
             None => Err(self.no_multicast_sender().into()),
         }
@@ -215,7 +221,8 @@ impl Group {
     /// # Errors
     /// [`HandleError::NoShards`] in a group without shards, [`HandleError::MulticastTaken`] if it was taken before.
     pub fn multicast_sender(&mut self) -> Result<MulticastSender, HandleError> {
-        self.multicast.take().ok_or_else(|| self.no_multicast_sender())
+        let sender = self.shards.as_mut().and_then(|shards| shards.sender.take());
+        sender.ok_or_else(|| self.no_multicast_sender())
     }
 
     fn no_multicast_sender(&self) -> HandleError {
@@ -303,10 +310,10 @@ impl Group {
         &mut self,
         first: impl FnOnce() -> T,
     ) -> Result<ShardedObject<T>, HandleError> {
-        let object = self.genuine.clone().filter(|genuine| genuine.object);
-        let genuine = object.ok_or(HandleError::NoShardedObject)?;
-        let feed = self.feed.take().ok_or(HandleError::MulticastTaken)?;
-        let sender = self.multicast.take().ok_or(HandleError::MulticastTaken)?;
+        let shards = self.shards.as_mut().filter(|shards| shards.feed.is_some());
+        let GroupShards { config: genuine, sender, feed } = shards.ok_or(HandleError::NoShardedObject)?;
+        let (genuine, feed) = (Arc::clone(genuine), feed.clone().ok_or(HandleError::NoShardedObject)?);
+        let sender = sender.take().ok_or(HandleError::MulticastTaken)?;
         let (config, link, rank) = (Arc::clone(&self.config), self.link.clone(), self.rank);
         let place = ShardedPlace { rank, feed, sender };
         sharded::start(place, &config, &genuine, &link, self.open_service()?, first)

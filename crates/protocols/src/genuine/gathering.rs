@@ -34,7 +34,7 @@ pub struct AskForReplies {
 pub enum ShardedOutcome {
     /// All of its shards have applied it; their replies by shard.
     Replies(BTreeMap<usize, PartReplies>),
-    /// The state of this shard is lost, so it is not known here whether the others have applied the update.
+    /// The state of this shard is lost. All other shards of the update have applied it, but for those that are lost, too.
     Lost(usize),
     /// A member of this shard does not know the update any more.
     Forgotten(usize),
@@ -58,6 +58,15 @@ struct OpenUpdate<W> {
     /// The shards whose replies are missing.
     missing: BTreeSet<usize>,
     replies: BTreeMap<usize, PartReplies>,
+    /// A shard whose replies never come.
+    lost: Option<usize>,
+}
+
+impl<W> OpenUpdate<W> {
+    fn end(self) -> (W, ShardedOutcome) {
+        let outcome = self.lost.map_or(ShardedOutcome::Replies(self.replies), ShardedOutcome::Lost);
+        (self.waiter, outcome)
+    }
 }
 
 /// The member of a shard that is asked.
@@ -79,7 +88,7 @@ impl<W> ReplyGathering<W> {
         let number = self.next;
         self.next += 1;
         let missing = shards_of(shards).collect();
-        self.open.insert(number, OpenUpdate { waiter, missing, replies: BTreeMap::new() });
+        self.open.insert(number, OpenUpdate { waiter, missing, replies: BTreeMap::new(), lost: None });
         number
     }
 
@@ -101,8 +110,8 @@ impl<W> ReplyGathering<W> {
         self.open.len()
     }
 
-    /// A view begins, with these members in each shard that counts. Returns the updates that never get the replies of a shard, since
-    /// its state is lost.
+    /// A view begins, with these members in each shard that counts. Returns the updates that miss nothing any more but replies that
+    /// never come, since the state of their shard is lost.
     pub fn begin_view(&mut self, members: Vec<Vec<NodeId>>) -> Vec<(W, ShardedOutcome)> {
         self.members = members;
         for (shard, line) in &mut self.lines {
@@ -114,18 +123,19 @@ impl<W> ReplyGathering<W> {
         self.poll_lost()
     }
 
-    /// Returns the open updates to shards that are lost.
+    /// Returns what [`ReplyGathering::begin_view`] does, for updates that have begun since.
     pub fn poll_lost(&mut self) -> Vec<(W, ShardedOutcome)> {
-        let is_lost = |shard: &&usize| self.members.get(**shard).is_some_and(Vec::is_empty);
-        let lost = |(number, open): (&u64, &OpenUpdate<W>)| {
-            open.missing.iter().find(is_lost).map(|shard| (*number, *shard))
-        };
-        let lost: Vec<(u64, usize)> = self.open.iter().filter_map(lost).collect();
-        let end = |(number, shard)| {
+        for open in self.open.values_mut() {
+            let is_lost = |shard: &usize| self.members.get(*shard).is_some_and(Vec::is_empty);
+            open.lost = open.missing.iter().copied().find(is_lost).or(open.lost);
+            open.missing.retain(|shard| !is_lost(shard));
+        }
+        let ended: Vec<u64> =
+            self.open.iter().filter(|(_, open)| open.missing.is_empty()).map(|(number, _)| *number).collect();
+        if !ended.is_empty() {
             reach(Point::ReplyLost);
-            (self.open.remove(&number).expect("it is open").waiter, ShardedOutcome::Lost(shard))
-        };
-        lost.into_iter().map(end).collect()
+        }
+        ended.into_iter().filter_map(|number| self.open.remove(&number)).map(OpenUpdate::end).collect()
     }
 
     /// Returns what a member of `shard` is to be asked next.
@@ -160,8 +170,7 @@ impl<W> ReplyGathering<W> {
         if !open.missing.is_empty() {
             return None;
         }
-        let open = self.open.remove(&number)?;
-        Some((open.waiter, ShardedOutcome::Replies(open.replies)))
+        self.open.remove(&number).map(OpenUpdate::end)
     }
 
     /// A member of `shard` does not know the update any more.
@@ -263,8 +272,12 @@ mod tests {
         let mut gathering = gathering();
         gathering.begin(0b11, "both");
         gathering.begin(0b01, "own");
-        let lost = gathering.begin_view(vec![vec![NODES[0]], Vec::new()]);
-        assert_eq!(lost, [("both", ShardedOutcome::Lost(1))]);
+        assert_eq!(
+            gathering.begin_view(vec![vec![NODES[0]], Vec::new()]),
+            [],
+            "the other shard may not have it yet"
+        );
+        assert_eq!(gathering.handle_replies(0, 0, replies(1)), Some(("both", ShardedOutcome::Lost(1))));
         gathering.begin(0b10, "late");
         assert_eq!(gathering.poll_lost(), [("late", ShardedOutcome::Lost(1))]);
         assert_eq!(gathering.handle_forgotten(0, 1), Some(("own", ShardedOutcome::Forgotten(0))));

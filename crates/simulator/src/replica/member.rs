@@ -117,6 +117,7 @@ impl ReplicaMember {
             ShardRequest::Latest { .. } => {
                 self.part(shard).queue.push_back(Submission { source: UpdateSource::Query, id: 0, waiter });
             }
+            ShardRequest::Replies { .. } => unreachable!("updates of one shard are not multicast to several"),
             ShardRequest::Query { view, query } => {
                 let part = self.part(shard);
                 let at = part.replica.position();

@@ -13,7 +13,7 @@ mod bank {
 use std::process::Command;
 use std::time::Duration;
 
-use bank::branches::{Disturbance, ROLE, configuration};
+use bank::branches::{BankReport, Disturbance, ROLE, configuration};
 use squall::config::Transport;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,9 +28,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let disturbance = Disturbance { transport, duration: Duration::from_secs(seconds), stops };
     let program = std::env::current_exe()?;
     let report = bank::branches::run(disturbance, || Command::new(&program));
-    println!(
-        "the total is what it was, and each of the {} reported transfers was carried out once ({report:?})",
-        report.paid
-    );
+    let BankReport { paid, done, kills, stops } = report;
+    println!("{kills} kills, {stops} stops; {paid} transfers were reported, and {done} carried out");
+    println!("the total is what it was, and each reported transfer was carried out once at both accounts");
     Ok(())
 }

@@ -10,7 +10,7 @@ use squall_protocols::multicast::{Deliver, Message, MessageBatch};
 use squall_transports::bootstrap::BootstrapProgress;
 use squall_transports::runner::pin;
 
-use super::Group;
+use super::{Group, GroupShards};
 use crate::application::{BoxedUpcall, GroupHandles, LayoutFunctions, SubgroupSlot, ViewUpcall};
 use crate::config::Config;
 use crate::durable;
@@ -213,11 +213,9 @@ impl Builder {
         let board = metrics.as_ref().map(|(board, _)| Arc::clone(board));
         let mut handles = GroupHandles::new(upcalls, slots.clone(), Arc::clone(&status), self.on_view);
         handles.set_multicast_upcall(self.on_multicast);
-        let has_object = self.config.genuine.as_ref().is_some_and(|genuine| genuine.object);
-        let feed = has_object.then(Arc::<ShardFeed>::default);
-        handles.set_feed(feed.clone());
         let genuine = self.config.genuine.clone().map(Arc::new);
         let (writer, outlet) = genuine.as_ref().map(genuine::open).unzip();
+        let feed = open_feed(&self.config, &mut handles);
         let places = Arc::new(self.places);
         let (only_join, log) = (self.only_join, durable::open(&self.config)?);
         let durable = durable::shards(&self.config);
@@ -233,10 +231,7 @@ impl Builder {
         let (node, rank) = Node::enter(options, handles, status, &mut self.on_progress)?;
         feed.iter().for_each(|feed| feed.enter(node.has_shard_state()));
         let link = NodeHandle::new(&node);
-        let metrics = metrics.map(|(board, server)| {
-            board.set_waker(link.waker.clone());
-            server
-        });
+        let metrics = metrics.map(|metrics| show_metrics(metrics, &link));
         let (mut subgroups, mut sources) = (BTreeMap::new(), BTreeMap::new());
         let names = self.config.subgroups.keys().cloned();
         let named_slots = names.zip(slots.iter().cloned()).collect();
@@ -263,25 +258,28 @@ impl Builder {
         let hub = Hub::new(Arc::clone(&config), sources);
         *link.status.hub() = Some(Arc::clone(&hub));
         let service = None;
-        let multicast = writer
-            .zip(genuine.clone())
-            .map(|(writer, config)| MulticastSender::new(writer, config, link.clone()));
-        let group = Group {
-            rank,
-            link,
-            subgroups,
-            multicast,
-            genuine,
-            feed,
-            config,
-            slots,
-            service,
-            hub,
-            metrics,
-            thread: None,
-        };
+        let shards = writer.zip(genuine).map(|(writer, config)| {
+            let sender = Some(MulticastSender::new(writer, Arc::clone(&config), link.clone()));
+            GroupShards { config, sender, feed }
+        });
+        let group =
+            Group { rank, link, subgroups, shards, config, slots, service, hub, metrics, thread: None };
         Ok((group, node))
     }
+}
+
+/// Lets those who want to see metrics wake the polling thread.
+fn show_metrics((board, server): (Arc<FiguresBoard>, MetricsServer), link: &NodeHandle) -> MetricsServer {
+    board.set_waker(link.waker.clone());
+    server
+}
+
+/// Returns what passes to the object in the shards, if there is one.
+fn open_feed(config: &Config, handles: &mut GroupHandles) -> Option<Arc<ShardFeed>> {
+    let genuine = config.genuine.as_ref().filter(|genuine| genuine.object);
+    let feed = genuine.map(|_| Arc::<ShardFeed>::default());
+    handles.set_feed(feed.clone());
+    feed
 }
 
 /// Listens for those who want to see metrics, if the configuration says where; until the member has joined, they see that it has not.

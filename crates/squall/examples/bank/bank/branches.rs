@@ -187,12 +187,12 @@ pub(crate) fn run(disturbance: Disturbance, command: impl Fn() -> Command) -> Ba
             report.kills += 1;
         }
         thread::sleep(Duration::from_millis(300));
-        for rank in 0..MEMBERS {
+        for (rank, branch) in branches.iter_mut().enumerate() {
             // Those that were killed, and those that others took for dead.
-            while branches[rank].has_ended() {
-                record.take_all(&branches[rank]);
-                branches[rank] = start(rank, "join");
-                record.await_line(&mut branches[rank], "ready");
+            while branch.has_ended() {
+                record.take_all(branch);
+                *branch = start(rank, "join");
+                record.await_line(branch, "ready");
             }
         }
         if Instant::now() >= end {
@@ -206,7 +206,27 @@ pub(crate) fn run(disturbance: Disturbance, command: impl Fn() -> Command) -> Ba
     branches[0].input.write_all(b"audit\n").expect("it lives");
     assert!(record.await_line(&mut branches[0], "audited"), "a member has ended");
     check(&record);
+    for (shard, ranks) in SHARDS {
+        let found: Vec<String> = ranks.iter().map(|rank| part(&mut branches[*rank])).collect();
+        assert!(
+            found[0].len() > 100 && found[0] == found[1],
+            "the replicas of shard {shard} differ: {found:?}"
+        );
+    }
     BankReport { paid: record.paid.len(), done: record.done.len(), ..report }
+}
+
+/// What a member's replica has, after the last update.
+fn part(branch: &mut Branch) -> String {
+    branch.input.write_all(b"part\n").expect("it lives");
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let line = branch.lines.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        let line = line.expect("a member says what its replica has");
+        if let Some(part) = line.strip_prefix("part ") {
+            return part.into();
+        }
+    }
 }
 
 fn check(record: &BankRecord) {

@@ -17,7 +17,8 @@ const ACCOUNTS: u32 = 40;
 type Bank = ShardedObject<Ledger>;
 
 /// Runs a member until its standard input ends. It prints `ready`, then `paid` with each transfer that is carried out; when it reads
-/// `stop`, it makes no more transfers and prints `stopped`; when it reads `audit`, it prints what the accounts say.
+/// `stop`, it makes no more transfers and prints `stopped`; when it reads
+/// `audit`, it prints what the accounts say, and when it reads `part`, what its replica has.
 pub(crate) fn run(config: Config, only_join: bool) -> Result<(), Box<dyn std::error::Error>> {
     let builder = Group::builder(config);
     let mut group = if only_join { builder.only_join() } else { builder }.join()?;
@@ -44,6 +45,11 @@ pub(crate) fn run(config: Config, only_join: bool) -> Result<(), Box<dyn std::er
                 println!("stopped");
             }
             "audit" => audit(&bank)?,
+            "part" => {
+                // The part of this member's shard, in one line.
+                let part = bank.inspect(|position, part| format!("{position:?} {part:?}"));
+                println!("part {}", part.unwrap_or_default());
+            }
             _ => {}
         }
         io::stdout().flush()?;

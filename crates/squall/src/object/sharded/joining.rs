@@ -28,11 +28,11 @@ pub(super) fn fetch<T: Replicated>(shared: &Arc<ShardedShared<T>>) {
         }
         let others: Vec<NodeId> = members.into_iter().filter(|node| *node != shared.link.node).collect();
         let has_arrived = shared.part().arrived.is_some();
-        if let Some(node) = others.get(turn % others.len().max(1)).filter(|_| !has_arrived) {
-            if let Err(error) = fetch_from(shared, own, *node, standing.view) {
-                tracing::debug!(%node, %error, "a member sent no state");
-                turn += 1;
-            }
+        if let Some(node) = others.get(turn % others.len().max(1)).filter(|_| !has_arrived)
+            && let Err(error) = fetch_from(shared, own, *node, standing.view)
+        {
+            tracing::debug!(%node, %error, "a member sent no state");
+            turn += 1;
         }
         thread::sleep(PAUSE);
     }

@@ -48,7 +48,8 @@
 //!   A reply waits until all shards of the update have applied it; if a member dies that was to answer, another one of its shard does.
 //! - **Joiners** take over the state of their shard from another member, with the place in the order up to which it has everything.
 //! - **Loss.** A shard survives all but one of its members. When all that hold its state are gone, the state is lost, and
-//!   updates that concern it fail with [`ObjectError::StateLost`]; the other shards continue.
+//!   updates that concern it fail with [`ObjectError::StateLost`], when all their other shards have applied them; the other shards
+//!   continue.
 //! - **Limits.** One object in a group, in memory only; updates are made by members.
 
 mod feed;
@@ -57,6 +58,7 @@ mod line;
 mod part;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, Thread};
@@ -319,19 +321,24 @@ impl<T: Replicated> ShardedShared<T> {
     /// Wakes the thread that asks a shard; there is one from the first update on.
     fn ring(self: &Arc<Self>, shard: usize) {
         let mut lines = lock(&self.lines);
-        if !lines.contains_key(&shard) {
-            let bell = Arc::new(Bell::default());
-            let worker = line::ShardLineWorker { shared: Arc::clone(self), shard, bell: Arc::clone(&bell) };
-            match thread::Builder::new().name("squall ask".into()).spawn(move || worker.run()) {
-                Ok(thread) => drop(lines.insert(shard, (bell, thread.thread().clone()))),
+        let (bell, thread) = match lines.entry(shard) {
+            Entry::Occupied(line) => line.into_mut(),
+            Entry::Vacant(line) => match self.start_line(shard) {
+                Ok(started) => line.insert(started),
                 Err(error) => {
                     return tracing::error!(%error, "failed to start a thread: it will be tried again");
                 }
-            }
-        }
-        let (bell, thread) = &lines[&shard];
+            },
+        };
         bell.ring();
         thread.unpark();
+    }
+
+    fn start_line(self: &Arc<Self>, shard: usize) -> io::Result<(Arc<Bell>, Thread)> {
+        let bell = Arc::new(Bell::default());
+        let worker = line::ShardLineWorker { shared: Arc::clone(self), shard, bell: Arc::clone(&bell) };
+        let thread = thread::Builder::new().name("squall ask".into()).spawn(move || worker.run())?;
+        Ok((bell, thread.thread().clone()))
     }
 
     /// Looks whether this member's part has applied what is open.
