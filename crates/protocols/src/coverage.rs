@@ -241,7 +241,7 @@ points! {
     GenuineShardLost,
     /// Members of a shard are in a view in which no member has its state.
     GenuineStateLost,
-    /// An update of several shards comes again, and is not applied.
+    /// An update of several shards was applied before, and is not applied once more.
     UpdateAppliedBefore,
     /// Another member is asked for the replies to updates, since one has failed.
     ReplyAskedElsewhere,

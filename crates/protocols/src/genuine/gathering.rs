@@ -244,7 +244,7 @@ mod tests {
         let all = BTreeMap::from([(0, replies(1)), (1, replies(3))]);
         assert_eq!(both, Some(("both", ShardedOutcome::Replies(all))));
         assert_eq!((gathering.known(), gathering.open()), (2, 0));
-        assert_eq!(gathering.handle_replies(1, 0, replies(3)), None, "it comes again");
+        assert_eq!(gathering.handle_replies(1, 0, replies(3)), None, "it was answered before");
     }
 
     #[test]

@@ -55,7 +55,7 @@ mutations! {
         AcknowledgeToAll,
         /// \[G17\] A leader does not announce what was delivered in an earlier view.
         KeepSilent,
-        /// \[G18\] An update that comes again is applied again.
+        /// \[G18\] An update that was applied before is applied once more.
         ApplyAgain,
         /// \[G19\] A caller reports that it has replies which are missing.
         KnowEarly,

@@ -25,7 +25,7 @@ pub struct PartReplies {
 
 /// What a member has for a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeptReply<'a> {
+pub enum ReplyState<'a> {
     /// The update is applied, with these replies.
     Replies(&'a PartReplies),
     /// The update is not applied here yet.
@@ -72,12 +72,12 @@ impl UpdateReplies {
 
     /// Returns what there is for update `number` of `caller`.
     #[must_use]
-    pub fn reply(&self, caller: NodeId, number: u64) -> KeptReply<'_> {
-        let Some(of_caller) = self.callers.get(&caller) else { return KeptReply::NotYet };
+    pub fn reply(&self, caller: NodeId, number: u64) -> ReplyState<'_> {
+        let Some(of_caller) = self.callers.get(&caller) else { return ReplyState::NotYet };
         match of_caller.kept.get(&number) {
-            Some(replies) => KeptReply::Replies(replies),
-            None if number < of_caller.known => KeptReply::Forgotten,
-            None => KeptReply::NotYet,
+            Some(replies) => ReplyState::Replies(replies),
+            None if number < of_caller.known => ReplyState::Forgotten,
+            None => ReplyState::NotYet,
         }
     }
 
@@ -176,19 +176,19 @@ mod tests {
         replies.apply(CALLER, at(clock), &update, || vec![number.to_le_bytes().to_vec()])
     }
 
-    /// \[G18\] \[G19\] Whatever comes again is not applied, and replies are kept until the caller has them.
+    /// \[G18\] \[G19\] What was applied before is not applied once more, and replies are kept until the caller has them.
     #[test]
     fn an_update_counts_once_and_its_reply_is_kept() {
         let mut replies = UpdateReplies::default();
-        assert_eq!(replies.reply(CALLER, 0), KeptReply::NotYet);
+        assert_eq!(replies.reply(CALLER, 0), ReplyState::NotYet);
         assert!(apply(&mut replies, 0, 0, 1) && apply(&mut replies, 2, 0, 2));
         assert!(!apply(&mut replies, 0, 0, 3));
         let first = PartReplies { position: at(1), replies: vec![vec![0; 8]] };
-        assert_eq!(replies.reply(CALLER, 0), KeptReply::Replies(&first));
-        assert_eq!(replies.reply(CALLER, 1), KeptReply::NotYet);
+        assert_eq!(replies.reply(CALLER, 0), ReplyState::Replies(&first));
+        assert_eq!(replies.reply(CALLER, 1), ReplyState::NotYet);
         assert!(apply(&mut replies, 1, 0, 4) && apply(&mut replies, 5, 2, 5));
-        assert_eq!(replies.reply(CALLER, 1), KeptReply::Forgotten);
-        assert!(matches!(replies.reply(CALLER, 2), KeptReply::Replies(_)));
+        assert_eq!(replies.reply(CALLER, 1), ReplyState::Forgotten);
+        assert!(matches!(replies.reply(CALLER, 2), ReplyState::Replies(_)));
         assert!(!apply(&mut replies, 1, 0, 6), "the caller has its reply");
         replies.retain(&[NodeId(4)]);
         assert_eq!(replies, UpdateReplies::default());

@@ -3,7 +3,7 @@
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::genuine::{
-    AskForReplies, GenuineMember, KeptReply, PartKind, PartReplies, ReplyGathering, ShardedOutcome,
+    AskForReplies, GenuineMember, PartKind, PartReplies, ReplyGathering, ReplyState, ShardedOutcome,
     ShardedUpdate, UpdatePart,
 };
 
@@ -13,10 +13,10 @@ use super::plan::GenuinePlan;
 const LOOK_EVERY: Duration = Duration::from_micros(30);
 
 /// What has become of an update, with its number.
-pub(super) type CallOutcome = (u64, ShardedOutcome);
+pub(super) type CallerOutcome = (u64, ShardedOutcome);
 
 /// One node's updates.
-pub(super) struct Caller {
+pub(super) struct UpdateCaller {
     pub(super) node: NodeId,
     pub(super) gathering: ReplyGathering<u64>,
     /// The view that the gathering has seen.
@@ -32,7 +32,7 @@ pub(super) struct Caller {
     prng: Prng,
 }
 
-impl Caller {
+impl UpdateCaller {
     pub(super) fn new(seed: u64, node: NodeId) -> Self {
         Self {
             node,
@@ -74,7 +74,7 @@ impl Caller {
     }
 
     /// Follows the views; returns the updates that never get all replies.
-    pub(super) fn follow(&mut self, member: &GenuineMember) -> Vec<CallOutcome> {
+    pub(super) fn follow(&mut self, member: &GenuineMember) -> Vec<CallerOutcome> {
         if self.view.replace(member.view()) != Some(member.view()) {
             self.gathering.begin_view(member.members())
         } else {
@@ -88,7 +88,7 @@ impl Caller {
         now: Instant,
         shards: usize,
         mut ask: impl FnMut(AskForReplies) -> Option<KeptAnswer>,
-    ) -> Vec<CallOutcome> {
+    ) -> Vec<CallerOutcome> {
         let mut outcomes = Vec::new();
         if now < self.looks_at || self.gathering.open() == 0 {
             return outcomes;
@@ -132,12 +132,12 @@ pub(super) enum KeptAnswer {
     Replies(PartReplies),
 }
 
-impl From<KeptReply<'_>> for KeptAnswer {
-    fn from(kept: KeptReply<'_>) -> Self {
+impl From<ReplyState<'_>> for KeptAnswer {
+    fn from(kept: ReplyState<'_>) -> Self {
         match kept {
-            KeptReply::NotYet => Self::NotYet,
-            KeptReply::Forgotten => Self::Forgotten,
-            KeptReply::Replies(replies) => Self::Replies(replies.clone()),
+            ReplyState::NotYet => Self::NotYet,
+            ReplyState::Forgotten => Self::Forgotten,
+            ReplyState::Replies(replies) => Self::Replies(replies.clone()),
         }
     }
 }

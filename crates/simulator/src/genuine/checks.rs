@@ -28,7 +28,7 @@ pub(super) struct ObjectPart {
 
 /// All that a node has at a moment: what a joiner takes over.
 #[derive(Clone, Debug)]
-pub(super) struct NodeState {
+pub(super) struct CopiedState {
     delivered: Delivered,
     object: ObjectPart,
 }
@@ -176,16 +176,16 @@ impl GenuineHistory {
     }
 
     /// A node takes over the state of another one.
-    pub(super) fn on_state(&mut self, node: NodeId, state: NodeState) {
+    pub(super) fn on_state(&mut self, node: NodeId, state: CopiedState) {
         let taker = self.nodes.get_mut(&node).expect("a node of the group");
         taker.delivered_set = state.delivered.iter().map(|(id, _)| *id).collect();
         (taker.delivered, taker.object, taker.has_state) = (state.delivered, state.object, true);
     }
 
     /// All that a node has.
-    pub(super) fn state(&self, node: NodeId) -> NodeState {
+    pub(super) fn state(&self, node: NodeId) -> CopiedState {
         let NodeHistory { delivered, object, .. } = &self.nodes[&node];
-        NodeState { delivered: delivered.clone(), object: object.clone() }
+        CopiedState { delivered: delivered.clone(), object: object.clone() }
     }
 
     /// \[G18\] A node applies an update of a caller to its part of the object; returns the reply, which depends on all that was

@@ -10,8 +10,8 @@ use squall_protocols::genuine::{AskForReplies, DeliveredMarks, GenuineMember, Up
 use squall_protocols::group::{GroupCore, GroupEnd, GroupSettings, SubgroupLayout};
 use squall_protocols::membership::{Membership, MembershipSettings, View};
 
-use super::caller::{Caller, KeptAnswer};
-use super::checks::{GenuineHistory, NodeState};
+use super::caller::{KeptAnswer, UpdateCaller};
+use super::checks::{CopiedState, GenuineHistory};
 use super::plan::GenuinePlan;
 use super::program::{GenuineApp, GenuineLayout, Workload};
 use crate::admission::{JoinBus, JoinHost, JoinProcess, SimAdmission};
@@ -52,7 +52,7 @@ pub(super) struct ProcessWork {
     wants_state_at: Option<Instant>,
     state: Option<StateUnderWay>,
     /// Its updates of the object, once it is a member.
-    pub(super) caller: Option<Caller>,
+    pub(super) caller: Option<UpdateCaller>,
 }
 
 /// A state on its way to a joiner.
@@ -60,7 +60,7 @@ struct StateUnderWay {
     arrives_at: Instant,
     /// The marks, and what is kept for callers.
     bytes: Vec<u8>,
-    state: NodeState,
+    state: CopiedState,
 }
 
 /// The processes of a plan. The rank that each asks for is its place, which says what its shard is.
@@ -228,7 +228,7 @@ impl GenuineCluster {
             }
             let seed = self.plan.group.seed;
             let caller = work.caller.take_if(|caller| caller.node == node);
-            let caller = work.caller.insert(caller.unwrap_or_else(|| Caller::new(seed, node)));
+            let caller = work.caller.insert(caller.unwrap_or_else(|| UpdateCaller::new(seed, node)));
             worked |= work.messages.send(&self.plan, group, caller, &process.fabric, &mut self.prng);
         }
         self.all.handle_events(place);
@@ -349,7 +349,7 @@ impl ProcessWork {
         let member = process.group.as_ref().and_then(GroupCore::genuine_member);
         let may_take = member.is_some_and(GenuineMember::may_take_state);
         let state = self.state.as_ref().filter(|_| may_take).map(|state| state.arrives_at);
-        let looks = self.caller.as_ref().and_then(Caller::next_deadline);
+        let looks = self.caller.as_ref().and_then(UpdateCaller::next_deadline);
         [self.messages.next_deadline(), wants, state, looks].into_iter().flatten().min()
     }
 }

@@ -15,7 +15,7 @@ use squall_protocols::group::{
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{Message, Pull};
 
-use super::caller::Caller;
+use super::caller::UpdateCaller;
 use super::checks::GenuineHistory;
 use super::plan::GenuinePlan;
 
@@ -130,7 +130,7 @@ impl Workload {
         &mut self,
         plan: &GenuinePlan,
         group: &mut GroupCore<GenuineApp>,
-        caller: &mut Caller,
+        caller: &mut UpdateCaller,
         fabric: &impl Fabric,
         prng: &mut Prng,
     ) -> bool {

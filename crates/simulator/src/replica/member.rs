@@ -104,7 +104,6 @@ impl ReplicaMember {
 
     fn on_question(&mut self, call: CallId, shard: u32, request: ShardRequest) {
         let (now, waiter) = (self.shared.now(), UpdateWaiter::Client(call));
-        let hangs = self.shared.plan.hanging == Some(self.place);
         match request {
             ShardRequest::Open => {
                 self.part(shard).queue.push_back(Submission { source: UpdateSource::Opening, id: 0, waiter });
@@ -125,7 +124,7 @@ impl ReplicaMember {
                     self.answer(call, answer, at, None);
                 }
             }
-            ShardRequest::State { .. } if hangs => {}
+            ShardRequest::State { .. } if self.shared.plan.hanging == Some(self.place) => {}
             ShardRequest::State { since } => {
                 match self.part(shard).replica.provide_state(ShardPosition::start_of(since)) {
                     StateReply::State(snapshot) => {

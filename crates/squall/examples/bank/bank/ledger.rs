@@ -2,7 +2,7 @@
 //!
 //! A transfer reads both accounts, then *prepares* both at one position: each account accepts if it is as it was read, and is locked
 //! then. Then the transfer *finishes* both at one position: it is carried out if both have accepted, else it is given up. Whether both
-//! have accepted is known from that position on, so whoever finds an account locked can finish the transfer in place of a teller that
+//! have accepted is known from that position on, so a teller that finds an account locked can finish the transfer in place of a teller that
 //! has died.
 
 use std::collections::BTreeMap;

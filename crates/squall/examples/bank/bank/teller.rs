@@ -2,12 +2,12 @@
 
 use std::io::{BufRead as _, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{io, process, thread};
 
 use squall::object::{ObjectError, ShardedObject};
 use squall::{Config, Group};
+use squall_fabric::atomics::{AtomicBool, Ordering};
 
 use crate::bank::ledger::{AccountState, Ledger, LedgerQuery, LedgerReply, LedgerUpdate, TransferOrder};
 

@@ -38,6 +38,8 @@ pub(super) fn fetch<T: Replicated>(shared: &Arc<ShardedShared<T>>) {
     }
 }
 
+/// Fetches the state from a member. Not fuzzed: what precedes the state is read by [`read_header`], and the state's type is the
+/// application's.
 fn fetch_from<T: Replicated>(
     shared: &Arc<ShardedShared<T>>,
     own: usize,

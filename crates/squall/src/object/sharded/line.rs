@@ -28,6 +28,7 @@ impl<T: Replicated> ShardLineWorker<T> {
     pub(super) fn run(self) {
         let mut line: Option<(NodeId, FrameStream)> = None;
         while !self.shared.has_ended() {
+            // SYNC: pairs with `Bell::ring`, before what there is to ask is looked at.
             let rung = self.bell.jobs.load(Ordering::Acquire);
             if let Err((node, error)) = self.converse(&mut line) {
                 tracing::debug!(shard = self.shard, %node, %error, "lost a member: asking another one");
@@ -36,6 +37,7 @@ impl<T: Replicated> ShardLineWorker<T> {
                 thread::sleep(PAUSE);
                 continue;
             }
+            // SYNC: pairs with `Bell::ring`.
             let is_new = || self.bell.jobs.load(Ordering::Acquire) != rung;
             match &mut line {
                 // If it fails, the next round finds out why.

@@ -56,35 +56,35 @@ mod feed;
 mod joining;
 mod line;
 mod part;
+mod serving;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
-use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_protocols::genuine::{
-    GenuinePosition, KeptReply, PartKind, PartReplies, ReplyGathering, ShardedOutcome, ShardedUpdate,
+    GenuinePosition, PartKind, PartReplies, ReplyGathering, ReplyState, ShardedOutcome, ShardedUpdate,
     UpdatePart, UpdateReplies,
 };
-use squall_protocols::replica::{ShardAnswer, ShardPosition, ShardRequest, shard_of_key};
+use squall_protocols::replica::shard_of_key;
 
 use super::bell::Bell;
-use super::machine::{Replicated, Snapshot, TypedMachine};
+use super::machine::{Replicated, TypedMachine};
 use super::pending::{self, Pending};
 use super::remote::Directory;
-use super::service::{ObjectService, RemoteCall, Serve};
+use super::service::ObjectService;
 use super::{ObjectError, wire};
 use crate::config::{Config, GenuineConfig};
 use crate::error::SendError;
 use crate::genuine::MulticastSender;
 use crate::node::NodeHandle;
-use crate::status::GroupStatus;
 
 pub(crate) use feed::{FeedPoller, ShardFeed};
-use part::{PartDriver, ShardPart};
+use part::{PartDriver, PartState};
+use serving::ServedPart;
 
 /// The replies to an update or a query with several keys.
 ///
@@ -142,7 +142,7 @@ struct ShardedShared<T: Replicated> {
     own: Option<usize>,
     feed: Arc<ShardFeed>,
     /// Locked before `gathering`.
-    part: Mutex<ShardPart<T>>,
+    part: Mutex<PartState<T>>,
     gathering: Mutex<ReplyGathering<Waiter>>,
     /// Updates have been completed.
     completed: Condvar,
@@ -282,7 +282,7 @@ fn ordered<R: serde::de::DeserializeOwned>(
 }
 
 impl<T: Replicated> ShardedShared<T> {
-    fn part(&self) -> MutexGuard<'_, ShardPart<T>> {
+    fn part(&self) -> MutexGuard<'_, PartState<T>> {
         lock(&self.part)
     }
 
@@ -354,9 +354,9 @@ impl<T: Replicated> ShardedShared<T> {
     /// Takes the replies of this member's part, if the update is applied.
     fn take_own(&self, replies: &UpdateReplies, own: usize, number: u64) {
         let outcome = match replies.reply(self.link.node, number) {
-            KeptReply::Replies(replies) => self.gathering().handle_replies(own, number, replies.clone()),
-            KeptReply::Forgotten => self.gathering().handle_forgotten(own, number),
-            KeptReply::NotYet => None,
+            ReplyState::Replies(replies) => self.gathering().handle_replies(own, number, replies.clone()),
+            ReplyState::Forgotten => self.gathering().handle_forgotten(own, number),
+            ReplyState::NotYet => None,
         };
         self.complete(outcome);
     }
@@ -404,52 +404,6 @@ impl<T: Replicated> ShardedShared<T> {
     }
 }
 
-/// Serves the callers at other members, and joiners.
-struct ServedPart<T: Replicated>(Arc<ShardedShared<T>>);
-
-impl<T: Replicated> Serve for ServedPart<T> {
-    fn serve(&self, shard: usize, request: ShardRequest, call: RemoteCall) {
-        match request {
-            ShardRequest::Replies { caller, number } if self.0.own == Some(shard) && !self.0.has_ended() => {
-                self.0.part().ask(caller, number, call);
-            }
-            ShardRequest::Replies { .. } => call.answer(ShardAnswer::NotYet),
-            _ => {
-                call.answer(ShardAnswer::Refused("the object in the shards takes updates of members".into()))
-            }
-        }
-    }
-
-    fn flush(&self, _shard: usize) {}
-
-    fn state(&self, shard: usize, since: u64) -> (ShardAnswer, Option<Snapshot>) {
-        let standing = self.0.feed.standing();
-        if self.0.own != Some(shard) || !standing.has_state || standing.view < since {
-            return (ShardAnswer::NotYet, None);
-        }
-        let (to, provided) = mpsc::sync_channel(1);
-        self.0.feed.want_state(to);
-        self.0.link.waker.wake();
-        match provided.recv_timeout(PROVIDE_MAX) {
-            Ok(state) => {
-                let snapshot = state.into_snapshot();
-                let position = ShardPosition::start_of(standing.view);
-                let answer = ShardAnswer::State { position, sessions: Vec::new(), bytes: snapshot.bytes() };
-                (answer, Some(snapshot))
-            }
-            Err(_) => (ShardAnswer::NotYet, None),
-        }
-    }
-
-    fn view(&self) -> u64 {
-        self.0.link.status.view_id()
-    }
-
-    fn status(&self) -> Arc<GroupStatus> {
-        Arc::clone(&self.0.link.status)
-    }
-}
-
 /// What the object needs of its group.
 pub(crate) struct ShardedPlace {
     pub(crate) rank: usize,
@@ -476,7 +430,7 @@ pub(crate) fn start<T: Replicated>(
         link: link.clone(),
         own,
         feed,
-        part: Mutex::new(ShardPart::new(machine, UpdateReplies::default())),
+        part: Mutex::new(PartState::new(machine, UpdateReplies::default())),
         gathering: Mutex::new(ReplyGathering::new(link.node)),
         completed: Condvar::new(),
         sender: Mutex::new(sender),
@@ -499,5 +453,3 @@ pub(crate) fn start<T: Replicated>(
 const SERVICE: &str = "[genuine]";
 /// The most updates of a member that have no reply yet.
 const OPEN_MAX: usize = 1024;
-/// How long a joiner's request may wait for the thread that applies updates.
-const PROVIDE_MAX: Duration = Duration::from_secs(3);

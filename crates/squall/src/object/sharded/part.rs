@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_protocols::genuine::{
-    DeliveredMarks, GenuinePosition, KeptReply, PartKind, ShardedUpdate, UpdateReplies,
+    DeliveredMarks, GenuinePosition, PartKind, ReplyState, ShardedUpdate, UpdateReplies,
 };
 use squall_protocols::replica::{Machine as _, ShardAnswer};
 
@@ -17,7 +17,7 @@ use crate::object::machine::{Replicated, Snapshot, TypedMachine};
 use crate::object::service::RemoteCall;
 
 /// The state of this member's shard, and what belongs to it.
-pub(super) struct ShardPart<T: Replicated> {
+pub(super) struct PartState<T: Replicated> {
     /// `None`: it is in no shard, or waits for the state.
     pub(super) machine: Option<TypedMachine<T>>,
     pub(super) replies: UpdateReplies,
@@ -29,7 +29,7 @@ pub(super) struct ShardPart<T: Replicated> {
     pub(super) arrived: Option<(T, UpdateReplies)>,
 }
 
-impl<T: Replicated> ShardPart<T> {
+impl<T: Replicated> PartState<T> {
     pub(super) const fn new(machine: Option<TypedMachine<T>>, replies: UpdateReplies) -> Self {
         Self { machine, replies, position: None, waiting: BTreeMap::new(), arrived: None }
     }
@@ -64,9 +64,9 @@ impl<T: Replicated> ShardPart<T> {
 /// Returns what there is for a caller; `None` while the update is not applied.
 fn answer(replies: &UpdateReplies, caller: NodeId, number: u64) -> Option<ShardAnswer> {
     match replies.reply(caller, number) {
-        KeptReply::NotYet => None,
-        KeptReply::Forgotten => Some(ShardAnswer::Forgotten),
-        KeptReply::Replies(replies) => {
+        ReplyState::NotYet => None,
+        ReplyState::Forgotten => Some(ShardAnswer::Forgotten),
+        ReplyState::Replies(replies) => {
             let mut bytes = Vec::new();
             replies.encode(&mut bytes);
             Some(ShardAnswer::Reply(bytes))
@@ -135,7 +135,7 @@ impl<T: Replicated> PartDriver<T> {
         let shared = &*self.shared;
         let Some(own) = shared.own else { return };
         let mut part = shared.part();
-        let ShardPart { machine: Some(machine), replies, position: last, .. } = &mut *part else { return };
+        let PartState { machine: Some(machine), replies, position: last, .. } = &mut *part else { return };
         // What is no update is none at all members.
         let Some(update) = ShardedUpdate::decode(bytes) else { return };
         replies.apply(sender, position, &update, || {
