@@ -169,7 +169,8 @@ pub(super) fn read(
 #[cfg(test)]
 mod tests {
     use super::GenuineConfig;
-    use crate::Config;
+    use crate::config::{StorageConfig, SubgroupConfig};
+    use crate::{Config, DeliveryMode};
 
     fn read(lines: &str) -> Result<Option<GenuineConfig>, String> {
         let text = format!(
@@ -203,14 +204,24 @@ mod tests {
             ("[genuine.shards.a]\nmembers = [3]", "below `members` = 3"),
             ("[genuine.shards]\na.members = [0, 1]\nb.members = [1]", "`a` and `b`"),
             ("[genuine]\nwindow_bytes = 10\nshards.a.members = [0]", "raise the one"),
-            (
-                "[genuine]\nobject = true\nshards.a.members = [0]\n[subgroups.log]\nmode = \"durable\"",
-                "is in memory",
-            ),
             ("", "subgroups"),
         ] {
             assert!(refusal(lines).contains(text), "{lines}: {}", refusal(lines));
         }
+    }
+
+    /// A group that restarts from its logs would begin without the object.
+    #[test]
+    fn an_object_in_memory_and_durable_subgroups_are_refused() {
+        let durable = SubgroupConfig { mode: DeliveryMode::Durable, ..SubgroupConfig::default() };
+        let mut config = Config::local("genuine", 1).subgroup("log", durable);
+        config.storage = Some(StorageConfig::new("log"));
+        let shards = GenuineConfig::default().shard("a", &[0]);
+        config.genuine = Some(shards.clone());
+        assert_eq!(config.check().map_err(|error| error.to_string()), Ok(()));
+        config.genuine = Some(GenuineConfig { object: true, ..shards });
+        let refused = config.check().unwrap_err().to_string();
+        assert!(refused.contains("is in memory"), "{refused}");
     }
 
     /// Members that place shards differently would disagree about who leads them.
