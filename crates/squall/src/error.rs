@@ -82,6 +82,14 @@ pub enum GroupError {
          join again"
     )]
     Genuine(GenuineFailure),
+    /// The object in the shards cannot continue at this member, which has left the group; the others continue without it.
+    #[error(
+        "this member has left the group, since the object in its shards cannot continue: {cause}; mend that, then join again"
+    )]
+    Object {
+        /// Why.
+        cause: String,
+    },
     /// This handle has left the group.
     #[error("this member has left the group")]
     Left,
@@ -256,6 +264,11 @@ pub enum HandleError {
     /// The shards have no object.
     #[error("the group's shards have no object: write `object = true` in [genuine], at all members")]
     NoShardedObject,
+    /// Messages to shards are updates of the object in them.
+    #[error(
+        "the group's shards hold an object, so messages to them are its updates: make them with what `sharded_object` returns"
+    )]
+    ShardsHoldObject,
     /// The sending end for messages to shards was given out before.
     #[error("the sender of messages to shards has been taken already: there is one for each member")]
     MulticastTaken,

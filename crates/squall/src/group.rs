@@ -208,25 +208,29 @@ impl Group {
     /// ([`crate::genuine`]).
     ///
     /// # Errors
-    /// Those of [`MulticastSender::send`], and [`SendError::Handle`] if the group has no shards, or its sender was taken before.
+    /// Those of [`MulticastSender::send`], and [`SendError::Handle`] if the group has no shards, these hold an object, or the
+    /// sender was taken before.
     pub fn multicast(&mut self, shards: &[&str], bytes: &[u8]) -> Result<(), SendError> {
-        match self.shards.as_mut().and_then(|shards| shards.sender.as_mut()) {
-            Some(sender) => sender.send(shards, bytes),
-            None => Err(self.no_multicast_sender().into()),
-        }
+        self.multicast_slot()?.as_mut().ok_or(HandleError::MulticastTaken)?.send(shards, bytes)
     }
 
     /// Takes the sending end for messages to shards, for a thread of its own.
     ///
     /// # Errors
-    /// [`HandleError::NoShards`] in a group without shards, [`HandleError::MulticastTaken`] if it was taken before.
+    /// [`HandleError::NoShards`] in a group without shards, [`HandleError::ShardsHoldObject`] if these hold an object, and
+    /// [`HandleError::MulticastTaken`] if it was taken before.
     pub fn multicast_sender(&mut self) -> Result<MulticastSender, HandleError> {
-        let sender = self.shards.as_mut().and_then(|shards| shards.sender.take());
-        sender.ok_or_else(|| self.no_multicast_sender())
+        self.multicast_slot()?.take().ok_or(HandleError::MulticastTaken)
     }
 
-    fn no_multicast_sender(&self) -> HandleError {
-        if self.config.genuine.is_some() { HandleError::MulticastTaken } else { HandleError::NoShards }
+    /// Returns where the sender of messages to shards is, until it is taken. In a group with an object in the shards that is for updates
+    /// alone: a message could look like one.
+    fn multicast_slot(&mut self) -> Result<&mut Option<MulticastSender>, HandleError> {
+        match &mut self.shards {
+            None => Err(HandleError::NoShards),
+            Some(GroupShards { feed: Some(_), .. }) => Err(HandleError::ShardsHoldObject),
+            Some(GroupShards { sender, .. }) => Ok(sender),
+        }
     }
 
     /// Takes the replicated object `name`, which is kept in the subgroup of that name, or in one subgroup for each of

@@ -34,7 +34,7 @@ fn the_total_never_changes(transport: Transport, duration: Duration, stops: bool
     };
     let report = bank::branches::run(Disturbance { transport, duration, stops }, command);
     println!("{transport:?}: {report:?}");
-    assert!(report.kills >= 4 && report.paid > 100 && report.done >= report.paid, "{report:?}");
+    assert!(report.kills >= 4 && report.paid > 0 && report.done >= report.paid, "{report:?}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::mutation;
 use super::order::{LogCoverage, MessageKey, ShardOrder};
 use super::outbox::{GenuineSendError, ShardOutbox, counting};
 use super::placement::shards_of;
+use super::record::RecordHeader;
 use super::table::{ShardRow, ShardTable};
 use super::wedge::GenuineCarryover;
 use super::{GenuineMessage, GenuinePosition, GenuineSettings, ShardPlacement, Timestamp};
@@ -180,6 +181,12 @@ impl GenuineMember {
         self.outbox.settled()
     }
 
+    /// Whether this member is in a shard that counts.
+    #[must_use]
+    pub const fn is_in_shard(&self) -> bool {
+        self.shard.is_some()
+    }
+
     /// Whether a state counts that the application takes over now: this member is in a shard, and has not wedged, so that it will be
     /// counted among those that hold the state when the view ends \[G14\].
     #[must_use]
@@ -195,12 +202,19 @@ impl GenuineMember {
             shard.marks.merge(marks);
         }
         shard.has_state = true;
-        // What others had delivered before is not given a timestamp, nor waited for.
+        // What others had delivered before is not given a timestamp, nor waited for; a leader announces it [G17].
         for (writer, inbox) in shard.inboxes.iter_mut().enumerate() {
             for number in inbox.undone().collect::<Vec<_>>() {
-                if shard.marks.has(self.nodes[writer], number) && !shard.order.is_assigned((writer, number)) {
-                    inbox.finish(number);
+                let key = (writer, number);
+                if !shard.marks.has(self.nodes[writer], number) || shard.order.is_assigned(key) {
+                    continue;
                 }
+                if let Some(sequencer) = &mut shard.sequencer {
+                    let (RecordHeader { destinations, .. }, _) = inbox.message(number);
+                    sequencer.delivered.push((key, destinations));
+                    shard.order.drop_message(key);
+                }
+                inbox.finish(number);
             }
         }
     }
@@ -360,11 +374,13 @@ impl ShardMember {
                 let is_known = self.marks.has(nodes[writer], header.number) && !self.order.is_assigned(key);
                 match &mut self.sequencer {
                     _ if self.order.is_dropped(key) => _ = inbox.finish(header.number),
-                    _ if is_known && self.shards_have_states => {
+                    None if is_known && self.shards_have_states => {
                         reach(Point::GenuineKnown);
                         inbox.finish(header.number);
                     }
-                    Some(sequencer) if is_known => {
+                    // A joiner has nothing yet by which it could know the message: it waits for the announcement [G17].
+                    Some(sequencer) if is_known && self.has_state => {
+                        reach(Point::GenuineKnown);
                         inbox.finish(header.number);
                         self.order.drop_message(key);
                         sequencer.delivered.push((key, destinations));

@@ -46,6 +46,8 @@ pub struct ReplyGathering<W> {
     node: NodeId,
     /// The number of the next update.
     next: u64,
+    /// The least number of an update that has ended without the replies of all its shards: some may not have applied it.
+    unfinished: Option<u64>,
     open: BTreeMap<u64, OpenUpdate<W>>,
     /// The members of each shard, by shard, as of the latest view.
     members: Vec<Vec<NodeId>>,
@@ -80,7 +82,14 @@ impl<W> ReplyGathering<W> {
     /// Returns that of a caller, which has seen no view yet.
     #[must_use]
     pub const fn new(node: NodeId) -> Self {
-        Self { node, next: 0, open: BTreeMap::new(), members: Vec::new(), lines: BTreeMap::new() }
+        Self {
+            node,
+            next: 0,
+            unfinished: None,
+            open: BTreeMap::new(),
+            members: Vec::new(),
+            lines: BTreeMap::new(),
+        }
     }
 
     /// Begins an update with parts for these shards, a set of bits; returns its number.
@@ -97,11 +106,17 @@ impl<W> ReplyGathering<W> {
         self.open.remove(&number).map(|open| open.waiter)
     }
 
-    /// All updates below this number have all their replies: members may forget these \[G19\].
+    /// All updates below this number have all their replies: members may forget these \[G19\]. It never passes an update that has
+    /// ended without them.
     #[must_use]
     pub fn known(&self) -> u64 {
         mutant!(KnowEarly => return self.next.saturating_sub(1));
-        self.open.keys().next().copied().unwrap_or(self.next)
+        let open = self.open.keys().next().copied();
+        open.into_iter().chain(self.unfinished).min().unwrap_or(self.next)
+    }
+
+    fn leave_unfinished(&mut self, number: u64) {
+        self.unfinished = Some(self.unfinished.map_or(number, |least| least.min(number)));
     }
 
     /// How many updates are open.
@@ -129,6 +144,9 @@ impl<W> ReplyGathering<W> {
             let is_lost = |shard: &usize| self.members.get(*shard).is_some_and(Vec::is_empty);
             open.lost = open.missing.iter().copied().find(is_lost).or(open.lost);
             open.missing.retain(|shard| !is_lost(shard));
+            if open.lost.is_some() {
+                mutant!(LoseEarly => open.missing.clear());
+            }
         }
         let ended: Vec<u64> =
             self.open.iter().filter(|(_, open)| open.missing.is_empty()).map(|(number, _)| *number).collect();
@@ -177,6 +195,7 @@ impl<W> ReplyGathering<W> {
     pub fn handle_forgotten(&mut self, shard: usize, number: u64) -> Option<(W, ShardedOutcome)> {
         self.lines.entry(shard).or_default().asked.remove(&number);
         let open = self.open.remove(&number)?;
+        self.leave_unfinished(number);
         Some((open.waiter, ShardedOutcome::Forgotten(shard)))
     }
 
@@ -203,6 +222,9 @@ impl<W> ReplyGathering<W> {
 
     /// Ends it; returns what waits.
     pub fn end(&mut self) -> Vec<W> {
+        if let Some(number) = self.open.keys().next().copied() {
+            self.leave_unfinished(number);
+        }
         std::mem::take(&mut self.open).into_values().map(|open| open.waiter).collect()
     }
 }
@@ -282,5 +304,19 @@ mod tests {
         assert_eq!(gathering.poll_lost(), [("late", ShardedOutcome::Lost(1))]);
         assert_eq!(gathering.handle_forgotten(0, 1), Some(("own", ShardedOutcome::Forgotten(0))));
         assert!(gathering.end().is_empty());
+    }
+
+    /// \[G19\] An update that has ended without all its replies may not be applied yet: no later one may let members forget it.
+    #[test]
+    fn what_has_ended_without_its_replies_is_never_known() {
+        let mut gathering = gathering();
+        gathering.begin(0b01, "done");
+        gathering.begin(0b11, "under way");
+        assert!(gathering.handle_replies(0, 0, replies(1)).is_some());
+        assert_eq!(gathering.end(), ["under way"]);
+        gathering.begin(0b11, "later");
+        assert_eq!(gathering.known(), 1);
+        assert!(gathering.handle_forgotten(1, 2).is_some());
+        assert_eq!((gathering.open(), gathering.known()), (0, 1));
     }
 }

@@ -8,8 +8,9 @@
 //! An entry may also say that a message was delivered in an earlier view ([`DELIVERED`]).
 //!
 //! **Why the ring needs no acknowledgement.** It has an entry for each message that all senders together can have under way to the
-//! reader's shard, and in shards without states one more for each: a member that is done with a message because one leader has
-//! announced that it is delivered may not have read the entry of another one. A sender has at most a window of such messages in a view. A leader gives a timestamp to a message only when the sender has a place for it in its window, so of any
+//! reader's shard, and one more for each: a member that is done with a message because it knows, or one leader has announced, that it is
+//! delivered may not have read the entry of another one. A sender has at most a window of such messages in a view. A leader
+//! gives a timestamp to a message only when the sender has a place for it in its window, so of any
 //! `entries + 1` entries in a row one is of a message that all members of the reader's shard have delivered, for which they have
 //! read its entry, and all before it.
 

@@ -41,6 +41,12 @@ impl DeliveredMarks {
         self.last.is_some_and(|last| position <= last)
     }
 
+    /// The position of the last delivery.
+    #[must_use]
+    pub const fn last(&self) -> Option<GenuinePosition> {
+        self.last
+    }
+
     /// Everything up to `position` is delivered.
     pub(super) fn advance(&mut self, position: GenuinePosition) {
         self.last = self.last.max(Some(position));

@@ -26,10 +26,11 @@
 //! subgroups: when the next view is decided, the shards deliver what the trims hold, in the order of final timestamps; all else is
 //! sent again by its sender, or dropped with it.
 //!
-//! **Joiners.** If shards have states, a joiner takes over a state with its marks, and delivers and sequences from then on \[G14\].
-//! Without states there is nothing to take over, so the marks of leaders decide alone \[G17\]: a leader that finds a record marked
-//! writes to the members of all its shards, in its log, that the message was delivered in an earlier view, and all of them drop it.
-//! Another member does nothing with a record before a leader has decided. The leader of a shard is its oldest member, so it has
+//! **Joiners.** A leader that finds a record marked writes to the members of all its shards, in its log, that the message was delivered
+//! in an earlier view, and all of them drop it \[G17\]. If shards have states, a joiner takes over a state with its marks, and
+//! delivers and sequences from then on \[G14\]; until then it knows by these announcements what is done, so that it holds no sender back.
+//! Without states there is nothing to take over, so the marks of leaders decide alone:
+//! another member does nothing with a record before a leader has decided. The leader of a shard is its oldest member, so it has
 //! delivered what any other one has delivered.
 //!
 //! **Objects.** If shards have states, these may be the parts of one replicated object. All its updates are multicast to the shards

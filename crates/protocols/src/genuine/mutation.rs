@@ -59,6 +59,8 @@ mutations! {
         ApplyAgain,
         /// \[G19\] A caller reports that it has replies which are missing.
         KnowEarly,
+        /// \[G19\] A caller that finds one shard lost does not wait for the others.
+        LoseEarly,
         /// \[G19\] A caller that has asked a member in vain asks no other one.
         AskOnce,
     }

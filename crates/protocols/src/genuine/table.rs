@@ -43,8 +43,7 @@ impl ShardRow {
     pub(super) fn new(settings: &GenuineSettings, members: usize, leads: bool) -> Self {
         let mut layout = RowLayout::new();
         let (announced, assigned, acknowledged) = (layout.column(), layout.column(), layout.column());
-        let lives = if settings.has_states { 1 } else { 2 };
-        let entries = if leads { lives * members * settings.window } else { 0 };
+        let entries = if leads { 2 * members * settings.window } else { 0 };
         let log = LogGeometry { first: 0, entries };
         let log = LogGeometry { first: layout.block(log.words()), ..log };
         let message_max = settings.message_max + HEADER_BYTES;

@@ -12,13 +12,13 @@ use super::plan::GenuinePlan;
 /// How often a caller looks for answers.
 const LOOK_EVERY: Duration = Duration::from_micros(30);
 
-/// What has become of an update, with its number.
-pub(super) type CallerOutcome = (u64, ShardedOutcome);
+/// What has become of an update, with its number and its shards.
+pub(super) type CallerOutcome = ((u64, u64), ShardedOutcome);
 
 /// One node's updates.
 pub(super) struct UpdateCaller {
     pub(super) node: NodeId,
-    pub(super) gathering: ReplyGathering<u64>,
+    pub(super) gathering: ReplyGathering<(u64, u64)>,
     /// The view that the gathering has seen.
     view: Option<u64>,
     /// What members have been asked and not answered.
@@ -54,8 +54,10 @@ impl UpdateCaller {
         }
         let again = self.latest.filter(|(_, shards)| *shards == destinations && self.prng.chance(300));
         self.is_new = again.is_none();
-        let number =
-            again.map_or_else(|| self.gathering.begin(destinations, self.begun), |(number, _)| number);
+        let number = match again {
+            Some((number, _)) => number,
+            None => self.gathering.begin(destinations, (self.begun, destinations)),
+        };
         self.begun += u64::from(self.is_new);
         self.latest = Some((number, destinations));
         let known = self.gathering.known().min(number);

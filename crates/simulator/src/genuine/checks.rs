@@ -210,8 +210,13 @@ impl GenuineHistory {
         reply
     }
 
-    /// \[G19\] A caller learns what has become of its update.
-    pub(super) fn on_outcome(&mut self, caller: NodeId, number: u64, outcome: &ShardedOutcome) {
+    /// \[G19\] A caller learns what has become of its update to a set of shards.
+    pub(super) fn on_outcome(
+        &mut self,
+        caller: NodeId,
+        (number, shards): (u64, u64),
+        outcome: &ShardedOutcome,
+    ) {
         let has_reply = |(shard, part): (&usize, &PartReplies)| {
             let reply = self.replies.get(&(*shard, (caller, number)));
             reply.is_some_and(|reply| part.replies == [reply.to_le_bytes()])
@@ -219,12 +224,17 @@ impl GenuineHistory {
         let positions = |replies: &BTreeMap<usize, PartReplies>| {
             replies.values().map(|part| part.position).collect::<BTreeSet<_>>().len()
         };
+        let is_lost = |shard: usize| {
+            let is_member = |node: &NodeId| self.nodes[node].home == Some(shard);
+            let has_gone = |members: &Vec<NodeId>| !members.iter().any(is_member);
+            self.lost.contains_key(&shard) || self.views.values().any(has_gone)
+        };
+        let is_applied = |shard: usize| self.replies.contains_key(&(shard, (caller, number)));
         let is_fine = match outcome {
             ShardedOutcome::Replies(replies) => replies.iter().all(has_reply) && positions(replies) == 1,
             ShardedOutcome::Lost(shard) => {
-                let is_member = |node: &NodeId| self.nodes[node].home == Some(*shard);
-                let has_gone = |members: &Vec<NodeId>| !members.iter().any(is_member);
-                self.lost.contains_key(shard) || self.views.values().any(has_gone)
+                let mut others = (0..u64::BITS as usize).filter(|other| shards >> other & 1 == 1);
+                is_lost(*shard) && others.all(|other| is_lost(other) || is_applied(other))
             }
             ShardedOutcome::Forgotten(_) => false,
         };

@@ -293,7 +293,7 @@ impl GenuineCluster {
         outcomes.extend(caller.look(now, self.plan.shards, |asked| self.answer(process, asked)));
         self.work[i].caller = Some(caller);
         let mut history = self.history.borrow_mut();
-        outcomes.iter().for_each(|(number, outcome)| history.on_outcome(node, *number, outcome));
+        outcomes.iter().for_each(|(update, outcome)| history.on_outcome(node, *update, outcome));
         !outcomes.is_empty()
     }
 

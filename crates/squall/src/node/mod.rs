@@ -246,7 +246,7 @@ impl Driven for Stack {
             self.skipped = 0;
             work += self.poll_admission();
             self.unchecked += 1;
-            if self.unchecked > CHECK || self.status.is_leaving() || self.has_log_news() {
+            if self.unchecked > CHECK || self.status.is_leaving() || self.has_news() {
                 self.unchecked = 0;
                 self.check(work > 0);
                 // A thread that has found the end does not park.
@@ -280,10 +280,12 @@ impl Stack {
         self.group.membership().map(|membership| membership.view().id) != self.seen
     }
 
-    /// Returns whether the log of the durable subgroups has failed, or has something for the register.
+    /// Returns whether the log of the durable subgroups has failed, or has something for the register, or the object in the
+    /// shards has failed.
     #[inline]
-    fn has_log_news(&self) -> bool {
+    fn has_news(&self) -> bool {
         self.log.as_ref().is_some_and(|log| log.has_failed() || log.has_earlier())
+            || self.feed.as_ref().is_some_and(FeedPoller::has_failed)
     }
 
     /// Serves the processes that connect to the admission listener; returns the amount of work done.
@@ -312,6 +314,8 @@ impl Stack {
         if let Some(error) = self.log.as_ref().and_then(|log| log.failure()) {
             tracing::error!(%error, "this member ends");
             self.end(error);
+        } else if let Some(cause) = self.feed.as_ref().and_then(FeedPoller::failure) {
+            self.end(GroupError::Object { cause });
         } else if let Some(ended) = self.group.ended() {
             self.end(self.explain(ended));
         } else if self.group.is_ready() {

@@ -49,7 +49,7 @@ pub enum ObjectError {
     /// All members that held the state of the shard are gone.
     #[error(
         "the state of shard {shard} is lost: all members that held it have died or were cut off ({}); raise `replicas`, \
-        and let members leave in order",
+        or name more members for a shard of [genuine], and let members leave in order",
         listed(.holders)
     )]
     StateLost {

@@ -91,6 +91,11 @@ impl Branch {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Writes a command; it has no effect if the member has ended.
+    fn command(&mut self, command: &str) {
+        let _ = self.input.write_all(command.as_bytes());
+    }
+
     /// Sends it a signal.
     fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
@@ -143,6 +148,18 @@ impl BankRecord {
         }
     }
 
+    /// Waits until a member that was stopped has ended, because others took it for dead, or has made a few transfers, which need the
+    /// others: the next one that is killed could be its partner, and the state of their shard be lost.
+    fn await_transfers(&mut self, branch: &mut Branch) {
+        let (deadline, before) = (Instant::now() + PATIENCE, self.paid.len());
+        while self.paid.len() < before + 3 && !branch.has_ended() {
+            assert!(Instant::now() < deadline, "a member that continues makes no transfers");
+            if let Ok(line) = branch.lines.recv_timeout(Duration::from_millis(100)) {
+                self.take(line);
+            }
+        }
+    }
+
     fn take_all(&mut self, branch: &Branch) {
         while let Ok(line) = branch.lines.try_recv() {
             self.take(line);
@@ -174,51 +191,64 @@ pub(crate) fn run(disturbance: Disturbance, command: impl Fn() -> Command) -> Ba
     let end = Instant::now() + duration;
     for round in 0.. {
         thread::sleep(Duration::from_millis(700));
+        // Others may have taken one for dead meanwhile: if its partner is killed too, their shard's state is lost.
+        restart(&mut branches, &mut record, &start);
         branches.iter().for_each(|branch| record.take_all(branch));
         // Each rank in turn, the leaders among them.
         let rank = round * 3 % MEMBERS;
         if stops && round % 3 == 2 {
             branches[rank].signal("-STOP");
             thread::sleep(Duration::from_millis(if round % 2 == 0 { 50 } else { 1500 }));
+            record.take_all(&branches[rank]);
             branches[rank].signal("-CONT");
+            record.await_transfers(&mut branches[rank]);
             report.stops += 1;
         } else {
             branches[rank].signal("-KILL");
             report.kills += 1;
         }
         thread::sleep(Duration::from_millis(300));
-        for (rank, branch) in branches.iter_mut().enumerate() {
-            // Those that were killed, and those that others took for dead.
-            while branch.has_ended() {
-                record.take_all(branch);
-                *branch = start(rank, "join");
-                record.await_line(branch, "ready");
-            }
-        }
+        restart(&mut branches, &mut record, &start);
         if Instant::now() >= end {
             break;
         }
     }
     for branch in &mut branches {
-        branch.input.write_all(b"stop\n").expect("it lives");
+        branch.command("stop\n");
         assert!(record.await_line(branch, "stopped"), "a member has ended");
     }
-    branches[0].input.write_all(b"audit\n").expect("it lives");
+    branches[0].command("audit\n");
     assert!(record.await_line(&mut branches[0], "audited"), "a member has ended");
     check(&record);
     for (shard, ranks) in SHARDS {
-        let found: Vec<String> = ranks.iter().map(|rank| part(&mut branches[*rank])).collect();
-        assert!(
-            found[0].len() > 100 && found[0] == found[1],
-            "the replicas of shard {shard} differ: {found:?}"
-        );
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found: Vec<String> = ranks.iter().map(|rank| part(&mut branches[*rank])).collect();
+            // A replica may have answered for the last update, and the other not have applied it yet.
+            if found[0].len() > 100 && found[0] == found[1] {
+                break;
+            }
+            assert!(Instant::now() < deadline, "the replicas of shard {shard} differ: {found:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
     }
     BankReport { paid: record.paid.len(), done: record.done.len(), ..report }
 }
 
-/// What a member's replica has, after the last update.
+/// Starts those again that were killed, and those that others took for dead.
+fn restart(branches: &mut [Branch], record: &mut BankRecord, start: &impl Fn(usize, &str) -> Branch) {
+    for (rank, branch) in branches.iter_mut().enumerate() {
+        while branch.has_ended() {
+            record.take_all(branch);
+            *branch = start(rank, "join");
+            record.await_line(branch, "ready");
+        }
+    }
+}
+
+/// What a member's replica has.
 fn part(branch: &mut Branch) -> String {
-    branch.input.write_all(b"part\n").expect("it lives");
+    branch.command("part\n");
     let deadline = Instant::now() + PATIENCE;
     loop {
         let line = branch.lines.recv_timeout(deadline.saturating_duration_since(Instant::now()));

@@ -5,7 +5,9 @@
 //! place. So a state that is taken when the marks are reached has in it what they say, and nothing else.
 //!
 //! **Bounded**: the polling thread takes no more messages from the group than [`QUEUE_MAX`]; senders wait then. At the end of a view it
-//! takes what the trims hold in addition, which is no more than the windows have.
+//! takes what the trims hold in addition, which is no more than the windows have. As much again may be with the thread that applies
+//! it. What a joiner keeps until its state is here is not bounded, so that the others do not wait for the state: it passes through
+//! the queue at once when the state holds.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
@@ -49,6 +51,8 @@ pub(crate) struct ShardFeed {
     news: Condvar,
     /// The polling thread has a request to look at.
     has_request: AtomicBool,
+    /// The object cannot continue here, so this member has to leave its group.
+    has_failed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -59,6 +63,8 @@ struct FeedQueue {
     is_open: bool,
     is_awaited: bool,
     has_ended: bool,
+    /// Why the object cannot continue here.
+    failure: Option<String>,
     standing: FeedStanding,
     /// Joiners that want the state.
     wanted: Vec<SyncSender<ProvidedState>>,
@@ -105,15 +111,22 @@ impl ShardFeed {
     /// A message is delivered.
     pub(crate) fn deliver(&self, message: &GenuineMessage<'_>) {
         let mut queue = self.queue();
+        if queue.has_ended {
+            return;
+        }
         queue.messages += 1;
         let GenuineMessage { sender, position, bytes, .. } = *message;
         self.push(&mut queue, FeedEvent::Message { sender, position, bytes: bytes.to_vec() });
     }
 
-    /// Returns how many messages may be delivered now.
+    /// Returns how many messages may be delivered now; after the end all of them, which are dropped.
     pub(crate) fn space(&self) -> usize {
         let queue = self.queue();
-        if queue.is_open { QUEUE_MAX.saturating_sub(queue.messages) } else { 0 }
+        match *queue {
+            FeedQueue { has_ended: true, .. } => usize::MAX,
+            FeedQueue { is_open: true, messages, .. } => QUEUE_MAX.saturating_sub(messages),
+            _ => 0,
+        }
     }
 
     /// A view begins.
@@ -158,11 +171,19 @@ impl ShardFeed {
         self.has_request.store(true, Ordering::Release);
     }
 
+    /// The object cannot continue here, for this reason: this member leaves its group, as if it had died. The caller wakes the
+    /// polling thread.
+    pub(super) fn fail(&self, cause: String) {
+        self.queue().failure.get_or_insert(cause);
+        // SYNC: pairs with the load in `failure`; the reason is behind the lock.
+        self.has_failed.store(true, Ordering::Release);
+    }
+
     /// The group has ended here, or the object has: nothing waits any more.
     pub(crate) fn end(&self) {
         let mut queue = self.queue();
         queue.has_ended = true;
-        queue.is_open = true;
+        queue.events.clear();
         queue.wanted.clear();
         self.news.notify_all();
     }
@@ -191,6 +212,17 @@ impl FeedPoller {
         self.look(group, view)
     }
 
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        // SYNC: pairs with the store in `ShardFeed::fail`.
+        self.feed.has_failed.load(Ordering::Acquire)
+    }
+
+    /// Returns why the object cannot continue here, if it cannot.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.has_failed().then(|| self.feed.queue().failure.clone()).flatten()
+    }
+
     #[cold]
     fn look<A: GroupApplication>(&mut self, group: &mut GroupCore<A>, view: Option<u64>) -> usize {
         let Some(member) = group.genuine_member() else { return 0 };
@@ -217,12 +249,16 @@ impl FeedPoller {
             work += 1;
         }
         let may_take = member.may_take_state() && !group.has_shard_state();
+        // A second state, or one of a shard that is lost, is of no use.
+        let is_of_use = member.is_in_shard() && !group.has_shard_state();
+        queue.offered.take_if(|_| !is_of_use);
         if let Some(marks) = queue.offered.take_if(|_| may_take) {
             self.feed.push(&mut queue, FeedEvent::TakeOver);
+            // Before the state can be taken from where it has arrived: it is not fetched once more then.
+            queue.standing.has_state = true;
             // What is not in the state is delivered now.
             drop(queue);
             group.take_shard_state(&marks);
-            self.feed.queue().standing.has_state = true;
             work += 1;
         } else if queue.offered.is_some() {
             // The view is ending: the next one is waited for.

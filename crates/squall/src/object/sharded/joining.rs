@@ -1,6 +1,7 @@
 //! A joiner of a shard gets the state from a member that has it (RamCast §2.2, Derecho §3.3) \[G14\].
 
 use std::io::{self, BufReader, Read as _};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -9,32 +10,57 @@ use squall_fabric::NodeId;
 use squall_protocols::replica::{ShardAnswer, ShardRequest};
 
 use super::ShardedShared;
-use super::part::read_header;
+use super::part::{ArrivedState, PANICKED, read_header};
 use crate::object::frame_stream::{FrameStream, invalid};
 use crate::object::machine::Replicated;
 use crate::object::wire::{ChunkReader, ObjectReply};
 
-/// Fetches the state of this member's shard, and offers it to the polling thread, until the state holds or is lost.
+/// Fetches the state of this member's shard, and offers it to the polling thread, until the state holds or is lost. If no state
+/// can be read, the object fails here: this member leaves its group.
 pub(super) fn fetch<T: Replicated>(shared: &Arc<ShardedShared<T>>) {
     let Some(own) = shared.own else { return };
-    let mut turn = 0;
+    let (mut turn, mut pause, mut unreadable) = (0, PAUSE, 0);
     loop {
+        // Before the standing: when a state is taken from here, the standing says already that it holds.
+        let has_arrived = shared.part().arrived.is_some();
         let standing = shared.feed.standing();
         let members = standing.members.get(own).cloned().unwrap_or_default();
         let is_known = !standing.members.is_empty();
         if standing.has_state || shared.has_ended() || (is_known && !members.contains(&shared.link.node)) {
-            // In the last case the state is lost.
+            // In the last case the state is lost; one that holds is not there any more, or is about to be taken.
+            if !standing.has_state {
+                shared.part().arrived = None;
+            }
             return;
         }
         let others: Vec<NodeId> = members.into_iter().filter(|node| *node != shared.link.node).collect();
-        let has_arrived = shared.part().arrived.is_some();
-        if let Some(node) = others.get(turn % others.len().max(1)).filter(|_| !has_arrived)
-            && let Err(error) = fetch_from(shared, own, *node, standing.view)
-        {
-            tracing::debug!(%node, %error, "a member sent no state");
-            turn += 1;
+        let Some(node) = others.get(turn % others.len().max(1)).filter(|_| !has_arrived) else {
+            thread::sleep(PAUSE);
+            continue;
+        };
+        let fetched = panic::catch_unwind(AssertUnwindSafe(|| fetch_from(shared, own, *node, standing.view)));
+        match fetched {
+            Ok(Ok(())) => pause = PAUSE,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::warn!(%node, %error, "the state of the shard cannot be read here");
+                unreadable += 1;
+                if unreadable == UNREADABLE_MAX {
+                    return shared.fail(&format!("it cannot read the state of its shard: {error}"));
+                }
+                turn += 1;
+            }
+            Ok(Err(error)) if pause == PAUSE_MAX => {
+                tracing::warn!(%node, %error, "a member sent no state of the shard: asking again");
+                turn += 1;
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(%node, %error, "a member sent no state");
+                turn += 1;
+            }
+            Err(_) => return shared.fail(PANICKED),
         }
-        thread::sleep(PAUSE);
+        thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
@@ -65,13 +91,17 @@ fn fetch_from<T: Replicated>(
     let machine = T::restore(&mut source)?;
     source.into_inner().finish()?;
     tracing::info!(%node, "received the state of the shard");
-    shared.part().arrived = Some((machine, replies));
+    shared.part().arrived = Some(ArrivedState { machine, replies, position: marks.last() });
     shared.feed.offer(marks);
     shared.link.waker.wake();
     Ok(())
 }
 
 const PAUSE: Duration = Duration::from_millis(2);
+/// The pause between attempts doubles up to this.
+const PAUSE_MAX: Duration = Duration::from_millis(512);
+/// From this number of states on that cannot be read, another attempt is of no use.
+const UNREADABLE_MAX: u32 = 8;
 /// How long a provider may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 64 << 10;

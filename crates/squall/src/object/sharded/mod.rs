@@ -47,10 +47,11 @@
 //! - **Once.** An update is applied once by each of its shards, whatever fails: in all of them, or, if this member dies, perhaps in none.
 //!   A reply waits until all shards of the update have applied it; if a member dies that was to answer, another one of its shard does.
 //! - **Joiners** take over the state of their shard from another member, with the place in the order up to which it has everything.
-//! - **Loss.** A shard survives all but one of its members. When all that hold its state are gone, the state is lost, and
-//!   updates that concern it fail with [`ObjectError::StateLost`], when all their other shards have applied them; the other shards
-//!   continue.
-//! - **Limits.** One object in a group, in memory only; updates are made by members.
+//! - **Loss.** A shard survives all but one of its members, while a majority of the view lives. When all that hold its state are
+//!   gone, the state is lost, and updates that concern it fail with [`ObjectError::StateLost`], when all their other shards have applied them; the other shards
+//!   continue. A member whose part panics, or cannot read the state that it needs, leaves the group, as if it had died.
+//! - **Limits.** One object in a group, in memory only; updates are made by members, at most 1,024 of which wait for their replies at a
+//!   member: further ones of all its threads wait.
 
 mod feed;
 mod joining;
@@ -66,8 +67,8 @@ use std::thread::{self, Thread};
 
 use squall_fabric::NodeId;
 use squall_protocols::genuine::{
-    GenuinePosition, PartKind, PartReplies, ReplyGathering, ReplyState, ShardedOutcome, ShardedUpdate,
-    UpdatePart, UpdateReplies,
+    GenuinePosition, PART_HEADER_BYTES, PartKind, PartReplies, ReplyGathering, ReplyState, ShardedOutcome,
+    ShardedUpdate, UPDATE_HEADER_BYTES, UpdatePart, UpdateReplies,
 };
 use squall_protocols::replica::shard_of_key;
 
@@ -181,7 +182,8 @@ impl<T: Replicated> ShardedObject<T> {
     /// the order given. Blocks while this member's window is full. It must not be called on the thread that polls the group.
     ///
     /// # Errors
-    /// [`ObjectError::TooLong`] if the updates together are longer than `message_max`, or an error that says that the group has ended.
+    /// [`ObjectError::TooLong`] if the updates together are longer than `message_max`, [`ObjectError::Form`] if there are none, or an
+    /// error that says that the group or the object has ended.
     /// The outcome may also be [`ObjectError::StateLost`].
     pub fn update_many<'k>(
         &self,
@@ -210,7 +212,8 @@ impl<T: Replicated> ShardedObject<T> {
         self.submit(PartKind::Query, parts.collect::<Result<_, ObjectError>>()?)
     }
 
-    /// Queries every shard at one position; the replies are in the order of the shards.
+    /// Queries every shard at one position; the replies are in the order of the shards. It fails when the state of any shard is
+    /// lost: query the keys of the others then.
     ///
     /// # Errors
     /// Those of [`ShardedObject::update_many`].
@@ -221,7 +224,7 @@ impl<T: Replicated> ShardedObject<T> {
     }
 
     /// Reads this member's part: `read` gets the position up to which all updates are applied, `None` before the first one, and the
-    /// part. Returns `None` if this member has no part, or waits for its state. Updates wait meanwhile.
+    /// part. Returns `None` if this member has no part, or waits for its state. Updates wait meanwhile, so `read` must not use the object.
     pub fn inspect<R>(&self, read: impl FnOnce(Option<GenuinePosition>, &T) -> R) -> Option<R> {
         let part = self.shared.part();
         part.machine.as_ref().map(|machine| read(part.position, &machine.0))
@@ -234,6 +237,15 @@ impl<T: Replicated> ShardedObject<T> {
     ) -> Result<Pending<ManyReplies<T::Reply>>, ObjectError> {
         let shared = &self.shared;
         let order: Vec<usize> = parts.iter().map(|(shard, _)| *shard).collect();
+        if order.is_empty() {
+            return Err(ObjectError::Form("no key: an update or a query needs at least one".into()));
+        }
+        // Before it has a number, for which others would be asked.
+        let part_bytes = parts.iter().map(|(_, bytes)| PART_HEADER_BYTES + bytes.len());
+        let (bytes, bytes_max) = (UPDATE_HEADER_BYTES + part_bytes.sum::<usize>(), shared.config.message_max);
+        if bytes > bytes_max {
+            return Err(ObjectError::TooLong { bytes, bytes_max });
+        }
         let set = order.iter().fold(0, |set, shard| set | 1 << shard);
         let (pending, completion) = pending::pair(false);
         let waiter: Waiter = Box::new(move |outcome| {
@@ -245,6 +257,10 @@ impl<T: Replicated> ShardedObject<T> {
             let mut gathering = shared.gathering();
             while gathering.open() >= OPEN_MAX && !shared.has_ended() {
                 gathering = shared.completed.wait(gathering).unwrap_or_else(PoisonError::into_inner);
+            }
+            // Under the lock: what begins before the end is failed by it, and nothing begins after it.
+            if let Some(error) = shared.end_error() {
+                return Err(error);
             }
             let number = gathering.begin(set, waiter);
             (number, gathering.known())
@@ -258,9 +274,6 @@ impl<T: Replicated> ShardedObject<T> {
             return Err(shared.explain(error));
         }
         shared.ask_for(set);
-        if let Some(error) = shared.end_error() {
-            shared.fail_all(&error);
-        }
         Ok(pending)
     }
 }
@@ -300,9 +313,6 @@ impl<T: Replicated> ShardedShared<T> {
 
     fn explain(&self, error: SendError) -> ObjectError {
         match error {
-            SendError::TooLong { length, message_max } => {
-                ObjectError::TooLong { bytes: length, bytes_max: message_max }
-            }
             SendError::Group(error) => ObjectError::Group(error),
             other => self.end_error().unwrap_or_else(|| ObjectError::Form(other.to_string())),
         }
@@ -390,6 +400,13 @@ impl<T: Replicated> ShardedShared<T> {
         let waiters = self.gathering().end();
         self.completed.notify_all();
         waiters.into_iter().for_each(|waiter| waiter(Err(error.clone())));
+    }
+
+    /// The object cannot continue here: this member leaves its group, as if it had died, so that the others do not count on it.
+    fn fail(&self, cause: &str) {
+        tracing::error!(cause, "the object in the shards ends at this member");
+        self.feed.fail(cause.into());
+        self.link.waker.wake();
     }
 
     /// Ends the object here.

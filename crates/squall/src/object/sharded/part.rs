@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use squall_fabric::NodeId;
@@ -24,9 +25,17 @@ pub(super) struct PartState<T: Replicated> {
     /// The position of the last update that is applied.
     pub(super) position: Option<GenuinePosition>,
     /// Callers at other members that wait for an update, by caller and number.
-    waiting: BTreeMap<(NodeId, u64), Vec<RemoteCall>>,
+    waiting: BTreeMap<(NodeId, u64), RemoteCall>,
     /// A state that has arrived, until it holds.
-    pub(super) arrived: Option<(T, UpdateReplies)>,
+    pub(super) arrived: Option<ArrivedState<T>>,
+}
+
+/// A state of another member.
+pub(super) struct ArrivedState<T> {
+    pub(super) machine: T,
+    pub(super) replies: UpdateReplies,
+    /// The position of the last update in it.
+    pub(super) position: Option<GenuinePosition>,
 }
 
 impl<T: Replicated> PartState<T> {
@@ -41,21 +50,30 @@ impl<T: Replicated> PartState<T> {
         }
         match answer(&self.replies, caller, number) {
             Some(answer) => call.answer(answer),
-            None => self.waiting.entry((caller, number)).or_default().push(call),
+            // A caller that asks again has given up the connection on which it asked before.
+            None => {
+                let before = self.waiting.insert((caller, number), call);
+                before.into_iter().for_each(|call| call.answer(ShardAnswer::NotYet));
+            }
         }
     }
 
     /// Answers those that wait for an update.
     fn answer(&mut self, caller: NodeId, number: u64) {
-        let Some(calls) = self.waiting.remove(&(caller, number)) else { return };
-        for call in calls {
-            call.answer(answer(&self.replies, caller, number).unwrap_or(ShardAnswer::NotYet));
-        }
+        let Some(call) = self.waiting.remove(&(caller, number)) else { return };
+        call.answer(answer(&self.replies, caller, number).unwrap_or(ShardAnswer::NotYet));
+    }
+
+    /// A view begins: forgets callers that are gone.
+    fn begin_view(&mut self, members: &[NodeId]) {
+        self.replies.retain(members);
+        let gone = self.waiting.extract_if(.., |(caller, _), _| !members.contains(caller));
+        gone.for_each(|(_, call)| call.answer(ShardAnswer::NotYet));
     }
 
     /// Answers all that wait: this member has ended.
     fn stop(&mut self) {
-        for call in std::mem::take(&mut self.waiting).into_values().flatten() {
+        for call in std::mem::take(&mut self.waiting).into_values() {
             call.answer(ShardAnswer::NotYet);
         }
     }
@@ -80,8 +98,12 @@ pub(super) struct PartDriver<T: Replicated> {
 }
 
 impl<T: Replicated> Drop for PartDriver<T> {
-    /// However the thread ends, no caller waits for good.
+    /// However the thread ends, no caller waits for good; and a member whose code has panicked leaves its group, which would
+    /// count on it.
     fn drop(&mut self) {
+        if thread::panicking() {
+            self.shared.fail(PANICKED);
+        }
         let failure = self.shared.link.status.failure();
         self.shared.end(&failure.map_or(ObjectError::Stopped, ObjectError::Group));
         self.shared.part().stop();
@@ -97,11 +119,10 @@ impl<T: Replicated> PartDriver<T> {
             if events.is_empty() && has_ended {
                 return;
             }
-            let is_full = events.len() >= WAKE_FROM;
-            events.into_iter().for_each(|event| self.handle(event));
-            if is_full {
+            if events.len() >= WAKE_FROM {
                 self.shared.link.waker.wake();
             }
+            events.into_iter().for_each(|event| self.handle(event));
         }
     }
 
@@ -109,12 +130,13 @@ impl<T: Replicated> PartDriver<T> {
         let shared = &*self.shared;
         match event {
             FeedEvent::Message { sender, position, bytes } => self.apply(sender, position, &bytes),
-            FeedEvent::View(nodes) => shared.part().replies.retain(&nodes),
+            FeedEvent::View(nodes) => shared.part().begin_view(&nodes),
             FeedEvent::Shards(members) => self.shared.begin_view(members),
             FeedEvent::TakeOver => {
                 let mut part = shared.part();
-                if let Some((machine, replies)) = part.arrived.take() {
+                if let Some(ArrivedState { machine, replies, position }) = part.arrived.take() {
                     (part.machine, part.replies) = (Some(TypedMachine(machine)), replies);
+                    part.position = position;
                 }
                 drop(part);
                 tracing::info!("took over the state of the shard");
@@ -185,6 +207,8 @@ impl ProvidedState {
     }
 }
 
+/// Why a member leaves its group when code of the object has panicked there.
+pub(super) const PANICKED: &str = "its code has panicked: see the log";
 /// How long the thread sleeps before it looks whether the group has ended.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// From this number of messages at once on, the polling thread may have waited for space.
