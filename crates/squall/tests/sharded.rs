@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -173,21 +173,19 @@ fn a_joiner_that_reads_its_state_slowly_holds_no_one_back() {
     let members = begin("slow");
     let [a, b] = keys(&members[0].1);
     mark(&members[0], a, SLOW);
-    let is_over = AtomicBool::new(false);
-    let joiner = thread::scope(|scope| {
-        for (_, object) in &members {
-            scope.spawn(|| {
-                while !is_over.load(Relaxed) {
-                    let updates = [(&a.to_le_bytes()[..], &(a, 1)), (&b.to_le_bytes()[..], &(b, 1))];
-                    // Its window is always full.
-                    drop(object.update_many(updates).unwrap());
-                }
-            });
-        }
-        let joiner = join(config("slow", 3), true);
-        is_over.store(true, Relaxed);
-        joiner
-    });
+    let is_over = Arc::new(AtomicBool::new(false));
+    for (_, object) in &members {
+        let (object, is_over) = (object.clone(), Arc::clone(&is_over));
+        thread::spawn(move || {
+            while !is_over.load(Relaxed) {
+                let updates = [(&a.to_le_bytes()[..], &(a, 1)), (&b.to_le_bytes()[..], &(b, 1))];
+                // Its window is always full.
+                drop(object.update_many(updates).unwrap());
+            }
+        });
+    }
+    let joiner = join(config("slow", 3), true);
+    is_over.store(true, Relaxed);
     let (found, answers) = mpsc::channel();
     for (_, object) in &members {
         let (object, found) = (object.clone(), found.clone());

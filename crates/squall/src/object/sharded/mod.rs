@@ -48,10 +48,11 @@
 //!   A reply waits until all shards of the update have applied it; if a member dies that was to answer, another one of its shard does.
 //! - **Joiners** take over the state of their shard from another member, with the place in the order up to which it has everything.
 //! - **Loss.** A shard survives all but one of its members, while a majority of the view lives. When all that hold its state are
-//!   gone, the state is lost, and updates that concern it fail with [`ObjectError::StateLost`], when all their other shards have applied them; the other shards
-//!   continue. A member whose part panics, or cannot read the state that it needs, leaves the group, as if it had died.
-//! - **Limits.** One object in a group, in memory only; updates are made by members, at most 1,024 of which wait for their replies at a
-//!   member: further ones of all its threads wait.
+//!   gone, the state is lost, and updates that concern it fail with [`ObjectError::StateLost`], when all their other shards have
+//!   applied them; the other shards continue. A member whose part panics, or cannot read the state that it needs, leaves the
+//!   group, as if it had died.
+//! - **Limits.** One object in a group, in memory only; updates are made by members, at most 1,024 of which wait for their replies
+//!   at a member: further ones of all its threads wait.
 
 mod feed;
 mod joining;
