@@ -24,7 +24,7 @@ use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole};
 pub(crate) struct KeptTopic {
     kept: KeptState,
     /// The messages of each instance, oldest first.
-    instances: BTreeMap<Vec<u8>, VecDeque<KeptEntry>>,
+    instances: BTreeMap<Vec<u8>, KeptInstance>,
     /// The endpoints that have been announced and have not gone.
     open: BTreeSet<EndpointId>,
 }
@@ -65,6 +65,26 @@ struct KeptEntry {
     writer: EndpointId,
 }
 
+/// The messages of an instance, oldest first: `of_data` of them have data.
+#[derive(Debug, Default)]
+struct KeptInstance {
+    entries: VecDeque<KeptEntry>,
+    of_data: usize,
+}
+
+impl KeptInstance {
+    fn push(&mut self, entry: KeptEntry) {
+        self.of_data += usize::from(entry.has_data());
+        self.entries.push_back(entry);
+    }
+
+    fn pop(&mut self) -> Option<KeptEntry> {
+        let oldest = self.entries.pop_front()?;
+        self.of_data -= usize::from(oldest.has_data());
+        Some(oldest)
+    }
+}
+
 /// What has become of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum KeptReply {
@@ -93,11 +113,7 @@ impl KeptTopic {
         let mut topic = Self { kept, ..Self::default() };
         for (number, sample) in &topic.kept.samples {
             if let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(&sample.bytes) {
-                topic
-                    .instances
-                    .entry(header.key.into())
-                    .or_default()
-                    .push_back(KeptEntry::of(*number, &header));
+                topic.instances.entry(header.key.into()).or_default().push(KeptEntry::of(*number, &header));
             }
         }
         for announcement in &topic.kept.announcements {
@@ -168,10 +184,9 @@ impl KeptTopic {
         let present = self.instances.get(key);
         let mut replaces = false;
         if entry.kind == ChangeKind::Data {
-            let of_data =
-                present.map_or(0, |entries| entries.iter().filter(|entry| entry.has_data()).count());
+            let of_data = present.map_or(0, |instance| instance.of_data);
             replaces = matches!(service.history, HistoryKind::KeepLast(depth) if of_data >= depth);
-        } else if present.is_none_or(|entries| entry.repeats(entries)) {
+        } else if present.is_none_or(|instance| entry.repeats(&instance.entries)) {
             // So the changes of state in a history are bounded by its data and its writers.
             return KeptReply::Kept;
         }
@@ -179,17 +194,17 @@ impl KeptTopic {
             return KeptReply::Full;
         }
         entry.number = self.kept.next;
-        let entries = self.instances.entry(key.into()).or_default();
+        let instance = self.instances.entry(key.into()).or_default();
         if replaces {
             // The oldest sample with data, and what was said of its instance before.
-            while let Some(oldest) = entries.pop_front() {
+            while let Some(oldest) = instance.pop() {
                 self.kept.samples.remove(&oldest.number);
                 if oldest.has_data() {
                     break;
                 }
             }
         }
-        entries.push_back(entry);
+        instance.push(entry);
         self.kept.samples.insert(entry.number, KeptSample { order, place, bytes });
         self.kept.next += 1;
         KeptReply::Kept
@@ -205,10 +220,9 @@ impl KeptTopic {
                 length += 1;
                 continue;
             }
-            let of_key = of_data.entry(header.key).or_insert_with(|| {
-                let present = self.instances.get(header.key);
-                present.map_or(0, |entries| entries.iter().filter(|entry| entry.has_data()).count())
-            });
+            let of_key = of_data
+                .entry(header.key)
+                .or_insert_with(|| self.instances.get(header.key).map_or(0, |instance| instance.of_data));
             if !matches!(service.history, HistoryKind::KeepLast(depth) if *of_key >= depth) {
                 (*of_key, length) = (*of_key + 1, length + 1);
             }

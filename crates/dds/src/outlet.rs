@@ -1,7 +1,9 @@
 //! The sending side of a topic at a participant: the subgroup itself, or the object that keeps the topic's history.
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use squall::SendError;
@@ -211,15 +213,24 @@ pub(crate) fn wait_reply(
     begun: Instant,
     patience: Duration,
 ) -> Option<Result<StoreReply, ObjectError>> {
-    for attempt in 0u32.. {
-        match pending.try_wait() {
-            Ok(reply) => return Some(reply),
-            Err(_) if begun.elapsed() >= patience => return None,
-            Err(again) => pending = again,
+    let waker = Waker::from(Arc::new(Unparker(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(reply) = Pin::new(&mut pending).poll(&mut context) {
+            return Some(reply);
         }
-        pause(attempt);
+        let left = patience.checked_sub(begun.elapsed()).filter(|left| !left.is_zero())?;
+        thread::park_timeout(left);
     }
-    None
+}
+
+/// Wakes a thread that waits for a reply.
+struct Unparker(Thread);
+
+impl Wake for Unparker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 pub(crate) fn explain(error: ObjectError) -> WriteError {

@@ -185,12 +185,16 @@ impl TopicPort {
         position: Position,
         is_for: impl Fn(&ReaderCore) -> bool,
     ) {
-        let numbers: Vec<u16> = {
-            let state = self.state();
-            state.readers.values().filter(|reader| is_for(reader)).map(|reader| reader.id.number).collect()
-        };
         let now = now_ns();
-        for number in numbers {
+        let full: Vec<u16> = {
+            let _hold = self.gate.as_ref().map(OrderGate::hold);
+            let mut state = self.state();
+            let readers = state.readers.values_mut().filter(|reader| is_for(reader));
+            let is_full =
+                |reader: &mut &mut ReaderCore| reader.handle_change(change, position, now) == Offer::Full;
+            readers.filter_map(|mut reader| is_full(&mut reader).then_some(reader.id.number)).collect()
+        };
+        for number in full {
             self.insist(|| {
                 let _hold = self.gate.as_ref().map(OrderGate::hold);
                 let mut state = self.state();

@@ -3,29 +3,44 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::outlet::lock;
+
 /// Counts changes. A thread that waits passes the count that it saw before it looked, so it misses none.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
-    changes: Mutex<u64>,
+    state: Mutex<SignalState>,
     changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct SignalState {
+    changes: u64,
+    /// How many threads wait: without any, a change costs no system call.
+    waiting: usize,
 }
 
 impl Signal {
     pub(crate) fn ring(&self) {
-        *self.changes.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.changed.notify_all();
+        let mut state = lock(&self.state);
+        state.changes += 1;
+        let has_waiting = state.waiting > 0;
+        drop(state);
+        if has_waiting {
+            self.changed.notify_all();
+        }
     }
 
     /// Returns the count, to be passed to [`Signal::wait`] after looking.
     pub(crate) fn count(&self) -> u64 {
-        *self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state).changes
     }
 
     /// Waits until the count is not `seen`, or for `limit`.
     pub(crate) fn wait(&self, seen: u64, limit: Duration) {
-        let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(changes, limit, |changes| *changes == seen);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        let mut state = lock(&self.state);
+        state.waiting += 1;
+        let waited = self.changed.wait_timeout_while(state, limit, |state| state.changes == seen);
+        waited.unwrap_or_else(PoisonError::into_inner).0.waiting -= 1;
     }
 
     /// Waits until `look` returns something, or for `limit`.
@@ -47,3 +62,34 @@ impl Signal {
 
 /// What a wait without end waits at a time.
 const LONG: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+
+    /// A thread that waits is woken, although a change that nothing waits for makes no system call.
+    #[test]
+    fn no_change_is_missed() {
+        let (signal, rounds) = (Arc::new(Signal::default()), 2000);
+        let ringing = Arc::clone(&signal);
+        let begun = Instant::now();
+        let ringer = thread::spawn(move || {
+            for round in 0..rounds {
+                ringing.ring();
+                if round % 7 == 0 {
+                    thread::yield_now();
+                }
+            }
+        });
+        let seen = signal.wait_for(Duration::from_secs(30), || (signal.count() == rounds).then_some(()));
+        ringer.join().expect("it does not panic");
+        assert!(seen.is_some() && begun.elapsed() < Duration::from_secs(20));
+        let before = Instant::now();
+        signal.wait(signal.count(), Duration::from_millis(20));
+        assert!(before.elapsed() >= Duration::from_millis(20), "nothing has changed");
+        assert_eq!(lock(&signal.state).waiting, 0);
+    }
+}
