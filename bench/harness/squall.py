@@ -104,6 +104,33 @@ FRAME = 1 << 20
 DISK_SECONDS = 2
 
 
+class SquallTopic(Squall):
+    """`squall bench dds`; the arguments name the profile."""
+
+    GUARANTEES = {
+        "unordered": "order of one writer; a full reader rejects samples",
+        "atomic": "one order for all readers, taken when all members have it",
+        "kept": "as atomic, and kept in memory for readers that come later; a write returns when all have it",
+        "logged": "as kept, on the disks of all members",
+    }
+
+    def __init__(self, profile: str, binary: str | None = None):
+        super().__init__("shm", binary)
+        self.name = f"squall {profile}"
+        self.guarantee = self.GUARANTEES[profile]
+        self.profile = profile
+
+    def measure(self, case: Case) -> Figure:
+        command = [self.binary, "bench", "dds", "--profile", self.profile, "--subscribers", case.members - 1]
+        command += ["--size", case.size, "--json"]
+        if self.profile == "logged":
+            BUILD.mkdir(parents=True, exist_ok=True)
+            command += ["--storage", BUILD]
+        latency = case.kind == LATENCY
+        result = json_of(run(command + (["--latency"] if latency else [])))["profiles"][0]
+        return result["latency_ns"]["p50"] if latency else result["messages_per_second"]
+
+
 def objects(size: int) -> int:
     """Objects of a run of about a second."""
     return max(5, min(200, (1 << 30) // size))

@@ -2,8 +2,9 @@
 
 from .aeron import AeronCluster, AeronIpc
 from .corosync import Corosync
+from .cyclonedds import CycloneDds
 from .etcd import Etcd
-from .iceoryx2 import Iceoryx2
+from .iceoryx2 import Iceoryx2, Iceoryx2Singly
 from .jgroups import JGroups
 from .mpi import SHM as BULK_SHM
 from .mpi import TCP as BULK_TCP
@@ -17,6 +18,9 @@ DURABLE = [AeronCluster(sync=True), Etcd()]
 
 # One publisher, some subscribers.
 PUBLISH = [AeronIpc(), Iceoryx2(), ZeroMq()]
+
+# Topics.
+TOPICS = [CycloneDds(), Iceoryx2Singly()]
 
 # Large objects from one process to all others.
 BULK = [*BULK_SHM, *BULK_TCP]

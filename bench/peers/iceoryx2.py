@@ -23,3 +23,10 @@ class Iceoryx2(Contestant):
         if case.kind == LATENCY:
             return json_of(run([self.program, "latency", case.size, 300_000, 1]))["round_trip_ns"]["p50"]
         return json_of(run([self.program, "throughput", case.size, 3_000_000, case.members - 1]))["messages_per_second"]
+
+
+class Iceoryx2Singly(Iceoryx2):
+    """The same, with round trips to one subscriber only: the program has one that answers."""
+
+    def takes(self, case: Case) -> bool:
+        return super().takes(case) and (case.kind != LATENCY or case.members == 2)

@@ -1,12 +1,13 @@
 //! What a participant is given before it joins: its topics, and whether others can be created later.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use squall::config::{Ranks, SubgroupConfig};
-use squall::{Config, DeliveryMode, Group};
+use squall::{BootstrapProgress, Config, DeliveryMode, Group};
 
 use crate::error::ParticipantError;
 use crate::gate::OrderGate;
@@ -39,11 +40,23 @@ pub struct ParticipantBuilder {
     config: Config,
     topics: BTreeMap<String, Qos>,
     run_time: Option<TopicStore>,
+    progress: ProgressCallback,
+}
+
+/// Takes what happens while participants find each other.
+#[derive(Clone)]
+struct ProgressCallback(Arc<dyn Fn(BootstrapProgress) + Send + Sync>);
+
+impl fmt::Debug for ProgressCallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProgressCallback")
+    }
 }
 
 impl ParticipantBuilder {
-    pub(crate) const fn new(config: Config) -> Self {
-        Self { config, topics: BTreeMap::new(), run_time: None }
+    pub(crate) fn new(config: Config) -> Self {
+        let progress = ProgressCallback(Arc::new(|_| ()));
+        Self { config, topics: BTreeMap::new(), run_time: None, progress }
     }
 
     /// Adds a topic, whose profile ([`Qos::profile`]) says how its subgroup works. If the configuration has a subgroup of this name, its
@@ -64,6 +77,13 @@ impl ParticipantBuilder {
         self
     }
 
+    /// Calls `on_progress` while the participants find each other, to report how far that has come.
+    #[must_use]
+    pub fn on_progress(mut self, on_progress: impl Fn(BootstrapProgress) + Send + Sync + 'static) -> Self {
+        self.progress = ProgressCallback(Arc::new(on_progress));
+        self
+    }
+
     /// Joins the domain; returns when samples can flow.
     ///
     /// # Errors
@@ -74,7 +94,9 @@ impl ParticipantBuilder {
         let bells: Arc<Mutex<Vec<Arc<Signal>>>> = Arc::default();
         let to_ring = Arc::clone(&bells);
         let on_view = move |_: &squall::View| lock(&to_ring).iter().for_each(|bell| bell.ring());
-        let group = Group::builder(self.config).on_view(on_view).join()?;
+        let ProgressCallback(on_progress) = self.progress;
+        let builder = Group::builder(self.config).on_view(on_view);
+        let group = builder.on_progress(move |progress| on_progress(progress)).join()?;
         let rank = u64::try_from(group.rank()).expect("ranks are few");
         let own = group.view().members.iter().find(|member| member.tag == rank).map(|member| member.node.0);
         let mut participant = DomainParticipant {

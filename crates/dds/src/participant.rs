@@ -125,7 +125,7 @@ impl<T> fmt::Debug for Topic<T> {
 impl DomainParticipant {
     /// Prepares a participant. `config` describes the group; it needs no subgroups.
     #[must_use]
-    pub const fn builder(config: Config) -> ParticipantBuilder {
+    pub fn builder(config: Config) -> ParticipantBuilder {
         ParticipantBuilder::new(config)
     }
 

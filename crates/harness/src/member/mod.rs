@@ -1,6 +1,7 @@
 //! A member: a process that the parent has started, which does its work and reports to the parent.
 
 pub(crate) mod churn;
+mod dds;
 mod demo;
 mod genuine;
 #[cfg(test)]
@@ -74,12 +75,14 @@ pub(crate) fn run(parent: u32) -> i32 {
 }
 
 fn perform(job: &MemberJob, watchdog: &ParentWatchdog) -> Result<Ended> {
-    if let Some(core) = job.group.core {
+    // A participant has threads of its own, which would wait for each other on one core.
+    if let Some(core) = job.group.core.filter(|_| !matches!(job.work, MemberWork::Dds(_))) {
         squall_transports::runner::pin(core);
     }
     match &job.work {
         MemberWork::Demo(work) => demo::perform(&job.group, work, watchdog),
         MemberWork::Multicast(work) => multicast::perform(&job.group, work, watchdog),
+        MemberWork::Dds(work) => dds::perform(&job.group, work, watchdog),
         MemberWork::Genuine(work) => genuine::perform(&job.group, work, watchdog),
         MemberWork::Sst(work) => sst::perform(&job.group, work, watchdog),
         MemberWork::Churn(work) => churn::perform(&job.group, work, watchdog),

@@ -1,11 +1,13 @@
 //! `squall bench`: each of its commands measures a part of the system.
 
+mod dds;
 mod genuine;
 mod log;
 mod multicast;
 mod object;
 mod rdmc;
 mod restart;
+mod run_folder;
 mod sst;
 mod stream;
 mod view;
@@ -15,6 +17,7 @@ use clap::{Args, Subcommand};
 
 use crate::terminal::CommandVerdict;
 
+use dds::DdsBenchArguments;
 use genuine::GenuineArguments;
 use log::LogBenchArguments;
 use multicast::MulticastArguments;
@@ -34,6 +37,7 @@ pub struct BenchArguments {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
+    Dds(DdsBenchArguments),
     Genuine(GenuineArguments),
     Log(LogBenchArguments),
     Multicast(MulticastArguments),
@@ -51,6 +55,7 @@ enum Bench {
 /// If it cannot be measured.
 pub fn run(arguments: &BenchArguments) -> Result<CommandVerdict> {
     match &arguments.what {
+        Bench::Dds(arguments) => dds::run(arguments),
         Bench::Genuine(arguments) => genuine::run(arguments),
         Bench::Log(arguments) => log::run(arguments),
         Bench::Multicast(arguments) => multicast::run(arguments),

@@ -1,14 +1,15 @@
 //! `squall bench multicast`: throughput and latency of one subgroup.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use squall::config::quantity;
 use squall_simulator::figures::{self, Experiment};
 
+use super::run_folder::RunFolder;
 use crate::cluster::{ClusterPlan, ProcessCluster};
 use crate::control::{
     EncryptionName, IdleName, MemberLocation, MemberReport, MemberWork, ModeName, MulticastJob, TransportName,
@@ -202,28 +203,6 @@ fn check_storage(arguments: &MulticastArguments) -> Result<()> {
     Ok(())
 }
 
-/// The logs of one run, which are removed when it is over.
-pub(super) struct RunFolder(pub(super) PathBuf);
-
-impl RunFolder {
-    /// A folder for the logs in `storage`.
-    pub(super) fn create(storage: &Path) -> Result<Self> {
-        let path = storage.join(format!("squall-bench-{}", std::process::id()));
-        std::fs::create_dir(&path)
-            .with_context(|| format!("failed to make the folder {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for RunFolder {
-    fn drop(&mut self) {
-        let Self(path) = self;
-        if let Err(error) = std::fs::remove_dir_all(&*path) {
-            output::note(format!("squall: failed to remove {}: {error}; remove it", path.display()));
-        }
-    }
-}
-
 /// Runs the members as processes, as often as requested.
 fn measure(
     arguments: &MulticastArguments,
@@ -247,8 +226,9 @@ fn measure(
     };
     let mut outcomes = Vec::new();
     for _ in 0..arguments.runs {
-        let folder = arguments.storage.as_deref().map(RunFolder::create).transpose()?;
-        let storage = folder.as_ref().map(|RunFolder(path)| path.clone());
+        let create = |storage| RunFolder::create(storage, "multicast");
+        let folder = arguments.storage.as_deref().map(create).transpose()?;
+        let storage = folder.as_ref().map(|folder| folder.path().to_owned());
         plan.work = MemberWork::Multicast(MulticastJob { storage, ..job.clone() });
         let mut display = ProgressDisplay::new(members, 0, total, "messages", arguments.json);
         let reports: Vec<_> =

@@ -10,7 +10,7 @@ use serde::Serialize;
 use squall::config::quantity;
 use squall_log::{AlignedBuffer, Disk as _, DiskError, FileDisk, RECORD_HEADER_BYTES};
 
-use super::multicast::RunFolder;
+use super::run_folder::RunFolder;
 use crate::cluster::{ClusterIdentity, ClusterPlan, ProcessCluster};
 use crate::control::{EncryptionName, IdleName, MemberWork, ModeName, MulticastJob, TransportName};
 use crate::progress::ProgressDisplay;
@@ -81,8 +81,8 @@ pub(crate) fn run(arguments: &RestartArguments) -> Result<CommandVerdict> {
         units::bytes(SIZE_MAX as f64)
     );
     let interrupts = Interrupts::take()?;
-    let folder = RunFolder::create(&arguments.storage)?;
-    let outcome = measure(arguments, &folder.0, &interrupts)?;
+    let folder = RunFolder::create(&arguments.storage, "restart")?;
+    let outcome = measure(arguments, folder.path(), &interrupts)?;
     if arguments.json {
         output::json(&outcome)?;
     } else {

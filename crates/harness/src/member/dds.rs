@@ -1,0 +1,274 @@
+//! The work of `squall bench dds`: the first member writes samples of a topic, and the others take them.
+//!
+//! Each sample begins with its number, and the rest of its bytes are the last byte of that, so that readers can check order and content.
+//! With `latency` the readers answer each sample in a second topic of the same profile, and the writer waits for all answers
+//! before it writes the next sample.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use squall::Config;
+use squall::config::{StorageConfig, SubgroupConfig};
+use squall_dds::{
+    DataReader, DataWriter, DomainParticipant, DurabilityService, HistoryKind, Qos, ReadError, ResourceLimits,
+};
+
+use super::parent_watchdog::ParentWatchdog;
+use super::{Ended, JOIN_TIMEOUT, PolledMember, ProgressTicker, config, finish, report_progress, say};
+use crate::control::{DdsJob, GroupJob, MemberEvent, MemberReport, ProfileName};
+use crate::latency::Latencies;
+
+pub(super) fn perform(group: &GroupJob, job: &DdsJob, watchdog: &ParentWatchdog) -> Result<Ended> {
+    let member = TopicMember::join(group, job)?;
+    say(&MemberEvent::Ready);
+    watchdog.await_go()?;
+    let outcome = match (&member.role, job.latency) {
+        (Role::Publisher { writer, .. }, false) => publish(writer, job),
+        (Role::Publisher { writer, answers }, true) => {
+            publish_singly(writer, answers, group.members - 1, job)
+        }
+        (Role::Subscriber { reader, .. }, false) => subscribe(reader, job, |_| Ok(())),
+        (Role::Subscriber { reader, answerer }, true) => {
+            subscribe(reader, job, |sample| Ok(answerer.write(sample)?))
+        }
+    };
+    Ok(finish(member, outcome, watchdog))
+}
+
+/// A participant, which is polled by a thread of its own.
+struct TopicMember {
+    role: Role,
+    /// Ends after its readers and writers.
+    participant: DomainParticipant,
+}
+
+enum Role {
+    Publisher { writer: DataWriter<Vec<u8>>, answers: DataReader<Vec<u8>> },
+    Subscriber { reader: DataReader<Vec<u8>>, answerer: DataWriter<Vec<u8>> },
+}
+
+impl TopicMember {
+    /// Joins, and waits until the readers and writers have found each other.
+    fn join(group: &GroupJob, job: &DdsJob) -> Result<Self> {
+        let qos = qos(job);
+        let storage = job.storage.clone().map(StorageConfig::new);
+        let mut config = Config { storage, ..config(group)? };
+        for topic in [SAMPLES, ANSWERS] {
+            config = config.subgroup(topic, subgroup(job));
+        }
+        let builder =
+            DomainParticipant::builder(config).topic(SAMPLES, qos.clone()).topic(ANSWERS, qos.clone());
+        let participant = builder.on_progress(report_progress).join()?;
+        let samples = participant.topic::<Vec<u8>>(SAMPLES)?;
+        let answers = participant.topic::<Vec<u8>>(ANSWERS)?;
+        let others = group.members - 1;
+        let role = if group.rank == 0 {
+            let (answers, writer) =
+                (participant.reader(&answers, qos.clone())?, participant.writer(&samples, qos)?);
+            await_peers(|| {
+                writer.matched_subscriptions().len() == others
+                    && answers.matched_publications().len() == others
+            })?;
+            Role::Publisher { writer, answers }
+        } else {
+            let (reader, answerer) =
+                (participant.reader(&samples, qos.clone())?, participant.writer(&answers, qos)?);
+            await_peers(|| {
+                reader.matched_publications().len() == 1 && answerer.matched_subscriptions().len() == 1
+            })?;
+            Role::Subscriber { reader, answerer }
+        };
+        Ok(Self { role, participant })
+    }
+}
+
+impl PolledMember for TopicMember {
+    fn step(&mut self) -> Result<()> {
+        self.poll()
+    }
+
+    fn poll(&mut self) -> Result<()> {
+        self.participant.failure().map_or(Ok(()), |failure| Err(failure.into()))
+    }
+}
+
+fn await_peers(is_matched: impl Fn() -> bool) -> Result<()> {
+    let deadline = Instant::now() + JOIN_TIMEOUT;
+    while !is_matched() {
+        ensure!(
+            Instant::now() < deadline,
+            "not all readers and writers have matched within {JOIN_TIMEOUT:?}"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// The policies of all readers and writers.
+fn qos(job: &DdsJob) -> Qos {
+    let profile = match job.profile {
+        ProfileName::Unordered => Qos::UNORDERED,
+        ProfileName::Atomic => Qos::ATOMIC,
+        ProfileName::Kept => Qos::KEPT,
+        ProfileName::Logged => Qos::LOGGED,
+    };
+    let samples_max = (READER_BYTES / job.size).clamp(16, ResourceLimits::DEFAULT.samples_max);
+    let keeps = matches!(job.profile, ProfileName::Kept | ProfileName::Logged);
+    let history = HistoryKind::KeepLast(HISTORY_SAMPLES);
+    Qos {
+        max_blocking_time: PATIENCE,
+        resource_limits: ResourceLimits {
+            samples_max,
+            samples_per_instance_max: samples_max,
+            ..ResourceLimits::DEFAULT
+        },
+        durability_service: keeps.then_some(DurabilityService { history, ..DurabilityService::EVERYTHING }),
+        ..profile
+    }
+}
+
+/// The subgroup of a topic; its mode follows from the profile.
+fn subgroup(job: &DdsJob) -> SubgroupConfig {
+    let usual = SubgroupConfig::default();
+    let message_max = job.size + HEADER_BYTES_MAX;
+    let window_bytes = usual.window_bytes.max(4 * message_max);
+    SubgroupConfig {
+        window: job.window,
+        message_max: usual.message_max.max(message_max),
+        window_bytes,
+        ..usual
+    }
+}
+
+/// Writes as fast as it can, until all members have everything.
+fn publish(writer: &DataWriter<Vec<u8>>, job: &DdsJob) -> Result<MemberReport> {
+    let mut ticker = ProgressTicker::new();
+    let begun = Instant::now();
+    for number in 0..job.samples {
+        writer.write_in_place(job.size, |bytes| fill(bytes, number)).context("a sample was not written")?;
+        ticker.tick(number);
+    }
+    writer.wait_for_acknowledgments(PATIENCE)?;
+    Ok(report(job, job.samples, begun, Latencies::default()))
+}
+
+/// Writes a sample, waits for the answers of all readers, and so on.
+fn publish_singly(
+    writer: &DataWriter<Vec<u8>>,
+    answers: &DataReader<Vec<u8>>,
+    readers: usize,
+    job: &DdsJob,
+) -> Result<MemberReport> {
+    let (mut ticker, mut latencies) = (ProgressTicker::new(), Latencies::default());
+    let begun = Instant::now();
+    for number in 0..job.samples {
+        let written = Instant::now();
+        writer.write_in_place(job.size, |bytes| fill(bytes, number)).context("a sample was not written")?;
+        let mut left = readers;
+        while left > 0 {
+            answers.wait_for_data(PATIENCE).context("a reader has not answered")?;
+            for answer in answers.take(left)? {
+                let answered = check(&answer.data.context("an answer has no data")?, job.size)?;
+                ensure!(answered == number, "an answer to sample {answered} came, and not to {number}");
+                left -= 1;
+            }
+        }
+        // The first ones find caches and pages cold.
+        if number >= job.samples / 10 {
+            latencies.record(written.elapsed());
+        }
+        ticker.tick(number);
+    }
+    Ok(report(job, job.samples, begun, latencies))
+}
+
+/// Takes samples, and hands them to `answer`, until everything has come or is known to be lost.
+fn subscribe(
+    reader: &DataReader<Vec<u8>>,
+    job: &DdsJob,
+    answer: impl Fn(&Vec<u8>) -> Result<()>,
+) -> Result<MemberReport> {
+    let mut ticker = ProgressTicker::new();
+    let (mut next, mut taken) = (0, 0);
+    let begun = Instant::now();
+    let lost = || {
+        let (rejected, lost) = (reader.sample_rejected().total_count, reader.sample_lost().total_count);
+        rejected as u64 + lost as u64
+    };
+    while taken < job.samples {
+        match reader.wait_for_data(LOOK_PERIOD) {
+            Ok(()) => {}
+            Err(ReadError::Timeout(_)) if taken + lost() >= job.samples => break,
+            Err(ReadError::Timeout(_)) if begun.elapsed() > RUN_MAX => {
+                bail!("{taken} samples have come, and no more")
+            }
+            Err(ReadError::Timeout(_)) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        for sample in reader.take(AT_ONCE_MAX)? {
+            let sample = sample.data.context("a sample has no data")?;
+            let number = check(&sample, job.size)?;
+            ensure!(number >= next, "sample {number} came after sample {next} was due");
+            (next, taken) = (number + 1, taken + 1);
+            answer(&sample)?;
+            ticker.tick(taken);
+        }
+    }
+    Ok(report(job, taken, begun, Latencies::default()))
+}
+
+fn report(job: &DdsJob, delivered: u64, begun: Instant, latencies: Latencies) -> MemberReport {
+    let (seconds, bytes) = (begun.elapsed().as_secs_f64(), delivered * job.size as u64);
+    MemberReport { sent: job.samples, delivered, bytes, seconds, latencies, ..MemberReport::default() }
+}
+
+/// Writes the sample of this number.
+fn fill(bytes: &mut [u8], number: u64) {
+    let number = number.to_le_bytes();
+    let (first, rest) = bytes.split_at_mut(number.len());
+    first.copy_from_slice(&number);
+    rest.fill(number[0]);
+}
+
+/// Returns the number of a sample whose every cache line is as its writer wrote it.
+fn check(bytes: &[u8], size: usize) -> Result<u64> {
+    ensure!(bytes.len() == size, "a sample of {} B came, and not of {size} B", bytes.len());
+    let (number, rest) = bytes.split_at(DdsJob::SIZE_MIN);
+    let number = u64::from_le_bytes(number.try_into().context("the number has 8 bytes")?);
+    let written = number.to_le_bytes()[0];
+    ensure!(
+        rest.chunks(LINE_BYTES).all(|line| line[0] == written),
+        "sample {number} is not as it was written"
+    );
+    Ok(number)
+}
+
+const SAMPLES: &str = "samples";
+const ANSWERS: &str = "answers";
+/// The longest header of a sample without a key.
+const HEADER_BYTES_MAX: usize = 64;
+const LINE_BYTES: usize = 64;
+/// What a reader holds at most, so that a reader that falls behind needs no more memory than this.
+const READER_BYTES: usize = 64 << 20;
+/// What a topic keeps for readers that come later.
+const HISTORY_SAMPLES: usize = 1000;
+const AT_ONCE_MAX: usize = 1000;
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// After this time a sample that has not come is taken for a fault.
+const RUN_MAX: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_that_is_not_as_written_is_noticed() {
+        let mut sample = vec![0; 200];
+        fill(&mut sample, 0x1234);
+        assert_eq!(check(&sample, 200).unwrap(), 0x1234);
+        assert!(check(&sample, 199).is_err());
+        sample[8 + LINE_BYTES] ^= 1;
+        assert!(check(&sample, 200).unwrap_err().to_string().contains("not as it was written"));
+    }
+}
