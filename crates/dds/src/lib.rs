@@ -72,7 +72,8 @@
 //! - A participant joins a group of its own, all of whose subgroups are topics: it does not share one that the application has.
 //! - [`TopicPublisher`] and [`TopicSubscriber`] are there for coherent sets and for topics in one order; other readers and writers belong to the
 //!   participant, and all policies are those of topics, readers and writers.
-//! - Samples are in the postcard format, and there are no participants of other DDS implementations.
+//! - Samples are in the postcard format. The program `squall-dds-bridge` (crates/dds-bridge) passes samples of bytes to and from other DDS
+//!   implementations.
 //! - Clients outside the group ([`DomainClient`]) write and read topics that keep samples, and no others. Members do not notice when a client
 //!   dies: its writers and readers stay matched.
 //! - Topics with [`Qos::KEPT`] and with [`Qos::LOGGED`] in one group: a group that restarts from its logs has lost the states that were in

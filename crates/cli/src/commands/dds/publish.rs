@@ -31,6 +31,9 @@ pub(super) struct PubArguments {
     /// Wait for this many readers before the first sample
     #[arg(long, value_name = "N", default_value = "0")]
     readers: usize,
+    /// Take the samples for bytes in hexadecimal, as `squall dds sub` prints what is no text
+    #[arg(long)]
+    hex: bool,
     /// Print as JSON at the end how many samples were written, and the error if there was one
     #[arg(long)]
     json: bool,
@@ -96,7 +99,7 @@ fn publish(
     }
     let (inputs, input) = sync_channel(AHEAD_MAX);
     read(arguments.samples.clone(), arguments.repeat, inputs);
-    let outcome = write_all(joined, &writer, &input, pause, written);
+    let outcome = write_all(joined, &writer, &input, pause, arguments.hex, written);
     // What was written is for all members, also if the next sample was not.
     while let Err(WriteError::Timeout(_)) = writer.wait_for_acknowledgments(LOOK_PERIOD) {
         if joined.is_interrupted() {
@@ -112,12 +115,15 @@ fn write_all(
     writer: &DataWriter<Vec<u8>>,
     inputs: &Receiver<Result<String>>,
     pause: Option<Duration>,
+    is_hex: bool,
     written: &mut u64,
 ) -> Result<()> {
     let mut due = Instant::now();
     while !joined.is_interrupted() {
         let sample = match inputs.recv_timeout(LOOK_PERIOD) {
-            Ok(sample) => sample.with_context(|| format!("sample {written} was not written"))?.into_bytes(),
+            Ok(sample) => sample
+                .and_then(|sample| bytes(sample, is_hex))
+                .with_context(|| format!("sample {written} was not written"))?,
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => break,
         };
@@ -133,6 +139,15 @@ fn write_all(
         *written += 1;
     }
     Ok(())
+}
+
+/// Returns the bytes of a sample, which may be given in hexadecimal.
+fn bytes(sample: String, is_hex: bool) -> Result<Vec<u8>> {
+    if is_hex {
+        hex::decode(&sample).with_context(|| format!("`{sample}` is not in hexadecimal, as in 0a1f"))
+    } else {
+        Ok(sample.into_bytes())
+    }
 }
 
 /// Writes a sample, however long it takes. Returns whether it is written; if not, the command was interrupted.
@@ -172,3 +187,17 @@ const OUTCOME_PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// Samples that are read ahead.
 const AHEAD_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_may_be_in_hexadecimal() {
+        assert_eq!(bytes("0a1f".into(), false).unwrap(), b"0a1f");
+        assert_eq!(bytes("0a1f".into(), true).unwrap(), [0x0a, 0x1f]);
+        assert!(
+            bytes("hello".into(), true).unwrap_err().to_string().contains("`hello` is not in hexadecimal")
+        );
+    }
+}

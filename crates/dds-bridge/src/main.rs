@@ -1,0 +1,127 @@
+//! The program `squall-dds-bridge`.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use serde_json::json;
+use squall::Config;
+use squall::config::{Address, quantity};
+use squall_dds::{DomainParticipant, TopicStore};
+use squall_dds_bridge::{BridgeEvent, BridgeSettings, DdsBridge, Direction};
+use squall_fabric::atomics::{AtomicBool, Ordering};
+
+/// Copy samples between topics of a Squall domain and of an OMG DDS domain (RTPS over UDP), both ways
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES)]
+struct Arguments {
+    /// The configuration of the Squall domain's group, as for `squall dds`
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// The file that names the topics
+    #[arg(short, long, value_name = "FILE")]
+    topics: PathBuf,
+    /// Where this process can be reached by the members of the group
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Address,
+    /// How long to try to join
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "10s")]
+    timeout: Duration,
+    /// Print what happens as JSON, one object a line
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "Each topic has a table in the file:
+
+  rtps_domain = 0
+  [topics.chatter]                           the name in the Squall domain
+  rtps_topic = \"rt/chatter\"                  the name in the RTPS domain, if it is another one
+  type = \"std_msgs::msg::dds_::String_\"      the type in the RTPS domain
+  form = \"text\"                              or \"cdr\", for any type: the bytes as they are
+  direction = \"both\"                         or \"in\" (into the Squall domain), or \"out\"
+  keyed = false                              whether the type has a key
+  reliable = true                            in the RTPS domain
+  profile = \"atomic\"                         or unordered, kept, logged: in the Squall domain
+  history = 64                               how many of the last samples are held
+
+Example:
+  squall-dds-bridge --config squall.toml --topics bridge.toml --listen 192.0.2.7:7450";
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let is_interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&is_interrupted);
+    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot handle Ctrl-C")?;
+
+    let settings = BridgeSettings::load(&arguments.topics)?;
+    let mut config = Config::load_for(&arguments.config, Some(arguments.listen.clone()), None)?;
+    // The file may name the rank of a member.
+    config.rank = None;
+    config.timeout = arguments.timeout;
+    let store = if config.storage.is_some() { TopicStore::Disk } else { TopicStore::Memory };
+    let participant = DomainParticipant::builder(config).run_time_topics(store).join()?;
+    let bridge = DdsBridge::start(&participant, &settings)?;
+    let outcome = watch(&bridge, &is_interrupted, arguments.json);
+    for (topic, counts) in bridge.counts() {
+        let (into_squall, into_rtps, dropped) = (counts.into_squall, counts.into_rtps, counts.dropped);
+        if arguments.json {
+            let object = json!({ "event": "counts", "topic": topic, "into_squall": into_squall, "into_rtps": into_rtps, "dropped": dropped });
+            println!("{object}");
+        } else {
+            println!(
+                "topic `{topic}`: {into_squall} samples into the Squall domain, {into_rtps} out of it, {dropped} dropped"
+            );
+        }
+    }
+    drop(bridge);
+    let _ = participant.leave(LEAVE_PATIENCE);
+    outcome
+}
+
+/// Prints what happens, until the bridge is interrupted or cannot continue.
+fn watch(bridge: &DdsBridge, is_interrupted: &AtomicBool, json: bool) -> Result<()> {
+    let mut is_ready = false;
+    while !is_interrupted.load(Ordering::Relaxed) {
+        if !is_ready && bridge.is_settled() {
+            is_ready = true;
+            if json { println!("{}", json!({ "event": "ready" })) } else { println!("samples flow") }
+        }
+        match bridge.next_event(LOOK_PERIOD) {
+            None => {}
+            Some(BridgeEvent::Failed { topic, error }) if error.is_end() => {
+                return Err(error).with_context(|| format!("topic `{topic}`"));
+            }
+            Some(event) => print(&event, json),
+        }
+    }
+    Ok(())
+}
+
+fn print(event: &BridgeEvent, json: bool) {
+    if !json {
+        println!("{event}");
+        return;
+    }
+    let object = match event {
+        BridgeEvent::Peers { topic, direction, now, before } => {
+            let peers = if *direction == Direction::Out { "readers" } else { "writers" };
+            json!({ "event": "peers", "topic": topic, "of": peers, "now": now, "before": before })
+        }
+        BridgeEvent::Failed { topic, error } => {
+            json!({ "event": "failed", "topic": topic, "error": error.to_string() })
+        }
+        _ => json!({ "event": event.to_string() }),
+    };
+    println!("{object}");
+}
+
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// How long the process waits for the view that it leaves with.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(10);

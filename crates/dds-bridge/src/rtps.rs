@@ -1,0 +1,299 @@
+//! The endpoints of the RTPS domain: readers and writers that pass the bytes of samples as they are.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+
+use futures::stream::{Stream, StreamExt as _};
+use rustdds::bytes::Bytes;
+use rustdds::dds::result::{ReadError, WriteError};
+use rustdds::policy::{Durability, History, Reliability};
+use rustdds::{
+    DataReaderStatus, DataWriterStatus, DomainParticipant, DomainParticipantBuilder, GUID, Keyed,
+    QosPolicies, QosPolicyBuilder, RTPSEntity as _, RepresentationIdentifier, StatusEvented as _, Topic,
+    TopicKind, no_key, with_key,
+};
+
+use crate::bridge::FORWARD_PATIENCE;
+use crate::error::{BridgeError, ForwardError};
+use crate::form::HEADER_BYTES;
+use crate::origin::GuidPrefixBytes;
+use crate::settings::{BridgeSettings, TopicSettings};
+
+/// The participant of the RTPS domain.
+pub(crate) struct RtpsParticipant {
+    participant: DomainParticipant,
+    pub(crate) domain: u16,
+    pub(crate) prefix: GuidPrefixBytes,
+}
+
+impl RtpsParticipant {
+    pub(crate) fn new(settings: &BridgeSettings) -> Result<Self, BridgeError> {
+        let domain = settings.rtps_domain;
+        let mut builder = DomainParticipantBuilder::new(domain);
+        if !settings.networks.is_empty() {
+            builder = builder.with_only_networks(settings.networks.clone());
+        }
+        let participant = builder
+            .build()
+            .map_err(|error| BridgeError::Participant { domain, reason: error.to_string() })?;
+        let prefix = prefix(participant.guid());
+        Ok(Self { participant, domain, prefix })
+    }
+
+    pub(crate) fn topic(&self, name: &str, settings: &TopicSettings) -> Result<RtpsTopic, BridgeError> {
+        let name = settings.rtps_topic.as_deref().unwrap_or(name);
+        let kind = if settings.keyed { TopicKind::WithKey } else { TopicKind::NoKey };
+        let topic =
+            self.participant.create_topic(name.into(), settings.type_name.clone(), &qos(settings), kind);
+        let topic =
+            topic.map_err(|error| BridgeError::Rtps { topic: name.into(), reason: error.to_string() })?;
+        Ok(RtpsTopic {
+            participant: self.participant.clone(),
+            topic,
+            name: name.into(),
+            settings: settings.clone(),
+        })
+    }
+}
+
+/// A topic of the RTPS domain.
+pub(crate) struct RtpsTopic {
+    participant: DomainParticipant,
+    topic: Topic,
+    name: String,
+    settings: TopicSettings,
+}
+
+/// What a reader of the RTPS domain yields.
+pub(crate) enum RtpsNews {
+    /// A sample with its header, and the participant that wrote it.
+    Sample(Vec<u8>, GuidPrefixBytes),
+    /// A writer matches now, or does not any more.
+    Peer {
+        is_here: bool,
+        peer: RtpsEndpointBytes,
+    },
+    Error(ForwardError),
+}
+
+/// The number of an endpoint (`GUID_t`); the first bytes are those of its participant.
+pub(crate) type RtpsEndpointBytes = [u8; 16];
+
+pub(crate) type RtpsStream = Pin<Box<dyn Stream<Item = RtpsNews> + Send>>;
+
+impl RtpsTopic {
+    /// Returns what comes from the domain. A stream of it never ends.
+    pub(crate) fn read(&self) -> Result<RtpsStream, BridgeError> {
+        let fault = |error: &dyn std::fmt::Display| self.fault(error);
+        let requested = volatile(&self.settings);
+        let subscriber = self.participant.create_subscriber(&requested).map_err(|error| fault(&error))?;
+        if self.settings.keyed {
+            let reader = subscriber
+                .create_datareader::<RawSample, RawAdapter>(&self.topic, Some(requested))
+                .map_err(|error| fault(&error))?;
+            let samples = reader.async_sample_stream();
+            let peers = samples.async_event_stream().filter_map(async |event| peers_of_reader(&event));
+            let samples = samples.filter_map(async |sample| match sample {
+                Ok(sample) => {
+                    let writer = prefix(sample.sample_info().writer_guid());
+                    // The end of an instance has a key alone.
+                    sample.into_value().value().map(|RawSample(bytes)| RtpsNews::Sample(bytes, writer))
+                }
+                Err(error) => news_of_error(error),
+            });
+            Ok(Box::pin(futures::stream::select(samples, peers)))
+        } else {
+            let reader = subscriber
+                .create_datareader_no_key::<RawSample, RawAdapter>(&self.topic, Some(requested))
+                .map_err(|error| fault(&error))?;
+            let samples = reader.async_sample_stream();
+            let peers = samples.async_event_stream().filter_map(async |event| peers_of_reader(&event));
+            let samples = samples.filter_map(async |sample| match sample {
+                Ok(sample) => {
+                    let writer = prefix(sample.sample_info().writer_guid());
+                    Some(RtpsNews::Sample(sample.into_value().0, writer))
+                }
+                Err(error) => news_of_error(error),
+            });
+            Ok(Box::pin(futures::stream::select(samples, peers)))
+        }
+    }
+
+    pub(crate) fn write(&self) -> Result<RtpsWriter, BridgeError> {
+        let fault = |error: &dyn std::fmt::Display| self.fault(error);
+        let offered = qos(&self.settings);
+        let publisher = self.participant.create_publisher(&offered).map_err(|error| fault(&error))?;
+        let writer = if self.settings.keyed {
+            let writer = publisher.create_datawriter::<RawSample, RawAdapter>(&self.topic, Some(offered));
+            WriterKind::Keyed(writer.map_err(|error| fault(&error))?)
+        } else {
+            let writer =
+                publisher.create_datawriter_no_key::<RawSample, RawAdapter>(&self.topic, Some(offered));
+            WriterKind::Plain(writer.map_err(|error| fault(&error))?)
+        };
+        Ok(RtpsWriter { writer })
+    }
+
+    fn fault(&self, error: &dyn std::fmt::Display) -> BridgeError {
+        BridgeError::Rtps { topic: self.name.clone(), reason: error.to_string() }
+    }
+}
+
+/// A writer of the RTPS domain.
+pub(crate) struct RtpsWriter {
+    writer: WriterKind,
+}
+
+enum WriterKind {
+    Keyed(with_key::DataWriter<RawSample, RawAdapter>),
+    Plain(no_key::DataWriter<RawSample, RawAdapter>),
+}
+
+impl RtpsWriter {
+    /// Writes a sample with its header. Waits for space, at most [`FORWARD_PATIENCE`].
+    pub(crate) fn write(&self, sample: Vec<u8>) -> Result<(), ForwardError> {
+        let sample = RawSample(sample);
+        let outcome = match &self.writer {
+            WriterKind::Keyed(writer) => writer.write(sample, None).map_err(WriteError::forget_data),
+            WriterKind::Plain(writer) => writer.write(sample, None).map_err(WriteError::forget_data),
+        };
+        outcome.map_err(|error| match error {
+            WriteError::WouldBlock { .. } => ForwardError::PeerSlow { waited: FORWARD_PATIENCE },
+            error => ForwardError::Rtps(error.to_string()),
+        })
+    }
+
+    /// Returns a reader that matches now (`true`), or does not any more, since the last call.
+    pub(crate) fn next_peer(&self) -> Option<(bool, RtpsEndpointBytes)> {
+        loop {
+            let status = match &self.writer {
+                WriterKind::Keyed(writer) => writer.try_recv_status(),
+                WriterKind::Plain(writer) => writer.try_recv_status(),
+            };
+            if let DataWriterStatus::PublicationMatched { current, reader, .. } = status? {
+                return Some((current.count_change() > 0, reader.to_bytes()));
+            }
+        }
+    }
+}
+
+fn peers_of_reader(event: &DataReaderStatus) -> Option<RtpsNews> {
+    match event {
+        DataReaderStatus::SubscriptionMatched { current, writer, .. } => {
+            Some(RtpsNews::Peer { is_here: current.count_change() > 0, peer: writer.to_bytes() })
+        }
+        _ => None,
+    }
+}
+
+fn news_of_error(error: ReadError) -> Option<RtpsNews> {
+    match error {
+        // The end of an instance: the bridge knows no keys.
+        ReadError::UnknownKey { .. } => None,
+        error => Some(RtpsNews::Error(ForwardError::Rtps(error.to_string()))),
+    }
+}
+
+fn prefix(guid: GUID) -> GuidPrefixBytes {
+    let mut prefix = GuidPrefixBytes::default();
+    let bytes = guid.to_bytes();
+    prefix.copy_from_slice(&bytes[..size_of::<GuidPrefixBytes>()]);
+    prefix
+}
+
+/// What the bridge's writers offer: readers that come later get the last samples if the Squall domain keeps the topic.
+fn qos(settings: &TopicSettings) -> QosPolicies {
+    let durability = if settings.profile.keeps() { Durability::TransientLocal } else { Durability::Volatile };
+    builder(settings).durability(durability).build()
+}
+
+/// What the bridge's readers request: any writer matches in this.
+fn volatile(settings: &TopicSettings) -> QosPolicies {
+    builder(settings).durability(Durability::Volatile).build()
+}
+
+fn builder(settings: &TopicSettings) -> QosPolicyBuilder {
+    let max_blocking_time = rustdds::Duration::from_std(FORWARD_PATIENCE);
+    let reliability =
+        if settings.reliable { Reliability::Reliable { max_blocking_time } } else { Reliability::BestEffort };
+    let history = History::KeepLast { depth: settings.history.into() };
+    QosPolicyBuilder::new().reliability(reliability).history(history)
+}
+
+/// A sample as it travels: its header, and its type in CDR. All samples are of one instance, since the bridge does not know their type.
+#[derive(Clone, Debug)]
+struct RawSample(Vec<u8>);
+
+impl Keyed for RawSample {
+    type K = ();
+
+    fn key(&self) {}
+}
+
+/// Passes the bytes of samples as they are. Not fuzzed: it copies.
+struct RawAdapter;
+
+#[derive(Clone)]
+struct RawDecoder;
+
+impl no_key::DeserializerAdapter<RawSample> for RawAdapter {
+    type Error = Infallible;
+    type Decoded = RawSample;
+
+    fn supported_encodings() -> &'static [RepresentationIdentifier] {
+        &[RepresentationIdentifier::CDR_BE, RepresentationIdentifier::CDR_LE]
+    }
+
+    fn transform_decoded(decoded: RawSample) -> RawSample {
+        decoded
+    }
+}
+
+impl no_key::DefaultDecoder<RawSample> for RawAdapter {
+    type Decoder = RawDecoder;
+    const DECODER: RawDecoder = RawDecoder;
+}
+
+impl no_key::Decode<'_, RawSample> for RawDecoder {
+    type Error = Infallible;
+
+    fn decode_bytes(self, input: &[u8], encoding: RepresentationIdentifier) -> Result<RawSample, Infallible> {
+        Ok(RawSample([&encoding.to_bytes(), [0; 2].as_slice(), input].concat()))
+    }
+}
+
+impl with_key::DeserializerAdapter<RawSample> for RawAdapter {
+    type DecodedKey = ();
+
+    fn transform_decoded_key((): ()) {}
+}
+
+impl with_key::DefaultDecoder<RawSample> for RawAdapter {
+    type Decoder = RawDecoder;
+    const DECODER: RawDecoder = RawDecoder;
+}
+
+impl with_key::Decode<'_, RawSample, ()> for RawDecoder {
+    fn decode_key_bytes(self, _: &[u8], _: RepresentationIdentifier) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+impl no_key::SerializerAdapter<RawSample> for RawAdapter {
+    type Error = Infallible;
+
+    /// [`crate::TopicForm::to_rtps`] sees to it.
+    fn output_encoding() -> RepresentationIdentifier {
+        RepresentationIdentifier::CDR_LE
+    }
+
+    fn to_bytes(RawSample(bytes): &RawSample) -> Result<Bytes, Infallible> {
+        Ok(Bytes::copy_from_slice(&bytes[HEADER_BYTES..]))
+    }
+}
+
+impl with_key::SerializerAdapter<RawSample> for RawAdapter {
+    fn key_to_bytes((): &()) -> Result<Bytes, Infallible> {
+        Ok(Bytes::new())
+    }
+}
