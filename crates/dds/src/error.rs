@@ -16,7 +16,7 @@ squall_fabric::debug_as_text!(ParticipantError, EntityError, WriteError, ReadErr
 /// use squall::Config;
 /// use squall_dds::{DomainParticipant, ParticipantError, Qos};
 ///
-/// let qos = Qos { partition: vec!["north".into()], ..Qos::ATOMIC };
+/// let qos = Qos { ownership_strength: 7, ..Qos::ATOMIC };
 /// let error = DomainParticipant::builder(Config::local("doc-error", 1)).topic("t", qos).join().unwrap_err();
 /// assert!(matches!(error, ParticipantError::Qos { .. }));
 /// ```

@@ -67,7 +67,7 @@
 //! [`DataWriter::offered_incompatible_qos`]).
 //!
 //! # What is not there
-//! - PARTITION, DEADLINE, EXCLUSIVE ownership, the manual kinds of LIVELINESS, and purging by time
+//! - DEADLINE, EXCLUSIVE ownership, the manual kinds of LIVELINESS, and purging by time
 //!   are refused. So there are no statuses of deadlines and liveliness: a writer whose member has gone no longer matches.
 //! - A participant joins a group of its own, all of whose subgroups are topics: it does not share one that the application has.
 //! - [`TopicPublisher`] and [`TopicSubscriber`] are there for coherent sets and for topics in one order; other readers and writers belong to the

@@ -64,12 +64,13 @@ impl PeerTable {
         };
         let policies = offered.incompatible(requested);
         let has_type = peer.type_name == self.type_name;
-        let matches = has_type && policies.is_empty();
-        if !has_type {
-            self.inconsistent.add(1);
-        } else if matches {
+        let is_common = offered.shares_partition(requested);
+        let matches = has_type && policies.is_empty() && is_common;
+        if matches {
             self.matched.begin();
-        } else {
+        } else if !has_type {
+            self.inconsistent.add(1);
+        } else if is_common {
             self.incompatible.add(&policies);
         }
         self.known

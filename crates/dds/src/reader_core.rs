@@ -245,6 +245,22 @@ mod tests {
         assert_eq!(other.peers.matched.current_count, 1, "an announcement counts once");
     }
 
+    /// That is no mismatch of policies: nothing is reported.
+    #[test]
+    fn a_writer_in_another_partition_does_not_match() {
+        let of = |partition: &str| Qos { partition: vec![partition.into()], ..Qos::ATOMIC };
+        for (partition, is_read) in [("south", false), ("north/1", true)] {
+            let mut reader = reader(of("north/*"));
+            announce(&mut reader, TopicRole::Writer, of(partition));
+            assert_eq!(write(&mut reader, 0, 0), Offer::Done);
+            assert_eq!(held(&reader), is_read, "{partition}");
+            assert!(
+                !reader.has_changed(StatusKind::IncompatibleQos)
+                    && reader.has_changed(StatusKind::Matched) == is_read
+            );
+        }
+    }
+
     #[test]
     fn another_type_does_not_match() {
         let mut reader = reader(Qos::ATOMIC);

@@ -350,7 +350,7 @@ mod tests {
             assert_eq!(create(&mut registry, &wanted), KeptReply::Malformed);
             assert_eq!(apply(&mut registry, encode_service(service)), KeptReply::Malformed);
         }
-        let other = topic("a", Qos { partition: vec!["north".into()], ..Qos::ATOMIC });
+        let other = topic("a", Qos { ownership_strength: 7, ..Qos::ATOMIC });
         assert_eq!(create(&mut registry, &other), KeptReply::Malformed);
         assert!(registry.topics().is_empty());
     }

@@ -41,12 +41,12 @@ fn what_does_not_exist_or_fit_is_an_error() {
         "{error}"
     );
 
-    let grouped = Qos { partition: vec!["north".into()], ..Qos::ATOMIC };
+    let strong = Qos { ownership_strength: 7, ..Qos::ATOMIC };
     for error in [
-        participant.reader(&topic, grouped.clone()).unwrap_err(),
-        participant.writer(&topic, grouped).unwrap_err(),
+        participant.reader(&topic, strong.clone()).unwrap_err(),
+        participant.writer(&topic, strong).unwrap_err(),
     ] {
-        let policy = PolicyId::Partition;
+        let policy = PolicyId::OwnershipStrength;
         assert!(
             matches!(&error, EntityError::Qos(error @ QosError::Unsupported { .. }) if error.policy() == policy),
             "{error}"

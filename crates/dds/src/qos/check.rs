@@ -13,8 +13,8 @@ squall_fabric::debug_as_text!(QosError);
 /// ```
 /// use squall_dds::{PolicyId, Qos, QosError};
 ///
-/// let error = Qos { partition: vec!["north".into()], ..Qos::ATOMIC }.check().unwrap_err();
-/// assert!(matches!(error, QosError::Unsupported { policy: PolicyId::Partition, .. }));
+/// let error = Qos { ownership_strength: 7, ..Qos::ATOMIC }.check().unwrap_err();
+/// assert!(matches!(error, QosError::Unsupported { policy: PolicyId::OwnershipStrength, .. }));
 /// ```
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -79,9 +79,6 @@ impl Qos {
         })?;
         refuse(self.ownership_strength != 0, PolicyId::OwnershipStrength, || {
             (self.ownership_strength.to_string(), "leave it 0: it has a meaning for EXCLUSIVE ownership only")
-        })?;
-        refuse(!self.partition.is_empty(), PolicyId::Partition, || {
-            (format!("{:?}", self.partition), "leave it empty, and use a topic for each partition")
         })?;
         refuse(!self.autoenable_created_entities, PolicyId::EntityFactory, || {
             ("autoenable_created_entities = false".into(), "create an entity when it is to work")

@@ -6,6 +6,7 @@
 
 mod check;
 mod matching;
+mod partition;
 mod policies;
 #[cfg(test)]
 mod tests;
@@ -64,7 +65,8 @@ pub struct Qos {
     pub liveliness_lease: Option<Duration>,
     /// TIME_BASED_FILTER: a reader takes at most one sample of an instance in this time, by the writers' clocks.
     pub time_based_filter: Duration,
-    /// PARTITION: names of partitions. Refused unless empty.
+    /// PARTITION: names of partitions, or patterns: writers and readers match only in a common one ([`Qos::shares_partition`]). Those of a
+    /// topic have no meaning.
     pub partition: Vec<String>,
     /// RELIABILITY: whether samples may be missed.
     pub reliability: ReliabilityKind,

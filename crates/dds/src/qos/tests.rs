@@ -59,7 +59,7 @@ fn table() -> Vec<(PolicyId, Qos, Outcome)> {
         (PolicyId::Liveliness, Qos { liveliness: LivelinessKind::ManualByTopic, ..qos.clone() }, Refused),
         (PolicyId::Liveliness, Qos { liveliness_lease: second, ..qos.clone() }, Refused),
         (PolicyId::TimeBasedFilter, Qos { time_based_filter: Duration::from_secs(1), ..qos.clone() }, Kept),
-        (PolicyId::Partition, Qos { partition: vec!["a".into()], ..qos.clone() }, Refused),
+        (PolicyId::Partition, Qos { partition: vec!["*".into()], ..qos.clone() }, Kept),
         (PolicyId::Reliability, Qos::UNORDERED, Kept),
         (PolicyId::Reliability, Qos { reliability: ReliabilityKind::BestEffort, ..Qos::KEPT }, Refused),
         (PolicyId::TransportPriority, Qos { transport_priority: 1, ..qos.clone() }, Kept),
