@@ -160,12 +160,14 @@ const PLACES: [&str; 5] = ["§", "fig. ", "Fig. ", "app. ", "Algorithm "];
 /// What exists for tests alone.
 const NOT_FROM_A_PAPER: [&str; 1] = ["crates/protocols/src/mutation.rs"];
 const UNSAFE_CRATES: [&str; 4] = ["crates/fabric/", "crates/transports/", "crates/capi/", "crates/python/"];
-const SAFE_ROOTS: [&str; 7] = [
+const SAFE_ROOTS: [&str; 9] = [
     "crates/log/src/lib.rs",
     "crates/protocols/src/lib.rs",
     "crates/simulator/src/lib.rs",
     "crates/squall/src/lib.rs",
     "crates/dds/src/lib.rs",
+    "crates/dds-bridge/src/lib.rs",
+    "crates/dds-bridge/src/main.rs",
     "crates/harness/src/lib.rs",
     "crates/cli/src/main.rs",
 ];

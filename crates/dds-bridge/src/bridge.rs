@@ -1,7 +1,8 @@
 //! A bridge that runs: for each topic a thread that forwards out of the Squall domain, and one that forwards into it.
 //!
 //! The bridge never holds up the Squall domain: its readers are emptied whatever happens on the RTPS side, and a sample that this side
-//! does not take within [`FORWARD_PATIENCE`] is dropped. What does not work for one sample is an event, and the next one is tried.
+//! does not take within [`FORWARD_PATIENCE`] is dropped, and so are all that come as long again. What does not work for one sample is an
+//! event, and a later one is tried.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -12,7 +13,10 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use futures::channel::oneshot;
 use futures::future::{Either, select};
-use squall_dds::{DataReader, DataWriter, DomainParticipant, DurabilityKind, Qos, ReadError, Topic};
+use squall_dds::{
+    DataReader, DataWriter, DomainParticipant, DurabilityKind, HistoryKind, Qos, ReadError, ResourceLimits,
+    Topic,
+};
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{BridgeError, ForwardError};
@@ -158,7 +162,7 @@ impl DdsBridge {
         events: &Sender<BridgeEvent>,
     ) -> Result<(), BridgeError> {
         let rtps = &self.rtps;
-        let squall = |error| BridgeError::Squall { topic: name.into(), error };
+        let squall = |error| BridgeError::Squall { topic: name.into(), error: Box::new(error) };
         let topic: Topic<Vec<u8>> = participant.create_topic(name, settings.qos()).map_err(squall)?;
         let own = Qos {
             max_blocking_time: FORWARD_PATIENCE,
@@ -167,7 +171,13 @@ impl DdsBridge {
         };
         let writer = participant.writer(&topic, own).map_err(squall)?;
         // What was written before this bridge came has perhaps been forwarded by another one.
-        let latest = Qos { durability: DurabilityKind::Volatile, durability_service: None, ..settings.qos() };
+        let latest = Qos {
+            durability: DurabilityKind::Volatile,
+            durability_service: None,
+            // Never full, so that it holds up no writer.
+            history: HistoryKind::KeepLast(ResourceLimits::DEFAULT.samples_per_instance_max),
+            ..settings.qos()
+        };
         let reader = participant.reader(&topic, latest).map_err(squall)?;
         let rtps_topic = rtps.topic(name, settings)?;
         let topic = Arc::new(BridgedTopic {
@@ -262,6 +272,8 @@ impl BridgedTopic {
     /// Takes what comes in the Squall domain, and writes it to `out` if there is one.
     fn forward_out(&self, reader: &DataReader<Vec<u8>>, out: Option<&RtpsWriter>) {
         let (mut known_since, mut peers) = (None, BTreeSet::new());
+        // While it is so, nothing is tried, so that the reader is emptied.
+        let mut congested_until = Instant::now();
         while !self.is_stopped.load(Ordering::Relaxed) {
             self.look_for_bridges(reader, &mut known_since);
             while let Some((is_here, peer)) = out.and_then(RtpsWriter::next_peer) {
@@ -285,8 +297,16 @@ impl BridgedTopic {
                 let is_due = is_ours && !is_from_rtps && self.is_settled.load(Ordering::Relaxed);
                 // The end of an instance has no data.
                 let Some(data) = sample.data.filter(|_| is_due) else { continue };
+                if Instant::now() < congested_until {
+                    self.dropped.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
                 let outcome = self.form.to_rtps(&data).map_err(ForwardError::from);
-                self.note(outcome.and_then(|cdr| out.write(cdr)), &self.into_rtps);
+                let outcome = outcome.and_then(|cdr| out.write(cdr));
+                if matches!(outcome, Err(ForwardError::PeerSlow { .. })) {
+                    congested_until = Instant::now() + FORWARD_PATIENCE;
+                }
+                self.note(outcome, &self.into_rtps);
             }
         }
     }

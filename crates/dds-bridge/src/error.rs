@@ -37,7 +37,7 @@ pub enum BridgeError {
         /// The topic's name in the Squall domain.
         topic: String,
         /// What is wrong.
-        error: EntityError,
+        error: Box<EntityError>,
     },
     /// The participant of the RTPS domain does not start.
     #[error(
@@ -77,7 +77,8 @@ pub enum BridgeError {
 pub enum ForwardError {
     /// A reliable reader of the RTPS domain has not confirmed enough samples; this one is dropped.
     #[error(
-        "no space within {waited:?}: a reader of the RTPS domain is slow, or gone without a word; the sample is dropped"
+        "no space within {waited:?}: a reader of the RTPS domain is slow, or gone without a word; this sample and those of the next {waited:?} \
+         are dropped"
     )]
     PeerSlow {
         /// How long the bridge has waited.
