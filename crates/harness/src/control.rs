@@ -3,6 +3,8 @@
 //! The parent writes a [`MemberJob`], then [`ParentCommand`]s; a member answers with [`MemberEvent`]s. The job travels by pipe
 //! and not as an argument, so that the secret is not seen in the list of processes.
 
+mod topic;
+
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -13,6 +15,7 @@ use squall_protocols::group::ViewChange;
 use squall_protocols::membership::{ViewChangeStep, ViewChangeSteps};
 
 use crate::latency::Latencies;
+pub(crate) use topic::{DdsJob, ProfileName};
 
 /// All that a member needs to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -239,50 +242,6 @@ pub(crate) enum ModeName {
     Unordered,
     /// As unordered, with no promise when a member fails
     Raw,
-}
-
-/// The first member writes samples of a topic as fast as it can, or one at a time; the others take them.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct DdsJob {
-    pub(crate) profile: ProfileName,
-    pub(crate) size: usize,
-    /// Samples that the writer writes.
-    pub(crate) samples: u64,
-    pub(crate) window: usize,
-    /// One sample at a time, to which each reader answers.
-    pub(crate) latency: bool,
-    /// The folder for the members' logs, with the profile `logged`.
-    pub(crate) storage: Option<std::path::PathBuf>,
-}
-
-impl DdsJob {
-    /// The number of the sample.
-    pub(crate) const SIZE_MIN: usize = 8;
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ProfileName {
-    /// In the order of each writer; nothing is kept
-    Unordered,
-    /// In one order for all; nothing is kept
-    Atomic,
-    /// As atomic, and kept in memory for readers that come later
-    Kept,
-    /// As kept, on the disks of all members; needs --storage
-    Logged,
-}
-
-impl ProfileName {
-    /// The name for people.
-    pub(crate) const fn title(self) -> &'static str {
-        match self {
-            Self::Unordered => "unordered",
-            Self::Atomic => "atomic",
-            Self::Kept => "kept",
-            Self::Logged => "logged",
-        }
-    }
 }
 
 /// All members, which are shards of as many each, send to some of the shards.
