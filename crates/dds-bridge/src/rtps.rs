@@ -282,7 +282,7 @@ impl with_key::Decode<'_, RawSample, ()> for RawDecoder {
 impl no_key::SerializerAdapter<RawSample> for RawAdapter {
     type Error = Infallible;
 
-    /// [`crate::TopicForm::to_rtps`] sees to it.
+    /// [`crate::TopicForm::to_rtps`] checks that.
     fn output_encoding() -> RepresentationIdentifier {
         RepresentationIdentifier::CDR_LE
     }
