@@ -5,7 +5,7 @@
 //! event, and a later one is tried.
 
 use std::collections::BTreeSet;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -220,10 +220,7 @@ impl DdsBridge {
     /// Returns the next event, if there is one within `timeout`.
     #[must_use]
     pub fn next_event(&self, timeout: Duration) -> Option<BridgeEvent> {
-        match self.events.recv_timeout(timeout) {
-            Ok(event) => Some(event),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.events.recv_timeout(timeout).ok()
     }
 
     /// Returns how many samples have been forwarded, by the topics' names in the Squall domain.

@@ -193,7 +193,7 @@ fn subscribe(
     let begun = Instant::now();
     let lost = || {
         let (rejected, lost) = (reader.sample_rejected().total_count, reader.sample_lost().total_count);
-        rejected as u64 + lost as u64
+        rejected + lost
     };
     while taken < job.samples {
         match reader.wait_for_data(LOOK_PERIOD) {
