@@ -129,7 +129,7 @@ impl ParticipantBuilder {
     /// for good, when the group restarts from its logs.
     fn lay_out(&mut self) -> Result<(), ParticipantError> {
         for (name, qos) in &self.topics {
-            qos.check().map_err(|error| ParticipantError::Qos { topic: name.clone(), error })?;
+            qos.check_topic().map_err(|error| ParticipantError::Qos { topic: name.clone(), error })?;
             if is_grouped(qos) {
                 return Err(ParticipantError::Grouped(name.clone()));
             }

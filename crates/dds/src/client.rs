@@ -197,7 +197,7 @@ impl DomainClient {
     /// # Errors
     /// [`EntityError`], with what to do next.
     pub fn create_topic<T: TopicData>(&self, name: &str, qos: Qos) -> Result<(), EntityError> {
-        qos.check()?;
+        qos.check_topic()?;
         let (topic, profile, store) = (name.to_owned(), qos.profile(), self.link.store);
         if !store.holds(profile) {
             return Err(EntityError::NoStore { topic, profile, store });

@@ -190,7 +190,7 @@ impl DomainParticipant {
     /// [`EntityError`], with what to do next: policies that are refused, or not those of the topic; another type; a domain whose topics are
     /// fixed, or which keeps histories elsewhere.
     pub fn create_topic<T: TopicData>(&self, name: &str, qos: Qos) -> Result<Topic<T>, EntityError> {
-        qos.check()?;
+        qos.check_topic()?;
         let present = self.topics_in_use().get(name).map(|entry| entry.qos.clone());
         if let Some(present) = present {
             // It may have a subgroup of its own: no participant can create another one of this name.

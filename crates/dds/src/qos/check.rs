@@ -63,6 +63,14 @@ impl Qos {
         self.check_bounds()
     }
 
+    /// Checks the policies of a topic.
+    pub(crate) fn check_topic(&self) -> Result<(), QosError> {
+        contradict(!self.partition.is_empty(), PolicyId::Partition, || {
+            (format!("{:?} for a topic", self.partition), "give it to writers and readers")
+        })?;
+        self.check()
+    }
+
     fn check_order(&self) -> Result<(), QosError> {
         let is_grouped = self.presentation.scope == PresentationScope::Group;
         contradict(is_grouped && self.profile() == Profile::Unordered, PolicyId::Presentation, || {

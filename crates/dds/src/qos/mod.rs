@@ -65,8 +65,9 @@ pub struct Qos {
     pub liveliness_lease: Option<Duration>,
     /// TIME_BASED_FILTER: a reader takes at most one sample of an instance in this time, by the writers' clocks.
     pub time_based_filter: Duration,
-    /// PARTITION: names of partitions, or patterns: writers and readers match only in a common one ([`Qos::shares_partition`]). Those of a
-    /// topic have no meaning.
+    /// PARTITION: names of partitions, or patterns: writers and readers match only in a common one ([`Qos::shares_partition`]). Refused for
+    /// a topic. A topic that keeps its samples has one history for all partitions: DURABILITY_SERVICE's depth counts the samples of a key
+    /// over all of them, so a late sample in one partition may replace the only one in another.
     pub partition: Vec<String>,
     /// RELIABILITY: whether samples may be missed.
     pub reliability: ReliabilityKind,

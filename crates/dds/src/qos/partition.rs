@@ -1,7 +1,9 @@
 //! Names of partitions (OMG DDS 1.4 §2.2.3.13): a writer and a reader match only if they are in a common one.
 //!
 //! A name may be a pattern, as those of `fnmatch` in POSIX: `*` stands for any text, `?` for any character, `[a-c]` for one of these, `[!a-c]`
-//! for any other one. A pattern matches names, and no patterns. Endpoints without names are in the partition whose name is empty.
+//! for any other one. A `[` without a `]` stands for itself, and alone makes no pattern. Classes (`[:alpha:]`), equivalences and `\` are not
+//! special, and `/` is a character as any other. A pattern matches names, and no patterns. Endpoints without names are in the partition
+//! whose name is empty.
 
 use super::Qos;
 
@@ -38,7 +40,13 @@ fn is_common(one: &str, other: &str) -> bool {
 }
 
 fn is_pattern(name: &str) -> bool {
-    name.contains(['*', '?', '['])
+    // If the first bracket has no end, no later one has.
+    name.contains(['*', '?']) || name.find('[').is_some_and(|at| has_end(&name[at + 1..]))
+}
+
+/// Returns whether a bracket that has begun before `rest` has an end.
+fn has_end(rest: &str) -> bool {
+    bracket(&rest.chars().collect::<Vec<_>>(), ' ').is_some()
 }
 
 /// Returns whether a name fits a pattern. Takes at most as many steps as the product of their lengths.
@@ -146,6 +154,10 @@ mod tests {
             (&["[]x]"], &["]"], true),
             (&["*[0-9]"], &["lane7"], true),
             (&["*[0-9]"], &["lane"], false),
+            (&["lane["], &["lane["], true),
+            (&["lane[]"], &["lane[]"], true),
+            (&["lane[0]"], &["lane[0]"], false),
+            (&["lane*"], &["lane["], true),
         ] {
             assert_eq!(shares(one, other), is_shared, "{one:?} {other:?}");
         }

@@ -213,3 +213,12 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_topic_is_in_no_partition() {
+    let qos = Qos { partition: vec!["north".into()], ..Qos::ATOMIC };
+    qos.check().expect("endpoints have it");
+    let refused = qos.check_topic().unwrap_err();
+    assert!(matches!(refused, QosError::Inconsistent { policy: PolicyId::Partition, .. }), "{refused}");
+    Qos::KEPT.check_topic().expect("it has none");
+}
