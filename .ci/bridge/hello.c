@@ -1,6 +1,6 @@
 /* A program of CycloneDDS that the bridge is checked with: it writes or reads samples of two types, and prints what it reads.
  *
- * use: hello write msg|line TOPIC COUNT   or   hello read msg|line TOPIC COUNT */
+ * use: hello write msg|line TOPIC COUNT [PAUSE_MS]   or   hello read msg|line TOPIC COUNT */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static void await_peers(dds_entity_t endpoint, int writes) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 5) return fprintf(stderr, "use: hello write|read msg|line TOPIC COUNT\n"), 2;
+  if (argc != 5 && argc != 6) return fprintf(stderr, "use: hello write|read msg|line TOPIC COUNT [PAUSE_MS]\n"), 2;
   int writes = !strcmp(argv[1], "write"), is_line = !strcmp(argv[2], "line"), count = atoi(argv[4]);
   dds_entity_t participant = dds_create_participant(DDS_DOMAIN_DEFAULT, NULL, NULL);
   check(participant, "participant");
@@ -43,6 +43,7 @@ int main(int argc, char **argv) {
       snprintf(text, sizeof text, "hello %d", i);
       HelloWorldData_Msg msg = {.userID = i % 3, .message = text};
       HelloWorldData_Line line = {.text = text};
+      if (argc == 6) dds_sleepfor(DDS_MSECS(atoi(argv[5])));
       check(dds_write(endpoint, is_line ? (void *)&line : (void *)&msg), "write");
     }
     check(dds_wait_for_acks(endpoint, DDS_SECS(20)), "acknowledgments");

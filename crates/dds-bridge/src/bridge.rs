@@ -1,11 +1,15 @@
 //! A bridge that runs: for each topic a thread that forwards out of the Squall domain, and one that forwards into it.
 //!
-//! The bridge never holds up the Squall domain: its readers are emptied whatever happens on the RTPS side, and a sample that this side
-//! does not take within [`FORWARD_PATIENCE`] is dropped, and so are all that come as long again. What does not work for one sample is an
-//! event, and a later one is tried.
+//! The bridge never holds up the Squall domain: its readers are emptied whatever happens on the RTPS side. The writes there may take
+//! [`FORWARD_PATIENCE`] in all until a reader is empty; when it is used up, the rest is dropped, and so is all that comes as long again. What
+//! does not work for one sample is an event, and a later one is tried.
+//!
+//! A thread ends when the bridge is dropped, or with an error that says that nothing more is forwarded; it looks for both between any two
+//! samples, so [`DdsBridge`] ends within the wait for one.
 
 use std::collections::BTreeSet;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,77 +18,19 @@ use futures::StreamExt as _;
 use futures::channel::oneshot;
 use futures::future::{Either, select};
 use squall_dds::{
-    DataReader, DataWriter, DomainParticipant, DurabilityKind, HistoryKind, Qos, ReadError, ResourceLimits,
-    Topic,
+    DataReader, DataWriter, DomainParticipant, DurabilityKind, HistoryKind, Qos, ReadError, Topic,
 };
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{BridgeError, ForwardError};
+use crate::event::{BridgeEvent, BridgeEventQueue, ForwardCounts};
 use crate::form::TopicForm;
+use crate::missed::SampleNumbers;
 use crate::origin::{GuidPrefixBytes, SETTLE, TopicOrigins, mark};
-use crate::rtps::{RtpsEndpointBytes, RtpsNews, RtpsParticipant, RtpsStream, RtpsTopic, RtpsWriter};
+use crate::rtps::{
+    RtpsEndpointBytes, RtpsNews, RtpsParticipant, RtpsPeerNews, RtpsStream, RtpsTopic, RtpsWriter, prefix_of,
+};
 use crate::settings::{BridgeSettings, Direction, TopicSettings};
-
-/// What happens at a bridge.
-///
-/// ```
-/// use squall_dds_bridge::{BridgeEvent, Direction};
-///
-/// let event = BridgeEvent::Peers { topic: "chatter".into(), direction: Direction::Out, now: 0, before: 1 };
-/// assert!(event.to_string().contains("the last reader has gone"));
-/// ```
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum BridgeEvent {
-    /// Peers of the RTPS domain have come or gone: readers ([`Direction::Out`]) or writers ([`Direction::In`]).
-    Peers {
-        /// The topic's name in the Squall domain.
-        topic: String,
-        /// For which way of samples.
-        direction: Direction,
-        /// How many match now.
-        now: usize,
-        /// How many did before.
-        before: usize,
-    },
-    /// A sample was not forwarded, or, if [`ForwardError::is_end`] says so, none will be any more.
-    Failed {
-        /// The topic's name in the Squall domain.
-        topic: String,
-        /// What is wrong.
-        error: ForwardError,
-    },
-}
-
-impl std::fmt::Display for BridgeEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Peers { topic, direction, now, before } => {
-                let peer = if *direction == Direction::Out { "reader" } else { "writer" };
-                match (now, before) {
-                    (0, 1..) => write!(f, "topic `{topic}`: the last {peer} has gone from the RTPS domain"),
-                    (now, _) => write!(f, "topic `{topic}`: {now} {peer}s in the RTPS domain"),
-                }
-            }
-            Self::Failed { topic, error } => write!(f, "topic `{topic}`: {error}"),
-        }
-    }
-}
-
-/// How many samples of a topic a bridge has forwarded.
-///
-/// ```
-/// assert_eq!(squall_dds_bridge::ForwardCounts::default().dropped, 0);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ForwardCounts {
-    /// Into the Squall domain.
-    pub into_squall: u64,
-    /// Into the RTPS domain.
-    pub into_rtps: u64,
-    /// Neither, because of an error.
-    pub dropped: u64,
-}
 
 /// A bridge that runs, until it is dropped.
 ///
@@ -104,7 +50,7 @@ pub struct ForwardCounts {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct DdsBridge {
-    events: Receiver<BridgeEvent>,
+    events: Arc<BridgeEventQueue>,
     topics: Vec<Arc<BridgedTopic>>,
     stops: Vec<oneshot::Sender<()>>,
     threads: Vec<JoinHandle<()>>,
@@ -132,7 +78,7 @@ struct BridgedTopic {
     /// When this bridge has known its own mark for long enough.
     is_settled: AtomicBool,
     is_stopped: AtomicBool,
-    events: Mutex<Sender<BridgeEvent>>,
+    events: Arc<BridgeEventQueue>,
     into_squall: AtomicU64,
     into_rtps: AtomicU64,
     dropped: AtomicU64,
@@ -145,11 +91,11 @@ impl DdsBridge {
     /// # Errors
     /// [`BridgeError`], with what to do next.
     pub fn start(participant: &DomainParticipant, settings: &BridgeSettings) -> Result<Self, BridgeError> {
-        let (sender, events) = channel();
+        let events = Arc::default();
         let rtps = RtpsParticipant::new(settings)?;
         let mut bridge = Self { events, topics: Vec::new(), stops: Vec::new(), threads: Vec::new(), rtps };
         for (name, topic) in &settings.topics {
-            bridge.begin(participant, name, topic, &sender)?;
+            bridge.begin(participant, name, topic)?;
         }
         Ok(bridge)
     }
@@ -159,7 +105,6 @@ impl DdsBridge {
         participant: &DomainParticipant,
         name: &str,
         settings: &TopicSettings,
-        events: &Sender<BridgeEvent>,
     ) -> Result<(), BridgeError> {
         let rtps = &self.rtps;
         let squall = |error| BridgeError::Squall { topic: name.into(), error: Box::new(error) };
@@ -175,7 +120,7 @@ impl DdsBridge {
             durability: DurabilityKind::Volatile,
             durability_service: None,
             // Never full, so that it holds up no writer.
-            history: HistoryKind::KeepLast(ResourceLimits::DEFAULT.samples_per_instance_max),
+            history: HistoryKind::KeepLast(UNTAKEN_MAX),
             ..settings.qos()
         };
         let reader = participant.reader(&topic, latest).map_err(squall)?;
@@ -189,7 +134,7 @@ impl DdsBridge {
             origins: Mutex::default(),
             is_settled: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
-            events: Mutex::new(events.clone()),
+            events: Arc::clone(&self.events),
             into_squall: AtomicU64::new(0),
             into_rtps: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -197,22 +142,34 @@ impl DdsBridge {
         self.topics.push(Arc::clone(&topic));
         let out = settings.direction.is_out().then(|| rtps_topic.write()).transpose()?;
         let outward = Arc::clone(&topic);
-        self.spawn(format!("out {name}"), move || outward.forward_out(&reader, out.as_ref()))?;
+        self.spawn("out", &topic, move || outward.forward_out(&reader, out.as_ref()))?;
         if settings.direction.is_in() {
-            self.begin_inward(topic, &rtps_topic)?;
+            self.begin_inward(&topic, &rtps_topic)?;
         }
         Ok(())
     }
 
-    fn begin_inward(&mut self, topic: Arc<BridgedTopic>, rtps_topic: &RtpsTopic) -> Result<(), BridgeError> {
+    fn begin_inward(&mut self, topic: &Arc<BridgedTopic>, rtps_topic: &RtpsTopic) -> Result<(), BridgeError> {
         let news = rtps_topic.read()?;
         let (stop, stopped) = oneshot::channel();
         self.stops.push(stop);
-        self.spawn(format!("in {}", topic.name), move || topic.forward_in(news, stopped))
+        let inward = Arc::clone(topic);
+        self.spawn("in", topic, move || inward.forward_in(news, stopped))
     }
 
-    fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), BridgeError> {
-        let thread = std::thread::Builder::new().name(format!("bridge {name}"));
+    fn spawn(
+        &mut self,
+        way: &str,
+        topic: &Arc<BridgedTopic>,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<(), BridgeError> {
+        let thread = std::thread::Builder::new().name(format!("bridge {way} {}", topic.name));
+        let topic = Arc::clone(topic);
+        let run = move || {
+            if catch_unwind(AssertUnwindSafe(run)).is_err() {
+                topic.fail(ForwardError::Panicked);
+            }
+        };
         self.threads.push(thread.spawn(run).map_err(BridgeError::Thread)?);
         Ok(())
     }
@@ -220,7 +177,7 @@ impl DdsBridge {
     /// Returns the next event, if there is one within `timeout`.
     #[must_use]
     pub fn next_event(&self, timeout: Duration) -> Option<BridgeEvent> {
-        self.events.recv_timeout(timeout).ok()
+        self.events.next(timeout)
     }
 
     /// Returns how many samples have been forwarded, by the topics' names in the Squall domain.
@@ -266,15 +223,21 @@ impl BridgedTopic {
         self.origins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
     /// Takes what comes in the Squall domain, and writes it to `out` if there is one.
     fn forward_out(&self, reader: &DataReader<Vec<u8>>, out: Option<&RtpsWriter>) {
-        let (mut known_since, mut peers) = (None, BTreeSet::new());
+        let (mut bridges, mut peers) = (BridgeLooks::default(), BTreeSet::new());
         // While it is so, nothing is tried, so that the reader is emptied.
         let mut congested_until = Instant::now();
-        while !self.is_stopped.load(Ordering::Relaxed) {
-            self.look_for_bridges(reader, &mut known_since);
-            while let Some((is_here, peer)) = out.and_then(RtpsWriter::next_peer) {
-                self.note_peer(Direction::Out, &mut peers, is_here, peer);
+        // In writes, since the reader was last emptied.
+        let mut waited = Duration::ZERO;
+        while !self.is_stopped() {
+            self.look_for_bridges(reader, &mut bridges);
+            while let Some(peer) = out.and_then(RtpsWriter::next_peer) {
+                self.note_peer(Direction::Out, &mut peers, peer);
             }
             match reader.wait_for_data(LOOK_PERIOD) {
                 Ok(()) => {}
@@ -286,7 +249,14 @@ impl BridgedTopic {
                 Err(error) => return self.fail(ForwardError::Ended(error)),
             };
             let Some(out) = out else { continue };
+            if samples.len() < AT_ONCE_MAX {
+                waited = Duration::ZERO;
+            }
             for sample in samples {
+                if self.is_stopped() {
+                    return;
+                }
+                self.look_for_bridges(reader, &mut bridges);
                 let (is_ours, is_from_rtps) = {
                     let origins = self.origins();
                     (origins.leads(self.writer.id()), origins.is_from_rtps(sample.info.publication))
@@ -294,106 +264,147 @@ impl BridgedTopic {
                 let is_due = is_ours && !is_from_rtps && self.is_settled.load(Ordering::Relaxed);
                 // The end of an instance has no data.
                 let Some(data) = sample.data.filter(|_| is_due) else { continue };
-                if Instant::now() < congested_until {
+                let begun = Instant::now();
+                if begun < congested_until {
                     self.dropped.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
                 let outcome = self.form.to_rtps(&data).map_err(ForwardError::from);
                 let outcome = outcome.and_then(|cdr| out.write(cdr));
-                if matches!(outcome, Err(ForwardError::PeerSlow { .. })) {
-                    congested_until = Instant::now() + FORWARD_PATIENCE;
+                let is_refused = matches!(outcome, Err(ForwardError::PeerSlow { .. }));
+                if self.note(outcome, &self.into_rtps).is_break() {
+                    return;
                 }
-                self.note(outcome, &self.into_rtps);
+                // One that confirms a few samples a second lets each write pass, and would hold up all of them.
+                waited += begun.elapsed();
+                if waited >= FORWARD_PATIENCE {
+                    waited = Duration::ZERO;
+                    congested_until = Instant::now() + FORWARD_PATIENCE;
+                    if !is_refused {
+                        self.fail(ForwardError::PeerSlow { waited: FORWARD_PATIENCE });
+                    }
+                }
             }
         }
     }
 
     /// Takes what comes in the RTPS domain, and writes it in the Squall domain.
     fn forward_in(&self, mut news: RtpsStream, mut stopped: oneshot::Receiver<()>) {
-        let mut peers = BTreeSet::new();
+        let (mut peers, mut numbers) = (BTreeSet::new(), SampleNumbers::default());
         futures::executor::block_on(async {
-            loop {
+            // The stream is asked first, and may always have something.
+            while !self.is_stopped() {
                 let news = match select(news.next(), &mut stopped).await {
                     Either::Left((Some(news), _)) => news,
                     Either::Left((None, _)) | Either::Right(_) => return,
                 };
                 match news {
-                    RtpsNews::Sample(cdr, from) => {
-                        let (is_ours, is_from_squall) = {
-                            let origins = self.origins();
-                            (origins.leads(self.writer.id()), origins.is_from_squall(from))
-                        };
-                        if is_ours && !is_from_squall && self.is_settled.load(Ordering::Relaxed) {
-                            let outcome = self.form.to_squall(cdr).map_err(ForwardError::from);
-                            let written = outcome.and_then(|sample| Ok(self.writer.write(&sample)?));
-                            self.note(written, &self.into_squall);
+                    RtpsNews::Sample { cdr, writer, number } => {
+                        let missed = numbers.note(writer, number);
+                        if self.forward_sample_in(cdr, writer, missed).is_break() {
+                            return;
                         }
                     }
-                    RtpsNews::Peer { is_here, peer } => {
-                        self.note_peer(Direction::In, &mut peers, is_here, peer);
+                    RtpsNews::UnknownEnd => numbers.note_unknown(),
+                    RtpsNews::Peer(peer) => {
+                        if let RtpsPeerNews::Went(peer) = peer {
+                            numbers.forget(peer);
+                        }
+                        self.note_peer(Direction::In, &mut peers, peer);
                     }
-                    RtpsNews::Error(error) => self.note(Err(error), &self.into_squall),
+                    RtpsNews::Error(error) => {
+                        let _ = self.note(Err(error), &self.into_squall);
+                    }
                 }
             }
         });
     }
 
-    /// Learns which bridges there are.
-    fn look_for_bridges(&self, reader: &DataReader<Vec<u8>>, known_since: &mut Option<Instant>) {
-        let writers = reader.matched_publications();
-        let marks = writers.iter().map(|writer| (writer.id, writer.qos.user_data.as_slice()));
-        let found = TopicOrigins::of(self.domain, marks);
-        if found.knows(self.writer.id()) {
-            let since = known_since.get_or_insert_with(Instant::now);
-            self.is_settled.store(since.elapsed() >= SETTLE, Ordering::Relaxed);
+    /// Writes a sample of the RTPS domain, if it is due, in the Squall domain; `missed` ones of the same writer did not come before it.
+    fn forward_sample_in(
+        &self,
+        cdr: Option<Vec<u8>>,
+        writer: RtpsEndpointBytes,
+        missed: u64,
+    ) -> ControlFlow<()> {
+        let (is_ours, is_from_squall) = {
+            let origins = self.origins();
+            (origins.leads(self.writer.id()), origins.is_from_squall(prefix_of(writer)))
+        };
+        if !is_ours || is_from_squall || !self.is_settled.load(Ordering::Relaxed) {
+            return ControlFlow::Continue(());
         }
-        *self.origins() = found;
+        if missed > 0 {
+            self.dropped.fetch_add(missed, Ordering::Relaxed);
+            self.fail(ForwardError::Missed(missed));
+        }
+        let Some(cdr) = cdr else { return ControlFlow::Continue(()) };
+        let outcome = self.form.to_squall(cdr).map_err(ForwardError::from);
+        let written = outcome.and_then(|sample| Ok(self.writer.write(&sample)?));
+        self.note(written, &self.into_squall)
     }
 
-    fn note(&self, outcome: Result<(), ForwardError>, forwarded: &AtomicU64) {
-        match outcome {
-            Ok(()) => {
-                forwarded.fetch_add(1, Ordering::Relaxed);
-            }
-            Err(error) => {
-                self.dropped.fetch_add(1, Ordering::Relaxed);
-                self.fail(error);
-            }
+    /// Learns which bridges there are, if it is time for that.
+    fn look_for_bridges(&self, reader: &DataReader<Vec<u8>>, looks: &mut BridgeLooks) {
+        if looks.last.is_some_and(|last| last.elapsed() < LOOK_PERIOD) {
+            return;
         }
+        looks.last = Some(Instant::now());
+        let writers = reader.matched_publications();
+        let marks = writers.iter().map(|writer| (writer.id, writer.qos.user_data.as_slice()));
+        let mut origins = self.origins();
+        origins.update(self.domain, marks);
+        if origins.knows(self.writer.id()) {
+            let since = looks.known_since.get_or_insert_with(Instant::now);
+            self.is_settled.store(since.elapsed() >= SETTLE, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a sample, and breaks if nothing more can be forwarded.
+    fn note(&self, outcome: Result<(), ForwardError>, forwarded: &AtomicU64) -> ControlFlow<()> {
+        let Err(error) = outcome else {
+            forwarded.fetch_add(1, Ordering::Relaxed);
+            return ControlFlow::Continue(());
+        };
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        let is_end = error.is_end();
+        self.fail(error);
+        if is_end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     fn fail(&self, error: ForwardError) {
-        self.say(BridgeEvent::Failed { topic: self.name.clone(), error });
+        self.events.push_failure(&self.name, error);
     }
 
     /// Notes a peer that has come or gone, unless it is this bridge itself.
-    fn note_peer(
-        &self,
-        direction: Direction,
-        peers: &mut BTreeSet<RtpsEndpointBytes>,
-        is_here: bool,
-        peer: RtpsEndpointBytes,
-    ) {
-        if peer.starts_with(&self.prefix) {
-            return;
-        }
+    fn note_peer(&self, direction: Direction, peers: &mut BTreeSet<RtpsEndpointBytes>, news: RtpsPeerNews) {
         let before = peers.len();
-        let _ = if is_here { peers.insert(peer) } else { peers.remove(&peer) };
+        match news {
+            RtpsPeerNews::Came(peer) if !peer.starts_with(&self.prefix) => _ = peers.insert(peer),
+            RtpsPeerNews::Came(_) => {}
+            RtpsPeerNews::Went(peer) => _ = peers.remove(&peer),
+            RtpsPeerNews::Incompatible(policy) => self.fail(ForwardError::Incompatible(policy)),
+        }
         let (topic, now) = (self.name.clone(), peers.len());
         if now != before {
-            self.say(BridgeEvent::Peers { topic, direction, now, before });
+            self.events.push(BridgeEvent::Peers { topic, direction, now, before });
         }
-    }
-
-    fn say(&self, event: BridgeEvent) {
-        // The bridge may be ending.
-        let _ = self.events.lock().unwrap_or_else(PoisonError::into_inner).send(event);
     }
 }
 
-/// How long a sample waits for space in the other domain, before it is dropped.
+/// When a bridge has looked for others.
+#[derive(Debug, Default)]
+struct BridgeLooks {
+    last: Option<Instant>,
+    /// Its own mark.
+    known_since: Option<Instant>,
+}
+
+/// How long samples wait for space in the other domain, before they are dropped: all together that wait here.
 pub(crate) const FORWARD_PATIENCE: Duration = Duration::from_secs(1);
 /// Between looks for other bridges, and for the end; a tenth of [`SETTLE`].
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// Samples that are taken together: so other bridges are looked for often enough.
 const AT_ONCE_MAX: usize = 100;
+/// Samples of the Squall domain that wait here; the oldest one gives way to the next one.
+const UNTAKEN_MAX: usize = 8192;

@@ -62,7 +62,7 @@ pub enum BridgeError {
     Thread(io::Error),
 }
 
-/// Why a sample was not forwarded, or why a topic is not bridged any more. Other topics continue.
+/// Why a sample was not forwarded, a peer is left out, or a topic is not bridged any more. Other topics continue.
 ///
 /// ```
 /// use squall_dds_bridge::ForwardError;
@@ -75,15 +75,30 @@ pub enum BridgeError {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ForwardError {
-    /// A reliable reader of the RTPS domain has not confirmed enough samples; this one is dropped.
+    /// A reliable reader of the RTPS domain does not confirm samples as fast as they come; some are dropped, for all readers of the topic.
     #[error(
-        "no space within {waited:?}: a reader of the RTPS domain is slow, or gone without a word; this sample and those of the next {waited:?} \
-         are dropped"
+        "no space within {waited:?}: a reader of the RTPS domain is slow, does not match in its type or partition, or has gone without a word; \
+         the samples of the next {waited:?} are dropped, for all readers"
     )]
     PeerSlow {
         /// How long the bridge has waited.
         waited: Duration,
     },
+    /// This number of samples of a writer of the RTPS domain, between two that came, did not.
+    #[error(
+        "{0} samples of a writer of the RTPS domain did not come: raise `read_ahead` if the Squall domain is slower than it, and the history of \
+         the writer if the network loses some"
+    )]
+    Missed(u64),
+    /// A reader or writer of the RTPS domain is left out, for the sake of this policy.
+    #[error(
+        "a reader or writer of the RTPS domain is left out, since its policy {0} does not match the bridge's: change it, or `reliable` and \
+         `profile` in the list of topics"
+    )]
+    Incompatible(String),
+    /// A thread of the bridge has failed, which it has reported on standard error.
+    #[error("a thread of the topic has failed by a bug: start the bridge again, and report what it printed")]
+    Panicked,
     /// The sample does not have the form that the list of topics states.
     #[error(transparent)]
     Form(#[from] FormError),
@@ -102,7 +117,7 @@ impl ForwardError {
     /// Returns whether nothing more is forwarded.
     #[must_use]
     pub const fn is_end(&self) -> bool {
-        matches!(self, Self::Ended(_) | Self::Write(WriteError::Group(_)))
+        matches!(self, Self::Ended(_) | Self::Panicked | Self::Write(WriteError::Group(_)))
     }
 }
 
@@ -120,7 +135,7 @@ pub enum FormError {
     #[error("the sample has {0} bytes: CDR begins with four that name the encoding")]
     Short(usize),
     /// The bridge writes one encoding.
-    #[error("the sample has the encoding {:02x}{:02x}: write it as CDR_LE (0001)", .0[0], .0[1])]
+    #[error("the sample has the encoding {:02x}{:02x}: write it in plain CDR (XCDR1), as CDR_LE (0001)", .0[0], .0[1])]
     Encoding([u8; 2]),
     /// The sample is no structure of one string.
     #[error("the sample is no structure of one string: {0}; use form = \"cdr\" for other types")]

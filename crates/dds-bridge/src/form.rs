@@ -17,7 +17,7 @@ use crate::error::FormError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TopicForm {
-    /// The same bytes as on RTPS: four that name the encoding, and the type in CDR. For any type.
+    /// The same bytes as on RTPS: four that name the encoding, and the type in CDR. For any type in plain CDR (XCDR1).
     #[default]
     Cdr,
     /// Text, for types that are one structure with one string, as `std_msgs/String` of ROS 2.

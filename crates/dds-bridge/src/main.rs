@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,12 +43,13 @@ const EXAMPLES: &str = "Each topic has a table in the file:
   [topics.chatter]                           the name in the Squall domain
   rtps_topic = \"rt/chatter\"                  the name in the RTPS domain, if it is another one
   type = \"std_msgs::msg::dds_::String_\"      the type in the RTPS domain
-  form = \"text\"                              or \"cdr\", for any type: the bytes as they are
+  form = \"text\"                              or \"cdr\", for any type in plain CDR: the bytes as they are
   direction = \"both\"                         or \"in\" (into the Squall domain), or \"out\"
   keyed = false                              whether the type has a key
   reliable = true                            in the RTPS domain
   profile = \"atomic\"                         or unordered, kept, logged: in the Squall domain
   history = 64                               how many of the last samples are held
+  read_ahead = 1024                          how many samples of the RTPS domain may wait for the Squall domain
 
 Example:
   squall-dds-bridge --config squall.toml --topics bridge.toml --listen 192.0.2.7:7450";
@@ -71,14 +73,16 @@ fn main() -> Result<()> {
     let outcome = watch(&bridge, &is_interrupted, arguments.json);
     for (topic, counts) in bridge.counts() {
         let (into_squall, into_rtps, dropped) = (counts.into_squall, counts.into_rtps, counts.dropped);
-        if arguments.json {
-            let object = json!({ "event": "counts", "topic": topic, "into_squall": into_squall, "into_rtps": into_rtps, "dropped": dropped });
-            println!("{object}");
+        let text = if arguments.json {
+            json!({ "event": "counts", "topic": topic, "into_squall": into_squall, "into_rtps": into_rtps, "dropped": dropped })
+                .to_string()
         } else {
-            println!(
+            format!(
                 "topic `{topic}`: {into_squall} samples into the Squall domain, {into_rtps} out of it, {dropped} dropped"
-            );
-        }
+            )
+        };
+        // The process ends anyway.
+        let _ = print(&text);
     }
     drop(bridge);
     let _ = participant.leave(LEAVE_PATIENCE);
@@ -91,35 +95,39 @@ fn watch(bridge: &DdsBridge, is_interrupted: &AtomicBool, json: bool) -> Result<
     while !is_interrupted.load(Ordering::Relaxed) {
         if !is_ready && bridge.is_settled() {
             is_ready = true;
-            if json { println!("{}", json!({ "event": "ready" })) } else { println!("samples flow") }
+            print(&if json { json!({ "event": "ready" }).to_string() } else { "samples flow".into() })?;
         }
         match bridge.next_event(LOOK_PERIOD) {
             None => {}
-            Some(BridgeEvent::Failed { topic, error }) if error.is_end() => {
+            Some(BridgeEvent::Failed { topic, error, .. }) if error.is_end() => {
                 return Err(error).with_context(|| format!("topic `{topic}`"));
             }
-            Some(event) => print(&event, json),
+            Some(event) => print(&text_of(&event, json))?,
         }
     }
     Ok(())
 }
 
-fn print(event: &BridgeEvent, json: bool) {
+/// Prints a line. The program that reads it may have gone.
+fn print(line: &str) -> Result<()> {
+    writeln!(std::io::stdout(), "{line}").context("cannot write to standard output")
+}
+
+fn text_of(event: &BridgeEvent, json: bool) -> String {
     if !json {
-        println!("{event}");
-        return;
+        return event.to_string();
     }
     let object = match event {
         BridgeEvent::Peers { topic, direction, now, before } => {
             let peers = if *direction == Direction::Out { "readers" } else { "writers" };
             json!({ "event": "peers", "topic": topic, "of": peers, "now": now, "before": before })
         }
-        BridgeEvent::Failed { topic, error } => {
-            json!({ "event": "failed", "topic": topic, "error": error.to_string() })
+        BridgeEvent::Failed { topic, error, left_out } => {
+            json!({ "event": "failed", "topic": topic, "error": error.to_string(), "left_out": left_out })
         }
         _ => json!({ "event": event.to_string() }),
     };
-    println!("{object}");
+    object.to_string()
 }
 
 const LOOK_PERIOD: Duration = Duration::from_millis(100);

@@ -5,11 +5,13 @@
 //!
 //! - A sample whose writer in the Squall domain has a mark with the same RTPS domain came from there: it is not forwarded there.
 //! - A sample whose writer in the RTPS domain has the prefix of a bridge came from the Squall domain: it is not forwarded there.
+//! - Both hold for bridges that have gone, too: their samples may still wait in the readers of those that are left. So marks are never
+//!   forgotten; no member and no participant gets the number of another one.
 //! - Of the bridges between the same two domains, the one whose writer has the least number forwards; if its member leaves the view, the
 //!   next one does. A sample that comes in between may be lost.
 //! - A bridge forwards nothing until all bridges know its mark, which takes them [`SETTLE`] at most.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use squall_dds::EndpointId;
@@ -23,37 +25,44 @@ pub(crate) const SETTLE: Duration = Duration::from_secs(1);
 /// The bridges of a topic to one RTPS domain, by their writers in the Squall domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TopicOrigins {
-    bridges: BTreeMap<EndpointId, GuidPrefixBytes>,
+    /// Those that are there: one of them forwards.
+    present: BTreeSet<EndpointId>,
+    /// Those, and those that were there before.
+    writers: BTreeSet<EndpointId>,
+    /// Of the same ones, in the RTPS domain.
+    participants: BTreeSet<GuidPrefixBytes>,
 }
 
 impl TopicOrigins {
-    /// Takes the writers of the topic with what they carry in USER_DATA.
-    pub(crate) fn of<'a>(domain: u16, writers: impl Iterator<Item = (EndpointId, &'a [u8])>) -> Self {
-        let with_mark = |(id, data)| {
-            let (of, prefix) = unmark(data)?;
-            (of == domain).then_some((id, prefix))
-        };
-        Self { bridges: writers.filter_map(with_mark).collect() }
+    /// Takes the writers of the topic that are there, with what they carry in USER_DATA.
+    pub(crate) fn update<'a>(&mut self, domain: u16, writers: impl Iterator<Item = (EndpointId, &'a [u8])>) {
+        self.present.clear();
+        for (id, data) in writers {
+            let Some((_, prefix)) = unmark(data).filter(|(of, _)| *of == domain) else { continue };
+            self.present.insert(id);
+            self.writers.insert(id);
+            self.participants.insert(prefix);
+        }
     }
 
-    /// Returns whether the bridge with this writer is known.
+    /// Returns whether the bridge with this writer is there.
     pub(crate) fn knows(&self, own: EndpointId) -> bool {
-        self.bridges.contains_key(&own)
+        self.present.contains(&own)
     }
 
     /// Returns whether the bridge with this writer is the one that forwards.
     pub(crate) fn leads(&self, own: EndpointId) -> bool {
-        self.bridges.first_key_value().is_some_and(|(first, _)| *first == own)
+        self.present.first() == Some(&own)
     }
 
     /// Returns whether a sample of this writer in the Squall domain came from the RTPS domain.
     pub(crate) fn is_from_rtps(&self, writer: EndpointId) -> bool {
-        self.bridges.contains_key(&writer)
+        self.writers.contains(&writer)
     }
 
     /// Returns whether a sample of this participant of the RTPS domain came from the Squall domain.
     pub(crate) fn is_from_squall(&self, prefix: GuidPrefixBytes) -> bool {
-        self.bridges.values().any(|bridge| *bridge == prefix)
+        self.participants.contains(&prefix)
     }
 }
 
@@ -86,10 +95,16 @@ mod tests {
 
     /// The origins of a topic with bridges at these nodes, and a writer of an application at node 9.
     fn origins(bridges: &[u32]) -> TopicOrigins {
+        let mut origins = TopicOrigins::default();
+        look(&mut origins, bridges);
+        origins
+    }
+
+    fn look(origins: &mut TopicOrigins, bridges: &[u32]) {
         let marks: Vec<_> = bridges.iter().map(|node| (writer(*node), mark(DOMAIN, prefix(*node)))).collect();
         let application = (writer(9), b"v2".to_vec());
         let writers: Vec<_> = marks.into_iter().chain([application]).collect();
-        TopicOrigins::of(DOMAIN, writers.iter().map(|(id, data)| (*id, data.as_slice())))
+        origins.update(DOMAIN, writers.iter().map(|(id, data)| (*id, data.as_slice())));
     }
 
     #[test]
@@ -103,7 +118,8 @@ mod tests {
     #[test]
     fn bridges_to_another_domain_do_not_count() {
         let other = mark(DOMAIN + 1, prefix(1));
-        let origins = TopicOrigins::of(DOMAIN, [(writer(1), other.as_slice())].into_iter());
+        let mut origins = TopicOrigins::default();
+        origins.update(DOMAIN, [(writer(1), other.as_slice())].into_iter());
         assert_eq!(origins, TopicOrigins::default());
     }
 
@@ -169,5 +185,17 @@ mod tests {
         assert!(origins(&[1, 4]).leads(writer(1)) && !origins(&[1, 4]).leads(writer(4)));
         assert!(origins(&[4]).leads(writer(4)));
         assert!(!origins(&[]).leads(writer(4)));
+    }
+
+    /// What it has written may wait in the readers of the next one, which would write it back to where it came from.
+    #[test]
+    fn samples_of_a_bridge_that_has_gone_are_known() {
+        let mut origins = origins(&[1, 4]);
+        look(&mut origins, &[4]);
+        assert!(origins.leads(writer(4)) && !origins.knows(writer(1)), "the next one forwards");
+        assert!(origins.is_from_rtps(writer(1)) && origins.is_from_squall(prefix(1)));
+        assert!(!origins.is_from_rtps(writer(9)) && !origins.is_from_squall(prefix(9)));
+        look(&mut origins, &[]);
+        assert!(origins.is_from_rtps(writer(4)) && !origins.leads(writer(4)));
     }
 }

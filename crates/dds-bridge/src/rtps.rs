@@ -6,11 +6,11 @@ use std::pin::Pin;
 use futures::stream::{Stream, StreamExt as _};
 use rustdds::bytes::Bytes;
 use rustdds::dds::result::{ReadError, WriteError};
-use rustdds::policy::{Durability, History, Reliability};
+use rustdds::policy::{Durability, History, Reliability, ResourceLimits};
 use rustdds::{
     DataReaderStatus, DataWriterStatus, DomainParticipant, DomainParticipantBuilder, GUID, Keyed,
-    QosPolicies, QosPolicyBuilder, RTPSEntity as _, RepresentationIdentifier, StatusEvented as _, Topic,
-    TopicKind, no_key, with_key,
+    QosPolicies, QosPolicyBuilder, RTPSEntity as _, RepresentationIdentifier, SampleIdentity,
+    StatusEvented as _, Topic, TopicKind, no_key, with_key,
 };
 
 use crate::bridge::FORWARD_PATIENCE;
@@ -36,15 +36,19 @@ impl RtpsParticipant {
         let participant = builder
             .build()
             .map_err(|error| BridgeError::Participant { domain, reason: error.to_string() })?;
-        let prefix = prefix(participant.guid());
+        let prefix = prefix_of(participant.guid().to_bytes());
         Ok(Self { participant, domain, prefix })
     }
 
     pub(crate) fn topic(&self, name: &str, settings: &TopicSettings) -> Result<RtpsTopic, BridgeError> {
         let name = settings.rtps_topic.as_deref().unwrap_or(name);
         let kind = if settings.keyed { TopicKind::WithKey } else { TopicKind::NoKey };
-        let topic =
-            self.participant.create_topic(name.into(), settings.type_name.clone(), &qos(settings), kind);
+        let topic = self.participant.create_topic(
+            name.into(),
+            settings.type_name.clone(),
+            &requested(settings),
+            kind,
+        );
         let topic =
             topic.map_err(|error| BridgeError::Rtps { topic: name.into(), reason: error.to_string() })?;
         Ok(RtpsTopic {
@@ -66,14 +70,27 @@ pub(crate) struct RtpsTopic {
 
 /// What a reader of the RTPS domain yields.
 pub(crate) enum RtpsNews {
-    /// A sample with its header, and the participant that wrote it.
-    Sample(Vec<u8>, GuidPrefixBytes),
-    /// A writer matches now, or does not any more.
-    Peer {
-        is_here: bool,
-        peer: RtpsEndpointBytes,
+    /// A sample of this writer, and its number among those.
+    Sample {
+        /// With its header; `None` for the end of an instance.
+        cdr: Option<Vec<u8>>,
+        writer: RtpsEndpointBytes,
+        number: i64,
     },
+    /// The end of an instance, of a writer that is not said.
+    UnknownEnd,
+    Peer(RtpsPeerNews),
     Error(ForwardError),
+}
+
+/// What becomes of a reader or writer of the RTPS domain.
+pub(crate) enum RtpsPeerNews {
+    /// It matches now.
+    Came(RtpsEndpointBytes),
+    /// It does not any more.
+    Went(RtpsEndpointBytes),
+    /// It does not, for the sake of this policy.
+    Incompatible(String),
 }
 
 /// The number of an endpoint (`GUID_t`); the first bytes are those of its participant.
@@ -85,7 +102,7 @@ impl RtpsTopic {
     /// Returns what comes from the domain. A stream of it never ends.
     pub(crate) fn read(&self) -> Result<RtpsStream, BridgeError> {
         let fault = |error: &dyn std::fmt::Display| self.fault(error);
-        let requested = volatile(&self.settings);
+        let requested = requested(&self.settings);
         let subscriber = self.participant.create_subscriber(&requested).map_err(|error| fault(&error))?;
         if self.settings.keyed {
             let reader = subscriber
@@ -95,11 +112,11 @@ impl RtpsTopic {
             let peers = samples.async_event_stream().filter_map(async |event| peers_of_reader(&event));
             let samples = samples.filter_map(async |sample| match sample {
                 Ok(sample) => {
-                    let writer = prefix(sample.sample_info().writer_guid());
+                    let of = sample.sample_info().sample_identity();
                     // The end of an instance has a key alone.
-                    sample.into_value().value().map(|RawSample(bytes)| RtpsNews::Sample(bytes, writer))
+                    Some(news_of_sample(sample.into_value().value(), of))
                 }
-                Err(error) => news_of_error(error),
+                Err(error) => Some(news_of_error(error)),
             });
             Ok(Box::pin(futures::stream::select(samples, peers)))
         } else {
@@ -110,10 +127,10 @@ impl RtpsTopic {
             let peers = samples.async_event_stream().filter_map(async |event| peers_of_reader(&event));
             let samples = samples.filter_map(async |sample| match sample {
                 Ok(sample) => {
-                    let writer = prefix(sample.sample_info().writer_guid());
-                    Some(RtpsNews::Sample(sample.into_value().0, writer))
+                    let of = sample.sample_info().sample_identity();
+                    Some(news_of_sample(Some(sample.into_value()), of))
                 }
-                Err(error) => news_of_error(error),
+                Err(error) => Some(news_of_error(error)),
             });
             Ok(Box::pin(futures::stream::select(samples, peers)))
         }
@@ -121,7 +138,7 @@ impl RtpsTopic {
 
     pub(crate) fn write(&self) -> Result<RtpsWriter, BridgeError> {
         let fault = |error: &dyn std::fmt::Display| self.fault(error);
-        let offered = qos(&self.settings);
+        let offered = offered(&self.settings);
         let publisher = self.participant.create_publisher(&offered).map_err(|error| fault(&error))?;
         let writer = if self.settings.keyed {
             let writer = publisher.create_datawriter::<RawSample, RawAdapter>(&self.topic, Some(offered));
@@ -163,62 +180,93 @@ impl RtpsWriter {
         })
     }
 
-    /// Returns a reader that matches now (`true`), or does not any more, since the last call.
-    pub(crate) fn next_peer(&self) -> Option<(bool, RtpsEndpointBytes)> {
+    /// Returns what has become of a reader since the last call. RustDDS holds four of these and loses the rest.
+    pub(crate) fn next_peer(&self) -> Option<RtpsPeerNews> {
         loop {
             let status = match &self.writer {
                 WriterKind::Keyed(writer) => writer.try_recv_status(),
                 WriterKind::Plain(writer) => writer.try_recv_status(),
             };
-            if let DataWriterStatus::PublicationMatched { current, reader, .. } = status? {
-                return Some((current.count_change() > 0, reader.to_bytes()));
+            match status? {
+                DataWriterStatus::PublicationMatched { current, reader, .. } => {
+                    return Some(RtpsPeerNews::matched(current.count_change(), reader));
+                }
+                DataWriterStatus::OfferedIncompatibleQos { last_policy_id, .. } => {
+                    return Some(RtpsPeerNews::Incompatible(format!("{last_policy_id:?}")));
+                }
+                _ => {}
             }
         }
+    }
+}
+
+impl RtpsPeerNews {
+    fn matched(change: i32, peer: GUID) -> Self {
+        if change > 0 { Self::Came(peer.to_bytes()) } else { Self::Went(peer.to_bytes()) }
     }
 }
 
 fn peers_of_reader(event: &DataReaderStatus) -> Option<RtpsNews> {
     match event {
         DataReaderStatus::SubscriptionMatched { current, writer, .. } => {
-            Some(RtpsNews::Peer { is_here: current.count_change() > 0, peer: writer.to_bytes() })
+            Some(RtpsNews::Peer(RtpsPeerNews::matched(current.count_change(), *writer)))
+        }
+        DataReaderStatus::RequestedIncompatibleQos { last_policy_id, .. } => {
+            Some(RtpsNews::Peer(RtpsPeerNews::Incompatible(format!("{last_policy_id:?}"))))
         }
         _ => None,
     }
 }
 
-fn news_of_error(error: ReadError) -> Option<RtpsNews> {
+fn news_of_sample(sample: Option<RawSample>, of: SampleIdentity) -> RtpsNews {
+    let (writer, number) = (of.writer_guid.to_bytes(), of.sequence_number.into());
+    RtpsNews::Sample { cdr: sample.map(|RawSample(bytes)| bytes), writer, number }
+}
+
+fn news_of_error(error: ReadError) -> RtpsNews {
     match error {
-        // The end of an instance: the bridge knows no keys.
-        ReadError::UnknownKey { .. } => None,
-        error => Some(RtpsNews::Error(ForwardError::Rtps(error.to_string()))),
+        // The bridge knows no keys.
+        ReadError::UnknownKey { .. } => RtpsNews::UnknownEnd,
+        error => RtpsNews::Error(ForwardError::Rtps(error.to_string())),
     }
 }
 
-fn prefix(guid: GUID) -> GuidPrefixBytes {
+/// Returns the participant of an endpoint.
+pub(crate) fn prefix_of(endpoint: RtpsEndpointBytes) -> GuidPrefixBytes {
     let mut prefix = GuidPrefixBytes::default();
-    let bytes = guid.to_bytes();
-    prefix.copy_from_slice(&bytes[..size_of::<GuidPrefixBytes>()]);
+    prefix.copy_from_slice(&endpoint[..size_of::<GuidPrefixBytes>()]);
     prefix
 }
 
-/// What the bridge's writers offer: readers that come later get the last samples if the Squall domain keeps the topic.
-fn qos(settings: &TopicSettings) -> QosPolicies {
+/// What the bridge's writers offer: readers that come later get the last samples if the Squall domain keeps the topic. The resource limits
+/// are how many samples may be unconfirmed before a write waits; RustDDS takes 8192 otherwise, whatever the history says.
+fn offered(settings: &TopicSettings) -> QosPolicies {
     let durability = if settings.profile.keeps() { Durability::TransientLocal } else { Durability::Volatile };
-    builder(settings).durability(durability).build()
+    let unconfirmed = i32::from(settings.history).max(UNCONFIRMED_MIN);
+    builder(settings, settings.history.into(), unconfirmed).durability(durability).build()
 }
 
-/// What the bridge's readers request: any writer matches in this.
-fn volatile(settings: &TopicSettings) -> QosPolicies {
-    builder(settings).durability(Durability::Volatile).build()
+/// What the bridge's readers request: any writer matches in this. It is the topic's policy too, since RustDDS bounds by that one what
+/// waits to be read, and removes the oldest sample above, which the writer takes for delivered.
+fn requested(settings: &TopicSettings) -> QosPolicies {
+    let held = settings.read_ahead.into();
+    builder(settings, held, held).durability(Durability::Volatile).build()
 }
 
-fn builder(settings: &TopicSettings) -> QosPolicyBuilder {
+fn builder(settings: &TopicSettings, depth: i32, max_samples: i32) -> QosPolicyBuilder {
     let max_blocking_time = rustdds::Duration::from_std(FORWARD_PATIENCE);
     let reliability =
         if settings.reliable { Reliability::Reliable { max_blocking_time } } else { Reliability::BestEffort };
-    let history = History::KeepLast { depth: settings.history.into() };
-    QosPolicyBuilder::new().reliability(reliability).history(history)
+    // All samples are of one instance.
+    let limits = ResourceLimits { max_samples, max_instances: 1, max_samples_per_instance: max_samples };
+    QosPolicyBuilder::new()
+        .reliability(reliability)
+        .history(History::KeepLast { depth })
+        .resource_limits(limits)
 }
+
+/// Samples of a writer that may be unconfirmed, if its history is not longer.
+const UNCONFIRMED_MIN: i32 = 1024;
 
 /// A sample as it travels: its header, and its type in CDR. All samples are of one instance, since the bridge does not know their type.
 #[derive(Clone, Debug)]

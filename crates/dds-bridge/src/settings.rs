@@ -77,6 +77,9 @@ pub struct TopicSettings {
     /// How many of the last samples the endpoints in the RTPS domain hold; and the Squall domain, if it keeps the topic.
     #[serde(default = "usual_history")]
     pub history: u16,
+    /// How many samples of the RTPS domain may wait for the Squall domain, before the oldest are lost. The bridge has memory for that many.
+    #[serde(default = "usual_read_ahead")]
+    pub read_ahead: u16,
 }
 
 const fn yes() -> bool {
@@ -85,6 +88,10 @@ const fn yes() -> bool {
 
 const fn usual_history() -> u16 {
     64
+}
+
+const fn usual_read_ahead() -> u16 {
+    1024
 }
 
 /// Which way samples of a topic go.
@@ -182,6 +189,9 @@ impl BridgeSettings {
             if topic.history == 0 {
                 return Err(format!("topic `{name}`: history is 0; hold at least one sample"));
             }
+            if topic.read_ahead == 0 {
+                return Err(format!("topic `{name}`: read_ahead is 0; let at least one sample wait"));
+            }
             let rtps = topic.rtps_topic.as_ref().unwrap_or(name);
             if let Some(other) = seen.insert(rtps, name) {
                 return Err(format!(
@@ -225,6 +235,7 @@ mod tests {
             (format!("{one}depth = 3"), "unknown field `depth`"),
             (format!("{one}form = \"json\""), "unknown variant `json`"),
             (format!("{one}history = 0"), "hold at least one sample"),
+            (format!("{one}read_ahead = 0"), "let at least one sample wait"),
             (format!("rtps_domain = 233\n{one}"), "at most 232"),
             (format!("networks = [\"lo\"]\n{one}"), "invalid IP address"),
             (format!("{one}[topics.b]\ntype = \"T\"\nrtps_topic = \"a\""), "topics `a` and `b` are both `a`"),
