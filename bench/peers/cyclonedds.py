@@ -20,7 +20,7 @@ SETTINGS = """<CycloneDDS><Domain>
 
 class CycloneDds(Contestant):
     name = "cyclonedds"
-    guarantee = "RELIABLE: order of one writer, sent again until the reader has it"
+    guarantee = "RELIABLE over UDP on loopback: order of one writer, sent again until the reader has it"
     packages = ["cyclonedds-tools"]
 
     def build(self) -> None:

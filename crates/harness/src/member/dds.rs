@@ -214,6 +214,14 @@ fn subscribe(
             ticker.tick(taken);
         }
     }
+    // An unordered reader rejects samples when it is full, and a short history replaces some that a slow reader has not taken.
+    let may_lose = job.profile != ProfileName::Atomic;
+    ensure!(
+        may_lose || taken == job.samples,
+        "{} of {} samples were lost, and none may be",
+        lost(),
+        job.samples
+    );
     Ok(report(job, taken, begun, Latencies::default()))
 }
 
