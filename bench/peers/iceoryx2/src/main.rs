@@ -93,7 +93,11 @@ fn subscriber(plan: &Plan) -> Outcome<()> {
             wait(plan, idle);
         }
     }
-    assert_eq!(sum, plan.messages * plan.size.div_ceil(LINE_BYTES) as u64, "the payload is what was published");
+    assert_eq!(
+        sum,
+        plan.messages * plan.size.div_ceil(LINE_BYTES) as u64,
+        "the payload is what was published"
+    );
     say(&begun.expect("at least one message").elapsed().as_secs_f64().to_string())?;
     wait_for_end()
 }
