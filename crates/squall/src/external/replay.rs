@@ -14,13 +14,16 @@ use crate::history::StoredMessage;
 
 /// How to read.
 ///
-/// ```
-/// use squall::external::ReplayOptions;
-/// use std::time::Duration;
+/// ```no_run
+/// use squall::external::{ExternalError, Replay, ReplayOptions};
+/// use squall::{Config, Position};
 ///
-/// let noted = 7; // what [`Replay::group`](squall::external::Replay::group) returned when the position was noted
-/// let options = ReplayOptions { group: Some(noted), ..ReplayOptions::default() };
-/// assert_eq!(options.timeout, Duration::from_secs(10));
+/// /// Continues at a position that was noted with its group, unless another group has begun meanwhile.
+/// fn resume(config: &Config, noted: (u64, Position)) -> Result<Replay, ExternalError> {
+///     let (group, position) = noted;
+///     let options = ReplayOptions { group: Some(group), ..ReplayOptions::default() };
+///     Replay::connect_with(config, "orders", position, options)
+/// }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayOptions {
