@@ -334,8 +334,8 @@ impl<D: Disk> Storage<D> {
     pub fn prepare(&self, segment: u32, recycle: Option<Recycling>) -> Result<(), StorageError> {
         let path = names::segment(segment);
         if let Some(Recycling { segments, base, positions }) = recycle {
-            // Before the register shows the new base, by which others forget where the records were: who reads them finds that they
-            // are gone, and not that there are none.
+            // Before the register shows the new base, by which others forget where the records were: a reader finds that they are
+            // gone, and not that there are none.
             let mut recycled = locked(&self.recycled);
             positions.iter().for_each(|(subgroup, at)| raise(&mut recycled, *subgroup, *at));
             drop(recycled);

@@ -12,20 +12,14 @@ use squall_transports::bootstrap::{Address, BootstrapError};
 use squall_transports::composite::CompositeError;
 use squall_transports::verbs::VerbsError;
 
-use crate::Position;
 use crate::config::ConfigError;
 use crate::durable::LogFolderError;
-use crate::history::HistoryError;
 
-squall_fabric::debug_as_text!(
-    GroupError,
-    JoinError,
-    HandleError,
-    SendError,
-    ReceiveError,
-    ReplayError,
-    ValueError
-);
+mod replay;
+
+pub use replay::ReplayError;
+
+squall_fabric::debug_as_text!(GroupError, JoinError, HandleError, SendError, ReceiveError, ValueError);
 
 /// Why a group cannot be joined or has ended.
 ///
@@ -446,44 +440,6 @@ pub enum ValueError {
         /// Their number.
         bytes: usize,
     },
-}
-
-/// Why there is no further message from an earlier position on ([`crate::Deliveries::from`]).
-#[derive(Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReplayError {
-    /// The log begins later.
-    #[error(
-        "the log of this member begins at position {} of view {}, later than this reader: begin there (`DeliveriesFrom::seek`), or, \
-        if this member has joined later, ask again when it has got what was before from the others",
-        oldest.sequence, oldest.view
-    )]
-    Compacted {
-        /// The oldest position from which this member can read.
-        oldest: Position,
-    },
-    /// This member was away, and has not got from the others yet what follows.
-    #[error(transparent)]
-    Incomplete(#[from] HistoryError),
-    /// The log could not be changed.
-    #[error("cannot change the log in {}: {cause}", folder.display())]
-    Log {
-        /// The folder of the log.
-        folder: Box<Path>,
-        /// Why.
-        cause: String,
-    },
-    /// The group has ended, and everything delivered has been taken, or is in the log for the next run.
-    #[error(transparent)]
-    Group(#[from] GroupError),
-}
-
-impl From<ReceiveError> for ReplayError {
-    fn from(error: ReceiveError) -> Self {
-        match error {
-            ReceiveError::Group(error) => Self::Group(error),
-        }
-    }
 }
 
 #[cfg(test)]

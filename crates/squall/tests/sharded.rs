@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +10,8 @@ use squall::config::GenuineConfig;
 use squall::genuine::GenuinePosition;
 use squall::object::{ObjectError, Replicated, ShardedObject, Snapshot, restored};
 use squall::{Config, Group, GroupError, HandleError, SendError};
+use squall_fabric::atomics::AtomicBool;
+use squall_fabric::atomics::Ordering::Relaxed;
 
 /// Counts by key.
 #[derive(Default)]

@@ -1,14 +1,14 @@
 //! A member's part in one view: it sends, sequences, acknowledges and delivers (RamCast §3.4).
 
 use std::collections::VecDeque;
-use std::fmt;
 
-use squall_fabric::window::{CorruptRecord, WindowReader};
+use squall_fabric::window::WindowReader;
 use squall_fabric::{Fabric, FabricEvent, MirrorId, NodeId};
 
 use super::clock::ShardClock;
+use super::failure::GenuineFailure;
 use super::inbox::ShardInbox;
-use super::log::{CorruptTimestamp, DELIVERED, LogReader, LogWriter};
+use super::log::{DELIVERED, LogReader, LogWriter};
 use super::marks::DeliveredMarks;
 use super::mutation;
 use super::order::{LogCoverage, MessageKey, ShardOrder};
@@ -20,41 +20,6 @@ use super::wedge::GenuineCarryover;
 use super::{GenuineMessage, GenuinePosition, GenuineSettings, ShardPlacement, Timestamp};
 use crate::coverage::{Point, reach};
 use crate::membership::View;
-
-/// Why a member cannot continue: the memory or the transport is at fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GenuineFailure {
-    /// A record is not what its place requires.
-    Record(CorruptRecord),
-    /// An entry of a log is not what its place requires.
-    Timestamp(CorruptTimestamp),
-    /// What the trims hold is not all here, though this member has acknowledged it.
-    Incomplete {
-        /// The sender.
-        sender: NodeId,
-        /// The number of the message.
-        number: u64,
-    },
-}
-
-impl fmt::Display for GenuineFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Record(corrupt) => corrupt.fmt(f),
-            Self::Timestamp(CorruptTimestamp { shard, entry }) => {
-                write!(
-                    f,
-                    "entry {entry} of the leader of shard {shard} has no later timestamp than the one before"
-                )
-            }
-            Self::Incomplete { sender, number } => {
-                write!(f, "message {number} of {sender} is within the trim and not all here")
-            }
-        }
-    }
-}
-
-impl std::error::Error for GenuineFailure {}
 
 /// A member's part in one view. See the module above for the step order and the invariants.
 #[derive(Debug)]

@@ -52,6 +52,7 @@
 
 mod clock;
 mod core;
+mod failure;
 mod gathering;
 mod inbox;
 mod log;
@@ -70,7 +71,8 @@ mod wedge;
 #[cfg(test)]
 mod tests;
 
-pub use core::{GenuineFailure, GenuineMember};
+pub use core::GenuineMember;
+pub use failure::GenuineFailure;
 pub use gathering::{AskForReplies, ReplyGathering, ShardedOutcome};
 pub use log::CorruptTimestamp;
 pub use marks::DeliveredMarks;

@@ -214,8 +214,8 @@ impl ProcessLog {
         self.log().storage().release_backup().map_err(failed)
     }
 
-    /// Hands the records of a range to `each`, in order, as long as it returns true, and for so many frames at most that it does not
-    /// take long; returns the sequence before which this was all. What is before it without a record is a null. `None` if the log does
+    /// Hands the records of a range to `each`, in order, as long as it returns true, of [`FRAMES_MAX`] frames at most, so that it does
+    /// not take long; returns the sequence before which this was all. What is before it without a record is a null. `None` if the log does
     /// not have the first of them, any more or yet.
     pub(crate) fn read(&self, range: LogRange, each: &mut dyn FnMut(&LogRecord<'_>) -> bool) -> Option<u64> {
         let LogRange { subgroup, view, from, to } = range;

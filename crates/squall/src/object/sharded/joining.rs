@@ -10,7 +10,7 @@ use squall_fabric::NodeId;
 use squall_protocols::replica::{ShardAnswer, ShardRequest};
 
 use super::ShardedShared;
-use super::part::{ArrivedState, PANICKED, read_header};
+use super::part::{ArrivedPart, PANICKED, read_header};
 use crate::object::frame_stream::{FrameStream, invalid};
 use crate::object::machine::Replicated;
 use crate::object::wire::{ChunkReader, ObjectReply};
@@ -91,7 +91,7 @@ fn fetch_from<T: Replicated>(
     let machine = T::restore(&mut source)?;
     source.into_inner().finish()?;
     tracing::info!(%node, "received the state of the shard");
-    shared.part().arrived = Some(ArrivedState { machine, replies, position: marks.last() });
+    shared.part().arrived = Some(ArrivedPart { machine, replies, position: marks.last() });
     shared.feed.offer(marks);
     shared.link.waker.wake();
     Ok(())

@@ -27,11 +27,11 @@ pub(super) struct PartState<T: Replicated> {
     /// Callers at other members that wait for an update, by caller and number.
     waiting: BTreeMap<(NodeId, u64), RemoteCall>,
     /// A state that has arrived, until it holds.
-    pub(super) arrived: Option<ArrivedState<T>>,
+    pub(super) arrived: Option<ArrivedPart<T>>,
 }
 
 /// A state of another member.
-pub(super) struct ArrivedState<T> {
+pub(super) struct ArrivedPart<T> {
     pub(super) machine: T,
     pub(super) replies: UpdateReplies,
     /// The position of the last update in it.
@@ -134,7 +134,7 @@ impl<T: Replicated> PartDriver<T> {
             FeedEvent::Shards(members) => self.shared.begin_view(members),
             FeedEvent::TakeOver => {
                 let mut part = shared.part();
-                if let Some(ArrivedState { machine, replies, position }) = part.arrived.take() {
+                if let Some(ArrivedPart { machine, replies, position }) = part.arrived.take() {
                     (part.machine, part.replies) = (Some(TypedMachine(machine)), replies);
                     part.position = position;
                 }
