@@ -197,7 +197,7 @@ impl VersionReplay {
         true
     }
 
-    /// Notes that all messages of a part were taken.
+    /// Notes that all messages of a part were taken, or of the beginning of one.
     pub fn end_part(&mut self, part: LogPart) {
         if !self.is_reached {
             let end = ShardPosition { view: part.view, sequence: part.to };

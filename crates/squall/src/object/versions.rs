@@ -285,9 +285,8 @@ fn replay_piece<T: Replicated>(
             state.recovery.apply(view, sequence, &bytes);
         }
     }
-    if next == part.to {
-        replay.end_part(part);
-    }
+    // What was read may have no message at its end, or none at all.
+    replay.end_part(LogPart { to: next, ..part });
     Ok(())
 }
 
