@@ -298,8 +298,8 @@ impl ProcessLog {
     }
 }
 
-/// How many frames are read at a time: 64 MiB at most.
-const FRAMES_MAX: usize = 64;
+/// How many frames are read at a time: most are short, and all have 1 GiB at most, which takes some seconds.
+const FRAMES_MAX: usize = 1024;
 
 /// Where the log of a subgroup begins in a folder; none if what was removed is in no checkpoint that can be read.
 pub(crate) fn begin_of<D: Disk>(storage: &Storage<D>, subgroup: SubgroupId) -> Option<LogStart> {
