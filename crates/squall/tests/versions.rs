@@ -66,9 +66,12 @@ fn read_again(accounts: &Object<AccountBook>, seen: &[Seen]) {
     let (later, hour) = (Position { view: newest.view + 50, sequence: 0 }, Duration::from_secs(3600));
     for version in [Version::Position(later), Version::Time(SystemTime::now() + hour)] {
         // A member that has joined gets the views before from the others meanwhile.
+        let deadline = Instant::now() + PATIENCE;
         let found = loop {
             match accounts.at(version).query(b"", &0) {
-                Err(VersionError::Incomplete(_)) => thread::sleep(Duration::from_millis(2)),
+                Err(VersionError::Incomplete(_)) if Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(2))
+                }
                 found => break found,
             }
         };

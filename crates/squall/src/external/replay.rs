@@ -1,4 +1,4 @@
-//! The client's side of reading a durable subgroup from a position on.
+//! The client's side of reading a durable subgroup from a position on (Derecho §3.4, "durable" mode; app. A: external clients).
 
 use std::io;
 use std::time::{Duration, Instant, UNIX_EPOCH};

@@ -1,4 +1,6 @@
-//! The member's side of a connection that reads a durable subgroup from a position on.
+//! The member's side of a connection that reads a durable subgroup from a position on (Derecho §3.4, "durable" mode).
+//!
+//! \[A15\] The reader gets each message from its position on once, in order, with any member and over restarts.
 //!
 //! Everything is read from this member's log, also what is delivered now: so a reader has no queue that could be full, and delays no
 //! member. It gets what all members have on their disks, which is what is delivered ([T2]), and of views that have ended what counts
