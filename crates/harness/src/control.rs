@@ -229,6 +229,9 @@ pub(crate) struct MulticastJob {
     /// The folder for the members' logs, in mode `durable`.
     #[serde(default)]
     pub(crate) storage: Option<std::path::PathBuf>,
+    /// Whether the logs keep what all have delivered.
+    #[serde(default)]
+    pub(crate) keeps_log: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]

@@ -9,8 +9,9 @@ use crate::disk::DiskError;
 use crate::frame::{FRAME_HEADER_BYTES, FrameHeader, opening_number, padded_bytes};
 use crate::mutation;
 use crate::names;
+use crate::note::{FrameNote, FrameNotes, RecordSpans};
 use crate::record::{LogPosition, LogRecord};
-use crate::recovery::Recovered;
+use crate::recovery::{FramePlace, Recovered};
 use crate::settings::LogSettings;
 
 /// The log of one process, without its disk.
@@ -53,6 +54,7 @@ pub struct LogCore {
     /// The last record of each subgroup that is persisted.
     frontiers: BTreeMap<u32, LogPosition>,
     answers: VecDeque<LogAnswer>,
+    notes: FrameNotes,
     failure: Option<DiskError>,
     /// Buffers of frames that are written.
     buffers: Vec<AlignedBuffer>,
@@ -143,6 +145,8 @@ pub struct SegmentContents {
 pub enum LogAnswer {
     /// This many records of this life are persisted: all that were appended before.
     Persisted(u64),
+    /// This segment is ready for use: the one before it begins to be filled.
+    Prepared(u32),
     /// The disk has failed: no further record will be persisted in this life.
     Failed(DiskError),
 }
@@ -179,14 +183,13 @@ struct Collected {
     /// Begins with space for the header.
     buffer: AlignedBuffer,
     records: u32,
-    positions: BTreeMap<u32, LogPosition>,
+    spans: RecordSpans,
 }
 
 #[derive(Debug)]
 struct InFlight {
-    number: u64,
-    records: u32,
-    positions: BTreeMap<u32, LogPosition>,
+    /// What is noted of it when it is on the disk.
+    note: FrameNote,
     is_written: bool,
 }
 
@@ -224,6 +227,7 @@ impl LogCore {
             persisted: 0,
             frontiers: recovered.frontiers,
             answers: VecDeque::new(),
+            notes: FrameNotes::default(),
             failure: None,
             buffers: Vec::new(),
             again: None,
@@ -261,7 +265,7 @@ impl LogCore {
         collecting.buffer.extend(record.bytes);
         collecting.buffer.pad_to(end);
         collecting.records += 1;
-        raise(&mut collecting.positions, record.subgroup, record.position);
+        collecting.spans.note(record);
         self.appended += 1;
         Ok(self.appended - 1)
     }
@@ -325,7 +329,7 @@ impl LogCore {
 
     /// Gives a frame its header and its place.
     fn seal(&mut self, collected: Collected, is_opening: bool) -> FrameWrite {
-        let Collected { mut buffer, records, positions } = collected;
+        let Collected { mut buffer, records, spans } = collected;
         let (number, segment, offset) = (self.number, self.segment, self.offset);
         let body = &buffer.bytes()[FRAME_HEADER_BYTES..];
         let header = FrameHeader {
@@ -348,15 +352,18 @@ impl LogCore {
         if is_opening && offset == 0 {
             contents.before = self.known_durable;
         }
-        positions
-            .iter()
-            .for_each(|(subgroup, position)| raise(&mut contents.positions, *subgroup, *position));
+        spans.raise(&mut contents.positions);
         self.chain = header.check_of_header();
         self.number += 1;
         self.offset += padded;
-        self.in_flight.push_back(InFlight { number, records, positions, is_written: false });
+        let place = FramePlace { number, segment, offset };
+        let note = FrameNote { place, records, spans, end: self.offset, chain: self.chain };
+        if mutant!(NoteEarly) {
+            self.notes.push(note.clone());
+        }
+        self.in_flight.push_back(InFlight { note, is_written: false });
         if mutant!(AnswerEarly) {
-            let early: u64 = self.in_flight.iter().map(|frame| u64::from(frame.records)).sum();
+            let early: u64 = self.in_flight.iter().map(|frame| u64::from(frame.note.records)).sum();
             self.answers.push_back(LogAnswer::Persisted(self.persisted + early));
         }
         FrameWrite { number, records, segment, offset, bytes: buffer }
@@ -369,6 +376,7 @@ impl LogCore {
     pub fn handle_prepared(&mut self, segment: u32) {
         assert_eq!(self.preparing.take(), Some(segment), "this segment was asked for");
         self.prepared = Some(segment);
+        self.answers.push_back(LogAnswer::Prepared(segment));
     }
 
     /// Takes note that a frame is on the disk. Its records are persisted when all frames before are, too [W5].
@@ -381,13 +389,16 @@ impl LogCore {
         if self.buffers.len() < self.settings.in_flight_max {
             self.buffers.push(bytes);
         }
-        let frame = self.in_flight.iter_mut().find(|frame| frame.number == write.number);
+        let frame = self.in_flight.iter_mut().find(|frame| frame.note.place.number == write.number);
         frame.expect("this frame is being written").is_written = true;
         let before = self.persisted;
         while let Some(frame) = self.in_flight.pop_front_if(|frame| frame.is_written) {
-            self.known_durable = frame.number;
-            self.persisted += u64::from(frame.records);
-            frame.positions.iter().for_each(|(group, at)| raise(&mut self.frontiers, *group, *at));
+            self.known_durable = frame.note.place.number;
+            self.persisted += u64::from(frame.note.records);
+            frame.note.spans.raise(&mut self.frontiers);
+            if !mutant!(NoteEarly) {
+                self.notes.push(frame.note);
+            }
             if self.opening == Opening::Out {
                 self.opening = Opening::Done;
             }
@@ -450,6 +461,12 @@ impl LogCore {
     /// Returns the next answer.
     pub fn poll_answer(&mut self) -> Option<LogAnswer> {
         self.answers.pop_front()
+    }
+
+    /// Takes what was noted since the last time of frames that are on the disk, in their order [W15]. None if there were too many:
+    /// then [`Storage::follow`](crate::Storage::follow) finds them.
+    pub fn take_notes(&mut self) -> Option<VecDeque<FrameNote>> {
+        self.notes.take()
     }
 
     /// Returns how many records of this life are persisted.

@@ -1,5 +1,6 @@
 //! Threads that drive the core on a disk: writers, and one that makes segments ready.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -11,6 +12,7 @@ use squall_fabric::DurationHistogram;
 use crate::checkpoint::{CheckpointError, StateWriting};
 use crate::core::{AppendError, FrameWrite, LogAction, LogAnswer, LogCore, Recycling};
 use crate::disk::{Disk, DiskCause, DiskError};
+use crate::note::FrameNote;
 use crate::record::{LogPosition, LogRecord};
 use crate::recovery::Recovered;
 use crate::storage::{Storage, StorageError, disk_error};
@@ -167,6 +169,12 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
     #[must_use]
     pub fn write_times(&self) -> DurationHistogram {
         self.shared.state().write_times
+    }
+
+    /// Takes what was noted since the last time of frames that are on the disk ([`LogCore::take_notes`]).
+    #[must_use]
+    pub fn take_notes(&self) -> Option<VecDeque<FrameNote>> {
+        self.shared.state().core.take_notes()
     }
 
     /// Returns why the log has failed, if it has.

@@ -44,7 +44,7 @@
 //!
 //! # Invariants
 //!
-//! They are in docs/invariants.md, [W1]–[W14], with the mutations that break them. The simulator's scenario `log` runs what ships on
+//! They are in docs/invariants.md, [W1]–[W15], with the mutations that break them. The simulator's scenario `log` runs what ships on
 //! [`SimDisk`]. Beyond the invariants: a full *last* frame that rots, or is lost by a disk that reports success, leaves no trace, and
 //! the log is found torn or clean without it. No log can know; the group does.
 
@@ -68,6 +68,7 @@ mod identity;
 pub mod mutation;
 mod names;
 mod new_folder;
+mod note;
 mod record;
 mod recovery;
 mod repair;
@@ -89,6 +90,7 @@ pub use crate::durable_log::DurableLog;
 pub use crate::file_disk::{FileDisk, FolderError};
 pub use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader, opening_number};
 pub use crate::identity::{FORMAT, IdentityError, LogIdentity, RegisterValue};
+pub use crate::note::{FrameNote, RecordSpan, RecordSpans, SpanKey};
 pub use crate::record::{LogPosition, LogRecord, RECORD_HEADER_BYTES, RecordError, RecordKind, read_records};
 pub use crate::recovery::{FramePlace, Recovered, recover};
 pub use crate::repair::{AsideReason, RepairPlan, RepairStep, plan_repair, repair};

@@ -31,6 +31,8 @@ mutations! {
         KeepNewestOnly,
         /// \[W12\] A collected frame is written only when it is full.
         WaitForFull,
+        /// \[W15\] A frame is noted when it is handed to the disk.
+        NoteEarly,
         /// [W13] A backup has the register that is there when its records have been copied.
         BackUpLaterRegister,
         /// [W13] A backup has the register that was there before its records were copied, although it has changed.

@@ -38,6 +38,12 @@ pub enum RecordKind {
 impl RecordKind {
     /// All kinds.
     pub const ALL: [Self; 5] = [Self::Message, Self::Trim, Self::View, Self::Checkpoint, Self::Frontier];
+
+    /// Returns whether records of this kind say which messages a view has.
+    #[must_use]
+    pub const fn is_content(self) -> bool {
+        matches!(self, Self::Message | Self::Frontier)
+    }
 }
 
 /// A record.

@@ -7,12 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::buffer::AlignedBuffer;
-use crate::core::{LogBase, SegmentContents, raise};
+use crate::core::{LogBase, SegmentContents};
 use crate::coverage::{LogPoint, reach};
 use crate::disk::{Disk, DiskError};
 use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
 use crate::mutation;
 use crate::names;
+use crate::note::{FrameNote, RecordSpans};
 use crate::record::{LogPosition, LogRecord, read_records};
 use crate::settings::LogSettings;
 use crate::verdict::{TailEvidence, TailVerdict};
@@ -61,6 +62,35 @@ pub struct FramePlace {
 }
 
 impl Recovered {
+    /// Adds a frame that the writer of the log has noted; false if it does not follow, so that the disk has to be read
+    /// ([`Storage::follow`](crate::Storage::follow)). One that is known already is passed over.
+    pub fn note(&mut self, note: &FrameNote) -> bool {
+        let number = note.place.number;
+        if number <= self.last {
+            return true;
+        }
+        // An opening has no records, and follows whatever is there.
+        let is_next = number == self.last + 1 || note.records == 0;
+        if is_next {
+            self.add(note);
+        }
+        is_next
+    }
+
+    /// Adds a frame, which follows the last one.
+    fn add(&mut self, note: &FrameNote) {
+        let FrameNote { place: FramePlace { number, segment, .. }, records, spans, end, chain } = note;
+        let (before, chain_before) = (self.last, self.chain);
+        let empty = || SegmentContents { before, chain: chain_before, positions: BTreeMap::new() };
+        spans.raise(&mut self.segments.entry(*segment).or_insert_with(empty).positions);
+        spans.raise(&mut self.frontiers);
+        self.frames += 1;
+        self.records += u64::from(*records);
+        self.last = *number;
+        self.greatest = self.greatest.max(*number);
+        (self.segment, self.offset, self.chain) = (*segment, *end, *chain);
+    }
+
     /// Returns whether the log can be continued as it is.
     #[must_use]
     pub fn is_usable(&self) -> bool {
@@ -316,26 +346,15 @@ impl SegmentReader<'_> {
         let is_whole =
             |body: &&[u8]| header.has_body(body) && read_records(body, header.records, |_| ()).is_ok();
         let Some(body) = body.filter(is_whole) else { return false };
-        let contents = found.segments.entry(header.segment).or_insert_with(|| SegmentContents {
-            before: found.last,
-            chain: found.chain,
-            positions: BTreeMap::new(),
-        });
-        let frontiers = &mut found.frontiers;
         let place = FramePlace { number: header.number, segment: header.segment, offset };
+        let mut spans = RecordSpans::default();
         let outcome = read_records(body, header.records, |record| {
-            raise(&mut contents.positions, record.subgroup, record.position);
-            raise(frontiers, record.subgroup, record.position);
+            spans.note(&record);
             each(place, record);
         });
         outcome.expect("read above");
-        found.frames += 1;
-        found.records += u64::from(header.records);
-        found.last = header.number;
-        found.greatest = found.greatest.max(header.number);
-        found.segment = header.segment;
-        found.offset = offset + header.padded(self.settings.block);
-        found.chain = header.check_of_header();
+        let (end, chain) = (offset + header.padded(self.settings.block), header.check_of_header());
+        found.add(&FrameNote { place, records: header.records, spans, end, chain });
         true
     }
 

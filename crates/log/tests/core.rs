@@ -26,6 +26,7 @@ fn core() -> LogCore {
         }
     }
     assert!(core.is_settled());
+    assert_eq!(core.poll_answer(), Some(LogAnswer::Prepared(2)));
     core
 }
 
@@ -117,4 +118,20 @@ fn a_record_longer_than_a_segment_is_refused() {
     let max = SETTINGS.record_bytes_max();
     assert_eq!(append(&mut core, 0, max), Err(AppendError::TooLong { length: max, max }));
     append(&mut core, 0, max - 40).expect("it fits a segment of its own");
+}
+
+/// [W15] Of frames that are written out of their order, those are noted that a reader finds; and too many notes are not kept.
+#[test]
+fn frames_are_noted_when_all_before_are_written() {
+    let mut core = core();
+    assert_eq!(core.take_notes().map(|notes| notes.len()), Some(1), "the opening");
+    append_all(&mut core, 0..4, 900);
+    let mut writes: Vec<FrameWrite> = std::iter::from_fn(|| write(&mut core)).collect();
+    core.handle_written(writes.remove(1));
+    assert_eq!(core.take_notes().map(|notes| notes.len()), Some(0), "the first one is not written");
+    core.handle_written(writes.remove(0));
+    let notes = core.take_notes().expect("they are few");
+    let covered: Vec<_> =
+        notes.iter().flat_map(|note| note.spans.iter().map(|(_, span)| span.first)).collect();
+    assert_eq!(covered, [0, 1]);
 }

@@ -285,6 +285,9 @@ pub enum HandleError {
         "`{0}` cannot carry an object: write `mode = \"atomic\"`, or `mode = \"durable\"` if its state is to survive the end of all members"
     )]
     Mode(String),
+    /// Updates of an object cannot be discarded: its state is made of them.
+    #[error("`{0}` discards its messages, of which an object's state is made: remove `retain.automatic`")]
+    Discards(String),
     /// The member cannot listen for requests.
     #[error("this member cannot serve its objects to other processes: {cause}")]
     Service {

@@ -271,6 +271,9 @@ impl Group {
             if !matches!(config.mode, DeliveryMode::Atomic | DeliveryMode::Durable) {
                 return Err(HandleError::Mode(shard));
             }
+            if config.retain.is_some_and(|retain| retain.automatic) {
+                return Err(HandleError::Discards(shard));
+            }
             if let Some(handle) = self.subgroups.get_mut(&shard) {
                 handle.take_both()?;
             }

@@ -15,7 +15,7 @@ use squall::config::{Retention, Transport};
 use squall::external::{ExternalError, Replay};
 use squall::object::{Object, Replicated, Snapshot, Version, VersionError, restored};
 use squall::recovery::{SubgroupLoss, expected_loss};
-use squall::{Config, Group, HistoryError, Position, ReplayError};
+use squall::{Config, Group, HandleError, HistoryError, Position, ReplayError};
 use squall_fabric::atomics::{AtomicU64, Ordering};
 use storage::{PATIENCE, TestFolder, wait_until};
 
@@ -77,16 +77,23 @@ fn configs(test: &str, retain: Option<Retention>) -> (TestFolder, Vec<Config>) {
     (folder, configs)
 }
 
-/// Has each of these members do something when all are in one view; they end at the same time, without leaving.
+/// Has each of these members do something with the object when all are in one view; they end at the same time, without leaving.
 fn run<R: Send>(configs: &[Config], act: impl Fn(usize, &mut Group, &Object<Shelves>) -> R + Sync) -> Vec<R> {
-    let all = Barrier::new(configs.len());
-    let member = |config: &Config| {
-        let mut group = Group::join(config.clone()).expect("the group starts");
+    run_members(configs, |rank, group, all| {
         let shelves = group.object("shelves", Shelves::default).expect("it can carry one");
         wait_until("all are in the view", || group.members() == configs.len());
         shelves.wait_ready(PATIENCE).expect("it has the state");
         all.wait();
-        let result = act(config.rank.expect("it is set"), &mut group, &shelves);
+        act(rank, group, &shelves)
+    })
+}
+
+/// Has each of these members do something; they end at the same time, without leaving.
+fn run_members<R: Send>(configs: &[Config], act: impl Fn(usize, &mut Group, &Barrier) -> R + Sync) -> Vec<R> {
+    let all = Barrier::new(configs.len());
+    let member = |config: &Config| {
+        let mut group = Group::join(config.clone()).expect("the group starts");
+        let result = act(config.rank.expect("it is set"), &mut group, &all);
         all.wait();
         result
     };
@@ -314,6 +321,45 @@ fn an_application_discards_messages() {
             }
             assert_eq!(rest + 1, before.len(), "the first of the history was an error");
         }
+    }
+}
+
+/// The same by itself: what all have delivered is discarded but for what is to be kept, at each of three members, and files are used
+/// again.
+#[test]
+fn messages_are_discarded_by_themselves() {
+    let kept = 100;
+    let retain = Retention { versions: kept, automatic: true, ..Retention::default() };
+    let (folder, configs) = configs("compaction-automatic", Some(retain));
+    for round in 0..2 {
+        run_members(&configs[..3], |rank, group, all| {
+            let refused = group.object("shelves", Shelves::default);
+            assert!(
+                matches!(refused, Err(HandleError::Discards(_))),
+                "a state is made of messages that are discarded"
+            );
+            wait_until("all are in the view", || group.members() == 3);
+            let mut shelves = group.subgroup("shelves").expect("it is there");
+            let before: Vec<_> = shelves.history().expect("it is durable").collect();
+            let mut sender = (rank == 0).then(|| shelves.sender().expect("it is free"));
+            let mut deliveries = shelves.deliveries().expect("they are free");
+            for number in round * THINGS..(round + 1) * THINGS {
+                sender.iter_mut().for_each(|sender| sender.send_bytes(&thing(number)).expect("it is sent"));
+                assert_eq!(deliveries.next().expect("it comes").bytes, thing(number));
+            }
+            let files = files(&folder, rank, "log");
+            assert!(files <= 6, "{files} segments of 64 MiB for {} MB", THINGS / 2);
+            if round == 0 {
+                assert_eq!(before, []);
+            } else {
+                let last = before.last().cloned().expect("some are kept").expect("it can be read");
+                assert_eq!(last.bytes, thing(THINGS - 1));
+                assert!(matches!(before[0], Err(HistoryError::Compacted { .. })), "{:?}", before[0]);
+                let rest = before.len() as u64 - 1;
+                assert!((kept..THINGS / 2).contains(&rest), "{rest} messages are kept");
+            }
+            all.wait();
+        });
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use squall::config::{Config, StorageConfig, SubgroupConfig};
+use squall::config::{Config, Retention, StorageConfig, SubgroupConfig};
 use squall::{Message, Payload};
 use squall_fabric::atomics::{AtomicU64, Ordering};
 
@@ -55,6 +55,7 @@ pub(crate) fn subgroup(job: &MulticastJob) -> SubgroupConfig {
         large_window_bytes: is_large.then_some(window_bytes),
         batching: batching(job.send_batching, job.receive_batching, job.delivery_batching),
         null_sends: job.null_sends,
+        retain: (!job.keeps_log).then(|| Retention { automatic: true, ..Retention::default() }),
         ..usual
     }
 }
@@ -235,6 +236,7 @@ mod tests {
             null_sends: true,
             latency,
             storage: None,
+            keeps_log: false,
         };
         (group, job)
     }

@@ -13,6 +13,7 @@ use squall_log::{
 };
 
 use super::model::{AbandonedModel, LogModel, ModelRecord, state};
+use super::notes::NotedLog;
 use super::plan::{LifeFault, LogLife, LogPlan, RestFault};
 use crate::run::{RunOutcome, Violation};
 
@@ -61,6 +62,7 @@ pub(super) struct OpenLog {
     first_segment: u32,
     /// The frame that opens this life. Until it is written, the log is what it was before this life took less of it for the log.
     pub(super) opening: u64,
+    pub(super) notes: NotedLog,
 }
 
 impl<'a> LogRun<'a> {
@@ -213,11 +215,13 @@ impl<'a> LogRun<'a> {
             Some(LifeFault::Full(bytes)) => self.disk.limit(self.disk.total() + bytes),
             None => {}
         }
+        let notes = NotedLog::new(&recovered, life.fault.is_none());
         let core = LogCore::new(*storage.settings(), storage.identity().log, number, recovered);
         let before = self.model.records.len();
         let (writes, preparing, waiting, first_segment) = (Vec::new(), None, VecDeque::new(), u32::MAX);
         let opening = opening_number(number);
-        let mut open = OpenLog { storage, core, writes, preparing, waiting, before, first_segment, opening };
+        let mut open =
+            OpenLog { storage, core, writes, preparing, waiting, before, first_segment, opening, notes };
         self.changes.clear();
         self.pump(&mut open);
         for step in 0..life.steps {
@@ -225,6 +229,9 @@ impl<'a> LogRun<'a> {
                 self.back_up(&mut open, life);
             }
             self.step(&mut open, life);
+            if step % NOTED_EVERY == 0 {
+                self.check_notes(&mut open);
+            }
             if self.violation.is_some() || self.disk.is_stopped() || open.core.failure().is_some() {
                 break;
             }
@@ -281,6 +288,10 @@ impl<'a> LogRun<'a> {
     fn end_write(&mut self, open: &mut OpenLog) {
         if open.writes.is_empty() || (open.preparing.is_some() && self.prng.chance(300)) {
             let Some((segment, recycle)) = open.preparing.take() else { return };
+            if recycle.is_some() {
+                // A reader begins where it ended; here, before that is taken away.
+                self.check_notes(open);
+            }
             self.note(&format!("prepares segment {segment}, recycles {recycle:?}"));
             match open.storage.prepare(segment, recycle) {
                 Ok(()) => open.core.handle_prepared(segment),
@@ -455,3 +466,5 @@ impl<'a> LogRun<'a> {
 
 /// Events within which all that was appended is persisted.
 const SETTLING: u32 = 20_000;
+/// Every how many steps the notes of a log are compared with its disk.
+const NOTED_EVERY: u32 = 16;

@@ -19,6 +19,7 @@ mod backup;
 mod checks;
 mod cluster;
 mod model;
+mod notes;
 mod plan;
 mod rest;
 

@@ -408,6 +408,7 @@ fn read_retention(value: &ConfigValue<'_>) -> Result<Retention, ConfigError> {
             .get("bytes")
             .map_or(Ok(0), |value| value.bytes(0..=usize::MAX >> 1).map(|bytes| bytes as u64))?,
         versions: values.get("versions").map_or(Ok(0), count)?,
+        automatic: values.get("automatic").map_or(Ok(false), |value| value.flag())?,
     })
 }
 

@@ -106,7 +106,7 @@ pub const TABLES: [KeyTable; 10] = [
         path: "subgroups.NAME.retain",
         meaning: "What the log of a durable subgroup keeps in any case: messages for which one of these holds. The log of a replicated object is \
                   shortened behind its checkpoints; other messages are kept until the application discards them \
-                  (`DeliveriesFrom::discard_log`).",
+                  (`DeliveriesFrom::discard_log`), or with `automatic`.",
         keys: &RETAIN,
     },
     KeyTable {

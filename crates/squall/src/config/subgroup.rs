@@ -135,7 +135,8 @@ pub struct SubgroupConfig {
     /// if that is more.
     pub checkpoint_bytes: usize,
     /// What the log of a durable subgroup keeps in any case, besides what a restart needs. The log of an object is shortened behind its
-    /// checkpoints, other messages are kept until the application discards them ([`crate::DeliveriesFrom::discard_log`]).
+    /// checkpoints, other messages are kept until the application discards them ([`crate::DeliveriesFrom::discard_log`]),
+    /// or [by themselves](Retention::automatic).
     pub retain: Option<Retention>,
     /// The number of this shard; 0 in a configuration, where one entry stands for all shards.
     pub shard: u32,
@@ -152,6 +153,9 @@ pub struct SubgroupConfig {
 /// let retain = Some(Retention { time: Duration::from_secs(86_400), ..Retention::default() });
 /// let accounts = SubgroupConfig { mode: DeliveryMode::Durable, retain, ..SubgroupConfig::default() };
 /// assert_eq!(accounts.checkpoint_bytes, 256 << 20);
+/// // Messages of the last 10 GB, as a journal has them that others read from their own position on.
+/// let retain = Some(Retention { bytes: 10_000_000_000, automatic: true, ..Retention::default() });
+/// # drop(retain);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
@@ -161,6 +165,9 @@ pub struct Retention {
     pub bytes: u64,
     /// Those at this many latest positions; 0: none for their number.
     pub versions: u64,
+    /// Whether the rest is discarded by itself when it is delivered at all members, without
+    /// [`DeliveriesFrom::discard_log`](crate::DeliveriesFrom::discard_log). Such a subgroup cannot have an object.
+    pub automatic: bool,
 }
 
 impl Default for SubgroupConfig {

@@ -160,7 +160,7 @@ impl ProcessLog {
 
     /// The last position that need not be kept.
     fn wanted(&self, subgroup: SubgroupId, newest: LogStart, retention: &Retention) -> LogPosition {
-        let Retention { time, bytes, versions } = *retention;
+        let Retention { time, bytes, versions, .. } = *retention;
         let walk = self.walk();
         let segment_bytes = u64::from(self.log().storage().settings().segment_bytes);
         let end = u64::from(walk.end.segment) * segment_bytes + walk.end.offset;
@@ -177,10 +177,23 @@ impl ProcessLog {
         last_before(wanted).unwrap_or_default()
     }
 
-    /// Looks at what was written since the last time.
+    /// Looks at what was written since the last time, on the disk only if it was much.
     pub(crate) fn look(&self) {
         let mut walk = self.walk();
         let LogWalk { end, index } = &mut *walk;
+        let is_noted = self.log().take_notes().is_some_and(|notes| {
+            notes.iter().all(|note| {
+                let is_news = note.place.number > end.last;
+                let is_next = end.note(note);
+                if is_next && is_news {
+                    index.note_all(note.place, &note.spans);
+                }
+                is_next
+            })
+        });
+        if is_noted {
+            return;
+        }
         // If the folder cannot be listed, what is known stays.
         let _ = self.log().storage().follow(end, &mut |place, record| index.note(place, &record));
     }
@@ -232,7 +245,7 @@ impl ProcessLog {
             let is_read = storage.read_frame(place, &mut |record| {
                 let LogPosition { view: of, sequence } = record.position;
                 let is_in = record.subgroup == subgroup.0 && of == view && (next..to).contains(&sequence);
-                if goes_on && is_in && matches!(record.kind, RecordKind::Message | RecordKind::Frontier) {
+                if goes_on && is_in && record.kind.is_content() {
                     next = sequence + 1;
                     goes_on = each(&record);
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use squall_log::{FramePlace, LogRecord, RecordKind};
+use squall_log::{FramePlace, LogRecord, RecordSpan, RecordSpans, SpanKey};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogStart, LogState};
 
@@ -46,15 +46,21 @@ pub(super) struct IndexedFrame {
 impl LogIndex {
     /// Notes a record.
     pub(crate) fn note(&mut self, place: FramePlace, record: &LogRecord<'_>) {
-        if !matches!(record.kind, RecordKind::Message | RecordKind::Frontier) {
-            return;
-        }
-        let position = record.position;
-        let view = self.views.entry((SubgroupId(record.subgroup), position.view)).or_default();
-        view.count = view.count.max(position.sequence + 1);
-        match view.frames.last_mut().filter(|frame| frame.place.number == place.number) {
-            Some(frame) => frame.time = frame.time.max(record.time),
-            None => view.frames.push(IndexedFrame { first: position.sequence, time: record.time, place }),
+        let mut spans = RecordSpans::default();
+        spans.note(record);
+        self.note_all(place, &spans);
+    }
+
+    /// Notes records of a frame.
+    pub(super) fn note_all(&mut self, place: FramePlace, spans: &RecordSpans) {
+        for (SpanKey { subgroup, view, .. }, span) in spans.iter().filter(|(key, _)| key.is_content) {
+            let RecordSpan { first, last, time } = *span;
+            let view = self.views.entry((SubgroupId(*subgroup), *view)).or_default();
+            view.count = view.count.max(last + 1);
+            match view.frames.last_mut().filter(|frame| frame.place.number == place.number) {
+                Some(frame) => frame.time = frame.time.max(time),
+                None => view.frames.push(IndexedFrame { first, time, place }),
+            }
         }
     }
 
@@ -140,7 +146,7 @@ impl LogIndex {
 
 #[cfg(test)]
 mod tests {
-    use squall_log::LogPosition;
+    use squall_log::{LogPosition, RecordKind};
 
     use super::*;
 

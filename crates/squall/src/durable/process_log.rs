@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
@@ -88,6 +89,8 @@ struct LogSignals {
     waker: Mutex<Option<Waker>>,
     /// The number of subgroups whose trailing nulls have no record yet, although nothing else is under way.
     trailing: AtomicU64,
+    /// Learns when the log begins to fill another segment.
+    segments: Mutex<Option<SyncSender<()>>>,
 }
 
 /// How far the log of a subgroup is in a view, in sequences: `persisted <= appended`.
@@ -284,6 +287,11 @@ impl ProcessLog {
         lock(&self.earlier).take()
     }
 
+    /// Has `turned` learn when the log begins to fill another segment.
+    pub(super) fn report_segments(&self, turned: SyncSender<()>) {
+        *lock(&self.signals.segments) = Some(turned);
+    }
+
     /// Wakes the polling thread by `waker` from now on.
     pub(crate) fn set_waker(&self, waker: Waker) {
         *lock(&self.signals.waker) = Some(waker);
@@ -428,6 +436,13 @@ impl LogSignals {
             }
             // Another thread has reported more meanwhile.
             LogAnswer::Persisted(_) => {}
+            LogAnswer::Prepared(_) => {
+                // One that waits already will see this segment, too.
+                if let Some(turned) = &*lock(&self.segments) {
+                    let _ = turned.try_send(());
+                }
+                return;
+            }
             LogAnswer::Failed(error) => self.fail(error.into()),
         }
         waker.iter().for_each(Waker::wake);

@@ -47,6 +47,9 @@ pub(crate) struct MulticastArguments {
     /// A folder on the disk for the logs of the members in mode durable; what is written into it is removed at the end
     #[arg(long, value_name = "FOLDER")]
     storage: Option<PathBuf>,
+    /// Keep the whole log, which then is written twice: each segment with zeros before it is used for the first time
+    #[arg(long, requires = "storage")]
+    keep_log: bool,
     /// Messages that each sender may have under way
     #[arg(long, value_name = "MESSAGES", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=32768))]
     window: u64,
@@ -95,7 +98,8 @@ const EXAMPLES: &str =
     "Rates are what each member delivers, at the slowest member. The payload is written by the sender and \
 read by every member. Processes are bound to cores if there is a core for each.
 
-In mode durable each member writes what it receives into a log in --storage; `squall bench log` measures that disk alone.
+In mode durable each member writes what it receives into a log in --storage; `squall bench log` measures that disk alone. What all have \
+delivered is discarded, and its place written over, as in a log that has been in use for long; see --keep-log.
 
 Examples:
   squall bench multicast --members 2 --size 1KiB
@@ -281,6 +285,7 @@ fn job(arguments: &MulticastArguments, members: usize) -> Result<MulticastJob> {
         null_sends: !arguments.no_nulls,
         latency: arguments.latency,
         storage: None,
+        keeps_log: arguments.keep_log,
     })
 }
 
@@ -410,6 +415,7 @@ mod tests {
             null_sends: true,
             latency: false,
             storage: None,
+            keeps_log: false,
         };
         let of = |seconds| outcome(Fabric::Shm, &job, &[MemberReport { seconds, ..MemberReport::default() }]);
         let median_of = median(vec![of(1.0), of(4.0), of(2.0)]);

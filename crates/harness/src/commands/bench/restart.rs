@@ -154,6 +154,7 @@ fn plan(arguments: &RestartArguments, members: usize, messages: u64, folder: &Pa
             null_sends: true,
             latency: false,
             storage: Some(folder.to_owned()),
+            keeps_log: true,
         }),
         survives: false,
         kill_after: None,

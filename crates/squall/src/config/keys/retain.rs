@@ -2,7 +2,7 @@
 
 use super::{ConfigKey, KeyDefault, KeyScope};
 
-pub(in crate::config) const RETAIN: [ConfigKey; 3] = [
+pub(in crate::config) const RETAIN: [ConfigKey; 4] = [
     ConfigKey {
         name: "time",
         takes: "a time with its unit: us, ms, s, m, h or d",
@@ -26,5 +26,14 @@ pub(in crate::config) const RETAIN: [ConfigKey; 3] = [
         example: "1000000",
         scope: KeyScope::Member,
         meaning: "Messages at this many latest positions are kept; places without a message count.",
+    },
+    ConfigKey {
+        name: "automatic",
+        takes: "true or false",
+        default: KeyDefault::Value("false"),
+        example: "true",
+        scope: KeyScope::Member,
+        meaning: "Whether the other messages are discarded by themselves when all members have delivered them. Such a subgroup cannot \
+                  have a replicated object.",
     },
 ];
