@@ -493,10 +493,10 @@ impl LogCore {
         self.persisted == self.appended && self.in_flight.is_empty() && self.opening == Opening::Done
     }
 
-    /// Returns whether another frame could be handed out while one is being written.
+    /// Returns how many frames wait that could be handed out while others are being written.
     #[must_use]
-    pub fn has_full_frames(&self) -> bool {
-        !self.full.is_empty()
+    pub fn full_frames(&self) -> usize {
+        self.full.len()
     }
 }
 

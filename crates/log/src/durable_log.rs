@@ -123,9 +123,10 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
     /// If the disk is behind or has failed, or the record is too long.
     pub fn append(&self, record: &LogRecord<'_>) -> Result<u64, AppendError> {
         let mut state = self.shared.state();
-        let was_idle = state.core.is_settled();
+        let (was_idle, full) = (state.core.is_settled(), state.core.full_frames());
         let number = state.core.append(record)?;
-        if was_idle || state.core.has_full_frames() {
+        // To wake a writer is a system call: not for each record.
+        if was_idle || state.core.full_frames() > full {
             self.shared.work.notify_one();
         }
         Ok(number + 1)
@@ -264,7 +265,7 @@ impl<D: Disk> Shared<D> {
                 }
                 state = self.report_answers(state);
                 self.news.notify_all();
-                if state.core.has_full_frames() || state.is_closing {
+                if state.core.full_frames() > 0 || state.is_closing {
                     self.work.notify_all();
                 }
                 continue;

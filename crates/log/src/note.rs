@@ -8,7 +8,7 @@ use crate::record::{LogPosition, LogRecord};
 use crate::recovery::FramePlace;
 
 /// A frame that is on the disk, as are all before it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct FrameNote {
     /// Where it is.
     pub place: FramePlace,
@@ -45,28 +45,40 @@ pub struct RecordSpan {
 }
 
 /// What the records of a frame cover, without the records.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RecordSpans(BTreeMap<SpanKey, RecordSpan>);
+#[derive(Clone, Debug, Default)]
+pub struct RecordSpans {
+    /// Ascending.
+    spans: Vec<(SpanKey, RecordSpan)>,
+    /// Where the latest record is: the next one is often of the same subgroup.
+    latest: usize,
+}
 
 impl RecordSpans {
     /// Adds a record, which is behind all others of its subgroup and view.
     pub fn note(&mut self, record: &LogRecord<'_>) {
         let LogPosition { view, sequence } = record.position;
         let key = SpanKey { subgroup: record.subgroup, view, is_content: record.kind.is_content() };
-        let span = RecordSpan { first: sequence, last: sequence, time: record.time };
-        let known = self.0.entry(key).or_insert(span);
-        known.last = known.last.max(sequence);
-        known.time = known.time.max(record.time);
+        if self.spans.get(self.latest).is_none_or(|(latest, _)| *latest != key) {
+            let place = self.spans.binary_search_by_key(&key, |(key, _)| *key);
+            self.latest = place.unwrap_or_else(|place| {
+                let span = RecordSpan { first: sequence, last: sequence, time: record.time };
+                self.spans.insert(place, (key, span));
+                place
+            });
+        }
+        let (_, span) = &mut self.spans[self.latest];
+        span.last = span.last.max(sequence);
+        span.time = span.time.max(record.time);
     }
 
     /// Iterates over them, by subgroup and view.
-    pub fn iter(&self) -> impl Iterator<Item = (&SpanKey, &RecordSpan)> {
-        self.0.iter()
+    pub fn iter(&self) -> impl Iterator<Item = &(SpanKey, RecordSpan)> {
+        self.spans.iter()
     }
 
     /// Raises the greatest position of each subgroup.
     pub(crate) fn raise(&self, positions: &mut BTreeMap<u32, LogPosition>) {
-        for (SpanKey { subgroup, view, .. }, span) in &self.0 {
+        for (SpanKey { subgroup, view, .. }, span) in &self.spans {
             raise(positions, *subgroup, LogPosition { view: *view, sequence: span.last });
         }
     }

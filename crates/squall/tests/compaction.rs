@@ -339,7 +339,7 @@ fn messages_are_discarded_by_themselves() {
                 "a state is made of messages that are discarded"
             );
             wait_until("all are in the view", || group.members() == 3);
-            let mut shelves = group.subgroup("shelves").expect("it is there");
+            let shelves = group.subgroup("shelves").expect("it is there");
             let before: Vec<_> = shelves.history().expect("it is durable").collect();
             let mut sender = (rank == 0).then(|| shelves.sender().expect("it is free"));
             let mut deliveries = shelves.deliveries().expect("they are free");

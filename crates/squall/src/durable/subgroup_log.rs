@@ -45,6 +45,8 @@ struct AppendedWalk {
     trailing_since: Option<Instant>,
     /// The time of the last record, in nanoseconds since 1970.
     time: u64,
+    /// The time at which the present batch of records began, once it was asked for.
+    now: Option<u64>,
 }
 
 impl SubgroupLog {
@@ -61,7 +63,7 @@ impl SubgroupLog {
     /// nothing more comes to the disk, and the member is about to leave.
     fn record(&self, walk: &mut AppendedWalk, kind: RecordKind, sequence: u64, sender: usize, bytes: &[u8]) {
         self.set_trailing(walk, None);
-        walk.time = now_ns().max(walk.time + 1).max(self.process.passed() + 1);
+        walk.time = (*walk.now.get_or_insert_with(now_ns)).max(walk.time + 1).max(self.process.passed() + 1);
         let position = LogPosition { view: self.view, sequence };
         let sender = u32::try_from(sender).expect("a subgroup has few members");
         let record = LogRecord { subgroup: self.subgroup, kind, position, sender, time: walk.time, bytes };
@@ -99,6 +101,7 @@ impl SubgroupLog {
         match walk.trailing_since {
             None => self.set_trailing(walk, Some(now)),
             Some(since) if now - since >= FRONTIER_AFTER => {
+                walk.now = None;
                 self.record(walk, RecordKind::Frontier, walk.appended - 1, 0, &[]);
             }
             Some(_) => {}
@@ -122,7 +125,7 @@ impl MessageLog for SubgroupLog {
     fn advance(&mut self, sequences: u64) {
         let mut walk = self.walk.borrow_mut();
         assert!(sequences >= walk.appended, "[T1] {sequences} sequences after {}", walk.appended);
-        walk.appended = sequences;
+        (walk.appended, walk.now) = (sequences, None);
         // They have not been waiting while more came.
         self.set_trailing(&mut walk, None);
         self.progress.appended.store(sequences, Ordering::Relaxed);
