@@ -275,7 +275,7 @@ impl Copying<'_> {
             }
         }
         let (settings, log) = (*self.storage.settings(), self.storage.identity().log);
-        let found = recover(self.target, &settings, log, register.base, &mut |_, _| ())?;
+        let found = recover(self.target, &settings, log, register.base, &mut |_| ())?;
         self.end = Some(found.segment);
         match self.check_end(&found)? {
             true => Ok(Some(found)),
@@ -345,7 +345,7 @@ impl Copying<'_> {
         }
         let mut end = found.clone();
         let (settings, log) = (self.storage.settings(), self.storage.identity().log);
-        follow(*self.storage.disk(), settings, log, &mut end, &mut |_, _| ())?;
+        follow(*self.storage.disk(), settings, log, &mut end, &mut |_| ())?;
         let was_written = end.last != found.last;
         if was_written {
             reach(LogPoint::BackupCut);

@@ -70,7 +70,7 @@ impl AlignedBuffer {
     }
 
     /// Moves to larger memory before the vector would do so by itself, and lose the alignment.
-    fn reserve(&mut self, more: usize) {
+    pub(crate) fn reserve(&mut self, more: usize) {
         if self.memory.capacity() - self.memory.len() < more {
             let mut larger = Self::with_capacity((self.len() + more).max(2 * self.len()));
             larger.memory.extend_from_slice(self.bytes());

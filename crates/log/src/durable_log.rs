@@ -10,11 +10,12 @@ use rustix::io::Errno;
 use squall_fabric::DurationHistogram;
 
 use crate::checkpoint::{CheckpointError, StateWriting};
-use crate::core::{AppendError, FrameWrite, LogAction, LogAnswer, LogCore, Recycling};
+use crate::core::{AppendError, FrameWrite, LogAction, LogAnswer, LogCore};
 use crate::disk::{Disk, DiskCause, DiskError};
 use crate::note::FrameNote;
 use crate::record::{LogPosition, LogRecord};
 use crate::recovery::Recovered;
+use crate::segment::Recycling;
 use crate::storage::{Storage, StorageError, disk_error};
 
 /// A log that is open for writing. Threads may share it by reference; it waits for what it has taken when it is dropped, unless it is

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
-use crate::core::LogBase;
 use crate::disk::{DiskCause, DiskError};
 use crate::names;
 use crate::record::LogPosition;
+use crate::segment::LogBase;
 
 /// The version of the format. A folder of a newer one is refused.
 ///

@@ -72,6 +72,7 @@ mod note;
 mod record;
 mod recovery;
 mod repair;
+mod segment;
 mod settings;
 mod sim_disk;
 mod storage;
@@ -82,9 +83,7 @@ pub use crate::backup::{BACKUP_FILE, BackupError, BackupSummary, back_up};
 pub use crate::buffer::{AlignedBuffer, MEMORY_ALIGNMENT};
 pub use crate::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointBlock, CheckpointError, StateWriting};
 pub use crate::copies::{COPY_BYTES_MIN, COPY_VALUE_BYTES_MAX, copy_from_bytes, copy_to_bytes};
-pub use crate::core::{
-    AppendError, FrameWrite, LogAction, LogAnswer, LogBase, LogCore, Recycling, SegmentContents,
-};
+pub use crate::core::{AppendError, FrameWrite, LogAction, LogAnswer, LogCore};
 pub use crate::disk::{Disk, DiskCause, DiskError};
 pub use crate::durable_log::DurableLog;
 pub use crate::file_disk::{FileDisk, FolderError};
@@ -92,8 +91,9 @@ pub use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader, opening_numb
 pub use crate::identity::{FORMAT, IdentityError, LogIdentity, RegisterValue};
 pub use crate::note::{FrameNote, RecordSpan, RecordSpans, SpanKey};
 pub use crate::record::{LogPosition, LogRecord, RECORD_HEADER_BYTES, RecordError, RecordKind, read_records};
-pub use crate::recovery::{FramePlace, Recovered, recover};
+pub use crate::recovery::{FramePlace, LogPart, Recovered, recover};
 pub use crate::repair::{AsideReason, RepairPlan, RepairStep, plan_repair, repair};
+pub use crate::segment::{LogBase, Recycling, SegmentContents};
 pub use crate::settings::LogSettings;
 pub use crate::sim_disk::{DiskFault, FaultStruck, SimDisk};
 pub use crate::storage::{LogBegin, Storage, StorageError, StorageOwner};

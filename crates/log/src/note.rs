@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::core::raise;
 use crate::record::{LogPosition, LogRecord};
 use crate::recovery::FramePlace;
+use crate::segment::raise;
 
 /// A frame that is on the disk, as are all before it.
 #[derive(Clone, Debug)]

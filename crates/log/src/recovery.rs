@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::buffer::AlignedBuffer;
-use crate::core::{LogBase, SegmentContents};
 use crate::coverage::{LogPoint, reach};
 use crate::disk::{Disk, DiskError};
 use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
@@ -15,6 +14,7 @@ use crate::mutation;
 use crate::names;
 use crate::note::{FrameNote, RecordSpans};
 use crate::record::{LogPosition, LogRecord, read_records};
+use crate::segment::{LogBase, SegmentContents};
 use crate::settings::LogSettings;
 use crate::verdict::{TailEvidence, TailVerdict};
 
@@ -110,7 +110,16 @@ impl Recovered {
     }
 }
 
-/// Recovers the log with the id `log` that begins at `base`, and hands each record to `each`, with the place of its frame.
+/// What is found in a log.
+#[derive(Clone, Copy, Debug)]
+pub enum LogPart<'a> {
+    /// A record, with the place of its frame.
+    Record(FramePlace, LogRecord<'a>),
+    /// A frame, behind its records.
+    Frame(&'a FrameNote),
+}
+
+/// Recovers the log with the id `log` that begins at `base`, and hands each part to `each`.
 ///
 /// # Errors
 /// If the folder cannot be listed. A segment that cannot be read in part is no error but damage.
@@ -119,12 +128,12 @@ pub fn recover(
     settings: &LogSettings,
     log: u64,
     base: LogBase,
-    each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
+    each: &mut dyn FnMut(LogPart<'_>),
 ) -> Result<Recovered, DiskError> {
     let names = disk.list(names::LOG)?;
     let segments: BTreeSet<u32> =
         names.iter().filter_map(|name| names::parse_segment(name)).filter(|n| *n >= base.segment).collect();
-    let mut reader = SegmentReader { disk, settings, log, present: None };
+    let mut reader = SegmentReader::new(disk, settings, log);
     let mut found = Recovered {
         verdict: TailVerdict::Clean,
         evidence: TailEvidence::default(),
@@ -164,8 +173,8 @@ pub fn recover(
     Ok(found)
 }
 
-/// Follows a log that is being written on from `found`, the end of an earlier look at it, and hands each record behind to `each`. What
-/// `found` says of the tail is not changed.
+/// Follows a log that is being written on from `found`, the end of an earlier look at it, and hands what each frame behind covers to
+/// `each`. What `found` says of the tail is not changed.
 ///
 /// # Errors
 /// If the folder cannot be listed. What cannot be read is the end.
@@ -174,12 +183,16 @@ pub(crate) fn follow(
     settings: &LogSettings,
     log: u64,
     found: &mut Recovered,
-    each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
+    each: &mut dyn FnMut(&FrameNote),
 ) -> Result<(), DiskError> {
     let names = disk.list(names::LOG)?;
     let segments = names.iter().filter_map(|name| names::parse_segment(name));
     let segments: BTreeSet<u32> = segments.filter(|segment| *segment >= found.segment).collect();
-    SegmentReader { disk, settings, log, present: None }.follow(&segments, found, each);
+    SegmentReader::new(disk, settings, log).follow(&segments, found, &mut |part| {
+        if let LogPart::Frame(note) = part {
+            each(note);
+        }
+    });
     Ok(())
 }
 
@@ -240,6 +253,14 @@ struct SegmentReader<'a> {
     settings: &'a LogSettings,
     log: u64,
     present: Option<Segment>,
+    /// What was read last.
+    piece: AlignedBuffer,
+}
+
+impl<'a> SegmentReader<'a> {
+    fn new(disk: &'a dyn Disk, settings: &'a LogSettings, log: u64) -> Self {
+        Self { disk, settings, log, present: None, piece: AlignedBuffer::default() }
+    }
 }
 
 struct Segment {
@@ -253,12 +274,7 @@ struct Segment {
 
 impl SegmentReader<'_> {
     /// Adds to `found` all frames that follow it.
-    fn follow(
-        &mut self,
-        segments: &BTreeSet<u32>,
-        found: &mut Recovered,
-        each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
-    ) {
+    fn follow(&mut self, segments: &BTreeSet<u32>, found: &mut Recovered, each: &mut dyn FnMut(LogPart<'_>)) {
         let first = |segment: &u32| Some((*segment, self.first(*segment)?));
         let firsts: BTreeMap<u32, FrameHeader> = segments.iter().filter_map(first).collect();
         while let Some(header) = successor(self, found, segments, &firsts) {
@@ -272,12 +288,17 @@ impl SegmentReader<'_> {
     fn bytes(&mut self, number: u32, offset: usize, length: usize) -> &[u8] {
         let segment_bytes = self.settings.segment_bytes as usize;
         let is_in = |segment: &Segment| segment.number == number && segment.begin <= offset;
-        let mut segment = self.present.take().filter(is_in).unwrap_or_else(|| Segment {
-            number,
-            begin: offset / self.settings.block * self.settings.block,
-            bytes: AlignedBuffer::with_capacity(segment_bytes.saturating_sub(offset)),
-            unreadable: BTreeSet::new(),
-        });
+        let mut segment = match self.present.take() {
+            Some(segment) if is_in(&segment) => segment,
+            before => {
+                // New memory would cost more than the reading of it.
+                let mut bytes = before.map_or_else(AlignedBuffer::default, |before| before.bytes);
+                bytes.clear();
+                bytes.reserve(segment_bytes.saturating_sub(offset));
+                let begin = offset / self.settings.block * self.settings.block;
+                Segment { number, begin, bytes, unreadable: BTreeSet::new() }
+            }
+        };
         let end = segment_bytes.min(offset.saturating_add(length));
         while segment.begin + segment.bytes.len() < end {
             let left = segment_bytes - segment.begin - segment.bytes.len();
@@ -289,9 +310,12 @@ impl SegmentReader<'_> {
     }
 
     /// Reads the next `size` bytes of a segment, block by block where they cannot be read at once.
-    fn read_piece(&self, segment: &mut Segment, size: usize) {
+    fn read_piece(&mut self, segment: &mut Segment, size: usize) {
         let (offset, block) = (segment.begin + segment.bytes.len(), self.settings.block);
-        let mut piece = AlignedBuffer::zeroed(size);
+        let mut piece = std::mem::take(&mut self.piece);
+        if piece.len() != size {
+            piece = AlignedBuffer::zeroed(size);
+        }
         match self.disk.read(&names::segment(segment.number), offset as u64, &mut piece) {
             Ok(length) if length == size => segment.bytes.extend(piece.bytes()),
             _ if size > block => {
@@ -304,6 +328,7 @@ impl SegmentReader<'_> {
                 segment.bytes.pad_to(segment.bytes.len() + size);
             }
         }
+        self.piece = piece;
     }
 
     /// The header of the first frame of a segment, of which no more is read. It is read a second time if it is missing, since a read
@@ -336,7 +361,7 @@ impl SegmentReader<'_> {
         &mut self,
         header: &FrameHeader,
         found: &mut Recovered,
-        each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
+        each: &mut dyn FnMut(LogPart<'_>),
     ) -> bool {
         let offset = u64::from(header.place) * self.settings.block as u64;
         let begin = usize::try_from(offset).expect("in memory") + FRAME_HEADER_BYTES;
@@ -350,11 +375,13 @@ impl SegmentReader<'_> {
         let mut spans = RecordSpans::default();
         let outcome = read_records(body, header.records, |record| {
             spans.note(&record);
-            each(place, record);
+            each(LogPart::Record(place, record));
         });
         outcome.expect("read above");
         let (end, chain) = (offset + header.padded(self.settings.block), header.check_of_header());
-        found.add(&FrameNote { place, records: header.records, spans, end, chain });
+        let note = FrameNote { place, records: header.records, spans, end, chain };
+        found.add(&note);
+        each(LogPart::Frame(&note));
         true
     }
 

@@ -109,7 +109,7 @@ pub fn plan_repair(disk: &dyn Disk, settings: LogSettings) -> Result<RepairPlan,
         steps.push(bit);
         bits += 1;
         let last = found.last;
-        follow(&patched, &settings, log, &mut found, &mut |_, _| ())?;
+        follow(&patched, &settings, log, &mut found, &mut |_| ())?;
         assert!(found.last != last, "a frame that was repaired is found");
     }
     let after = match bits {

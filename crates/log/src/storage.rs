@@ -5,15 +5,16 @@ use std::sync::Mutex;
 
 use crate::backup;
 use crate::copies::{COPY_VALUE_BYTES_MAX, CopyPair};
-use crate::core::{LogBase, Recycling, raise};
 use crate::coverage::{LogPoint, reach};
 use crate::disk::{Disk, DiskCause, DiskError};
 use crate::identity::{IdentityError, LogIdentity, RegisterValue};
 use crate::mutation;
 use crate::names;
 use crate::new_folder;
+use crate::note::FrameNote;
 use crate::record::{LogPosition, LogRecord};
-use crate::recovery::{FramePlace, Recovered, follow, read_frame, recover};
+use crate::recovery::{FramePlace, LogPart, Recovered, follow, read_frame, recover};
+use crate::segment::{LogBase, Recycling, raise};
 use crate::settings::LogSettings;
 
 mod checkpoints;
@@ -284,20 +285,40 @@ impl<D: Disk> Storage<D> {
         &self,
         each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
     ) -> Result<Recovered, StorageError> {
+        self.recover_parts(&mut |part| {
+            if let LogPart::Record(place, record) = part {
+                each(place, record);
+            }
+        })
+    }
+
+    /// Recovers the log as [`Self::recover`] does, and hands only what its frames cover to `each`.
+    ///
+    /// # Errors
+    /// If the folder cannot be listed.
+    pub fn recover_notes(&self, each: &mut dyn FnMut(&FrameNote)) -> Result<Recovered, StorageError> {
+        self.recover_parts(&mut |part| {
+            if let LogPart::Frame(note) = part {
+                each(note);
+            }
+        })
+    }
+
+    fn recover_parts(&self, each: &mut dyn FnMut(LogPart<'_>)) -> Result<Recovered, StorageError> {
         let first = self.segments()?.first().copied().unwrap_or(1);
         let base = self.register().map_or(LogBase::new(first), |register| register.base);
         Ok(recover(&self.disk, &self.settings, self.identity.log, base, each)?)
     }
 
-    /// Hands each record to `each` that has been written behind `found`, the end of an earlier look at the log, which moves on. The log
-    /// may be written meanwhile.
+    /// Hands what each frame covers to `each` that has been written behind `found`, the end of an earlier look at the log, which moves
+    /// on. The log may be written meanwhile.
     ///
     /// # Errors
     /// If the folder cannot be listed. What cannot be read is the end.
     pub fn follow(
         &self,
         found: &mut Recovered,
-        each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
+        each: &mut dyn FnMut(&FrameNote),
     ) -> Result<(), StorageError> {
         Ok(follow(&self.disk, &self.settings, self.identity.log, found, each)?)
     }

@@ -181,7 +181,7 @@ pub fn expected_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
         return Err(no_log());
     }
     let mut index = LogIndex::default();
-    let recovered = storage.recover(&mut |place, record| index.note(place, &record)).map_err(failed)?;
+    let recovered = storage.recover_notes(&mut |note| index.note(note)).map_err(failed)?;
     if !recovered.is_usable() {
         register.damaged_in = Some(register.view().number);
     }

@@ -13,12 +13,15 @@ use super::{
     Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, batching, config, finish, say,
     subgroup_name,
 };
-use crate::control::{GroupJob, MemberEvent, MemberReport, MulticastJob};
+use crate::control::{GroupJob, MemberEvent, MemberReport, ModeName, MulticastJob};
 use crate::latency::Latencies;
 
 /// Messages sent between two polls: enough to spread the cost of a poll, and a quarter of the usual window, so that
 /// deliveries are not held back.
 const BURST: u64 = 64;
+
+/// The name of the durable subgroup without messages.
+const IDLE: &str = "without-messages";
 
 /// Bytes that enter a core's cache together; one of each is read.
 const LINE_BYTES: usize = 64;
@@ -31,12 +34,19 @@ pub(super) fn perform(group: &GroupJob, job: &MulticastJob, watchdog: &ParentWat
     let config = Config { storage, ..config(group)? };
     let config = (0..job.subgroups)
         .fold(config, |config, number| config.subgroup(&subgroup_name(number), subgroup(job)));
+    let beside = (job.storage.is_some() && job.mode != ModeName::Durable).then(|| subgroup(&idle(job)));
+    let config = beside.into_iter().fold(config, |config, idle| config.subgroup(IDLE, idle));
     let mut member = GroupMember::join_all(config, inboxes)?;
     say(&MemberEvent::Ready);
     watchdog.await_go()?;
     let outcome = send_and_deliver(&mut member, group.rank, job, &tally);
     let outcome = outcome.map(|report| MemberReport { counters: member.counters(), ..report });
     Ok(finish(member, outcome, watchdog))
+}
+
+/// A durable subgroup without messages.
+fn idle(job: &MulticastJob) -> MulticastJob {
+    MulticastJob { mode: ModeName::Durable, ..job.clone() }
 }
 
 /// The configuration of the subgroup that is measured.

@@ -6,11 +6,11 @@ use rustix::io::Errno;
 
 use super::{Storage, disk_error, locked};
 use crate::checkpoint::{self, CheckpointError, StateWriting};
-use crate::core::raise;
 use crate::disk::{Disk, DiskCause, DiskError};
 use crate::mutation;
 use crate::names;
 use crate::record::LogPosition;
+use crate::segment::raise;
 
 /// Where the log of a subgroup begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,7 +29,7 @@ impl LogRun<'_> {
         if let Some(note) = notes.iter().find(|note| !noted.note(note)) {
             return self.fail("notes", format!("[W15] a note does not follow: {note:?}"));
         }
-        if let Err(error) = open.storage.follow(read, &mut |_, _| ()) {
+        if let Err(error) = open.storage.follow(read, &mut |_| ()) {
             return self.fail("notes", format!("[W15] {error}"));
         }
         if facts(noted) != facts(read) {

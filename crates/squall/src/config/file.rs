@@ -367,7 +367,7 @@ fn read_subgroup(table: &ConfigTable<'_>) -> Result<SubgroupConfig, ConfigError>
         checkpoint_bytes: values
             .get("checkpoint_bytes")
             .map_or(Ok(usual.checkpoint_bytes), |value| value.bytes(1 << 10..=1 << 40))?,
-        retain: values.get("retain").map(|value| read_retention(&value)).transpose()?,
+        retain: values.get("retain").map(|value| read_retention(&value)).transpose()?.flatten(),
         shard: 0,
     })
 }
@@ -398,18 +398,20 @@ fn read_batching(value: &ConfigValue<'_>) -> Result<Batching, ConfigError> {
     Ok(Batching { send: flag("send")?, receive: flag("receive")?, delivery: flag("delivery")? })
 }
 
-fn read_retention(value: &ConfigValue<'_>) -> Result<Retention, ConfigError> {
+/// None if it says nothing else than the default.
+fn read_retention(value: &ConfigValue<'_>) -> Result<Option<Retention>, ConfigError> {
     let table = value.table()?;
     let values = table.values(&keys::RETAIN)?;
     let count = |value: ConfigValue<'_>| value.count(0..=usize::MAX >> 1).map(|count| count as u64);
-    Ok(Retention {
+    let retention = Retention {
         time: values.get("time").map_or(Ok(Duration::ZERO), |value| value.duration())?,
         bytes: values
             .get("bytes")
             .map_or(Ok(0), |value| value.bytes(0..=usize::MAX >> 1).map(|bytes| bytes as u64))?,
         versions: values.get("versions").map_or(Ok(0), count)?,
         automatic: values.get("automatic").map_or(Ok(false), |value| value.flag())?,
-    })
+    };
+    Ok((retention != Retention::default()).then_some(retention))
 }
 
 /// `"all"` or a list of ranks.

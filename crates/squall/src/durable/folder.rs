@@ -140,7 +140,7 @@ fn open_as(
     let log = LogIdentity::random_log().map_err(|error| failed(error.into()))?;
     let storage = open(disk, &owner, settings, log).map_err(failed)?;
     let mut index = LogIndex::default();
-    let recovered = storage.recover(&mut |place, record| index.note(place, &record)).map_err(failed)?;
+    let recovered = storage.recover_notes(&mut |note| index.note(note)).map_err(failed)?;
     let is_lost = |id: SubgroupId| matches!(storage.begin_of(id.0), LogBegin::Lost(_));
     if let Some((subgroup, _)) = shards(config).into_iter().find(|(_, (id, _))| is_lost(*id)) {
         return Err(LogFolderError::CheckpointsLost { folder, subgroup });

@@ -186,7 +186,7 @@ impl ProcessLog {
                 let is_news = note.place.number > end.last;
                 let is_next = end.note(note);
                 if is_next && is_news {
-                    index.note_all(note.place, &note.spans);
+                    index.note(note);
                 }
                 is_next
             })
@@ -195,7 +195,7 @@ impl ProcessLog {
             return;
         }
         // If the folder cannot be listed, what is known stays.
-        let _ = self.log().storage().follow(end, &mut |place, record| index.note(place, &record));
+        let _ = self.log().storage().follow(end, &mut |note| index.note(note));
     }
 
     /// Looks at what was written since the last time, if less than `count` sequences of a view were there.

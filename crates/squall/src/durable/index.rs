@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use squall_log::{FramePlace, LogRecord, RecordSpan, RecordSpans, SpanKey};
+use squall_log::{FrameNote, FramePlace, RecordSpan, RecordSpans, SpanKey};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogStart, LogState};
 
@@ -44,15 +44,12 @@ pub(super) struct IndexedFrame {
 }
 
 impl LogIndex {
-    /// Notes a record.
-    pub(crate) fn note(&mut self, place: FramePlace, record: &LogRecord<'_>) {
-        let mut spans = RecordSpans::default();
-        spans.note(record);
-        self.note_all(place, &spans);
+    /// Notes the records of a frame.
+    pub(crate) fn note(&mut self, note: &FrameNote) {
+        self.note_spans(note.place, &note.spans);
     }
 
-    /// Notes records of a frame.
-    pub(super) fn note_all(&mut self, place: FramePlace, spans: &RecordSpans) {
+    fn note_spans(&mut self, place: FramePlace, spans: &RecordSpans) {
         for (SpanKey { subgroup, view, .. }, span) in spans.iter().filter(|(key, _)| key.is_content) {
             let RecordSpan { first, last, time } = *span;
             let view = self.views.entry((SubgroupId(*subgroup), *view)).or_default();
@@ -146,7 +143,7 @@ impl LogIndex {
 
 #[cfg(test)]
 mod tests {
-    use squall_log::{LogPosition, RecordKind};
+    use squall_log::{LogPosition, LogRecord, RecordKind};
 
     use super::*;
 
@@ -157,7 +154,9 @@ mod tests {
             let place = FramePlace { number, segment: 1, offset: number * 4096 };
             let position = LogPosition { view, sequence };
             let time = 10 * view.min(number + 1) + sequence;
-            index.note(place, &LogRecord { subgroup, kind, position, sender: 0, time, bytes: b"" });
+            let mut spans = RecordSpans::default();
+            spans.note(&LogRecord { subgroup, kind, position, sender: 0, time, bytes: b"" });
+            index.note_spans(place, &spans);
         };
         for (frame, sequences) in [(1, 0..3), (2, 3..4), (4, 7..9)] {
             sequences.for_each(|sequence| note(frame, 5, 2, sequence, RecordKind::Message));

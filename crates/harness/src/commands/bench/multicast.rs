@@ -44,7 +44,8 @@ pub(crate) struct MulticastArguments {
     /// When and in which order messages are delivered
     #[arg(long, value_enum, default_value = "atomic")]
     mode: ModeName,
-    /// A folder on the disk for the logs of the members in mode durable; what is written into it is removed at the end
+    /// A folder on the disk for the logs of the members in mode durable, or of a durable subgroup without messages beside
+    /// another mode; what is written into it is removed at the end
     #[arg(long, value_name = "FOLDER")]
     storage: Option<PathBuf>,
     /// Keep the whole log, which then is written twice: each segment with zeros before it is used for the first time
@@ -99,7 +100,8 @@ const EXAMPLES: &str =
 read by every member. Processes are bound to cores if there is a core for each.
 
 In mode durable each member writes what it receives into a log in --storage; `squall bench log` measures that disk alone. What all have \
-delivered is discarded, and its place written over, as in a log that has been in use for long; see --keep-log.
+delivered is discarded, and its place written over, as in a log that has been in use for long; see --keep-log. In another mode, --storage
+adds a durable subgroup without messages: what logs cost those who do not use them.
 
 Examples:
   squall bench multicast --members 2 --size 1KiB
@@ -188,12 +190,9 @@ pub(crate) fn run(arguments: &MulticastArguments) -> Result<CommandVerdict> {
 fn check_storage(arguments: &MulticastArguments) -> Result<()> {
     let is_durable = arguments.mode == ModeName::Durable;
     match &arguments.storage {
-        Some(storage) if is_durable => {
+        Some(storage) => {
             let shown = storage.display();
             ensure!(storage.is_dir(), "{shown} is no folder: make it, or choose another --storage");
-        }
-        Some(_) => {
-            anyhow::bail!("only members in mode durable write logs: add --mode durable, or omit --storage")
         }
         None => ensure!(
             !is_durable,
@@ -201,8 +200,8 @@ fn check_storage(arguments: &MulticastArguments) -> Result<()> {
         ),
     }
     ensure!(
-        !is_durable || arguments.transport.real().is_some(),
-        "the simulator has no disk here: choose another --transport or --mode"
+        (!is_durable && arguments.storage.is_none()) || arguments.transport.real().is_some(),
+        "the simulator has no disk here: choose another --transport, or omit --storage and --mode durable"
     );
     Ok(())
 }
@@ -434,10 +433,11 @@ mod tests {
         };
         assert_eq!(error(&["--mode", "durable", "--storage", "/tmp"]), "");
         assert!(error(&["--mode", "durable"]).contains("add --storage"));
-        assert!(error(&["--storage", "/tmp"]).contains("add --mode durable"));
+        assert_eq!(error(&["--storage", "/tmp"]), "");
         assert!(error(&["--mode", "durable", "--storage", "/none"]).contains("/none is no folder"));
         let simulated = ["--mode", "durable", "--storage", "/tmp", "--transport", "sim"];
         assert!(error(&simulated).contains("no disk"));
+        assert!(error(&simulated[2..]).contains("no disk"));
     }
 
     /// Scripts rely on these keys.
