@@ -34,7 +34,21 @@ pub trait Disk {
     ///
     /// # Errors
     /// As the system says; the file may exist in part.
-    fn create(&self, path: &str, length: u64) -> Result<(), DiskError>;
+    fn create(&self, path: &str, length: u64) -> Result<(), DiskError> {
+        self.create_in_steps(path, length, &mut |_| ())
+    }
+
+    /// Makes a file as [`Self::create`] does, and calls `begin_step` before each step with the number of bytes that it writes or
+    /// flushes: what watches over the disk need not wait for the whole file to find that it hangs.
+    ///
+    /// # Errors
+    /// As the system says; the file may exist in part.
+    fn create_in_steps(
+        &self,
+        path: &str,
+        length: u64,
+        begin_step: &mut dyn FnMut(u64),
+    ) -> Result<(), DiskError>;
 
     /// Writes all of `bytes` at `offset`, both multiples of the block, and waits until they are on the disk.
     ///
@@ -77,9 +91,14 @@ macro_rules! disk_behind {
                 let $own = self;
                 $disk.read(path, offset, buffer)
             }
-            fn create(&self, path: &str, length: u64) -> Result<(), DiskError> {
+            fn create_in_steps(
+                &self,
+                path: &str,
+                length: u64,
+                begin_step: &mut dyn FnMut(u64),
+            ) -> Result<(), DiskError> {
                 let $own = self;
-                $disk.create(path, length)
+                $disk.create_in_steps(path, length, begin_step)
             }
             fn write(&self, path: &str, offset: u64, bytes: &AlignedBuffer) -> Result<(), DiskError> {
                 let $own = self;

@@ -150,7 +150,7 @@ impl FileDisk {
     }
 
     /// Writes zeros with the file system's own order, and flushes once.
-    fn fill(&self, path: &str, length: u64) -> io::Result<()> {
+    fn fill(&self, path: &str, length: u64, begin_step: &mut dyn FnMut(u64)) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).custom_flags(self.flags(false));
         let file = options.open(self.path(path))?;
@@ -158,9 +158,12 @@ impl FileDisk {
         let mut offset = 0;
         while offset < length {
             let size = usize::try_from(PIECE.min(length - offset)).expect("short");
+            begin_step(size as u64);
             file.write_all_at(&zeros.bytes()[..size], offset)?;
             offset += size as u64;
         }
+        // The disk's own cache may have all of it.
+        begin_step(length);
         file.sync_all()
     }
 }
@@ -198,9 +201,14 @@ impl Disk for FileDisk {
         Ok(length)
     }
 
-    fn create(&self, path: &str, length: u64) -> Result<(), DiskError> {
+    fn create_in_steps(
+        &self,
+        path: &str,
+        length: u64,
+        begin_step: &mut dyn FnMut(u64),
+    ) -> Result<(), DiskError> {
         self.files().remove(path);
-        self.fill(path, length).map_err(|error| self.error("write zeros to", path, &error))
+        self.fill(path, length, begin_step).map_err(|error| self.error("write zeros to", path, &error))
     }
 
     fn write(&self, path: &str, offset: u64, bytes: &AlignedBuffer) -> Result<(), DiskError> {

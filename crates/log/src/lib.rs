@@ -44,7 +44,7 @@
 //!
 //! # Invariants
 //!
-//! They are in docs/invariants.md, [W1]–[W15], with the mutations that break them. The simulator's scenario `log` runs what ships on
+//! They are in docs/invariants.md, [W1]–[W16], with the mutations that break them. The simulator's scenario `log` runs what ships on
 //! [`SimDisk`]. Beyond the invariants: a full *last* frame that rots, or is lost by a disk that reports success, leaves no trace, and
 //! the log is found torn or clean without it. No log can know; the group does.
 

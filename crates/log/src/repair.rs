@@ -335,7 +335,7 @@ impl Disk for PatchedDisk<'_> {
         Ok(read)
     }
 
-    fn create(&self, path: &str, _: u64) -> Result<(), DiskError> {
+    fn create_in_steps(&self, path: &str, _: u64, _: &mut dyn FnMut(u64)) -> Result<(), DiskError> {
         Err(Self::refuse(path))
     }
 

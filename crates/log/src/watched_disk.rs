@@ -2,6 +2,9 @@
 //!
 //! An operation that fails ends the log by itself. One that hangs does not return, in a system call that nothing can interrupt, while
 //! all other threads of the process continue; so they look here.
+//!
+//! - \[W16\] Each operation is judged by itself, and by its present step: a write of a message is overdue in its own time, although a
+//!   segment, which may take a minute, has been in the making since before.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,8 +36,18 @@ struct Operation {
     /// As in `failed to …`.
     name: &'static str,
     path: String,
+    /// How much its present step reads, writes or flushes.
     bytes: u64,
+    /// When that step began.
     begun: Instant,
+}
+
+impl Operation {
+    /// Returns by how much it is overdue, if it is: longer than `patience` and a second for each MiB.
+    fn overdue(&self, now: Instant, patience: Duration) -> Option<Duration> {
+        let allowed = patience.saturating_add(Duration::from_millis((self.bytes >> 10) * 1000 / 1024));
+        now.saturating_duration_since(self.begun).checked_sub(allowed).filter(|more| !more.is_zero())
+    }
 }
 
 impl<D> WatchedDisk<D> {
@@ -43,17 +56,17 @@ impl<D> WatchedDisk<D> {
         Self { disk, under_way: Mutex::new(Vec::new()) }
     }
 
-    /// Returns the operation that has been under way for the longest time, as an error, if that is longer than `patience` and a
-    /// second for each MiB that it reads or writes.
+    /// Returns the operation that is overdue by the most, as an error, if there is one: its present step has been under way for longer
+    /// than `patience` and a second for each MiB \[W16\].
     pub fn overdue(&self, patience: Duration) -> Option<DiskError> {
-        let operations = self.operations();
-        let oldest = operations.iter().min_by_key(|operation| operation.begun)?;
-        let elapsed = oldest.begun.elapsed();
-        let allowed = patience.saturating_add(Duration::from_millis((oldest.bytes >> 10) * 1000 / 1024));
-        (elapsed > allowed).then(|| DiskError {
-            operation: oldest.name,
-            path: oldest.path.clone(),
-            cause: DiskCause::Hangs { seconds: elapsed.as_secs() },
+        let (operations, now) = (self.operations(), Instant::now());
+        let overdue =
+            operations.iter().filter_map(|operation| Some((operation.overdue(now, patience)?, operation)));
+        let (_, operation) = overdue.max_by_key(|(by, _)| *by)?;
+        Some(DiskError {
+            operation: operation.name,
+            path: operation.path.clone(),
+            cause: DiskCause::Hangs { seconds: now.saturating_duration_since(operation.begun).as_secs() },
         })
     }
 
@@ -67,11 +80,27 @@ impl<D> WatchedDisk<D> {
     }
 
     fn watch<T>(&self, name: &'static str, path: &str, bytes: u64, run: impl FnOnce(&D) -> T) -> T {
+        self.watch_steps(name, path, bytes, |disk, _| run(disk))
+    }
+
+    /// Watches an operation that reports its steps, by their bytes.
+    fn watch_steps<T>(
+        &self,
+        name: &'static str,
+        path: &str,
+        bytes: u64,
+        run: impl FnOnce(&D, &mut dyn FnMut(u64)) -> T,
+    ) -> T {
         let mut operations = self.operations();
         let number = operations.last().map_or(0, |last| last.number + 1);
         operations.push(Operation { number, name, path: path.into(), bytes, begun: Instant::now() });
         drop(operations);
-        let outcome = run(&self.disk);
+        let outcome = run(&self.disk, &mut |bytes| {
+            let mut operations = self.operations();
+            let own = operations.iter_mut().find(|operation| operation.number == number);
+            let own = own.expect("it is under way");
+            (own.bytes, own.begun) = (bytes, Instant::now());
+        });
         self.operations().retain(|operation| operation.number != number);
         outcome
     }
@@ -96,8 +125,18 @@ impl<D: Disk> Disk for WatchedDisk<D> {
         self.watch("read", path, buffer.len() as u64, |disk| disk.read(path, offset, buffer))
     }
 
-    fn create(&self, path: &str, length: u64) -> Result<(), DiskError> {
-        self.watch("write zeros to", path, length, |disk| disk.create(path, length))
+    fn create_in_steps(
+        &self,
+        path: &str,
+        length: u64,
+        begin_step: &mut dyn FnMut(u64),
+    ) -> Result<(), DiskError> {
+        self.watch_steps("write zeros to", path, 0, |disk, watch_step| {
+            disk.create_in_steps(path, length, &mut |bytes| {
+                watch_step(bytes);
+                begin_step(bytes);
+            })
+        })
     }
 
     fn write(&self, path: &str, offset: u64, bytes: &AlignedBuffer) -> Result<(), DiskError> {
@@ -136,12 +175,13 @@ mod tests {
         let writer = Arc::clone(&disk);
         let writing = std::thread::spawn(move || {
             begun.send(()).expect("it waits");
-            writer.create("long", 1 << 30)
+            writer.create("long", 4096)
         });
         begins.recv().expect("it begins");
         while disk.operations().is_empty() {
             std::thread::yield_now();
         }
+        disk.operations()[0].bytes = 1 << 30;
         assert_eq!(disk.overdue(Duration::ZERO), None, "it may take 1,024 seconds");
         disk.operations()[0].bytes = 4096;
         while disk.overdue(Duration::from_millis(1)).is_none() {
@@ -154,5 +194,39 @@ mod tests {
         drop(held);
         writing.join().expect("no panic").expect("it works again");
         assert_eq!(disk.overdue(Duration::ZERO), None);
+    }
+
+    /// \[W16\] A segment was in the making when a disk hung; it could take a minute, and the write of a message hung for as long.
+    #[test]
+    fn a_long_operation_does_not_hide_a_short_one_that_hangs() {
+        let disk = WatchedDisk::new(());
+        let begun = Instant::now() - Duration::from_secs(5);
+        let operation =
+            |number, name, bytes, begun| Operation { number, name, path: "log/1".into(), bytes, begun };
+        let segment = operation(0, "write zeros to", 64 << 20, begun);
+        let write = operation(1, "write", 4096, begun + Duration::from_secs(1));
+        disk.operations().extend([segment, write]);
+        let error = disk.overdue(Duration::from_secs(3)).expect("the write hangs");
+        assert_eq!((error.operation, error.cause), ("write", DiskCause::Hangs { seconds: 4 }));
+        assert_eq!(disk.overdue(Duration::from_secs(30)), None);
+    }
+
+    /// \[W16\] A long operation is judged by its present step.
+    #[test]
+    fn a_step_that_hangs_is_found_before_all_could_be_done() {
+        let disk = WatchedDisk::new(());
+        disk.watch_steps("write zeros to", "log/1", 0, |(), begin_step| {
+            begin_step(1 << 20);
+            let now = Instant::now();
+            let overdue = |after: u64| {
+                let operations = disk.operations();
+                operations[0].overdue(now + Duration::from_millis(after), Duration::from_millis(500))
+            };
+            assert_eq!(overdue(1400), None, "it has a second for its MiB");
+            assert!(overdue(1600).is_some());
+            begin_step(64 << 20);
+            assert_eq!(overdue(60_000), None, "what is flushed may be long");
+        });
+        assert!(disk.is_idle());
     }
 }

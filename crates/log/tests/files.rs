@@ -353,9 +353,14 @@ impl Disk for PanickingDisk {
         self.disk.read(path, offset, buffer)
     }
 
-    fn create(&self, path: &str, length: u64) -> Result<(), DiskError> {
+    fn create_in_steps(
+        &self,
+        path: &str,
+        length: u64,
+        begin_step: &mut dyn FnMut(u64),
+    ) -> Result<(), DiskError> {
         self.begin("create", path);
-        self.disk.create(path, length)
+        self.disk.create_in_steps(path, length, begin_step)
     }
 
     fn write(&self, path: &str, offset: u64, bytes: &AlignedBuffer) -> Result<(), DiskError> {

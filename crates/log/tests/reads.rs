@@ -72,8 +72,13 @@ impl Disk for CountingDisk<'_> {
         }
     }
 
-    fn create(&self, path: &str, length: u64) -> Result<(), DiskError> {
-        self.disk.create(path, length)
+    fn create_in_steps(
+        &self,
+        path: &str,
+        length: u64,
+        begin_step: &mut dyn FnMut(u64),
+    ) -> Result<(), DiskError> {
+        self.disk.create_in_steps(path, length, begin_step)
     }
 
     fn write(&self, path: &str, offset: u64, bytes: &AlignedBuffer) -> Result<(), DiskError> {

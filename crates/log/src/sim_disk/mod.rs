@@ -231,7 +231,13 @@ impl Disk for SimDisk {
         Ok(length)
     }
 
-    fn create(&self, path: &str, length: u64) -> Result<(), DiskError> {
+    fn create_in_steps(
+        &self,
+        path: &str,
+        length: u64,
+        begin_step: &mut dyn FnMut(u64),
+    ) -> Result<(), DiskError> {
+        begin_step(length);
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let continues = state.step("create", path)?;

@@ -32,7 +32,7 @@ impl Disk for BusyDisk<'_> {
         self.disk.read(path, offset, buffer)
     }
 
-    fn create(&self, path: &str, _: u64) -> Result<(), DiskError> {
+    fn create_in_steps(&self, path: &str, _: u64, _: &mut dyn FnMut(u64)) -> Result<(), DiskError> {
         unreachable!("a backup creates {path}")
     }
 
