@@ -16,6 +16,9 @@ HERE = pathlib.Path(__file__).resolve().parent / "bridge"
 SOON = 60  # seconds; longer than anything here takes on a busy machine
 DOMAIN = os.getpid() % 230  # so that runs at the same time do not meet
 COUNT = 5
+READERS = 2  # of CycloneDDS, one after the other, for each topic
+MANY = 1200  # samples out of the Squall domain: more than may be unconfirmed there
+AT_ONCE = 300  # of them, by one participant
 FLOW = 150  # samples while the bridge changes
 CYCLONE = f"""<CycloneDDS><Domain Id="{DOMAIN}">
 <General><Interfaces><NetworkInterface name="lo" multicast="false"/></Interfaces><AllowMulticast>false</AllowMulticast></General>
@@ -55,7 +58,10 @@ class Check:
     def __init__(self, squall: str, bridge: str, folder: pathlib.Path):
         self.squall, self.bridge, self.folder = squall, bridge, folder
         self.processes: list[subprocess.Popen] = []
-        self.events: dict[int, list[dict]] = {}  # that the bridges have reported, by their processes
+        self.bridges: list[subprocess.Popen] = []
+        self.node: subprocess.Popen | None = None  # holds the Squall domain
+        self.view = 0  # that was awaited last
+        self.written = 0  # samples out of the Squall domain
 
     def build(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -80,23 +86,35 @@ class Check:
     def dds(self, command: str, *more: object) -> subprocess.Popen:
         return self.start(self.squall, "dds", command, "-c", "squall.toml", *more, "--timeout", f"{SOON}s")
 
+    def start_node(self) -> None:
+        self.node = self.dds("node", "--json")
+        self.await_participants(1, 0)
+
+    def await_participants(self, count: int, changes: int) -> None:
+        """Waits until the Squall domain has `count` participants, `changes` views or more after the last call. The node looks ten times a
+        second whether its view has changed, so a participant that comes and goes in between is in no line."""
+        for line in self.node.stdout:
+            state = json.loads(line)
+            if state["participants"] == count and state["view"] >= self.view + changes:
+                self.view = state["view"]
+                return
+        raise AssertionError(f"the node of the Squall domain ended, and had not reported {count} participants")
+
     def hello(self, *arguments: object) -> subprocess.Popen:
         return self.start("./hello", *arguments)
 
     def start_bridge(self) -> subprocess.Popen:
         listen = f"unix:@squall-bridge-{os.getpid()}-{len(self.processes)}"
         command = ["-c", "squall.toml", "-t", "bridge.toml", "--listen", listen, "--timeout", f"{SOON}s", "--json"]
-        return self.start(self.bridge, *command)
+        self.bridges.append(self.start(self.bridge, *command))
+        return self.bridges[-1]
 
     def await_events(self, bridge: subprocess.Popen, wanted: set[tuple[str, str, int]]) -> None:
-        """Waits until a bridge has reported these numbers of peers: of a topic, `readers` or `writers`, how many."""
-        events = self.events.setdefault(bridge.pid, [])
-        missing = wanted - {peers(event) for event in events}
-        while missing:
+        """Waits until a bridge reports these numbers of peers, after what was awaited before: the topic, `readers` or `writers`, how many."""
+        while wanted:
             line = bridge.stdout.readline()
-            assert line, f"the bridge ended, and has not reported these peers: {missing}"
-            events.append(json.loads(line))
-            missing.discard(peers(events[-1]))
+            assert line, f"the bridge ended, and has not reported these peers: {wanted}"
+            wanted = wanted - {peers(json.loads(line))}
 
     def interrupt(self, bridge: subprocess.Popen) -> dict[str, list[int]]:
         """Ends a bridge; returns how many samples of each topic it forwarded into the Squall domain, into the RTPS domain, and dropped."""
@@ -104,6 +122,15 @@ class Check:
         keys = ("into_squall", "into_rtps", "dropped")
         events = [json.loads(line) for line in output(bridge)]
         return {event["topic"]: [event[key] for key in keys] for event in events if event["event"] == "counts"}
+
+    def report(self) -> None:
+        """Prints what the bridges that still run have to say, so that it is known where samples were lost."""
+        for bridge in (bridge for bridge in self.bridges if bridge.poll() is None):
+            bridge.send_signal(signal.SIGINT)
+            try:
+                print(f"{bridge.args}:", bridge.communicate(timeout=SOON / 4)[0], sep="\n")
+            except subprocess.TimeoutExpired:
+                print(f"{bridge.args} does not end")
 
     def end(self) -> None:
         for process in self.processes:
@@ -128,39 +155,48 @@ def output(process: subprocess.Popen) -> list[str]:
     return text.splitlines()
 
 
-def into_squall(check: Check, node: subprocess.Popen, others: int, topic: str, kind: str, rtps: str) -> None:
-    """Samples of CycloneDDS come to `squall dds sub`, beside `others` participants."""
+def into_squall(check: Check, bridges: int, topic: str, kind: str, rtps: str) -> None:
+    """Samples of CycloneDDS come to `squall dds sub`, beside a node and `bridges` bridges."""
+    others = 1 + bridges
     reading = check.dds("sub", topic, "--count", COUNT)
-    await_line(node, f'"participants":{others + 1}')
+    check.await_participants(others + 1, 1)
     # Its reader is announced after the view, which nothing reports.
     time.sleep(1)
-    output(check.hello("write", kind, rtps, COUNT))
+    output(check.hello("write", kind, rtps, COUNT, bridges))
     came = output(reading)
     expected = [f"hello {i}" if kind == "line" else message(i % 3, f"hello {i}") for i in range(COUNT)]
     assert came == expected, f"{topic}: {came} came into the Squall domain, and not {expected}"
-    await_line(node, f'"participants":{others}')
+    check.await_participants(others, 1)
     print(f"{topic}: {COUNT} samples of CycloneDDS came into the Squall domain")
 
 
-def both_ways(check: Check, node: subprocess.Popen, bridge: subprocess.Popen) -> None:
+def out_of_squall(check: Check, bridge: subprocess.Popen, topic: str, kind: str, rtps: str, count: int) -> None:
+    """Samples of `squall dds pub` come to a reader of CycloneDDS, and none of those that were written before it came."""
+    reader = check.hello("read", kind, rtps, count, 1)
+    await_line(reader, "matched")
+    check.await_events(bridge, {(topic, "readers", 1)})
+    samples = [f"from squall {check.written + i}" for i in range(count)]
+    check.written += count
+    hexadecimal = [] if kind == "line" else ["--hex"]
+    sent = samples if kind == "line" else [message(i, samples[i]) for i in range(count)]
+    for begin in range(0, count, AT_ONCE):
+        output(check.dds("pub", topic, *sent[begin:begin + AT_ONCE], *hexadecimal))
+        # So that none of its views is taken for a later one.
+        check.await_participants(2, 2)
+    out = output(reader)
+    expected = samples if kind == "line" else [f"{i} {samples[i]}" for i in range(count)]
+    assert out == expected, f"{topic}: {out} came to CycloneDDS, and not {expected}"
+    check.await_events(bridge, {(topic, "readers", 0)})
+    print(f"{topic}: {count} samples of the Squall domain came to CycloneDDS")
+
+
+def both_ways(check: Check, bridge: subprocess.Popen) -> None:
     for topic, kind, rtps in (("line", "line", "Line"), ("msg", "msg", "Msg")):
-        into_squall(check, node, 2, topic, kind, rtps)
-        reader = check.hello("read", kind, rtps, COUNT)
-        await_line(reader, "matched")
-        check.await_events(bridge, {(topic, "readers", 1)})
-        # Both know the other one, but a sample that is written at once has been seen not to come.
-        time.sleep(1)
-        samples = [f"from squall {i}" for i in range(COUNT)]
-        hexadecimal = [] if kind == "line" else ["--hex"]
-        sent = samples if kind == "line" else [message(i, samples[i]) for i in range(COUNT)]
-        output(check.dds("pub", topic, *sent, *hexadecimal))
-        # So that none of these lines is taken for a later one.
-        await_line(node, '"participants":3')
-        await_line(node, '"participants":2')
-        out = output(reader)
-        expected = samples if kind == "line" else [f"{i} {samples[i]}" for i in range(COUNT)]
-        assert out == expected, f"{topic}: {out} came to CycloneDDS, and not {expected}"
-        print(f"{topic}: {COUNT} samples of the Squall domain came to CycloneDDS")
+        into_squall(check, 1, topic, kind, rtps)
+        check.await_events(bridge, {(topic, "writers", 0)})
+        for _ in range(READERS):
+            out_of_squall(check, bridge, topic, kind, rtps, COUNT)
+    out_of_squall(check, bridge, "line", "line", "Line", MANY)
 
 
 def message(user: int, text: str) -> str:
@@ -170,18 +206,18 @@ def message(user: int, text: str) -> str:
     return cdr.hex()
 
 
-def take_over(check: Check, node: subprocess.Popen, first: subprocess.Popen, second: subprocess.Popen) -> None:
+def take_over(check: Check, first: subprocess.Popen, second: subprocess.Popen) -> None:
     """The first bridge ends while CycloneDDS writes. Samples may be lost then, and none goes back."""
-    flow = check.hello("write", "line", "Line", FLOW, 20)
+    flow = check.hello("write", "line", "Line", FLOW, 2, 20)
     await_line(flow, "matched")
     time.sleep(FLOW * 0.02 / 3)
     counts = check.interrupt(first)
-    before = counts["line"].pop(0) - 2 * COUNT
-    assert counts == {"line": [COUNT, 0], "msg": [COUNT, COUNT, 0]}, f"{counts}: samples went round, or were lost"
-    await_line(node, '"participants":2')
+    before, out = counts["line"].pop(0) - 2 * COUNT, READERS * COUNT
+    assert counts == {"line": [out + MANY, 0], "msg": [COUNT, out, 0]}, f"{counts}: samples went round, or were lost"
+    check.await_participants(2, 1)
     output(flow)
     # What has been confirmed is forwarded soon.
-    into_squall(check, node, 2, "line", "line", "Line")
+    into_squall(check, 1, "line", "line", "Line")
     counts = check.interrupt(second)
     after = counts["line"].pop(0) - COUNT
     assert counts == {"line": [0, 0], "msg": [0, 0, 0]}, f"{counts}: samples went round, or were lost"
@@ -197,21 +233,21 @@ def main() -> None:
     check = Check(sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]).resolve())
     check.build()
     try:
-        node = check.dds("node", "--json")
-        await_line(node, '"participants":1')
+        check.start_node()
         first = check.start_bridge()
         await_line(first, '"ready"')
-        await_line(node, '"participants":2')
-        both_ways(check, node, first)
-        departures = {(topic, of, 0) for topic in ("line", "msg") for of in ("readers", "writers")}
-        check.await_events(first, departures)
+        check.await_participants(2, 1)
+        both_ways(check, first)
         # A second bridge stands by, and takes over.
         second = check.start_bridge()
         await_line(second, '"ready"')
-        await_line(node, '"participants":3')
-        into_squall(check, node, 3, "line", "line", "Line")
-        take_over(check, node, first, second)
+        check.await_participants(3, 1)
+        into_squall(check, 2, "line", "line", "Line")
+        take_over(check, first, second)
         print("nothing went round, and peers that went were reported")
+    except Exception:
+        check.report()
+        raise
     finally:
         check.end()
 

@@ -1,6 +1,8 @@
 /* A program of CycloneDDS that the bridge is checked with: it writes or reads samples of two types, and prints what it reads.
  *
- * use: hello write msg|line TOPIC COUNT [PAUSE_MS]   or   hello read msg|line TOPIC COUNT */
+ * use: hello write|read msg|line TOPIC COUNT PEERS [PAUSE_MS]
+ *
+ * It begins when it has PEERS peers: a sample that is written before a reader is known does not come to that reader. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,18 +13,20 @@ static void check(dds_return_t result, const char *what) {
   if (result < 0) fprintf(stderr, "%s: %s\n", what, dds_strretcode(-result)), exit(1);
 }
 
-static void await_peers(dds_entity_t endpoint, int writes) {
+static void await_peers(dds_entity_t endpoint, int writes, int count) {
+  int found = 0;
   for (int attempt = 0; attempt < 2000; attempt++) {
     dds_instance_handle_t peers[1];
-    if ((writes ? dds_get_matched_subscriptions(endpoint, peers, 1) : dds_get_matched_publications(endpoint, peers, 1)) > 0)
-      return;
+    found = writes ? dds_get_matched_subscriptions(endpoint, peers, 1) : dds_get_matched_publications(endpoint, peers, 1);
+    check(found, "peers");
+    if (found >= count) return;
     dds_sleepfor(DDS_MSECS(10));
   }
-  fprintf(stderr, "no peer within 20 s\n"), exit(1);
+  fprintf(stderr, "%d peers within 20 s, and not %d\n", found, count), exit(1);
 }
 
 int main(int argc, char **argv) {
-  if (argc != 5 && argc != 6) return fprintf(stderr, "use: hello write|read msg|line TOPIC COUNT [PAUSE_MS]\n"), 2;
+  if (argc != 6 && argc != 7) return fprintf(stderr, "use: hello write|read msg|line TOPIC COUNT PEERS [PAUSE_MS]\n"), 2;
   int writes = !strcmp(argv[1], "write"), is_line = !strcmp(argv[2], "line"), count = atoi(argv[4]);
   dds_entity_t participant = dds_create_participant(DDS_DOMAIN_DEFAULT, NULL, NULL);
   check(participant, "participant");
@@ -35,7 +39,7 @@ int main(int argc, char **argv) {
   dds_entity_t endpoint =
       writes ? dds_create_writer(participant, topic, qos, NULL) : dds_create_reader(participant, topic, qos, NULL);
   check(endpoint, "endpoint");
-  await_peers(endpoint, writes);
+  await_peers(endpoint, writes, atoi(argv[5]));
   printf("matched\n"), fflush(stdout);
   if (writes) {
     char text[64];
@@ -43,7 +47,7 @@ int main(int argc, char **argv) {
       snprintf(text, sizeof text, "hello %d", i);
       HelloWorldData_Msg msg = {.userID = i % 3, .message = text};
       HelloWorldData_Line line = {.text = text};
-      if (argc == 6) dds_sleepfor(DDS_MSECS(atoi(argv[5])));
+      if (argc == 7) dds_sleepfor(DDS_MSECS(atoi(argv[6])));
       check(dds_write(endpoint, is_line ? (void *)&line : (void *)&msg), "write");
     }
     check(dds_wait_for_acks(endpoint, DDS_SECS(20)), "acknowledgments");

@@ -1,8 +1,9 @@
 //! A bridge that runs: for each topic a thread that forwards out of the Squall domain, and one that forwards into it.
 //!
 //! The bridge never holds up the Squall domain: its readers are emptied whatever happens on the RTPS side. The writes there may take
-//! [`FORWARD_PATIENCE`] in all until a reader is empty; when it is used up, the rest is dropped, and so is all that comes as long again. What
-//! does not work for one sample is an event, and a later one is tried.
+//! [`FORWARD_PATIENCE`] in all until a reader is empty; when it is used up, the rest is dropped, and so is all that comes as long again. Before
+//! that, readers that have come there are waited for, as long at most. What does not work for one sample is an event, and a later one is
+//! tried.
 //!
 //! A thread ends when the bridge is dropped, or with an error that says that nothing more is forwarded; it looks for both between any two
 //! samples, so [`DdsBridge`] ends within the wait for one.
@@ -71,8 +72,8 @@ struct BridgedTopic {
     form: TopicForm,
     /// The domain's number on the RTPS side, for the marks of bridges.
     domain: u16,
-    /// Of this bridge's participant there.
-    prefix: GuidPrefixBytes,
+    /// Of this bridge's own writers and readers there.
+    own: [GuidPrefixBytes; 2],
     writer: DataWriter<Vec<u8>>,
     origins: Mutex<TopicOrigins>,
     /// When this bridge has known its own mark for long enough.
@@ -129,7 +130,7 @@ impl DdsBridge {
             name: name.into(),
             form: settings.form,
             domain: self.rtps.domain,
-            prefix: self.rtps.prefix,
+            own: [self.rtps.prefix, self.rtps.reading_prefix],
             writer,
             origins: Mutex::default(),
             is_settled: AtomicBool::new(false),
@@ -236,9 +237,7 @@ impl BridgedTopic {
         let mut waited = Duration::ZERO;
         while !self.is_stopped() {
             self.look_for_bridges(reader, &mut bridges);
-            while let Some(peer) = out.and_then(RtpsWriter::next_peer) {
-                self.note_peer(Direction::Out, &mut peers, peer);
-            }
+            self.note_readers(out, &mut peers);
             match reader.wait_for_data(LOOK_PERIOD) {
                 Ok(()) => {}
                 Err(ReadError::Timeout(_)) => continue,
@@ -248,6 +247,8 @@ impl BridgedTopic {
                 Ok(samples) => samples,
                 Err(error) => return self.fail(ForwardError::Ended(error)),
             };
+            // A reader may have come in the meantime.
+            self.note_readers(out, &mut peers);
             let Some(out) = out else { continue };
             if samples.len() < AT_ONCE_MAX {
                 waited = Duration::ZERO;
@@ -264,11 +265,12 @@ impl BridgedTopic {
                 let is_due = is_ours && !is_from_rtps && self.is_settled.load(Ordering::Relaxed);
                 // The end of an instance has no data.
                 let Some(data) = sample.data.filter(|_| is_due) else { continue };
-                let begun = Instant::now();
-                if begun < congested_until {
+                if Instant::now() < congested_until {
                     self.dropped.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
+                out.await_new_readers();
+                let begun = Instant::now();
                 let outcome = self.form.to_rtps(&data).map_err(ForwardError::from);
                 let outcome = outcome.and_then(|cdr| out.write(cdr));
                 let is_refused = matches!(outcome, Err(ForwardError::PeerSlow { .. }));
@@ -285,6 +287,13 @@ impl BridgedTopic {
                     }
                 }
             }
+        }
+    }
+
+    /// Notes which readers of the RTPS domain have come and gone.
+    fn note_readers(&self, out: Option<&RtpsWriter>, peers: &mut BTreeSet<RtpsEndpointBytes>) {
+        while let Some(peer) = out.and_then(RtpsWriter::next_peer) {
+            self.note_peer(Direction::Out, peers, peer);
         }
     }
 
@@ -380,7 +389,7 @@ impl BridgedTopic {
     fn note_peer(&self, direction: Direction, peers: &mut BTreeSet<RtpsEndpointBytes>, news: RtpsPeerNews) {
         let before = peers.len();
         match news {
-            RtpsPeerNews::Came(peer) if !peer.starts_with(&self.prefix) => _ = peers.insert(peer),
+            RtpsPeerNews::Came(peer) if !self.own.contains(&prefix_of(peer)) => _ = peers.insert(peer),
             RtpsPeerNews::Came(_) => {}
             RtpsPeerNews::Went(peer) => _ = peers.remove(&peer),
             RtpsPeerNews::Incompatible(policy) => self.fail(ForwardError::Incompatible(policy)),

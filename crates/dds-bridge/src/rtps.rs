@@ -1,5 +1,6 @@
 //! The endpoints of the RTPS domain: readers and writers that pass the bytes of samples as they are.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::pin::Pin;
 
@@ -10,7 +11,7 @@ use rustdds::policy::{Durability, History, Reliability, ResourceLimits};
 use rustdds::{
     DataReaderStatus, DataWriterStatus, DomainParticipant, DomainParticipantBuilder, GUID, Keyed,
     QosPolicies, QosPolicyBuilder, RTPSEntity as _, RepresentationIdentifier, SampleIdentity,
-    StatusEvented as _, Topic, TopicKind, no_key, with_key,
+    StatusEvented as _, Topic, TopicKind, WriteOptionsBuilder, no_key, with_key,
 };
 
 use crate::bridge::FORWARD_PATIENCE;
@@ -19,41 +20,44 @@ use crate::form::HEADER_BYTES;
 use crate::origin::GuidPrefixBytes;
 use crate::settings::{BridgeSettings, TopicSettings};
 
-/// The participant of the RTPS domain.
+/// The participants of the RTPS domain: one has the writers, one the readers. A reader of RustDDS does not confirm samples of its own
+/// participant, and each writer would wait for it in the end.
 pub(crate) struct RtpsParticipant {
-    participant: DomainParticipant,
+    writing: DomainParticipant,
+    reading: DomainParticipant,
     pub(crate) domain: u16,
+    /// Of the writers.
     pub(crate) prefix: GuidPrefixBytes,
+    /// Of the readers.
+    pub(crate) reading_prefix: GuidPrefixBytes,
 }
 
 impl RtpsParticipant {
     pub(crate) fn new(settings: &BridgeSettings) -> Result<Self, BridgeError> {
         let domain = settings.rtps_domain;
-        let mut builder = DomainParticipantBuilder::new(domain);
-        if !settings.networks.is_empty() {
-            builder = builder.with_only_networks(settings.networks.clone());
-        }
-        let participant = builder
-            .build()
-            .map_err(|error| BridgeError::Participant { domain, reason: error.to_string() })?;
-        let prefix = prefix_of(participant.guid().to_bytes());
-        Ok(Self { participant, domain, prefix })
+        let begin = || {
+            let mut builder = DomainParticipantBuilder::new(domain);
+            if !settings.networks.is_empty() {
+                builder = builder.with_only_networks(settings.networks.clone());
+            }
+            builder.build().map_err(|error| BridgeError::Participant { domain, reason: error.to_string() })
+        };
+        let (writing, reading) = (begin()?, begin()?);
+        let [prefix, reading_prefix] = [&writing, &reading].map(|own| prefix_of(own.guid().to_bytes()));
+        Ok(Self { writing, reading, domain, prefix, reading_prefix })
     }
 
     pub(crate) fn topic(&self, name: &str, settings: &TopicSettings) -> Result<RtpsTopic, BridgeError> {
         let name = settings.rtps_topic.as_deref().unwrap_or(name);
         let kind = if settings.keyed { TopicKind::WithKey } else { TopicKind::NoKey };
-        let topic = self.participant.create_topic(
-            name.into(),
-            settings.type_name.clone(),
-            &requested(settings),
-            kind,
-        );
-        let topic =
-            topic.map_err(|error| BridgeError::Rtps { topic: name.into(), reason: error.to_string() })?;
+        let begin = |participant: &DomainParticipant| {
+            let topic =
+                participant.create_topic(name.into(), settings.type_name.clone(), &requested(settings), kind);
+            topic.map_err(|error| BridgeError::Rtps { topic: name.into(), reason: error.to_string() })
+        };
         Ok(RtpsTopic {
-            participant: self.participant.clone(),
-            topic,
+            written: (self.writing.clone(), begin(&self.writing)?),
+            read: (self.reading.clone(), begin(&self.reading)?),
             name: name.into(),
             settings: settings.clone(),
         })
@@ -62,8 +66,8 @@ impl RtpsParticipant {
 
 /// A topic of the RTPS domain.
 pub(crate) struct RtpsTopic {
-    participant: DomainParticipant,
-    topic: Topic,
+    written: (DomainParticipant, Topic),
+    read: (DomainParticipant, Topic),
     name: String,
     settings: TopicSettings,
 }
@@ -102,11 +106,12 @@ impl RtpsTopic {
     /// Returns what comes from the domain. A stream of it never ends.
     pub(crate) fn read(&self) -> Result<RtpsStream, BridgeError> {
         let fault = |error: &dyn std::fmt::Display| self.fault(error);
+        let (participant, topic) = &self.read;
         let requested = requested(&self.settings);
-        let subscriber = self.participant.create_subscriber(&requested).map_err(|error| fault(&error))?;
+        let subscriber = participant.create_subscriber(&requested).map_err(|error| fault(&error))?;
         if self.settings.keyed {
             let reader = subscriber
-                .create_datareader::<RawSample, RawAdapter>(&self.topic, Some(requested))
+                .create_datareader::<RawSample, RawAdapter>(topic, Some(requested))
                 .map_err(|error| fault(&error))?;
             let samples = reader.async_sample_stream();
             let peers = samples.async_event_stream().filter_map(async |event| peers_of_reader(&event));
@@ -121,7 +126,7 @@ impl RtpsTopic {
             Ok(Box::pin(futures::stream::select(samples, peers)))
         } else {
             let reader = subscriber
-                .create_datareader_no_key::<RawSample, RawAdapter>(&self.topic, Some(requested))
+                .create_datareader_no_key::<RawSample, RawAdapter>(topic, Some(requested))
                 .map_err(|error| fault(&error))?;
             let samples = reader.async_sample_stream();
             let peers = samples.async_event_stream().filter_map(async |event| peers_of_reader(&event));
@@ -138,17 +143,21 @@ impl RtpsTopic {
 
     pub(crate) fn write(&self) -> Result<RtpsWriter, BridgeError> {
         let fault = |error: &dyn std::fmt::Display| self.fault(error);
+        let (participant, topic) = &self.written;
         let offered = offered(&self.settings);
-        let publisher = self.participant.create_publisher(&offered).map_err(|error| fault(&error))?;
+        let publisher = participant.create_publisher(&offered).map_err(|error| fault(&error))?;
         let writer = if self.settings.keyed {
-            let writer = publisher.create_datawriter::<RawSample, RawAdapter>(&self.topic, Some(offered));
+            let writer = publisher.create_datawriter::<RawSample, RawAdapter>(topic, Some(offered));
             WriterKind::Keyed(writer.map_err(|error| fault(&error))?)
         } else {
-            let writer =
-                publisher.create_datawriter_no_key::<RawSample, RawAdapter>(&self.topic, Some(offered));
+            let writer = publisher.create_datawriter_no_key::<RawSample, RawAdapter>(topic, Some(offered));
             WriterKind::Plain(writer.map_err(|error| fault(&error))?)
         };
-        Ok(RtpsWriter { writer })
+        let writer = RtpsWriter { writer, has_new_reader: Cell::new(true) };
+        if !self.settings.profile.keeps() {
+            writer.write_first().map_err(|error| fault(&error))?;
+        }
+        Ok(writer)
     }
 
     fn fault(&self, error: &dyn std::fmt::Display) -> BridgeError {
@@ -157,8 +166,16 @@ impl RtpsTopic {
 }
 
 /// A writer of the RTPS domain.
+///
+/// A volatile reader of CycloneDDS takes the samples that the first heartbeat announces for older than itself, and drops those of them that
+/// come after it. A heartbeat of RustDDS announces samples that were written and are yet to be sent. So readers have to get one before: the
+/// first sample after a reader has come is written when that reader has confirmed the samples before ([`RtpsWriter::await_new_readers`]). As
+/// long as nothing was written, RustDDS sends a reader no heartbeat but the one with which it matches, which may come too early; so there is
+/// a sample from the beginning, which goes to no reader.
 pub(crate) struct RtpsWriter {
     writer: WriterKind,
+    /// A reader may have come since the last write.
+    has_new_reader: Cell<bool>,
 }
 
 enum WriterKind {
@@ -180,6 +197,28 @@ impl RtpsWriter {
         })
     }
 
+    /// Writes a sample to a reader that there is not.
+    fn write_first(&self) -> Result<(), WriteError<()>> {
+        let sample = RawSample(vec![0; HEADER_BYTES]);
+        let options = WriteOptionsBuilder::new().to_single_reader(GUID::GUID_UNKNOWN).build();
+        let outcome = match &self.writer {
+            WriterKind::Keyed(writer) => writer.write_with_options(sample, options),
+            WriterKind::Plain(writer) => writer.write_with_options(sample, options),
+        };
+        outcome.map(drop).map_err(WriteError::forget_data)
+    }
+
+    /// If a reader has come since the last call, waits until all reliable readers have confirmed what was written, at most
+    /// [`FORWARD_PATIENCE`]: one that does not confirm may lose samples.
+    pub(crate) fn await_new_readers(&self) {
+        if self.has_new_reader.take() {
+            let _ = match &self.writer {
+                WriterKind::Keyed(writer) => writer.wait_for_acknowledgments(FORWARD_PATIENCE),
+                WriterKind::Plain(writer) => writer.wait_for_acknowledgments(FORWARD_PATIENCE),
+            };
+        }
+    }
+
     /// Returns what has become of a reader since the last call. RustDDS holds four of these and loses the rest.
     pub(crate) fn next_peer(&self) -> Option<RtpsPeerNews> {
         loop {
@@ -189,6 +228,7 @@ impl RtpsWriter {
             };
             match status? {
                 DataWriterStatus::PublicationMatched { current, reader, .. } => {
+                    self.has_new_reader.set(self.has_new_reader.get() || current.count_change() > 0);
                     return Some(RtpsPeerNews::matched(current.count_change(), reader));
                 }
                 DataWriterStatus::OfferedIncompatibleQos { last_policy_id, .. } => {

@@ -17,7 +17,7 @@ pub(super) struct DdsNodeArguments {
     /// The rank that this member wants, instead of `rank` in the file
     #[arg(long)]
     rank: Option<usize>,
-    /// Print each view as JSON
+    /// Print the view as JSON when it has changed; it is looked at ten times a second
     #[arg(long)]
     json: bool,
 }
