@@ -1,0 +1,135 @@
+"""The figures of the papers, drawn again from the tables in docs/results; and those that are not there."""
+
+import re
+from pathlib import Path
+
+from .curves import Series, draw
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+
+
+def table(page, heading):
+    """The rows of the first table under a heading of a page: their cells by the names of the columns."""
+    text = (RESULTS / page).read_text(encoding="utf-8")
+    part = text[text.index(heading) :]
+    lines = re.search(r"(?:^\|.*\n)+", part, re.M)[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(cells[0], row)) for row in cells[2:]]
+
+
+def number(text, place=0):
+    """A number of a cell such as `24.63 (63)` or `99.0 / 38.2`; `None` if it has none."""
+    found = re.findall(r"(?<![\w.])\d+(?:\.\d+)?", text)
+    return float(found[place]) if len(found) > place else None
+
+
+def column(rows, name, place=0):
+    return [number(row[name], place) for row in rows]
+
+
+def over(page, heading, axis, columns, title, note, is_log=False, place=0, published=None, limit=None):
+    """A picture of some columns of a table over its first one. `columns` has the names in the picture by those in the table."""
+    rows = table(page, heading)
+    first = next(iter(rows[0]))
+    series = [Series(shown, column(rows, name, place)) for name, shown in columns.items()]
+    if limit:
+        series.append(Series(limit, column(rows, limit), "limit"))
+    if published:
+        series.append(Series("the paper's text", [published.get(row[first]) for row in rows], "published"))
+    return draw(title, note, axis, [row[first] for row in rows], series, is_log)
+
+
+def exs_sends(which, title):
+    """EXS's figure 11, of which each size has a curve."""
+    rows = table("stream-sim.md", "## Figure 11")
+    sizes, sends = list(dict.fromkeys(row["size"] for row in rows)), list(dict.fromkeys(row["sends"] for row in rows))
+    value = {(row["size"], row["sends"]): number(row[which]) for row in rows}
+    series = [Series(size, [value[size, count] for count in sends]) for size in sizes]
+    return draw(title, f"{EXS}; 32 receives outstanding", "sends outstanding", sends, series)
+
+
+def exs_outstanding():
+    """EXS's figure 9: receives and sends together name a place."""
+    rows = table("stream-sim.md", "## Figure 9")
+    series = [Series(name, column(rows, name)) for name in ("direct", "indirect", "dynamic")]
+    series.append(Series("the paper's protocol here", column(rows, "paper")))
+    places = [f"{row['receives']}/{row['sends']}" for row in rows]
+    return draw("EXS's figure 9: throughput by operations outstanding, Gb/s", EXS, "receives/sends outstanding", places, series)
+
+
+def delayed_senders():
+    """Spindle's figure 10, of which each delay is a place."""
+    rows = table("spindle-sim.md", "## Delayed senders")
+    places = ["none" if row["delay"] == "0 µs" else f"{row['delayed senders']} by {row['delay']}" for row in rows]
+    series = [Series(name, column(rows, name), "points") for name in ("null-sends", "without null-sends")]
+    return draw("Spindle's figure 10: messages/s of each prompt sender, 16 members", SPINDLE, "delayed senders", places, series, is_log=True)
+
+
+SPINDLE = "the simulator's model of Spindle's testbed, virtual time"
+RDMC = "the simulator's model of RDMC's clusters, virtual time, every link dedicated"
+EXS = "the simulator's model of EXS's testbed, virtual time"
+WINDOWS = {f"window {window}": f"window {window}" for window in (16, 100, 1000)}
+SENDERS = {"all send": "all send", "half send": "half send", "one sends": "one sends", "all send, baseline": "all send, baseline"}
+SIZES = {"256 MB": "256 MB", "64 MB": "64 MB", "8 MB": "8 MB"}
+ALGORITHMS = {name: name for name in ("sequential", "tree", "chain", "pipeline")}
+BLOCKS = {**SIZES, "4 MB": "4 MB"}
+STREAMS = {"direct": "direct", "indirect": "indirect", "dynamic (direct part)": "dynamic", "paper here (direct part)": "the paper's protocol here"}
+
+# By the name of the picture: the paper with its figures, the page of the result, and what draws it.
+PAPERS = {
+    "paper-spindle-windows": ("Spindle, figures 3, 6, 12", "spindle-sim", lambda: over(
+        "spindle-sim.md", "## Windows", "members", WINDOWS, "Spindle's windows: all send 10 KB, GB/s per member", SPINDLE,
+        published={"4": 9.7, "16": 9.7}, limit="line rate")),
+    "paper-spindle-members": ("Spindle, figure 16", "spindle-sim", lambda: over(
+        "spindle-sim.md", "## Members and senders", "members", SENDERS, "Spindle's figure 16: 10 KB, window 100, GB/s per member", SPINDLE,
+        is_log=True)),
+    "paper-spindle-delays": ("Spindle, figure 10", "spindle-sim", delayed_senders),
+    "paper-spindle-inactive": ("Spindle, figures 8, 9", "spindle-sim", lambda: over(
+        "spindle-sim.md", "## Inactive", "inactive subgroups", {"all optimisations on": "all optimisations on", "baseline": "baseline"},
+        "Spindle's figures 8, 9: GB/s per member of 16 in the active subgroup", SPINDLE, is_log=True)),
+    "paper-rdmc-blocks-fractus": ("RDMC, figure 6", "rdmc-sim", lambda: over(
+        "rdmc-sim.md", "## Figure 6", "block", BLOCKS, "RDMC's figure 6: Fractus, 4 members, by the size of a block, Gb/s", RDMC)),
+    "paper-rdmc-blocks-stampede": ("RDMC, figure 6", "rdmc-sim", lambda: over(
+        "rdmc-sim.md", "## Figure 6", "block", BLOCKS, "RDMC's figure 6: Stampede, 4 members, by the size of a block, Gb/s", RDMC, place=1)),
+    "paper-rdmc-sierra": ("RDMC, figure 7", "rdmc-sim", lambda: over(
+        "rdmc-sim.md", "## Figure 7", "members", SIZES, "RDMC's figure 7: Sierra, Gb/s", RDMC, published={"512": 6.0})),
+    "paper-rdmc-stampede": ("RDMC, figure 8", "rdmc-sim", lambda: over(
+        "rdmc-sim.md", "## Figure 8", "members", SIZES, "RDMC's figure 8: Stampede, Gb/s", RDMC)),
+    "paper-rdmc-fractus": ("RDMC, figure 9", "rdmc-sim", lambda: over(
+        "rdmc-sim.md", "## Figure 9", "members", SIZES, "RDMC's figure 9: Fractus, Gb/s", RDMC)),
+    "paper-rdmc-algorithms-sierra": ("RDMC, figure 10", "rdmc-sim", lambda: over(
+        "rdmc-sim.md", "## Figure 10", "members", ALGORITHMS, "RDMC's figure 10: Sierra, 256 MB, Gb/s", RDMC, is_log=True)),
+    "paper-rdmc-algorithms-fractus": ("RDMC, figure 11", "rdmc-sim", lambda: over(
+        "rdmc-sim.md", "## Figure 11a", "members", ALGORITHMS, "RDMC's figure 11: Fractus, 256 MB, Gb/s", RDMC)),
+    "paper-rdmc-algorithms-fractus-8mb": ("RDMC, figure 11", "rdmc-sim", lambda: over(
+        "rdmc-sim.md", "## Figure 11b", "members", ALGORITHMS, "RDMC's figure 11: Fractus, 8 MB, Gb/s", RDMC)),
+    "paper-rdmc-latency": ("RDMC, figure 12", "rdmc-sim", lambda: over(
+        "rdmc-sim.md", "## Figure 12", "members", {"pipeline": "pipeline", "sequential": "sequential"},
+        "RDMC's figure 12: Sierra, 256 MB, milliseconds until the last member has it", RDMC, is_log=True)),
+    "paper-exs-outstanding": ("EXS, figure 9", "stream-sim", exs_outstanding),
+    "paper-exs-sends": ("EXS, figure 11", "stream-sim", lambda: exs_sends(
+        "dynamic (direct part)", "EXS's figure 11: Squall's dynamic transfer, Gb/s by the size of a message")),
+    "paper-exs-sends-paper": ("EXS, figure 11", "stream-sim", lambda: exs_sends(
+        "paper here (direct part)", "EXS's figure 11: the paper's protocol here, Gb/s by the size of a message")),
+    "paper-exs-sizes": ("EXS, figure 12", "stream-sim", lambda: over(
+        "stream-sim.md", "## Figure 12", "size of a message", STREAMS, "EXS's figure 12: 4 receives and 2 sends, Gb/s", EXS, is_log=True)),
+    "paper-exs-delay": ("EXS, figure 13", "stream-sim", lambda: over(
+        "stream-sim.md", "## Figure 13", "sends and receives outstanding", STREAMS, "EXS's figure 13: round trips of 48 ms, Gb/s", EXS)),
+}
+
+# The figures of measurements in the papers that are not drawn, and why. Figures of designs and algorithms are no measurements.
+MISSING = [
+    ("Derecho, figures 2 to 5, table 1", "rates on up to 16 hosts with RDMA, which were not available; those of one machine are in [multicast](multicast.md), [bulk multicast](rdmc.md) and [durable subgroups](durable.md)"),
+    ("Derecho, figure 6", "the steps of a view change: their times on one machine are in [view changes](views.md), as a table"),
+    ("Derecho, figure 7", "many subgroups at once: `squall bench multicast --subgroups` measures them, and no result is kept"),
+    ("Derecho, figures 8 to 10", "LibPaxos and ZooKeeper: others were measured in their place ([multicast](multicast.md#tcp-over-the-loopback-interface))"),
+    ("Spindle, figures 1, 14, 15", "the testbed's own latency and copies: the first is an input of the model, and the model has no cost of a copy"),
+    ("Spindle, figures 4, 7, 17", "rates of delivery, sizes of batches and latencies: the model gives them, partly as numbers in [its page](spindle-sim.md)"),
+    ("Spindle, figure 11", "null-sends while all send: a row of the table of batching in [its page](spindle-sim.md)"),
+    ("Spindle, figure 13", "several active subgroups: not run in the model"),
+    ("Spindle, figure 18", "the four qualities of service of topics: `squall bench dds` measures them, and no result is kept"),
+    ("RDMC, figures 4, 5", "the parts of one transfer: a single number in [its page](rdmc-sim.md)"),
+    ("RDMC, figures 13 to 15", "concurrent multicasts, and messages of 1 byte: not run in the model"),
+    ("EXS, figure 10", "the receiver's processor: a single number in [its page](stream-sim.md)"),
+    ("RamCast, figures 1, 4 to 6", "`squall bench genuine` compares with one ordered subgroup, and no result is kept; there is no model of RamCast's testbed"),
+]
