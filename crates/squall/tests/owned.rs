@@ -55,6 +55,20 @@ fn a_join_that_is_given_up_leaves_the_group() {
     }
 }
 
+/// A panic while the group is joined reaches the task that awaits it, which would wait without end otherwise.
+#[test]
+fn a_panic_in_a_join_reaches_its_task() {
+    let builder = Group::builder(config("panic")).on_progress(|_| panic!("the display is gone"));
+    let task = std::thread::spawn(move || futures_executor::block_on(builder.join_async()).map(drop));
+    let until = std::time::Instant::now() + Duration::from_secs(30);
+    while !task.is_finished() {
+        assert!(std::time::Instant::now() < until, "the task still waits");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let panic = task.join().expect_err("the closure has panicked");
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"the display is gone"));
+}
+
 #[cfg(feature = "futures")]
 #[test]
 fn a_stream_wakes_its_task() {

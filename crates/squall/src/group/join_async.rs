@@ -1,8 +1,10 @@
 //! Joining as a future: on a thread of its own, since the members that meet wait for sockets and for each other.
 
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
+use std::thread;
 
 use super::{Builder, Group};
 use crate::config::Config;
@@ -11,7 +13,8 @@ use crate::error::JoinError;
 /// What the thread has to say, and who waits for it.
 #[derive(Default)]
 struct JoinSlot {
-    joined: Option<Result<Group, JoinError>>,
+    /// A panic is the caller's, as if it had joined itself: the future would stay pending without it.
+    joined: Option<thread::Result<Result<Group, JoinError>>>,
     waker: Option<Waker>,
     /// The future is gone, so no caller takes the group.
     is_forgotten: bool,
@@ -37,11 +40,15 @@ impl Builder {
     ///
     /// # Errors
     /// [`JoinError`], with what to do next.
+    ///
+    /// # Panics
+    /// If a closure that the builder was given panics while the group is joined: the panic passes to the task that awaits the future.
     pub async fn join_async(self) -> Result<Group, JoinError> {
         let slot: Arc<Mutex<JoinSlot>> = Arc::default();
         let watch = JoinWatch(Arc::clone(&slot));
         let join = move || {
-            let joined = self.join();
+            // Nothing of the builder is used afterwards.
+            let joined = catch_unwind(AssertUnwindSafe(|| self.join()));
             let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
             if slot.is_forgotten {
                 drop(slot);
@@ -50,13 +57,14 @@ impl Builder {
             slot.joined = Some(joined);
             slot.waker.take().into_iter().for_each(Waker::wake);
         };
-        std::thread::Builder::new().name("squall join".into()).spawn(join)?;
-        poll_fn(|context| {
+        thread::Builder::new().name("squall join".into()).spawn(join)?;
+        let joined = poll_fn(|context| {
             let mut slot = watch.0.lock().unwrap_or_else(PoisonError::into_inner);
             slot.waker = Some(context.waker().clone());
             slot.joined.take().map_or(Poll::Pending, Poll::Ready)
         })
-        .await
+        .await;
+        joined.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
