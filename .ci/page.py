@@ -108,6 +108,16 @@ def check_page(browser, ports):
     assert "does not answer" in browser.run("return document.getElementById('state').textContent")
 
 
+def check_refusal(port):
+    """A browser that came here by the name of another site gets nothing."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/events", headers={"Host": f"other.example:{port}"})
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+            raise AssertionError(f"a request for another host was answered: {answer.status}")
+    except urllib.error.HTTPError as refusal:
+        assert refusal.code == 421 and b"other.example" in refusal.read(), refusal
+
+
 def main(program, screenshot=None):
     program = Path(program).resolve()
     ports = free_ports(2 * MEMBERS + 2)
@@ -153,6 +163,7 @@ def main(program, screenshot=None):
         finally:
             browser.close()
         print("the page shows the members")
+        check_refusal(page)
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics[0]}/trace", timeout=PATIENCE_SECONDS) as answer:
             one = json.load(answer)
         made = subprocess.run([program, "trace", "-c", "squall.toml", "--out", "all.json"], cwd=folder, capture_output=True)

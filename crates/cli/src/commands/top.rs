@@ -44,7 +44,8 @@ const EXAMPLES: &str =
 the messages per second that it sends and delivers in all subgroups, what 99 % of its own messages took at most until it delivered \
 them (p99), the messages by which it is behind in receiving (lag), how much of its window is used, what of durable subgroups is not on its disk, and the ranks of the members that take no messages, \
 so that this one waits for them (waits). Below are the latest view changes. q or Ctrl-C ends it. The page of \
---serve shows the same to anyone who can reach its address, without the secret.
+--serve shows the same to anyone who can reach its address, without the secret; requests that name another host than that address, \
+localhost or an IP address are refused, so that pages of other sites in a browser cannot read it.
 
 Examples:
   squall top --config squall.toml

@@ -1,6 +1,7 @@
 //! What `squall top` shows: what all members do, from two looks at their totals.
 
 pub(crate) mod draw;
+mod host;
 pub(crate) mod live;
 pub(crate) mod serve;
 

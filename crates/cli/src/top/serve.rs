@@ -1,7 +1,8 @@
 //! The page: what the members do, in a browser, pushed by server-sent events.
 //!
 //! One thread asks the members, for all browsers; a thread for each connection sends what is new. Connections are few
-//! ([`CONNECTIONS_MAX`]), a request has few bytes and little time, and a browser that does not read is disconnected.
+//! ([`CONNECTIONS_MAX`]), a request has few bytes and little time, and a browser that does not read is disconnected. The page is for
+//! everything that reaches the address, but not for pages of other sites in a browser that does ([`host`](super::host)).
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -14,12 +15,14 @@ use squall::config::Address;
 use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_harness::terminal::{CommandVerdict, output};
 
-use super::{GroupActivity, GroupLook, change_lines};
+use super::{GroupActivity, GroupLook, change_lines, host};
 
 /// What browsers see.
 #[derive(Debug)]
 struct PageState {
     title: String,
+    /// The host of `--serve`, as it was written.
+    host: String,
     news: Mutex<PageNews>,
     is_news: Condvar,
     connections: AtomicUsize,
@@ -54,7 +57,7 @@ pub(crate) fn serve(
         .with_context(|| format!("failed to listen at {address}: choose another address for --serve"))?;
     output::line(format_args!("http://{}/  (Ctrl-C ends it)", listener.local_addr()?));
     let (news, is_news, connections) = (Mutex::default(), Condvar::new(), AtomicUsize::new(0));
-    let state = Arc::new(PageState { title, news, is_news, connections });
+    let state = Arc::new(PageState { title, host: host.clone(), news, is_news, connections });
     let asking = Arc::clone(&state);
     std::thread::Builder::new().name("squall top".into()).spawn(move || asking.ask(interval, &look))?;
     for stream in listener.incoming() {
@@ -136,13 +139,17 @@ fn begin(stream: TcpStream, state: &Arc<PageState>) {
 
 fn answer(mut stream: &TcpStream, state: &PageState) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
-    match read_path(stream)?.as_deref() {
-        Some("/") => stream.write_all(&whole("200 OK", "text/html; charset=utf-8", PAGE)),
-        Some("/events") => send_events(stream, state),
-        Some(_) => stream.write_all(&whole("404 Not Found", "text/plain", "there are / and /events\n")),
-        None => {
-            stream.write_all(&whole("400 Bad Request", "text/plain", "this is no GET request of HTTP/1\n"))
-        }
+    let refused = |status, body: &str| whole(status, "text/plain; charset=utf-8", body);
+    let Some(PageRequest { path, hosts }) = read_request(stream)? else {
+        return stream.write_all(&refused("400 Bad Request", "this is no GET request of HTTP/1\n"));
+    };
+    if let Some(other) = hosts.iter().find(|named| !host::is_served(named, &state.host)) {
+        return stream.write_all(&refused("421 Misdirected Request", &host::refusal(other)));
+    }
+    match path.as_str() {
+        "/" => stream.write_all(&whole("200 OK", "text/html; charset=utf-8", PAGE)),
+        "/events" => send_events(stream, state),
+        _ => stream.write_all(&refused("404 Not Found", "there are / and /events\n")),
     }
 }
 
@@ -172,8 +179,15 @@ fn send_events(mut stream: &TcpStream, state: &PageState) -> io::Result<()> {
     }
 }
 
-/// Reads a request, and returns its path; `None` if it is no GET request. Each byte may come alone, but all of them soon.
-fn read_path(mut stream: &TcpStream) -> io::Result<Option<String>> {
+/// What matters of a request.
+struct PageRequest {
+    path: String,
+    /// What its `Host` headers name: one in each request of a browser.
+    hosts: Vec<String>,
+}
+
+/// Reads a request; returns `None` if it is no GET request. Each byte may come alone, but all of them soon.
+fn read_request(mut stream: &TcpStream) -> io::Result<Option<PageRequest>> {
     let deadline = Instant::now() + PATIENCE;
     let mut bytes = Vec::new();
     loop {
@@ -181,8 +195,11 @@ fn read_path(mut stream: &TcpStream) -> io::Result<Option<String>> {
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(&bytes) {
             Ok(httparse::Status::Complete(_)) if request.method == Some("GET") => {
-                let path = request.path.unwrap_or_default();
-                return Ok(path.split(['?', '#']).next().map(str::to_owned));
+                let path =
+                    request.path.unwrap_or_default().split(['?', '#']).next().unwrap_or_default().into();
+                let hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
+                let hosts = hosts.map(|header| String::from_utf8_lossy(header.value).into_owned()).collect();
+                return Ok(Some(PageRequest { path, hosts }));
             }
             Ok(httparse::Status::Partial) if bytes.len() < REQUEST_BYTES_MAX => {}
             _ => return Ok(None),
@@ -219,6 +236,7 @@ mod tests {
     fn ask(request: &str, until: &str) -> String {
         let state = PageState {
             title: "squall top: kitchen".into(),
+            host: "kitchen.example".into(),
             news: Mutex::default(),
             is_news: Condvar::new(),
             connections: AtomicUsize::new(0),
@@ -241,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_browser_gets_the_page_and_events() {
-        let page = ask("GET /?a=b HTTP/1.1\r\nHost: a\r\n\r\n", "</html>");
+        let page = ask("GET /?a=b HTTP/1.1\r\nHost: kitchen.example:8080\r\n\r\n", "</html>");
         assert!(page.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/html"), "{page}");
         let events = ask("GET /events HTTP/1.1\r\n\r\n", "\"change_lines\"");
         assert!(
@@ -254,6 +272,19 @@ mod tests {
         assert!(ask("POST / HTTP/1.1\r\n\r\n", "HTTP/1\n").starts_with("HTTP/1.1 400"));
         let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(REQUEST_BYTES_MAX));
         assert!(ask(&long, "HTTP/1\n").starts_with("HTTP/1.1 400"));
+    }
+
+    /// A page of another site, whose name leads here, gets neither the page nor the numbers.
+    #[test]
+    fn a_request_for_another_host_is_refused_with_words() {
+        for path in ["/", "/events"] {
+            let request = format!("GET {path} HTTP/1.1\r\nhost: other.example:8080\r\n\r\n");
+            let answer = ask(&request, "--serve\n");
+            assert!(answer.starts_with("HTTP/1.1 421 Misdirected Request\r\n"), "{answer}");
+            assert!(answer.contains("other.example:8080") && !answer.contains("kitchen"), "{answer}");
+        }
+        let both = "GET / HTTP/1.1\r\nHost: localhost\r\nHost: other.example\r\n\r\n";
+        assert!(ask(both, "--serve\n").starts_with("HTTP/1.1 421"));
     }
 
     /// A line break in a reason cannot begin an event of its own.
