@@ -17,6 +17,7 @@ use squall_dds::{
     StateMask, StatusKind,
 };
 
+// ANCHOR: type
 #[derive(Serialize, Deserialize)]
 struct Reading {
     sensor: u32,
@@ -32,10 +33,12 @@ impl Keyed for Reading {
         self.sensor
     }
 }
+// ANCHOR_END: type
 
 const SENSORS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(30);
 
+// ANCHOR: join
 /// Readings are kept, the latest one of each sensor; alarms are not.
 fn readings_qos() -> Qos {
     let service = DurabilityService { history: HistoryKind::KeepLast(1), ..DurabilityService::EVERYTHING };
@@ -46,7 +49,9 @@ fn readings_qos() -> Qos {
 fn join(config: Config) -> Result<DomainParticipant, ParticipantError> {
     DomainParticipant::builder(config).topic("readings", readings_qos()).topic("alarms", Qos::ATOMIC).join()
 }
+// ANCHOR_END: join
 
+// ANCHOR: write
 /// Writes readings, and says so; when the display is there, an alarm; then leaves.
 fn run_sensor(
     config: Config,
@@ -70,7 +75,9 @@ fn run_sensor(
     println!("sensor {sensor} leaves: {:?}", participant.leave(PATIENCE));
     Ok(())
 }
+// ANCHOR_END: write
 
+// ANCHOR: read
 /// Shows the latest readings and the alarms, until all sensors have gone.
 fn run_display(config: Config) -> Result<(), Box<dyn Error + Send + Sync>> {
     let participant = join(config)?;
@@ -97,6 +104,7 @@ fn run_display(config: Config) -> Result<(), Box<dyn Error + Send + Sync>> {
     }
     Ok(())
 }
+// ANCHOR_END: read
 
 fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let config = Config::local(&format!("sensors-{}", std::process::id()), SENSORS);
