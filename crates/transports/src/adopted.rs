@@ -46,7 +46,7 @@ pub(crate) fn gather_pages(region: &Region) {
     if begin < end {
         let start = region.pointer(0).as_ptr().with_addr(begin);
         // SAFETY: whole pages inside the region; the advice changes neither contents nor addresses.
-        unsafe { libc::madvise(start.cast(), end - begin, libc::MADV_COLLAPSE) };
+        unsafe { libc::madvise(start.cast(), end - begin, MADV_COLLAPSE) };
     }
 }
 
@@ -65,6 +65,8 @@ fn named(number: u64, base: NonNull<AtomicU64>) -> RegionId {
 const PAGE_BYTES: usize = 4096;
 /// That of x86-64, and of aarch64 with pages of 4 KiB.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// The kernel's number of this advice; libc has a name for it with some C libraries only.
+const MADV_COLLAPSE: libc::c_int = 25;
 const NUMBER_BITS: u32 = 55;
 const NUMBERS_MAX: u64 = 1 << NUMBER_BITS;
 const _: () = assert!(PAGE_BYTES / 8 <= 1 << (64 - NUMBER_BITS), "the offset within a page fits the id");
