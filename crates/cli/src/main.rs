@@ -9,6 +9,7 @@ mod commands;
 mod copy;
 mod doctor;
 mod lanes;
+mod service_manager;
 mod top;
 
 use std::process::ExitCode;
@@ -95,6 +96,8 @@ impl Command {
             Self::Node(_) | Self::Serve(_) => UsualLevel::Info,
             // A peer that dies is part of a demonstration.
             Self::Process(_) => UsualLevel::Error,
+            // Hosts end their connections when they have a copy; those that fail are named with the reason.
+            Self::Cp(_) => UsualLevel::Error,
             _ => UsualLevel::Warn,
         }
     }

@@ -1,6 +1,7 @@
 //! `squall node`: one configuration file for all members, each with an address and a rank of its own.
 
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -61,4 +62,47 @@ fn a_file_needs_no_address_if_the_command_has_one() {
     for (rank, node) in nodes.nodes.iter_mut().enumerate() {
         assert_eq!(first_line(node), format!("view 0: members 0, 1; this is member {rank}"));
     }
+}
+
+/// A service manager that has started a node gets to know when it has joined, in which view, and that it leaves.
+#[test]
+fn a_service_manager_is_notified() {
+    let name = format!("squall-notify-{}", std::process::id());
+    let (file, socket) =
+        (std::env::temp_dir().join(format!("{name}.toml")), std::env::temp_dir().join(&name));
+    let mut nodes = Nodes { file: file.clone(), nodes: Vec::new() };
+    let text = format!(
+        "cluster = \"{name}\"\nsecret = \"at least sixteen bytes\"\ncontacts = [\"unix:@{name}\"]\nmembers = 1\n[subgroups.log]\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(SOON)).unwrap();
+    let mut node = node(&file, &["--listen", &format!("unix:@{name}")]);
+    let node =
+        node.env("NOTIFY_SOCKET", &socket).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let process = node.id();
+    nodes.nodes.push(node);
+    let next = || {
+        let mut bytes = [0; 200];
+        let length = manager.recv(&mut bytes).expect("it reports soon");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    let until = |line: &str| {
+        let mut before = Vec::new();
+        loop {
+            let lines = next();
+            if lines.lines().any(|one| one == line) {
+                return before;
+            }
+            before.push(lines);
+        }
+    };
+    let before = until("READY=1");
+    assert!(before.iter().all(|lines| lines.starts_with("STATUS=")), "{before:?}");
+    until("STATUS=view 0: members 0; this is member 0");
+    let kill = Command::new("kill").args(["-TERM", &process.to_string()]).status().unwrap();
+    assert!(kill.success());
+    until("STOPPING=1");
+    assert!(nodes.nodes[0].wait().unwrap().success());
+    std::fs::remove_file(&socket).unwrap();
 }

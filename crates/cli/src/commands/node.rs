@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,8 @@ use serde_json::json;
 use squall::config::{MetricsConfig, quantity};
 use squall::{BootstrapProgress, Config, Group, View};
 use squall_harness::terminal::{CommandVerdict, Interrupts, output};
+
+use crate::service_manager::ServiceManager;
 
 /// Run a member: bring the group together with the others, or join it if it runs already
 #[derive(Debug, Args)]
@@ -43,7 +46,7 @@ pub(crate) struct NodeArguments {
 const EXAMPLES: &str =
     "A node takes part in all its subgroups, so that what others send is safe with it, and prints each \
 view of the group; its log says what happens until then, and why others are refused. Ctrl-C leaves in order. A process that \
-has died is started again with the same command. To use the messages, see `squall recv`, or write a program with the library.
+has died is started again with the same command. Started by systemd with Type=notify, it reports when it has joined. To use the messages, see `squall recv`, or write a program with the library.
 
 Examples:
   squall node --config squall.toml
@@ -69,21 +72,33 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
     let interrupts = Interrupts::take()?;
     let names: Vec<String> = config.subgroups.keys().cloned().collect();
     let on_view = sender.clone();
+    let manager = Arc::new(ServiceManager::of_environment());
+    let manager_of_join = Arc::clone(&manager);
     // The receiver may be gone when the node ends.
     let mut refusals = RefusalLog::default();
     let builder = Group::builder(config)
-        .on_progress(move |progress| report(progress, &mut refusals))
+        .on_progress(move |progress| {
+            if let BootstrapProgress::Joined { joined, members } = &progress {
+                manager_of_join.status(&format!("{joined} of {members} members are here"));
+            }
+            report(progress, &mut refusals);
+        })
         .on_view(move |view| drop(on_view.send(End::View(view.clone()))));
     let builder = names.iter().fold(builder, |builder, name| builder.on_message(name, |_| ()));
     let group = builder.join()?;
+    manager.ready(&described(&group.view(), group.rank()));
     interrupts.set(move || drop(sender.send(End::Interrupted)));
     loop {
         match ends.recv_timeout(LOOK_PERIOD) {
             Ok(End::Interrupted) => {
+                manager.stopping();
                 group.leave(patience);
                 return Ok(CommandVerdict::Good);
             }
-            Ok(End::View(view)) => print(&view, group.rank(), arguments.json)?,
+            Ok(End::View(view)) => {
+                manager.status(&described(&view, group.rank()));
+                print(&view, group.rank(), arguments.json)?;
+            }
             Err(_) => {
                 if let Some(failure) = group.failure() {
                     return Err(failure.into());
@@ -94,14 +109,19 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
 }
 
 fn print(view: &View, own: usize, json: bool) -> Result<()> {
-    let ranks: Vec<u64> = view.members.iter().map(|member| member.tag).collect();
     if json {
+        let ranks: Vec<u64> = view.members.iter().map(|member| member.tag).collect();
         output::json(&json!({ "view": view.id, "ranks": ranks, "rank": own }))?;
     } else {
-        let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-        output::line(format_args!("view {}: members {}; this is member {own}", view.id, ranks.join(", ")));
+        output::line(format_args!("{}", described(view, own)));
     }
     Ok(())
+}
+
+/// The view in a line.
+fn described(view: &View, own: usize) -> String {
+    let ranks: Vec<String> = view.members.iter().map(|member| member.tag.to_string()).collect();
+    format!("view {}: members {}; this is member {own}", view.id, ranks.join(", "))
 }
 
 /// Logs what happens while the members find each other.
