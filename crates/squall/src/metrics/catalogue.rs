@@ -130,9 +130,10 @@ fn one(each: &mut dyn FnMut(MetricSample), level: impl Into<f64>) {
 
 const SUBGROUP: &[&str] = &["subgroup"];
 const SUBGROUP_MEMBER: &[&str] = &["subgroup", "member"];
+const SUBGROUP_STAGE: &[&str] = &["subgroup", "stage"];
 
 /// All metrics of a member.
-pub const METRICS: [MetricDescription; 19] = [
+pub const METRICS: [MetricDescription; 20] = [
     MetricDescription {
         name: "squall_ready",
         kind: MetricKind::Gauge,
@@ -221,6 +222,28 @@ pub const METRICS: [MetricDescription; 19] = [
         help: "The bytes of these messages",
         read: |scrape, each| {
             scrape.counts(each, |id, subgroup| subgroup.totals.bytes_delivered + scrape.board.pulled(id).1);
+        },
+    },
+    MetricDescription {
+        name: "squall_batches_total",
+        kind: MetricKind::Counter,
+        labels: SUBGROUP_STAGE,
+        help: "How often this member has sent (`send`), acknowledged (`receive`) or delivered (`deliver`) messages; how many of them at \
+               once is the rate of the messages divided by this one",
+        read: |scrape, each| {
+            for (id, subgroup) in scrape.figures.subgroups.iter().enumerate() {
+                let totals = &subgroup.totals;
+                for (stage, count) in [
+                    ("send", totals.send_batches),
+                    ("receive", totals.receive_batches),
+                    ("deliver", totals.delivery_batches),
+                ] {
+                    each(MetricSample {
+                        labels: vec![scrape.name(id), stage.into()],
+                        value: SampleValue::Count(count),
+                    });
+                }
+            }
         },
     },
     MetricDescription {

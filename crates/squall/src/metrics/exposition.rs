@@ -88,7 +88,7 @@ mod tests {
         figures.changes.note(3, Some(Duration::from_millis(3)));
         let mut subgroup =
             SubgroupFigures { window: Some((3, 4)), unpersisted: Some(9), ..Default::default() };
-        subgroup.totals.messages_sent = 17;
+        (subgroup.totals.messages_sent, subgroup.totals.send_batches) = (17, 5);
         let mut times = DurationHistogram::default();
         [2, 2, 100].into_iter().for_each(|micros| times.note(Duration::from_micros(micros)));
         subgroup.latencies = Some(times);
@@ -106,6 +106,7 @@ mod tests {
         for line in [
             "# TYPE squall_sent_total counter",
             "squall_sent_total{subgroup=\"a \\\"b\\\"\"} 17",
+            "squall_batches_total{subgroup=\"a \\\"b\\\"\",stage=\"send\"} 5",
             "squall_view_number 3.0",
             "squall_stability_lag{subgroup=\"a \\\"b\\\"\",member=\"2\"} 5.0",
             "squall_window_used_ratio{subgroup=\"a \\\"b\\\"\"} 0.75",
