@@ -94,8 +94,7 @@ pub(super) struct OwnSettings {
 }
 
 fn read_listen(root: &ConfigTable<'_>, listen: Option<&ConfigValue<'_>>) -> Result<Address, ConfigError> {
-    let listen =
-        listen.ok_or_else(|| root.missing("listen", "write `host:port` (tcp) or `unix:@name` (shm)"))?;
+    let listen = listen.ok_or_else(|| root.missing("listen", LISTEN_ADVICE))?;
     listen.parse()
 }
 
@@ -113,6 +112,8 @@ fn checked(config: Config, place: &ConfigValue<'_>) -> Result<Config, ConfigErro
     config.fault().map_or(Ok(()), |message| Err(place.conflict(message)))?;
     Ok(config)
 }
+
+const LISTEN_ADVICE: &str = "write `host:port` (tcp) or `unix:@name` (shm), or give --listen on the command line (`Config::load_for` in a program)";
 
 const CORE_MAX: usize = 1023;
 
