@@ -112,7 +112,7 @@ impl Recovered {
 
 /// What is found in a log.
 #[derive(Clone, Copy, Debug)]
-pub enum LogPart<'a> {
+pub enum RecoveredPart<'a> {
     /// A record, with the place of its frame.
     Record(FramePlace, LogRecord<'a>),
     /// A frame, behind its records.
@@ -128,7 +128,7 @@ pub fn recover(
     settings: &LogSettings,
     log: u64,
     base: LogBase,
-    each: &mut dyn FnMut(LogPart<'_>),
+    each: &mut dyn FnMut(RecoveredPart<'_>),
 ) -> Result<Recovered, DiskError> {
     let names = disk.list(names::LOG)?;
     let segments: BTreeSet<u32> =
@@ -189,7 +189,7 @@ pub(crate) fn follow(
     let segments = names.iter().filter_map(|name| names::parse_segment(name));
     let segments: BTreeSet<u32> = segments.filter(|segment| *segment >= found.segment).collect();
     SegmentReader::new(disk, settings, log).follow(&segments, found, &mut |part| {
-        if let LogPart::Frame(note) = part {
+        if let RecoveredPart::Frame(note) = part {
             each(note);
         }
     });
@@ -274,7 +274,12 @@ struct Segment {
 
 impl SegmentReader<'_> {
     /// Adds to `found` all frames that follow it.
-    fn follow(&mut self, segments: &BTreeSet<u32>, found: &mut Recovered, each: &mut dyn FnMut(LogPart<'_>)) {
+    fn follow(
+        &mut self,
+        segments: &BTreeSet<u32>,
+        found: &mut Recovered,
+        each: &mut dyn FnMut(RecoveredPart<'_>),
+    ) {
         let first = |segment: &u32| Some((*segment, self.first(*segment)?));
         let firsts: BTreeMap<u32, FrameHeader> = segments.iter().filter_map(first).collect();
         while let Some(header) = successor(self, found, segments, &firsts) {
@@ -361,7 +366,7 @@ impl SegmentReader<'_> {
         &mut self,
         header: &FrameHeader,
         found: &mut Recovered,
-        each: &mut dyn FnMut(LogPart<'_>),
+        each: &mut dyn FnMut(RecoveredPart<'_>),
     ) -> bool {
         let offset = u64::from(header.place) * self.settings.block as u64;
         let begin = usize::try_from(offset).expect("in memory") + FRAME_HEADER_BYTES;
@@ -375,13 +380,13 @@ impl SegmentReader<'_> {
         let mut spans = RecordSpans::default();
         let outcome = read_records(body, header.records, |record| {
             spans.note(&record);
-            each(LogPart::Record(place, record));
+            each(RecoveredPart::Record(place, record));
         });
         outcome.expect("read above");
         let (end, chain) = (offset + header.padded(self.settings.block), header.check_of_header());
         let note = FrameNote { place, records: header.records, spans, end, chain };
         found.add(&note);
-        each(LogPart::Frame(&note));
+        each(RecoveredPart::Frame(&note));
         true
     }
 

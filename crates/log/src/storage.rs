@@ -13,7 +13,7 @@ use crate::names;
 use crate::new_folder;
 use crate::note::FrameNote;
 use crate::record::{LogPosition, LogRecord};
-use crate::recovery::{FramePlace, LogPart, Recovered, follow, read_frame, recover};
+use crate::recovery::{FramePlace, Recovered, RecoveredPart, follow, read_frame, recover};
 use crate::segment::{LogBase, Recycling, raise};
 use crate::settings::LogSettings;
 
@@ -286,7 +286,7 @@ impl<D: Disk> Storage<D> {
         each: &mut dyn FnMut(FramePlace, LogRecord<'_>),
     ) -> Result<Recovered, StorageError> {
         self.recover_parts(&mut |part| {
-            if let LogPart::Record(place, record) = part {
+            if let RecoveredPart::Record(place, record) = part {
                 each(place, record);
             }
         })
@@ -298,13 +298,13 @@ impl<D: Disk> Storage<D> {
     /// If the folder cannot be listed.
     pub fn recover_notes(&self, each: &mut dyn FnMut(&FrameNote)) -> Result<Recovered, StorageError> {
         self.recover_parts(&mut |part| {
-            if let LogPart::Frame(note) = part {
+            if let RecoveredPart::Frame(note) = part {
                 each(note);
             }
         })
     }
 
-    fn recover_parts(&self, each: &mut dyn FnMut(LogPart<'_>)) -> Result<Recovered, StorageError> {
+    fn recover_parts(&self, each: &mut dyn FnMut(RecoveredPart<'_>)) -> Result<Recovered, StorageError> {
         let first = self.segments()?.first().copied().unwrap_or(1);
         let base = self.register().map_or(LogBase::new(first), |register| register.base);
         Ok(recover(&self.disk, &self.settings, self.identity.log, base, each)?)
