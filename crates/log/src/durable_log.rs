@@ -207,6 +207,23 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
         }
         Ok(())
     }
+
+    /// Notes that the records of a subgroup up to `position` are not wanted any more, but for those behind `wanted`
+    /// ([`Storage::write_mark`]); returns when that is on the disk.
+    ///
+    /// # Errors
+    /// If the disk fails, or has not written what it was given.
+    pub fn mark(
+        &self,
+        subgroup: u32,
+        position: LogPosition,
+        wanted: LogPosition,
+    ) -> Result<(), CheckpointError> {
+        if let Some(covered) = self.shared.storage.write_mark(subgroup, position, wanted)? {
+            self.shared.state().core.handle_checkpoint(subgroup, covered);
+        }
+        Ok(())
+    }
 }
 
 impl<D> Drop for DurableLog<D> {

@@ -37,7 +37,7 @@
 //! - A checkpoint is written, read back, renamed, its folder flushed; then older ones than the newest two are removed, the folder is
 //!   flushed again, and the checkpoint counts.
 //!   A segment is recycled when both kept checkpoints of all its subgroups are newer: the register's base moves, flushed, and then
-//!   the file gets its new name.
+//!   the file gets its new name. A checkpoint without a state is a mark, of which one is enough: it can be made again.
 //! - Recovery follows the chain of frames from the base, and gives a [verdict](TailVerdict) on what is behind its end. *Clean* and
 //!   *torn* logs continue there. A *damaged* one is good up to there and unknown above: it is never cut. When what is missing has
 //!   been fetched, or its loss is accepted, it continues in a new segment ([`Recovered::into_repaired`]).

@@ -84,29 +84,65 @@ impl RecordSpans {
     }
 }
 
-/// The notes that were not taken yet, as far as they fit.
+/// The notes that were not taken yet, as far as they fit: all of them, or none.
 #[derive(Debug, Default)]
 pub(crate) struct FrameNotes {
     notes: VecDeque<FrameNote>,
+    /// Notes and spans: `size <= NOTES_MAX`.
+    size: usize,
     has_dropped: bool,
 }
 
 impl FrameNotes {
-    /// Adds a note. If there are too many, all are dropped.
+    /// Adds a note. If there are too many, all are dropped, and those that follow, until the next time that they are taken.
     pub(crate) fn push(&mut self, note: FrameNote) {
-        if self.notes.len() == NOTES_MAX {
-            self.notes = VecDeque::new();
-            self.has_dropped = true;
+        self.size += 1 + note.spans.spans.len();
+        if self.has_dropped || self.size > NOTES_MAX {
+            *self = Self { has_dropped: true, ..Self::default() };
+        } else {
+            self.notes.push_back(note);
         }
-        self.notes.push_back(note);
     }
 
     /// Takes the notes; none if some were dropped: then the disk has to be read up to its end.
     pub(crate) fn take(&mut self) -> Option<VecDeque<FrameNote>> {
-        let Self { notes, has_dropped } = std::mem::take(self);
+        let Self { notes, has_dropped, .. } = std::mem::take(self);
         (!has_dropped).then_some(notes)
     }
 }
 
-/// The notes that are kept: those of several segments, in some megabytes.
+/// The notes and spans that are kept: of a segment of short frames or some segments of long ones, in some megabytes.
 const NOTES_MAX: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RecordKind;
+
+    /// Too many notes are dropped, and the next ones are there again.
+    #[test]
+    fn notes_are_whole_or_none() {
+        let note = |number| {
+            let position = LogPosition { view: 0, sequence: number };
+            let mut spans = RecordSpans::default();
+            spans.note(&LogRecord {
+                subgroup: 0,
+                kind: RecordKind::Message,
+                position,
+                sender: 0,
+                time: 0,
+                bytes: b"",
+            });
+            let place = FramePlace { number, segment: 1, offset: 0 };
+            FrameNote { place, records: 1, spans, end: 0, chain: 0 }
+        };
+        let mut notes = FrameNotes::default();
+        let fitting = NOTES_MAX as u64 / 2;
+        (0..fitting).for_each(|number| notes.push(note(number)));
+        assert_eq!(notes.take().map(|notes| notes.len() as u64), Some(fitting));
+        (0..=fitting + 10).for_each(|number| notes.push(note(number)));
+        assert!(notes.take().is_none(), "there were too many");
+        notes.push(note(0));
+        assert_eq!(notes.take().map(|notes| notes.len()), Some(1));
+    }
+}

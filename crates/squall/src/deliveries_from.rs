@@ -64,6 +64,10 @@ pub struct DeliveriesFrom {
     returned: Option<StoredMessage>,
     /// The next message that is delivered is to be returned.
     has_live: bool,
+    /// Messages that were returned since the log has last known the position.
+    unnoted: u32,
+    /// Whether the log keeps something for this reader.
+    is_noted: bool,
 }
 
 /// A message of a durable subgroup, from the log or as it is delivered.
@@ -95,7 +99,35 @@ impl DeliveriesFrom {
     /// Returns a reader from `from` on of deliveries that come from `live` on.
     pub(crate) fn new(deliveries: Deliveries, place: DurablePlace, from: Position, live: Position) -> Self {
         let reader = PositionReader::new(from, live);
-        Self { deliveries, place, reader, read: VecDeque::new(), returned: None, has_live: false }
+        let read = VecDeque::new();
+        let (returned, has_live, unnoted, is_noted) = (None, false, 0, true);
+        let mut new = Self { deliveries, place, reader, read, returned, has_live, unnoted, is_noted };
+        new.note_position();
+        new
+    }
+
+    /// Has the log keep what this reader is going to read from it.
+    fn note_position(&mut self) {
+        let needed = (!self.is_live()).then(|| self.position());
+        if self.is_noted || needed.is_some() {
+            self.note(needed);
+        }
+    }
+
+    fn note(&mut self, needed: Option<Position>) {
+        (self.unnoted, self.is_noted) = (0, needed.is_some());
+        let start = needed.map(|Position { view, sequence }| LogStart { view, sequence });
+        if let Some(log) = self.place.log.borrow() {
+            log.note_reader(self.place.id, start);
+        }
+    }
+
+    /// Notes the position once in a while: what is kept in excess is little.
+    fn count_returned(&mut self) {
+        self.unnoted += 1;
+        if self.unnoted == NOTED_EVERY {
+            self.note_position();
+        }
     }
 
     /// Returns the position of this reader: all messages before it were returned, or come before the position at which it has begun. A
@@ -113,6 +145,8 @@ impl DeliveriesFrom {
 
     /// Continues at another position, earlier or later.
     pub fn seek(&mut self, position: Position) {
+        // Before anything is given up that it may need.
+        self.note(Some(position.min(self.position())));
         self.read.clear();
         self.returned = None;
         if std::mem::take(&mut self.has_live) {
@@ -120,6 +154,7 @@ impl DeliveriesFrom {
             self.deliveries.take();
         }
         self.reader.seek(position);
+        self.note_position();
     }
 
     /// Returns the next message, or `None` if there is none now: also while this member enters its group, until its view is on the disk.
@@ -131,6 +166,7 @@ impl DeliveriesFrom {
         if self.look()? != Sight::Message {
             return Ok(None);
         }
+        self.count_returned();
         if let Some(message) = self.read.pop_front() {
             self.reader.handle_returned(message.view, message.sequence);
             let StoredMessage { view, sequence, sender, received, bytes } = self.returned.insert(message);
@@ -232,6 +268,9 @@ impl DeliveriesFrom {
                     self.deliveries.take();
                 }
             } else {
+                if self.is_noted {
+                    self.note_position();
+                }
                 return Ok(Sight::Nothing);
             }
         }
@@ -289,6 +328,14 @@ enum Sight {
     Entering,
 }
 
+impl Drop for DeliveriesFrom {
+    fn drop(&mut self) {
+        self.note(None);
+    }
+}
+
+/// After how many messages the log learns how far a reader is.
+const NOTED_EVERY: u32 = 64;
 /// How many messages are given up at a time.
 const DROPPED_MAX: usize = 1024;
 /// Between looks whether a view that has begun is on the disk.

@@ -271,7 +271,7 @@ impl Group {
             if !matches!(config.mode, DeliveryMode::Atomic | DeliveryMode::Durable) {
                 return Err(HandleError::Mode(shard));
             }
-            if config.retain.is_some_and(|retain| retain.automatic) {
+            if config.mode == DeliveryMode::Durable && config.retain.is_some_and(|retain| retain.automatic) {
                 return Err(HandleError::Discards(shard));
             }
             if let Some(handle) = self.subgroups.get_mut(&shard) {

@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
-use squall::config::{Retention, Transport};
+use squall::config::{Retention, SubgroupConfig, Transport};
 use squall::external::{ExternalError, Replay};
 use squall::object::{Object, Replicated, Snapshot, Version, VersionError, restored};
 use squall::recovery::{SubgroupLoss, expected_loss};
@@ -330,7 +330,13 @@ fn an_application_discards_messages() {
 fn messages_are_discarded_by_themselves() {
     let kept = 100;
     let retain = Retention { versions: kept, automatic: true, ..Retention::default() };
-    let (folder, configs) = configs("compaction-automatic", Some(retain));
+    let (folder, mut configs) = configs("compaction-automatic", Some(retain));
+    for config in &mut configs {
+        // It shares the log, and becomes silent.
+        let retain = Some(Retention { versions: 0, ..retain });
+        let alerts = SubgroupConfig { message_max: 100, retain, ..config.subgroups["shelves"].clone() };
+        config.subgroups.insert("alerts".into(), alerts);
+    }
     for round in 0..2 {
         run_members(&configs[..3], |rank, group, all| {
             let refused = group.object("shelves", Shelves::default);
@@ -339,6 +345,18 @@ fn messages_are_discarded_by_themselves() {
                 "a state is made of messages that are discarded"
             );
             wait_until("all are in the view", || group.members() == 3);
+            let alerts = group.subgroup("alerts").expect("it is there");
+            let mut alerted = alerts.deliveries().expect("they are free");
+            if round == 0 {
+                let mut sender = (rank == 0).then(|| alerts.sender().expect("it is free"));
+                for number in 0..10 {
+                    sender
+                        .iter_mut()
+                        .for_each(|sender| sender.send_bytes(&[number]).expect("there is space"));
+                    assert_eq!(alerted.next().expect("it comes").bytes, [number]);
+                }
+                alerted.release();
+            }
             let shelves = group.subgroup("shelves").expect("it is there");
             let before: Vec<_> = shelves.history().expect("it is durable").collect();
             let mut sender = (rank == 0).then(|| shelves.sender().expect("it is free"));
@@ -366,6 +384,43 @@ fn messages_are_discarded_by_themselves() {
             }
             all.wait();
         });
+    }
+}
+
+/// A reader that is behind finds everything, although the log discards what is delivered, and more than two segments are between.
+#[test]
+fn a_reader_that_is_behind_finds_everything() {
+    let (folder, configs) = configs("compaction-behind", None);
+    let config = Config { members: 1, contacts: configs[0].contacts[..1].to_vec(), ..configs[0].clone() };
+    for round in 0..2 {
+        let mut config = config.clone();
+        let shelves = config.subgroups.get_mut("shelves").expect("it is there");
+        shelves.retain = (round == 1).then(|| Retention { automatic: true, ..Retention::default() });
+        let mut group = Group::join(config).expect("the group starts");
+        let shelves = group.subgroup("shelves").expect("it is there");
+        let mut sender = shelves.sender().expect("it is free");
+        let mut reader =
+            shelves.deliveries().expect("they are free").from(Position::default()).expect("it is durable");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..THINGS {
+                    let sent = thing(round * THINGS + number);
+                    sender
+                        .send_blocking(sent.len(), |space| space.copy_from_slice(&sent))
+                        .expect("it is sent");
+                }
+            });
+            for number in 0..(round + 1) * THINGS {
+                assert_eq!(reader.next().expect("it is there").bytes, thing(number));
+                if round == 1 && number < 100 {
+                    // Meanwhile the log grows by some segments: with each call the sender continues.
+                    thread::sleep(Duration::from_millis(10));
+                }
+            }
+        });
+        if round == 1 {
+            assert!(files(&folder, 0, "log") > 10, "what the reader needed was kept");
+        }
     }
 }
 

@@ -37,6 +37,33 @@ impl<D: Disk> Storage<D> {
         wanted: LogPosition,
         write: &mut StateWriting<'_>,
     ) -> Result<Option<LogPosition>, CheckpointError> {
+        self.write_sure(subgroup, position, wanted, NEWEST, write)
+    }
+
+    /// Writes a checkpoint without a state, a *mark*, as [`Self::write_checkpoint`] does: the records of the subgroup up to `position` are
+    /// not wanted any more, but for those behind `wanted`. One is enough: if it is lost it can be made again at the position up to
+    /// which the register says that records were removed ([`LogBegin::Lost`], [`Self::replace_checkpoints`]).
+    ///
+    /// # Errors
+    /// If the disk fails, or has not written what it was given.
+    pub fn write_mark(
+        &self,
+        subgroup: u32,
+        position: LogPosition,
+        wanted: LogPosition,
+    ) -> Result<Option<LogPosition>, CheckpointError> {
+        self.write_sure(subgroup, position, wanted, 1, &mut |_| Ok(()))
+    }
+
+    /// Writes a checkpoint, of which the newest `sure` ones have to be behind what is not needed.
+    fn write_sure(
+        &self,
+        subgroup: u32,
+        position: LogPosition,
+        wanted: LogPosition,
+        sure: usize,
+        write: &mut StateWriting<'_>,
+    ) -> Result<Option<LogPosition>, CheckpointError> {
         if self.recycled(subgroup).is_some_and(|recycled| position < recycled) {
             // There is no log behind it.
             return Ok(None);
@@ -46,7 +73,7 @@ impl<D: Disk> Storage<D> {
         let verified = checkpoints.entry(subgroup).or_default();
         verified.insert(position);
         let kept = kept(verified, wanted);
-        let covered = covered(&kept, wanted);
+        let covered = covered(&kept, wanted, sure);
         verified.retain(|position| kept.contains(position));
         drop(checkpoints);
         self.remove_checkpoints(subgroup, &mut |at| kept.contains(&at))?;
@@ -172,9 +199,9 @@ fn kept(all: &BTreeSet<LogPosition>, wanted: LogPosition) -> BTreeSet<LogPositio
     newest.chain(around).copied().collect()
 }
 
-/// Up to where records are not needed: both of the newest checkpoints have all before, and no version behind `wanted` needs it.
-fn covered(kept: &BTreeSet<LogPosition>, wanted: LogPosition) -> Option<LogPosition> {
-    let safe = if mutant!(RecycleEarly) { kept.last() } else { kept.iter().nth_back(NEWEST - 1) };
+/// Up to where records are not needed: the newest `sure` checkpoints have all before, and no version behind `wanted` needs it.
+fn covered(kept: &BTreeSet<LogPosition>, wanted: LogPosition, sure: usize) -> Option<LogPosition> {
+    let safe = if mutant!(RecycleEarly) { kept.last() } else { kept.iter().nth_back(sure - 1) };
     mutant!(RecycleWanted => return safe.copied());
     let unwanted = kept.range(..=wanted).next_back();
     Some(*safe?.min(unwanted?))

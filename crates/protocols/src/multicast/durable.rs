@@ -41,6 +41,9 @@ pub trait MessageLog {
     /// Notes that all members have everything below `sequences` on their disks: it is delivered everywhere, now or at the end of the
     /// view \[T2\]. Logs that nothing else reads need not care.
     fn note_stable(&mut self, _sequences: u64) {}
+
+    /// Notes that this member's application has taken everything below `sequences`, which is stable.
+    fn note_delivered(&mut self, _sequences: u64) {}
 }
 
 /// What a member of a durable subgroup has appended.
@@ -101,6 +104,13 @@ impl<D: Deliver> Subgroup<D> {
     pub(super) fn report_stable(&mut self) {
         if let Some(Persistence { log, .. }) = &mut self.persistence {
             log.note_stable(self.stable);
+        }
+    }
+
+    /// Informs the log of what this member has delivered.
+    pub(super) fn report_delivered(&mut self, sequences: u64) {
+        if let Some(Persistence { log, .. }) = &mut self.persistence {
+            log.note_delivered(sequences);
         }
     }
 

@@ -25,7 +25,7 @@ impl LogRun<'_> {
             return;
         }
         let NotedLog { noted, read, .. } = &mut open.notes;
-        let notes = open.core.take_notes().unwrap_or_default();
+        let notes = open.core.take_notes().expect("they are few");
         if let Some(note) = notes.iter().find(|note| !noted.note(note)) {
             return self.fail("notes", format!("[W15] a note does not follow: {note:?}"));
         }

@@ -165,8 +165,10 @@ pub struct Retention {
     pub bytes: u64,
     /// Those at this many latest positions; 0: none for their number.
     pub versions: u64,
-    /// Whether the rest is discarded by itself when it is delivered at all members, without
-    /// [`DeliveriesFrom::discard_log`](crate::DeliveriesFrom::discard_log). Such a subgroup cannot have an object.
+    /// Whether the rest is discarded by itself when this member's application has taken it, and so all members have it on their disks,
+    /// without [`DeliveriesFrom::discard_log`](crate::DeliveriesFrom::discard_log). What this member's reader of an earlier position
+    /// needs is kept; readers outside the group, histories and versions find what the other fields say. Such a subgroup cannot have an
+    /// object.
     pub automatic: bool,
 }
 

@@ -1,32 +1,61 @@
 //! What a log need not keep is discarded by itself, where the configuration says so (Derecho §3.4, persistent mode)
 //! ([`Retention::automatic`](crate::config::Retention::automatic)).
 //!
-//! **Order.** Whenever the log begins to fill another segment, a thread marks in each of these subgroups what all members have delivered;
-//! as [`DeliveriesFrom::discard_log`](crate::DeliveriesFrom::discard_log) does, and with what `retain` keeps. When two marks are
-//! behind a segment, its file takes the place of the next one that is needed. So a log whose messages are discarded as fast as they come
-//! is written over, some segments long.
+//! **Order.** Whenever the log begins to fill another segment, a thread marks in each of these subgroups what this member's application has
+//! taken, which is on the disks of all members, and what of that `retain` does not keep. When marks are behind all that is in a segment,
+//! its file takes the place of the next one that is needed: a log all of whose messages are discarded as they come is written over, some
+//! segments long.
+//!
+//! A mark has no state, and the register knows its position when segments have been removed: one that is lost is made again when the
+//! log is opened ([`renew`]). So one is enough, unlike of checkpoints, and a subgroup that has become silent holds up no segment.
+//!
+//! A subgroup in which the application does not send or take messages is left alone: there may be an object, whose state is made of
+//! its messages.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::Builder;
 
+use squall_log::{CheckpointError, Disk, LogBegin, Storage};
 use squall_protocols::group::SubgroupId;
-use squall_protocols::replica::ShardPosition;
-use squall_protocols::restart::LogStart;
 
-use super::{LogBorrower, LogLender, ProcessLog, shards};
+use super::{LogBorrower, ProcessLog, shards};
+use crate::application::SubgroupSlot;
 use crate::config::{Config, Retention};
 
-/// Starts the thread, if there are such subgroups. It ends with the log.
-pub(crate) fn start(lender: &LogLender, config: &Config) -> io::Result<()> {
-    let (borrower, subgroups) = (lender.borrower(), subgroups(config));
-    let Some(log) = borrower.borrow().filter(|_| !subgroups.is_empty()) else { return Ok(()) };
+/// A subgroup whose messages are discarded.
+struct Discarded {
+    id: SubgroupId,
+    slot: Arc<SubgroupSlot>,
+    retention: Retention,
+}
+
+/// Starts the thread, if there are such subgroups; `slots` are those of all subgroups. It ends with the log.
+pub(crate) fn start(borrower: LogBorrower, config: &Config, slots: &[Arc<SubgroupSlot>]) -> io::Result<()> {
+    let slot = |id: SubgroupId| Arc::clone(&slots[id.0 as usize]);
+    let all = subgroups(config).into_iter();
+    let all: Vec<_> = all.map(|(id, retention)| Discarded { id, slot: slot(id), retention }).collect();
+    let Some(log) = borrower.borrow().filter(|_| !all.is_empty()) else { return Ok(()) };
     // A turn during the marks is followed by another round of them.
     let (turned, turns) = sync_channel(1);
     log.report_segments(turned);
     drop(log);
-    let run = move || discard(&borrower, &subgroups, &turns);
-    Builder::new().name("squall discarder".into()).spawn(run).map(drop)
+    Builder::new().name("squall discarder".into()).spawn(move || discard(&borrower, &all, &turns)).map(drop)
+}
+
+/// Makes marks again that are lost.
+pub(super) fn renew<D: Disk>(storage: &Storage<D>, config: &Config) -> Result<(), CheckpointError> {
+    for (SubgroupId(id), _) in subgroups(config) {
+        if let LogBegin::Lost(position) = storage.begin_of(id) {
+            tracing::warn!(
+                subgroup = id,
+                "the mark of what was discarded is lost, and is made again from the register"
+            );
+            storage.replace_checkpoints(id, position, &mut |_| Ok(()))?;
+        }
+    }
+    Ok(())
 }
 
 /// The subgroups that are discarded by themselves, and what of them is kept.
@@ -35,21 +64,17 @@ fn subgroups(config: &Config) -> Vec<(SubgroupId, Retention)> {
     shards(config).iter().filter_map(|(name, (id, _))| Some((*id, retention(name)?))).collect()
 }
 
-fn discard(borrower: &LogBorrower, subgroups: &[(SubgroupId, Retention)], turns: &Receiver<()>) {
+fn discard(borrower: &LogBorrower, all: &[Discarded], turns: &Receiver<()>) {
     while turns.recv().is_ok() {
-        for (subgroup, retention) in subgroups {
+        for Discarded { id, retention, .. } in all.iter().filter(|one| one.slot.is_for_messages()) {
             let Some(log) = borrower.borrow() else { return };
-            if let Err(error) = mark(&log, *subgroup, retention) {
-                tracing::warn!(%subgroup, %error, "failed to discard messages: the log keeps them");
+            if let Err(error) = mark(&log, *id, retention) {
+                tracing::warn!(subgroup = %id, %error, "failed to discard messages: the log keeps them");
             }
         }
     }
 }
 
-fn mark(log: &ProcessLog, subgroup: SubgroupId, retention: &Retention) -> io::Result<()> {
-    // A view in which nothing was delivered yet says nothing new.
-    let delivered = log.stable(subgroup).filter(|position| position.sequence > 0);
-    let Some(ShardPosition { view, sequence }) = delivered else { return Ok(()) };
-    log.write_checkpoint(subgroup, LogStart { view, sequence }, retention, &mut |_| Ok(()))
-        .map_err(io::Error::other)
+fn mark(log: &ProcessLog, subgroup: SubgroupId, retention: &Retention) -> Result<(), CheckpointError> {
+    log.discardable(subgroup).map_or(Ok(()), |start| log.write_mark(subgroup, start, retention))
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use squall_log::{
-    FileDisk, FolderError, LogBegin, LogIdentity, LogSettings, RECORD_HEADER_BYTES, Storage, StorageError,
-    StorageOwner,
+    DiskError, FileDisk, FolderError, LogBegin, LogIdentity, LogSettings, RECORD_HEADER_BYTES, Storage,
+    StorageError, StorageOwner,
 };
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::MEMBERS_MAX;
@@ -15,7 +15,7 @@ use squall_protocols::restart::RegisterError;
 use squall_transports::bootstrap::digest;
 
 use super::index::LogIndex;
-use super::{ProcessLog, SharedDisk};
+use super::{ProcessLog, SharedDisk, discarder};
 use crate::config::{Config, Ranks, SubgroupConfig};
 
 squall_fabric::debug_as_text!(LogFolderError);
@@ -141,6 +141,7 @@ fn open_as(
     let storage = open(disk, &owner, settings, log).map_err(failed)?;
     let mut index = LogIndex::default();
     let recovered = storage.recover_notes(&mut |note| index.note(note)).map_err(failed)?;
+    discarder::renew(&storage, config).map_err(|error| failed(DiskError::from(error).into()))?;
     let is_lost = |id: SubgroupId| matches!(storage.begin_of(id.0), LogBegin::Lost(_));
     if let Some((subgroup, _)) = shards(config).into_iter().find(|(_, (id, _))| is_lost(*id)) {
         return Err(LogFolderError::CheckpointsLost { folder, subgroup });

@@ -23,6 +23,8 @@ pub(super) struct LogWalk {
     /// Up to where it has been read.
     end: Recovered,
     index: LogIndex,
+    /// Whether more may be on the disk than was noted.
+    is_behind: bool,
 }
 
 /// A record of a log, as another process gets it.
@@ -55,7 +57,7 @@ pub(crate) struct LogRange {
 
 impl LogWalk {
     pub(super) const fn new(end: Recovered, index: LogIndex) -> Self {
-        Self { end, index }
+        Self { end, index, is_behind: false }
     }
 }
 
@@ -131,14 +133,36 @@ impl ProcessLog {
         write: &mut StateWriting<'_>,
     ) -> Result<(), CheckpointError> {
         let Some(position) = last_before(start) else { return Ok(()) };
-        // What is behind the end of this look is not recycled, so that the next one can begin there.
-        self.look();
         let wanted = self.wanted(subgroup, start, retention);
         self.log().checkpoint(subgroup.0, position, wanted, write)?;
-        if let Some(register) = self.log().storage().register() {
-            self.walk().index.drop_before(register.base.segment);
-        }
+        self.drop_recycled();
         Ok(())
+    }
+
+    /// Notes that what is before `start` need not be kept but for what `retention` wants. Returns when that is on the disk.
+    ///
+    /// # Errors
+    /// If the disk has failed.
+    pub(super) fn write_mark(
+        &self,
+        subgroup: SubgroupId,
+        start: LogStart,
+        retention: &Retention,
+    ) -> Result<(), CheckpointError> {
+        let Some(position) = last_before(start) else { return Ok(()) };
+        let wanted = self.wanted(subgroup, start, retention);
+        self.log().mark(subgroup.0, position, wanted)?;
+        self.drop_recycled();
+        Ok(())
+    }
+
+    /// Forgets where records were that are not there any more.
+    fn drop_recycled(&self) {
+        if let Some(register) = self.log().storage().register() {
+            let mut walk = self.walk();
+            walk.index.drop_before(register.base.segment);
+            walk.end.segments = walk.end.segments.split_off(&register.base.segment);
+        }
     }
 
     /// Takes a checkpoint of another member, which takes the place of the records before `start`, and waits until it is on the disk.
@@ -158,8 +182,10 @@ impl ProcessLog {
         written.map_err(|error| self.failed(DiskError::from(error).into()))
     }
 
-    /// The last position that need not be kept.
+    /// The last position that need not be kept. What is behind the end of this look is not recycled, so that the next one can begin
+    /// there.
     fn wanted(&self, subgroup: SubgroupId, newest: LogStart, retention: &Retention) -> LogPosition {
+        self.look();
         let Retention { time, bytes, versions, .. } = *retention;
         let walk = self.walk();
         let segment_bytes = u64::from(self.log().storage().settings().segment_bytes);
@@ -180,7 +206,7 @@ impl ProcessLog {
     /// Looks at what was written since the last time, on the disk only if it was much.
     pub(crate) fn look(&self) {
         let mut walk = self.walk();
-        let LogWalk { end, index } = &mut *walk;
+        let LogWalk { end, index, is_behind } = &mut *walk;
         let is_noted = self.log().take_notes().is_some_and(|notes| {
             notes.iter().all(|note| {
                 let is_news = note.place.number > end.last;
@@ -191,11 +217,12 @@ impl ProcessLog {
                 is_next
             })
         });
-        if is_noted {
+        if is_noted && !*is_behind {
             return;
         }
-        // If the folder cannot be listed, what is known stays.
-        let _ = self.log().storage().follow(end, &mut |note| index.note(note));
+        let followed = self.log().storage().follow(end, &mut |note| index.note(note));
+        // If the folder cannot be listed, what is known stays, and the next look tries again.
+        *is_behind = followed.is_err();
     }
 
     /// Looks at what was written since the last time, if less than `count` sequences of a view were there.

@@ -6,6 +6,7 @@
 
 use std::ops::Deref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::ProcessLog;
 
@@ -59,12 +60,19 @@ impl Drop for LogLender {
         let mut state = self.0.state();
         let log = state.log.take();
         while state.loans > 0 && !log.as_ref().is_some_and(|log| log.hangs()) {
-            state = self.0.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let (again, _) =
+                self.0.returned.wait_timeout(state, PAUSE).unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            // The polling thread, which does this otherwise, has ended.
+            log.iter().for_each(|log| log.check_disk());
         }
         drop(state);
         drop(log);
     }
 }
+
+/// Between looks whether the disk hangs.
+const PAUSE: Duration = Duration::from_millis(20);
 
 impl LogBorrower {
     /// Returns the log, or `None` if the member has ended.

@@ -14,7 +14,7 @@ use squall_log::{
 };
 use squall_protocols::group::SubgroupId;
 use squall_protocols::replica::ShardPosition;
-use squall_protocols::restart::{DurableView, Register, ViewChain};
+use squall_protocols::restart::{DurableView, LogStart, Register, ViewChain};
 use squall_transports::{Waker, barrier};
 
 use super::found::LogWalk;
@@ -56,6 +56,8 @@ pub(crate) struct ProcessLog {
     signals: Arc<LogSignals>,
     /// How far each subgroup is in its latest view, for reports and for versions by time.
     progress: Mutex<BTreeMap<SubgroupId, Arc<LogProgress>>>,
+    /// Up to where this member's readers from a position on need no message any more; it may be less than that.
+    readers: Mutex<BTreeMap<SubgroupId, LogStart>>,
     /// The latest time up to which a version was read: what is received later gets a later time.
     passed: AtomicU64,
 }
@@ -104,6 +106,8 @@ pub(super) struct LogProgress {
     pub(super) persisted: AtomicU64,
     /// All members have everything below on their disks: `stable <= persisted`.
     pub(super) stable: AtomicU64,
+    /// This member's application has taken everything below: `delivered <= stable`.
+    pub(super) delivered: AtomicU64,
 }
 
 impl ProcessLog {
@@ -158,6 +162,7 @@ impl ProcessLog {
             timeout,
             signals,
             progress: Mutex::default(),
+            readers: Mutex::default(),
             passed: AtomicU64::new(0),
         }))
     }
@@ -323,6 +328,33 @@ impl ProcessLog {
         // SYNC: pairs with `SubgroupLog::note_stable`.
         let sequence = progress.stable.load(Ordering::Acquire);
         Some(ShardPosition { view: progress.view, sequence })
+    }
+
+    /// Returns the position of a subgroup before which this member's application needs no message any more: it has taken them, and is
+    /// not going to read them again. All members have them on their disks. `None` if nothing is known of it yet.
+    pub(super) fn discardable(&self, id: SubgroupId) -> Option<LogStart> {
+        let progress = lock(&self.progress).get(&id).cloned()?;
+        let view = progress.view;
+        // SYNC: pairs with `SubgroupLog::note_stable`: messages below were appended before, so they are counted here.
+        let stable = progress.stable.load(Ordering::Acquire);
+        let messages = progress.messages.load(Ordering::Relaxed);
+        let delivered = progress.delivered.load(Ordering::Relaxed);
+        // Behind the last message are nulls, which an application does not take.
+        let sequence = if delivered >= messages { delivered.max(stable) } else { delivered };
+        // When a view is on the disk, how the one before has ended is, too [T4].
+        let is_known = sequence > 0 || self.present().is_some_and(|register| register.view().number >= view);
+        let taken = LogStart { view, sequence };
+        let reader = lock(&self.readers).get(&id).copied().unwrap_or(taken);
+        is_known.then(|| taken.min(reader))
+    }
+
+    /// Notes that a reader of a subgroup needs what is at `position` and behind, or that there is none any more.
+    pub(crate) fn note_reader(&self, id: SubgroupId, position: Option<LogStart>) {
+        let mut readers = lock(&self.readers);
+        match position {
+            Some(position) => drop(readers.insert(id, position)),
+            None => drop(readers.remove(&id)),
+        }
     }
 
     /// Returns the latest time that was passed.

@@ -148,6 +148,10 @@ impl MessageLog for SubgroupLog {
         // SYNC: pairs with `ProcessLog::stable`, whose caller reads the log, which has a lock of its own.
         self.progress.stable.store(sequences, Ordering::Release);
     }
+
+    fn note_delivered(&mut self, sequences: u64) {
+        self.progress.delivered.store(sequences, Ordering::Relaxed);
+    }
 }
 
 impl Drop for SubgroupLog {

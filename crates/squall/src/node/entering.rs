@@ -14,7 +14,7 @@ use super::{CHECK, Node, Stack};
 use crate::admission::{JoinOutcome, MemberAdmission};
 use crate::application::{GroupHandles, LayoutFunctions, layout};
 use crate::config::{Config, GenuineConfig};
-use crate::durable::{self, LogLender, LogMember, ProcessLog, discarder, durable_layout};
+use crate::durable::{self, LogLender, LogMember, ProcessLog, durable_layout};
 use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
 use crate::error::JoinError;
 use crate::genuine::MulticastOutlet;
@@ -116,7 +116,6 @@ impl Node {
             };
             if let Some(lender) = &stack.lender {
                 BaseFetcher::start(lender, &stack.status, config.plan(), stack.durable.clone())?;
-                discarder::start(lender, config)?;
             }
             let runner = Runner::new(stack.idle_limits());
             return Ok((Self { stack, runner }, rank));

@@ -33,7 +33,8 @@ pub(in crate::config) const RETAIN: [ConfigKey; 4] = [
         default: KeyDefault::Value("false"),
         example: "true",
         scope: KeyScope::Member,
-        meaning: "Whether the other messages are discarded by themselves when all members have delivered them. Such a subgroup cannot \
-                  have a replicated object.",
+        meaning: "Whether the other messages are discarded by themselves when this member's application has taken them, and so all \
+                  members have them on their disks. Such a subgroup cannot have a replicated object. Set it alike at all members: one \
+                  that lacks messages gets them from the others.",
     },
 ];
