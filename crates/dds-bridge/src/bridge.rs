@@ -2,8 +2,8 @@
 //!
 //! The bridge never holds up the Squall domain: its readers are emptied whatever happens on the RTPS side. The writes there may take
 //! [`FORWARD_PATIENCE`] in all until a reader is empty; when it is used up, the rest is dropped, and so is all that comes as long again. Before
-//! that, readers that have come there are waited for, as long at most. What does not work for one sample is an event, and a later one is
-//! tried.
+//! that, readers that have come there are waited for, as long at most; after a wait in vain, not again before as long has passed. What does
+//! not work for one sample is an event, and a later one is tried.
 //!
 //! A thread ends when the bridge is dropped, or with an error that says that nothing more is forwarded; it looks for both between any two
 //! samples, so [`DdsBridge`] ends within the wait for one.
@@ -235,6 +235,7 @@ impl BridgedTopic {
         let mut congested_until = Instant::now();
         // In writes, since the reader was last emptied.
         let mut waited = Duration::ZERO;
+        let mut new_readers = NewReaderWaits::default();
         while !self.is_stopped() {
             self.look_for_bridges(reader, &mut bridges);
             self.note_readers(out, &mut peers);
@@ -269,7 +270,7 @@ impl BridgedTopic {
                     self.dropped.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
-                out.await_new_readers();
+                new_readers.wait(Instant::now, || out.await_new_readers());
                 let begun = Instant::now();
                 let outcome = self.form.to_rtps(&data).map_err(ForwardError::from);
                 let outcome = outcome.and_then(|cdr| out.write(cdr));
@@ -409,6 +410,23 @@ struct BridgeLooks {
     known_since: Option<Instant>,
 }
 
+/// When readers that have come in the RTPS domain are waited for. Each one that confirms nothing, and is followed by the next one, would
+/// hold up one sample after the other otherwise.
+#[derive(Debug, Default)]
+struct NewReaderWaits {
+    /// Not before, since the last wait was in vain.
+    next: Option<Instant>,
+}
+
+impl NewReaderWaits {
+    /// Calls `confirmed`, which waits, if it is time for that; it returns whether all readers have confirmed.
+    fn wait(&mut self, now: impl Fn() -> Instant, confirmed: impl FnOnce() -> bool) {
+        if self.next.is_none_or(|next| now() >= next) {
+            self.next = if confirmed() { None } else { Some(now() + FORWARD_PATIENCE) };
+        }
+    }
+}
+
 /// How long samples wait for space in the other domain, before they are dropped: all together that wait here.
 pub(crate) const FORWARD_PATIENCE: Duration = Duration::from_secs(1);
 /// Between looks for other bridges, and for the end; a tenth of [`SETTLE`].
@@ -417,3 +435,35 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 const AT_ONCE_MAX: usize = 100;
 /// Samples of the Squall domain that wait here; the oldest one gives way to the next one.
 const UNTAKEN_MAX: usize = 8192;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Readers that come for each sample and confirm nothing are waited for in half of the time; those that confirm, each time.
+    #[test]
+    fn readers_that_confirm_nothing_are_waited_for_in_half_of_the_time_at_most() {
+        let begin = Instant::now();
+        for (confirms, waits_expected) in [(false, 2), (true, 30)] {
+            let (passed, mut waits, mut new_readers) =
+                (Cell::new(Duration::ZERO), 0, NewReaderWaits::default());
+            for _ in 0..30 {
+                new_readers.wait(
+                    || begin + passed.get(),
+                    || {
+                        waits += 1;
+                        if !confirms {
+                            passed.set(passed.get() + FORWARD_PATIENCE);
+                        }
+                        confirms
+                    },
+                );
+                // Each sample takes a while: 20 of them as long as a wait.
+                passed.set(passed.get() + FORWARD_PATIENCE / 20);
+            }
+            assert_eq!(waits, waits_expected, "readers that confirm: {confirms}");
+        }
+    }
+}

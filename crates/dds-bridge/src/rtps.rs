@@ -209,14 +209,16 @@ impl RtpsWriter {
     }
 
     /// If a reader has come since the last call, waits until all reliable readers have confirmed what was written, at most
-    /// [`FORWARD_PATIENCE`]: one that does not confirm may lose samples.
-    pub(crate) fn await_new_readers(&self) {
-        if self.has_new_reader.take() {
-            let _ = match &self.writer {
-                WriterKind::Keyed(writer) => writer.wait_for_acknowledgments(FORWARD_PATIENCE),
-                WriterKind::Plain(writer) => writer.wait_for_acknowledgments(FORWARD_PATIENCE),
-            };
+    /// [`FORWARD_PATIENCE`]. Returns whether they have: one that does not confirm may lose samples.
+    pub(crate) fn await_new_readers(&self) -> bool {
+        if !self.has_new_reader.take() {
+            return true;
         }
+        let outcome = match &self.writer {
+            WriterKind::Keyed(writer) => writer.wait_for_acknowledgments(FORWARD_PATIENCE),
+            WriterKind::Plain(writer) => writer.wait_for_acknowledgments(FORWARD_PATIENCE),
+        };
+        matches!(outcome, Ok(true))
     }
 
     /// Returns what has become of a reader since the last call. RustDDS holds four of these and loses the rest.
