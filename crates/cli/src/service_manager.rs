@@ -1,5 +1,6 @@
 //! What a service manager gets to know of a process: a datagram of lines for the socket that `NOTIFY_SOCKET` names, as systemd's
-//! `sd_notify` sends it. Without that variable, and where no process listens there, nothing is reported.
+//! `sd_notify` sends it. Without that variable, and where no process listens there, nothing is reported. A report never waits: when the
+//! manager has not read those before it, it is lost, with a warning.
 
 use std::ffi::{OsStr, OsString};
 use std::os::linux::net::SocketAddrExt as _;
@@ -21,7 +22,11 @@ impl ServiceManager {
             Some(name) => SocketAddr::from_abstract_name(name),
             None => SocketAddr::from_pathname(OsString::from(name)),
         };
-        let socket = address.and_then(|address| Ok((UnixDatagram::unbound()?, address)));
+        let socket = address.and_then(|address| {
+            let socket = UnixDatagram::unbound()?;
+            socket.set_nonblocking(true)?;
+            Ok((socket, address))
+        });
         if let Err(error) = &socket {
             tracing::warn!(%error, "the service manager cannot be reached at NOTIFY_SOCKET={}", name.display());
         }
@@ -80,6 +85,22 @@ mod tests {
         let address = SocketAddr::from_abstract_name(&name).expect("it is short");
         let listener = UnixDatagram::bind_addr(&address).expect("the name is free");
         assert_eq!(received(&listener, &format!("@{name}")), expected);
+    }
+
+    /// Its socket holds a few hundred datagrams at most.
+    #[test]
+    fn a_manager_that_reads_nothing_holds_up_no_report() {
+        let name = format!("squall-manager-deaf-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).expect("it is short");
+        let listener = UnixDatagram::bind_addr(&address).expect("the name is free");
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let manager = ServiceManager::at(OsStr::new(&format!("@{name}")));
+            (0..1000).for_each(|_| manager.status("1 of 3 members are here"));
+            done.send(())
+        });
+        is_done.recv_timeout(std::time::Duration::from_secs(10)).expect("no report waits");
+        drop(listener);
     }
 
     /// A manager that has gone, or an absurd name, is no reason to end.
