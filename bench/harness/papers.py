@@ -87,9 +87,9 @@ PAPERS = {
     "paper-spindle-inactive": ("Spindle, figures 8, 9", "spindle-sim", lambda: over(
         "spindle-sim.md", "## Inactive", "inactive subgroups", {"all optimisations on": "all optimisations on", "baseline": "baseline"},
         "Spindle's figures 8, 9: GB/s per member of 16 in the active subgroup", SPINDLE, is_log=True)),
-    "paper-rdmc-blocks-fractus": ("RDMC, figure 6", "rdmc-sim", lambda: over(
+    "paper-rdmc-blocks-fractus": ("RDMC, figure 6, Fractus", "rdmc-sim", lambda: over(
         "rdmc-sim.md", "## Figure 6", "block", BLOCKS, "RDMC's figure 6: Fractus, 4 members, by the size of a block, Gb/s", RDMC)),
-    "paper-rdmc-blocks-stampede": ("RDMC, figure 6", "rdmc-sim", lambda: over(
+    "paper-rdmc-blocks-stampede": ("RDMC, figure 6, Stampede", "rdmc-sim", lambda: over(
         "rdmc-sim.md", "## Figure 6", "block", BLOCKS, "RDMC's figure 6: Stampede, 4 members, by the size of a block, Gb/s", RDMC, place=1)),
     "paper-rdmc-sierra": ("RDMC, figure 7", "rdmc-sim", lambda: over(
         "rdmc-sim.md", "## Figure 7", "members", SIZES, "RDMC's figure 7: Sierra, Gb/s", RDMC, published={"512": 6.0})),
@@ -99,17 +99,17 @@ PAPERS = {
         "rdmc-sim.md", "## Figure 9", "members", SIZES, "RDMC's figure 9: Fractus, Gb/s", RDMC)),
     "paper-rdmc-algorithms-sierra": ("RDMC, figure 10", "rdmc-sim", lambda: over(
         "rdmc-sim.md", "## Figure 10", "members", ALGORITHMS, "RDMC's figure 10: Sierra, 256 MB, Gb/s", RDMC, is_log=True)),
-    "paper-rdmc-algorithms-fractus": ("RDMC, figure 11", "rdmc-sim", lambda: over(
+    "paper-rdmc-algorithms-fractus": ("RDMC, figure 11, 256 MB", "rdmc-sim", lambda: over(
         "rdmc-sim.md", "## Figure 11a", "members", ALGORITHMS, "RDMC's figure 11: Fractus, 256 MB, Gb/s", RDMC)),
-    "paper-rdmc-algorithms-fractus-8mb": ("RDMC, figure 11", "rdmc-sim", lambda: over(
+    "paper-rdmc-algorithms-fractus-8mb": ("RDMC, figure 11, 8 MB", "rdmc-sim", lambda: over(
         "rdmc-sim.md", "## Figure 11b", "members", ALGORITHMS, "RDMC's figure 11: Fractus, 8 MB, Gb/s", RDMC)),
     "paper-rdmc-latency": ("RDMC, figure 12", "rdmc-sim", lambda: over(
         "rdmc-sim.md", "## Figure 12", "members", {"pipeline": "pipeline", "sequential": "sequential"},
         "RDMC's figure 12: Sierra, 256 MB, milliseconds until the last member has it", RDMC, is_log=True)),
     "paper-exs-outstanding": ("EXS, figure 9", "stream-sim", exs_outstanding),
-    "paper-exs-sends": ("EXS, figure 11", "stream-sim", lambda: exs_sends(
+    "paper-exs-sends": ("EXS, figure 11, Squall's dynamic transfer", "stream-sim", lambda: exs_sends(
         "dynamic (direct part)", "EXS's figure 11: Squall's dynamic transfer, Gb/s by the size of a message")),
-    "paper-exs-sends-paper": ("EXS, figure 11", "stream-sim", lambda: exs_sends(
+    "paper-exs-sends-paper": ("EXS, figure 11, the paper's protocol here", "stream-sim", lambda: exs_sends(
         "paper here (direct part)", "EXS's figure 11: the paper's protocol here, Gb/s by the size of a message")),
     "paper-exs-sizes": ("EXS, figure 12", "stream-sim", lambda: over(
         "stream-sim.md", "## Figure 12", "size of a message", STREAMS, "EXS's figure 12: 4 receives and 2 sends, Gb/s", EXS, is_log=True)),

@@ -229,7 +229,8 @@ pub const METRICS: [MetricDescription; 20] = [
         kind: MetricKind::Counter,
         labels: SUBGROUP_STAGE,
         help: "How often this member has sent (`send`), acknowledged (`receive`) or delivered (`deliver`) messages; how many of them at \
-               once is the rate of the messages divided by this one",
+               once is the rate of the messages divided by this one. `receive` counts nulls like messages, and is 0 in subgroups \
+               without a total order; a delivery of nulls alone counts in `deliver`",
         read: |scrape, each| {
             for (id, subgroup) in scrape.figures.subgroups.iter().enumerate() {
                 let totals = &subgroup.totals;
