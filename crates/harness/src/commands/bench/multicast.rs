@@ -100,7 +100,7 @@ const EXAMPLES: &str =
 read by every member. Processes are bound to cores if there is a core for each.
 
 In mode durable each member writes what it receives into a log in --storage; `squall bench log` measures that disk alone. What all have \
-delivered is discarded, and its place written over, as in a log that has been in use for long; see --keep-log. In another mode, --storage
+delivered is discarded, and its place written over, as in a log that has been in use for long; see --keep-log. In another mode, --storage \
 adds a durable subgroup without messages: what logs cost those who do not use them.
 
 Examples:
