@@ -409,9 +409,7 @@ impl<D: Deliver> Subgroup<D> {
         }
         self.counters.delivery_batches += 1;
         self.table.note(column, delivered);
-        if self.persistence.is_some() {
-            self.report_delivered(delivered);
-        }
+        self.report_delivered(delivered);
         let own = self.publisher.as_ref().is_some_and(|(_, own)| *own == lane);
         if !self.settings.mode.is_ordered() && !own {
             self.table.publish(column.word()..column.word() + 1);

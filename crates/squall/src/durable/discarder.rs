@@ -17,9 +17,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::Builder;
 
+use squall_fabric::atomics::Ordering;
 use squall_log::{CheckpointError, Disk, LogBegin, Storage};
 use squall_protocols::group::SubgroupId;
+use squall_protocols::restart::LogStart;
 
+use super::process_log::lock;
 use super::{LogBorrower, ProcessLog, shards};
 use crate::application::SubgroupSlot;
 use crate::config::{Config, Retention};
@@ -32,7 +35,12 @@ struct Discarded {
 }
 
 /// Starts the thread, if there are such subgroups; `slots` are those of all subgroups. It ends with the log.
-pub(crate) fn start(borrower: LogBorrower, config: &Config, slots: &[Arc<SubgroupSlot>]) -> io::Result<()> {
+pub(crate) fn start(
+    borrower: Option<LogBorrower>,
+    config: &Config,
+    slots: &[Arc<SubgroupSlot>],
+) -> io::Result<()> {
+    let Some(borrower) = borrower else { return Ok(()) };
     let slot = |id: SubgroupId| Arc::clone(&slots[id.0 as usize]);
     let all = subgroups(config).into_iter();
     let all: Vec<_> = all.map(|(id, retention)| Discarded { id, slot: slot(id), retention }).collect();
@@ -77,4 +85,33 @@ fn discard(borrower: &LogBorrower, all: &[Discarded], turns: &Receiver<()>) {
 
 fn mark(log: &ProcessLog, subgroup: SubgroupId, retention: &Retention) -> Result<(), CheckpointError> {
     log.discardable(subgroup).map_or(Ok(()), |start| log.write_mark(subgroup, start, retention))
+}
+
+impl ProcessLog {
+    /// Returns the position of a subgroup before which this member's application needs no message any more: it has taken them, and is
+    /// not going to read them again. All members have them on their disks. `None` if nothing is known of it yet.
+    fn discardable(&self, id: SubgroupId) -> Option<LogStart> {
+        let progress = lock(&self.progress).get(&id).cloned()?;
+        let view = progress.view;
+        // SYNC: pairs with `SubgroupLog::note_stable`: messages below were appended before, so they are counted here.
+        let stable = progress.stable.load(Ordering::Acquire);
+        let messages = progress.messages.load(Ordering::Relaxed);
+        let delivered = progress.delivered.load(Ordering::Relaxed);
+        // Behind the last message are nulls, which an application does not take.
+        let sequence = if delivered >= messages { delivered.max(stable) } else { delivered };
+        // When a view is on the disk, how the one before has ended is, too [T4].
+        let is_known = sequence > 0 || self.present().is_some_and(|register| register.view().number >= view);
+        let taken = LogStart { view, sequence };
+        let reader = lock(&self.readers).get(&id).copied().unwrap_or(taken);
+        is_known.then(|| taken.min(reader))
+    }
+
+    /// Notes that a reader of a subgroup needs what is at `position` and behind, or that there is none any more.
+    pub(crate) fn note_reader(&self, id: SubgroupId, position: Option<LogStart>) {
+        let mut readers = lock(&self.readers);
+        match position {
+            Some(position) => drop(readers.insert(id, position)),
+            None => drop(readers.remove(&id)),
+        }
+    }
 }

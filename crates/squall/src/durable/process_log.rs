@@ -55,9 +55,9 @@ pub(crate) struct ProcessLog {
     timeout: std::time::Duration,
     signals: Arc<LogSignals>,
     /// How far each subgroup is in its latest view, for reports and for versions by time.
-    progress: Mutex<BTreeMap<SubgroupId, Arc<LogProgress>>>,
+    pub(super) progress: Mutex<BTreeMap<SubgroupId, Arc<LogProgress>>>,
     /// Up to where this member's readers from a position on need no message any more; it may be less than that.
-    readers: Mutex<BTreeMap<SubgroupId, LogStart>>,
+    pub(super) readers: Mutex<BTreeMap<SubgroupId, LogStart>>,
     /// The latest time up to which a version was read: what is received later gets a later time.
     passed: AtomicU64,
 }
@@ -99,7 +99,7 @@ struct LogSignals {
 #[derive(Debug, Default)]
 pub(super) struct LogProgress {
     /// The view.
-    view: u64,
+    pub(super) view: u64,
     /// One more than the sequence of the last message.
     pub(super) messages: AtomicU64,
     pub(super) appended: AtomicU64,
@@ -330,33 +330,6 @@ impl ProcessLog {
         Some(ShardPosition { view: progress.view, sequence })
     }
 
-    /// Returns the position of a subgroup before which this member's application needs no message any more: it has taken them, and is
-    /// not going to read them again. All members have them on their disks. `None` if nothing is known of it yet.
-    pub(super) fn discardable(&self, id: SubgroupId) -> Option<LogStart> {
-        let progress = lock(&self.progress).get(&id).cloned()?;
-        let view = progress.view;
-        // SYNC: pairs with `SubgroupLog::note_stable`: messages below were appended before, so they are counted here.
-        let stable = progress.stable.load(Ordering::Acquire);
-        let messages = progress.messages.load(Ordering::Relaxed);
-        let delivered = progress.delivered.load(Ordering::Relaxed);
-        // Behind the last message are nulls, which an application does not take.
-        let sequence = if delivered >= messages { delivered.max(stable) } else { delivered };
-        // When a view is on the disk, how the one before has ended is, too [T4].
-        let is_known = sequence > 0 || self.present().is_some_and(|register| register.view().number >= view);
-        let taken = LogStart { view, sequence };
-        let reader = lock(&self.readers).get(&id).copied().unwrap_or(taken);
-        is_known.then(|| taken.min(reader))
-    }
-
-    /// Notes that a reader of a subgroup needs what is at `position` and behind, or that there is none any more.
-    pub(crate) fn note_reader(&self, id: SubgroupId, position: Option<LogStart>) {
-        let mut readers = lock(&self.readers);
-        match position {
-            Some(position) => drop(readers.insert(id, position)),
-            None => drop(readers.remove(&id)),
-        }
-    }
-
     /// Returns the latest time that was passed.
     #[inline]
     pub(super) fn passed(&self) -> u64 {
@@ -497,7 +470,7 @@ impl LogSignals {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -231,9 +231,7 @@ impl Builder {
         let (node, rank) = Node::enter(options, handles, status, &mut self.on_progress)?;
         feed.iter().for_each(|feed| feed.enter(node.has_shard_state()));
         let link = NodeHandle::new(&node);
-        if let Some(log) = &link.log {
-            durable::discarder::start(log.clone(), &self.config, &slots)?;
-        }
+        durable::discarder::start(link.log.clone(), &self.config, &slots)?;
         let metrics = metrics.map(|metrics| show_metrics(metrics, &link));
         let (mut subgroups, mut sources) = (BTreeMap::new(), BTreeMap::new());
         let names = self.config.subgroups.keys().cloned();
