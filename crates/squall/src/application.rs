@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use squall_fabric::NodeId;
+use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_fabric::window::WindowWriter;
 use squall_protocols::genuine::{GenuineMessage, ShardPlacement};
 use squall_protocols::group::{
@@ -37,6 +38,8 @@ pub(crate) struct SubgroupSlot {
     tap: Arc<Tap>,
     /// Counts what the application pulls.
     tally: Arc<DeliveryTally>,
+    /// The application has taken all messages of the views before this one; [`u64::MAX`] if it is called with each.
+    taken_before: AtomicU64,
 }
 
 /// Whether there is a state that belongs to a subgroup, and whether this member holds it.
@@ -132,9 +135,18 @@ impl SubgroupSlot {
         loop {
             match events.pop()? {
                 ShardEvent::Messages(pull) => return Some(pull),
-                ShardEvent::View(view, members) => on_view(SubgroupView::new(&view, &members)),
+                ShardEvent::View(view, members) => {
+                    // The caller has taken all of the views before.
+                    self.taken_before.fetch_max(view.id, Ordering::Relaxed);
+                    on_view(SubgroupView::new(&view, &members));
+                }
             }
         }
+    }
+
+    /// Returns whether the application has taken all messages of the views before this one.
+    pub(crate) fn has_taken_before(&self, view: u64) -> bool {
+        self.taken_before.load(Ordering::Relaxed) >= view
     }
 
     /// Notes that the application sends or takes messages here, so that there is no state.
@@ -222,7 +234,11 @@ impl GroupHandles {
         status: Arc<GroupStatus>,
         on_view: ViewUpcall,
     ) -> Self {
-        upcalls.keys().for_each(|id| slots[id.0 as usize].use_for_messages());
+        for id in upcalls.keys() {
+            let slot = &slots[id.0 as usize];
+            slot.use_for_messages();
+            slot.taken_before.store(u64::MAX, Ordering::Relaxed);
+        }
         let on_multicast = None;
         Self {
             upcalls,

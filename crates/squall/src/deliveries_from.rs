@@ -329,8 +329,9 @@ enum Sight {
 }
 
 impl Drop for DeliveriesFrom {
+    /// What it has not returned is kept until the member ends.
     fn drop(&mut self) {
-        self.note(None);
+        self.note_position();
     }
 }
 

@@ -55,6 +55,21 @@ impl<D: Disk> Storage<D> {
         self.write_sure(subgroup, position, wanted, 1, &mut |_| Ok(()))
     }
 
+    /// Returns whether the files of a subgroup's checkpoints, good or bad, are as short as marks, and there is one.
+    ///
+    /// # Errors
+    /// If the folder cannot be listed.
+    pub fn has_marks_only(&self, subgroup: u32) -> Result<bool, DiskError> {
+        let names = self.disk.list(names::CHECKPOINTS)?;
+        let all =
+            names.iter().filter_map(|name| names::parse_checkpoint(name)).filter(|(of, _)| *of == subgroup);
+        let mut lengths = Vec::new();
+        for (_, position) in all {
+            lengths.push(self.disk.length(&names::checkpoint(subgroup, position))?);
+        }
+        Ok(!lengths.is_empty() && lengths.iter().all(|length| *length <= self.settings.block as u64))
+    }
+
     /// Writes a checkpoint, of which the newest `sure` ones have to be behind what is not needed.
     fn write_sure(
         &self,

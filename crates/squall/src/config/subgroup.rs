@@ -167,8 +167,8 @@ pub struct Retention {
     pub versions: u64,
     /// Whether the rest is discarded by itself when this member's application has taken it, and so all members have it on their disks,
     /// without [`DeliveriesFrom::discard_log`](crate::DeliveriesFrom::discard_log). What this member's reader of an earlier position
-    /// needs is kept; readers outside the group, histories and versions find what the other fields say. Such a subgroup cannot have an
-    /// object.
+    /// needs is kept while it reads on; one that goes back, readers outside the group, histories and versions find what the other
+    /// fields say. Such a subgroup cannot have an object.
     pub automatic: bool,
 }
 

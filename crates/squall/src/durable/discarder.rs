@@ -52,10 +52,12 @@ pub(crate) fn start(
     Builder::new().name("squall discarder".into()).spawn(move || discard(&borrower, &all, &turns)).map(drop)
 }
 
-/// Makes marks again that are lost.
+/// Makes marks again that are lost. Where a longer checkpoint is lost there was an object: that is not for a mark to replace.
 pub(super) fn renew<D: Disk>(storage: &Storage<D>, config: &Config) -> Result<(), CheckpointError> {
     for (SubgroupId(id), _) in subgroups(config) {
-        if let LogBegin::Lost(position) = storage.begin_of(id) {
+        if let LogBegin::Lost(position) = storage.begin_of(id)
+            && storage.has_marks_only(id)?
+        {
             tracing::warn!(
                 subgroup = id,
                 "the mark of what was discarded is lost, and is made again from the register"
@@ -74,36 +76,43 @@ fn subgroups(config: &Config) -> Vec<(SubgroupId, Retention)> {
 
 fn discard(borrower: &LogBorrower, all: &[Discarded], turns: &Receiver<()>) {
     while turns.recv().is_ok() {
-        for Discarded { id, retention, .. } in all.iter().filter(|one| one.slot.is_for_messages()) {
+        for one in all.iter().filter(|one| one.slot.is_for_messages()) {
             let Some(log) = borrower.borrow() else { return };
-            if let Err(error) = mark(&log, *id, retention) {
-                tracing::warn!(subgroup = %id, %error, "failed to discard messages: the log keeps them");
+            if let Err(error) = log.mark(one) {
+                tracing::warn!(subgroup = %one.id, %error, "failed to discard messages: the log keeps them");
             }
         }
     }
 }
 
-fn mark(log: &ProcessLog, subgroup: SubgroupId, retention: &Retention) -> Result<(), CheckpointError> {
-    log.discardable(subgroup).map_or(Ok(()), |start| log.write_mark(subgroup, start, retention))
-}
-
 impl ProcessLog {
-    /// Returns the position of a subgroup before which this member's application needs no message any more: it has taken them, and is
-    /// not going to read them again. All members have them on their disks. `None` if nothing is known of it yet.
-    fn discardable(&self, id: SubgroupId) -> Option<LogStart> {
-        let progress = lock(&self.progress).get(&id).cloned()?;
+    /// Marks what of a subgroup need not be kept.
+    fn mark(&self, one: &Discarded) -> Result<(), CheckpointError> {
+        // A reader that begins meanwhile waits, and finds what the mark leaves.
+        let readers = lock(&self.readers);
+        let Some(taken) = self.taken(one).filter(|_| self.is_whole()) else { return Ok(()) };
+        let start = readers.get(&one.id).map_or(taken, |reader| taken.min(*reader));
+        self.write_mark(one.id, start, &one.retention)
+    }
+
+    /// The position of a subgroup before which this member's application has taken all messages, so that all members have them on
+    /// their disks. `None` if nothing is known of it in the present view.
+    fn taken(&self, Discarded { id, slot, .. }: &Discarded) -> Option<LogStart> {
+        let progress = lock(&self.progress).get(id).cloned()?;
         let view = progress.view;
         // SYNC: pairs with `SubgroupLog::note_stable`: messages below were appended before, so they are counted here.
         let stable = progress.stable.load(Ordering::Acquire);
         let messages = progress.messages.load(Ordering::Relaxed);
         let delivered = progress.delivered.load(Ordering::Relaxed);
+        // It may still be taking messages of the view before.
+        if delivered == 0 && !slot.has_taken_before(view) {
+            return None;
+        }
         // Behind the last message are nulls, which an application does not take.
         let sequence = if delivered >= messages { delivered.max(stable) } else { delivered };
         // When a view is on the disk, how the one before has ended is, too [T4].
         let is_known = sequence > 0 || self.present().is_some_and(|register| register.view().number >= view);
-        let taken = LogStart { view, sequence };
-        let reader = lock(&self.readers).get(&id).copied().unwrap_or(taken);
-        is_known.then(|| taken.min(reader))
+        is_known.then_some(LogStart { view, sequence })
     }
 
     /// Notes that a reader of a subgroup needs what is at `position` and behind, or that there is none any more.

@@ -44,6 +44,8 @@ pub(crate) struct ProcessLog {
     /// How earlier views have ended, as another process says, for the register.
     earlier: Mutex<Option<ViewChain>>,
     has_earlier: AtomicBool,
+    /// Whether the log has all of earlier views.
+    is_whole: AtomicBool,
     /// Whether the tail of the log was found damaged.
     is_damaged: bool,
     /// How many records were found.
@@ -56,7 +58,8 @@ pub(crate) struct ProcessLog {
     signals: Arc<LogSignals>,
     /// How far each subgroup is in its latest view, for reports and for versions by time.
     pub(super) progress: Mutex<BTreeMap<SubgroupId, Arc<LogProgress>>>,
-    /// Up to where this member's readers from a position on need no message any more; it may be less than that.
+    /// Up to where this member's readers from a position on, also those that were dropped, have returned messages; it may be less than
+    /// that.
     pub(super) readers: Mutex<BTreeMap<SubgroupId, LogStart>>,
     /// The latest time up to which a version was read: what is received later gets a later time.
     passed: AtomicU64,
@@ -155,6 +158,7 @@ impl ProcessLog {
             entered: AtomicU64::new(NOT_ENTERED),
             earlier: Mutex::default(),
             has_earlier: AtomicBool::new(false),
+            is_whole: AtomicBool::new(false),
             is_damaged,
             records,
             walk,
@@ -263,6 +267,17 @@ impl ProcessLog {
     /// Notes that the process tries to enter a group.
     pub(crate) fn forget_entry(&self) {
         self.entered.store(NOT_ENTERED, Ordering::Relaxed);
+        self.is_whole.store(false, Ordering::Relaxed);
+    }
+
+    /// Notes that the log has all of earlier views that it is to have.
+    pub(crate) fn note_whole(&self) {
+        self.is_whole.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether [`ProcessLog::note_whole`] was called: before, records of earlier views may still come from other members.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Relaxed)
     }
 
     /// Returns the view in which the process has entered its group.

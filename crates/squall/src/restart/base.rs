@@ -82,12 +82,15 @@ impl BaseFetcher {
             // The own checkpoints make earlier records superfluous.
             let begins = self.shards.iter().map(|subgroup| log.begin_of(*subgroup));
             begins.enumerate().for_each(|(shard, begin)| state.cover(shard, begin));
-            drop(log);
             state.cut(&register.record.chain);
             let others = self.others(&register);
             let now = self.now();
             let step = self.transfer.poll(now, &register, &state, &others);
             self.state = Some((number, state));
+            if step == BaseStep::Whole {
+                log.note_whole();
+            }
+            drop(log);
             match step {
                 BaseStep::Whole => return None,
                 BaseStep::Fetch { from, request } => self.ask(from, &register, request),
