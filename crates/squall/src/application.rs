@@ -137,11 +137,16 @@ impl SubgroupSlot {
                 ShardEvent::Messages(pull) => return Some(pull),
                 ShardEvent::View(view, members) => {
                     // The caller has taken all of the views before.
-                    self.taken_before.fetch_max(view.id, Ordering::Relaxed);
+                    self.note_taken_before(view.id);
                     on_view(SubgroupView::new(&view, &members));
                 }
             }
         }
+    }
+
+    /// Notes that the application has taken all messages of the views before this one.
+    pub(crate) fn note_taken_before(&self, view: u64) {
+        self.taken_before.fetch_max(view, Ordering::Relaxed);
     }
 
     /// Returns whether the application has taken all messages of the views before this one.
@@ -237,7 +242,7 @@ impl GroupHandles {
         for id in upcalls.keys() {
             let slot = &slots[id.0 as usize];
             slot.use_for_messages();
-            slot.taken_before.store(u64::MAX, Ordering::Relaxed);
+            slot.note_taken_before(u64::MAX);
         }
         let on_multicast = None;
         Self {

@@ -28,10 +28,10 @@ use crate::application::SubgroupSlot;
 use crate::config::{Config, Retention};
 
 /// A subgroup whose messages are discarded.
-struct Discarded {
-    id: SubgroupId,
-    slot: Arc<SubgroupSlot>,
-    retention: Retention,
+pub(super) struct Discarded {
+    pub(super) id: SubgroupId,
+    pub(super) slot: Arc<SubgroupSlot>,
+    pub(super) retention: Retention,
 }
 
 /// Starts the thread, if there are such subgroups; `slots` are those of all subgroups. It ends with the log.
@@ -97,7 +97,7 @@ impl ProcessLog {
 
     /// The position of a subgroup before which this member's application has taken all messages, so that all members have them on
     /// their disks. `None` if nothing is known of it in the present view.
-    fn taken(&self, Discarded { id, slot, .. }: &Discarded) -> Option<LogStart> {
+    pub(super) fn taken(&self, Discarded { id, slot, .. }: &Discarded) -> Option<LogStart> {
         let progress = lock(&self.progress).get(id).cloned()?;
         let view = progress.view;
         // SYNC: pairs with `SubgroupLog::note_stable`: messages below were appended before, so they are counted here.

@@ -9,9 +9,11 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::{DeliveryMode, Message, MessageLog};
 use squall_protocols::restart::{DurableView, Register};
 
+use super::discarder::Discarded;
 use super::index::LogIndex;
 use super::*;
-use crate::config::{Config, Ranks, StorageConfig, SubgroupConfig};
+use crate::application::SubgroupSlot;
+use crate::config::{Config, Ranks, Retention, StorageConfig, SubgroupConfig};
 
 type TestDisk = Arc<Mutex<SimDisk>>;
 
@@ -110,6 +112,35 @@ fn trailing_nulls_get_a_record() {
     drop(process);
     let kinds: Vec<_> = records(&disk).into_iter().map(|(_, kind, position, ..)| (kind, position)).collect();
     assert_eq!(kinds, [(RecordKind::Message, at(0)), (RecordKind::Frontier, at(2))]);
+}
+
+/// What the application may still take is not discarded, nor what is behind a view that is not on the disk.
+#[test]
+fn what_was_taken_can_be_discarded() {
+    let disk = disk();
+    let process = start(&disk, SETTINGS);
+    let slot = Arc::<SubgroupSlot>::default();
+    let one = Discarded { id: SubgroupId(0), slot: Arc::clone(&slot), retention: Retention::default() };
+    let taken = || process.taken(&one).map(|at| (at.view, at.sequence));
+    assert_eq!(taken(), None, "the subgroup has no view");
+    let mut log = process.subgroup(SubgroupId(0), 3);
+    log.append(message(0, b"a"));
+    log.append(message(1, b"b"));
+    log.advance(4);
+    log.note_stable(4);
+    assert_eq!(taken(), None, "nothing was taken, also of the view before");
+    log.note_delivered(1);
+    assert_eq!(taken(), Some((3, 1)));
+    log.note_delivered(2);
+    assert_eq!(taken(), Some((3, 4)), "behind the last message are nulls");
+    let mut log = process.subgroup(SubgroupId(0), 4);
+    log.note_stable(2);
+    assert_eq!(taken(), None, "the last messages of the view before may still be taken");
+    slot.note_taken_before(4);
+    assert_eq!(taken(), Some((4, 2)), "they were taken");
+    drop(process.subgroup(SubgroupId(0), 5));
+    slot.note_taken_before(u64::MAX);
+    assert_eq!(taken(), None, "how view 4 has ended is not on the disk");
 }
 
 /// [W6] A failed disk ends the member, and nothing is counted that is not there.
