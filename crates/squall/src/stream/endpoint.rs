@@ -319,6 +319,11 @@ impl Endpoint {
     #[must_use]
     pub fn begin_wait(&mut self) -> bool {
         self.stack.fabric.prepare_park();
+        if self.stack.poll() > 0 || self.stack.socket.has_completion() {
+            return false;
+        }
+        // What that has posted may not wait with the caller, and may have ended at once.
+        self.stack.fabric.flush();
         self.stack.poll() == 0 && !self.stack.socket.has_completion()
     }
 
