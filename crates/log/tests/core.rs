@@ -120,7 +120,7 @@ fn a_record_longer_than_a_segment_is_refused() {
     append(&mut core, 0, max - 40).expect("it fits a segment of its own");
 }
 
-/// [W15] Of frames that are written out of their order, those are noted that a reader finds; and too many notes are not kept.
+/// [W15] Of frames that are written out of their order, those are noted that a reader finds.
 #[test]
 fn frames_are_noted_when_all_before_are_written() {
     let mut core = core();

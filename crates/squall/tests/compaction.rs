@@ -410,13 +410,17 @@ fn a_reader_that_is_behind_finds_everything() {
                         .expect("it is sent");
                 }
             });
-            for number in 0..(round + 1) * THINGS {
-                assert_eq!(reader.next().expect("it is there").bytes, thing(number));
-                if round == 1 && number < 100 {
-                    // Meanwhile the log grows by some segments: with each call the sender continues.
-                    thread::sleep(Duration::from_millis(10));
+            let read = AssertUnwindSafe(|| {
+                for number in 0..(round + 1) * THINGS {
+                    assert_eq!(reader.next().expect("it is there").bytes, thing(number));
+                    if round == 1 && number < 100 {
+                        // Meanwhile the log grows by some segments: with each call the sender continues.
+                        thread::sleep(Duration::from_millis(10));
+                    }
                 }
-            }
+            });
+            // The sender would wait for a reader that has panicked.
+            panic::catch_unwind(read).unwrap_or_else(|_| std::process::abort());
         });
         if round == 1 {
             assert!(files(&folder, 0, "log") > 10, "what the reader needed was kept");

@@ -1,10 +1,15 @@
 //! What a log need not keep is discarded by itself, where the configuration says so (Derecho §3.4, persistent mode)
 //! ([`Retention::automatic`](crate::config::Retention::automatic)).
 //!
-//! **Order.** Whenever the log begins to fill another segment, a thread marks in each of these subgroups what this member's application has
-//! taken, which is on the disks of all members, and what of that `retain` does not keep. When marks are behind all that is in a segment,
-//! its file takes the place of the next one that is needed: a log all of whose messages are discarded as they come is written over, some
-//! segments long.
+//! **Order.** Whenever the log begins to fill another segment, a thread marks in each of these subgroups what this member's application
+//! has taken and `retain` does not keep. When marks are behind all that is in a segment, its file takes the place of the next one that is
+//! needed: a log all of whose messages are discarded as they come is written over, some segments long.
+//!
+//! **What counts as taken** ([`ProcessLog::taken`]). What the application has taken in the present view is stable, so on the disks of all
+//! members. Nothing is known of a view before the application has taken all of the one before, and, as long as it has taken nothing
+//! there, before the view's register is on the disk, by which how the one before has ended is known \[T4\]. A reader by position in this
+//! process keeps what it has not returned, also after it was dropped. Nothing is marked while records of earlier views are fetched, since
+//! what `retain` keeps of them is not known.
 //!
 //! A mark has no state, and the register knows its position when segments have been removed: one that is lost is made again when the
 //! log is opened ([`renew`]). So one is enough, unlike of checkpoints, and a subgroup that has become silent holds up no segment.

@@ -457,7 +457,7 @@ impl LogSignals {
             // Another thread has reported more meanwhile.
             LogAnswer::Persisted(_) => {}
             LogAnswer::Prepared(_) => {
-                // One that waits already will see this segment, too.
+                // A notification that was not taken yet stands for this segment, too.
                 if let Some(turned) = &*lock(&self.segments) {
                     let _ = turned.try_send(());
                 }

@@ -322,7 +322,7 @@ impl Endpoint {
         if self.stack.poll() > 0 || self.stack.socket.has_completion() {
             return false;
         }
-        // What that has posted may not wait with the caller, and may have ended at once.
+        // What this poll has posted must not wait as long as the caller does, and it may complete at once.
         self.stack.fabric.flush();
         self.stack.poll() == 0 && !self.stack.socket.has_completion()
     }
