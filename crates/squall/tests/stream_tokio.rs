@@ -2,7 +2,13 @@
 
 mod rdma;
 
-use std::time::Duration;
+use std::io::Read as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -10,8 +16,11 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use squall::stream::{AsyncListener, AsyncStream, StreamOptions, StreamTransport};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use squall::stream::{AsyncListener, AsyncStream, Listener, Stream, StreamOptions, StreamTransport};
+use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf};
+
+/// The number of streams that are ended in a row.
+const ENDS: usize = 20;
 
 fn transports() -> Vec<StreamTransport> {
     if rdma::is_wanted() {
@@ -21,9 +30,12 @@ fn transports() -> Vec<StreamTransport> {
     }
 }
 
+fn options(transport: StreamTransport) -> StreamOptions {
+    StreamOptions { transport, verbs: rdma::settings(0), ..StreamOptions::local("tokio-tests") }
+}
+
 async fn pair(transport: StreamTransport) -> [AsyncStream; 2] {
-    let options =
-        StreamOptions { transport, verbs: rdma::settings(0), ..StreamOptions::local("tokio-tests") };
+    let options = options(transport);
     let listener = AsyncListener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let address = listener.address().clone();
     let near = AsyncStream::connect(&address, &options).await.unwrap();
@@ -90,6 +102,71 @@ async fn a_parked_task_is_woken() {
         }
         near.shutdown().await.unwrap();
         drop(echo.await.unwrap());
+    }
+}
+
+/// Counts how often a task was woken.
+#[derive(Default)]
+struct WakeCount(AtomicUsize);
+
+impl Wake for WakeCount {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// A task that finds what the task of the other direction waits for wakes that task: no doorbell will ring for it.
+#[tokio::test]
+async fn a_reader_that_makes_progress_wakes_the_writer() {
+    const BLOCK: usize = 10_000;
+    for transport in transports() {
+        let options = options(transport);
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
+        let address = listener.address().clone();
+        let accepting = std::thread::spawn(move || Stream::new(listener.accept().unwrap()).unwrap());
+        let mut near = AsyncStream::connect(&address, &options).await.unwrap();
+        let mut far = accepting.join().unwrap();
+        let (writing, reading) = (Arc::<WakeCount>::default(), Arc::<WakeCount>::default());
+        let (write_waker, read_waker) = (Waker::from(writing.clone()), Waker::from(reading));
+        let mut sent = 0;
+        while let Poll::Ready(written) =
+            Pin::new(&mut near).poll_write(&mut Context::from_waker(&write_waker), &[7; BLOCK])
+        {
+            sent += written.unwrap();
+        }
+        let peer = std::thread::spawn(move || {
+            let mut bytes = vec![0; sent];
+            far.read_exact(&mut bytes).unwrap();
+            (bytes.iter().all(|byte| *byte == 7), far)
+        });
+        let before = writing.0.load(Relaxed);
+        let until = Instant::now() + Duration::from_secs(20);
+        while writing.0.load(Relaxed) == before {
+            assert!(Instant::now() < until, "{transport:?}: the writer was not woken");
+            let mut space = [0; 8];
+            let mut target = ReadBuf::new(&mut space);
+            let read = Pin::new(&mut near).poll_read(&mut Context::from_waker(&read_waker), &mut target);
+            assert!(read.is_pending(), "{transport:?}: nothing was sent to this end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(peer.join().unwrap().0, "{transport:?}: the bytes that were sent");
+    }
+}
+
+/// Streams end though nothing follows the end: the task that ends a stream does not need the peer's next message.
+#[tokio::test]
+async fn the_end_of_a_stream_leaves_by_itself() {
+    for transport in transports() {
+        for _ in 0..ENDS {
+            let [mut near, mut far] = pair(transport).await;
+            near.write_u8(1).await.unwrap();
+            let ending = tokio::spawn(async move { near.shutdown().await.map(|()| near) });
+            let mut all = Vec::new();
+            far.read_to_end(&mut all).await.unwrap();
+            assert_eq!(all, [1], "{transport:?}");
+            let left = tokio::time::timeout(Duration::from_secs(30), ending).await;
+            drop((left.expect("the end leaves").unwrap().unwrap(), far));
+        }
     }
 }
 

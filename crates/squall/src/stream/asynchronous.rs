@@ -2,6 +2,12 @@
 //!
 //! A task that finds nothing to do asks the peer to ring the doorbell, checks once more, and registers its waker with
 //! tokio's driver, which watches the file descriptor that the doorbell makes readable.
+//!
+//! **Nothing that a task waits for happens unseen.** Each poll makes progress for both directions, and what it finds
+//! rings no doorbell later. So
+//! - a task checks what it waits for after its last progress and before it waits: data that have left, for instance,
+//!   are no event;
+//! - a task that makes progress and waits nevertheless wakes the task of the other direction.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -41,7 +47,24 @@ enum Direction {
     Writing,
 }
 
+impl Direction {
+    const fn other(self) -> Self {
+        match self {
+            Self::Reading => Self::Writing,
+            Self::Writing => Self::Reading,
+        }
+    }
+}
+
 impl Wakers {
+    /// Wakes the task that waits for `direction`, if there is one.
+    fn wake_one(&self, direction: Direction) {
+        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner)[direction as usize].take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
     fn set(&self, direction: Direction, waker: &Waker) {
         let mut wakers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut wakers[direction as usize] {
@@ -117,15 +140,28 @@ impl AsyncStream {
         Poll::Ready(outcome)
     }
 
-    /// Returns when something has happened; otherwise the peer will ring, and the task is woken.
-    fn poll_happening(&mut self, direction: Direction, context: &Context<'_>) -> Poll<io::Result<()>> {
+    /// Returns when something has happened or `is_there` returns true; otherwise the peer will ring, and the task is
+    /// woken.
+    fn poll_happening(
+        &mut self,
+        direction: Direction,
+        context: &Context<'_>,
+        is_there: impl Fn(&mut StreamFlow) -> bool,
+    ) -> Poll<io::Result<()>> {
         self.wakers.set(direction, context.waker());
         loop {
             self.begin();
-            if self.flow.step() || self.flow.socket.is_closed() {
+            let happened = self.flow.step() || self.flow.socket.is_closed();
+            // The task of the other direction may wait for just this; only writing ends when data have left.
+            let may_end = matches!(direction, Direction::Reading) && has_left(&mut self.flow);
+            if happened || may_end {
+                self.wakers.wake_one(direction.other());
+            }
+            if happened || is_there(&mut self.flow) {
                 return Poll::Ready(Ok(()));
             }
             self.waits = true;
+            // If this makes progress, everything is checked again.
             if !self.flow.socket.endpoint().begin_wait() {
                 continue;
             }
@@ -146,7 +182,7 @@ impl AsyncStream {
     fn poll_left(&mut self, context: &Context<'_>) -> Poll<io::Result<()>> {
         loop {
             match self.flow.has_left() {
-                Ok(false) => ready!(self.poll_happening(Direction::Writing, context))?,
+                Ok(false) => ready!(self.poll_happening(Direction::Writing, context, has_left))?,
                 Ok(true) => return self.finish(Ok(())),
                 Err(error) => return self.finish(Err(error)),
             }
@@ -163,7 +199,7 @@ impl AsyncRead for AsyncStream {
         self.begin();
         loop {
             match self.flow.read_now(target.initialize_unfilled()) {
-                Ok(None) => ready!(self.poll_happening(Direction::Reading, context))?,
+                Ok(None) => ready!(self.poll_happening(Direction::Reading, context, nothing_more))?,
                 Ok(Some(read)) => {
                     target.advance(read);
                     return self.finish(Ok(()));
@@ -183,7 +219,7 @@ impl AsyncWrite for AsyncStream {
         self.begin();
         loop {
             match self.flow.write_now(source) {
-                Ok(None) => ready!(self.poll_happening(Direction::Writing, context))?,
+                Ok(None) => ready!(self.poll_happening(Direction::Writing, context, nothing_more))?,
                 Ok(Some(written)) => return self.finish(Ok(written)),
                 Err(error) => return self.finish(Err(error)),
             }
@@ -245,6 +281,16 @@ impl AsyncListener {
             }
         }
     }
+}
+
+/// Returns whether all that was written has left, or never will.
+fn has_left(flow: &mut StreamFlow) -> bool {
+    flow.has_left().unwrap_or(true)
+}
+
+/// For a task that waits for events only.
+const fn nothing_more(_: &mut StreamFlow) -> bool {
+    false
 }
 
 /// Returns options without waits for adverts: a sender that waits for adverts needs a clock of microseconds, which
