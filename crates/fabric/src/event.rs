@@ -67,6 +67,13 @@ pub enum FabricEvent {
         /// The reason, as far as this end can determine it.
         reason: BreakReason,
     },
+    /// The peer's process is being ended: [`FabricEvent::PeerLost`] follows, and until then it may store some words more. Where
+    /// the kernel shows this (shared memory), it is known a millisecond or more before the loss, since a process gives back its
+    /// memory before it closes what it had open.
+    PeerDying {
+        /// The peer.
+        peer: NodeId,
+    },
     /// The peer's process, or the path to it, is lost. All connections to it break and the mirrors that it
     /// published no longer change; their attachments remain readable [M4].
     PeerLost {

@@ -145,5 +145,7 @@ mutations! {
         HearEarly,
         /// The flight recorder records what it has recorded before in the view.
         RecordAgain,
+        /// A member that is seen dying is accused only when it is lost.
+        AwaitLoss,
     }
 }

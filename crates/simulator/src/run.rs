@@ -119,6 +119,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::multicast::SCENARIO),
         Box::new(crate::sst::SCENARIO),
         Box::new(crate::group::SCENARIO),
+        Box::new(crate::group::DYING),
         Box::new(crate::alive::SCENARIO),
         Box::new(crate::group::slow::SCENARIO),
         Box::new(crate::takeover::SCENARIO),

@@ -66,9 +66,11 @@ fn check<M: Copy + Debug>(mutations: &[M], caught: impl Fn(M) -> Option<String>)
 ///   ended a view.
 /// - `MissLateReader`: a member is accused by all but one before it attaches.
 /// - `SuspectBeforeVote` (`membership/tests.rs`): a restart finds a vote that a later leader has not seen.
+/// - `AwaitLoss`: each dying member is lost in the end, only later.
 /// - `RecordAgain`: the flight recorder only watches.
 /// - `TakeMissedProposal` (`proposal.rs`): a member attaches between a proposal and the decision of the others to continue without it.
-const UNIT_TESTED: [mutation::GroupMutation; 10] = [
+const UNIT_TESTED: [mutation::GroupMutation; 11] = [
+    mutation::GroupMutation::AwaitLoss,
     mutation::GroupMutation::RecordAgain,
     mutation::GroupMutation::SuspectBeforeVote,
     mutation::GroupMutation::TakeMissedProposal,

@@ -60,6 +60,52 @@ fn a_killed_owner_is_lost_and_its_attachment_survives() {
     eprintln!("death detected after {detected:?}");
 }
 
+/// A process that is killed is seen dying by the kernel's mark, before its connection ends; both are reported once.
+#[test]
+fn a_dying_peer_is_seen_before_it_is_lost() {
+    let (process, socket, copy) = ChildProcess::start_with_copy("storm");
+    let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
+    let attachment = fabric.attach(NodeId(1), MirrorKey(1), STORM_WORDS);
+    poll_until(&mut fabric, "a hundred messages", |_, _| attachment.load(0) >= 100);
+    process.signal(Signal::KILL);
+    let begin = Instant::now();
+    let dying = FabricEvent::PeerDying { peer: NodeId(1) };
+    let lost = FabricEvent::PeerLost { peer: NodeId(1), reason: BreakReason::PeerClosed };
+    poll_until(&mut fabric, "the sight of the dying peer", |_, events| events == [dying.clone()]);
+    eprintln!("seen dying after {:?}", begin.elapsed());
+    assert!(!process.wait().success());
+    let mut later = Vec::new();
+    while begin.elapsed() < Duration::from_millis(100) {
+        fabric.poll(&mut |event| later.push(event));
+    }
+    assert_eq!(later, [], "its connection is still open");
+    drop(copy);
+    poll_until(&mut fabric, "the report of the death", |_, events| events == [lost.clone()]);
+}
+
+/// A peer that is removed while it is dying, in the middle of a write, is fenced off as soon as its process has ended.
+#[test]
+fn a_dying_peer_that_is_removed_in_the_middle_of_a_write_is_fenced() {
+    let (writer, to_writer, copy) = ChildProcess::start_with_copy("write as node 1");
+    let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), to_writer)]).expect("a fabric");
+    let region = fabric.register(BLOCK_WORDS);
+    let block = fabric.grant(&region, 0..BLOCK_WORDS, NodeId(1));
+    send_grant(&mut fabric, NodeId(1), &block);
+    poll_until(&mut fabric, "the writer", |_, _| region.load(0) > 0);
+    stop_in_the_middle(&mut fabric, &writer, &region, 0..BLOCK_WORDS);
+    writer.signal(Signal::KILL);
+    let dying = FabricEvent::PeerDying { peer: NodeId(1) };
+    poll_until(&mut fabric, "the sight of the dying peer", |_, events| events.contains(&dying));
+    assert!(!writer.wait().success());
+    fabric.remove_peer(NodeId(1));
+    drop(copy);
+    fabric.revoke(&block);
+    poll_until(&mut fabric, "Revoked", |_, events| events.contains(&FabricEvent::Revoked { grant: block }));
+    let landed = snapshot(&region);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(snapshot(&region), landed, "a write landed after Revoked");
+}
+
 /// M3: a frozen attachment of a living owner that stores without pause no longer changes, and is consistent.
 #[test]
 fn a_frozen_attachment_ignores_a_living_owner() {

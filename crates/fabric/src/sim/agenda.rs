@@ -28,6 +28,10 @@ pub(super) enum SimAction {
     Glimpse { owner: u32, reader: u32 },
     /// No further write under the grant lands.
     Revoked(GrantIndex),
+    /// A node that was seen dying ends.
+    Crash(u32),
+    /// A node sees that another is dying.
+    See { node: u32, dying: u32 },
     /// A node learns that it has lost another.
     Lose { node: u32, peer: u32, reason: BreakReason },
     /// Two nodes have been separated since the partition with that number.

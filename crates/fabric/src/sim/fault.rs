@@ -58,6 +58,29 @@ impl WorldState {
         }
     }
 
+    /// Crashes a node as the kernel does, if the others can see that: first they see it dying, one by one, and meanwhile it continues.
+    pub(super) fn kill(&mut self, node: u32) {
+        if !self.config.dies_visibly {
+            self.crash(node);
+            return;
+        }
+        for peer in (0..self.node_count()).filter(|peer| *peer != node) {
+            if !self.path(node, peer).unlinked {
+                let at = self.now + self.notice_delay();
+                self.agenda.enter(at, SimAction::See { node: peer, dying: node });
+            }
+        }
+        let at = self.now + self.prng.below(DYING_NS_MAX);
+        self.agenda.enter(at, SimAction::Crash(node));
+    }
+
+    /// Handles the sight of a dying peer.
+    pub(super) fn on_see(&mut self, node: u32, dying: u32) {
+        if self.lives(node) && !self.path(node, dying).lost {
+            self.push_event(node, FabricEvent::PeerDying { peer: NodeId(dying) });
+        }
+    }
+
     /// Schedules the event by which `node` learns that `peer` has died.
     fn announce_loss(&mut self, node: u32, peer: u32) {
         let at = self.now + self.loss_delay();
@@ -227,3 +250,5 @@ impl WorldState {
 pub(super) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX / 4)
 }
+/// The most nanoseconds for which a node continues that is seen dying.
+const DYING_NS_MAX: u64 = 20_000;

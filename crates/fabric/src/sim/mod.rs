@@ -62,6 +62,8 @@ pub struct SimConfig {
     pub unreachable_after: Duration,
     /// The time until the death of a node is detected; with an adversary, the maximum of that time.
     pub loss_noticed_after: Duration,
+    /// Whether nodes see that another one is dying before they lose it, as on one host.
+    pub dies_visibly: bool,
     /// The number of trace records that are kept, the latest ones; the hash covers all.
     pub trace_records_max: usize,
     /// The faults.
@@ -82,6 +84,7 @@ impl SimConfig {
             receiver_not_ready_after: Duration::from_millis(10),
             unreachable_after: Duration::from_millis(50),
             loss_noticed_after: Duration::from_millis(5),
+            dies_visibly: false,
             trace_records_max: 0,
             rules: Vec::new(),
         }

@@ -140,7 +140,7 @@ impl WorldState {
     pub(super) fn strike(&mut self, verdict: &Verdict) {
         self.trace.add(self.now, verdict.node(), Happening::Fault(verdict.clone()));
         match verdict {
-            Verdict::Crash(node) => self.hosted(*node).into_iter().for_each(|node| self.crash(node)),
+            Verdict::Crash(node) => self.hosted(*node).into_iter().for_each(|node| self.kill(node)),
             Verdict::Pause { node, span } => {
                 self.hosted(*node).into_iter().for_each(|node| self.pause(node, Some(*span)));
             }

@@ -185,6 +185,7 @@ fn digest_event(event: &FabricEvent) -> [u64; 3] {
         FabricEvent::Revoked { grant } => [21, grant.key, grant.region.0],
         FabricEvent::Refused { conn } => [22, conn.0, 0],
         FabricEvent::Broken { conn, reason } => [23, conn.0, *reason as u64],
+        FabricEvent::PeerDying { peer } => [25, u64::from(peer.0), 0],
         FabricEvent::PeerLost { peer, reason } => [24, u64::from(peer.0), *reason as u64],
     }
 }

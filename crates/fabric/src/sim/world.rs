@@ -173,6 +173,8 @@ impl WorldState {
             SimAction::Attach(attachment) => self.on_attach(attachment),
             SimAction::Glimpse { owner, reader } => self.on_glimpse(owner, reader),
             SimAction::Revoked(grant) => self.on_revoked(grant),
+            SimAction::Crash(node) => self.crash(node),
+            SimAction::See { node, dying } => self.on_see(node, dying),
             SimAction::Lose { node, peer, reason } => self.on_lose(node, peer, reason),
             SimAction::Unreachable { nodes, partition } => self.on_unreachable(nodes, partition),
             SimAction::Rule(rule) => self.on_rule(rule),

@@ -435,8 +435,12 @@ impl<A: GroupApplication> GroupCore<A> {
 
 impl<F: Fabric, A: GroupApplication> Core<F> for GroupCore<A> {
     fn handle_event(&mut self, fabric: &mut F, event: &FabricEvent) {
-        if let FabricEvent::PeerLost { peer, reason } = event {
-            self.flight.note(fabric.now(), FlightEvent::Loses(*peer, *reason));
+        match event {
+            FabricEvent::PeerDying { peer } => self.flight.note(fabric.now(), FlightEvent::SeesDying(*peer)),
+            FabricEvent::PeerLost { peer, reason } => {
+                self.flight.note(fabric.now(), FlightEvent::Loses(*peer, *reason));
+            }
+            _ => {}
         }
         self.passage.handle_event(event);
         self.relays.handle_event(fabric, event);

@@ -38,6 +38,8 @@ pub enum FlightEvent {
         /// The number of the view.
         view: u64,
     },
+    /// The process of a node is being ended.
+    SeesDying(NodeId),
     /// The fabric has lost all connections to a node.
     Loses(NodeId, BreakReason),
     /// It does not hear a member, and accuses it.
@@ -81,6 +83,7 @@ impl FlightEvent {
         match self {
             Self::Begins { .. } => "view begins",
             Self::Opens { .. } => "messages flow",
+            Self::SeesDying(_) => "dying",
             Self::Loses(..) => "connection lost",
             Self::Accuses(_) => "accuses",
             Self::AccusedBy(_) => "is accused",
@@ -105,6 +108,7 @@ impl fmt::Display for FlightEvent {
         match self {
             Self::Begins { view, members } => write!(f, "begins view {view} of {members} members"),
             Self::Opens { view } => write!(f, "all members of view {view} have attached: messages flow"),
+            Self::SeesDying(node) => write!(f, "sees that the process of {node} is being ended"),
             Self::Loses(node, reason) => write!(f, "loses the connections to {node}: {reason}"),
             Self::Accuses(member) => write!(f, "does not hear {}, and accuses it", named(member)),
             Self::AccusedBy(member) => write!(f, "is accused by {}", named(member)),

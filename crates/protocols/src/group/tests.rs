@@ -283,3 +283,27 @@ fn the_flight_recorder_has_causes_and_views() {
     let again = with(GroupMutation::RecordAgain, noticed_deaths);
     assert!(again.len() > expected.len(), "an accusation is recorded again: {again:?}");
 }
+
+/// Returns a survivor, after one of three processes on a host was killed whose connections do not end for an hour.
+fn survivor_of_a_slow_death() -> Node {
+    let hour = Duration::from_secs(3600);
+    let config = SimConfig { dies_visibly: true, loss_noticed_after: hour, ..SimConfig::hardware() };
+    let world = SimWorld::new(1, config, 3);
+    let mut nodes = cluster(&world, 3);
+    settle(&world, &mut nodes);
+    world.strike(&Verdict::Crash(1));
+    settle_anew(&world, &mut nodes);
+    nodes.swap_remove(0)
+}
+
+/// A member that is seen dying is accused at once: a process may need milliseconds until its connections end.
+#[test]
+fn the_others_continue_as_soon_as_they_see_a_member_dying() {
+    let survivor = survivor_of_a_slow_death();
+    assert_eq!(view(&survivor).members, members([0, 2]));
+    let noticed: Vec<_> = survivor.1.flight().events().map(|(_, event)| *event).collect();
+    assert!(noticed.contains(&FlightEvent::SeesDying(NodeId(1))), "{noticed:?}");
+    with(GroupMutation::AwaitLoss, || {
+        assert_eq!(view(&survivor_of_a_slow_death()).members.len(), 3, "the mutation is not caught any more");
+    });
+}

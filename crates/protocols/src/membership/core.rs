@@ -203,7 +203,9 @@ impl Membership {
     pub fn handle_event(&mut self, event: &FabricEvent) {
         self.table.handle_event(event);
         match event {
-            FabricEvent::PeerLost { peer, .. } => self.suspect(*peer),
+            FabricEvent::PeerDying { .. } if mutant!(AwaitLoss) => {}
+            // What a dying member still stores is as with any other that is accused while it lives.
+            FabricEvent::PeerDying { peer } | FabricEvent::PeerLost { peer, .. } => self.suspect(*peer),
             // A sign that was given before a reader attached may have missed it.
             FabricEvent::Attached { key, .. } if *key == self.view.key(0) => {
                 let is_mute = mutant!(MuteUntilDue) || mutant!(MuteWhileOpening) && !self.table.is_ready();

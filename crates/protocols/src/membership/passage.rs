@@ -56,7 +56,7 @@ impl ViewPassage {
 
     /// Handles an event of the fabric.
     pub fn handle_event(&mut self, event: &FabricEvent) {
-        if let FabricEvent::PeerLost { peer, .. } = event {
+        if let FabricEvent::PeerDying { peer } | FabricEvent::PeerLost { peer, .. } = event {
             self.lost.insert(*peer);
         }
         self.notifiers.iter_mut().for_each(|notifier| notifier.handle_event(event));

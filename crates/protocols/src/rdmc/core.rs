@@ -475,7 +475,7 @@ impl<F: Fabric, A: RdmcApplication<F>> Core<F> for Rdmc<A> {
                 self.groups.values_mut().for_each(|group| group.on_revoked(grant))
             }
             // Connections to a lost peer break one by one, and this core uses no mirrors.
-            FabricEvent::PeerLost { .. } | FabricEvent::Attached { .. } => {}
+            FabricEvent::PeerDying { .. } | FabricEvent::PeerLost { .. } | FabricEvent::Attached { .. } => {}
         }
     }
 

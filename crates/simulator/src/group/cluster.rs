@@ -65,6 +65,7 @@ impl<S: GroupScene> GroupCluster<S> {
             one_sided_progress: plan.one_sided_progress,
             unreachable_after: UNREACHABLE_AFTER,
             loss_noticed_after: Duration::from_millis(1),
+            dies_visibly: plan.dies_visibly,
             rules: plan.rules.clone(),
             trace_records_max,
             ..SimConfig::hardware()

@@ -45,6 +45,16 @@ pub const SCENARIO: PlannedScenario<GroupPlan> = PlannedScenario {
     promises: coverage::GROUP,
 };
 
+/// The same on one host, where a member sees that another one is dying before it loses it.
+pub const DYING: PlannedScenario<GroupPlan> = PlannedScenario {
+    name: "dying",
+    about: "the plans of `group` on one host: the kernel shows that a process is dying before its peers lose it",
+    draw: |seed| GroupPlan { dies_visibly: true, early_sight: true, ..GroupPlan::draw(seed) },
+    run,
+    faults: GroupPlan::faults,
+    promises: coverage::GROUP,
+};
+
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]
 pub fn run(plan: &GroupPlan, trace_records_max: usize) -> RunOutcome {

@@ -51,6 +51,8 @@ pub struct GroupPlan {
     pub early_sight: bool,
     /// Writes land without the target's processor.
     pub one_sided_progress: bool,
+    /// Members see that another one is dying before they lose it.
+    pub dies_visibly: bool,
     /// The faults.
     pub rules: Vec<Rule>,
     /// Where counts begin and end.
@@ -142,6 +144,7 @@ impl GroupPlan {
             adversary: Adversary { clock_drift_max: draw_drift(seed), ..Adversary::drawn(prng) },
             early_sight: prng.chance(500),
             one_sided_progress: prng.chance(750),
+            dies_visibly: false,
             rules: draw_rules(prng, nodes),
             limits: CounterLimits::draw(seed),
             bus: BusPlan::draw(seed),
@@ -192,6 +195,7 @@ impl GroupPlan {
             adversary: Adversary::drawn(prng),
             early_sight: prng.chance(300),
             one_sided_progress: prng.chance(750),
+            dies_visibly: false,
             rules,
             limits: CounterLimits::draw(seed),
             bus: BusPlan::draw(seed),
@@ -233,6 +237,7 @@ impl GroupPlan {
             adversary,
             early_sight: false,
             one_sided_progress: seed.is_multiple_of(2),
+            dies_visibly: false,
             rules: Vec::new(),
             limits: CounterLimits::usual(),
             bus: BusPlan::calm(Duration::from_micros(2)),
@@ -402,6 +407,9 @@ impl Shrink for GroupPlan {
         if self.suspicion_after.is_some() {
             with(&|plan| plan.suspicion_after = None);
         }
+        if self.dies_visibly {
+            with(&|plan| plan.dies_visibly = false);
+        }
         if self.subgroups.iter().any(|subgroup| subgroup.settings.large.is_some()) {
             with(&|plan| plan.subgroups.iter_mut().for_each(|subgroup| subgroup.settings.large = None));
         }
@@ -476,7 +484,8 @@ impl fmt::Display for GroupPlan {
         }
         let sight = if self.early_sight { "readers share memory" } else { "readers hold copies" };
         let progress = if self.one_sided_progress { "at once" } else { "when the target polls" };
-        writeln!(f, "  {sight}, writes land {progress}")?;
+        let death = if self.dies_visibly { ", a dying node is seen before it is lost" } else { "" };
+        writeln!(f, "  {sight}, writes land {progress}{death}")?;
         f.write_str(&plan_words::adversary(&self.adversary, "  "))?;
         self.rules.iter().try_for_each(|rule| writeln!(f, "  fault {rule}"))
     }

@@ -360,6 +360,7 @@ fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::GroupPlan {
         adversary: Adversary { clock_drift_max: group::draw_drift(seed), ..Adversary::drawn(prng) },
         early_sight: prng.chance(500),
         one_sided_progress: prng.chance(750),
+        dies_visibly: false,
         rules,
         limits: group::CounterLimits::usual(),
         bus: BusPlan::calm(Duration::from_micros(2)),

@@ -268,6 +268,7 @@ fn translate(event: FabricEvent, transport: PeerTransport) -> FabricEvent {
         FabricEvent::Broken { conn, reason } => FabricEvent::Broken { conn: named(conn, transport), reason },
         other @ (FabricEvent::Attached { .. }
         | FabricEvent::Revoked { .. }
+        | FabricEvent::PeerDying { .. }
         | FabricEvent::PeerLost { .. }) => other,
     }
 }

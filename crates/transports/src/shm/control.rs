@@ -35,8 +35,39 @@ impl ShmFabric {
         messages
     }
 
+    /// Reports peers whose processes the kernel has begun to end.
+    #[inline]
+    pub(super) fn look_for_dying(&mut self) {
+        for link in 0..self.links.bound() {
+            if let Some(peer) = self.links.newly_dying(link) {
+                self.events.push(FabricEvent::PeerDying { peer });
+            }
+        }
+    }
+
+    /// Takes note of the end of a peer that was removed while it was dying, if the end has come.
+    fn bury(&mut self, link: usize) {
+        let link = &mut self.links[link];
+        for _ in 0..READS_MAX {
+            match link.socket.fill() {
+                // What it sent last is for a node that had not removed it.
+                Ok(ReadOutcome::Some) => while matches!(link.socket.next(), Ok(Some(_))) {},
+                Ok(ReadOutcome::Empty) => return,
+                Ok(ReadOutcome::End) | Err(_) => {
+                    link.life = PeerLiveness::Gone;
+                    self.parking.forget(&link.socket);
+                    return;
+                }
+            }
+        }
+    }
+
     /// Reads the messages of one peer; returns their number.
     pub(super) fn read_link(&mut self, link: usize) -> usize {
+        if self.links[link].life == PeerLiveness::Dying {
+            self.bury(link);
+            return 0;
+        }
         let mut messages = 0;
         for _ in 0..READS_MAX {
             match self.read_once(link, &mut messages) {

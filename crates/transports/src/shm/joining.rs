@@ -78,14 +78,19 @@ impl ShmFabric {
             self.end_silently(slot);
         }
         self.events.retain(|event| match event {
-            FabricEvent::PeerLost { peer, .. } | FabricEvent::Attached { reader: peer, .. } => *peer != node,
+            FabricEvent::PeerLost { peer, .. }
+            | FabricEvent::PeerDying { peer }
+            | FabricEvent::Attached { reader: peer, .. } => *peer != node,
             FabricEvent::Connected { peer, .. } => *peer != node,
             _ => true,
         });
         self.unheard.retain(|(link, _)| *link != number);
         self.mirrors.iter_mut().for_each(|mirror| mirror.forget_reader(number));
         let link = &mut self.links[number];
-        if link.is_up() {
+        if link.is_dying() {
+            // Its end is awaited: then none of its writes is in progress.
+            link.life = PeerLiveness::Dying;
+        } else if link.is_up() {
             link.life = PeerLiveness::Lost;
             self.parking.forget(&link.socket);
             link.socket.shut_down();
@@ -104,6 +109,7 @@ impl ShmFabric {
     /// Frees the number of a removed link, once none of its peer's writes can be in progress.
     pub(super) fn end_removed(&mut self, number: usize) {
         if self.links[number].removed && self.links[number].issued.slots().is_empty() {
+            self.parking.forget(&self.links[number].socket);
             self.links.remove(number);
             self.to_ring.remove(number);
             self.doubtful.remove(number);

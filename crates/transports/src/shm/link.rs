@@ -1,8 +1,8 @@
 //! A link: everything that connects this node with one peer of the same host.
 //!
 //! Two page ranges carry the state that must be visible without a system call: each end writes one and reads
-//! the other. They contain the mark of a parked reader, the number of posts, the write in progress, and the
-//! table of the valid grants. A socket carries the rest.
+//! the other. They contain the mark of a parked reader, the number of posts, the life mark of the process, the
+//! write in progress, and the table of the valid grants. A socket carries the rest.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -16,6 +16,7 @@ use squall_fabric::{Channel, MirrorKey, NodeId, Region};
 
 use super::fetching::PeerMemory;
 use super::grants::{IssuedGrants, ReceivedGrants};
+use super::life::{self, LifeMark};
 use super::memory::{INTERNAL, ShmSegment, map_peer_file};
 use super::mirrors::ShmAttachment;
 use super::ring::IncomingRing;
@@ -28,6 +29,10 @@ pub(super) struct ShmLink {
     pub(super) peer: NodeId,
     pub(super) socket: UnixSocket,
     pub(super) life: PeerLiveness,
+    /// In the own pages, if the kernel allows it.
+    _life_mark: Option<LifeMark>,
+    /// Whether the peer was seen dying.
+    dying_seen: bool,
     /// Whether this node has removed the peer while one of its writes may be in progress: only grants remain.
     pub(super) removed: bool,
     own_segment: Arc<ShmSegment>,
@@ -71,6 +76,8 @@ pub(super) enum PeerLiveness {
     Up,
     /// It was disconnected, but may be alive and store.
     Lost,
+    /// It was removed while the kernel was ending its process, which may store for some microseconds more.
+    Dying,
     /// Its end of the socket is closed: it stores nothing more.
     Gone,
 }
@@ -110,8 +117,10 @@ impl ShmLink {
         own_segment.seal_for_readers()?;
         Ok(Self {
             peer,
+            _life_mark: LifeMark::set(&own_segment, LIFE),
             socket: UnixSocket::new(stream)?,
             life: PeerLiveness::AwaitingHello,
+            dying_seen: false,
             removed: false,
             own: own_segment.region(INTERNAL, PAGE_WORDS),
             own_segment,
@@ -168,6 +177,19 @@ impl ShmLink {
         self.posts_seen = posts;
         self.look_again = false;
         found && self.life == PeerLiveness::Up
+    }
+
+    /// Returns whether the kernel has begun to end the peer's process, and its socket is still open.
+    #[inline]
+    pub(super) fn is_dying(&self) -> bool {
+        self.life == PeerLiveness::Up
+            && self.theirs.as_ref().is_some_and(|theirs| life::is_dying(theirs.load(LIFE)))
+    }
+
+    /// Same as [`ShmLink::is_dying`], but true only once.
+    #[inline]
+    pub(super) fn is_newly_dying(&mut self) -> bool {
+        self.is_dying() && !std::mem::replace(&mut self.dying_seen, true)
     }
 
     /// Announces to the peer that something was posted.
@@ -242,6 +264,8 @@ const PARKED: usize = 0;
 const FETCHES: usize = 8;
 /// Posts in total, over all connections of the link.
 const POSTS: usize = 16;
+/// The life mark, and the entry of the list that it is on.
+const LIFE: usize = 24;
 /// Writes begun in total << 16 | slot of the grant + 1 while one is in progress, 0 between them.
 const WRITING: usize = 32;
 /// By slot: the validity word of the grant, 0 if there is none.

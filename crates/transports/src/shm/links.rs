@@ -68,6 +68,13 @@ impl ShmLinks {
         self.slots[number].as_mut().is_some_and(ShmLink::take_posts)
     }
 
+    /// Returns the peer of a link, if it is seen dying for the first time.
+    #[inline]
+    pub(super) fn newly_dying(&mut self, number: usize) -> Option<NodeId> {
+        let link = self.slots[number].as_mut()?;
+        link.is_newly_dying().then_some(link.peer)
+    }
+
     /// Returns the only connection of a link, if it has just one: posts are for that one.
     #[inline]
     pub(super) fn only_connection(&self, number: usize) -> Option<usize> {

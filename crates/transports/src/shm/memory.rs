@@ -142,6 +142,11 @@ impl ShmSegment {
         self.mapping.first_word()
     }
 
+    /// Returns all its words.
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        self.mapping.words()
+    }
+
     /// Returns the memory as a region of this process.
     pub(super) fn region(self: &Arc<Self>, id: RegionId, words: usize) -> Region {
         assert!(words <= self.mapping.bytes() / 8, "{words} words of {} bytes", self.mapping.bytes());

@@ -15,10 +15,11 @@
 //! | wake-ups | a mark in shared memory, a byte on the socket | `park` |
 //! | peers that join and are removed | awaited mirrors, revoked grants, reused numbers | `joining`, `links` |
 //! | control | fixed messages, parsed with bounds; an end of file means death | `wire`, `socket`, `control`, `opening` |
+//! | deaths | a word that the kernel changes when a process begins to die | `life` |
 //!
 //! **Cost.** An awake node makes no system call, takes no lock and allocates nothing on the data path. A poll
-//! loads one word per peer: the next post of their only connection, or the count of posts on all; every 250
-//! µs it reads the sockets.
+//! loads one word per peer: the next post of their only connection, or the count of posts on all; one in eight
+//! loads their life marks as well, and every 250 µs it reads the sockets.
 
 mod connection;
 mod control;
@@ -29,6 +30,7 @@ mod grants;
 #[cfg(test)]
 mod intruder_tests;
 mod joining;
+mod life;
 mod link;
 mod links;
 mod memory;
@@ -112,6 +114,8 @@ pub struct ShmFabric {
     holds_moves: bool,
     parking: ShmParking,
     pace: PollPace,
+    /// Polls until the next look at the life marks.
+    until_life: u32,
     /// Peers that take no more messages.
     unheard: Vec<(usize, BreakReason)>,
     /// Scratch space of `poll_control`.
@@ -160,6 +164,7 @@ impl ShmFabric {
             holds_moves: false,
             parking: ShmParking::new(waker)?,
             pace: PollPace::new(),
+            until_life: 1,
             unheard: Vec::new(),
             ready: Vec::new(),
             regions: 0,
@@ -339,12 +344,20 @@ impl Fabric for ShmFabric {
             self.retry_waiting();
         }
         self.ring_peers();
+        self.until_life -= 1;
+        if self.until_life == 0 {
+            self.until_life = LIFE_EVERY;
+            self.look_for_dying();
+        }
         if self.parking.is_marked() || self.pace.is_due() {
             work += self.poll_control();
         }
         work + self.yield_events(sink)
     }
 }
+
+/// One in this many polls looks at the life marks: a death is seen some microseconds later.
+const LIFE_EVERY: u32 = 8;
 
 impl fmt::Debug for ShmFabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

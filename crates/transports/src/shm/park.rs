@@ -114,6 +114,7 @@ impl TransportFabric for ShmFabric {
 
     fn yielded(&mut self) {
         self.pace.look_at_clock();
+        self.until_life = 1;
     }
 
     #[inline]

@@ -18,7 +18,15 @@ pub(crate) struct ChildProcess(Child);
 impl ChildProcess {
     /// Starts the test `child` of this binary in `role`; returns it and our end of its socket.
     pub(crate) fn start(role: &str) -> (Self, UnixStream) {
+        let (child, ours, _) = Self::start_with_copy(role);
+        (child, ours)
+    }
+
+    /// Same as [`ChildProcess::start`]; returns also a copy of the child's end: as long as there is one, the child's death does not
+    /// close the connection.
+    pub(crate) fn start_with_copy(role: &str) -> (Self, UnixStream, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let copy = theirs.try_clone().expect("a descriptor");
         let program = std::env::current_exe().expect("this binary");
         let child = Command::new(program)
             .args(["child", "--exact", "--ignored", "--nocapture"])
@@ -27,7 +35,7 @@ impl ChildProcess {
             .stdout(Stdio::null())
             .spawn()
             .expect("a process");
-        (Self(child), ours)
+        (Self(child), ours, copy)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
