@@ -67,9 +67,9 @@ pub enum FabricEvent {
         /// The reason, as far as this end can determine it.
         reason: BreakReason,
     },
-    /// The peer's process is being ended: [`FabricEvent::PeerLost`] follows, and until then it may store some words more. Where
-    /// the kernel shows this (shared memory), it is known a millisecond or more before the loss, since a process gives back its
-    /// memory before it closes what it had open.
+    /// The kernel is ending the peer's process, which does not run any more: [`FabricEvent::PeerLost`] follows, and only then is it
+    /// certain that nothing of it lands. Where the kernel shows this (shared memory), it is known a millisecond or more before the
+    /// loss, since a process gives back its memory before it closes what it had open.
     PeerDying {
         /// The peer.
         peer: NodeId,

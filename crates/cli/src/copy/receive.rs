@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use squall::bulk::{BLOCKS_MAX, BulkBuffer, BulkOptions, FileTarget, HeldBlocks, Session};
-use squall::config::{Address, Config, Secret, VerbsSettings};
+use squall::config::{Address, Config, IdlePolicy, Secret, VerbsSettings};
 
 use super::digest::{ArrivingDigest, digest, digest_of};
 use super::folder::{FilePlace, Folder, names};
@@ -232,6 +232,8 @@ fn config(begin: &CopyBegin, source: IpAddr, secret: &Secret, verbs: &VerbsSetti
     config.listen = Address::Tcp { host: anywhere.into(), port: 0 };
     config.contacts = vec![Address::Tcp { host: source.to_string(), port: begin.port }];
     config.timeout = JOIN_TIMEOUT;
+    // Blocks are long, and the digests need the cores as well.
+    config.idle = IdlePolicy::Park;
     config
 }
 

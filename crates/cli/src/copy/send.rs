@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use squall::BootstrapProgress;
 use squall::bulk::{BulkBuffer, BulkOptions, Session};
-use squall::config::{Address, Config, Secret, VerbsSettings};
+use squall::config::{Address, Config, IdlePolicy, Secret, VerbsSettings};
 use squall_transports::bootstrap::ProofError;
 
 use super::digest::{digest, digest_of};
@@ -306,6 +306,8 @@ fn begin(
     config.listen = Address::Tcp { host: anywhere.into(), port: 0 };
     config.contacts.clear();
     config.timeout = super::receive::JOIN_TIMEOUT;
+    // Blocks are long, and the digests need the cores as well.
+    config.idle = IdlePolicy::Park;
     let writers: Vec<MessageWriter> =
         ranks.iter().filter_map(|i| targets[*i].line.as_ref()).map(CopyConnection::writer).collect();
     let (begin_name, transport) = (name, means.transport);

@@ -58,15 +58,19 @@ impl WorldState {
         }
     }
 
-    /// Crashes a node as the kernel does, if the others can see that: first they see it dying, one by one, and meanwhile it continues.
+    /// Crashes a node as the kernel does, if the others can see that: it continues for a moment, and then they see it dying, one by
+    /// one, before they lose it or after that.
     pub(super) fn kill(&mut self, node: u32) {
         if !self.config.dies_visibly {
             self.crash(node);
             return;
         }
+        if std::mem::replace(&mut self.nodes[node as usize].dying, true) {
+            return;
+        }
         for peer in (0..self.node_count()).filter(|peer| *peer != node) {
             if !self.path(node, peer).unlinked {
-                let at = self.now + self.notice_delay();
+                let at = self.now + DYING_NS_MAX + self.notice_delay();
                 self.agenda.enter(at, SimAction::See { node: peer, dying: node });
             }
         }
@@ -250,5 +254,5 @@ impl WorldState {
 pub(super) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX / 4)
 }
-/// The most nanoseconds for which a node continues that is seen dying.
+/// The most nanoseconds for which a node continues that was killed; it is seen dying after that.
 const DYING_NS_MAX: u64 = 20_000;

@@ -238,6 +238,12 @@ impl SimWorld {
         self.world.borrow().lives(i)
     }
 
+    /// Returns whether node `i` was killed, whether or not it continues for a moment.
+    #[must_use]
+    pub fn is_dying(&self, i: u32) -> bool {
+        self.world.borrow().nodes[i as usize].dying
+    }
+
     /// Returns whether no partition separates two nodes.
     #[must_use]
     pub fn can_reach(&self, from: u32, to: u32) -> bool {

@@ -27,6 +27,8 @@ pub(super) struct SimNode {
     /// When it polls next; `None` while it sleeps and while it polls.
     pub(super) ready_at: Option<u64>,
     pub(super) state: NodeState,
+    /// Whether it was killed, and continues for a moment.
+    pub(super) dying: bool,
     /// The number of times that it was paused.
     pub(super) pause: u32,
     /// Events that its next poll yields.
@@ -103,6 +105,7 @@ impl SimNode {
             posts: 0,
             post_rules: Counted::new(),
             requests: 0,
+            dying: false,
             memory_rules: Counted::new(),
             counters: NodeCounters::default(),
         }

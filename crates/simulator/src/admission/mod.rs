@@ -175,6 +175,11 @@ impl<H: JoinHost> SimAdmission<H> {
         self.world.lives(process.home.node().0)
     }
 
+    /// Whether a process continues only for a moment.
+    pub(crate) fn is_dying(&self, process: &JoinProcess<H::Application>) -> bool {
+        self.world.is_dying(process.home.node().0)
+    }
+
     pub(crate) fn fail(&mut self, checker: &'static str, text: String) {
         self.violation.get_or_insert(Violation { checker, text });
     }

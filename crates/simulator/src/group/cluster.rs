@@ -333,8 +333,11 @@ impl<S: GroupScene> GroupCluster<S> {
     fn healthy(&self) -> Vec<u32> {
         let excluded = GroupEnd::Stopped(StopReason::Excluded);
         let excuses = |node| self.all.host.scene.excuses(NodeId(node), excluded);
-        let mut healthy =
-            self.plan.healthy(|node| !self.all.lives(&self.all.processes[node as usize]) || excuses(node));
+        let has_fallen = |node: u32| {
+            let process = &self.all.processes[node as usize];
+            !self.all.lives(process) || self.all.is_dying(process) || excuses(node)
+        };
+        let mut healthy = self.plan.healthy(has_fallen);
         healthy.retain(|node| !self.is_shut_out(&self.all.processes[*node as usize]));
         if self.plan.may_lose_logs(&healthy) { Vec::new() } else { healthy }
     }

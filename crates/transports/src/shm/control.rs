@@ -39,7 +39,8 @@ impl ShmFabric {
     #[inline]
     pub(super) fn look_for_dying(&mut self) {
         for link in 0..self.links.bound() {
-            if let Some(peer) = self.links.newly_dying(link) {
+            if self.links.is_dying(link) && self.links[link].has_stopped() {
+                let peer = self.links[link].peer;
                 self.events.push(FabricEvent::PeerDying { peer });
             }
         }

@@ -13,14 +13,17 @@
 //!   page can be unmapped.
 //! - The bit is set only by the kernel, and only when the thread ends, which is with its process.
 //!
-//! **What a peer may conclude.** The process is being ended; its other threads may store for some microseconds more, so a mark is less
-//! than the end of the file ([`FabricEvent::PeerDying`](squall_fabric::FabricEvent)). Without the mark nothing is known: where the kernel
+//! **What a peer may conclude.** The process is being ended. Its other threads were sent the same signal, and stop when their processors
+//! are interrupted, which takes microseconds; they may run for a moment after the mark. If a member that is accused could still act, it
+//! might have its accuser removed. So the mark is reported after [`GRACE`], when none runs any more
+//! ([`FabricEvent::PeerDying`](squall_fabric::FabricEvent)); but only the end of the file proves that nothing is stored. Without the mark nothing is known: where the kernel
 //! refuses the list, or it has more entries than the kernel reads (2,048), the end of the file remains.
 
 use std::io;
 use std::mem::size_of;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
 
 use squall_fabric::atomics::{AtomicU64, Ordering};
 
@@ -182,6 +185,9 @@ fn half(mark: u64) -> u32 {
     let [a, b, c, d, ..] = mark.to_ne_bytes();
     u32::from_ne_bytes([a, b, c, d])
 }
+
+/// Many times what a processor needs to notice an interrupt.
+pub(super) const GRACE: Duration = Duration::from_micros(50);
 
 /// The kernel's `FUTEX_OWNER_DIED`.
 const OWNER_DIED: u32 = 0x4000_0000;

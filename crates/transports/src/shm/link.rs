@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use rustix::fd::OwnedFd;
 use squall_fabric::region::Access;
@@ -31,8 +32,7 @@ pub(super) struct ShmLink {
     pub(super) life: PeerLiveness,
     /// In the own pages, if the kernel allows it.
     _life_mark: Option<LifeMark>,
-    /// Whether the peer was seen dying.
-    dying_seen: bool,
+    dying: Dying,
     /// Whether this node has removed the peer while one of its writes may be in progress: only grants remain.
     pub(super) removed: bool,
     own_segment: Arc<ShmSegment>,
@@ -82,6 +82,14 @@ pub(super) enum PeerLiveness {
     Gone,
 }
 
+/// What this node has seen of the peer's death.
+#[derive(Clone, Copy, Debug)]
+enum Dying {
+    Unseen,
+    Since(Instant),
+    Reported,
+}
+
 /// How often a channel was opened. The k-th opening of one end pairs with the k-th of the other, so both
 /// agree on which incarnations belong together, whichever messages cross.
 #[derive(Debug, Default)]
@@ -120,7 +128,7 @@ impl ShmLink {
             _life_mark: LifeMark::set(&own_segment, LIFE),
             socket: UnixSocket::new(stream)?,
             life: PeerLiveness::AwaitingHello,
-            dying_seen: false,
+            dying: Dying::Unseen,
             removed: false,
             own: own_segment.region(INTERNAL, PAGE_WORDS),
             own_segment,
@@ -186,10 +194,19 @@ impl ShmLink {
             && self.theirs.as_ref().is_some_and(|theirs| life::is_dying(theirs.load(LIFE)))
     }
 
-    /// Same as [`ShmLink::is_dying`], but true only once.
-    #[inline]
-    pub(super) fn is_newly_dying(&mut self) -> bool {
-        self.is_dying() && !std::mem::replace(&mut self.dying_seen, true)
+    /// Returns true once, when the peer has been dying for so long that it does not run any more.
+    pub(super) fn has_stopped(&mut self) -> bool {
+        match self.dying {
+            Dying::Unseen => {
+                self.dying = Dying::Since(Instant::now());
+                false
+            }
+            Dying::Since(begin) if begin.elapsed() >= life::GRACE => {
+                self.dying = Dying::Reported;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Announces to the peer that something was posted.

@@ -68,11 +68,10 @@ impl ShmLinks {
         self.slots[number].as_mut().is_some_and(ShmLink::take_posts)
     }
 
-    /// Returns the peer of a link, if it is seen dying for the first time.
+    /// Returns whether there is such a link and its peer is dying.
     #[inline]
-    pub(super) fn newly_dying(&mut self, number: usize) -> Option<NodeId> {
-        let link = self.slots[number].as_mut()?;
-        link.is_newly_dying().then_some(link.peer)
+    pub(super) fn is_dying(&self, number: usize) -> bool {
+        self.slots[number].as_ref().is_some_and(ShmLink::is_dying)
     }
 
     /// Returns the only connection of a link, if it has just one: posts are for that one.

@@ -12,6 +12,7 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -103,6 +104,20 @@ struct FilePages {
 unsafe impl Send for FilePages {}
 // SAFETY: as above.
 unsafe impl Sync for FilePages {}
+
+/// Has the pages of some words mapped by one call, if they are a file's: a page fault for each of them costs more than copying into it.
+/// The words are about to be stored to.
+pub(super) fn expect_stores(region: &Region, words: Range<usize>) {
+    if !region.memory().is::<FilePages>() {
+        return;
+    }
+    let start = region.pointer(words.start).cast::<u8>();
+    let before = start.as_ptr().addr() % rustix::param::page_size();
+    let (start, bytes) = (start.as_ptr().wrapping_byte_sub(before), before + 8 * words.len());
+    // An error means that the pages are mapped by faults, which report what the file system cannot provide.
+    // SAFETY: pages of the mapping, whose contents do not change.
+    let _ = unsafe { rustix::mm::madvise(start.cast(), bytes, Advice::LinuxPopulateWrite) };
+}
 
 impl Drop for FilePages {
     fn drop(&mut self) {

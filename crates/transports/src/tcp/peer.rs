@@ -15,6 +15,7 @@ use super::grants::TcpGrants;
 use super::input::{
     AHEAD_BYTES, LONG_BYTES_MIN, PayloadTarget, ReceiveBuffer, StreamInput, order_after_earlier_frames,
 };
+use super::memory::expect_stores;
 use super::mirror::TcpMirrors;
 use super::output::{OutputQueue, PIECES_MAX};
 use super::socket::{IoPiece, TcpSocket};
@@ -284,6 +285,7 @@ impl TcpPeer {
             IoPiece::new(NonNull::from(&mut buffer.bytes_mut()[..ahead]).cast(), ahead),
         ];
         let wanted = missing + 8 * whole + ahead;
+        expect_stores(&region, first + begun..first + begun + whole);
         order_after_earlier_frames();
         // SAFETY: the first and the last piece are at most `lead` and the buffer, neither of which is
         // borrowed now. The second is inside its region, as `direct_target` checked; its words are atomics,
