@@ -5,8 +5,6 @@ mod rdma;
 use std::io::Read as _;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -17,6 +15,8 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use squall::stream::{AsyncListener, AsyncStream, Listener, Stream, StreamOptions, StreamTransport};
+use squall_fabric::atomics::AtomicUsize;
+use squall_fabric::atomics::Ordering::Relaxed;
 use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf};
 
 /// The number of streams that end, each after one more byte.

@@ -161,6 +161,7 @@ impl Drop for LifeMark {
             // SAFETY: its mark must take the lock first.
             unsafe { entries[before].word() }
         });
+        // SYNC: as in `set`; the next entry is complete.
         before.store(next, Ordering::Release);
         entries.remove(place);
     }
