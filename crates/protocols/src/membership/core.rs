@@ -204,7 +204,7 @@ impl Membership {
         self.table.handle_event(event);
         match event {
             FabricEvent::PeerDying { .. } if mutant!(AwaitLoss) => {}
-            // A dying member does not run any more, so it is as good as lost; its row is frozen as that of any other.
+            // A dying member does not run any more, so it is as good as lost [V16]; its row is frozen as that of any other.
             FabricEvent::PeerDying { peer } | FabricEvent::PeerLost { peer, .. } => self.suspect(*peer),
             // A sign that was given before a reader attached may have missed it.
             FabricEvent::Attached { key, .. } if *key == self.view.key(0) => {
