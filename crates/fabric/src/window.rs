@@ -42,6 +42,7 @@
 
 mod backlog;
 mod express;
+mod fullness;
 mod header;
 mod payload;
 mod probe;

@@ -48,8 +48,18 @@ struct State {
     preparing: Option<(u32, Option<Recycling>)>,
     is_closing: bool,
     is_abandoned: bool,
-    /// How long the writing of frames took.
-    write_times: DurationHistogram,
+    tally: WriteTally,
+}
+
+/// What the log has written since it was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteTally {
+    /// The frames that are on the disk: one is one group commit.
+    pub frames: u64,
+    /// Their bytes: records, with the frames' headers, padded to whole blocks of the disk.
+    pub bytes: u64,
+    /// How long the writes of frames took, each until its bytes were on the disk, or the disk had refused them.
+    pub times: DurationHistogram,
 }
 
 impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
@@ -86,7 +96,7 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
             preparing: None,
             is_closing: false,
             is_abandoned: false,
-            write_times: DurationHistogram::default(),
+            tally: WriteTally::default(),
         });
         let (work, wanted, news) = (Condvar::new(), Condvar::new(), Condvar::new());
         let report = Box::new(report);
@@ -167,10 +177,10 @@ impl<D: Disk + Send + Sync + 'static> DurableLog<D> {
         self.shared.state().core.frontier(subgroup)
     }
 
-    /// Returns how long the writes of frames took, each until its bytes were on the disk: one write is one group commit.
+    /// Returns what was written since the start.
     #[must_use]
-    pub fn write_times(&self) -> DurationHistogram {
-        self.shared.state().write_times
+    pub fn tally(&self) -> WriteTally {
+        self.shared.state().tally
     }
 
     /// Takes what was noted since the last time of frames that are on the disk ([`LogCore::take_notes`]).
@@ -276,9 +286,13 @@ impl<D: Disk> Shared<D> {
                 let outcome = self.storage.disk().write(&write.path(), write.offset, &write.bytes);
                 let took = began.elapsed();
                 state = self.state();
-                state.write_times.note(took);
+                state.tally.times.note(took);
                 match outcome {
-                    Ok(()) => state.core.handle_written(write),
+                    Ok(()) => {
+                        state.tally.frames += 1;
+                        state.tally.bytes += write.bytes.len() as u64;
+                        state.core.handle_written(write);
+                    }
                     Err(error) => state.core.handle_failed(Some(write), error),
                 }
                 state = self.report_answers(state);
@@ -408,10 +422,15 @@ mod tests {
         };
         let records = append(0).expect("there is space");
         assert_eq!(answers.recv(), Ok(LogAnswer::Persisted(records)));
-        assert!(log.write_times().count() >= 1, "the write of the records is counted");
+        let before = log.tally();
+        let is_whole = before.bytes > 0 && before.bytes.is_multiple_of(4096);
+        assert!(before.frames >= 1 && before.frames == before.times.count() && is_whole, "{before:?}");
         disk.lock().expect("no panic").arm(DiskFault::WriteError, "log/", 0);
         append(1).expect("there is space");
         let answer = answers.recv().expect("it is reported");
         assert!(matches!(answer, LogAnswer::Failed(_)), "{answer:?}");
+        let after = log.tally();
+        assert_eq!((after.frames, after.bytes), (before.frames, before.bytes), "what has failed is no frame");
+        assert_eq!(after.times.count(), before.times.count() + 1);
     }
 }

@@ -85,7 +85,7 @@ pub use crate::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointBlock, Checkpoint
 pub use crate::copies::{COPY_BYTES_MIN, COPY_VALUE_BYTES_MAX, copy_from_bytes, copy_to_bytes};
 pub use crate::core::{AppendError, FrameWrite, LogAction, LogAnswer, LogCore};
 pub use crate::disk::{Disk, DiskCause, DiskError};
-pub use crate::durable_log::DurableLog;
+pub use crate::durable_log::{DurableLog, WriteTally};
 pub use crate::file_disk::{FileDisk, FolderError};
 pub use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader, opening_number};
 pub use crate::identity::{FORMAT, IdentityError, LogIdentity, RegisterValue};

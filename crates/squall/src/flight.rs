@@ -10,8 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use squall_fabric::{Instant, NodeId};
-use squall_protocols::group::{FlightEvent, FlightRecorder, ViewChange};
+use squall_protocols::group::{FlightEvent, FlightRecorder, MessageTracks, SubgroupId, ViewChange};
 use squall_protocols::membership::ViewChangeStep;
+use squall_protocols::multicast::MessageTrack;
 
 use crate::config::Address;
 use crate::error::JoinError;
@@ -46,8 +47,35 @@ pub struct FlightRecord {
     pub missed: u64,
     /// The latest events and the steps of the latest view changes, in the order in which they began.
     pub lines: Vec<FlightLine>,
+    /// The way of some of the latest messages that this member has sent, in the order in which they were delivered: of a hundred in a
+    /// second at most for each subgroup with a total order, chosen evenly.
+    pub messages: Vec<MessageLine>,
     /// Why the group has ended here, if it has.
     pub ended: Option<String>,
+}
+
+/// The way of a message of a member, in its [`FlightRecord`]: `announced <= stable <= delivered`.
+///
+/// ```
+/// let record = squall::FlightRecord::default();
+/// let slowest = record.messages.iter().max_by_key(|message| message.delivered_nanos);
+/// assert_eq!(slowest, None, "none was sent yet");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MessageLine {
+    /// The name of its subgroup.
+    pub subgroup: String,
+    /// Its place among the messages and nulls of this member in the view, from 0.
+    pub index: u64,
+    /// When the application sent it, in nanoseconds since 1970 by the clock of the member's host.
+    pub unix_nanos: u64,
+    /// How many nanoseconds later the polling thread announced it to the others.
+    pub announced_nanos: u64,
+    /// How many nanoseconds after it was sent this member knew that all had it, in a durable subgroup on their disks.
+    pub stable_nanos: u64,
+    /// How many nanoseconds after it was sent the application had got it, with those before it, or could pull it.
+    pub delivered_nanos: u64,
 }
 
 /// An event, or a step of a view change, in a [`FlightRecord`].
@@ -101,6 +129,7 @@ pub(crate) struct FlightCopy {
     recorded: u64,
     events: Vec<(Instant, FlightEvent)>,
     changes: Vec<ViewChange>,
+    messages: Vec<(SubgroupId, MessageTrack)>,
     /// The member's clock and that of its host, at one moment.
     clocks: Option<(Instant, SystemTime)>,
     end: Option<(Instant, String)>,
@@ -114,7 +143,7 @@ impl FlightCopy {
         &mut self,
         (node, rank): (NodeId, Option<u64>),
         now: Instant,
-        recorder: &FlightRecorder,
+        (recorder, tracks): (&FlightRecorder, &MessageTracks),
         names: &[String],
         changes: impl Iterator<Item = &'c ViewChange>,
     ) {
@@ -124,6 +153,8 @@ impl FlightCopy {
         self.recorded = recorder.recorded();
         self.events.clear();
         self.events.extend(recorder.events());
+        self.messages.clear();
+        self.messages.extend(tracks.latest());
         if self.names.len() != names.len() {
             self.names = names.to_vec();
         }
@@ -167,6 +198,17 @@ impl FlightCopy {
         if let Some((at, why)) = &self.end {
             lines.push(line(*at, "ends", why.clone()));
         }
+        let messages = self.messages.iter().map(|(id, track)| {
+            let after = |at: Instant| u64::try_from(at.since(track.sent).as_nanos()).unwrap_or(u64::MAX);
+            MessageLine {
+                subgroup: self.names.get(id.0 as usize).cloned().unwrap_or_else(|| id.to_string()),
+                index: track.index,
+                unix_nanos: unix(track.sent),
+                announced_nanos: after(track.announced),
+                stable_nanos: after(track.stable),
+                delivered_nanos: after(track.delivered),
+            }
+        });
         // What lasts longer contains what begins with it.
         lines.sort_by_key(|line| (line.unix_nanos, std::cmp::Reverse(line.lasted_nanos)));
         FlightRecord {
@@ -174,6 +216,7 @@ impl FlightCopy {
             rank: self.rank,
             missed: self.recorded - self.events.len() as u64,
             lines,
+            messages: messages.collect(),
             ended: self.end.as_ref().map(|(_, why)| why.clone()),
         }
     }
@@ -232,6 +275,8 @@ mod tests {
         steps.note(ViewChangeStep::Suspected, at(10));
         steps.note(ViewChangeStep::Wedged, at(11));
         steps.note(ViewChangeStep::Ready, at(20));
+        let track =
+            MessageTrack { index: 4, sent: at(12), announced: at(13), stable: at(15), delivered: at(19) };
         let change = ViewChange { to: 3, members: 2, removed: 1, joined: 0, led: true, steps };
         FlightCopy {
             node: Some(NodeId(7)),
@@ -239,9 +284,10 @@ mod tests {
             recorded: 9,
             events: vec![(at(10), FlightEvent::Leaves), (at(20), FlightEvent::Opens { view: 3 })],
             changes: vec![change],
+            messages: vec![(SubgroupId(0), track)],
             clocks: Some((at(20), UNIX_EPOCH + std::time::Duration::from_secs(1000))),
             end: None,
-            names: Vec::new(),
+            names: vec!["log".into()],
         }
     }
 
@@ -267,6 +313,15 @@ mod tests {
             ]
         );
         assert_eq!((record.missed, record.ended.as_deref()), (7, Some("a reason")));
+        let message = MessageLine {
+            subgroup: "log".into(),
+            index: 4,
+            unix_nanos: base + 12_000,
+            announced_nanos: 1000,
+            stable_nanos: 3000,
+            delivered_nanos: 7000,
+        };
+        assert_eq!(record.messages, [message]);
     }
 
     /// The record of the end before is kept beside the new one.

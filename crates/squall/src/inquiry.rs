@@ -72,6 +72,48 @@ pub struct MemberStatus {
     pub subgroups: Vec<SubgroupLine>,
     /// Its latest view changes, the oldest first.
     pub changes: Vec<ViewChangeLine>,
+    /// What the transport has carried between it and each other member; nothing for those with which it shares memory.
+    pub traffic: Vec<TrafficLine>,
+    /// What the log of its durable subgroups has written since it was started; `None` if it has none.
+    pub log: Option<LogLine>,
+}
+
+/// What was carried between a member and another one, in a [`MemberStatus`].
+///
+/// ```
+/// # fn show(status: &squall::MemberStatus) {
+/// for line in &status.traffic {
+///     println!("{} bytes to node {}", line.sent, line.node);
+/// }
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TrafficLine {
+    /// The other member's number as a node.
+    pub node: u32,
+    /// The bytes that were sent to it since it is connected.
+    pub sent: u64,
+    /// The bytes that came from it; `None` if that is not known, as over RDMA.
+    pub received: Option<u64>,
+}
+
+/// What a log has written, in a [`MemberStatus`].
+///
+/// ```
+/// # fn show(status: &squall::MemberStatus) {
+/// if let Some(log) = status.log {
+///     println!("{} bytes in {} frames", log.bytes, log.frames);
+/// }
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LogLine {
+    /// The frames that are on the disk; each was one write.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// A view change in a [`MemberStatus`].
@@ -128,6 +170,8 @@ pub struct SubgroupLine {
     pub delivered_total: u64,
     /// How much of this member's window is used; `None` if it does not send.
     pub window: Option<WindowLine>,
+    /// For how long its application found no space in this window since it joined, in milliseconds: estimated.
+    pub window_full_millis: u64,
     /// How long this member's own messages took since it joined; `None` if none was measured.
     pub latency: Option<LatencyLine>,
     /// The members that are behind, as far as this member knows: those that are behind the most, [`LAGS_MAX`] at most.

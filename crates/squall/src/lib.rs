@@ -106,14 +106,14 @@ pub use deliveries_from::{DeliveriesFrom, LoggedMessage};
 pub use durable::LogFolderError;
 pub use error::{GroupError, HandleError, JoinError, ReceiveError, ReplayError, SendError, ValueError};
 pub use external::SubgroupView;
-pub use flight::{FlightLine, FlightRecord, ask_flight_record};
+pub use flight::{FlightLine, FlightRecord, MessageLine, ask_flight_record};
 pub use group::{Builder, Departure, Group};
 pub use history::{History, HistoryError, StoredMessage};
 #[doc(hidden)]
 pub use inquiry::read_foreign as read_foreign_inquiry;
 pub use inquiry::{
-    HeldUpLine, LAGS_MAX, LagLine, LatencyLine, MemberLine, MemberStatus, SubgroupLine, ViewChangeLine,
-    WindowLine, ask_status,
+    HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, SubgroupLine, TrafficLine,
+    ViewChangeLine, WindowLine, ask_status,
 };
 pub use node::Node;
 pub use owned::{OwnedDeliveries, OwnedMessage, read_value};

@@ -2,13 +2,15 @@
 //!
 //! [`chrome`] and [`of_records`] are pure functions to the text of a trace; write it to a file and open the file in ui.perfetto.dev or
 //! `chrome://tracing`. Each member is shown as a process; each view change is a slice above the slices of its steps, each of which
-//! lasts until the next step. Events of flight records are instants.
+//! lasts until the next step. Events of flight records are instants, and each subgroup has a lane of its messages that were measured.
+
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use squall_fabric::Instant;
 use squall_protocols::group::ViewChange;
 
-use crate::flight::{self, FlightLine, FlightRecord};
+use crate::flight::{self, FlightLine, FlightRecord, MessageLine};
 
 /// One member's view changes.
 ///
@@ -75,16 +77,47 @@ pub fn chrome(tracks: &[MemberTrack<'_>]) -> String {
 #[must_use]
 pub fn of_records(records: &[FlightRecord]) -> String {
     let begins = records.iter().flat_map(|record| &record.lines).map(|line| line.unix_nanos);
-    let origin = begins.min().unwrap_or(0);
+    let sent = records.iter().flat_map(|record| &record.messages).map(|message| message.unix_nanos);
+    let origin = begins.chain(sent).min().unwrap_or(0);
     let mut events = Vec::new();
     for (pid, record) in records.iter().enumerate() {
-        let FlightRecord { node, rank, missed, lines, .. } = record;
+        let FlightRecord { node, rank, missed, lines, messages, .. } = record;
         let since = format!("{}.{:09} s since 1970", origin / 1_000_000_000, origin % 1_000_000_000);
         let earlier = if *missed > 0 { format!(", without {missed} earlier events") } else { String::new() };
         events.push(process_name(pid, &format!("rank {rank}, node {node}, from {since}{earlier}")));
         events.extend(lines.iter().map(|line| event(pid, line, origin)));
+        let subgroups: BTreeSet<&str> = messages.iter().map(|message| message.subgroup.as_str()).collect();
+        for (lane, subgroup) in (MESSAGES_TID..).zip(subgroups) {
+            events.push(thread_name(pid, lane, &format!("messages sent to {subgroup}")));
+            let own = messages.iter().filter(|message| message.subgroup == subgroup);
+            events.extend(own.flat_map(|message| message_slices(pid, lane, message, origin)));
+        }
     }
     array(&events)
+}
+
+/// Returns a slice for a message, and slices in it for where its time went.
+fn message_slices(pid: usize, lane: usize, message: &MessageLine, origin_ns: u64) -> [Value; 4] {
+    let MessageLine { index, unix_nanos, announced_nanos, stable_nanos, delivered_nanos, .. } = message;
+    let slice = |name: &str, from: u64, to: u64, what: String| {
+        let at = (unix_nanos - origin_ns + from) as f64 / 1000.0;
+        let lasted = to.saturating_sub(from) as f64 / 1000.0;
+        json!({
+            "ph": "X", "name": name, "pid": pid, "tid": lane, "ts": at, "dur": lasted, "args": { "what": what }
+        })
+    };
+    let what = |text: &str| text.to_owned();
+    [
+        slice("message", 0, *delivered_nanos, format!("message or null {index} of this member in the view")),
+        slice("in the window", 0, *announced_nanos, what("until the polling thread announces it")),
+        slice("to all members", *announced_nanos, *stable_nanos, what("until all members have it")),
+        slice(
+            "delivery",
+            *stable_nanos,
+            *delivered_nanos,
+            what("until it, and what comes with it, is delivered here"),
+        ),
+    ]
 }
 
 fn array(events: &[Value]) -> String {
@@ -95,6 +128,13 @@ fn array(events: &[Value]) -> String {
 fn process_name(pid: usize, name: &str) -> Value {
     json!({ "ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": { "name": name } })
 }
+
+fn thread_name(pid: usize, tid: usize, name: &str) -> Value {
+    json!({ "ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": { "name": name } })
+}
+
+/// The first lane of messages: the two before it have the steps of view changes, and events.
+const MESSAGES_TID: usize = 2;
 
 /// Returns a slice for what lasts, and an instant for an event. Times are microseconds, as the trace format requires.
 fn event(pid: usize, line: &FlightLine, origin_ns: u64) -> Value {
@@ -179,6 +219,40 @@ mod tests {
             lines[4],
             r#"{"args":{"what":"why"},"name":"accuses","ph":"i","pid":1,"s":"t","tid":1,"ts":0.0}"#
         );
+    }
+
+    /// A message is a slice with its stages in it, which nest, in the lane of its subgroup.
+    #[test]
+    fn messages_are_slices_of_their_stages() {
+        let message = |subgroup: &str, unix_nanos| MessageLine {
+            subgroup: subgroup.into(),
+            index: 9,
+            unix_nanos,
+            announced_nanos: 500,
+            stable_nanos: 2500,
+            delivered_nanos: 3000,
+        };
+        let messages = vec![message("log", 5000), message("a", 6000), message("log", 9000)];
+        let text = of_records(&[FlightRecord { messages, ..FlightRecord::default() }]);
+        let events: Vec<Value> = serde_json::from_str(&text).expect("it is JSON");
+        let names = events.iter().filter(|event| event["name"] == "thread_name");
+        let names: Vec<_> = names.map(|event| (&event["tid"], &event["args"]["name"])).collect();
+        assert_eq!(
+            names,
+            [(&json!(2), &json!("messages sent to a")), (&json!(3), &json!("messages sent to log"))]
+        );
+        let slices = events.iter().filter(|event| event["ph"] == "X" && event["tid"] == 3);
+        let slices: Vec<_> = slices.map(|event| (&event["name"], &event["ts"], &event["dur"])).collect();
+        assert_eq!(
+            slices[..4],
+            [
+                (&json!("message"), &json!(0.0), &json!(3.0)),
+                (&json!("in the window"), &json!(0.0), &json!(0.5)),
+                (&json!("to all members"), &json!(0.5), &json!(2.0)),
+                (&json!("delivery"), &json!(2.5), &json!(0.5)),
+            ]
+        );
+        assert_eq!(slices[4], (&json!("message"), &json!(4.0), &json!(3.0)));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use squall_transports::session::PeerStream;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::VerbsFabric;
-use squall_transports::{TransportFabric, Waker};
+use squall_transports::{PeerTraffic, TransportFabric, Waker};
 
 /// A stream over which a transport can add a peer.
 #[derive(Debug)]
@@ -187,6 +187,9 @@ impl TransportFabric for AnyFabric {
     }
     fn waker(&self) -> Waker {
         either!(self, fabric => fabric.waker())
+    }
+    fn traffic(&self, each: &mut dyn FnMut(PeerTraffic)) {
+        either!(self, fabric => fabric.traffic(each));
     }
 }
 

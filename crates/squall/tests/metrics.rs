@@ -177,6 +177,9 @@ fn latencies_and_writes_of_the_log_are_counted() {
     for address in [sending, other] {
         assert!(sample(address, "squall_log_write_seconds_count").is_some_and(|count| count >= 3.0));
         assert!(sample(address, "squall_log_write_seconds_sum").is_some_and(|seconds| seconds > 0.0));
+        let frames = sample(address, "squall_log_frames_total").expect("it has a log");
+        let bytes = sample(address, "squall_log_bytes_total").expect("it has a log");
+        assert!(frames >= 3.0 && bytes >= 512.0 * frames, "{bytes} bytes in {frames} frames");
     }
     drop(groups);
     std::fs::remove_dir_all(path).unwrap();
@@ -203,9 +206,66 @@ fn the_member_that_holds_others_up_is_named() {
         thread::sleep(Duration::from_millis(20));
     }
     wait_for(fast, "squall_window_used_ratio{subgroup=\"log\"}", 1.0);
+    let full = "squall_window_full_seconds_total{subgroup=\"log\"}";
+    while !has(fast, full) {
+        assert!(Instant::now() < deadline, "{}", get(fast, "/metrics").1);
+        thread::sleep(Duration::from_millis(20));
+    }
+    let status = groups[0].status().expect("the member answers itself");
+    assert!(status.subgroups[0].window_full_millis > 300, "{status:?}");
+    assert_eq!(sample(slow, full), Some(0.0), "it sends nothing");
     while pulled.try_next().expect("the group lives").is_some() {}
     wait_for(slow, "squall_consumer_standstill_seconds{subgroup=\"log\"}", 0.0);
     wait_for(fast, "squall_window_used_ratio{subgroup=\"log\"}", 0.0);
+    // Each look counts for the time before it: this one may be the first that finds space.
+    thread::sleep(Duration::from_millis(1200));
+    let before = sample(fast, full);
+    thread::sleep(Duration::from_millis(1200));
+    assert_eq!(sample(fast, full), before, "there is space");
+}
+
+/// What members of other hosts exchange is counted at both ends; members that share memory exchange nothing.
+#[test]
+fn the_bytes_between_members_are_counted() {
+    let mut config = config("metrics-bytes", 2);
+    config.transport = squall::config::Transport::Tcp;
+    let sockets: Vec<_> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let address_of = |socket: &TcpListener| socket.local_addr().unwrap().to_string().parse().unwrap();
+    config.contacts = sockets.iter().map(address_of).collect();
+    drop(sockets);
+    let mut groups = thread::scope(|scope| {
+        let join = |rank: usize| {
+            let mut config = config.clone().for_rank(rank);
+            config.listen = config.contacts[rank].clone();
+            let builder = Group::builder(config);
+            let builder = if rank == 1 { builder } else { builder.on_message("log", |_| ()) };
+            builder.join().expect("it joins")
+        };
+        let threads: Vec<_> = (0..2).map(|rank| scope.spawn(move || join(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect::<Vec<_>>()
+    });
+    let mut sender = groups[0].subgroup("log").unwrap().sender().unwrap();
+    let mut pulled = groups[1].subgroup("log").unwrap().deliveries().unwrap();
+    for _ in 0..MESSAGES {
+        sender.send_blocking(1000, |bytes| bytes.fill(7)).expect("it is sent");
+        assert_eq!(pulled.next().expect("it comes").bytes.len(), 1000);
+    }
+    let least = 1000.0 * MESSAGES as f64;
+    let carried = |rank: usize, other: usize, direction: &str| {
+        let labels = format!("{{member=\"{other}\",transport=\"tcp\",direction=\"{direction}\"}}");
+        sample(address(&groups[rank]), &format!("squall_transport_bytes_total{labels}"))
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while carried(0, 1, "sent").is_none_or(|bytes| bytes < least)
+        || carried(1, 0, "received").is_none_or(|bytes| bytes < least)
+    {
+        assert!(Instant::now() < deadline, "{}", get(address(&groups[0]), "/metrics").1);
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(carried(1, 0, "sent").is_some_and(|bytes| bytes > 0.0 && bytes < least), "it only acknowledges");
+    let status = groups[0].status().expect("the member answers itself");
+    assert!(status.traffic.len() == 1 && status.traffic[0].sent as f64 >= least, "{status:?}");
+    assert_eq!(status.log, None);
 }
 
 /// Whatever a client sends, and however slowly, messages flow and other clients are answered.

@@ -19,9 +19,11 @@ pub mod shm;
 mod shortage;
 mod slot_map;
 pub mod tcp;
+mod traffic;
 pub mod verbs;
 mod waker;
 
+pub use crate::traffic::PeerTraffic;
 pub use crate::waker::Waker;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -85,6 +87,9 @@ pub trait TransportFabric: Fabric {
 
     /// Returns a handle with which any thread of this process ends a `park`.
     fn waker(&self) -> Waker;
+
+    /// Calls `each` with what was carried between this node and each peer.
+    fn traffic(&self, each: &mut dyn FnMut(PeerTraffic));
 }
 
 /// The steps of [`TransportFabric::park`], for a node that sleeps on several transports at once.

@@ -13,6 +13,7 @@ mod mixture;
 mod parking;
 
 use squall_fabric::{Fabric as _, FabricEvent, MirrorKey, NodeId};
+use squall_transports::TransportFabric as _;
 use squall_transports::composite::{CompositeFabric, CompositeSettings, PeerTransport};
 
 use backend::Backend as _;
@@ -65,6 +66,19 @@ fn each_pair_uses_the_best_transport_and_reports_the_reason() {
     assert_eq!(transports(&mut nodes, 2), [(NodeId(0), PeerTransport::Shm), (NodeId(1), PeerTransport::Tcp)]);
     let reason = nodes.fabric(0).choices()[0].reason.clone();
     assert_eq!(reason, "shared memory is disabled; RDMA is disabled");
+}
+
+/// A node counts what it exchanges with its peers elsewhere; those on its host read its memory.
+#[test]
+fn only_transports_that_carry_something_have_traffic() {
+    let mut nodes = CompositeNodes::<TwoHosts>::build(3);
+    let peers = |nodes: &mut CompositeNodes<TwoHosts>, i| {
+        let mut peers = Vec::new();
+        nodes.fabric(i).traffic(&mut |traffic| peers.push((traffic.peer, traffic.transport)));
+        peers
+    };
+    assert_eq!(peers(&mut nodes, 0), [(NodeId(1), PeerTransport::Tcp)]);
+    assert_eq!(peers(&mut nodes, 1), [(NodeId(0), PeerTransport::Tcp), (NodeId(2), PeerTransport::Tcp)]);
 }
 
 /// A joiner that dies is lost once, and disturbs nothing else, however far the meeting has progressed.

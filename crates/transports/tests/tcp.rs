@@ -18,6 +18,8 @@ mod raw;
 mod sealed;
 #[path = "tcp/slow.rs"]
 mod slow;
+#[path = "tcp/traffic.rs"]
+mod traffic;
 
 /// One test per axiom of the fabric's model.
 mod conformance {

@@ -104,10 +104,10 @@ mod tests {
     #[test]
     fn the_lines_of_all_members_are_in_one_order() {
         let text = r#"[
-            {"node": 7, "rank": 0, "missed": 0, "ended": null, "lines": [
+            {"node": 7, "rank": 0, "missed": 0, "ended": null, "messages": [], "lines": [
                 {"unix_nanos": 1000, "lasted_nanos": 5, "kind": "wedged", "text": "view 1"},
                 {"unix_nanos": 9000, "lasted_nanos": null, "kind": "wedges", "text": "sends nothing"}]},
-            {"node": 8, "rank": 12, "missed": 0, "ended": null, "lines": [
+            {"node": 8, "rank": 12, "missed": 0, "ended": null, "messages": [], "lines": [
                 {"unix_nanos": 4000, "lasted_nanos": null, "kind": "accuses", "text": "does not hear rank 0"}]}
         ]"#;
         let records: Vec<FlightRecord> = serde_json::from_str(text).expect("it is a list of records");

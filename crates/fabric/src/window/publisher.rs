@@ -36,6 +36,8 @@ pub struct WindowPublisher {
     pub(super) probed_from: u64,
     /// The writer's attention was called to that.
     pub(super) has_called: bool,
+    /// Whether the writer waited for space when something was first freed since that was asked last; `None`: nothing was.
+    pub(super) found_starved: Option<bool>,
     bodies: Option<Box<Bodies>>,
 }
 
@@ -76,6 +78,7 @@ impl WindowPublisher {
             freed: 0,
             probed_from: 0,
             has_called: false,
+            found_starved: None,
             bodies: None,
         }
     }
@@ -273,6 +276,9 @@ impl WindowPublisher {
             self.runs.pop_front();
         }
         if self.freed > before {
+            if self.found_starved.is_none() {
+                self.found_starved = Some(self.is_starved());
+            }
             self.shared.starved.store(false, Ordering::Relaxed);
             // SYNC: pairs with the acquire in `WindowWriter::reserve`.
             self.shared.freed.0.store(self.freed, Ordering::Release);

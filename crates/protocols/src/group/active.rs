@@ -99,9 +99,9 @@ impl<D: Deliver> ActiveSubgroup<D> {
         either!(&self.core, core => *core.counters())
     }
 
-    /// Returns what the subgroup has done in this view, and how long its messages took.
+    /// Returns what the subgroup has done in this view, and its times.
     pub(super) fn totals(&self) -> SubgroupTotals {
-        either!(&self.core, core => (*core.counters(), *core.latencies()))
+        either!(&self.core, core => (*core.counters(), core.times()))
     }
 
     /// Returns the subgroup's id, and its upcall, if it has one.

@@ -92,11 +92,11 @@ impl<A: GroupApplication> GroupCore<A> {
                 AnySubgroup::Upcall(core) => {
                     let end = core.finish(trim).map_err(failed)?;
                     let deliver = end.deliver.map(UpcallGate::into_deliver);
-                    (deliver, end.known, end.backlog, end.mirror, (end.counters, end.latencies))
+                    (deliver, end.known, end.backlog, end.mirror, (end.counters, end.times))
                 }
                 AnySubgroup::Pulled(core) => {
                     let end = core.finish(trim).map_err(failed)?;
-                    (None, end.known, end.backlog, end.mirror, (end.counters, end.latencies))
+                    (None, end.known, end.backlog, end.mirror, (end.counters, end.times))
                 }
             };
             self.passage.keep(mirror);

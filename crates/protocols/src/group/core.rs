@@ -13,6 +13,7 @@ use super::relays::Relays;
 use super::shards::{ActiveShards, ShardState};
 use super::succession::Successions;
 use super::timeline::Timeline;
+use super::tracks::MessageTracks;
 use super::{
     ConsumerStandstill, FlightEvent, GroupApplication, GroupEnd, SubgroupId, SubgroupLayout, ViewChange,
 };
@@ -74,8 +75,9 @@ pub struct GroupCore<A: GroupApplication> {
     pub(super) flight: FlightRecorder,
     /// What the subgroups have done in views that have ended.
     pub(super) past_totals: BTreeMap<SubgroupId, SubgroupTotals>,
-    /// When the subgroups were last asked to measure a message.
+    /// When the subgroups were last sampled.
     pub(super) sampled: Option<Instant>,
+    pub(super) tracks: MessageTracks,
     pub(super) standstill: Option<ConsumerStandstill>,
     /// The subgroups that it was in when the group ended here, and their upcalls.
     pub(super) left: Vec<(SubgroupId, Option<A::Deliver>)>,
@@ -158,6 +160,7 @@ impl<A: GroupApplication> GroupCore<A> {
             flight: FlightRecorder::default(),
             past_totals: BTreeMap::new(),
             sampled: None,
+            tracks: MessageTracks::default(),
             standstill: None,
             left: Vec::new(),
         }

@@ -1,15 +1,15 @@
 //! Figures of a group for operators: what its subgroups have done in all views together, and how far their members are (Derecho §3.4).
 
-use squall_fabric::{Duration, DurationHistogram, Instant, NodeId};
+use squall_fabric::{Duration, Instant, NodeId};
 
 use super::active::{ActiveSubgroup, either};
 use super::core::{GroupCore, GroupStage};
-use super::{FlightRecorder, GroupApplication, SubgroupId};
+use super::{FlightRecorder, GroupApplication, MessageTracks, SubgroupId};
 use crate::membership::{Membership, MembershipState};
-use crate::multicast::MulticastCounters;
+use crate::multicast::{MulticastCounters, WindowTimes};
 
-/// What a subgroup has done, and how long this member's messages took.
-pub(super) type SubgroupTotals = (MulticastCounters, DurationHistogram);
+/// What a subgroup has done, and how long that took.
+pub(super) type SubgroupTotals = (MulticastCounters, WindowTimes);
 
 impl<A: GroupApplication> GroupCore<A> {
     /// Returns what this node has noticed lately.
@@ -34,27 +34,40 @@ impl<A: GroupApplication> GroupCore<A> {
         totals
     }
 
-    /// Returns how long this member's own messages in the subgroup `id` took, in all views together: see
-    /// [`crate::multicast::Subgroup::latencies`].
+    /// Returns the times of this member's window in the subgroup `id`, in all views together: see
+    /// [`crate::multicast::Subgroup::times`].
     #[must_use]
-    pub fn latencies(&self, id: SubgroupId) -> DurationHistogram {
-        let (_, mut latencies) = self.past_totals.get(&id).copied().unwrap_or_default();
+    pub fn times(&self, id: SubgroupId) -> WindowTimes {
+        let (_, mut times) = self.past_totals.get(&id).copied().unwrap_or_default();
         if let Some(active) = self.active(id) {
-            latencies += either!(&active.core, core => core.latencies());
+            times += &either!(&active.core, core => core.times());
         }
-        latencies
+        times
     }
 
-    /// Has each subgroup measure one of this member's next messages, if it is time for that: see
-    /// [`crate::multicast::Subgroup::sample_latency`].
-    pub fn sample_latencies(&mut self, now: Instant) {
+    /// Returns the latest messages of this node whose way was measured.
+    #[must_use]
+    pub const fn tracks(&self) -> &MessageTracks {
+        &self.tracks
+    }
+
+    /// Has each subgroup measure one of this member's next messages, and looks whether its window is full, if it is time for that: see
+    /// [`crate::multicast::Subgroup::sample_latency`] and [`crate::multicast::Subgroup::sample_fullness`].
+    pub fn sample(&mut self, now: Instant) {
         if self.sampled.is_some_and(|sampled| now.since(sampled) < SAMPLE_PERIOD) {
             return;
         }
         self.sampled = Some(now);
         let GroupStage::Present(present) = &mut self.stage else { return };
         for active in &mut present.subgroups {
-            either!(&mut active.core, core => core.sample_latency());
+            let track = either!(&mut active.core, core => {
+                core.sample_fullness(now);
+                core.sample_latency();
+                core.take_track()
+            });
+            if let Some(track) = track {
+                self.tracks.note(active.id, track);
+            }
         }
     }
 
@@ -85,12 +98,12 @@ impl<A: GroupApplication> GroupCore<A> {
     }
 
     /// Keeps what the subgroup `id` has done in a view that has ended.
-    pub(super) fn add_totals(&mut self, id: SubgroupId, (counters, latencies): SubgroupTotals) {
-        let (past_counters, past_latencies) = self.past_totals.entry(id).or_default();
+    pub(super) fn add_totals(&mut self, id: SubgroupId, (counters, times): SubgroupTotals) {
+        let (past_counters, past_times) = self.past_totals.entry(id).or_default();
         *past_counters += counters;
-        *past_latencies += &latencies;
+        *past_times += &times;
     }
 }
 
-/// Between the messages of a subgroup that are measured: a hundred in a second tell enough, and cost nothing that can be measured.
-const SAMPLE_PERIOD: Duration = Duration::from_millis(10);
+/// Between the messages of a subgroup that are measured: a hundred in a second are enough, and cost nothing that can be measured.
+pub const SAMPLE_PERIOD: Duration = Duration::from_millis(10);

@@ -50,11 +50,13 @@ mod slow;
 mod stage;
 mod succession;
 mod timeline;
+mod tracks;
 
 #[cfg(test)]
 mod tests;
 
 pub use core::{GroupCore, GroupSettings};
+pub use figures::SAMPLE_PERIOD;
 pub use flight::{EVENTS_KEPT, FlightEvent, FlightRecorder, HELD_UP_AFTER, STALL_AFTER};
 pub use layout::{Placement, SubgroupId, SubgroupLayout, Unplaced};
 pub use register::durable_view;
@@ -62,6 +64,7 @@ pub use slow::ConsumerStandstill;
 pub use stage::{GroupApplication, GroupEnd, SubgroupOutlet};
 pub use succession::Succession;
 pub use timeline::{CHANGES_KEPT, ViewChange};
+pub use tracks::{MessageTracks, TRACKS_KEPT};
 
 impl<A: GroupApplication> std::fmt::Debug for GroupCore<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -2,6 +2,8 @@
 
 use std::ops::AddAssign;
 
+use squall_fabric::{Duration, DurationHistogram};
+
 /// Counts since the subgroup began. They are plain numbers, which can be read at no cost to the subgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MulticastCounters {
@@ -45,5 +47,22 @@ impl AddAssign for MulticastCounters {
         self.messages_delivered += other.messages_delivered;
         self.bytes_delivered += other.bytes_delivered;
         self.posts += other.posts;
+    }
+}
+
+/// Times of this member's window since the subgroup began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowTimes {
+    /// How long the messages of this member took from being sent to being delivered here, or offered to a consumer that pulls them:
+    /// of a few of them.
+    pub latencies: DurationHistogram,
+    /// For how long the application found no space for a message: estimated from looks at the window.
+    pub full: Duration,
+}
+
+impl AddAssign<&Self> for WindowTimes {
+    fn add_assign(&mut self, other: &Self) {
+        self.latencies += &other.latencies;
+        self.full += other.full;
     }
 }

@@ -76,9 +76,6 @@ impl<D: Deliver> Subgroup<D> {
     fn note_sent(&mut self, messages: u64, announcement: Announcement) {
         self.counters.send_batches += 1;
         self.counters.messages_sent += messages;
-        if self.latency.is_asked {
-            self.begin_latency();
-        }
         if announcement.indexes >= INDEXES_MAX - self.settings.window as u64 {
             self.fail(SubgroupFailure::Exhausted);
         }

@@ -10,13 +10,14 @@ use squall_fabric::{Core, Fabric, FabricEvent, MirrorKey, NodeId, trusted};
 use super::acknowledgement::AnnouncedProgress;
 use super::bodies::Bodies;
 use super::durable::Persistence;
+use super::freeing::WindowFullness;
 use super::latency::DeliveryLatency;
 use super::pull::{Handoff, HandoffProducer, NoUpcall, Pull};
 use super::send::piece_words;
 use super::slow::ConsumerProgress;
 use super::{
     Consumer, CorruptMemory, Deliver, DeliveryMode, MulticastCounters, MulticastRow, SubgroupFailure,
-    SubgroupSettings, ViewStart, indexes_below, indexes_owed, sequences_complete,
+    SubgroupSettings, ViewStart, indexes_owed, sequences_complete,
 };
 use crate::coverage::{Point, reach};
 use crate::mutation;
@@ -49,7 +50,9 @@ pub struct Subgroup<D> {
     pub(super) progress_announced: AnnouncedProgress,
     pub(super) outlet: DeliveryOutlet<D>,
     /// The least `delivered` of all members that was last freed up to.
-    freed: u64,
+    pub(super) freed: u64,
+    /// For how long the application found no space in its window.
+    pub(super) fullness: WindowFullness,
     pub(super) failure: Option<SubgroupFailure>,
     /// The view has ended: nothing is sent or acknowledged any more.
     pub(super) wedged: bool,
@@ -133,6 +136,7 @@ impl<D: Deliver> Subgroup<D> {
             progress_announced: AnnouncedProgress::default(),
             outlet,
             freed: 0,
+            fullness: WindowFullness::default(),
             failure: None,
             wedged: false,
             counters: MulticastCounters::default(),
@@ -362,9 +366,6 @@ impl<D: Deliver> Subgroup<D> {
 
     /// Delivers what is stable and stores `delivered`; returns the amount of work done.
     fn deliver(&mut self) -> usize {
-        if self.settings.mode.is_ordered() {
-            self.update_stable();
-        }
         let mut work = 0;
         for lane in 0..self.row.delivered.count() {
             let mut sender = lane;
@@ -416,38 +417,6 @@ impl<D: Deliver> Subgroup<D> {
         }
         Ok(1)
     }
-
-    /// Returns the words of messages that all members have delivered to the writer [O5]. It reads the other members'
-    /// counts only when the window fills, or when there is nothing else to do: they are in cache lines that change
-    /// often.
-    pub(super) fn free(&mut self, idle: bool) -> usize {
-        let Some((publisher, sender)) = &mut self.publisher else { return 0 };
-        if publisher.outstanding() == 0 || !(idle || publisher.wants_space()) {
-            return 0;
-        }
-        let lane = if self.settings.mode.is_ordered() { 0 } else { *sender };
-        let column = self.row.delivered.column(lane);
-        let mut least = self.table.rows().iter().map(|row| column.load(row)).min().unwrap_or(0);
-        mutant!(ReuseAfterOwnDelivery => least = column.load(self.table.own()));
-        self.counters.words_polled += self.table.members().len() as u64 - 1;
-        if least <= self.freed {
-            return 0;
-        }
-        let mut sender = *sender;
-        mutant!(RoundsOfFirst => sender = 0);
-        let indexes = match self.settings.mode {
-            DeliveryMode::Atomic | DeliveryMode::Durable => {
-                indexes_below(least, sender, self.settings.senders.len())
-            }
-            DeliveryMode::Unordered | DeliveryMode::Raw => least,
-        };
-        reach(Point::WordsFreed);
-        let unreleased = publisher.unreleased();
-        if indexes <= unreleased {
-            self.freed = least;
-        }
-        usize::from(publisher.free(indexes.min(unreleased)) > 0)
-    }
 }
 
 impl Subgroup<NoUpcall> {
@@ -485,8 +454,19 @@ impl<F: Fabric, D: Deliver> Core<F> for Subgroup<D> {
         }
         self.counters.polls += 1;
         let sent = self.send();
-        let mut work = usize::from(sent > 0) + self.receive(sent) + self.deliver();
-        if self.stable >= self.latency.awaited {
+        if sent > 0 && self.latency.is_asked {
+            self.begin_latency(fabric);
+        }
+        let mut work = usize::from(sent > 0) + self.receive(sent);
+        if self.settings.mode.is_ordered() {
+            self.update_stable();
+        }
+        let is_stable = self.stable >= self.latency.awaited;
+        if is_stable {
+            self.latency.reach_all(fabric.now());
+        }
+        work += self.deliver();
+        if is_stable {
             self.latency.end(fabric.now());
         }
         self.announce();

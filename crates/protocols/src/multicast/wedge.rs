@@ -12,11 +12,11 @@
 //!   ([`ViewStart::known`]). In mode `Raw` only messages that were not sent at all continue.
 
 use squall_fabric::window::WindowBacklog;
-use squall_fabric::{DurationHistogram, Fabric, MirrorId, NodeId};
+use squall_fabric::{Fabric, MirrorId, NodeId};
 
 use super::order::sequences_complete;
 use super::subgroup::DeliveryOutlet;
-use super::{Deliver, DeliveryMode, MulticastCounters, Subgroup, SubgroupFailure};
+use super::{Deliver, DeliveryMode, MulticastCounters, Subgroup, SubgroupFailure, WindowTimes};
 use crate::coverage::{Point, reach};
 use crate::mutation;
 
@@ -49,8 +49,8 @@ pub struct SubgroupCarryover<D> {
     pub known: Vec<(NodeId, u64)>,
     /// What was done in the view.
     pub counters: MulticastCounters,
-    /// How long messages took: see [`Subgroup::latencies`].
-    pub latencies: DurationHistogram,
+    /// How long messages and waiting for space took.
+    pub times: WindowTimes,
 }
 
 impl<D: Deliver> Subgroup<D> {
@@ -137,8 +137,8 @@ impl<D: Deliver> Subgroup<D> {
                 self.deliver_rest(&self.indexes.clone(), &self.indexes.clone())?
             }
         }
-        let (mirror, counters, latencies) = (self.table.mirror(), self.counters, self.latency.histogram);
-        Ok(SubgroupCarryover { deliver: self.into_deliver(), backlog, mirror, known, counters, latencies })
+        let (mirror, counters, times) = (self.table.mirror(), self.counters, self.times());
+        Ok(SubgroupCarryover { deliver: self.into_deliver(), backlog, mirror, known, counters, times })
     }
 
     /// Ends the subgroup at a member that stops: it is in no later view, and no member asks how much it has. It

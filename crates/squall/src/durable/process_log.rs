@@ -7,10 +7,10 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
-use squall_fabric::{Duration, DurationHistogram, NodeId};
+use squall_fabric::{Duration, NodeId};
 use squall_log::{
     AppendError, Disk, DiskError, DurableLog, LogAnswer, LogRecord, Recovered, Storage, StorageError,
-    WatchedDisk,
+    WatchedDisk, WriteTally,
 };
 use squall_protocols::group::SubgroupId;
 use squall_protocols::replica::ShardPosition;
@@ -383,9 +383,9 @@ impl ProcessLog {
         self.signals.hangs.load(Ordering::Relaxed)
     }
 
-    /// Returns how long the writes of the log took.
-    pub(crate) fn write_times(&self) -> DurationHistogram {
-        self.log.write_times()
+    /// Returns what the log has written since this process has opened it.
+    pub(crate) fn tally(&self) -> WriteTally {
+        self.log.tally()
     }
 
     /// Returns whether the log takes and writes nothing more.

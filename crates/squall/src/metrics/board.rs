@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicU64, Ordering};
-use squall_fabric::{DurationHistogram, NodeId};
-use squall_protocols::multicast::{DeliveryTally, MulticastCounters};
-use squall_transports::Waker;
+use squall_log::WriteTally;
+use squall_protocols::multicast::{DeliveryTally, MulticastCounters, WindowTimes};
+use squall_transports::{PeerTraffic, Waker};
 
 use crate::error::GroupError;
 use crate::status::GroupStatus;
@@ -27,8 +28,10 @@ pub(crate) struct MemberFigures {
     pub(crate) changes: ChangeCounts,
     /// By id; those that the member is not in have only totals.
     pub(crate) subgroups: Vec<SubgroupFigures>,
-    /// How long the writes of the log took; `None`: it has none.
-    pub(crate) log_writes: Option<DurationHistogram>,
+    /// What the log has written; `None`: it has none.
+    pub(crate) log: Option<WriteTally>,
+    /// What the transport has carried between this member and each other one.
+    pub(crate) traffic: Vec<PeerTraffic>,
 }
 
 impl MemberFigures {
@@ -51,8 +54,8 @@ pub(crate) struct SubgroupFigures {
     /// Since when this member's own consumer has taken nothing.
     pub(crate) stood_still: Option<Instant>,
     pub(crate) unpersisted: Option<u64>,
-    /// How long some of this member's own messages took; `None`: none was measured yet.
-    pub(crate) latencies: Option<DurationHistogram>,
+    /// How long some of this member's own messages took, and for how long its window was full.
+    pub(crate) times: WindowTimes,
 }
 
 /// The view changes so far, by their duration: from the first suspicion or the wedge to the instant at which messages flow again.

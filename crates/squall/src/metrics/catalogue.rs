@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use squall_fabric::DurationHistogram;
+use squall_log::WriteTally;
+use squall_transports::PeerTraffic;
+use squall_transports::composite::PeerTransport;
 
 use super::board::{FiguresBoard, MemberFigures, SubgroupFigures};
 
@@ -69,8 +72,14 @@ pub(super) struct MetricSample {
 #[derive(Debug)]
 pub(super) enum SampleValue {
     Count(u64),
+    /// The value of a counter of seconds.
+    Elapsed(f64),
     Level(f64),
-    Durations { seconds: f64, count: u64, buckets: Vec<(f64, u64)> },
+    Durations {
+        seconds: f64,
+        count: u64,
+        buckets: Vec<(f64, u64)>,
+    },
 }
 
 impl SampleValue {
@@ -114,12 +123,28 @@ impl<'a> Scrape<'a> {
         }
     }
 
+    /// Passes a number of the log, if there is one.
+    fn logged(&self, each: &mut dyn FnMut(MetricSample), count: impl Fn(&WriteTally) -> u64) {
+        if let Some(tally) = &self.figures.log {
+            each(MetricSample { labels: Vec::new(), value: SampleValue::Count(count(tally)) });
+        }
+    }
+
     fn name(&self, id: usize) -> String {
         self.board.names().get(id).cloned().unwrap_or_default()
     }
 
     fn seconds_since(&self, since: Instant) -> f64 {
         self.now.saturating_duration_since(since).as_secs_f64()
+    }
+}
+
+/// Returns a transport's name in the configuration.
+const fn key(transport: PeerTransport) -> &'static str {
+    match transport {
+        PeerTransport::Shm => "shm",
+        PeerTransport::Verbs => "verbs",
+        PeerTransport::Tcp => "tcp",
     }
 }
 
@@ -131,9 +156,10 @@ fn one(each: &mut dyn FnMut(MetricSample), level: impl Into<f64>) {
 const SUBGROUP: &[&str] = &["subgroup"];
 const SUBGROUP_MEMBER: &[&str] = &["subgroup", "member"];
 const SUBGROUP_STAGE: &[&str] = &["subgroup", "stage"];
+const MEMBER_TRAFFIC: &[&str] = &["member", "transport", "direction"];
 
 /// All metrics of a member.
-pub const METRICS: [MetricDescription; 20] = [
+pub const METRICS: [MetricDescription; 24] = [
     MetricDescription {
         name: "squall_ready",
         kind: MetricKind::Gauge,
@@ -256,7 +282,8 @@ pub const METRICS: [MetricDescription; 20] = [
                subgroups without a total order",
         read: |scrape, each| {
             for (id, subgroup) in scrape.figures.subgroups.iter().enumerate() {
-                if let Some(times) = &subgroup.latencies {
+                let times = &subgroup.times.latencies;
+                if times.count() > 0 {
                     each(MetricSample { labels: vec![scrape.name(id)], value: SampleValue::of(times) });
                 }
             }
@@ -288,6 +315,21 @@ pub const METRICS: [MetricDescription; 20] = [
             scrape.levels(each, |subgroup| {
                 subgroup.window.map(|(used, size)| used as f64 / size.max(1) as f64)
             });
+        },
+    },
+    MetricDescription {
+        name: "squall_window_full_seconds_total",
+        kind: MetricKind::Counter,
+        labels: SUBGROUP,
+        help: "For how long this member's application found no space in its window, so that sending waited: estimated, as the window is \
+               looked at a hundred times in a second at most. There is no sample where this member does not send",
+        read: |scrape, each| {
+            for (id, subgroup) in scrape.figures.subgroups.iter().enumerate() {
+                let full = subgroup.times.full.as_secs_f64();
+                if subgroup.window.is_some() || full > 0.0 {
+                    each(MetricSample { labels: vec![scrape.name(id)], value: SampleValue::Elapsed(full) });
+                }
+            }
         },
     },
     MetricDescription {
@@ -334,8 +376,43 @@ pub const METRICS: [MetricDescription; 20] = [
         help: "How long the writes of the log of all durable subgroups took, each until its bytes were on the disk; one write has the \
                messages that came during the one before it",
         read: |scrape, each| {
-            if let Some(times) = &scrape.figures.log_writes {
-                each(MetricSample { labels: Vec::new(), value: SampleValue::of(times) });
+            if let Some(tally) = &scrape.figures.log {
+                each(MetricSample { labels: Vec::new(), value: SampleValue::of(&tally.times) });
+            }
+        },
+    },
+    MetricDescription {
+        name: "squall_log_frames_total",
+        kind: MetricKind::Counter,
+        labels: &[],
+        help: "The frames that the log of all durable subgroups has on the disk since this member was started; each was one write",
+        read: |scrape, each| scrape.logged(each, |tally| tally.frames),
+    },
+    MetricDescription {
+        name: "squall_log_bytes_total",
+        kind: MetricKind::Counter,
+        labels: &[],
+        help: "The bytes of these frames: messages, headers, and what fills blocks of the disk; without checkpoints, and without the \
+               zeros that new segments begin with",
+        read: |scrape, each| scrape.logged(each, |tally| tally.bytes),
+    },
+    MetricDescription {
+        name: "squall_transport_bytes_total",
+        kind: MetricKind::Counter,
+        labels: MEMBER_TRAFFIC,
+        help: "The bytes that were `sent` to each other member, named by its rank, and `received` from it, headers included, by the \
+               transport of the group: `tcp`, or `verbs`, of which only `sent` is known. There are no samples for members that share \
+               memory with this one, to which nothing is carried; streams, as states and external clients use them, do not count",
+        read: |scrape, each| {
+            for PeerTraffic { peer, transport, sent, received } in &scrape.figures.traffic {
+                let Some(rank) = scrape.figures.rank(*peer) else { continue };
+                let directions = [("sent", Some(*sent)), ("received", *received)];
+                for (direction, count) in
+                    directions.into_iter().filter_map(|(name, count)| Some((name, count?)))
+                {
+                    let labels = vec![rank.to_string(), key(*transport).into(), direction.into()];
+                    each(MetricSample { labels, value: SampleValue::Count(count) });
+                }
             }
         },
     },

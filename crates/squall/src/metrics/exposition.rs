@@ -61,6 +61,7 @@ impl Collector for MemberCollector {
 fn encode(encoder: &mut MetricEncoder<'_>, value: &SampleValue) -> fmt::Result {
     match value {
         SampleValue::Count(count) => encoder.encode_counter(count, None::<&Exemplar<NoLabelSet, f64>>),
+        SampleValue::Elapsed(seconds) => encoder.encode_counter(seconds, None::<&Exemplar<NoLabelSet, f64>>),
         SampleValue::Level(level) => encoder.encode_gauge(level),
         SampleValue::Durations { seconds, count, buckets } => {
             encoder.encode_histogram::<NoLabelSet>(*seconds, *count, buckets, None)
@@ -74,6 +75,10 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use squall_fabric::{DurationHistogram, NodeId};
+    use squall_log::WriteTally;
+    use squall_protocols::multicast::WindowTimes;
+    use squall_transports::PeerTraffic;
+    use squall_transports::composite::PeerTransport;
 
     use super::super::board::SubgroupFigures;
     use super::*;
@@ -91,8 +96,14 @@ mod tests {
         (subgroup.totals.messages_sent, subgroup.totals.send_batches) = (17, 5);
         let mut times = DurationHistogram::default();
         [2, 2, 100].into_iter().for_each(|micros| times.note(Duration::from_micros(micros)));
-        subgroup.latencies = Some(times);
-        figures.log_writes = Some(times);
+        subgroup.times = WindowTimes { latencies: times, full: Duration::from_millis(2500) };
+        figures.log = Some(WriteTally { frames: 3, bytes: 3 << 12, times });
+        let peer = NodeId(64);
+        figures.traffic = vec![
+            PeerTraffic { peer, transport: PeerTransport::Tcp, sent: 70, received: Some(80) },
+            PeerTraffic { peer: NodeId(0), transport: PeerTransport::Verbs, sent: 90, received: None },
+            PeerTraffic { peer: NodeId(7), transport: PeerTransport::Tcp, sent: 1, received: Some(1) },
+        ];
         subgroup.lags = vec![(NodeId(0), 0), (NodeId(64), 5)];
         subgroup.held_up_by = Some((NodeId(64), Instant::now()));
         figures.subgroups = vec![subgroup];
@@ -118,9 +129,17 @@ mod tests {
             "squall_delivery_latency_seconds_sum{subgroup=\"a \\\"b\\\"\"} 0.000104",
             "squall_delivery_latency_seconds_count{subgroup=\"a \\\"b\\\"\"} 3",
             "squall_log_write_seconds_bucket{le=\"+Inf\"} 3",
+            "squall_log_frames_total 3",
+            "squall_log_bytes_total 12288",
+            "squall_window_full_seconds_total{subgroup=\"a \\\"b\\\"\"} 2.5",
+            "squall_transport_bytes_total{member=\"2\",transport=\"tcp\",direction=\"sent\"} 70",
+            "squall_transport_bytes_total{member=\"2\",transport=\"tcp\",direction=\"received\"} 80",
+            "squall_transport_bytes_total{member=\"0\",transport=\"verbs\",direction=\"sent\"} 90",
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
         }
+        let peers = text.lines().filter(|line| line.starts_with("squall_transport_bytes_total{"));
+        assert_eq!(peers.count(), 3, "a peer that is no member yet has no rank\n{text}");
         assert_eq!(bucket(&text, "squall_delivery_latency_seconds", 2.048e-6), Some(2), "{text}");
         assert_eq!(bucket(&text, "squall_log_write_seconds", 131.072e-6), Some(3), "{text}");
     }

@@ -3,14 +3,17 @@
 use std::cmp::Reverse;
 
 use squall_fabric::{Duration, DurationHistogram, Fabric as _, Instant};
+use squall_log::WriteTally;
 use squall_protocols::group::{SubgroupId, ViewChange};
 use squall_protocols::membership::{Member, Membership, ViewChangeStep};
 use squall_transports::bootstrap::{Address, Asker};
+use squall_transports::{PeerTraffic, TransportFabric as _};
 
 use super::{Stack, figures};
+use crate::durable::ProcessLog;
 use crate::inquiry::{
-    self, HeldUpLine, LAGS_MAX, LagLine, LatencyLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine,
-    ViewChangeLine, WindowLine,
+    self, HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, StatusQuestion,
+    SubgroupLine, TrafficLine, ViewChangeLine, WindowLine,
 };
 use crate::restart::{
     FetchCall, FetchReply, RestartAnswer, RestartCall, RestartProcess, answer_fetch, answer_of_member,
@@ -70,19 +73,7 @@ impl Stack {
             view.map(|view| view.members.iter().map(line).collect()).unwrap_or_default();
         let own = self.fabric.node().0;
         let now = self.fabric.now();
-        let millis_since = |since: Instant| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
-        let change = |change: &ViewChange| {
-            let ready = change.steps.at(ViewChangeStep::Ready)?;
-            let micros = |took: Duration| u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-            Some(ViewChangeLine {
-                to: change.to,
-                members: change.members as u64,
-                removed: change.removed as u64,
-                joined: change.joined as u64,
-                ago_millis: millis_since(ready),
-                took_micros: figures::duration(change).map(micros),
-            })
-        };
+        let millis_since = |since: Instant| millis(now.since(since));
         let subgroup = |(name, id): (&String, SubgroupId)| {
             let counters = self.group.counters(id)?;
             let held = self.group.held_up_by(id).map(|held| HeldUpLine {
@@ -93,7 +84,7 @@ impl Stack {
                     .map_or(0, |member| member.rank),
                 millis: millis_since(held.since),
             });
-            let totals = self.group.totals(id);
+            let (totals, times) = (self.group.totals(id), self.group.times(id));
             let mut lags = Vec::new();
             self.group.lags(id, |node, behind| {
                 if behind > 0 {
@@ -112,7 +103,8 @@ impl Stack {
                 sent_total: totals.messages_sent,
                 delivered_total: totals.messages_delivered + self.group.application_ref().pulled(id),
                 window: self.group.window_use(id).map(|(used, size)| WindowLine { used, size }),
-                latency: latency(&self.group.latencies(id)),
+                window_full_millis: millis(times.full),
+                latency: latency(&times.latencies),
                 lags,
             })
         };
@@ -124,10 +116,45 @@ impl Stack {
             leaving: view.map_or(0, |view| view.leaving),
             holders: view.map_or_else(Vec::new, |view| view.holders.clone()),
             subgroups: self.names.iter().zip((0..).map(SubgroupId)).filter_map(subgroup).collect(),
-            changes: self.group.timeline().filter_map(change).collect(),
+            changes: self.group.timeline().filter_map(|change| change_line(change, now)).collect(),
             members,
+            traffic: self.traffic(),
+            log: self.log.as_ref().map(|log| log_line(log)),
         }
     }
+
+    /// Returns what the transport has carried between this member and each other one.
+    fn traffic(&self) -> Vec<TrafficLine> {
+        let mut lines = Vec::new();
+        self.fabric.traffic(&mut |PeerTraffic { peer, sent, received, .. }| {
+            lines.push(TrafficLine { node: peer.0, sent, received });
+        });
+        lines
+    }
+}
+
+/// Sums up a view change; `None` if messages do not flow yet.
+fn change_line(change: &ViewChange, now: Instant) -> Option<ViewChangeLine> {
+    let ready = change.steps.at(ViewChangeStep::Ready)?;
+    let micros = |took: Duration| u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    Some(ViewChangeLine {
+        to: change.to,
+        members: change.members as u64,
+        removed: change.removed as u64,
+        joined: change.joined as u64,
+        ago_millis: millis(now.since(ready)),
+        took_micros: figures::duration(change).map(micros),
+    })
+}
+
+fn millis(passed: Duration) -> u64 {
+    u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Sums up what a log has written.
+fn log_line(log: &ProcessLog) -> LogLine {
+    let WriteTally { frames, bytes, .. } = log.tally();
+    LogLine { frames, bytes }
 }
 
 /// Sums up how long messages took.

@@ -10,6 +10,7 @@ use squall_transports::bootstrap::BootstrapProgress;
 use squall_transports::runner::Runner;
 
 use super::figures::FiguresWriter;
+use super::flight::FlightCopied;
 use super::{CHECK, Node, Stack};
 use crate::admission::{JoinOutcome, MemberAdmission};
 use crate::application::{GroupHandles, LayoutFunctions, layout};
@@ -112,7 +113,7 @@ impl Node {
             let stack = Stack {
                 fabric, group, outlet, feed, names, status, events, admission, peers, seen, skipped, unchecked: CHECK, distrusted, ended,
                 idle: config.idle_rule(), log: log.clone(), lender: log.clone().map(LogLender::new), durable, figures, is_short: false,
-                looks: 0, flight_copied: 0, flight_file: config.flight_record.clone(),
+                looks: 0, flight_copied: FlightCopied::default(), flight_file: config.flight_record.clone(),
             };
             if let Some(lender) = &stack.lender {
                 BaseFetcher::start(lender, &stack.status, config.plan(), stack.durable.clone())?;

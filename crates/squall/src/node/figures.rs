@@ -10,6 +10,7 @@ use std::time::Instant as WallInstant;
 use squall_fabric::{Duration, Fabric as _, Instant};
 use squall_protocols::group::{SubgroupId, ViewChange};
 use squall_protocols::membership::ViewChangeStep;
+use squall_transports::TransportFabric as _;
 
 use super::Stack;
 use crate::metrics::FiguresBoard;
@@ -51,7 +52,7 @@ impl Stack {
         self.looks = self.looks.wrapping_add(1);
         if !is_busy || self.ended || self.looks.is_multiple_of(BUSY_LOOKS) {
             let now = self.fabric.now();
-            self.group.sample_latencies(now);
+            self.group.sample(now);
             self.write_figures(now);
         }
     }
@@ -71,7 +72,7 @@ impl Stack {
         let Some(mut figures) = board.try_write() else { return false };
         let wall_now = WallInstant::now();
         let wall = |since: Instant| wall_now.checked_sub(now.since(since)).unwrap_or(wall_now);
-        let Self { group, names, log, .. } = self;
+        let Self { fabric, group, names, log, .. } = self;
         figures.written = Some(wall_now);
         figures.ready = group.is_ready();
         figures.wedged = group.is_wedged();
@@ -96,9 +97,11 @@ impl Stack {
             subgroup.held_up_by = group.held_up_by(id).map(|held| (held.member, wall(held.since)));
             subgroup.stood_still = group.stands_still_since(id).map(wall);
             subgroup.unpersisted = log.as_ref().and_then(|log| log.unpersisted(id));
-            subgroup.latencies = Some(group.latencies(id)).filter(|times| times.count() > 0);
+            subgroup.times = group.times(id);
         }
-        figures.log_writes = log.as_ref().map(|log| log.write_times());
+        figures.log = log.as_ref().map(|log| log.tally());
+        figures.traffic.clear();
+        fabric.traffic(&mut |traffic| figures.traffic.push(traffic));
         true
     }
 }

@@ -1,11 +1,24 @@
 //! Copies what this member has noticed to where others read it, and writes it to a file when the group ends here.
 
-use squall_fabric::Fabric as _;
+use squall_fabric::{Duration, Fabric as _, Instant};
 use squall_protocols::membership::Membership;
 
 use super::Stack;
 use crate::error::GroupError;
 use crate::flight;
+
+/// What others can read of the flight record.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FlightCopied {
+    /// How many events there were.
+    events: u64,
+    /// How many messages were measured.
+    messages: u64,
+    at: Instant,
+}
+
+/// Between copies that have nothing new but messages.
+const MESSAGES_PERIOD: Duration = Duration::from_millis(50);
 
 impl Stack {
     /// Copies the flight recorder. A reader holds the copy for as long as it takes to clone some hundred events.
@@ -15,8 +28,22 @@ impl Stack {
         let (now, node) = (self.fabric.now(), self.fabric.node());
         let view = self.group.membership().map(Membership::view);
         let rank = view.and_then(|view| Some(view.members[view.rank(node)?].tag));
-        self.status.flight().copy((node, rank), now, recorder, &self.names, self.group.timeline());
-        self.flight_copied = recorder.recorded();
+        let tracks = self.group.tracks();
+        let own = (recorder, tracks);
+        self.status.flight().copy((node, rank), now, own, &self.names, self.group.timeline());
+        self.flight_copied =
+            FlightCopied { events: recorder.recorded(), messages: tracks.recorded(), at: now };
+    }
+
+    /// Copies what is new: events at once, and messages, of which there may be many, [`MESSAGES_PERIOD`] apart.
+    pub(super) fn copy_flight_news(&mut self) {
+        let FlightCopied { events, messages, at } = self.flight_copied;
+        let has_messages = || self.group.tracks().recorded() != messages;
+        if self.group.flight().recorded() != events
+            || (has_messages() && self.fabric.now().since(at) >= MESSAGES_PERIOD)
+        {
+            self.copy_flight();
+        }
     }
 
     /// Notes why the group ends here, and writes the flight record where the configuration says.

@@ -26,6 +26,7 @@ use crate::status::GroupStatus;
 use crate::transport::AnyFabric;
 pub(crate) use entering::EntryOptions;
 use figures::FiguresWriter;
+use flight::FlightCopied;
 pub(crate) use handle::{MemberClock, NodeHandle};
 
 /// A group's polling side. [`crate::Group::join`] gives it a thread of its own; an application that asked for
@@ -80,8 +81,7 @@ struct Stack {
     durable: Vec<SubgroupId>,
     /// What this thread shows those who watch over the member.
     figures: Option<FiguresWriter>,
-    /// How many events of the flight recorder others can read.
-    flight_copied: u64,
+    flight_copied: FlightCopied,
     /// Where the flight record is written when the group ends here.
     flight_file: Option<PathBuf>,
     /// The members that the fabric is connected to.
@@ -308,9 +308,7 @@ impl Stack {
         }
         self.log.iter().for_each(|log| log.check_disk());
         // Before readiness is announced: a record that is read then has the view that has begun.
-        if self.flight_copied != self.group.flight().recorded() {
-            self.copy_flight();
-        }
+        self.copy_flight_news();
         if let Some(error) = self.log.as_ref().and_then(|log| log.failure()) {
             tracing::error!(%error, "this member ends");
             self.end(error);

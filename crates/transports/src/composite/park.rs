@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use squall_fabric::Duration;
 
 use super::CompositeFabric;
-use crate::{Sleeper, TransportFabric, Waker};
+use crate::{PeerTraffic, Sleeper, TransportFabric, Waker};
 
 impl CompositeFabric {
     /// Returns the parts that exist.
@@ -76,5 +76,14 @@ impl TransportFabric for CompositeFabric {
 
     fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    fn traffic(&self, each: &mut dyn FnMut(PeerTraffic)) {
+        if let Some(part) = &self.verbs {
+            part.traffic(each);
+        }
+        if let Some(part) = &self.tcp {
+            part.traffic(each);
+        }
     }
 }

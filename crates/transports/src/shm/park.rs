@@ -22,7 +22,7 @@ use super::ShmFabric;
 use super::link::ShmLink;
 use super::links::ShmLinks;
 use crate::barrier;
-use crate::{Sleeper, TransportFabric, Waker};
+use crate::{PeerTraffic, Sleeper, TransportFabric, Waker};
 
 /// What a parked node waits for.
 #[derive(Debug)]
@@ -129,6 +129,9 @@ impl TransportFabric for ShmFabric {
     fn waker(&self) -> Waker {
         self.parking.waker.clone()
     }
+
+    /// There is none: peers read what this node has stored where it is.
+    fn traffic(&self, _each: &mut dyn FnMut(PeerTraffic)) {}
 }
 
 impl Sleeper for ShmFabric {

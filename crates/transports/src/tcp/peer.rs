@@ -19,7 +19,9 @@ use super::memory::expect_stores;
 use super::mirror::TcpMirrors;
 use super::output::{OutputQueue, PIECES_MAX};
 use super::socket::{IoPiece, TcpSocket};
+use crate::PeerTraffic;
 use crate::clock::Clock;
+use crate::composite::PeerTransport;
 use crate::session::Records;
 
 /// State of this node rather than of one peer.
@@ -59,6 +61,9 @@ pub(super) struct TcpPeer {
     pub(super) input: StreamInput,
     pub(super) attachments: TcpAttachments,
     pub(super) connections: TcpConnections,
+    /// The bytes that the socket has taken, and those that it has yielded.
+    pub(super) bytes_sent: u64,
+    bytes_received: u64,
 }
 
 /// Why a peer is lost.
@@ -134,6 +139,8 @@ impl TcpPeer {
             input: StreamInput::new(),
             attachments: TcpAttachments::default(),
             connections: TcpConnections::new(index, node, first_connection),
+            bytes_sent: 0,
+            bytes_received: 0,
         }
     }
 
@@ -187,6 +194,7 @@ impl TcpPeer {
         match send(self) {
             Ok((sent, wanted)) => {
                 counters.bytes_sent += sent as u64;
+                self.bytes_sent += sent as u64;
                 self.writable = sent == wanted;
                 self.output.advance(sent);
                 sent
@@ -353,6 +361,7 @@ impl TcpPeer {
             Ok(0) => Err(self.failure.take().map_or(TcpLoss::End, TcpLoss::Io)),
             Ok(received) => {
                 counters.bytes_received += received as u64;
+                self.bytes_received += received as u64;
                 // A short read has emptied the socket: the poller reports when more arrives.
                 self.readable = received == wanted || self.ended;
                 Ok(received)
@@ -363,6 +372,16 @@ impl TcpPeer {
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
             Err(error) => Err(TcpLoss::Io(self.failure.take().unwrap_or(error))),
+        }
+    }
+
+    /// Returns what the stream to this peer has carried.
+    pub(super) fn traffic(&self) -> PeerTraffic {
+        PeerTraffic {
+            peer: self.node,
+            transport: PeerTransport::Tcp,
+            sent: self.bytes_sent,
+            received: Some(self.bytes_received),
         }
     }
 

@@ -16,7 +16,7 @@ use squall_fabric::{Duration, Fabric};
 use super::TcpFabric;
 use super::peer::TcpPeer;
 use super::socket::TcpSocket;
-use crate::{Sleeper, TransportFabric, Waker, barrier};
+use crate::{PeerTraffic, Sleeper, TransportFabric, Waker, barrier};
 
 /// The set of all sockets.
 #[derive(Debug)]
@@ -107,6 +107,10 @@ impl TransportFabric for TcpFabric {
 
     fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    fn traffic(&self, each: &mut dyn FnMut(PeerTraffic)) {
+        self.places.values().for_each(|place| each(self.peers[*place].traffic()));
     }
 }
 

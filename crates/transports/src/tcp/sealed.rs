@@ -32,6 +32,7 @@ impl TcpPeer {
                 Ok(taken) => {
                     self.writable = taken == pending.len();
                     counters.bytes_sent += taken as u64;
+                    self.bytes_sent += taken as u64;
                     records.on_sent(taken);
                     sent += taken;
                 }

@@ -177,6 +177,8 @@ impl VerbsEndpoint {
             // SAFETY: the requests name memory that is registered in this domain and held by the posts, which
             // remain in `posts` until they complete; data within a post are copied by the call.
             unsafe { self.pair.post(first) }?;
+            flushed.bytes +=
+                self.posts.range(self.sent..self.sent + count).map(VerbsPost::bytes).sum::<u64>();
             self.sent += count;
             flushed.posts += count;
             flushed.doorbells += 1;
@@ -287,6 +289,8 @@ pub(super) struct Flushed {
     pub(super) posts: usize,
     /// Calls, each with a chain of posts.
     pub(super) doorbells: usize,
+    /// The bytes of the posts.
+    pub(super) bytes: u64,
 }
 
 /// The unfinished work of an ended endpoint.

@@ -11,6 +11,8 @@ use super::domain::ProtectionDomain;
 use super::frame::VerbsFrame;
 use super::mirrors::VerbsAttachRequest;
 use super::queue_pair::PairName;
+use crate::PeerTraffic;
+use crate::composite::PeerTransport;
 
 /// A peer of this node.
 pub(super) struct VerbsPeer {
@@ -34,6 +36,8 @@ pub(super) struct VerbsPeer {
     /// The endpoint of the peer's pushes.
     pub(super) mirror_in: Option<u32>,
     pub(super) bell: PeerBell,
+    /// The bytes of the posts that the device has taken.
+    pub(super) bytes_sent: u64,
 }
 
 /// A channel that a peer has opened.
@@ -58,6 +62,17 @@ impl VerbsPeer {
             mirror_out: None,
             mirror_in: None,
             bell: PeerBell::default(),
+            bytes_sent: 0,
+        }
+    }
+
+    /// Returns what the device has carried to this peer.
+    pub(super) fn traffic(&self) -> PeerTraffic {
+        PeerTraffic {
+            peer: self.node,
+            transport: PeerTransport::Verbs,
+            sent: self.bytes_sent,
+            received: None,
         }
     }
 

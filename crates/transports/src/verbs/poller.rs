@@ -18,7 +18,7 @@ use super::frame::{VerbsFrame, VerbsViolation};
 use super::mirrors::VerbsAttachRequest;
 use super::notice::{CompletionSource, heed};
 use super::peer::OpenedChannel;
-use crate::{Sleeper, TransportFabric, Waker, barrier};
+use crate::{PeerTraffic, Sleeper, TransportFabric, Waker, barrier};
 
 /// The set of everything that can wake the node.
 pub(super) struct VerbsPoller {
@@ -283,6 +283,10 @@ impl TransportFabric for VerbsFabric {
 
     fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    fn traffic(&self, each: &mut dyn FnMut(PeerTraffic)) {
+        self.peers.iter().for_each(|peer| each(peer.traffic()));
     }
 }
 

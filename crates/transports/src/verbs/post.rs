@@ -52,6 +52,14 @@ pub(super) enum PostRelease {
     Staged(usize),
 }
 
+impl VerbsPost {
+    /// Returns the number of bytes that it transfers.
+    pub(super) const fn bytes(&self) -> u64 {
+        let (PostData::Inline { bytes, .. } | PostData::Memory { bytes, .. }) = self.payload;
+        bytes as u64
+    }
+}
+
 impl PostData {
     /// Creates a payload of words by value.
     ///

@@ -21,8 +21,9 @@ impl VerbsFabric {
         let (mut flushed, mut failed) = (0, Vec::new());
         let Self { endpoints, peers, counters, .. } = self;
         endpoints.flush(|number, peer, outcome| match outcome {
-            Ok(Flushed { posts, doorbells }) => {
+            Ok(Flushed { posts, doorbells, bytes }) => {
                 peers[peer].bell.on_posts(posts);
+                peers[peer].bytes_sent += bytes;
                 counters.posts += posts as u64;
                 counters.doorbells += doorbells as u64;
                 flushed += posts;
