@@ -11,6 +11,7 @@ mod doctor;
 mod lanes;
 mod service_manager;
 mod top;
+mod trace_signal;
 
 use std::process::ExitCode;
 use std::sync::LazyLock;

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(40);
 
@@ -105,4 +105,42 @@ fn a_service_manager_is_notified() {
     until("STOPPING=1");
     assert!(nodes.nodes[0].wait().unwrap().success());
     std::fs::remove_file(&socket).unwrap();
+}
+
+/// A node that gets SIGUSR1 writes a trace, in which messages are divided into their stages, and continues.
+#[test]
+fn a_signal_writes_a_trace() {
+    let name = format!("squall-usr1-{}", std::process::id());
+    let [file, trace] = ["toml", "json"].map(|ending| std::env::temp_dir().join(format!("{name}.{ending}")));
+    let mut nodes = Nodes { file: file.clone(), nodes: Vec::new() };
+    let text = format!(
+        "cluster = \"{name}\"\nsecret = \"at least sixteen bytes\"\nlisten = \"unix:@{name}\"\nmembers = 1\n[subgroups.log]\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut node = node(&file, &["--trace", trace.to_str().expect("it is text")]);
+    nodes.nodes.push(node.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    first_line(&mut nodes.nodes[0]);
+    let process = nodes.nodes[0].id().to_string();
+    let deadline = Instant::now() + SOON;
+    let slices = loop {
+        let mut send = Command::new(env!("CARGO_BIN_EXE_squall"));
+        assert!(send.args(["send", "log", "hello", "-c"]).arg(&file).status().unwrap().success());
+        assert!(Command::new("kill").args(["-USR1", &process]).status().unwrap().success());
+        let events: Vec<serde_json::Value> = std::fs::read_to_string(&trace)
+            .ok()
+            .and_then(|text| serde_json::from_str(&text).ok())
+            .unwrap_or_default();
+        let names: Vec<String> = events.iter().map(|event| event["name"].to_string()).collect();
+        if names.iter().any(|name| name == "\"delivery\"") {
+            break names;
+        }
+        // A message is measured, and copied to the record, a little after it was delivered.
+        assert!(Instant::now() < deadline, "no message in {names:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    for stage in ["message", "in the window", "to all members", "view begins"] {
+        assert!(slices.contains(&format!("\"{stage}\"")), "{stage}: {slices:?}");
+    }
+    assert_eq!(nodes.nodes[0].try_wait().unwrap(), None, "it continues");
+    std::fs::remove_file(&trace).unwrap();
 }

@@ -1,7 +1,7 @@
 //! `squall node`: a member by a configuration file, until it is asked to end.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use squall::{BootstrapProgress, Config, Group, View};
 use squall_harness::terminal::{CommandVerdict, Interrupts, output};
 
 use crate::service_manager::ServiceManager;
+use crate::trace_signal::{self, TraceSignal};
 
 /// Run a member: bring the group together with the others, or join it if it runs already
 #[derive(Debug, Args)]
@@ -34,8 +35,8 @@ pub(crate) struct NodeArguments {
     /// Show metrics over HTTP at this address (host:port), instead of `metrics.listen` in the file
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<squall::config::Address>,
-    /// When this member ends, write what it has noticed lately into this file, instead of `flight_record` in the file of the
-    /// configuration: a trace for ui.perfetto.dev
+    /// When this member ends, or gets SIGUSR1, write what it has noticed lately into this file, instead of `flight_record` in the
+    /// file of the configuration: a trace for ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Print each view as JSON
@@ -46,7 +47,8 @@ pub(crate) struct NodeArguments {
 const EXAMPLES: &str =
     "A node takes part in all its subgroups, so that what others send is safe with it, and prints each \
 view of the group; its log says what happens until then, and why others are refused. Ctrl-C leaves in order. A process that \
-has died is started again with the same command. Started by systemd with Type=notify, it reports when it has joined. To use the messages, see `squall recv`, or write a program with the library.
+has died is started again with the same command. Started by systemd with Type=notify, it reports when it has joined. SIGUSR1 asks for a trace while it runs: \
+without --trace or `flight_record`, it is written beside this member's folder in the `path` of [storage]. To use the messages, see `squall recv`, or write a program with the library.
 
 Examples:
   squall node --config squall.toml
@@ -55,9 +57,10 @@ Examples:
   squall node -c squall.toml --timeout 10s --log-format json
   squall node -c squall.toml --trace member0.json";
 
-/// What ends a node.
-enum End {
+/// What a node learns of.
+enum NodeNews {
     Interrupted,
+    TraceWanted,
     View(View),
 }
 
@@ -67,14 +70,16 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
     let listen = arguments.metrics.clone().map(|listen| MetricsConfig { listen });
     config.metrics = listen.or(config.metrics);
     config.flight_record = arguments.trace.clone().or(config.flight_record);
-    let patience = leave_patience(&config);
-    let (sender, ends) = channel();
+    let (patience, trace) = (leave_patience(&config), trace_signal::file(&config));
+    let (sender, news) = channel();
     let interrupts = Interrupts::take()?;
+    let traces = sender.clone();
+    // The receiver may be gone when the node ends.
+    let _signal = TraceSignal::take(move || drop(traces.send(NodeNews::TraceWanted)))?;
     let names: Vec<String> = config.subgroups.keys().cloned().collect();
     let on_view = sender.clone();
     let manager = Arc::new(ServiceManager::of_environment());
     let manager_of_join = Arc::clone(&manager);
-    // The receiver may be gone when the node ends.
     let mut refusals = RefusalLog::default();
     let builder = Group::builder(config)
         .on_progress(move |progress| {
@@ -83,19 +88,20 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
             }
             report(progress, &mut refusals);
         })
-        .on_view(move |view| drop(on_view.send(End::View(view.clone()))));
+        .on_view(move |view| drop(on_view.send(NodeNews::View(view.clone()))));
     let builder = names.iter().fold(builder, |builder, name| builder.on_message(name, |_| ()));
     let group = builder.join()?;
     manager.ready(&described(&group.view(), group.rank()));
-    interrupts.set(move || drop(sender.send(End::Interrupted)));
+    interrupts.set(move || drop(sender.send(NodeNews::Interrupted)));
     loop {
-        match ends.recv_timeout(LOOK_PERIOD) {
-            Ok(End::Interrupted) => {
+        match news.recv_timeout(LOOK_PERIOD) {
+            Ok(NodeNews::Interrupted) => {
                 manager.stopping();
                 group.leave(patience);
                 return Ok(CommandVerdict::Good);
             }
-            Ok(End::View(view)) => {
+            Ok(NodeNews::TraceWanted) => write_trace(trace.as_deref(), &group),
+            Ok(NodeNews::View(view)) => {
                 manager.status(&described(&view, group.rank()));
                 print(&view, group.rank(), arguments.json)?;
             }
@@ -105,6 +111,20 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
                 }
             }
         }
+    }
+}
+
+/// Writes what the member has noticed lately; the member continues if that fails.
+fn write_trace(file: Option<&Path>, group: &Group) {
+    let Some(file) = file else {
+        tracing::warn!(
+            "there is no file for the trace that SIGUSR1 asks for: start the node with --trace FILE, or use `squall trace`"
+        );
+        return;
+    };
+    match trace_signal::write(file, &group.flight_record()) {
+        Ok(()) => tracing::info!("what this member has noticed lately is in {}", file.display()),
+        Err(error) => tracing::error!("{error:#}"),
     }
 }
 
