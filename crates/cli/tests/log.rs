@@ -97,6 +97,19 @@ fn a_folder_without_a_log_is_an_error() {
     assert!(!output.status.success() && text.contains("is not the folder of a member"), "{text}");
 }
 
+/// `path` of [storage] has a folder for each member: which one to name is said.
+#[test]
+fn the_folder_of_all_members_is_not_that_of_one() {
+    let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("squall-log-all-{}", std::process::id()));
+    std::fs::create_dir_all(all.join("rank-3")).expect("it is made");
+    std::fs::write(all.join("rank-3/identity"), "").expect("it is written");
+    let output = squall("ls", &all, false);
+    std::fs::remove_dir_all(&all).expect("it can be removed");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let advice = format!("give --storage {}", all.join("rank-3").display());
+    assert!(!output.status.success() && text.contains(&advice), "{text}");
+}
+
 /// A bit that has flipped is turned back, but only with `--yes`; and what was there before is kept.
 #[test]
 fn a_log_is_repaired() {

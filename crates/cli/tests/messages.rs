@@ -215,6 +215,20 @@ fn nobody_waits_for_a_reader() {
 
 /// Reads what `squall recv --json` prints of numbered messages until message `count` is printed or lost, or the output
 /// ends; each gap is as long as reported. Returns how many are lost.
+/// `squall recv | head -1` ends when `head` has its line, whether anything more is sent or not.
+#[test]
+fn a_reader_ends_with_the_reader_of_its_output() {
+    let nodes = Nodes::start("piped");
+    let (mut recv, _stderr) = nodes.recv(&[]);
+    let mut output = BufReader::new(recv.stdout.take().unwrap());
+    assert!(nodes.squall(0, "send").args(["log", "one"]).status().unwrap().success());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "one\n");
+    drop(output);
+    assert_eq!(wait(&mut recv), Some(141));
+}
+
 fn check_gaps(output: ChildStdout, count: u64) -> u64 {
     let (mut next, mut all_lost) = (0, 0);
     let mut output = BufReader::new(output).lines();

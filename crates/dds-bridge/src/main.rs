@@ -63,7 +63,7 @@ fn main() -> Result<()> {
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot handle Ctrl-C")?;
 
     let settings = BridgeSettings::load(&arguments.topics)?;
-    let mut config = Config::load_for(&arguments.config, Some(arguments.listen.clone()), None)?;
+    let mut config = Config::load_for_domain(&arguments.config, Some(arguments.listen.clone()), None)?;
     // The file may name the rank of a member.
     config.rank = None;
     config.timeout = arguments.timeout;

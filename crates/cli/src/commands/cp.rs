@@ -145,11 +145,20 @@ fn split(paths: &[String]) -> Result<Parts> {
         let Some((host, path)) = host_and_path(text) else {
             bail!("`{text}` comes after the hosts: write HOST:PATH")
         };
+        ensure!(
+            !is_port(path),
+            "{text}: give the port, which is the same at all hosts, with --port, and write HOST:PATH"
+        );
         let (name, host, path) = (host.to_owned(), host.to_owned(), path.to_owned());
         ensure!(hosts.iter().all(|(other, ..)| *other != name), "{name} is named twice");
         hosts.push((name, host, path));
     }
     Ok((sources.iter().map(PathBuf::from).collect(), hosts))
+}
+
+/// Returns whether a path begins like `7401:`, as after `HOST:PORT:PATH`.
+fn is_port(path: &str) -> bool {
+    path.split_once(':').is_some_and(|(port, _)| port.parse::<u16>().is_ok())
 }
 
 /// Splits `HOST:PATH` as scp does: a text with a slash before its first colon is a local path.
@@ -221,7 +230,9 @@ mod tests {
         let names = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (sources, hosts) = split(&names(&["f", "g", "a:x", "b:"])).unwrap();
         assert_eq!((sources.len(), hosts.len()), (2, 2));
-        for wrong in [&["f", "g"][..], &["a:x", "b:"], &["f", "a:", "g"], &["f", "a:", "a:x"]] {
+        for wrong in
+            [&["f", "g"][..], &["a:x", "b:"], &["f", "a:", "g"], &["f", "a:", "a:x"], &["f", "a:7401:x"]]
+        {
             assert!(split(&names(wrong)).is_err(), "{wrong:?}");
         }
     }

@@ -253,6 +253,7 @@ pub(crate) fn recv(arguments: &RecvArguments) -> Result<CommandVerdict> {
     let interrupt = events.clone();
     // The receiver has gone when the command has ended.
     interrupts.set(move || interrupt.send(None).unwrap_or_default());
+    output::end_with_reader();
     let printer = Printer { left: arguments.count.unwrap_or(u64::MAX), json: arguments.json };
     // It may wait for the reader of the output.
     std::thread::spawn(move || events.send(Some(printer.run(&mut observer))).unwrap_or_default());
@@ -270,6 +271,7 @@ fn replay(arguments: &RecvArguments, config: &Config, from: Position) -> Result<
     let interrupt = events.clone();
     // The receiver has gone when the command has ended.
     interrupts.set(move || interrupt.send(None).unwrap_or_default());
+    output::end_with_reader();
     let (mut left, is_json) = (arguments.count.unwrap_or(u64::MAX), arguments.json);
     let mut run = move || -> Result<CommandVerdict> {
         while left > 0 {

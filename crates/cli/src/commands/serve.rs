@@ -18,7 +18,7 @@ use crate::copy::{PORT, device, read_secret};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArguments {
-    /// The address to listen at
+    /// The address to listen at, without the port or with it
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     listen: String,
     /// The port to listen at
@@ -53,9 +53,9 @@ Examples:
 pub(crate) fn run(arguments: &ServeArguments) -> Result<CommandVerdict> {
     let secret = read_secret(&arguments.secret_file)?;
     let folder = Folder::open(&arguments.folder)?;
-    let address = (arguments.listen.as_str(), arguments.port);
-    let listener = TcpListener::bind(address)
-        .with_context(|| format!("cannot listen at {} port {}", arguments.listen, arguments.port))?;
+    let (host, port) = host_and_port(&arguments.listen, arguments.port);
+    let listener =
+        TcpListener::bind((host, port)).with_context(|| format!("cannot listen at {host} port {port}"))?;
     tracing::info!("serving {} at {}", arguments.folder.display(), listener.local_addr()?);
     let entrance = Arc::new(CopyHost::new(secret, device(arguments.device.as_deref()), folder)?);
     let (sender, ended) = channel();
@@ -81,4 +81,33 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<CommandVerdict> {
         }
     }
     Ok(verdict)
+}
+
+/// Divides `192.0.2.7`, `192.0.2.7:7401`, `2001:db8::7` and `[2001:db8::7]:7401`; without a port it is `port`.
+fn host_and_port(address: &str, port: u16) -> (&str, u16) {
+    let bare = |host: &str| host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).is_some();
+    match address.rsplit_once(':').map(|(host, port)| (host, port.parse())) {
+        Some((host, Ok(port))) if bare(host) || !host.contains(':') => (host.trim_matches(['[', ']']), port),
+        _ => (address.trim_matches(['[', ']']), port),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host_and_port;
+
+    #[test]
+    fn an_address_may_have_a_port() {
+        for (address, host, port) in [
+            ("0.0.0.0", "0.0.0.0", 7401),
+            ("192.0.2.7:80", "192.0.2.7", 80),
+            ("name:80", "name", 80),
+            ("2001:db8::7", "2001:db8::7", 7401),
+            ("[2001:db8::7]", "2001:db8::7", 7401),
+            ("[2001:db8::7]:80", "2001:db8::7", 80),
+            ("name:http", "name:http", 7401),
+        ] {
+            assert_eq!(host_and_port(address, 7401), (host, port), "{address}");
+        }
+    }
 }

@@ -5,6 +5,8 @@ use std::io::{ErrorKind, Write};
 
 use anyhow::Result;
 use console::{Term, measure_text_width};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use super::bars;
@@ -40,6 +42,27 @@ pub fn write(text: &str) {
         }
         Ok(()) => {}
     }
+}
+
+/// Ends the process when the output is no longer read, from now on: for a command that waits for what it prints, and would notice that
+/// with its next line only.
+pub fn end_with_reader() {
+    let wait = || {
+        let out = std::io::stdout();
+        loop {
+            let mut waited = [PollFd::new(&out, PollFlags::empty())];
+            match rustix::event::poll(&mut waited, None) {
+                Ok(_) if waited[0].revents().contains(PollFlags::ERR) => {
+                    std::process::exit(UNREAD_STATUS.into())
+                }
+                Err(Errno::INTR) => {}
+                // It is no pipe.
+                _ => return,
+            }
+        }
+    };
+    // Without the thread, the next line shows it.
+    let _ = std::thread::Builder::new().name("output".into()).spawn(wait);
 }
 
 /// Prints a line to standard error, if it is still read.

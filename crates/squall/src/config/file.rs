@@ -54,7 +54,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
     let metrics = metrics::read(values.get("metrics").as_ref())?;
     let genuine = genuine::read(values.get("genuine").as_ref(), members)?;
     let subgroups = match values.get("subgroups") {
-        None if genuine.is_some() => BTreeMap::new(),
+        None if genuine.is_some() || own.is_client || own.is_domain => BTreeMap::new(),
         value => read_subgroups(&root, value.as_ref(), members, &durability)?,
     };
     let config = Config {
@@ -91,6 +91,8 @@ pub(super) struct OwnSettings {
     pub(super) rank: Option<usize>,
     /// The process is no member, so it needs no address of its own.
     pub(super) is_client: bool,
+    /// The process is a member of a domain, whose subgroups are topics.
+    pub(super) is_domain: bool,
 }
 
 fn read_listen(root: &ConfigTable<'_>, listen: Option<&ConfigValue<'_>>) -> Result<Address, ConfigError> {
@@ -319,7 +321,12 @@ fn read_subgroups(
     members: usize,
     durability: &Durability,
 ) -> Result<BTreeMap<String, SubgroupConfig>, ConfigError> {
-    let value = value.ok_or_else(|| root.missing("subgroups", "add at least one table [subgroups.NAME]"))?;
+    let value = value.ok_or_else(|| {
+        root.missing(
+            "subgroups",
+            "add at least one table [subgroups.NAME] (only the domains of `squall dds` need none)",
+        )
+    })?;
     let tables = value.table()?.tables()?;
     if tables.is_empty() {
         return Err(value.unexpected("add at least one table [subgroups.NAME]"));

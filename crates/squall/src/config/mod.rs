@@ -244,12 +244,42 @@ impl Config {
             std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
         file::read(
             ConfigText { file: Some(file), text: &text },
-            OwnSettings { listen, rank, is_client: false },
+            OwnSettings { listen, rank, ..OwnSettings::default() },
+        )
+    }
+
+    /// Reads a file for a member of a domain of `squall-dds`, as [`Config::load_for`] does. The file needs no subgroups, since these
+    /// are topics, which the participant adds.
+    ///
+    /// ```no_run
+    /// use squall::Config;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = Config::load_for_domain("domain.toml", Some("192.0.2.1:7400".parse()?), None)?;
+    /// assert!(config.subgroups.is_empty()); // for `squall_dds::DomainParticipant::builder`
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError`], with file and line.
+    pub fn load_for_domain(
+        file: impl AsRef<Path>,
+        listen: Option<Address>,
+        rank: Option<usize>,
+    ) -> Result<Self, ConfigError> {
+        let file = file.as_ref();
+        let text =
+            std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
+        file::read(
+            ConfigText { file: Some(file), text: &text },
+            OwnSettings { listen, rank, is_domain: true, ..OwnSettings::default() },
         )
     }
 
     /// Reads a file for a process that is no member, such as an [`crate::external::Observer`], as [`Config::load`] does.
-    /// The file needs no `listen`: if it has none, the first of the `contacts` stands for it.
+    /// The file needs no `listen`: if it has none, the first of the `contacts` stands for it. It needs no subgroups either, as far as
+    /// the process uses none.
     ///
     /// ```no_run
     /// use squall::Config;

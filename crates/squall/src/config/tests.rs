@@ -382,6 +382,21 @@ fn a_client_needs_no_listen() {
     assert!(error.contains("`contacts` is missing in the configuration: write where"), "{error}");
 }
 
+/// The topics of a domain are its subgroups, and clients use none of the file.
+#[test]
+fn a_domain_and_a_client_need_no_subgroups() {
+    let path = std::env::temp_dir().join(format!("squall-domain-{}.toml", std::process::id()));
+    let text = "cluster = \"c\"\nsecret = \"sixteen bytes or more\"\nmembers = 1\ncontacts = [\"unix:@a\"]\n";
+    std::fs::write(&path, text).unwrap();
+    let listen = || Some("unix:@b".parse().unwrap());
+    let config = Config::load_for_domain(&path, listen(), Some(0)).unwrap();
+    assert_eq!((config.listen.to_string().as_str(), config.rank), ("unix:@b", Some(0)));
+    assert!(config.subgroups.is_empty() && Config::load_for_client(&path).is_ok());
+    let error = Config::load_for(&path, listen(), None).unwrap_err().to_string();
+    std::fs::remove_file(&path).unwrap();
+    assert!(error.contains("`subgroups` is missing") && error.contains("squall dds"), "{error}");
+}
+
 /// A process that can read the secret can become a member.
 #[test]
 fn a_secret_that_others_can_read_is_named() {

@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &DdsArguments) -> Result<CommandVerdict> {
 /// What all need to join the domain.
 #[derive(Debug, Args)]
 struct DomainArguments {
-    /// The configuration of the domain's group; its subgroup is [subgroups.dds-topics]
+    /// The configuration of the domain's group; it needs no subgroups, since these are topics
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
     /// Where this process can be reached [default: a free address of this host]
@@ -109,7 +109,7 @@ impl DomainArguments {
                 free_address(&client)?
             }
         };
-        let mut config = Config::load_for(&self.config, Some(listen), None)?;
+        let mut config = Config::load_for_domain(&self.config, Some(listen), None)?;
         // The file may name the rank of a member.
         config.rank = None;
         self.begin(config)

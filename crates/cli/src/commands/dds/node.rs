@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use serde_json::json;
 use squall::Config;
-use squall_harness::terminal::{CommandVerdict, output};
+use squall_harness::terminal::{CommandVerdict, output, units};
 
 use super::{DomainArguments, LOOK_PERIOD};
 
@@ -32,7 +32,7 @@ Examples:
 
 pub(super) fn run(arguments: &DdsNodeArguments) -> Result<CommandVerdict> {
     let domain = &arguments.domain;
-    let config = Config::load_for(&domain.config, domain.listen.clone(), arguments.rank)?;
+    let config = Config::load_for_domain(&domain.config, domain.listen.clone(), arguments.rank)?;
     let joined = domain.begin(config)?;
     let mut shown = None;
     while !joined.is_interrupted() {
@@ -46,7 +46,8 @@ pub(super) fn run(arguments: &DdsNodeArguments) -> Result<CommandVerdict> {
             if arguments.json {
                 output::json(&json!({ "view": view, "node": node, "participants": participants }))?;
             } else {
-                output::line(format_args!("view {view}: {participants} participants; this is node {node}"));
+                let participants = units::things(participants as u64, "participant");
+                output::line(format_args!("view {view}: {participants}; this is node {node}"));
             }
         }
         std::thread::sleep(LOOK_PERIOD);

@@ -33,8 +33,8 @@ The copy is for the case that the folders of a majority are lost. Put it in the 
 what it has promised since.
 
 Examples:
-  squall log backup --storage /var/lib/squall /mnt/backup/monday
-  squall log backup --storage /var/lib/squall /mnt/backup/monday --json
+  squall log backup --storage /var/lib/squall/rank-0 /mnt/backup/monday
+  squall log backup --storage /var/lib/squall/rank-0 /mnt/backup/monday --json
   squall log verify --storage /mnt/backup/monday";
 
 pub(super) fn run(arguments: &BackupArguments) -> Result<CommandVerdict> {

@@ -6,7 +6,7 @@ mod repair;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use squall_harness::terminal::{CommandVerdict, output, units};
@@ -52,19 +52,19 @@ const LS_EXAMPLES: &str =
     "Nothing is changed. The member may run meanwhile; its log may look torn or damaged then.
 
 Examples:
-  squall log ls --storage /var/lib/squall";
+  squall log ls --storage /var/lib/squall/rank-0";
 const VERIFY_EXAMPLES: &str =
     "The exit status is 1 if the log is damaged (frames are missing that may have been reported as persisted), a checkpoint is not \
 as it was written, or both copies of the register are bad. A member that runs writes meanwhile, so that its log may look torn or \
 damaged: end it first, or verify again.
 
 Examples:
-  squall log verify --storage /var/lib/squall";
+  squall log verify --storage /var/lib/squall/rank-0";
 const DUMP_EXAMPLES: &str = "One line for each record, oldest first.
 
 Examples:
-  squall log dump --storage /var/lib/squall
-  squall log dump --storage /var/lib/squall --json";
+  squall log dump --storage /var/lib/squall/rank-0
+  squall log dump --storage /var/lib/squall/rank-0 --json";
 
 /// What `ls` and `verify` say.
 #[derive(Debug, Serialize)]
@@ -140,12 +140,18 @@ pub(crate) fn run(arguments: &StoredLogArguments) -> Result<CommandVerdict> {
 
 /// Returns an error if a folder is not that of a member.
 fn check_folder(folder: &Path) -> Result<()> {
-    ensure!(
-        folder.join("identity").is_file(),
-        "{} is not the folder of a member: it has no file `identity`; choose another --storage",
-        folder.display()
-    );
-    Ok(())
+    let is_of_member = |folder: &Path| folder.join("identity").is_file();
+    if is_of_member(folder) {
+        return Ok(());
+    }
+    let inside = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut members: Vec<_> = inside.filter(|path| is_of_member(path)).collect();
+    members.sort();
+    let advice = match members.first() {
+        Some(member) => format!("each member has one in it: give --storage {}", member.display()),
+        None => "it has no file `identity`; choose another --storage".into(),
+    };
+    bail!("{} is not the folder of a member: {advice}", folder.display())
 }
 
 fn read(

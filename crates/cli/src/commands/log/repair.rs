@@ -35,8 +35,8 @@ when it starts.
 The exit status is 1 if the log is still damaged, or both copies of the register are bad. End the member first.
 
 Examples:
-  squall log repair --storage /var/lib/squall
-  squall log repair --storage /var/lib/squall --yes";
+  squall log repair --storage /var/lib/squall/rank-0
+  squall log repair --storage /var/lib/squall/rank-0 --yes";
 
 pub(super) fn run(arguments: &RepairArguments) -> Result<CommandVerdict> {
     let RepairArguments { storage: folder, yes, json } = arguments;
