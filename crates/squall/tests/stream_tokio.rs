@@ -153,6 +153,30 @@ async fn a_reader_that_makes_progress_wakes_the_writer() {
     }
 }
 
+/// While the peer does nothing, a task that reads and writes sleeps.
+#[tokio::test]
+async fn a_silent_peer_costs_nothing() {
+    for transport in transports() {
+        let [mut near, far] = pair(transport).await;
+        let polls = AtomicUsize::new(0);
+        let both = std::future::poll_fn(|context| {
+            polls.fetch_add(1, Relaxed);
+            let mut space = [0; 8];
+            let read = Pin::new(&mut near).poll_read(context, &mut ReadBuf::new(&mut space));
+            assert!(read.is_pending(), "{transport:?}: nothing was sent to this end");
+            while let Poll::Ready(written) = Pin::new(&mut near).poll_write(context, &[7; 50]) {
+                assert!(written.unwrap() > 0);
+            }
+            Poll::<()>::Pending
+        });
+        let time = Duration::from_millis(500);
+        assert!(tokio::time::timeout(time, both).await.is_err());
+        let polls = polls.load(Relaxed);
+        assert!(polls < 100, "{transport:?}: {polls} polls in {time:?}");
+        drop(far);
+    }
+}
+
 /// The task that ends a stream does not need anything else to arrive.
 #[tokio::test]
 async fn the_end_of_a_stream_leaves_by_itself() {

@@ -9,6 +9,7 @@
 //!   are no event;
 //! - a task that makes progress and waits nevertheless wakes the task of the other direction.
 
+use std::future::Future as _;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::time::{Instant, Sleep};
 
 use super::blocking::StreamFlow;
 use super::{Address, Listener, Socket, StreamError, StreamOptions};
@@ -34,6 +36,10 @@ pub struct AsyncStream {
     wakers: Arc<Wakers>,
     /// Whether the peer rings the doorbell.
     waits: bool,
+    /// Whether the task that writes waits until what it has written has left.
+    awaits_left: bool,
+    /// When to check again although the doorbell does not ring.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// The tasks that wait for the two directions, which share one doorbell.
@@ -92,7 +98,7 @@ impl AsyncStream {
     /// [`StreamError`], with what to do next.
     ///
     /// # Panics
-    /// Outside a tokio runtime, or in one without input and output.
+    /// Outside a tokio runtime, or in one without input, output and time.
     pub async fn connect(address: &Address, options: &StreamOptions) -> Result<Self, StreamError> {
         let (address, options) = (address.clone(), suited(options));
         let call = move || Socket::connect(&address, &options);
@@ -107,13 +113,14 @@ impl AsyncStream {
     /// [`StreamError`] if the socket takes fewer posts than there are buffers, or tokio cannot watch it.
     ///
     /// # Panics
-    /// Outside a tokio runtime, or in one without input and output.
+    /// Outside a tokio runtime, or in one without input, output and time.
     pub fn new(mut socket: Socket) -> Result<Self, StreamError> {
         // Dropping it must not block a thread of the runtime.
         socket.endpoint().set_linger(Duration::ZERO);
         let fd = socket.endpoint().readiness().0.try_clone_to_owned().map_err(failed)?;
         let ready = watch(fd)?;
-        Ok(Self { flow: StreamFlow::new(socket)?, ready, wakers: Arc::default(), waits: false })
+        let flow = StreamFlow::new(socket)?;
+        Ok(Self { flow, ready, wakers: Arc::default(), waits: false, awaits_left: false, timer: None })
     }
 
     /// Returns the underlying socket.
@@ -152,9 +159,9 @@ impl AsyncStream {
         loop {
             self.begin();
             let happened = self.flow.step() || self.flow.socket.is_closed();
-            // The task of the other direction may wait for just this; only writing ends when data have left.
-            let may_end = matches!(direction, Direction::Reading) && has_left(&mut self.flow);
-            if happened || may_end {
+            // The task of the other direction may wait for just this.
+            let may_end = matches!(direction, Direction::Reading) && self.awaits_left;
+            if happened || may_end && has_left(&mut self.flow) {
                 self.wakers.wake_one(direction.other());
             }
             if happened || is_there(&mut self.flow) {
@@ -169,22 +176,38 @@ impl AsyncStream {
             match self.ready.poll_read_ready(&mut Context::from_waker(&both)) {
                 Poll::Ready(ready) => ready?.clear_ready(),
                 Poll::Pending => {
-                    // A wait for a deadline is rare and short: check again in the next iteration of the runtime.
-                    if self.flow.socket.endpoint().readiness().1.is_some() {
-                        context.waker().wake_by_ref();
-                    }
+                    self.set_timer(&both);
                     return Poll::Pending;
                 }
             }
         }
     }
 
+    /// Has both tasks woken when it is time to check again, if there is such a time.
+    fn set_timer(&mut self, both: &Waker) {
+        let Some(wait) = self.flow.socket.endpoint().readiness().1 else {
+            self.timer = None;
+            return;
+        };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
+        timer.as_mut().reset(Instant::now() + wait);
+        if timer.as_mut().poll(&mut Context::from_waker(both)).is_ready() {
+            both.wake_by_ref();
+        }
+    }
+
     fn poll_left(&mut self, context: &Context<'_>) -> Poll<io::Result<()>> {
         loop {
             match self.flow.has_left() {
-                Ok(false) => ready!(self.poll_happening(Direction::Writing, context, has_left))?,
-                Ok(true) => return self.finish(Ok(())),
-                Err(error) => return self.finish(Err(error)),
+                Ok(false) => {
+                    self.awaits_left = true;
+                    ready!(self.poll_happening(Direction::Writing, context, has_left))?;
+                    self.awaits_left = false;
+                }
+                left => {
+                    self.awaits_left = false;
+                    return self.finish(left.map(|_| ()));
+                }
             }
         }
     }
@@ -217,6 +240,7 @@ impl AsyncWrite for AsyncStream {
         source: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.begin();
+        self.awaits_left = false;
         loop {
             match self.flow.write_now(source) {
                 Ok(None) => ready!(self.poll_happening(Direction::Writing, context, nothing_more))?,
@@ -252,7 +276,7 @@ impl AsyncListener {
     /// [`StreamError`] if the address is not available.
     ///
     /// # Panics
-    /// Outside a tokio runtime, or in one without input and output.
+    /// Outside a tokio runtime, or in one without input, output and time.
     pub fn bind(address: &Address, options: &StreamOptions) -> Result<Self, StreamError> {
         let listener = Listener::bind(address, &suited(options))?;
         let listener = watch(listener)?;

@@ -73,6 +73,7 @@ struct LifeListHead {
 /// The list of this process.
 struct LifeList {
     head: &'static LifeListHead,
+    process: u32,
     /// The number of the thread, which is in all marks.
     thread: u32,
     /// In the order of the list.
@@ -89,7 +90,8 @@ fn list() -> Option<&'static LifeList> {
         )
         .ok()
     };
-    LIST.get_or_init(announce).as_ref()
+    // A forked child has the list of its parent, and no thread that announces it.
+    LIST.get_or_init(announce).as_ref().filter(|list| list.process == std::process::id())
 }
 
 impl LifeList {
@@ -112,7 +114,7 @@ impl LifeList {
             }
         })?;
         let thread = receiver.recv().map_err(io::Error::other)??;
-        Ok(Self { head, thread, entries: Mutex::default() })
+        Ok(Self { process: std::process::id(), head, thread, entries: Mutex::default() })
     }
 }
 

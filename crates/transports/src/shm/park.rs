@@ -155,7 +155,11 @@ impl Sleeper for ShmFabric {
 impl ShmFabric {
     /// Returns the period for checking timeouts, of which there are few, if there are any.
     fn timer(&self) -> Option<Duration> {
-        let has_timer = !self.waiting.is_empty() || self.is_revoking() || self.has_full_socket();
+        let is_dying = |link: &ShmLink| link.is_dying();
+        let has_timer = !self.waiting.is_empty()
+            || self.is_revoking()
+            || self.has_full_socket()
+            || self.links.iter().any(is_dying);
         has_timer.then_some(TIMER)
     }
 
