@@ -76,6 +76,8 @@ pub struct MemberStatus {
     pub traffic: Vec<TrafficLine>,
     /// What the log of its durable subgroups has written since it was started; `None` if it has none.
     pub log: Option<LogLine>,
+    /// What it has done in the shards; `None` if the group has none.
+    pub shards: Option<ShardsLine>,
 }
 
 /// What was carried between a member and another one, in a [`MemberStatus`].
@@ -114,6 +116,36 @@ pub struct LogLine {
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
+}
+
+/// The shards in a [`MemberStatus`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ShardsLine {
+    /// The number of messages that this member has sent to shards since it joined; one that is sent again counts once.
+    pub sent_total: u64,
+    /// At least as many of them are not delivered by all members of their shards yet.
+    pub under_way: u64,
+    /// Its own shard; `None` if it is in none.
+    pub own: Option<ShardLine>,
+    /// The members for which messages of its shard wait there, of this or another shard: those for which most do, [`LAGS_MAX`] at most.
+    pub lags: Vec<LagLine>,
+}
+
+/// A member's own shard in a [`ShardsLine`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ShardLine {
+    /// Its name.
+    pub name: String,
+    /// Whether the member gives the shard's timestamps.
+    pub leads: bool,
+    /// The number of messages that it has delivered since it joined.
+    pub delivered_total: u64,
+    /// The number of messages that it knows and has not delivered.
+    pub pending: u64,
+    /// The latest timestamp of the shard in this view that it knows.
+    pub clock: u64,
 }
 
 /// A view change in a [`MemberStatus`].
@@ -200,13 +232,14 @@ pub struct LatencyLine {
     pub p99_nanos: u64,
 }
 
-/// A member that is behind, in a [`SubgroupLine`].
+/// A member that is behind, in a [`SubgroupLine`] or a [`ShardsLine`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LagLine {
     /// Its number as a node.
     pub node: u32,
-    /// By how many messages and nulls it is behind the member that has received the most.
+    /// By how many messages and nulls it is behind the member that has received the most; in a [`ShardsLine`] the messages that wait for
+    /// it.
     pub behind: u64,
 }
 

@@ -112,8 +112,8 @@ pub use history::{History, HistoryError, StoredMessage};
 #[doc(hidden)]
 pub use inquiry::read_foreign as read_foreign_inquiry;
 pub use inquiry::{
-    HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, SubgroupLine, TrafficLine,
-    ViewChangeLine, WindowLine, ask_status,
+    HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, ShardLine, ShardsLine,
+    SubgroupLine, TrafficLine, ViewChangeLine, WindowLine, ask_status,
 };
 pub use node::Node;
 pub use owned::{OwnedDeliveries, OwnedMessage, read_value};

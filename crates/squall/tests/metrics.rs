@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use squall::config::{Config, MetricsConfig, StorageConfig, SubgroupConfig};
+use squall::config::{Config, GenuineConfig, MetricsConfig, StorageConfig, SubgroupConfig};
 use squall::{DeliveryMode, Group, JoinError};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -388,4 +388,44 @@ fn a_member_that_joins_lives_and_is_not_ready() {
     assert_eq!(sample(address, "squall_ready"), Some(0.0));
     joining.join().unwrap();
     assert!(TcpStream::connect(address).is_err(), "it does not listen any more");
+}
+
+/// A member of a shard whose polling thread hangs is named, with the number of messages that wait for it; what is delivered is
+/// counted, and its status says the same.
+#[test]
+fn shards_show_what_they_have_delivered_and_for_whom_they_wait() {
+    let mut config = config("shards", 2);
+    config.subgroups.clear();
+    config.suspicion_after = None;
+    config.genuine = Some(GenuineConfig::default().shard("a", &[0]).shard("b", &[1]));
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let other = config.clone().for_rank(1);
+    let other = thread::spawn(move || {
+        let upcall = move |_: squall::genuine::GenuineMessage<'_>| released.recv().unwrap_or(());
+        Group::builder(other).on_multicast(upcall).join().expect("the member joins")
+    });
+    let mut group = Group::builder(config).on_multicast(|_| ()).join().expect("the member joins");
+    let other = other.join().unwrap();
+    // Dropped first, so that the other member's thread ends also if this test fails.
+    let release = release;
+    let address = address(&group);
+    let mut sender = group.multicast_sender().unwrap();
+    sender.send(&["a", "b"], b"first").unwrap();
+    wait_for(address, "squall_shard_delivered_total{shard=\"a\"}", 1.0);
+    for _ in 0..4 {
+        sender.send(&["b", "a"], b"more").unwrap();
+    }
+    wait_for(address, "squall_shard_behind{shard=\"a\",member=\"1\"}", 4.0);
+    wait_for(address, "squall_shard_pending{shard=\"a\"}", 4.0);
+    wait_for(address, "squall_shards_sent_total", 5.0);
+    let shards = group.status().unwrap().shards.expect("there are shards");
+    let own = shards.own.expect("it is in one");
+    assert_eq!((own.name.as_str(), own.leads, own.delivered_total, own.pending), ("a", true, 1, 4));
+    assert_eq!(shards.lags.iter().map(|lag| (lag.node, lag.behind)).collect::<Vec<_>>(), [(1, 4)]);
+    drop(release);
+    wait_for(address, "squall_shard_delivered_total{shard=\"a\"}", 5.0);
+    wait_for(address, "squall_shard_pending{shard=\"a\"}", 0.0);
+    wait_for(address, "squall_shards_under_way", 0.0);
+    assert_eq!(sample(address, "squall_shard_behind{shard=\"a\",member=\"1\"}"), None);
+    drop(other);
 }

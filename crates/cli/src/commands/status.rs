@@ -37,7 +37,9 @@ pub(crate) struct StatusArguments {
 const EXAMPLES: &str =
     "Any member that answers names the others, which are then asked, too. The exit status is 0 if \
 all members of the latest view answer, messages can flow at all of them, and no subgroup has stalled for longer \
-than --stalled-after because a member takes no messages. The column `held up by` names that member.
+than --stalled-after because a member takes no messages. The column `held up by` names that member. Of a group with shards, a second \
+table has the messages that each member of a shard has sent and delivered, those that it has not delivered yet (pending), the latest \
+timestamp of its shard (clock), and the ranks of the members for which messages wait there, with their number.
 
 Examples:
   squall status --config squall.toml
@@ -171,11 +173,38 @@ fn print(lines: &[Line], stalls: &[Stall]) {
         ]);
     }
     table::lines(&rows).iter().for_each(output::line);
+    print_shards(lines);
     for Stall { subgroup, rank, seconds } in stalls {
         output::line(format!("{subgroup}: held up by member {rank} for {seconds:.1} s"));
     }
     let errors = lines.iter().filter_map(|line| line.error.as_ref());
     errors.for_each(output::note);
+}
+
+/// What the members of shards have delivered, and for whom their messages wait.
+fn print_shards(lines: &[Line]) {
+    let statuses = || lines.iter().filter_map(|line| line.status.as_ref());
+    let heads = ["shard", "rank", "sent", "delivered", "pending", "clock", "waits for"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    for status in statuses() {
+        let Some(shards) = &status.shards else { continue };
+        let Some(own) = &shards.own else { continue };
+        let rank = |node| status.members.iter().find(|member| member.node == node).map(|member| member.rank);
+        let waits = shards.lags.iter().filter_map(|lag| Some(format!("{}:{}", rank(lag.node)?, lag.behind)));
+        rows.push(vec![
+            own.name.clone(),
+            format!("{}{}", status.rank, if own.leads { " leads" } else { "" }),
+            shards.sent_total.to_string(),
+            own.delivered_total.to_string(),
+            own.pending.to_string(),
+            own.clock.to_string(),
+            waits.collect::<Vec<_>>().join(" "),
+        ]);
+    }
+    rows[1..].sort();
+    if rows.len() > 1 {
+        table::lines(&rows).iter().for_each(output::line);
+    }
 }
 
 /// The ranks of the members that this member waits for.

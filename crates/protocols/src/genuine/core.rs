@@ -49,10 +49,12 @@ pub(super) struct ShardMember {
     /// The logs of each shard's leader, with the leader's rank.
     logs: Vec<(usize, LogReader)>,
     /// The acknowledgements of all members, by rank, as read at the beginning of the evaluation \[G7\].
-    acknowledged: Vec<u64>,
+    pub(super) acknowledged: Vec<u64>,
     pub(super) marks: DeliveredMarks,
     /// [`GenuineSettings::has_states`].
     shards_have_states: bool,
+    /// Messages that were delivered in this view and those before.
+    pub(super) delivered: u64,
     /// Whether the application has the shard's state here \[G14\].
     pub(super) has_state: bool,
     sequencer: Option<Sequencer>,
@@ -88,7 +90,7 @@ impl GenuineMember {
         let rank = view.rank(fabric.node()).expect("it is a member of its own view");
         let table = ShardTable::new(fabric, view, &placement, &settings);
         let row = ShardRow::new(&settings, nodes.len(), placement.leads(rank));
-        let GenuineCarryover { mut marks, backlog, number } = before;
+        let GenuineCarryover { mut marks, delivered, backlog, number } = before;
         marks.retain(|node| nodes.contains(&node));
         mutant!(ForgetMarks => marks = DeliveredMarks::default());
         if !backlog.is_empty() {
@@ -97,7 +99,10 @@ impl GenuineMember {
         let outbox = ShardOutbox::new(&table, &row, &placement, backlog, number);
         let shard = table.own().map(|shard| {
             let leads = placement.leads(rank);
-            ShardMember::new(shard, leads, &table, &placement, &settings, nodes.len(), has_state, marks)
+            ShardMember {
+                delivered,
+                ..ShardMember::new(shard, leads, &table, &placement, &settings, nodes.len(), has_state, marks)
+            }
         });
         Self {
             view: view.id,
@@ -314,6 +319,7 @@ impl ShardMember {
     /// acknowledgements is missed \[G7\].
     fn read_acknowledgements(&mut self, table: &ShardTable, row: &ShardRow, rank: usize) {
         for (other, acknowledged) in
+            delivered: 0,
             self.acknowledged.iter_mut().enumerate().filter(|(other, _)| *other != rank)
         {
             *acknowledged = row.acknowledged.load(table.row(other));
@@ -467,6 +473,7 @@ impl ShardMember {
     }
 }
 
+            self.delivered += 1;
 /// The place in the order of all messages of what has this final timestamp in this view \[G15\].
 pub(super) fn position(view: u64, timestamp: Timestamp) -> GenuinePosition {
     let view = if mutant!(PositionWithoutView) { 0 } else { view };

@@ -53,6 +53,7 @@
 mod clock;
 mod core;
 mod failure;
+mod figures;
 mod gathering;
 mod inbox;
 mod log;
@@ -73,6 +74,7 @@ mod tests;
 
 pub use core::GenuineMember;
 pub use failure::GenuineFailure;
+pub use figures::ShardProgress;
 pub use gathering::{AskForReplies, ReplyGathering, ShardedOutcome};
 pub use log::CorruptTimestamp;
 pub use marks::DeliveredMarks;

@@ -153,6 +153,35 @@ impl ShardOrder {
         self.reach
     }
 
+    /// How many messages are known and not delivered.
+    pub(super) fn pending(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// The latest timestamp of the shard.
+    pub(super) fn clock(&self) -> u64 {
+        self.log.back().map_or(self.reach, |(clock, _)| self.reach.max(*clock))
+    }
+
+    /// Adds to `counts`, by rank, for whom the messages wait that are not delivered: for the leaders whose timestamps are missing, or if
+    /// none is, for the members whose acknowledgements are.
+    pub(super) fn count_missing(&self, placement: &ShardPlacement, acknowledged: &[u64], counts: &mut [u64]) {
+        for message in self.messages.values() {
+            let is_ordered = message.final_timestamp(self.shard).is_some();
+            for shard in shards_of(message.destinations.unwrap_or(0)) {
+                let members = placement.members(shard);
+                match message.timestamps.get(&shard) {
+                    None => counts[members[0]] += 1,
+                    Some(clock) if is_ordered => {
+                        let lacks = |rank: &&usize| acknowledged[**rank] < *clock;
+                        members.iter().filter(lacks).for_each(|rank| counts[*rank] += 1);
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+
     /// The message that is delivered next, if all that the others have to say of it is here, and its final timestamp.
     /// `acknowledged` is by rank and was read before the timestamps \[G7\].
     pub(super) fn next(

@@ -216,6 +216,11 @@ impl ShardOutbox {
         self.backlog.len() + usize::try_from(most).expect("a window")
     }
 
+    /// How many messages were sent in all views.
+    pub(super) const fn sent(&self) -> u64 {
+        self.number
+    }
+
     /// All messages below this number are freed in all their windows, or had none.
     pub(super) fn settled(&self) -> u64 {
         let oldest = self.windows.iter().flatten().filter_map(|window| window.numbers.front().copied());

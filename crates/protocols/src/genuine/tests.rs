@@ -59,6 +59,24 @@ fn what_may_come_before_is_waited_for() {
     assert_eq!(next(&order, QuorumRule::All, &[2, 2, 2, 21]), Some(N));
 }
 
+/// A message waits for the members whose acknowledgement is missing, and for a leader whose timestamp is.
+#[test]
+fn who_is_behind_is_counted() {
+    let mut order = order_with_m();
+    let behind = |order: &ShardOrder, acknowledged: &[u64]| {
+        let mut counts = [0; 4];
+        order.count_missing(&placement(), acknowledged, &mut counts);
+        counts
+    };
+    assert_eq!(behind(&order, &[1, 1, 1, 20]), [0; 4]);
+    assert_eq!(behind(&order, &[1, 0, 1, 19]), [0, 1, 0, 1]);
+    order.on_record(N, 0b11);
+    assert_eq!(behind(&order, &[1, 1, 1, 20]), [1, 0, 0, 1], "both leaders owe N a timestamp");
+    order.on_timestamp(N, at(2, 0));
+    assert_eq!(behind(&order, &[1, 1, 2, 20]), [0, 0, 0, 1], "one does, and no other is to blame");
+    assert_eq!((order.pending(), order.clock()), (2, 2));
+}
+
 /// \[G5\] An acknowledgement has no gaps, and says which shards it is for and to what the clock has to be raised.
 #[test]
 fn an_acknowledgement_covers_what_is_complete_without_a_gap() {

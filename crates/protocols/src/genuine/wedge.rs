@@ -16,6 +16,8 @@ use crate::coverage::{Point, reach};
 #[derive(Debug, Default)]
 pub struct GenuineCarryover {
     pub(super) marks: DeliveredMarks,
+    /// Messages that this member has delivered.
+    pub(super) delivered: u64,
     pub(super) backlog: VecDeque<BacklogMessage>,
     /// The number of this member's next message \[G2\].
     pub(super) number: u64,
@@ -69,7 +71,7 @@ impl GenuineMember {
         mut deliver: impl FnMut(GenuineMessage<'_>),
     ) -> Result<GenuineCarryover, GenuineFailure> {
         self.stop();
-        let mut marks = DeliveredMarks::default();
+        let (mut marks, mut delivered) = (DeliveredMarks::default(), 0);
         if let Some(mut shard) = self.shard.take() {
             let bounds: Vec<Option<u64>> = trims.iter().map(|trim| trim.checked_sub(1)).collect();
             if bounds.contains(&None) {
@@ -88,9 +90,9 @@ impl GenuineMember {
             for (key, last) in held {
                 shard.deliver(key, position(self.view, last), &self.nodes, &mut deliver);
             }
-            marks = shard.marks;
+            (marks, delivered) = (shard.marks, shard.delivered);
         }
         let (backlog, number) = self.outbox.end();
-        Ok(GenuineCarryover { marks, backlog, number })
+        Ok(GenuineCarryover { marks, delivered, backlog, number })
     }
 }

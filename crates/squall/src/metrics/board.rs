@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_log::WriteTally;
+use squall_protocols::genuine::ShardProgress;
 use squall_protocols::multicast::{DeliveryTally, MulticastCounters, WindowTimes};
 use squall_transports::{PeerTraffic, Waker};
 
@@ -32,6 +33,8 @@ pub(crate) struct MemberFigures {
     pub(crate) log: Option<WriteTally>,
     /// What the transport has carried between this member and each other one.
     pub(crate) traffic: Vec<PeerTraffic>,
+    /// `None`: the group has no shards, or is in no view.
+    pub(crate) shards: Option<ShardFigures>,
 }
 
 impl MemberFigures {
@@ -56,6 +59,18 @@ pub(crate) struct SubgroupFigures {
     pub(crate) unpersisted: Option<u64>,
     /// How long some of this member's own messages took, and for how long its window was full.
     pub(crate) times: WindowTimes,
+}
+
+/// What the polling thread knows about the shards.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ShardFigures {
+    /// Messages that this member has sent to shards, and how many of them are under way.
+    pub(crate) sent: u64,
+    pub(crate) under_way: usize,
+    /// The own shard's name, and how far it is; `None`: this member is in no shard.
+    pub(crate) own: Option<(String, ShardProgress)>,
+    /// How many messages wait here for each member.
+    pub(crate) behind: Vec<(NodeId, u64)>,
 }
 
 /// The view changes so far, by their duration: from the first suspicion or the wedge to the instant at which messages flow again.

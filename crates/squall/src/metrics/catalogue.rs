@@ -9,6 +9,7 @@ use squall_transports::PeerTraffic;
 use squall_transports::composite::PeerTransport;
 
 use super::board::{FiguresBoard, MemberFigures, SubgroupFigures};
+use super::shards;
 
 /// A metric of a member.
 ///
@@ -93,7 +94,7 @@ impl SampleValue {
 #[derive(Debug)]
 pub(super) struct Scrape<'a> {
     board: &'a FiguresBoard,
-    figures: MemberFigures,
+    pub(super) figures: MemberFigures,
     has_ended: bool,
     now: Instant,
 }
@@ -159,7 +160,7 @@ const SUBGROUP_STAGE: &[&str] = &["subgroup", "stage"];
 const MEMBER_TRAFFIC: &[&str] = &["member", "transport", "direction"];
 
 /// All metrics of a member.
-pub const METRICS: [MetricDescription; 24] = [
+pub const METRICS: [MetricDescription; 30] = [
     MetricDescription {
         name: "squall_ready",
         kind: MetricKind::Gauge,
@@ -360,6 +361,12 @@ pub const METRICS: [MetricDescription; 24] = [
             });
         },
     },
+    shards::SENT,
+    shards::UNDER_WAY,
+    shards::DELIVERED,
+    shards::PENDING,
+    shards::CLOCK,
+    shards::BEHIND,
     MetricDescription {
         name: "squall_log_unpersisted",
         kind: MetricKind::Gauge,
@@ -475,4 +482,5 @@ the process joins, and count all views since.
 const TAIL: &str = "
 Which member is the slowest? `topk(1, max by (member, subgroup) (squall_stability_lag))` names the one that is behind in receiving, and
 `squall_held_up_seconds` the one that takes no messages. `squall top` shows both without Prometheus.
+Messages to shards wait for the member with the most in `squall_shard_behind`, which may be of another shard than those that wait.
 ";

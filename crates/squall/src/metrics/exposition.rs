@@ -76,11 +76,12 @@ mod tests {
 
     use squall_fabric::{DurationHistogram, NodeId};
     use squall_log::WriteTally;
+    use squall_protocols::genuine::ShardProgress;
     use squall_protocols::multicast::WindowTimes;
     use squall_transports::PeerTraffic;
     use squall_transports::composite::PeerTransport;
 
-    use super::super::board::SubgroupFigures;
+    use super::super::board::{ShardFigures, SubgroupFigures};
     use super::*;
 
     /// A board on which everything that a metric can show is written.
@@ -107,6 +108,9 @@ mod tests {
         subgroup.lags = vec![(NodeId(0), 0), (NodeId(64), 5)];
         subgroup.held_up_by = Some((NodeId(64), Instant::now()));
         figures.subgroups = vec![subgroup];
+        let progress = ShardProgress { shard: 0, leads: true, delivered: 11, pending: 2, clock: 13 };
+        let (own, behind) = (Some(("east".into(), progress)), vec![(NodeId(64), 2)]);
+        figures.shards = Some(ShardFigures { sent: 12, under_way: 3, own, behind });
         drop(figures);
         Arc::new(board)
     }
@@ -135,6 +139,9 @@ mod tests {
             "squall_transport_bytes_total{member=\"2\",transport=\"tcp\",direction=\"sent\"} 70",
             "squall_transport_bytes_total{member=\"2\",transport=\"tcp\",direction=\"received\"} 80",
             "squall_transport_bytes_total{member=\"0\",transport=\"verbs\",direction=\"sent\"} 90",
+            "squall_shards_sent_total 12",
+            "squall_shard_delivered_total{shard=\"east\"} 11",
+            "squall_shard_behind{shard=\"east\",member=\"2\"} 2.0",
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
         }

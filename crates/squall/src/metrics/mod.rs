@@ -10,8 +10,9 @@ mod catalogue;
 mod exposition;
 mod request;
 mod server;
+mod shards;
 
-pub(crate) use board::FiguresBoard;
+pub(crate) use board::{FiguresBoard, ShardFigures};
 pub use catalogue::{METRICS, MetricDescription, MetricKind, reference};
 #[doc(hidden)]
 pub use request::read_foreign;

@@ -12,9 +12,10 @@ use squall_transports::{PeerTraffic, TransportFabric as _};
 use super::{Stack, figures};
 use crate::durable::ProcessLog;
 use crate::inquiry::{
-    self, HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, StatusQuestion,
-    SubgroupLine, TrafficLine, ViewChangeLine, WindowLine,
+    self, HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, ShardLine, ShardsLine,
+    StatusQuestion, SubgroupLine, TrafficLine, ViewChangeLine, WindowLine,
 };
+use crate::metrics::ShardFigures;
 use crate::restart::{
     FetchCall, FetchReply, RestartAnswer, RestartCall, RestartProcess, answer_fetch, answer_of_member,
 };
@@ -120,6 +121,7 @@ impl Stack {
             members,
             traffic: self.traffic(),
             log: self.log.as_ref().map(|log| log_line(log)),
+            shards: self.shard_figures().map(shards),
         }
     }
 
@@ -155,6 +157,23 @@ fn millis(passed: Duration) -> u64 {
 fn log_line(log: &ProcessLog) -> LogLine {
     let WriteTally { frames, bytes, .. } = log.tally();
     LogLine { frames, bytes }
+}
+
+/// Returns what a member answers about the shards.
+fn shards(figures: ShardFigures) -> ShardsLine {
+    let ShardFigures { sent, under_way, own, behind } = figures;
+    let mut lags: Vec<LagLine> =
+        behind.into_iter().map(|(node, behind)| LagLine { node: node.0, behind }).collect();
+    lags.sort_by_key(|lag| Reverse(lag.behind));
+    lags.truncate(LAGS_MAX);
+    let own = own.map(|(name, progress)| ShardLine {
+        name,
+        leads: progress.leads,
+        delivered_total: progress.delivered,
+        pending: progress.pending,
+        clock: progress.clock,
+    });
+    ShardsLine { sent_total: sent, under_way: under_way as u64, own, lags }
 }
 
 /// Sums up how long messages took.

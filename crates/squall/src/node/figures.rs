@@ -13,7 +13,7 @@ use squall_protocols::membership::ViewChangeStep;
 use squall_transports::TransportFabric as _;
 
 use super::Stack;
-use crate::metrics::FiguresBoard;
+use crate::metrics::{FiguresBoard, ShardFigures};
 
 /// When the polling thread writes its figures, and where.
 #[derive(Debug)]
@@ -102,7 +102,19 @@ impl Stack {
         figures.log = log.as_ref().map(|log| log.tally());
         figures.traffic.clear();
         fabric.traffic(&mut |traffic| figures.traffic.push(traffic));
+        figures.shards = self.shard_figures();
         true
+    }
+}
+
+impl Stack {
+    /// Returns what this member has done in the shards, and which members it waits for; `None` without shards, or a view.
+    pub(super) fn shard_figures(&self) -> Option<ShardFigures> {
+        let member = self.group.genuine_member()?;
+        let own = member.progress().map(|progress| (self.shards[progress.shard].clone(), progress));
+        let mut behind = Vec::new();
+        member.behind(|node, count| behind.push((node, count)));
+        Some(ShardFigures { sent: member.sent(), under_way: member.under_way(), own, behind })
     }
 }
 

@@ -70,6 +70,8 @@ struct Stack {
     feed: Option<FeedPoller>,
     /// The subgroups' names, by id.
     names: Vec<String>,
+    /// The shards' names, by number.
+    shards: Vec<String>,
     status: Arc<GroupStatus>,
     events: Vec<FabricEvent>,
     admission: MemberAdmission,
