@@ -16,7 +16,7 @@ impl ShardClock {
         Self { kind, clock: 0 }
     }
 
-    /// The next timestamp, where it is `now` by the leader's own time in nanoseconds.
+    /// The next timestamp, where it is `now` by the leader's own time in nanoseconds, which may be any.
     pub(super) fn next(&mut self, now: u64) -> u64 {
         let step = u64::from(!mutant!(RepeatTimestamp) || self.clock == 0);
         let counter = self.clock + step;
@@ -29,7 +29,8 @@ impl ShardClock {
 
     /// No timestamp up to `clock` is given any more \[G5\].
     pub(super) fn raise(&mut self, clock: u64) {
-        if !mutant!(KeepClock) {
+        let trusts = self.kind == ClockKind::Hybrid && mutant!(TrustTime);
+        if !trusts && !mutant!(KeepClock) {
             self.clock = self.clock.max(clock);
         }
     }

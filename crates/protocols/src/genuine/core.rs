@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use squall_fabric::window::WindowReader;
-use squall_fabric::{Fabric, FabricEvent, MirrorId, NodeId};
+use squall_fabric::{Duration, Fabric, FabricEvent, MirrorId, NodeId};
 
 use super::clock::ShardClock;
 use super::failure::GenuineFailure;
@@ -32,6 +32,8 @@ pub struct GenuineMember {
     pub(super) table: ShardTable,
     row: ShardRow,
     pub(super) outbox: ShardOutbox,
+    /// What is added to the fabric's time for a hybrid clock.
+    time_base: u64,
     /// The own shard's part; `None` for a member that is in no shard.
     pub(super) shard: Option<ShardMember>,
     /// The view is over: nothing is sent, sequenced, acknowledged or delivered any more \[G9\].
@@ -51,10 +53,10 @@ pub(super) struct ShardMember {
     /// The acknowledgements of all members, by rank, as read at the beginning of the evaluation \[G7\].
     pub(super) acknowledged: Vec<u64>,
     pub(super) marks: DeliveredMarks,
-    /// [`GenuineSettings::has_states`].
-    shards_have_states: bool,
     /// Messages that were delivered in this view and those before.
     pub(super) delivered: u64,
+    /// [`GenuineSettings::has_states`].
+    shards_have_states: bool,
     /// Whether the application has the shard's state here \[G14\].
     pub(super) has_state: bool,
     sequencer: Option<Sequencer>,
@@ -113,10 +115,18 @@ impl GenuineMember {
             table,
             row,
             outbox,
+            time_base: 0,
             shard,
             is_wedged: false,
             failure: None,
         }
+    }
+
+    /// Sets what is added to the fabric's time to get a time that is common to all members, for [`ClockKind::Hybrid`](super::ClockKind).
+    /// It may be wrong: then messages wait longer for those of other shards, and nothing else changes \[G3\].
+    pub fn set_time_base(&mut self, base: Duration) {
+        // Timestamps have space for counting beyond any time.
+        self.time_base = u64::try_from(base.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / 2);
     }
 
     /// Takes an event of the fabric.
@@ -232,7 +242,7 @@ impl GenuineMember {
         }
         let mut work = self.outbox.send_backlog();
         work += usize::try_from(self.outbox.publish(&mut self.table, &self.row)).expect("a window");
-        work += match self.evaluate(fabric.now().as_nanos(), space, &mut deliver) {
+        work += match self.evaluate(self.time_base + fabric.now().as_nanos(), space, &mut deliver) {
             Ok(work) => work,
             Err(failure) => {
                 self.failure = Some(failure);
@@ -309,6 +319,7 @@ impl ShardMember {
             logs: shards_of(placement.populated()).map(log).collect(),
             acknowledged: vec![0; members],
             marks,
+            delivered: 0,
             shards_have_states: settings.has_states,
             has_state,
             sequencer,
@@ -319,7 +330,6 @@ impl ShardMember {
     /// acknowledgements is missed \[G7\].
     fn read_acknowledgements(&mut self, table: &ShardTable, row: &ShardRow, rank: usize) {
         for (other, acknowledged) in
-            delivered: 0,
             self.acknowledged.iter_mut().enumerate().filter(|(other, _)| *other != rank)
         {
             *acknowledged = row.acknowledged.load(table.row(other));
@@ -463,6 +473,7 @@ impl ShardMember {
         } else {
             let (header, bytes) = inbox.message(number);
             deliver(GenuineMessage { sender, number, destinations: header.destinations, position, bytes });
+            self.delivered += 1;
         }
         self.order.on_delivery(key);
         self.marks.add(sender, number);
@@ -473,7 +484,6 @@ impl ShardMember {
     }
 }
 
-            self.delivered += 1;
 /// The place in the order of all messages of what has this final timestamp in this view \[G15\].
 pub(super) fn position(view: u64, timestamp: Timestamp) -> GenuinePosition {
     let view = if mutant!(PositionWithoutView) { 0 } else { view };

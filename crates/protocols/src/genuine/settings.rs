@@ -30,7 +30,8 @@ pub enum ClockKind {
     /// A counter.
     #[default]
     Logical,
-    /// The greater of a counter and the leader's own time in nanoseconds: if clocks of leaders are close to each other, a message
+    /// The greater of a counter and the leader's own time in nanoseconds
+    /// ([`GenuineMember::set_time_base`](super::GenuineMember::set_time_base)): if clocks of leaders are close to each other, a message
     /// seldom waits for one that got its timestamp later. Order rests on the counter alone.
     Hybrid,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use squall_fabric::window::INDEXES_MAX;
-use squall_fabric::{Core, Fabric, FabricEvent, Instant, NodeId};
+use squall_fabric::{Core, Duration, Fabric, FabricEvent, Instant, NodeId};
 
 use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, ViewDisk, ViewSubgroups, either};
 use super::figures::SubgroupTotals;
@@ -66,6 +66,8 @@ pub struct GroupCore<A: GroupApplication> {
     pub(super) successions: Successions,
     /// Whether the application has the state of its shard.
     pub(super) shard_state: ShardState,
+    /// See [`GroupCore::set_time_base`].
+    pub(super) time_base: Duration,
     pub(super) relays: Relays,
     /// What is on the disk of votes and views, in a group with durable subgroups.
     pub(super) register: Option<GroupRegister>,
@@ -151,6 +153,7 @@ impl<A: GroupApplication> GroupCore<A> {
             layout,
             relays: Relays::new(fabric.node(), settings.relays.clone()),
             shard_state: ShardState::of_joiner(settings.genuine.as_ref()),
+            time_base: Duration::ZERO,
             settings,
             stage,
             passage: ViewPassage::new(fabric.node()),

@@ -1,6 +1,6 @@
 //! The genuine shards of a group, beside its subgroups: one [`GenuineMember`] for all of them in each view (RamCast §2.2).
 
-use squall_fabric::{Fabric, NodeId};
+use squall_fabric::{Duration, Fabric, NodeId};
 
 use super::core::{GroupCore, GroupStage, PresentView, SKIP};
 use super::{GroupApplication, GroupEnd};
@@ -115,6 +115,14 @@ impl<A: GroupApplication> GroupCore<A> {
                 shards.member.send(destinations, payload)
             }
             _ => Err(GenuineSendError::Closed),
+        }
+    }
+
+    /// Sets what is added to the fabric's time for the hybrid clocks of shards: see [`GenuineMember::set_time_base`].
+    pub fn set_time_base(&mut self, base: Duration) {
+        self.time_base = base;
+        if let GroupStage::Present(PresentView { shards: Some(shards), .. }) = &mut self.stage {
+            shards.member.set_time_base(base);
         }
     }
 
@@ -247,7 +255,8 @@ impl<A: GroupApplication> GroupCore<A> {
         let (segments, has_state) = (segments.to_vec(), self.has_shard_state());
         let first_state = self.settings.membership.states.checked_sub(segments.len());
         let first_state = first_state.filter(|_| settings.has_states);
-        let member = GenuineMember::new(fabric, view, placement, settings, has_state, before);
+        let mut member = GenuineMember::new(fabric, view, placement, settings, has_state, before);
+        member.set_time_base(self.time_base);
         Some(ActiveShards { member, segments, first_state, is_announced: false })
     }
 }

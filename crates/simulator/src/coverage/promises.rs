@@ -134,6 +134,7 @@ promises!(
         "crash before a post",
         "eight shards",
         "hybrid clock",
+        "wrong clocks",
         "join",
         "late request for the state",
         "leave",

@@ -234,6 +234,7 @@ impl GenuineCluster {
         self.all.handle_events(place);
         let process = &mut self.all.processes[place as usize];
         let Some(group) = &mut process.group else { return worked };
+        group.set_time_base(self.plan.time_base(place));
         worked |= group.poll(&mut process.fabric) > 0;
         if !is_member && group.application_ref().has_heard {
             self.all

@@ -34,6 +34,8 @@ pub struct GenuinePlan {
     pub transfer_max: Duration,
     /// Words that pass between nodes are counted.
     pub counts_words: bool,
+    /// The time that nodes with hybrid clocks take for the common one differs by up to that.
+    pub time_error_max: Duration,
 }
 
 /// The payloads of messages are at most that long.
@@ -65,7 +67,19 @@ impl GenuinePlan {
             plan.settings.message_max = UPDATE_HEADER_BYTES + plan.shards * (PART_HEADER_BYTES + MESSAGE_MAX);
         }
         plan.draw_later_request();
+        if plan.settings.clock == ClockKind::Hybrid {
+            let mut prng = Prng::new(seed ^ 0xc10c);
+            // Clocks that agree, as machines keep them, and some that are wrong by years.
+            let most = [0, 5_000, 1_000_000, 2_000_000_000_000_000_000][prng.index(4)];
+            plan.time_error_max = Duration::from_nanos(most);
+        }
         plan
+    }
+
+    /// What a process adds to its own time to get the common one.
+    pub(super) fn time_base(&self, place: u32) -> Duration {
+        let most = u64::try_from(self.time_error_max.as_nanos()).expect("some years");
+        Duration::from_nanos(Prng::new(self.group.seed ^ u64::from(place) << 40 ^ 0x71e).below(1 + most))
     }
 
     /// Shards and workload, without faults.
@@ -124,6 +138,7 @@ impl GenuinePlan {
             settings,
             request_max: Duration::ZERO,
             transfer_max: Duration::from_nanos(prng.below(300_000)),
+            time_error_max: Duration::ZERO,
             counts_words: !group.early_sight && prng.chance(200),
             group,
         }
@@ -236,6 +251,7 @@ impl GenuinePlan {
             ("counted words", self.counts_words),
             ("late request for the state", !self.request_max.is_zero()),
             ("hybrid clock", self.settings.clock == ClockKind::Hybrid),
+            ("wrong clocks", !self.time_error_max.is_zero()),
             ("member of no shard", self.homes.contains(&None)),
             ("eight shards", self.shards == 8),
             ("shards without states", !self.settings.has_states),
@@ -295,8 +311,10 @@ impl fmt::Display for GenuinePlan {
             QuorumRule::Majority => "a majority of a shard acknowledges",
         };
         let clock = match clock {
-            ClockKind::Logical => "timestamps count messages",
-            ClockKind::Hybrid => "timestamps follow the clocks",
+            ClockKind::Logical => "timestamps count messages".into(),
+            ClockKind::Hybrid => {
+                format!("timestamps follow the clocks, which differ by up to {:?}", self.time_error_max)
+            }
         };
         let states = if *has_states { "joiners take over states" } else { "shards have no states" };
         let bytes =

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use squall_fabric::window::RECORDS_MAX;
-use squall_protocols::genuine::{GenuineSettings, SHARDS_MAX, ShardPlacement};
+use squall_protocols::genuine::{ClockKind, GenuineSettings, SHARDS_MAX, ShardPlacement};
 use squall_protocols::membership::{MEMBERS_MAX, View};
 
 use super::error::ConfigError;
@@ -43,6 +43,10 @@ pub struct GenuineConfig {
     pub window_bytes: usize,
     /// The shards hold one replicated object ([`crate::Group::sharded_object`]), whose state joiners take over.
     pub object: bool,
+    /// What the leaders of shards take timestamps from. With [`ClockKind::Hybrid`] they follow the members' clocks of the machine
+    /// (`CLOCK_REALTIME`, as each member reads it once when it joins). If these are wrong, messages to several shards may take longer; their
+    /// order does not depend on any clock.
+    pub clock: ClockKind,
 }
 
 impl Default for GenuineConfig {
@@ -54,6 +58,7 @@ impl Default for GenuineConfig {
             message_max: 10 << 10,
             window_bytes: 1 << 20,
             object: false,
+            clock: ClockKind::Logical,
         }
     }
 }
@@ -79,6 +84,7 @@ impl GenuineConfig {
         GenuineSettings {
             window_bytes: self.window_bytes,
             has_states: self.object,
+            clock: self.clock,
             ..GenuineSettings::new(self.window, self.message_max)
         }
     }
@@ -133,6 +139,9 @@ impl GenuineConfig {
     }
 }
 
+/// The names of the clocks.
+const CLOCKS: [(&str, ClockKind); 2] = [("logical", ClockKind::Logical), ("hybrid", ClockKind::Hybrid)];
+
 /// Reads the table, if there is one.
 pub(super) fn read(
     value: Option<&ConfigValue<'_>>,
@@ -154,6 +163,7 @@ pub(super) fn read(
             .get("window_bytes")
             .map_or(Ok(usual.window_bytes.max(4 * message_max)), |value| value.bytes(1..=WINDOW_BYTES_MAX))?,
         object: values.get("object").map_or(Ok(usual.object), |value| value.flag())?,
+        clock: values.get("clock").map_or(Ok(usual.clock), |value| value.choice(&CLOCKS))?,
         shards: BTreeMap::new(),
     };
     for (name, table) in shards.table()?.tables()? {
@@ -168,7 +178,7 @@ pub(super) fn read(
 
 #[cfg(test)]
 mod tests {
-    use super::GenuineConfig;
+    use super::{ClockKind, GenuineConfig};
     use crate::config::{StorageConfig, SubgroupConfig};
     use crate::{Config, DeliveryMode};
 
@@ -185,10 +195,11 @@ mod tests {
 
     #[test]
     fn shards_are_read_with_their_settings() {
-        let lines = "[genuine]\nmessage_max = \"1MiB\"\nobject = true\nwindow = 8\nshards.b.members = [0]\nshards.a.members = [1, 2, 9]";
+        let lines = "[genuine]\nmessage_max = \"1MiB\"\nobject = true\nclock = \"hybrid\"\nwindow = 8\nshards.b.members = [0]\nshards.a.members = [1, 2, 9]";
         let config = read(lines).unwrap().unwrap();
         assert_eq!((config.window, config.message_max, config.window_bytes), (8, 1 << 20, 4 << 20));
         assert!(config.object && config.settings().has_states);
+        assert_eq!(config.settings().clock, ClockKind::Hybrid);
         assert_eq!(config.destinations(&["b", "a"]), Ok(0b11));
         assert_eq!(config.destinations(&["b", "c"]), Err("c"));
         assert_eq!(read("[subgroups.log]"), Ok(None));

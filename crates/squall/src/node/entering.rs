@@ -1,8 +1,9 @@
 //! How a node comes to be: it enters its group, with the first members, by a restart, or as a joiner (Derecho §2.2, §3.3, §3.4).
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use squall_fabric::{Fabric as _, NodeId, Shortage};
+use squall_fabric::{Duration, Fabric as _, Instant, NodeId, Shortage};
 use squall_protocols::group::{GroupCore, GroupSettings, Placement, SubgroupId, SubgroupLayout};
 use squall_protocols::membership::{self, Member, View};
 use squall_transports::TransportFabric as _;
@@ -77,7 +78,7 @@ impl Node {
                 log.set_waker(fabric.waker());
             }
             let rank = usize::try_from(tag).map_err(|_| JoinError::Token)?;
-            let (group, members) = match start {
+            let (mut group, members) = match start {
                 EntryStart::First(members) => {
                     let member = |node: &NodeId| Member { node: *node, tag: u64::from(node.0) };
                     let view = View::first(members.iter().map(member).collect());
@@ -102,14 +103,15 @@ impl Node {
                     (group, members)
                 }
             };
+            group.set_time_base(time_base(fabric.now()));
             *status.roster() = roster;
             status.set_session(session);
             let admission = MemberAdmission::open(listener, config, session, Arc::clone(&status), &fabric)?;
             let peers: Vec<NodeId> = members.into_iter().filter(|node| *node != fabric.node()).collect();
             let names = config.subgroups.keys().cloned().collect();
+            let shards = config.genuine.iter().flat_map(|genuine| genuine.shards.keys().cloned()).collect();
             let (events, seen, distrusted, ended, skipped) = (Vec::new(), None, None, false, 0);
             let figures = board.clone().map(FiguresWriter::new);
-            let shards = config.genuine.iter().flat_map(|genuine| genuine.shards.keys().cloned()).collect();
             #[rustfmt::skip]
             let stack = Stack {
                 fabric, group, outlet, feed, names, shards, status, events, admission, peers, seen, skipped, unchecked: CHECK, distrusted, ended,
@@ -123,6 +125,12 @@ impl Node {
             return Ok((Self { stack, runner }, rank));
         }
     }
+}
+
+/// What is added to the fabric's time, which is `now`, to get the time of the machine: read once, so that it never goes back.
+fn time_base(now: Instant) -> Duration {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    time.saturating_sub(Duration::from_nanos(now.as_nanos()))
 }
 
 fn group_settings(config: &Config, durable: &[SubgroupId]) -> GroupSettings {
