@@ -248,6 +248,30 @@ fn latency_is_measured_one_at_a_time() {
     }
 }
 
+/// Scripts rely on these keys. Each message counts once, however many members deliver it.
+#[test]
+fn messages_to_shards_are_measured_beside_one_subgroup() {
+    for (transport, clock) in [("shm", "hybrid"), ("tcp", "logical"), ("sim", "logical"), ("sim", "hybrid")] {
+        let arguments = format!("--transport {transport} --clock {clock} --messages 200 --latency --json");
+        let result = json(&format!("bench genuine {arguments}"));
+        assert_eq!((&result["messages"], &result["clock"]), (&800.into(), &clock.into()), "{result}");
+        for figures in [&result, &result["one_subgroup"]] {
+            let number = |key: &str| figures[key].as_f64().unwrap_or_else(|| panic!("{key} in {result}"));
+            assert!((number("messages_per_second") * number("seconds") - 800.0).abs() < 1.0, "{result}");
+            assert!(figures["latency_ns"]["p50"].as_u64() > Some(0), "{result}");
+        }
+    }
+}
+
+/// The members of the shard that lives on deliver in the next view.
+#[test]
+fn deaths_of_leaders_are_timed() {
+    let result = json("bench genuine --deaths 2 --window 4 --json");
+    for key in ["death_to_delivery_ms", "other_shard_stall_ms", "other_shard_pause_before_ms"] {
+        assert!(result[key]["p50"].as_f64() > Some(0.0), "{key}: {result}");
+    }
+}
+
 /// Every switch works on its own, with every mode.
 #[test]
 fn every_optimisation_can_be_switched_off() {
@@ -306,6 +330,8 @@ fn what_cannot_be_done_is_reported() {
         ("bench stream --at device=a", 1, "choose --transport tcp or verbs"),
         ("bench stream --transport verbs --at netns=a", 1, "the sender runs here"),
         ("bench multicast --senders 3 --members 2", 1, "3 senders among 2 members: raise --members"),
+        ("bench genuine --transport sim --deaths 1", 1, "choose another --transport"),
+        ("bench genuine --replicas 1 --deaths 1", 1, "two shards of two are needed"),
         ("bench multicast --size 10kilo", 2, "write a number of bytes"),
         ("simulate --seeds 5", 2, "like 0..1000"),
         ("simulate --scenario none", 1, "there is no scenario `none`"),

@@ -261,6 +261,10 @@ pub(crate) struct GenuineJob {
     pub(crate) window: usize,
     /// One message at a time.
     pub(crate) latency: bool,
+    /// With hybrid clocks.
+    pub(crate) is_hybrid: bool,
+    /// All send until they have delivered without a member that dies, those of the last shard to it alone.
+    pub(crate) outlives: bool,
     /// Through one subgroup of all members, each of which drops what is for other shards.
     pub(crate) is_filtered: bool,
 }

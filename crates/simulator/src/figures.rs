@@ -28,6 +28,8 @@ pub struct Experiment {
     pub delays: Vec<Duration>,
     /// Whether each sender sends its next message only once its last one is delivered at itself.
     pub singly: bool,
+    /// The cores' own work for each delivery.
+    pub work: Duration,
     /// The hardware.
     pub cost: CostModel,
     /// The seed of all random choices.
@@ -51,6 +53,7 @@ impl Experiment {
             inactive: 0,
             delays: Vec::new(),
             singly: false,
+            work: Duration::ZERO,
             cost: CostModel::SPINDLE,
             seed: 1,
         }
@@ -238,7 +241,10 @@ impl Node {
             worked |= self.send(experiment);
         }
         for (subgroup, polled) in self.subgroups.iter_mut().zip(&mut self.polled) {
+            let before = subgroup.counters().messages_delivered;
             worked |= subgroup.poll(&mut self.fabric) > 0;
+            let delivered = subgroup.counters().messages_delivered - before;
+            self.fabric.charge(experiment.work * u32::try_from(delivered).expect("a window"));
             // For each delivered message, the thread loads its header and its first word.
             let words = subgroup.counters().words_polled + 2 * subgroup.counters().messages_delivered;
             self.fabric.charge_loads(words - *polled);

@@ -47,10 +47,18 @@ pub(crate) struct ClusterPlan {
     pub(crate) work: MemberWork,
     /// The work continues when members die, as long as the group does.
     pub(crate) survives: bool,
-    /// The last member is killed when it has done this much.
-    pub(crate) kill_after: Option<u64>,
+    /// One of the members is killed.
+    pub(crate) kill: Option<PlannedKill>,
     /// When it has been killed, another process joins with the next rank.
     pub(crate) join: bool,
+}
+
+/// Which member is killed, and when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlannedKill {
+    pub(crate) rank: usize,
+    /// It has done this much.
+    pub(crate) after: u64,
 }
 
 /// By which a group and its members are known.
@@ -277,14 +285,13 @@ impl<'o> ProcessCluster<'o> {
         plan: &ClusterPlan,
         identity: &ClusterIdentity,
     ) -> Result<(Vec<Option<MemberReport>>, Option<u64>)> {
-        let (mut killed_ns, mut kill_after) = (None, plan.kill_after);
+        let (mut killed_ns, mut kill) = (None, plan.kill);
         let mut reports: Vec<Option<MemberReport>> = self.processes.iter().map(|_| None).collect();
         while (0..reports.len()).any(|rank| reports[rank].is_none() && !self.processes[rank].is_closed()) {
             match self.next_event(Instant::now() + Duration::from_secs(1 << 32))? {
                 Some((rank, MemberEvent::Progress { done })) => {
                     self.observer.on_progress(rank, done);
-                    if rank + 1 == plan.members && kill_after.is_some_and(|after| done >= after) {
-                        kill_after = None;
+                    if kill.take_if(|kill| rank == kill.rank && done >= kill.after).is_some() {
                         killed_ns = Some(now_ns());
                         self.processes[rank].kill();
                         if plan.join {

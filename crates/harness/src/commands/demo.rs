@@ -8,7 +8,7 @@ use serde::Serialize;
 use squall::trace::MemberTrack;
 use squall_protocols::group::ViewChange;
 
-use crate::cluster::{ClusterEnding, ClusterPlan, ProcessCluster};
+use crate::cluster::{ClusterEnding, ClusterPlan, PlannedKill, ProcessCluster};
 use crate::commands::total_failure::{self, TotalFailure};
 use crate::control::{
     ChangeReport, DemoJob, EncryptionName, IdleName, LogReport, MemberLocation, MemberReport, MemberWork,
@@ -137,7 +137,7 @@ pub fn run(arguments: &DemoArguments) -> Result<CommandVerdict> {
         locations: arguments.locations.clone(),
         work: MemberWork::Demo(job.clone()),
         survives: true,
-        kill_after: (drama != Drama::Calm).then_some(job.messages / 3),
+        kill: (drama != Drama::Calm).then_some(PlannedKill { rank: members - 1, after: job.messages / 3 }),
         join: drama == Drama::KillAndJoin,
     };
     if !arguments.json {

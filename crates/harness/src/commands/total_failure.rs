@@ -72,7 +72,7 @@ pub(super) fn run(what: &TotalFailure) -> Result<CommandVerdict> {
             sends,
         }),
         survives: false,
-        kill_after: None,
+        kill: None,
         join: false,
     };
     let mut restart_ms = Vec::new();

@@ -4,10 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use squall::config::{GenuineConfig, SubgroupConfig};
-use squall::genuine::MulticastSender;
+use squall::config::{ClockKind, GenuineConfig, SubgroupConfig};
+use squall::genuine::{GenuineMessage, MulticastSender};
 use squall::{Group, Message, Node, SendError, Sender};
 use squall_fabric::atomics::{AtomicU64, Ordering};
+
+mod outlive;
 
 use super::parent_watchdog::ParentWatchdog;
 use super::{
@@ -25,7 +27,11 @@ pub(super) fn perform(group: &GroupJob, job: &GenuineJob, watchdog: &ParentWatch
     let mut member = BenchMember::join(group, job, &tally)?;
     say(&MemberEvent::Ready);
     watchdog.await_go()?;
-    let outcome = send_and_deliver(&mut member, job, &tally);
+    let outcome = if job.outlives {
+        outlive::send_and_outlive(&mut member, job, &tally)
+    } else {
+        send_and_deliver(&mut member, job, &tally)
+    };
     Ok(finish(member, outcome, watchdog))
 }
 
@@ -41,6 +47,8 @@ struct Tally {
     sent_at_ns: AtomicU64,
     returned: AtomicU64,
     latencies: Mutex<Latencies>,
+    /// When messages were delivered around the death of a member.
+    resumption: Mutex<outlive::Resumption>,
 }
 
 impl Default for Tally {
@@ -54,6 +62,7 @@ impl Default for Tally {
             sent_at_ns: AtomicU64::new(0),
             returned: AtomicU64::new(0),
             latencies: Mutex::default(),
+            resumption: Mutex::default(),
         }
     }
 }
@@ -111,15 +120,25 @@ impl BenchMember {
             let builder = Group::builder(config.subgroup(SUBGROUP, subgroup)).on_progress(report_progress);
             builder.on_message(SUBGROUP, upcall).join_polled()?
         } else {
+            let clock = if job.is_hybrid { ClockKind::Hybrid } else { ClockKind::Logical };
+            let window = job.window;
             let mut genuine =
-                GenuineConfig { message_max, window_bytes, window: job.window, ..GenuineConfig::default() };
+                GenuineConfig { message_max, window_bytes, window, clock, ..GenuineConfig::default() };
             for (shard, name) in names.iter().enumerate() {
                 let first = shard * job.replicas;
                 genuine = genuine.shard(name, &(first..first + job.replicas).collect::<Vec<_>>());
             }
             config.genuine = Some(genuine);
             let builder = Group::builder(config).on_progress(report_progress);
-            builder.on_multicast(move |message| tally.on_message(message.bytes)).join_polled()?
+            let outlives = job.outlives;
+            let upcall = move |message: GenuineMessage<'_>| {
+                tally.on_message(message.bytes);
+                if outlives {
+                    let mut resumption = tally.resumption.lock().unwrap_or_else(PoisonError::into_inner);
+                    resumption.note(message.position.view);
+                }
+            };
+            builder.on_multicast(upcall).join_polled()?
         };
         let sending = if job.is_filtered {
             Sending::ToAll(group.subgroup(SUBGROUP)?.sender()?)

@@ -33,6 +33,7 @@ use crate::control::{
     TransportName,
 };
 use crate::lines::{read_line, write_line};
+pub(crate) use genuine::HEADER_BYTES as GENUINE_HEADER_BYTES;
 pub(crate) use multicast::subgroup;
 use parent_watchdog::ParentWatchdog;
 

@@ -164,7 +164,7 @@ fn measure(arguments: &DdsBenchArguments, profile: ProfileName, interrupts: &Int
         locations: Vec::new(),
         work: MemberWork::Dds(job.clone()),
         survives: false,
-        kill_after: None,
+        kill: None,
         join: false,
     };
     let mut display = ProgressDisplay::new(members, 0, job.samples, "samples", arguments.json);

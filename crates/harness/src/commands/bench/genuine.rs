@@ -1,12 +1,22 @@
 //! `squall bench genuine`: messages to several shards in one order, beside the same work in one totally ordered subgroup.
 
-use anyhow::{Result, ensure};
-use clap::Args;
-use serde::Serialize;
+use std::time::Duration;
 
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use squall::config::ClockKind;
+use squall_protocols::multicast::SubgroupSettings;
+use squall_simulator::figures::{self, Experiment};
+use squall_simulator::genuine::prediction::{self, ORDERED_WORK, RAMCAST, ShardExperiment, ShardLoad};
+
+mod deaths;
+
+use super::fabric::BenchFabric;
 use crate::cluster::{ClusterPlan, ProcessCluster};
 use crate::control::{EncryptionName, GenuineJob, IdleName, MemberWork, TransportName};
 use crate::latency::{Latencies, Percentiles};
+use crate::member::GENUINE_HEADER_BYTES as HEADER_BYTES;
 use crate::progress::ProgressDisplay;
 use crate::terminal::{CommandVerdict, Interrupts, output, table, units};
 
@@ -16,20 +26,20 @@ use crate::terminal::{CommandVerdict, Interrupts, output, table, units};
 pub(crate) struct GenuineArguments {
     /// How the members reach each other
     #[arg(long, value_enum, default_value = "shm")]
-    transport: TransportName,
+    transport: BenchFabric,
     /// Shards
-    #[arg(long, value_name = "G", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=16))]
+    #[arg(long, value_name = "G", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     shards: u64,
     /// Members of each shard, each a process
     #[arg(long, value_name = "R", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=16))]
     replicas: u64,
     /// Shards that each message is for: that of its sender, and the next ones
-    #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=16))]
+    #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     destinations: u64,
     /// Bytes of a message
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     size: u64,
-    /// Messages of each member [default: 100000; one at a time 10000]
+    /// Messages of each member [default: 100000; one at a time 10000; simulated 300]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     messages: Option<u64>,
     /// Messages that each member may have under way
@@ -38,6 +48,12 @@ pub(crate) struct GenuineArguments {
     /// Let each member wait for the delivery of its message before it sends the next, and measure how long it takes
     #[arg(long)]
     latency: bool,
+    /// What timestamps are taken from
+    #[arg(long, value_enum, default_value = "logical")]
+    clock: ClockName,
+    /// Instead: kill the leader of the first shard under load, this often, and measure how long the others stall
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    deaths: Option<u64>,
     /// What a member does when there is nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     idle: IdleName,
@@ -48,16 +64,30 @@ pub(crate) struct GenuineArguments {
 
 const EXAMPLES: &str =
     "All members send. The same messages are then sent through one subgroup of all members, in whose total \
-order each drops what is for other shards. Rates count each message once, however many deliver it; the slowest member decides.
+order each drops what is for other shards. With --deaths messages are for all shards but the last one, whose members send to it \
+alone: in each round the leader of the first shard is killed (-9), and the others deliver without it. Rates count each message once, however many deliver it; the slowest member decides.
 
 Examples:
   squall bench genuine
   squall bench genuine --shards 4 --replicas 1 --destinations 1
+  squall bench genuine --shards 3 --deaths 20 --window 4
+  squall bench genuine --transport sim --shards 64 --replicas 1
   squall bench genuine --transport tcp --size 1024 --latency --json";
+
+/// What the leaders of shards take timestamps from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum ClockName {
+    /// A counter
+    Logical,
+    /// The greater of a counter and the time of the machine
+    Hybrid,
+}
 
 #[derive(Debug, Serialize)]
 struct Outcome {
-    transport: TransportName,
+    transport: BenchFabric,
+    clock: ClockName,
     shards: u64,
     replicas: u64,
     destinations: u64,
@@ -91,7 +121,12 @@ pub(crate) fn run(arguments: &GenuineArguments) -> Result<CommandVerdict> {
         "--destinations {destinations} is above --shards {shards}: write no more than there are"
     );
     let few = |number: u64| usize::try_from(number).expect("at most a million");
-    let messages = arguments.messages.unwrap_or(if arguments.latency { 10_000 } else { 100_000 });
+    let usual = match arguments.transport {
+        BenchFabric::Sim => 300,
+        _ if arguments.latency => 10_000,
+        _ => 100_000,
+    };
+    let messages = arguments.messages.unwrap_or(usual);
     let job = GenuineJob {
         shards: few(shards),
         replicas: few(replicas),
@@ -100,13 +135,25 @@ pub(crate) fn run(arguments: &GenuineArguments) -> Result<CommandVerdict> {
         messages,
         window: few(arguments.window),
         latency: arguments.latency,
+        is_hybrid: arguments.clock == ClockName::Hybrid,
+        outlives: arguments.deaths.is_some(),
         is_filtered: false,
     };
-    let interrupts = Interrupts::take()?;
-    let genuine = measure(arguments, &job, &interrupts)?;
-    let one_subgroup = measure(arguments, &GenuineJob { is_filtered: true, ..job }, &interrupts)?;
+    if let Some(count) = arguments.deaths {
+        return deaths::run(arguments, &job, count);
+    }
+    let filtered = GenuineJob { is_filtered: true, ..job.clone() };
+    let (genuine, one_subgroup) = match arguments.transport.real() {
+        Some(transport) => {
+            let interrupts = Interrupts::take()?;
+            let measure = |job: &GenuineJob| measure(arguments, transport, job, &interrupts);
+            (measure(&job)?, measure(&filtered)?)
+        }
+        None => (predict(&job), predict_filtered(&job)?),
+    };
     let outcome = Outcome {
         transport: arguments.transport,
+        clock: arguments.clock,
         shards,
         replicas,
         destinations,
@@ -124,17 +171,68 @@ pub(crate) fn run(arguments: &GenuineArguments) -> Result<CommandVerdict> {
     Ok(CommandVerdict::Good)
 }
 
-fn measure(arguments: &GenuineArguments, job: &GenuineJob, interrupts: &Interrupts) -> Result<Figures> {
+/// Runs the same protocol in virtual time, under the cost model of RamCast's testbed.
+fn predict(job: &GenuineJob) -> Figures {
+    let load = ShardLoad::Closed(if job.latency { 1 } else { job.window });
+    let experiment = ShardExperiment {
+        replicas: job.replicas,
+        clients: 0,
+        destinations: job.destinations,
+        size: HEADER_BYTES + job.size,
+        messages: job.messages,
+        load,
+        clock: if job.is_hybrid { ClockKind::Hybrid } else { ClockKind::Logical },
+        ..ShardExperiment::ramcast(job.shards)
+    };
+    let prediction = prediction::predict(&experiment);
+    Figures::of(job, prediction.seconds, &prediction.own_ns)
+}
+
+/// The same through one subgroup.
+fn predict_filtered(job: &GenuineJob) -> Result<Figures> {
+    let members = job.shards * job.replicas;
+    let window = job.window;
+    let settings = SubgroupSettings { window, ..SubgroupSettings::new(members, HEADER_BYTES + job.size) };
+    settings.check(members)?;
+    let experiment = Experiment {
+        settings,
+        messages: job.messages,
+        singly: job.latency,
+        work: ORDERED_WORK,
+        cost: RAMCAST,
+        ..Experiment::spindle(members)
+    };
+    let prediction = figures::predict(&experiment);
+    Ok(Figures::of(job, prediction.seconds, &prediction.latency_ns))
+}
+
+impl Figures {
+    /// The figures of a prediction.
+    fn of(job: &GenuineJob, seconds: f64, latency_ns: &[u64]) -> Self {
+        let mut latencies = Latencies::default();
+        let own = latency_ns.iter().filter(|_| job.latency);
+        own.for_each(|nanos| latencies.record(Duration::from_nanos(*nanos)));
+        let messages = (job.shards * job.replicas) as u64 * job.messages;
+        Self { seconds, messages_per_second: messages as f64 / seconds, latency_ns: latencies.percentiles() }
+    }
+}
+
+fn measure(
+    arguments: &GenuineArguments,
+    transport: TransportName,
+    job: &GenuineJob,
+    interrupts: &Interrupts,
+) -> Result<Figures> {
     let members = job.shards * job.replicas;
     let plan = ClusterPlan {
-        transport: arguments.transport,
+        transport,
         encryption: EncryptionName::On,
         members,
         idle: arguments.idle,
         locations: Vec::new(),
         work: MemberWork::Genuine(job.clone()),
         survives: false,
-        kill_after: None,
+        kill: None,
         join: false,
     };
     let total = (job.destinations * job.replicas) as u64 * job.messages;

@@ -1,6 +1,7 @@
 //! `squall bench`: each of its commands measures a part of the system.
 
 mod dds;
+mod fabric;
 mod genuine;
 mod log;
 mod multicast;

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use squall::config::quantity;
 use squall_simulator::figures::{self, Experiment};
 
+use super::fabric::BenchFabric;
 use super::run_folder::RunFolder;
 use crate::cluster::{ClusterPlan, ProcessCluster};
 use crate::control::{
@@ -25,7 +26,7 @@ use crate::terminal::{CommandVerdict, Interrupts, output, table, units};
 pub(crate) struct MulticastArguments {
     /// How the members reach each other
     #[arg(long, value_enum, default_value = "shm")]
-    transport: Fabric,
+    transport: BenchFabric,
     /// What is encrypted: what travels by TCP between hosts, within this host, too, or nothing
     #[arg(long, value_enum, default_value = "on")]
     encryption: EncryptionName,
@@ -111,22 +112,6 @@ Examples:
   squall bench multicast --mode durable --storage logs --subgroups 16
   squall bench multicast --size 10KB --no-batching --no-nulls  (without Spindle)";
 
-/// What the messages travel through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-enum Fabric {
-    /// Shared memory
-    Shm,
-    /// TCP over the loopback interface
-    Tcp,
-    /// Shared memory, RDMA or TCP, the fastest that each pair of members has
-    Auto,
-    /// RDMA by verbs; see docs/verbs.md
-    Verbs,
-    /// The simulated fabric with the cost model of Spindle's testbed, in virtual time
-    Sim,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Senders {
     All,
@@ -149,7 +134,7 @@ impl Senders {
 
 #[derive(Clone, Debug, Serialize)]
 struct Outcome {
-    transport: Fabric,
+    transport: BenchFabric,
     members: usize,
     senders: usize,
     subgroups: usize,
@@ -224,7 +209,7 @@ fn measure(
         locations,
         work: MemberWork::Multicast(job.clone()),
         survives: false,
-        kill_after: None,
+        kill: None,
         join: false,
     };
     let mut outcomes = Vec::new();
@@ -268,11 +253,13 @@ fn job(arguments: &MulticastArguments, members: usize) -> Result<MulticastJob> {
         subgroups: usize::try_from(arguments.subgroups).expect("at most 1000"),
         size: arguments.size,
         messages: arguments.messages.unwrap_or(match arguments.transport {
-            Fabric::Sim => 300,
-            Fabric::Shm | Fabric::Tcp | Fabric::Auto | Fabric::Verbs => match arguments.mode {
-                ModeName::Durable => usual / 10,
-                ModeName::Atomic | ModeName::Unordered | ModeName::Raw => usual,
-            },
+            BenchFabric::Sim => 300,
+            BenchFabric::Shm | BenchFabric::Tcp | BenchFabric::Auto | BenchFabric::Verbs => {
+                match arguments.mode {
+                    ModeName::Durable => usual / 10,
+                    ModeName::Atomic | ModeName::Unordered | ModeName::Raw => usual,
+                }
+            }
         }),
         mode: arguments.mode,
         window: usize::try_from(arguments.window).expect("at most 32768"),
@@ -288,7 +275,7 @@ fn job(arguments: &MulticastArguments, members: usize) -> Result<MulticastJob> {
     })
 }
 
-fn outcome(transport: Fabric, job: &MulticastJob, reports: &[MemberReport]) -> Outcome {
+fn outcome(transport: BenchFabric, job: &MulticastJob, reports: &[MemberReport]) -> Outcome {
     let mut latencies = Latencies::default();
     reports.iter().for_each(|report| latencies.merge(&report.latencies));
     let seconds = reports.iter().map(|report| report.seconds).fold(0.0, f64::max);
@@ -353,18 +340,6 @@ fn print(outcome: &Outcome) {
     }
 }
 
-impl Fabric {
-    const fn real(self) -> Option<TransportName> {
-        match self {
-            Self::Shm => Some(TransportName::Shm),
-            Self::Tcp => Some(TransportName::Tcp),
-            Self::Auto => Some(TransportName::Auto),
-            Self::Verbs => Some(TransportName::Verbs),
-            Self::Sim => None,
-        }
-    }
-}
-
 fn parse_senders(text: &str) -> Result<Senders, String> {
     match text {
         "all" => Ok(Senders::All),
@@ -416,7 +391,8 @@ mod tests {
             storage: None,
             keeps_log: false,
         };
-        let of = |seconds| outcome(Fabric::Shm, &job, &[MemberReport { seconds, ..MemberReport::default() }]);
+        let of =
+            |seconds| outcome(BenchFabric::Shm, &job, &[MemberReport { seconds, ..MemberReport::default() }]);
         let median_of = median(vec![of(1.0), of(4.0), of(2.0)]);
         assert_eq!(median_of.messages_per_second, 50.0);
         assert_eq!(median_of.runs_messages_per_second, [100.0, 25.0, 50.0]);
@@ -448,7 +424,7 @@ mod tests {
         let job = job(&arguments.inner, 2).unwrap();
         let mut report = MemberReport { seconds: 0.5, ..MemberReport::default() };
         report.latencies.record(std::time::Duration::from_micros(1));
-        let json = serde_json::to_value(outcome(Fabric::Tcp, &job, &[report.clone(), report])).unwrap();
+        let json = serde_json::to_value(outcome(BenchFabric::Tcp, &job, &[report.clone(), report])).unwrap();
         for key in
             ["members", "senders", "size", "messages", "seconds", "messages_per_second", "bytes_per_second"]
         {

@@ -155,7 +155,7 @@ fn measure(arguments: &RdmcArguments, transport: TransportName) -> Result<Outcom
         locations: arguments.locations.clone(),
         work: MemberWork::Rdmc(job),
         survives: false,
-        kill_after: None,
+        kill: None,
         join: false,
     };
     let mut display = ProgressDisplay::new(members, 0, arguments.objects, "objects", arguments.json);

@@ -157,7 +157,7 @@ fn plan(arguments: &RestartArguments, members: usize, messages: u64, folder: &Pa
             keeps_log: true,
         }),
         survives: false,
-        kill_after: None,
+        kill: None,
         join: false,
     }
 }

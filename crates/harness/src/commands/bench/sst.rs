@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &SstArguments) -> Result<CommandVerdict> {
         locations,
         work,
         survives: false,
-        kill_after: None,
+        kill: None,
         join: false,
     };
     let mut display = ProgressDisplay::new(members, 0, arguments.rounds, "rounds", arguments.json);

@@ -62,13 +62,13 @@ struct Outcome {
 }
 
 #[derive(Debug, Serialize)]
-struct Spread {
-    p50: f64,
-    max: f64,
+pub(super) struct Spread {
+    pub(super) p50: f64,
+    pub(super) max: f64,
 }
 
 impl Spread {
-    fn of(mut values: Vec<f64>) -> Self {
+    pub(super) fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         Self { p50: values[values.len() / 2], max: values[values.len() - 1] }
     }
