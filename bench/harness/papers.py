@@ -67,6 +67,7 @@ def delayed_senders():
 
 SPINDLE = "the simulator's model of Spindle's testbed, virtual time"
 RDMC = "the simulator's model of RDMC's clusters, virtual time, every link dedicated"
+RAMCAST = "the simulator's model of RamCast's testbed, virtual time"
 EXS = "the simulator's model of EXS's testbed, virtual time"
 WINDOWS = {f"window {window}": f"window {window}" for window in (16, 100, 1000)}
 SENDERS = {"all send": "all send", "half send": "half send", "one sends": "one sends", "all send, baseline": "all send, baseline"}
@@ -121,6 +122,18 @@ PAPERS = {
         "stream-sim.md", "## Figure 12", "size of a message", STREAMS, "EXS's figure 12: 4 receives and 2 sends, Gb/s", EXS, is_log=True)),
     "paper-exs-delay": ("EXS, figure 13", "stream-sim", lambda: over(
         "stream-sim.md", "## Figure 13", "sends and receives outstanding", STREAMS, "EXS's figure 13: round trips of 48 ms, Gb/s", EXS)),
+    "paper-ramcast-throughput": ("RamCast, figure 5, throughput to all groups", "ramcast-sim", lambda: over(
+        "ramcast-sim.md", "## Figure 5, right", "groups of three", {"thousand messages/s": "Squall"},
+        "RamCast's figure 5: thousand messages/s to all groups", RAMCAST, is_log=True,
+        published={"1": 233, "2": 145, "4": 80, "8": 40})),
+    "paper-ramcast-latency": ("RamCast, figure 5, latency to all groups", "ramcast-sim", lambda: over(
+        "ramcast-sim.md", "## Figure 5, right", "groups of three",
+        {"latency p95, µs": "Squall", "posts of 0.3 µs": "Squall, if a post takes 0.3 µs"},
+        "RamCast's figure 5: microseconds of one client, 95th percentile", RAMCAST, is_log=True,
+        published={"1": 8, "2": 46, "4": 78, "8": 150})),
+    "paper-ramcast-growth": ("RamCast, what genuineness is worth", "ramcast-sim", lambda: over(
+        "ramcast-sim.md", "## Growth", "shards of two", {name: name for name in ("to one shard", "to two shards", "one subgroup that all filter")},
+        "Thousand messages/s of all members together", RAMCAST, is_log=True)),
 }
 
 # The figures of measurements in the papers that are not drawn, and why. Figures of designs and algorithms are no measurements.
@@ -139,5 +152,5 @@ MISSING = [
     ("RDMC, figures 4, 5", "the parts of one transfer: a single number in [its page](rdmc-sim.md)"),
     ("RDMC, figures 13 to 15", "concurrent multicasts, and messages of 1 byte: not run in the model"),
     ("EXS, figure 10", "the receiver's processor: a single number in [its page](stream-sim.md)"),
-    ("RamCast, figures 1, 4 to 6", "`squall bench genuine` compares with one ordered subgroup, and no result is kept; there is no model of RamCast's testbed"),
+    ("RamCast, figures 1, 4, 6", "the steps of its protocol, sizes of messages, and APUS, Mu and Kernel Paxos: not run in the model"),
 ]

@@ -12,8 +12,8 @@ use squall_transports::{PeerTraffic, TransportFabric as _};
 use super::{Stack, figures};
 use crate::durable::ProcessLog;
 use crate::inquiry::{
-    self, HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, ShardLine, ShardsLine,
-    StatusQuestion, SubgroupLine, TrafficLine, ViewChangeLine, WindowLine,
+    self, HeldUpLine, LAGS_MAX, LagLine, LatencyLine, LogLine, MemberLine, MemberStatus, ShardLine,
+    ShardsLine, StatusQuestion, SubgroupLine, TrafficLine, ViewChangeLine, WindowLine,
 };
 use crate::metrics::ShardFigures;
 use crate::restart::{
