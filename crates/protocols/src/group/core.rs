@@ -441,12 +441,8 @@ impl<A: GroupApplication> GroupCore<A> {
 
 impl<F: Fabric, A: GroupApplication> Core<F> for GroupCore<A> {
     fn handle_event(&mut self, fabric: &mut F, event: &FabricEvent) {
-        match event {
-            FabricEvent::PeerDying { peer } => self.flight.note(fabric.now(), FlightEvent::SeesDying(*peer)),
-            FabricEvent::PeerLost { peer, reason } => {
-                self.flight.note(fabric.now(), FlightEvent::Loses(*peer, *reason));
-            }
-            _ => {}
+        if let Some(noticed) = FlightEvent::of(event) {
+            self.flight.note(fabric.now(), noticed);
         }
         self.passage.handle_event(event);
         self.relays.handle_event(fabric, event);

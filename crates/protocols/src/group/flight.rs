@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use squall_fabric::{BreakReason, Duration, Instant, NodeId};
+use squall_fabric::{BreakReason, Duration, FabricEvent, Instant, NodeId};
 
 use super::SubgroupId;
 use crate::membership::{Member, Membership, MembershipMarks, ranks};
@@ -77,6 +77,15 @@ pub enum FlightEvent {
 }
 
 impl FlightEvent {
+    /// Returns what a node notices by an event of the fabric.
+    pub(super) const fn of(event: &FabricEvent) -> Option<Self> {
+        match event {
+            FabricEvent::PeerDying { peer } => Some(Self::SeesDying(*peer)),
+            FabricEvent::PeerLost { peer, reason } => Some(Self::Loses(*peer, *reason)),
+            _ => None,
+        }
+    }
+
     /// Returns the kind of event in one or two words.
     #[must_use]
     pub const fn name(&self) -> &'static str {
