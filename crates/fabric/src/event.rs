@@ -68,8 +68,8 @@ pub enum FabricEvent {
         reason: BreakReason,
     },
     /// The kernel is ending the peer's process, which does not run any more: [`FabricEvent::PeerLost`] follows, and only then is it
-    /// certain that nothing of it lands, and that all of its events have been reported. Where the kernel shows this (shared memory), it is known a millisecond or more before the
-    /// loss, since a process gives back its memory before it closes what it had open.
+    /// certain that nothing of it lands, and that all of its events have been reported. Where the kernel shows this (shared memory), it
+    /// is known a millisecond or more before the loss, since a process gives back its memory before it closes what it had open.
     PeerDying {
         /// The peer.
         peer: NodeId,

@@ -240,13 +240,7 @@ impl Config {
         listen: Option<Address>,
         rank: Option<usize>,
     ) -> Result<Self, ConfigError> {
-        let file = file.as_ref();
-        let text =
-            std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
-        file::read(
-            ConfigText { file: Some(file), text: &text },
-            OwnSettings { listen, rank, ..OwnSettings::default() },
-        )
+        Self::read(file.as_ref(), OwnSettings { listen, rank, ..OwnSettings::default() })
     }
 
     /// Reads a file for a member of a domain of `squall-dds`, as [`Config::load_for`] does. The file needs no subgroups, since these
@@ -269,13 +263,13 @@ impl Config {
         listen: Option<Address>,
         rank: Option<usize>,
     ) -> Result<Self, ConfigError> {
-        let file = file.as_ref();
+        Self::read(file.as_ref(), OwnSettings { listen, rank, is_domain: true, ..OwnSettings::default() })
+    }
+
+    fn read(file: &Path, own: OwnSettings) -> Result<Self, ConfigError> {
         let text =
             std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
-        file::read(
-            ConfigText { file: Some(file), text: &text },
-            OwnSettings { listen, rank, is_domain: true, ..OwnSettings::default() },
-        )
+        file::read(ConfigText { file: Some(file), text: &text }, own)
     }
 
     /// Reads a file for a process that is no member, such as an [`crate::external::Observer`], as [`Config::load`] does.
@@ -296,11 +290,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], with file and line.
     pub fn load_for_client(file: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let file = file.as_ref();
-        let text =
-            std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
-        let own = OwnSettings { is_client: true, ..OwnSettings::default() };
-        file::read(ConfigText { file: Some(file), text: &text }, own)
+        Self::read(file.as_ref(), OwnSettings { is_client: true, ..OwnSettings::default() })
     }
 
     /// Reads a text. A relative `secret_file` is relative to the current directory. Fuzzed as `config`.

@@ -2,8 +2,8 @@
 //!
 //! A process that is killed closes its sockets last: the kernel unmaps its memory first, which takes 1 ms for 10 MB and 6 ms for 100
 //! MB, and only then do its peers read the end of the file. Robust futexes are handled earlier, within some ten microseconds of the
-//! kill: the kernel walks a list that a thread has announced, and sets a bit in each word of it that holds the thread's number. Their
-//! purpose are locks whose holder dies. Here the word is no lock; it is only *read* by the peers, who map its page read-only.
+//! kill: the kernel walks a list that a thread has announced, and sets a bit in each word of it that holds the thread's number. They
+//! are made for locks whose holder dies. Here the word is no lock; it is only *read* by the peers, which map its page read-only.
 //!
 //! **State.** One thread per process announces the list and sleeps until the process ends. The list is circular: its head, and one
 //! entry in each link page, one word after the mark that it is for. A lock orders changes.
@@ -16,8 +16,9 @@
 //! **What a peer may conclude.** The process is being ended. Its other threads were sent the same signal, and stop when their processors
 //! are interrupted, which takes microseconds; they may run for a moment after the mark. If a member that is accused could still act, it
 //! might have its accuser removed. So the mark is reported after [`GRACE`], when none runs any more
-//! ([`FabricEvent::PeerDying`](squall_fabric::FabricEvent)); but only the end of the file proves that nothing is stored. Without the mark nothing is known: where the kernel
-//! refuses the list, or it has more entries than the kernel reads (2,048), the end of the file remains.
+//! ([`FabricEvent::PeerDying`](squall_fabric::FabricEvent)); but only the end of the file proves that nothing is stored. Without the
+//! mark nothing is known: where the kernel refuses the list, or it has more entries than the kernel reads (2,048), the end of the file
+//! remains. A node that sleeps is not woken by the mark.
 
 use std::io;
 use std::mem::size_of;
@@ -73,6 +74,7 @@ struct LifeListHead {
 /// The list of this process.
 struct LifeList {
     head: &'static LifeListHead,
+    /// The process that has announced it.
     process: u32,
     /// The number of the thread, which is in all marks.
     thread: u32,
