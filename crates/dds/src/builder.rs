@@ -122,6 +122,13 @@ impl ParticipantBuilder {
         if let Some(run_time) = &participant.run_time {
             run_time.begin(patience)?;
         }
+        for store in &participant.stores {
+            let next = store
+                .retire(participant.node, patience)
+                .map_err(|error| ParticipantError::History { topic: store.subgroup.clone(), error })?;
+            let mut endpoints = lock(&participant.endpoints);
+            *endpoints = next.max(*endpoints);
+        }
         Ok(participant)
     }
 
@@ -225,7 +232,7 @@ impl DomainParticipant {
         let object = present.object(subgroup, TopicRegistry::default)?;
         drop(group);
         let (group, changed) = (Arc::clone(&self.group), Arc::clone(&self.changed));
-        let store = Arc::new(HistoryStore::new(object, group, Arc::default(), changed));
+        let store = Arc::new(HistoryStore::new(subgroup, object, group, changed));
         let of_thread = Arc::clone(&store);
         self.threads.push(start(subgroup, move || of_thread.run())?);
         self.stores.push(Arc::clone(&store));

@@ -157,6 +157,17 @@ impl KeptTopic {
         announced.filter(|(_, role)| *role != TopicRole::Gone).filter(is_open)
     }
 
+    /// Returns the announcements of the endpoints of `node` that are open, and the number after its greatest one.
+    pub(crate) fn endpoints_of(&self, node: u32) -> (Vec<Arc<EndpointAnnouncement>>, u32) {
+        let announced = self.kept.announcements.iter().map(|each| &each.endpoint);
+        let of_node: Vec<_> = announced.filter(|endpoint| endpoint.id.node == node).collect();
+        let next = of_node.iter().map(|endpoint| u32::from(endpoint.id.number) + 1).max().unwrap_or_default();
+        let is_open = |endpoint: &&Arc<EndpointAnnouncement>| {
+            endpoint.role != TopicRole::Gone && self.open.contains(&endpoint.id)
+        };
+        (of_node.into_iter().filter(is_open).cloned().collect(), next)
+    }
+
     /// Returns the announcements from `first` on.
     pub(crate) fn announcements(&self, first: usize) -> &[KeptAnnouncement] {
         self.kept.announcements.get(first..).unwrap_or_default()

@@ -87,6 +87,18 @@ impl TopicRegistry {
         self.histories.get(&topic)
     }
 
+    /// Returns the announcements of the endpoints of `node` that are open in histories, each with its topic, and the number after the
+    /// greatest one that the node has used.
+    pub(crate) fn endpoints_of(&self, node: u32) -> (Vec<(u32, Arc<EndpointAnnouncement>)>, u32) {
+        let (mut open, mut next) = (Vec::new(), 0);
+        for (topic, history) in &self.histories {
+            let (of_topic, next_of_topic) = history.endpoints_of(node);
+            open.extend(of_topic.into_iter().map(|endpoint| (*topic, endpoint)));
+            next = next.max(next_of_topic);
+        }
+        (open, next)
+    }
+
     /// Returns which of the lanes of its profile carries a topic that keeps nothing: topics that are in one order with others are in the first
     /// one, and the rest takes turns on the others, if there are any.
     pub(crate) fn lane(&self, topic: u32, lanes: usize) -> usize {

@@ -7,9 +7,10 @@ use std::time::Duration;
 use squall::object::Object;
 use squall::{Group, GroupError};
 
+use crate::error::WriteError;
 use crate::gate::OrderGate;
 use crate::kept::{KeptSample, KeptTopic};
-use crate::outlet::lock;
+use crate::outlet::{lock, update};
 use crate::port::{PortState, TopicPort};
 use crate::reader_core::{ArrivedChange, Offer, ReaderCore};
 use crate::registry::TopicRegistry;
@@ -23,6 +24,8 @@ pub(crate) type SharedGroup = Arc<Mutex<Option<Group>>>;
 /// The replicated object that has topics' histories, at a participant, with the ports of the topics that it uses.
 #[derive(Debug)]
 pub(crate) struct HistoryStore {
+    /// The subgroup of the object: a topic that has one for itself, or the registry.
+    pub(crate) subgroup: String,
     pub(crate) object: Object<TopicRegistry>,
     group: SharedGroup,
     /// Rung when the thread may have something to do; the bell of all ports.
@@ -43,12 +46,13 @@ struct StoreShelf {
 
 impl HistoryStore {
     pub(crate) fn new(
+        subgroup: &str,
         object: Object<TopicRegistry>,
         group: SharedGroup,
-        bell: Arc<Signal>,
         changed: Arc<Signal>,
     ) -> Self {
-        Self { object, group, bell, changed, shelf: Mutex::default() }
+        let (bell, shelf) = Default::default();
+        Self { subgroup: subgroup.into(), object, group, bell, changed, shelf }
     }
 
     /// Connects a topic's port.
@@ -66,6 +70,18 @@ impl HistoryStore {
     pub(crate) fn release(&self) {
         lock(&self.shelf).is_closed = true;
         self.bell.ring();
+    }
+
+    /// Ends the endpoints that this node has left in the histories: after a restart from logs, nodes have the numbers that they had before.
+    /// Returns the first number that no endpoint of the node has had, so that no reader takes a new endpoint for one of an earlier run.
+    /// The state has to be here, and the participant must not have endpoints yet.
+    pub(crate) fn retire(&self, node: u32, patience: Duration) -> Result<u32, WriteError> {
+        let endpoints = self.object.inspect(0, |_, registry| registry.endpoints_of(node));
+        let (open, next) = endpoints.unwrap_or_default();
+        for (topic, endpoint) in open {
+            update(&self.object, &endpoint.end().encode(topic), patience)?;
+        }
+        Ok(next)
     }
 
     /// Hands the histories to readers, until the group ends or the participant leaves.

@@ -5,13 +5,20 @@ mod common;
 use std::collections::BTreeMap;
 use std::thread;
 
-use common::{DomainFolder, PATIENCE, Reading, TOPIC, configs, domain, reader, take, wait_until, writer};
+use common::{
+    DomainFolder, PATIENCE, Reading, TOPIC, configs, data, domain, reader, take, wait_until, writer,
+};
 use squall::config::Transport;
-use squall_dds::{DataReader, DataWriter, DomainParticipant, EndpointId, Position, Profile, Qos, Sample};
+use squall_dds::{
+    DataReader, DataWriter, DomainParticipant, DurabilityKind, EndpointId, Position, Profile, Qos, Sample,
+    StateMask,
+};
 
 const MEMBERS: usize = 3;
 /// How many samples each member writes.
 const SAMPLES: u32 = 200;
+/// More samples than a reader is handed at once.
+const MANY: u32 = 300;
 
 /// Writes this member's samples to two instances, and takes everyone's.
 fn run(reader: &DataReader<Reading>, writer: &DataWriter<Reading>) -> Vec<Sample<Reading>> {
@@ -143,4 +150,39 @@ fn a_logged_history_outlives_all_participants() {
             writer(participant, Qos::LOGGED).write(&Reading { sensor, number: run }).expect("it is written");
         }
     }
+}
+
+/// Nodes have the same numbers after a restart; endpoints have not, or a reader would take what an earlier one said for its own.
+#[test]
+fn endpoints_of_a_later_run_are_others() {
+    let test = "logged-endpoints";
+    let folder = DomainFolder::new(test);
+    let mut configs = configs(Transport::Shm, test, 1, 0);
+    configs[0].storage = folder.storage();
+    let mut ids = Vec::new();
+    for run in 0..3u32 {
+        let participant = domain(&configs, &[(TOPIC, Qos::LOGGED)]).remove(0);
+        let reader_of = |durability| reader(&participant, Qos { durability, ..Qos::LOGGED });
+        let (late, history) = (reader_of(DurabilityKind::Volatile), reader_of(DurabilityKind::Persistent));
+        history.wait_for_historical_data(PATIENCE).expect("the history comes");
+        let found: Vec<_> = history.take(usize::MAX).expect("the topic lives");
+        let found = found.into_iter().filter_map(|sample| sample.data);
+        assert!(found.map(|reading| reading.number).eq(0..run * MANY), "run {run}");
+        assert!(!late.has(StateMask::ANY), "run {run}: it came after what was written before");
+        assert!(
+            history.matched_publications().is_empty(),
+            "run {run}: the writers of earlier runs have gone"
+        );
+        let writer = writer(&participant, Qos::LOGGED);
+        for number in run * MANY..(run + 1) * MANY {
+            writer.write(&Reading { sensor: 0, number }).expect("it is written");
+        }
+        assert_eq!(
+            data(take(&late, MANY as usize)).last().map(|reading| reading.number),
+            Some(run * MANY + MANY - 1)
+        );
+        wait_until("they match", || history.matched_publications().len() == 1);
+        ids.extend([late.id(), history.id(), writer.id()]);
+    }
+    assert!(ids.is_sorted() && ids.windows(2).all(|pair| pair[0] != pair[1]), "{ids:?}");
 }
