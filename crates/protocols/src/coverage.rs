@@ -13,6 +13,8 @@ points! {
     WedgedByJoin,
     /// A view ends because numbers that restart with each view are used up.
     WedgedByCount,
+    /// A member is accused because it is seen dying, before it is lost.
+    DyingAccused,
     /// A view ends because a member leaves.
     WedgedByLeave,
     /// A view ends because another member has wedged.

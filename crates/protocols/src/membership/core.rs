@@ -205,7 +205,12 @@ impl Membership {
         match event {
             FabricEvent::PeerDying { .. } if mutant!(AwaitLoss) => {}
             // A dying member does not run any more, so it is as good as lost [V16]; its row is frozen as that of any other.
-            FabricEvent::PeerDying { peer } | FabricEvent::PeerLost { peer, .. } => self.suspect(*peer),
+            FabricEvent::PeerDying { peer } | FabricEvent::PeerLost { peer, .. } => {
+                if matches!(event, FabricEvent::PeerDying { .. }) {
+                    reach(Point::DyingAccused);
+                }
+                self.suspect(*peer);
+            }
             // A sign that was given before a reader attached may have missed it.
             FabricEvent::Attached { key, .. } if *key == self.view.key(0) => {
                 let is_mute = mutant!(MuteUntilDue) || mutant!(MuteWhileOpening) && !self.table.is_ready();

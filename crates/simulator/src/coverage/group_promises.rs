@@ -133,6 +133,39 @@ promises!(
     ]
 );
 
+// The plans are those of GROUP: this is what a death that is seen early can change.
+promises!(
+    DYING,
+    [
+        Admitted,
+        DyingAccused,
+        WedgedByAccusation,
+        WedgedByJoin,
+        WedgedByLeave,
+        WedgedByNews,
+        CutUnclear,
+        CutByCover,
+        LeaderResigned,
+        ProposedNew,
+        ProposedEarlier,
+        EchoedAgain,
+        Decided,
+        DecisionTakenOver,
+        DecisionUnheard,
+        StoppedAsMinority,
+        StoppedAccused,
+        SignAfterDecision,
+        ExcludedShort,
+        ExcludedWhole,
+        Left,
+        Resent,
+        TrimmedOff,
+        StableDelivered,
+        VoteUnderWay
+    ],
+    ["crash at a time", "crash before a post", "join", "leave", "partition", "pause at a time", "suspicion"]
+);
+
 promises!(
     ALIVE,
     [

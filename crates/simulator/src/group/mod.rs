@@ -52,7 +52,7 @@ pub const DYING: PlannedScenario<GroupPlan> = PlannedScenario {
     draw: |seed| GroupPlan { dies_visibly: true, early_sight: true, ..GroupPlan::draw(seed) },
     run,
     faults: GroupPlan::faults,
-    promises: coverage::GROUP,
+    promises: coverage::DYING,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
