@@ -246,6 +246,11 @@ pub enum WriteError {
         "it is not known whether the sample was written: wait for it at a reader before writing it again"
     )]
     Unknown,
+    /// This participant was out of the topic's subgroup for a while. Nothing was written.
+    #[error(
+        "the sample is in no history, because this participant was out of the topic's subgroup: write it again"
+    )]
+    NotDelivered,
     /// The topic keeps all samples that it may keep. Nothing was written.
     #[error(
         "the topic keeps {samples_max} samples, and no more: raise samples_max in DURABILITY_SERVICE, or keep the last ones only"

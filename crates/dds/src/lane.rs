@@ -72,24 +72,65 @@ impl TopicLane {
             };
             let event =
                 if is_announcing { deliveries.try_next_event() } else { deliveries.next_event().map(Some) };
-            match event {
-                Ok(Some(DeliveryEvent::Message(message))) => {
-                    let position = Position { view: message.view, sequence: message.sequence };
-                    self.handle_message(message.bytes, position);
+            let outcome = match event {
+                Ok(Some(event)) => match self.handle_event(&event) {
+                    Some((topic, port)) => self.handle_batch(topic, &port, &mut deliveries),
+                    None => Ok(()),
+                },
+                Ok(None) => {
+                    thread::sleep(NAP);
+                    Ok(())
                 }
-                Ok(Some(DeliveryEvent::View(view))) => {
-                    let nodes = view.members.iter().map(|member| member.node.0).collect();
-                    self.handle_view(&nodes, Position { view: view.id, sequence: 0 });
-                }
-                Ok(Some(_)) => {}
-                Ok(None) => thread::sleep(NAP),
+                Err(error) => Err(error),
+            };
+            match outcome {
+                Ok(()) => {}
                 Err(ReceiveError::Group(error)) => return self.finish(Some(&error)),
                 Err(_) => return self.finish(None),
             }
         }
     }
 
-    fn handle_message(&self, bytes: &[u8], position: Position) {
+    /// Takes an event. If it is a change of a topic that is in no order with others, returns that topic and its port.
+    fn handle_event(&self, event: &DeliveryEvent<'_>) -> Option<(u32, Arc<TopicPort>)> {
+        match event {
+            DeliveryEvent::Message(message) => self
+                .handle_message(message.bytes, Position { view: message.view, sequence: message.sequence }),
+            DeliveryEvent::View(view) => {
+                let nodes = view.members.iter().map(|member| member.node.0).collect();
+                self.handle_view(&nodes, Position { view: view.id, sequence: 0 });
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Hands changes to the port of their topic, as long as they are there already.
+    fn handle_batch(
+        &self,
+        topic: u32,
+        port: &TopicPort,
+        deliveries: &mut Deliveries,
+    ) -> Result<(), ReceiveError> {
+        let mut batch = port.begin_batch();
+        for _ in 0..BATCH_MAX {
+            let Some(event) = deliveries.try_next_event()? else { break };
+            let change = match &event {
+                DeliveryEvent::Message(message) => Some(message).zip(change_of(message.bytes, topic)),
+                _ => None,
+            };
+            let Some((message, change)) = change else {
+                drop(batch);
+                self.handle_event(&event);
+                break;
+            };
+            batch.handle_change(&change, Position { view: message.view, sequence: message.sequence });
+        }
+        Ok(())
+    }
+
+    /// Takes a message. If it is a change of a topic that is in no order with others, returns that topic and its port.
+    fn handle_message(&self, bytes: &[u8], position: Position) -> Option<(u32, Arc<TopicPort>)> {
         match TopicFrame::decode(bytes) {
             Some(TopicFrame::Announcement(topic, body)) => match EndpointAnnouncement::decode(body) {
                 Some(peer) => {
@@ -100,10 +141,10 @@ impl TopicLane {
                 None => self.port(topic).into_iter().for_each(|port| port.lose()),
             },
             Some(TopicFrame::Change(header, data)) => {
-                if let Some(port) = self.port(header.topic).filter(|port| port.has_readers()) {
-                    let change = ArrivedChange { header, data: data.into(), place: 0 };
-                    port.handle_change(&change, position, |_| true);
-                }
+                let port = self.port(header.topic).filter(|port| port.has_readers())?;
+                let change = ArrivedChange { header, data: data.into(), place: 0 };
+                port.handle_change(&change, position, |_| true);
+                return port.gate.is_none().then_some((header.topic, port));
             }
             Some(TopicFrame::Set(body)) => match read_set(body) {
                 Some(changes) => self.handle_set(&changes, position),
@@ -113,6 +154,7 @@ impl TopicLane {
                 self.ports().iter().for_each(|port| port.lose());
             }
         }
+        None
     }
 
     /// Hands a coherent set to the readers of its topics: at once to those that take it as a whole.
@@ -261,5 +303,17 @@ impl Outbound {
     }
 }
 
+/// Returns the change that a message has, if it is one of this topic by itself.
+fn change_of(bytes: &[u8], topic: u32) -> Option<ArrivedChange<'_>> {
+    match TopicFrame::decode(bytes)? {
+        TopicFrame::Change(header, data) if header.topic == topic => {
+            Some(ArrivedChange { header, data: data.into(), place: 0 })
+        }
+        _ => None,
+    }
+}
+
+/// How many changes are taken at once: readers can take some in between.
+const BATCH_MAX: usize = 256;
 /// How long a thread with announcements that have no space sleeps.
 const NAP: Duration = Duration::from_micros(200);

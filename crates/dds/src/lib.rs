@@ -96,6 +96,7 @@ mod listener;
 mod outlet;
 mod participant;
 mod peers;
+mod pending_write;
 mod port;
 mod publisher;
 mod qos;
@@ -120,6 +121,7 @@ pub use data::{Keyed, TopicData};
 pub use error::{DataError, EntityError, ParticipantError, ReadError, WriteError};
 pub use listener::{ListenerThread, ReaderListener};
 pub use participant::{DomainParticipant, Topic};
+pub use pending_write::PendingWrite;
 pub use publisher::{CoherentSet, TopicPublisher};
 pub use qos::{
     DestinationOrderKind, DurabilityKind, DurabilityService, HistoryKind, LivelinessKind, OwnershipKind,

@@ -6,14 +6,15 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use squall::SendError;
 use squall::object::{Object, ObjectError, Pending};
+use squall::{GroupError, SendError};
 
 use crate::error::WriteError;
 use crate::kept::KeptReply;
 use crate::lane::TopicLane;
+use crate::pending_write::PendingWrite;
 use crate::qos::DurabilityService;
-use crate::registry::{StoreReply, TopicRegistry};
+use crate::registry::{StoreQuery, StoreReply, TopicRegistry};
 use crate::wire::{ChangeHeader, EndpointAnnouncement, OWN_SUBGROUP, encode_service};
 
 /// Where what this participant writes in a topic goes.
@@ -108,6 +109,24 @@ impl Outlet {
         }
     }
 
+    /// Writes a change, as [`Outlet::write`] does; whether it is in the topic's history is known later.
+    pub(crate) fn begin_write(
+        &self,
+        header: &ChangeHeader<'_>,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+        patience: Duration,
+    ) -> Result<PendingWrite, WriteError> {
+        match self {
+            Self::Lane { .. } => self.write(header, length, fill, patience).map(|()| PendingWrite::done()),
+            Self::Kept { object, service, .. } => {
+                let mut bytes = vec![0; header.length_with(length)];
+                fill(header.write(&mut bytes));
+                Ok(PendingWrite::new(begin_update(object, &bytes, patience)?, *service))
+            }
+        }
+    }
+
     /// Sends the message of a coherent set.
     pub(crate) fn send(&self, message: &Vec<u8>, patience: Duration) -> Result<(), WriteError> {
         match self {
@@ -128,12 +147,37 @@ impl Outlet {
         }
     }
 
-    /// Returns whether everything that was sent has been delivered by all members.
-    pub(crate) fn is_drained(&self) -> bool {
+    /// Waits until everything that was sent has been delivered by all members, or `has_ended` says why it will not be.
+    pub(crate) fn drain(
+        &self,
+        patience: Duration,
+        has_ended: impl Fn() -> Option<GroupError>,
+    ) -> Result<(), WriteError> {
+        let begun = Instant::now();
         match self {
-            Self::Lane { lane, .. } => lock(&lane.outbound).is_drained(),
-            // Each write waits for its reply, which comes when all members have the message.
-            Self::Kept { .. } => true,
+            Self::Lane { lane, .. } => {
+                for attempt in 0u32.. {
+                    if lock(&lane.outbound).is_drained() {
+                        break;
+                    }
+                    if let Some(error) = has_ended() {
+                        return Err(WriteError::Group(error));
+                    }
+                    if begun.elapsed() >= patience {
+                        return Err(WriteError::Timeout(patience));
+                    }
+                    pause(attempt);
+                }
+                Ok(())
+            }
+            // The query is in one order with the updates before it, and has its reply when all members have it.
+            Self::Kept { object, .. } => {
+                let pending = object.query_latest(b"", &StoreQuery::Topics).map_err(explain)?;
+                match wait_reply(pending, begun, patience) {
+                    Some(reply) => reply.map(drop).map_err(explain),
+                    None => Err(WriteError::Timeout(patience)),
+                }
+            }
         }
     }
 }
@@ -183,12 +227,8 @@ pub(crate) fn update(
     patience: Duration,
 ) -> Result<KeptReply, WriteError> {
     let begun = Instant::now();
-    object.wait_ready(patience).map_err(|error| match error {
-        ObjectError::Unreachable { .. } => WriteError::Timeout(patience),
-        error => explain(error),
-    })?;
     loop {
-        let pending = object.update_shard(0, bytes).map_err(explain)?;
+        let pending = begin_update(object, bytes, patience.saturating_sub(begun.elapsed()))?;
         match wait_reply(pending, begun, patience) {
             // The member was out of the subgroup for a while: the message is in no history.
             Some(Err(ObjectError::NotDelivered)) if begun.elapsed() < patience => {}
@@ -197,6 +237,19 @@ pub(crate) fn update(
             None => return Err(WriteError::Unknown),
         }
     }
+}
+
+/// Updates the history, as soon as it is here.
+fn begin_update(
+    object: &Object<TopicRegistry>,
+    bytes: &Vec<u8>,
+    patience: Duration,
+) -> Result<Pending<StoreReply>, WriteError> {
+    object.wait_ready(patience).map_err(|error| match error {
+        ObjectError::Unreachable { .. } => WriteError::Timeout(patience),
+        error => explain(error),
+    })?;
+    object.update_shard(0, bytes).map_err(explain)
 }
 
 /// Returns what has become of an update.

@@ -186,14 +186,21 @@ impl TopicPort {
         is_for: impl Fn(&ReaderCore) -> bool,
     ) {
         let now = now_ns();
-        let full: Vec<u16> = {
+        let full = {
             let _hold = self.gate.as_ref().map(OrderGate::hold);
-            let mut state = self.state();
-            let readers = state.readers.values_mut().filter(|reader| is_for(reader));
-            let is_full =
-                |reader: &mut &mut ReaderCore| reader.handle_change(change, position, now) == Offer::Full;
-            readers.filter_map(|mut reader| is_full(&mut reader).then_some(reader.id.number)).collect()
+            self.state().offer(change, position, now, is_for)
         };
+        self.offer_again(change, position, now, full);
+    }
+
+    /// Begins to take changes that came together, for all readers. The topic must not be in one order with others.
+    pub(crate) fn begin_batch(&self) -> ChangeBatch<'_> {
+        debug_assert!(self.gate.is_none(), "its gate is held for each change");
+        ChangeBatch { port: self, state: Some(self.state()), now: now_ns() }
+    }
+
+    /// Waits until these readers, which are full, have space for a change.
+    fn offer_again(&self, change: &ArrivedChange<'_>, position: Position, now: u64, full: Vec<u16>) {
         for number in full {
             self.insist(|| {
                 let _hold = self.gate.as_ref().map(OrderGate::hold);
@@ -254,7 +261,48 @@ impl TopicPort {
     }
 }
 
+/// Changes that came together: the readers are locked once for all of them, and their threads are woken at the end.
+pub(crate) struct ChangeBatch<'a> {
+    port: &'a TopicPort,
+    /// Given back while a reader is full.
+    state: Option<MutexGuard<'a, PortState>>,
+    now: u64,
+}
+
+impl ChangeBatch<'_> {
+    /// Takes a change; waits while a reliable reader has no space for it.
+    pub(crate) fn handle_change(&mut self, change: &ArrivedChange<'_>, position: Position) {
+        let state = self.state.get_or_insert_with(|| self.port.state());
+        let full = state.offer(change, position, self.now, |_| true);
+        if !full.is_empty() {
+            self.state = None;
+            self.port.offer_again(change, position, self.now, full);
+        }
+    }
+}
+
+impl Drop for ChangeBatch<'_> {
+    fn drop(&mut self) {
+        self.state = None;
+        self.port.changed.ring();
+    }
+}
+
 impl PortState {
+    /// Hands a change to the readers that `is_for` names; returns those that are full.
+    fn offer(
+        &mut self,
+        change: &ArrivedChange<'_>,
+        position: Position,
+        now: u64,
+        is_for: impl Fn(&ReaderCore) -> bool,
+    ) -> Vec<u16> {
+        let readers = self.readers.values_mut().filter(|reader| is_for(reader));
+        let is_full =
+            |reader: &mut &mut ReaderCore| reader.handle_change(change, position, now) == Offer::Full;
+        readers.filter_map(|mut reader| is_full(&mut reader).then_some(reader.id.number)).collect()
+    }
+
     /// Remembers what a peer says, and informs writers of it.
     pub(crate) fn record(&mut self, peer: &EndpointAnnouncement) {
         if peer.role == TopicRole::Gone {

@@ -149,7 +149,7 @@ impl ReaderCore {
         let insertion = self.cache.insert(Change {
             kind: header.kind,
             writer: header.writer,
-            instance: crate::InstanceHandle::from_key(header.key),
+            instance: self.cache.instance(header.key),
             data: Arc::clone(data),
             position,
             place: *place,

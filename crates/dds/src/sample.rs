@@ -1,5 +1,6 @@
 //! Samples and what is known about them (OMG DDS 1.4 §2.2.2.5.1, `SampleInfo`).
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::ops::BitOr;
 use std::sync::Arc;
@@ -38,6 +39,13 @@ impl fmt::Display for EndpointId {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceHandle(Arc<[u8]>);
+
+// The order is that of the keys.
+impl Borrow<[u8]> for InstanceHandle {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
 
 impl InstanceHandle {
     /// Returns the instance with this key.

@@ -1,6 +1,7 @@
 //! A bell for threads that wait for changes.
 
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::outlet::lock;
@@ -46,10 +47,15 @@ impl Signal {
     /// Waits until `look` returns something, or for `limit`.
     pub(crate) fn wait_for<R>(&self, limit: Duration, mut look: impl FnMut() -> Option<R>) -> Option<R> {
         let deadline = Instant::now().checked_add(limit);
-        loop {
+        for round in 0u32.. {
             let seen = self.count();
             if let Some(found) = look() {
                 return Some(found);
+            }
+            // To sleep and to be woken costs more than some changes, and meanwhile more of them come.
+            if round < YIELDS && !limit.is_zero() {
+                thread::yield_now();
+                continue;
             }
             let left = deadline.map_or(LONG, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() {
@@ -57,8 +63,12 @@ impl Signal {
             }
             self.wait(seen, left.min(LONG));
         }
+        None
     }
 }
+
+/// How often a thread lets others run before it sleeps.
+const YIELDS: u32 = 32;
 
 /// What a wait without end waits at a time.
 const LONG: Duration = Duration::from_secs(60);

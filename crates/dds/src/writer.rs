@@ -3,13 +3,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::cache::ChangeKind;
 use crate::data::TopicData;
 use crate::error::WriteError;
-use crate::outlet::pause;
 use crate::peers::PeerTable;
+use crate::pending_write::PendingWrite;
 use crate::port::TopicPort;
 use crate::qos::Qos;
 use crate::sample::{EndpointId, InstanceHandle, now_ns};
@@ -21,7 +21,8 @@ use crate::wire::{ChangeHeader, EndpointAnnouncement};
 /// A writer of a topic; dropping it ends it. It may be used from several threads.
 ///
 /// In topics that keep nothing, a write returns when the sample is in this member's window; others return when all members have
-/// the sample and it is in the history, if the topic is logged also on the disks.
+/// the sample and it is in the history, if the topic is logged also on the disks. [`DataWriter::write_async`] does not wait for that, so that
+/// many samples may be on their way.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -56,6 +57,18 @@ impl<T: TopicData> DataWriter<T> {
     pub fn write(&self, sample: &T) -> Result<(), WriteError> {
         let (key, bytes) = (sample.key_bytes()?, sample.to_sample()?);
         self.send(ChangeKind::Data, &key, bytes.len(), |data| data.copy_from_slice(&bytes))
+    }
+
+    /// Writes a sample as [`DataWriter::write`] does, but returns as soon as it is on its way: a writer of a topic that keeps samples may have
+    /// as many under way as this member's window holds. They are in the history in the order in which one thread wrote them. The
+    /// outcome of each is known by what is returned, and [`DataWriter::wait_for_acknowledgments`] waits for all of them. In topics that
+    /// keep nothing, and in a coherent set, it is the same as [`DataWriter::write`].
+    ///
+    /// # Errors
+    /// [`WriteError`], with what to do next; nothing was written then.
+    pub fn write_async(&self, sample: &T) -> Result<PendingWrite, WriteError> {
+        let (key, bytes) = (sample.key_bytes()?, sample.to_sample()?);
+        self.begin(ChangeKind::Data, &key, bytes.len(), |data| data.copy_from_slice(&bytes))
     }
 
     /// Returns the instance of a sample. Nothing has to be sent for that: an instance exists for readers from its first sample on.
@@ -96,6 +109,18 @@ impl DataWriter<Vec<u8>> {
     pub fn write_in_place(&self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), WriteError> {
         self.send(ChangeKind::Data, b"", length, fill)
     }
+
+    /// Writes a sample as [`DataWriter::write_in_place`] does, but returns as soon as it is on its way: see [`DataWriter::write_async`].
+    ///
+    /// # Errors
+    /// [`WriteError`], with what to do next; nothing was written then.
+    pub fn write_in_place_async(
+        &self,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<PendingWrite, WriteError> {
+        self.begin(ChangeKind::Data, b"", length, fill)
+    }
 }
 
 impl<T> DataWriter<T> {
@@ -116,25 +141,48 @@ impl<T> DataWriter<T> {
         length: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), WriteError> {
-        let header = ChangeHeader {
-            kind,
-            topic: self.port.outlet.topic(),
-            writer: self.id(),
-            source_time: now_ns(),
-            key,
+        let (outlet, patience) = (&self.port.outlet, self.qos().max_blocking_time);
+        self.put(kind, key, length, fill, (), |header, fill| outlet.write(header, length, fill, patience))
+    }
+
+    fn begin(
+        &self,
+        kind: ChangeKind,
+        key: &[u8],
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<PendingWrite, WriteError> {
+        let (outlet, patience) = (&self.port.outlet, self.qos().max_blocking_time);
+        let begin = |header: &ChangeHeader<'_>, fill: &mut dyn FnMut(&mut [u8])| {
+            outlet.begin_write(header, length, fill, patience)
         };
-        if let Some(sets) = self.sets.as_ref().filter(|sets| sets.is_open()) {
-            let mut change = vec![0; header.length_with(length)];
-            fill(header.write(&mut change));
-            if sets.add(&self.port, self.qos(), &change)? {
-                return Ok(());
-            }
-            // It has been committed meanwhile.
-            let (_, data) = change.split_at(change.len() - length);
-            let copy = |space: &mut [u8]| space.copy_from_slice(data);
-            return self.port.outlet.write(&header, length, copy, self.qos().max_blocking_time);
+        self.put(kind, key, length, fill, PendingWrite::done(), begin)
+    }
+
+    /// Adds a change to the open set, and returns `added`; if there is none, writes it by `write`.
+    fn put<R>(
+        &self,
+        kind: ChangeKind,
+        key: &[u8],
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+        added: R,
+        write: impl FnOnce(&ChangeHeader<'_>, &mut dyn FnMut(&mut [u8])) -> Result<R, WriteError>,
+    ) -> Result<R, WriteError> {
+        let topic = self.port.outlet.topic();
+        let header = ChangeHeader { kind, topic, writer: self.id(), source_time: now_ns(), key };
+        let Some(sets) = self.sets.as_ref().filter(|sets| sets.is_open()) else {
+            let mut fill = Some(fill);
+            return write(&header, &mut |space| fill.take().into_iter().for_each(|fill| fill(space)));
+        };
+        let mut change = vec![0; header.length_with(length)];
+        fill(header.write(&mut change));
+        if sets.add(&self.port, self.qos(), &change)? {
+            return Ok(added);
         }
-        self.port.outlet.write(&header, length, fill, self.qos().max_blocking_time)
+        // It has been committed meanwhile.
+        let (_, data) = change.split_at(change.len() - length);
+        write(&header, &mut |space| space.copy_from_slice(data))
     }
 
     /// Waits until everything that this participant has written in the topic was delivered at all members: it is handed to their readers,
@@ -143,20 +191,7 @@ impl<T> DataWriter<T> {
     /// # Errors
     /// [`WriteError::Timeout`]; [`WriteError::Group`] if the group has ended.
     pub fn wait_for_acknowledgments(&self, timeout: Duration) -> Result<(), WriteError> {
-        let begun = Instant::now();
-        for attempt in 0u32.. {
-            if self.port.outlet.is_drained() {
-                break;
-            }
-            if let Some(Some(error)) = &self.port.state().end {
-                return Err(WriteError::Group(error.clone()));
-            }
-            if begun.elapsed() >= timeout {
-                return Err(WriteError::Timeout(timeout));
-            }
-            pause(attempt);
-        }
-        Ok(())
+        self.port.outlet.drain(timeout, || self.port.state().end.clone().flatten())
     }
 
     /// Returns the writer's number in the domain.

@@ -87,6 +87,39 @@ fn a_full_history_is_an_error() {
     assert_eq!(data(take(&reader(&participant, qos), 3)), [0, 1, 2].map(|number| reading(0, number)));
 }
 
+/// Writes may be under way together: each has an outcome of its own, they are in the order in which they were written, and their
+/// acknowledgments can be waited for, whether somebody holds their outcomes or not.
+#[test]
+fn writes_may_be_under_way_together() {
+    let service = DurabilityService { history: HistoryKind::KeepAll, samples_max: 2000 };
+    let qos = Qos { durability_service: Some(service), ..Qos::KEPT };
+    let participants = domain(&configs(Transport::Shm, "under-way", 2, 0), &[(TOPIC, qos.clone())]);
+    let readers: Vec<_> = participants.iter().map(|participant| reader(participant, qos.clone())).collect();
+    let writer = writer(&participants[0], qos);
+    let write = |number| writer.write_async(&reading(0, number)).expect("it is on its way");
+    (0..1000).for_each(|number| drop(write(number)));
+    let held: Vec<_> = (1000..2001).map(write).collect();
+    writer.wait_for_acknowledgments(PATIENCE).expect("all members have it");
+    let mut outcomes: Vec<_> =
+        held.into_iter().map(|write| write.try_wait().expect("its outcome is known")).collect();
+    let refused = outcomes.pop().expect("there are some");
+    assert!(matches!(refused, Err(WriteError::HistoryFull { samples_max: 2000 })), "{refused:?}");
+    outcomes.into_iter().for_each(|outcome| outcome.expect("there is space"));
+    for reader in &readers {
+        let numbers: Vec<_> = data(take(reader, 2000)).into_iter().map(|reading| reading.number).collect();
+        assert!(numbers.into_iter().eq(0..2000));
+    }
+    // In a topic that keeps nothing, the outcome is known at once.
+    let participant = alone("at-once", Qos::ATOMIC);
+    let atomic = common::writer(&participant, Qos::ATOMIC);
+    atomic
+        .write_async(&reading(0, 0))
+        .expect("there is space")
+        .try_wait()
+        .expect("it is known")
+        .expect("it is written");
+}
+
 /// A short history has the latest sample of each instance for those that come later.
 #[test]
 fn a_short_history_keeps_the_latest_of_each_instance() {

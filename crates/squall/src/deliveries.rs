@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::thread;
 
 use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::{Message, Pull};
@@ -20,7 +21,7 @@ use crate::owned::OwnedDeliveries;
 #[cfg(feature = "futures")]
 use crate::owned::OwnedMessage;
 use crate::status::GroupStatus;
-use crate::wait::block_on;
+use crate::wait::{Awaited, block_on};
 
 /// The receiving end of a subgroup whose messages are pulled. A slow consumer fills the senders' windows, but
 /// never holds up acknowledgements or other subgroups.
@@ -232,6 +233,7 @@ impl Deliveries {
     /// [`ReceiveError`] if the group has ended; messages that were delivered before it ended are returned first.
     #[expect(clippy::should_implement_trait, reason = "it lends, which an iterator cannot")]
     pub fn next(&mut self) -> Result<Message<'_>, ReceiveError> {
+        self.linger(Self::look_for_message)?;
         block_on(self.next_async())
     }
 
@@ -250,6 +252,7 @@ impl Deliveries {
     /// # Errors
     /// [`ReceiveError`] if the group has ended; what came before that is returned first.
     pub fn next_event(&mut self) -> Result<DeliveryEvent<'_>, ReceiveError> {
+        self.linger(Self::look_for_event)?;
         block_on(self.next_event_async())
     }
 
@@ -295,13 +298,26 @@ impl Deliveries {
         if self.views.is_empty() { found } else { Ok(true) }
     }
 
+    /// Lets other threads run a few times while there is nothing: to sleep and to be woken costs more than some messages, and meanwhile
+    /// more of them come.
+    fn linger(&mut self, look: impl Fn(&mut Self) -> Result<bool, ReceiveError>) -> Result<(), ReceiveError> {
+        for _ in 0..YIELDS {
+            if look(self)? {
+                break;
+            }
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
     fn poll_ready(
         &mut self,
         context: &Context<'_>,
         look: impl Fn(&mut Self) -> Result<bool, ReceiveError>,
     ) -> Poll<Result<(), ReceiveError>> {
         if !look(self)? {
-            self.status.messages.register(context.waker());
+            let pull = self.pull.as_ref().map(|pull| Awaited::Pulls(vec![pull.watch()]));
+            self.status.messages.register_for(context.waker(), pull.unwrap_or(Awaited::Any));
             if !look(self)? {
                 return Poll::Pending;
             }
@@ -309,6 +325,9 @@ impl Deliveries {
         Poll::Ready(Ok(()))
     }
 }
+
+/// How often a thread lets others run before it sleeps.
+const YIELDS: u32 = 32;
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,9 @@
 //! Waiting for the polling thread: threads that block and tasks that await share one mechanism.
 //!
 //! A thread or task that waits for space or for messages registers a waker and then checks once more; the polling
-//! thread checks for waiters after each step in which something moved. The waiting side pays for that memory order
-//! ([`barrier`]), so a step without waiters costs one load.
+//! thread checks for waiters after each step in which something moved, and wakes those that may have what they wait for: one that waits for
+//! the messages of a subgroup is not woken by those of others. The waiting side pays for that memory order ([`barrier`]), so a step without
+//! waiters costs one load.
 
 use std::future::Future;
 use std::pin::pin;
@@ -15,21 +16,63 @@ use std::{sync::Mutex, thread};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 #[cfg(shuttle)]
 use squall_fabric::explore::{sync::Mutex, thread};
+use squall_protocols::multicast::PullWatch;
 use squall_transports::barrier;
 
 /// The threads and tasks that wait for one kind of event.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     has_waiters: AtomicBool,
-    wakers: Mutex<Vec<Waker>>,
+    wakers: Mutex<Vec<(Waker, Awaited)>>,
+}
+
+/// What a thread or task waits for, as the polling thread sees it.
+#[derive(Debug)]
+pub(crate) enum Awaited {
+    /// Anything may concern it.
+    Any,
+    /// News in one of these.
+    Pulls(Vec<PullWatch>),
+    /// That a count reaches a number.
+    #[cfg(all(shuttle, test))]
+    Count(schedules::Shared, u64),
+}
+
+impl Awaited {
+    /// Returns whether it may be there.
+    fn has_news(&self) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Pulls(pulls) => pulls.iter().any(PullWatch::has_news),
+            #[cfg(all(shuttle, test))]
+            Self::Count(shared, number) => shared.1.load(Ordering::Relaxed) >= *number,
+        }
+    }
+
+    /// Returns whether a waiter that waits for the one is woken for the other.
+    fn includes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, _) => true,
+            (Self::Pulls(pulls), Self::Pulls(others)) => {
+                others.iter().all(|other| pulls.iter().any(|pull| pull.is_same(other)))
+            }
+            _ => false,
+        }
+    }
 }
 
 impl Waiters {
     /// Registers `waker`. The caller must check once more for what it waits for before it sleeps.
     pub(crate) fn register(&self, waker: &Waker) {
+        self.register_for(waker, Awaited::Any);
+    }
+
+    /// Registers `waker`, as [`Waiters::register`] does, for what is awaited: [`Waiters::notify_watching`] wakes it for nothing else. A task may
+    /// wait for several things.
+    pub(crate) fn register_for(&self, waker: &Waker, awaited: Awaited) {
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        if !wakers.iter().any(|other| other.will_wake(waker)) {
-            wakers.push(waker.clone());
+        if !wakers.iter().any(|(other, present)| other.will_wake(waker) && present.includes(&awaited)) {
+            wakers.push((waker.clone(), awaited));
         }
         // SYNC: pairs with `notify`: this store, then the barrier, then the caller's last check.
         self.has_waiters.store(true, Ordering::Relaxed);
@@ -47,13 +90,25 @@ impl Waiters {
         }
     }
 
+    /// Wakes those that wait for something that may be there. It must be called after what they wait for was stored.
+    #[inline]
+    pub(crate) fn notify_watching(&self) {
+        barrier::light();
+        // SYNC: pairs with `register`.
+        if self.has_waiters.load(Ordering::Relaxed) {
+            self.wake(Awaited::has_news);
+        }
+    }
+
     #[cold]
     fn wake_all(&self) {
+        self.wake(|_| true);
+    }
+
+    fn wake(&self, is_due: impl Fn(&Awaited) -> bool) {
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        self.has_waiters.store(false, Ordering::Relaxed);
-        for waker in wakers.drain(..) {
-            waker.wake();
-        }
+        wakers.extract_if(.., |(_, awaited)| is_due(awaited)).for_each(|(waker, _)| waker.wake());
+        self.has_waiters.store(!wakers.is_empty(), Ordering::Relaxed);
     }
 }
 
@@ -112,14 +167,20 @@ mod schedules {
 
     const ROUNDS: u64 = 3;
 
+    pub(super) type Shared = Arc<(Waiters, AtomicU64)>;
+
     /// Waits until the count is that of the round.
-    async fn wait(waiters: &Waiters, count: &AtomicU64, round: u64, mutation: Option<Mutation>) {
-        let is_there = || count.load(Ordering::Relaxed) >= round;
+    async fn wait(shared: &Shared, round: u64, watches: bool, mutation: Option<Mutation>) {
+        let is_there = || shared.1.load(Ordering::Relaxed) >= round;
         poll_fn(|context| {
             if is_there() {
                 return Poll::Ready(());
             }
-            waiters.register(context.waker());
+            if watches {
+                shared.0.register_for(context.waker(), Awaited::Count(Arc::clone(shared), round));
+            } else {
+                shared.0.register(context.waker());
+            }
             if mutation != Some(Mutation::NoLastCheck) && is_there() {
                 Poll::Ready(())
             } else {
@@ -129,23 +190,24 @@ mod schedules {
         .await;
     }
 
-    /// Runs two threads that wait, and the thread that they wait for.
-    fn run(mutation: Option<Mutation>) {
+    /// Runs two threads that wait, for the last round only or for each, and the thread that they wait for.
+    fn run(watches: bool, mutation: Option<Mutation>) {
         let shared = Arc::new((Waiters::default(), AtomicU64::new(0)));
-        let sleeper = || {
+        let sleeper = |first: u64| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                (1..=ROUNDS).for_each(|round| block_on(wait(&shared.0, &shared.1, round, mutation)));
+                (first..=ROUNDS).for_each(|round| block_on(wait(&shared, round, watches, mutation)));
             })
         };
-        let sleepers = [sleeper(), sleeper()];
+        let sleepers = [sleeper(1), sleeper(ROUNDS)];
+        let notify = || if watches { shared.0.notify_watching() } else { shared.0.notify() };
         for round in 1..=ROUNDS {
             if mutation == Some(Mutation::NotifyFirst) {
-                shared.0.notify();
+                notify();
                 shared.1.store(round, Ordering::Relaxed);
             } else {
                 shared.1.store(round, Ordering::Relaxed);
-                shared.0.notify();
+                notify();
             }
         }
         sleepers.into_iter().for_each(|sleeper| sleeper.join().expect("no panic"));
@@ -153,13 +215,17 @@ mod schedules {
 
     #[test]
     fn no_wake_up_is_lost() {
-        explore(10_000, || run(None));
+        explore(10_000, || run(false, None));
+        explore(10_000, || run(true, None));
     }
 
     #[test]
     fn errors_of_each_side_are_found() {
-        for mutation in [Mutation::NoLastCheck, Mutation::NotifyFirst] {
-            assert!(finds_failure(10_000, move || run(Some(mutation))), "{mutation:?}");
+        for (mutation, watches) in [Mutation::NoLastCheck, Mutation::NotifyFirst]
+            .into_iter()
+            .flat_map(|mutation| [(mutation, false), (mutation, true)])
+        {
+            assert!(finds_failure(10_000, move || run(watches, Some(mutation))), "{mutation:?}, {watches}");
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! [`HistoryCache::insert`] takes changes in the order of the topic; [`HistoryCache::select`] returns samples in the same order.
 
+mod instances;
+mod queue;
 mod selection;
 #[cfg(test)]
 mod tests;
@@ -11,6 +13,9 @@ use std::sync::Arc;
 
 use crate::qos::{HistoryKind, ResourceLimits};
 use crate::sample::{EndpointId, InstanceHandle, InstanceState, Position, ViewState};
+
+use instances::InstanceTable;
+use queue::SampleQueue;
 
 pub(crate) use selection::Selection;
 
@@ -81,11 +86,15 @@ struct CachedInstance {
     losses: u32,
     /// The source time of the latest sample.
     latest: u64,
+    /// While samples are selected: how many of it follow, and the generation of the last of them.
+    selected: Option<(usize, u32)>,
 }
 
 #[derive(Debug)]
 struct CachedSample {
     change: Change,
+    /// The place of its instance.
+    place: usize,
     disposals: u32,
     losses: u32,
     is_read: bool,
@@ -101,9 +110,8 @@ pub(crate) struct HistoryCache {
     limits: ResourceLimits,
     /// The least time between two samples of an instance, in nanoseconds.
     separation: u64,
-    instances: BTreeMap<InstanceHandle, CachedInstance>,
-    /// By their order.
-    samples: BTreeMap<u64, CachedSample>,
+    instances: InstanceTable,
+    samples: SampleQueue,
     data_count: usize,
     unread: usize,
     next: u64,
@@ -117,8 +125,8 @@ impl HistoryCache {
             history,
             limits,
             separation,
-            instances: BTreeMap::new(),
-            samples: BTreeMap::new(),
+            instances: InstanceTable::new(),
+            samples: SampleQueue::new(),
             data_count: 0,
             unread: 0,
             next: 0,
@@ -126,25 +134,29 @@ impl HistoryCache {
         }
     }
 
+    /// Returns the instance with this key.
+    pub(crate) fn instance(&self, key: &[u8]) -> InstanceHandle {
+        self.instances.find(key).map_or_else(|| InstanceHandle::from_key(key), |(_, handle)| handle.clone())
+    }
+
     /// Takes the next change in the order of the topic.
     pub(crate) fn insert(&mut self, change: Change) -> Insertion {
-        match change.kind {
-            ChangeKind::Data => self.insert_data(change),
-            ChangeKind::Dispose => {
-                let Some(instance) = self.instances.get(&change.instance) else { return Insertion::Dropped };
-                if instance.state == InstanceState::NotAliveDisposed {
+        let place = self.instances.find(change.instance.key()).map(|(place, _)| place);
+        match (change.kind, place) {
+            (ChangeKind::Data, place) => self.insert_data(change, place),
+            (_, None) => Insertion::Dropped,
+            (ChangeKind::Dispose, Some(place)) => {
+                if self.instances.at(place).state == InstanceState::NotAliveDisposed {
                     return Insertion::Dropped;
                 }
-                self.end_life(change, InstanceState::NotAliveDisposed)
+                self.end_life(change, place, InstanceState::NotAliveDisposed)
             }
-            ChangeKind::Unregister => {
-                let Some(instance) = self.instances.get_mut(&change.instance) else {
-                    return Insertion::Dropped;
-                };
+            (ChangeKind::Unregister, Some(place)) => {
+                let instance = self.instances.at_mut(place);
                 let was_there = instance.writers.remove(&change.writer);
                 let ends = was_there && instance.writers.is_empty() && instance.state == InstanceState::Alive;
                 if ends {
-                    self.end_life(change, InstanceState::NotAliveNoWriters)
+                    self.end_life(change, place, InstanceState::NotAliveNoWriters)
                 } else {
                     Insertion::Dropped
                 }
@@ -154,10 +166,8 @@ impl HistoryCache {
 
     /// Unregisters all instances of a writer that has gone, and disposes of them before if it `disposes`.
     pub(crate) fn remove_writer(&mut self, writer: EndpointId, disposes: bool, position: Position, now: u64) {
-        let of_writer =
-            |(_, instance): &(&InstanceHandle, &CachedInstance)| instance.writers.contains(&writer);
-        let left: Vec<_> =
-            self.instances.iter().filter(of_writer).map(|(handle, _)| handle.clone()).collect();
+        let of_writer = self.instances.iter().filter(|(_, _, instance)| instance.writers.contains(&writer));
+        let left: Vec<_> = of_writer.map(|(handle, ..)| handle.clone()).collect();
         let kinds: &[ChangeKind] =
             if disposes { &[ChangeKind::Dispose, ChangeKind::Unregister] } else { &[ChangeKind::Unregister] };
         for (instance, kind) in
@@ -186,7 +196,7 @@ impl HistoryCache {
         let (mut data_count, mut instances) = (self.data_count, self.instances.len());
         for (_, key) in changes.filter(|(kind, _)| *kind == ChangeKind::Data) {
             let handle = InstanceHandle::from_key(key);
-            let present = self.instances.get(&handle).map(|instance| instance.samples.len());
+            let present = self.instances.find(key).map(|(place, _)| self.instances.at(place).samples.len());
             let of_instance = held.entry(handle).or_insert_with(|| {
                 instances += usize::from(present.is_none());
                 present.unwrap_or(0)
@@ -218,18 +228,18 @@ impl HistoryCache {
         self.unread > 0
     }
 
-    fn insert_data(&mut self, change: Change) -> Insertion {
+    fn insert_data(&mut self, change: Change, place: Option<usize>) -> Insertion {
         if change.expires.is_some_and(|at| at <= change.reception_time) {
             return Insertion::Dropped;
         }
         let mut replaced = None;
-        let instances = self.instances.len();
-        match self.instances.get_mut(&change.instance) {
-            None if instances >= self.limits.instances_max => {
+        match place {
+            None if self.instances.len() >= self.limits.instances_max => {
                 return Insertion::Exceeds(LimitKind::Instances);
             }
             None => {}
-            Some(instance) => {
+            Some(place) => {
+                let instance = self.instances.at_mut(place);
                 let is_soon = change.source_time < instance.latest.saturating_add(self.separation);
                 if self.separation > 0 && is_soon && instance.state == InstanceState::Alive {
                     instance.writers.insert(change.writer);
@@ -252,23 +262,28 @@ impl HistoryCache {
         if let Some(number) = replaced {
             self.remove(number);
         }
-        self.begin_life(&change);
-        self.store(change);
+        let place = self.begin_life(&change, place);
+        self.store(change, place);
         if replaced.is_some() { Insertion::Replaced } else { Insertion::Stored }
     }
 
-    /// Makes the instance of `change` alive.
-    fn begin_life(&mut self, change: &Change) {
-        let instance = self.instances.entry(change.instance.clone()).or_insert_with(|| CachedInstance {
-            state: InstanceState::Alive,
-            view: ViewState::New,
-            writers: BTreeSet::new(),
-            samples: VecDeque::new(),
-            report: None,
-            disposals: 0,
-            losses: 0,
-            latest: 0,
+    /// Makes the instance of `change`, which is at `place` if it is known, alive; returns its place.
+    fn begin_life(&mut self, change: &Change, place: Option<usize>) -> usize {
+        let place = place.unwrap_or_else(|| {
+            let instance = CachedInstance {
+                state: InstanceState::Alive,
+                view: ViewState::New,
+                writers: BTreeSet::new(),
+                samples: VecDeque::new(),
+                report: None,
+                disposals: 0,
+                losses: 0,
+                latest: 0,
+                selected: None,
+            };
+            self.instances.add(change.instance.clone(), instance)
         });
+        let instance = self.instances.at_mut(place);
         match instance.state {
             InstanceState::Alive => {}
             InstanceState::NotAliveDisposed => instance.disposals += 1,
@@ -279,25 +294,26 @@ impl HistoryCache {
         }
         instance.writers.insert(change.writer);
         instance.latest = change.source_time;
+        place
     }
 
-    /// Ends the life of an instance, which exists, and reports that by a sample without data.
-    fn end_life(&mut self, change: Change, state: InstanceState) -> Insertion {
-        let instance = self.instances.get_mut(&change.instance).expect("the caller has found it");
+    /// Ends the life of an instance, and reports that by a sample without data.
+    fn end_life(&mut self, change: Change, place: usize, state: InstanceState) -> Insertion {
+        let instance = self.instances.at_mut(place);
         instance.state = state;
         if let Some(number) = instance.report {
             self.remove(number);
         }
-        self.store(change);
+        self.store(change, place);
         Insertion::Stored
     }
 
-    fn store(&mut self, change: Change) {
+    fn store(&mut self, change: Change, place: usize) {
         let number = self.next;
         self.next += 1;
         self.unread += 1;
         self.expires |= change.expires.is_some();
-        let instance = self.instances.get_mut(&change.instance).expect("the caller has found or made it");
+        let instance = self.instances.at_mut(place);
         if change.kind == ChangeKind::Data {
             instance.samples.push_back(number);
             self.data_count += 1;
@@ -305,14 +321,14 @@ impl HistoryCache {
             instance.report = Some(number);
         }
         let (disposals, losses) = (instance.disposals, instance.losses);
-        self.samples.insert(number, CachedSample { change, disposals, losses, is_read: false });
+        self.samples.push(number, CachedSample { change, place, disposals, losses, is_read: false });
     }
 
     /// Removes a sample, and leaves its instance.
     fn remove(&mut self, number: u64) -> Option<CachedSample> {
-        let sample = self.samples.remove(&number)?;
+        let sample = self.samples.remove(number)?;
         self.unread -= usize::from(!sample.is_read);
-        let instance = self.instances.get_mut(&sample.change.instance).expect("each sample has an instance");
+        let instance = self.instances.at_mut(sample.place);
         if sample.change.kind == ChangeKind::Data {
             self.data_count -= 1;
             // Mostly the oldest one, since samples are taken in their order.
@@ -329,10 +345,10 @@ impl HistoryCache {
 
     /// Forgets an instance that is not alive and has no samples.
     fn forget_if_over(&mut self, handle: &InstanceHandle) {
-        let is_over = |instance: &CachedInstance| {
-            instance.state != InstanceState::Alive && instance.samples.is_empty() && instance.report.is_none()
-        };
-        if self.instances.get(handle).is_some_and(is_over) {
+        let Some((place, _)) = self.instances.find(handle.key()) else { return };
+        let instance = self.instances.at(place);
+        if instance.state != InstanceState::Alive && instance.samples.is_empty() && instance.report.is_none()
+        {
             self.instances.remove(handle);
         }
     }
@@ -342,8 +358,8 @@ impl HistoryCache {
         if !self.expires {
             return;
         }
-        let is_over = |(_, sample): &(&u64, &CachedSample)| sample.change.expires.is_some_and(|at| at <= now);
-        let over: Vec<u64> = self.samples.iter().filter(is_over).map(|(number, _)| *number).collect();
+        let is_over = |(_, sample): &(u64, &CachedSample)| sample.change.expires.is_some_and(|at| at <= now);
+        let over: Vec<u64> = self.samples.iter().filter(is_over).map(|(number, _)| number).collect();
         for number in over {
             if let Some(sample) = self.remove(number) {
                 self.forget_if_over(&sample.change.instance);

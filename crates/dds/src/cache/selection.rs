@@ -1,6 +1,5 @@
 //! Reading and taking samples (OMG DDS 1.4 §2.2.2.5.3.8 and §2.2.2.5.1.1 to §2.2.2.5.1.8).
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::sample::{
@@ -23,40 +22,37 @@ pub(crate) struct Selection<'a> {
 impl HistoryCache {
     /// Returns whether there is a sample with one of these states.
     pub(crate) fn has(&self, states: StateMask) -> bool {
-        self.samples.values().any(|sample| self.is_wanted(sample, states))
+        self.samples.iter().any(|(_, sample)| self.is_wanted(sample, states))
     }
 
     /// Returns samples in their order, and marks them as read or removes them.
     pub(crate) fn select(&mut self, selection: Selection<'_>, now: u64) -> Vec<Sample<Arc<[u8]>>> {
         self.expire(now);
-        let is_wanted = |(_, sample): &(&u64, &CachedSample)| {
+        let is_wanted = |(_, sample): &(u64, &CachedSample)| {
             self.is_wanted(sample, selection.states)
                 && selection.before.is_none_or(|before| sample.change.position < before)
                 && selection.instance.is_none_or(|instance| *instance == sample.change.instance)
         };
-        let chosen: Vec<u64> = self
-            .samples
-            .iter()
-            .filter(is_wanted)
-            .map(|(number, _)| *number)
-            .take(selection.samples_max)
-            .collect();
-        let found = self.describe(&chosen);
-        let mut touched = BTreeSet::new();
-        for number in chosen {
+        let wanted = self.samples.iter().filter(is_wanted).map(|(number, _)| number);
+        let chosen: Vec<u64> = wanted.take(selection.samples_max).collect();
+        let mut touched = Vec::new();
+        let ranks = self.rank(&chosen, &mut touched);
+        let mut found = Vec::with_capacity(chosen.len());
+        for (number, rank) in chosen.into_iter().zip(ranks.into_iter().rev()) {
             if selection.takes {
-                if let Some(sample) = self.remove(number) {
-                    touched.insert(sample.change.instance);
-                }
-            } else if let Some(sample) = self.samples.get_mut(&number) {
+                let Some(sample) = self.remove(number) else { continue };
+                let info = self.describe(&sample, rank);
+                found.push(Sample { data: info.is_valid.then_some(sample.change.data), info });
+            } else if let Some(sample) = self.samples.get(number) {
+                let info = self.describe(sample, rank);
+                found.push(Sample { data: info.is_valid.then(|| Arc::clone(&sample.change.data)), info });
+                let sample = self.samples.get_mut(number).expect("it was there");
                 self.unread -= usize::from(!std::mem::replace(&mut sample.is_read, true));
-                touched.insert(sample.change.instance.clone());
             }
         }
-        for handle in touched {
-            if let Some(instance) = self.instances.get_mut(&handle) {
-                instance.view = ViewState::NotNew;
-            }
+        for (place, handle) in touched {
+            let instance = self.instances.at_mut(place);
+            (instance.view, instance.selected) = (ViewState::NotNew, None);
             self.forget_if_over(&handle);
         }
         found
@@ -64,58 +60,65 @@ impl HistoryCache {
 
     /// Returns the places of the samples that were not read, before a position, in their order.
     pub(crate) fn unread_places(&self, before: Option<Position>) -> impl Iterator<Item = (Position, u32)> {
-        let is_wanted = move |sample: &&CachedSample| {
+        let is_wanted = move |(_, sample): &(u64, &CachedSample)| {
             !sample.is_read && before.is_none_or(|before| sample.change.position < before)
         };
-        let unread = self.samples.values().filter(is_wanted);
-        unread.map(|sample| (sample.change.position, sample.change.place))
+        let unread = self.samples.iter().filter(is_wanted);
+        unread.map(|(_, sample)| (sample.change.position, sample.change.place))
     }
 
     fn is_wanted(&self, sample: &CachedSample, states: StateMask) -> bool {
-        let instance = &self.instances[&sample.change.instance];
+        let instance = self.instances.at(sample.place);
         states.accepts(sample.state(), instance.view, instance.state)
     }
 
-    /// Describes these samples as they are now.
-    fn describe(&self, chosen: &[u64]) -> Vec<Sample<Arc<[u8]>>> {
-        // From the last one: how many samples of the same instance follow, and the generation of the last of them.
-        let mut following = BTreeMap::<&InstanceHandle, (usize, u32)>::new();
-        let mut found: Vec<_> = chosen
-            .iter()
-            .rev()
-            .map(|number| {
-                let sample = &self.samples[number];
-                let CachedSample { change, disposals, losses, .. } = sample;
-                let instance = &self.instances[&change.instance];
-                let generation = disposals + losses;
-                let (rank, last) = following.entry(&change.instance).or_insert((0, generation));
-                let info = SampleInfo {
-                    sample_state: sample.state(),
-                    view_state: instance.view,
-                    instance_state: instance.state,
-                    disposed_generation_count: *disposals,
-                    no_writers_generation_count: *losses,
-                    sample_rank: *rank,
-                    generation_rank: *last - generation,
-                    absolute_generation_rank: instance.disposals + instance.losses - generation,
-                    source_timestamp: system_time(change.source_time),
-                    reception_timestamp: system_time(change.reception_time),
-                    instance: change.instance.clone(),
-                    publication: change.writer,
-                    position: change.position,
-                    is_valid: change.kind == ChangeKind::Data,
-                };
-                *rank += 1;
-                let data = info.is_valid.then(|| Arc::clone(&change.data));
-                Sample { data, info }
-            })
-            .collect();
-        found.reverse();
-        found
+    /// Returns, from the last one on, how many of these samples of the same instance follow each, and the generation of the last of
+    /// them. Adds their instances to `touched`, each once.
+    fn rank(&mut self, chosen: &[u64], touched: &mut Vec<(usize, InstanceHandle)>) -> Vec<(usize, u32)> {
+        let mut ranks = Vec::with_capacity(chosen.len());
+        for number in chosen.iter().rev() {
+            let sample = self.samples.get(*number).expect("it was found");
+            let instance = self.instances.at_mut(sample.place);
+            let rank = instance.selected.unwrap_or_else(|| {
+                touched.push((sample.place, sample.change.instance.clone()));
+                (0, sample.generation())
+            });
+            instance.selected = Some((rank.0 + 1, rank.1));
+            ranks.push(rank);
+        }
+        ranks
+    }
+
+    /// Describes a sample as it is now.
+    fn describe(&self, sample: &CachedSample, (following, last): (usize, u32)) -> SampleInfo {
+        let CachedSample { change, disposals, losses, .. } = sample;
+        let instance = self.instances.at(sample.place);
+        let generation = sample.generation();
+        SampleInfo {
+            sample_state: sample.state(),
+            view_state: instance.view,
+            instance_state: instance.state,
+            disposed_generation_count: *disposals,
+            no_writers_generation_count: *losses,
+            sample_rank: following,
+            generation_rank: last - generation,
+            absolute_generation_rank: instance.disposals + instance.losses - generation,
+            source_timestamp: system_time(change.source_time),
+            reception_timestamp: system_time(change.reception_time),
+            instance: change.instance.clone(),
+            publication: change.writer,
+            position: change.position,
+            is_valid: change.kind == ChangeKind::Data,
+        }
     }
 }
 
 impl CachedSample {
+    /// Returns how many lives its instance had before.
+    const fn generation(&self) -> u32 {
+        self.disposals + self.losses
+    }
+
     const fn state(&self) -> SampleState {
         if self.is_read { SampleState::Read } else { SampleState::NotRead }
     }

@@ -61,6 +61,22 @@ fn a_short_history_holds_the_latest_of_each_instance() {
     assert_eq!(numbers(&mut cache, TAKE), [3, 4, 5, 6]);
 }
 
+/// An old sample that stays does not keep the places of those that came and left after it.
+#[test]
+fn places_of_samples_that_left_are_used_again() {
+    let mut cache = cache(HistoryKind::KeepLast(2));
+    cache.insert(data(9, 0));
+    for number in 1..=200 {
+        cache.insert(data(number % 2, number));
+    }
+    assert!(cache.samples.places() < 80, "{} places for 5 samples", cache.samples.places());
+    assert_eq!(numbers(&mut cache, Selection { samples_max: 2, ..READ }), [0, 197]);
+    assert_eq!(numbers(&mut cache, TAKE), [0, 197, 198, 199, 200]);
+    assert_eq!(cache.samples.places(), 0);
+    cache.insert(data(9, 201));
+    assert_eq!(numbers(&mut cache, TAKE), [201]);
+}
+
 #[test]
 fn each_limit_is_kept_and_named() {
     let limits = ResourceLimits { samples_max: 3, instances_max: 2, samples_per_instance_max: 2 };
@@ -170,12 +186,12 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 fn check(cache: &HistoryCache, limits: ResourceLimits) {
     assert!(cache.data_count <= limits.samples_max && cache.instances.len() <= limits.instances_max);
-    let held: usize = cache.instances.values().map(|instance| instance.samples.len()).sum();
+    let held: usize = cache.instances.iter().map(|(.., instance)| instance.samples.len()).sum();
     assert_eq!(held, cache.data_count);
-    let reports = cache.instances.values().filter(|instance| instance.report.is_some()).count();
-    assert_eq!(held + reports, cache.samples.len());
-    assert_eq!(cache.unread, cache.samples.values().filter(|sample| !sample.is_read).count());
-    for instance in cache.instances.values() {
+    let reports = cache.instances.iter().filter(|(.., instance)| instance.report.is_some()).count();
+    assert_eq!(held + reports, cache.samples.iter().count());
+    assert_eq!(cache.unread, cache.samples.iter().filter(|(_, sample)| !sample.is_read).count());
+    for (.., instance) in cache.instances.iter() {
         assert!(instance.samples.len() <= limits.samples_per_instance_max);
         assert!(instance.state != InstanceState::Alive || !instance.writers.is_empty());
     }

@@ -4,6 +4,7 @@
 //! With `latency` the readers answer each sample in a second topic of the same profile, and the writer waits for all answers
 //! before it writes the next sample.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -144,9 +145,17 @@ fn subgroup(job: &DdsJob) -> SubgroupConfig {
 fn publish(writer: &DataWriter<Vec<u8>>, job: &DdsJob) -> Result<MemberReport> {
     let mut ticker = ProgressTicker::new();
     let begun = Instant::now();
+    let mut under_way = VecDeque::new();
     for number in 0..job.samples {
-        writer.write_in_place(job.size, |bytes| fill(bytes, number)).context("a sample was not written")?;
+        let write = writer.write_in_place_async(job.size, |bytes| fill(bytes, number));
+        under_way.push_back(write.context(UNWRITTEN)?);
+        if under_way.len() >= job.window {
+            under_way.pop_front().map_or(Ok(()), |write| write.wait(PATIENCE)).context(UNWRITTEN)?;
+        }
         ticker.tick(number);
+    }
+    for write in under_way {
+        write.wait(PATIENCE).context(UNWRITTEN)?;
     }
     writer.wait_for_acknowledgments(PATIENCE)?;
     Ok(report(job, job.samples, begun, Latencies::default()))
@@ -163,7 +172,7 @@ fn publish_singly(
     let begun = Instant::now();
     for number in 0..job.samples {
         let written = Instant::now();
-        writer.write_in_place(job.size, |bytes| fill(bytes, number)).context("a sample was not written")?;
+        writer.write_in_place(job.size, |bytes| fill(bytes, number)).context(UNWRITTEN)?;
         let mut left = readers;
         while left > 0 {
             answers.wait_for_data(PATIENCE).context("a reader has not answered")?;
@@ -251,6 +260,7 @@ fn check(bytes: &[u8], size: usize) -> Result<u64> {
     Ok(number)
 }
 
+const UNWRITTEN: &str = "a sample was not written";
 const SAMPLES: &str = "samples";
 const ANSWERS: &str = "answers";
 /// The longest header of a sample without a key.

@@ -81,7 +81,7 @@ pub use failure::SubgroupFailure;
 pub use latency::MessageTrack;
 pub use nulls::indexes_owed;
 pub use order::{indexes_below, sequences_complete};
-pub use pull::{DeliveryTally, NoUpcall, Pull};
+pub use pull::{DeliveryTally, NoUpcall, Pull, PullWatch};
 pub use row::MulticastRow;
 pub use settings::{
     BODIES_MAX, Batching, Carrier, DeliveryMode, LargeMessages, PIECE_BYTES, SubgroupSettings,

@@ -70,6 +70,13 @@ impl Handoff {
         (released, released < limit)
     }
 
+    /// Returns whether a consumer that has released all that it took may find something.
+    fn has_news(&self) -> bool {
+        let mut lanes = self.limit.iter().zip(&self.released);
+        lanes.any(|(limit, released)| limit.load(Ordering::Relaxed) != released.load(Ordering::Relaxed))
+            || self.closed.load(Ordering::Relaxed)
+    }
+
     /// Asks the consumer to release what it has taken.
     pub(super) fn urge(&self) {
         self.urged.store(true, Ordering::Relaxed);
@@ -130,6 +137,25 @@ impl DeliveryTally {
 impl Deliver for NoUpcall {
     fn deliver(&mut self, _message: Message<'_>) {
         match *self {}
+    }
+}
+
+/// What another thread sees of a consumer that waits, to wake it: see [`Pull::watch`].
+#[derive(Clone, Debug)]
+pub struct PullWatch(Arc<Handoff>);
+
+impl PullWatch {
+    /// Returns whether both are of one consumer.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Returns whether a consumer that has released all that it took may find something: messages, or that the subgroup has ended. The
+    /// caller and the consumer need a barrier between this look and what it depends on, as for any sleep.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.0.has_news()
     }
 }
 
@@ -254,6 +280,12 @@ impl Pull {
     #[must_use]
     pub fn is_urged(&self) -> bool {
         self.handoff.urged.load(Ordering::Relaxed)
+    }
+
+    /// Returns a view of this consumer's messages for another thread.
+    #[must_use]
+    pub fn watch(&self) -> PullWatch {
+        PullWatch(Arc::clone(&self.handoff))
     }
 
     /// Returns whether the subgroup has ended; what is stable can still be taken.

@@ -235,7 +235,7 @@ impl Driven for Stack {
         }
         if work > 0 {
             self.status.window_space.notify();
-            self.status.messages.notify();
+            self.status.messages.notify_watching();
             self.skipped += 1;
             // The state changes only by work: it is checked as soon as there is no more work.
             self.unchecked = CHECK;

@@ -20,7 +20,7 @@ use super::{Object, ObjectError, ObjectOptions, checkpoint, recovery, transfer};
 use crate::application::SubgroupSlot;
 use crate::config::{Config, Retention};
 use crate::node::NodeHandle;
-use crate::wait::block_for;
+use crate::wait::{Awaited, block_for};
 
 /// What a shard needs of its subgroup.
 pub(crate) struct ShardSubgroup {
@@ -99,14 +99,26 @@ impl<T: Replicated> Driver<T> {
     fn run(mut self) {
         let Some(status) = self.lanes.first().map(|lane| Arc::clone(&lane.shard.link.status)) else { return };
         loop {
-            let patience = self.patience();
+            let deadline = self.next_deadline();
+            let now = self.lanes.first().map(|lane| lane.shard.now());
+            let patience = deadline.zip(now).map_or(PATIENCE_MAX, |(deadline, now)| deadline.since(now));
+            let mut has_slept = false;
             let step = poll_fn(|context| {
+                if has_slept {
+                    // What woke this thread may have moved the deadline.
+                    return Poll::Ready(true);
+                }
                 if !self.step() {
-                    status.messages.register(context.waker());
+                    status.messages.register_for(context.waker(), self.awaited());
                     // Read before the last check, so that nothing is missed that was delivered before the failure.
                     let ended = status.failure().is_some();
                     if !self.step() {
-                        return if ended { Poll::Ready(false) } else { Poll::Pending };
+                        if ended {
+                            return Poll::Ready(false);
+                        }
+                        // A step may have set an earlier deadline.
+                        has_slept = self.next_deadline() == deadline;
+                        return if has_slept { Poll::Pending } else { Poll::Ready(true) };
                     }
                 }
                 Poll::Ready(true)
@@ -119,11 +131,15 @@ impl<T: Replicated> Driver<T> {
         }
     }
 
-    /// Returns how long to wait for messages at most.
-    fn patience(&self) -> Duration {
-        let deadlines = self.lanes.iter().filter_map(|lane| Some((lane, lane.next_deadline()?)));
-        let patience = deadlines.map(|(lane, at)| at.since(lane.shard.now()));
-        patience.min().unwrap_or(PATIENCE_MAX)
+    /// Returns what wakes this thread, besides views, queries and states.
+    fn awaited(&self) -> Awaited {
+        let pulls = self.lanes.iter().map(|lane| lane.pull.as_ref().map(Pull::watch));
+        pulls.collect::<Option<_>>().map_or(Awaited::Any, Awaited::Pulls)
+    }
+
+    /// Returns the latest time at which there is something to do, whatever comes.
+    fn next_deadline(&self) -> Option<squall_fabric::Instant> {
+        self.lanes.iter().filter_map(Lane::next_deadline).min()
     }
 
     /// Does some of the work that is due; returns whether there was any.

@@ -54,8 +54,7 @@ pub(crate) struct DdsBenchArguments {
 
 const EXAMPLES: &str =
     "Rates are what each reader takes, at the slowest one. A topic has a subgroup of its own here. With the \
-profiles kept and logged, a write returns when all members have the sample, so one writer has one sample under way; the topic keeps \
-the last 1000. With unordered, a reader that is full rejects samples, which count as lost.
+profiles kept and logged, a sample is under way until all members have it in the history, which keeps the last 1000 here. With unordered, a reader that is full rejects samples, which count as lost.
 
 Examples:
   squall bench dds
