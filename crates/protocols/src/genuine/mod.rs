@@ -26,7 +26,7 @@
 //! `k` leaders `k` entries of 16 bytes. Everything else is words that count: for all that an evaluation does, one word per shard announces
 //! the records, one the entries, one acknowledges, and one per sender reports what is done. So the more messages an evaluation finds, the
 //! less each costs. On one host a store serves all readers; between hosts each write goes to each member of its shard. Each of the
-//! `k * r` members finds a message by its sender and number three times: with its record, with each timestamp, and when it delivers.
+//! `k * r` members finds a message by its sender and number: with its record, with each timestamp, and when it delivers.
 //! Nothing is allocated for it: records are read in place, and what a member knows of it is in a slot that was used before.
 //!
 //! [`GroupCore`](crate::group::GroupCore) evaluates membership before that, and goes from view to view with its shards and its
