@@ -334,6 +334,21 @@ fn a_dropped_reservation_is_not_sent_and_an_empty_message_is() {
     assert_eq!(trusted::payload(&reader, record), []);
 }
 
+/// What is found to have space is sent, and asking for it leaves no trace.
+#[test]
+fn space_that_is_found_is_there() {
+    let (_, _, mut writer, mut publisher) = ring(2, 8, 1000);
+    for _ in 0..2 {
+        writer.check_space(8).unwrap();
+        writer.send_written(8, |payload| payload.put(b"12345678")).unwrap();
+    }
+    assert_eq!(writer.check_space(8), Err(ReserveError::Full));
+    assert_eq!(writer.check_space(9), Err(ReserveError::TooLong { length: 9, message_max: 8 }));
+    publisher.publish(u64::MAX, |_| ());
+    publisher.free(1);
+    assert_eq!((writer.check_space(8), publisher.ready()), (Ok(()), 0));
+}
+
 /// [O6] a record that never arrived is detected: it is not taken for a null.
 #[test]
 fn a_lost_record_is_corrupt() {

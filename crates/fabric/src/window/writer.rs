@@ -67,6 +67,16 @@ impl WindowWriter {
         Ok(Reservation { writer: self, length })
     }
 
+    /// Returns whether a message of `length` bytes can be sent now: then the next one of this length is. For messages that
+    /// are written into several windows, or into none.
+    ///
+    /// # Errors
+    /// Same as [`WindowWriter::reserve`].
+    #[inline]
+    pub fn check_space(&mut self, length: usize) -> Result<(), ReserveError> {
+        self.reserve_uncleared(length).map(drop)
+    }
+
     /// Finds space at `head` for a record of `words` words.
     #[inline(always)]
     fn reserve_record(&mut self, words: usize) -> Result<(), ReserveError> {

@@ -102,7 +102,7 @@ struct BenchMember {
 
 /// How messages are sent.
 enum Sending {
-    ToShards(MulticastSender, Vec<String>),
+    ToShards(MulticastSender),
     /// To all members of the group, each of which drops what is not for its shard.
     ToAll(Sender),
 }
@@ -112,7 +112,6 @@ impl BenchMember {
         let (mut config, tally) = (config(group)?, Arc::clone(tally));
         let message_max = HEADER_BYTES + job.size;
         let window_bytes = 4 * message_max * job.window;
-        let names: Vec<String> = (0..job.shards).map(|shard| format!("shard-{shard:02}")).collect();
         let (mut group, node) = if job.is_filtered {
             let window = job.window;
             let subgroup = SubgroupConfig { message_max, window_bytes, window, ..SubgroupConfig::default() };
@@ -124,9 +123,10 @@ impl BenchMember {
             let window = job.window;
             let mut genuine =
                 GenuineConfig { message_max, window_bytes, window, clock, ..GenuineConfig::default() };
-            for (shard, name) in names.iter().enumerate() {
+            for shard in 0..job.shards {
                 let first = shard * job.replicas;
-                genuine = genuine.shard(name, &(first..first + job.replicas).collect::<Vec<_>>());
+                let ranks: Vec<_> = (first..first + job.replicas).collect();
+                genuine = genuine.shard(&shard_name(shard), &ranks);
             }
             config.genuine = Some(genuine);
             let builder = Group::builder(config).on_progress(report_progress);
@@ -143,7 +143,7 @@ impl BenchMember {
         let sending = if job.is_filtered {
             Sending::ToAll(group.subgroup(SUBGROUP)?.sender()?)
         } else {
-            Sending::ToShards(group.multicast_sender()?, names)
+            Sending::ToShards(group.multicast_sender()?)
         };
         let mut member = Self { node, sending, _group: group };
         await_ready(&mut member, |member| member.node.is_ready())?;
@@ -151,13 +151,10 @@ impl BenchMember {
     }
 
     /// Sends to these shards; false if the window is full now.
-    fn try_send(&mut self, shards: &[usize], message: &[u8]) -> Result<bool> {
+    fn try_send(&mut self, shards: &[&str], message: &[u8]) -> Result<bool> {
         let sent = match &mut self.sending {
             Sending::ToAll(sender) => sender.send_bytes(message),
-            Sending::ToShards(sender, names) => {
-                let names: Vec<&str> = shards.iter().map(|shard| names[*shard].as_str()).collect();
-                sender.send(&names, message)
-            }
+            Sending::ToShards(sender) => sender.send(shards, message),
         };
         match sent {
             Ok(()) => Ok(true),
@@ -182,6 +179,8 @@ impl PolledMember for BenchMember {
 /// Sends this member's messages to its own shard and the next ones, and delivers those for its shard.
 fn send_and_deliver(member: &mut BenchMember, job: &GenuineJob, tally: &Tally) -> Result<MemberReport> {
     let shards: Vec<usize> = (0..job.destinations).map(|next| (tally.own + next) % job.shards).collect();
+    let names: Vec<String> = shards.iter().map(|shard| shard_name(*shard)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let set: u64 = shards.iter().map(|shard| 1_u64 << shard).sum();
     let mut message = vec![0; HEADER_BYTES + job.size];
     message[..8].copy_from_slice(&set.to_le_bytes());
@@ -198,7 +197,7 @@ fn send_and_deliver(member: &mut BenchMember, job: &GenuineJob, tally: &Tally) -
                 break;
             }
             tally.sent_at_ns.store(tally.now_ns(), Ordering::Relaxed);
-            if !member.try_send(&shards, &message)? {
+            if !member.try_send(&names, &message)? {
                 break;
             }
             sent += 1;
@@ -216,6 +215,11 @@ fn send_and_deliver(member: &mut BenchMember, job: &GenuineJob, tally: &Tally) -
         latencies: if job.latency { latencies } else { Latencies::default() },
         ..MemberReport::default()
     })
+}
+
+/// The name of a shard in the configuration; names are in the order of the shards.
+fn shard_name(shard: usize) -> String {
+    format!("shard-{shard:02}")
 }
 
 /// Messages sent between two polls.

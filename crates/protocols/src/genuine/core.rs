@@ -11,8 +11,9 @@ use super::inbox::ShardInbox;
 use super::log::{DELIVERED, LogReader, LogWriter};
 use super::marks::DeliveredMarks;
 use super::mutation;
-use super::order::{LogCoverage, MessageKey, ShardOrder};
+use super::order::{LogCoverage, ShardOrder};
 use super::outbox::{GenuineSendError, ShardOutbox, counting};
+use super::pending::MessageKey;
 use super::placement::shards_of;
 use super::record::RecordHeader;
 use super::table::{ShardRow, ShardTable};
@@ -314,7 +315,7 @@ impl ShardMember {
         });
         Self {
             shard,
-            order: ShardOrder::new(shard),
+            order: ShardOrder::new(shard, placement.count()),
             inboxes: (0..members).map(inbox).collect(),
             logs: shards_of(placement.populated()).map(log).collect(),
             acknowledged: vec![0; members],
@@ -428,8 +429,7 @@ impl ShardMember {
             work += 1;
         }
         for (shard, log) in sequencer.logs.iter_mut().enumerate() {
-            if let Some((ranges, count)) = log.publish() {
-                ranges.into_iter().for_each(|words| table.append(shard, words));
+            if let Some(count) = log.publish(|words| table.append(shard, words)) {
                 table.raise(shard, row.assigned, count);
             }
         }
@@ -476,10 +476,11 @@ impl ShardMember {
             self.delivered += 1;
         }
         self.order.on_delivery(key);
-        self.marks.add(sender, number);
         self.marks.advance(position);
-        if let Some(settled) = inbox.finish(number) {
-            self.marks.settle(sender, settled);
+        // Usually a sender's messages are delivered in the order of their numbers.
+        match inbox.finish(number) {
+            Some(settled) => self.marks.settle(sender, settled),
+            None => self.marks.add(sender, number),
         }
     }
 }

@@ -19,7 +19,7 @@ use std::ops::Range;
 use squall_fabric::Region;
 
 use super::mutation;
-use super::order::MessageKey;
+use super::pending::MessageKey;
 
 /// The clock of an entry that gives no timestamp: the message was delivered in an earlier view \[G17\].
 pub(super) const DELIVERED: u64 = 0;
@@ -87,22 +87,21 @@ impl LogWriter {
         self.written += 1;
     }
 
-    /// The words of what was written since the last call, in at most two ranges, and how many entries there are now; `None` if
-    /// nothing was written.
-    pub(super) fn publish(&mut self) -> Option<(Vec<Range<usize>>, u64)> {
+    /// Calls `pushed` for the words of what was written since the last call, at most twice, and returns how many entries there are
+    /// now; `None` if nothing was written.
+    pub(super) fn publish(&mut self, mut pushed: impl FnMut(Range<usize>)) -> Option<u64> {
         if self.written == self.published {
             return None;
         }
-        let mut ranges: Vec<Range<usize>> = Vec::new();
-        for entry in self.published..self.written {
-            let place = self.geometry.place(entry);
-            match ranges.last_mut() {
-                Some(last) if last.end == place.start => last.end = place.end,
-                _ => ranges.push(place),
-            }
+        let (first, last) = (self.geometry.place(self.published), self.geometry.place(self.written - 1));
+        if first.start <= last.start {
+            pushed(first.start..last.end);
+        } else {
+            pushed(first.start..self.geometry.first + self.geometry.words());
+            pushed(self.geometry.first..last.end);
         }
         self.published = self.written;
-        Some((ranges, self.written))
+        Some(self.written)
     }
 }
 
@@ -164,13 +163,15 @@ mod tests {
         let geometry = LogGeometry { first: 3, entries: 4 };
         let row = Region::heap(RegionId(1), 3 + geometry.words());
         let (mut writer, mut reader) = (LogWriter::new(geometry), LogReader::new(0, geometry));
-        assert_eq!(writer.publish(), None);
+        assert_eq!(writer.publish(|_| ()), None);
         for round in 0..4_u64 {
             for i in 0..3 {
                 writer.write(&row, (5, 3 * round + i), 10 * round + i + 1);
             }
-            let (ranges, count) = writer.publish().unwrap();
+            let mut ranges: Vec<Range<usize>> = Vec::new();
+            let count = writer.publish(|words| ranges.push(words)).unwrap();
             assert!(ranges.len() <= 2 && ranges.iter().map(ExactSizeIterator::len).sum::<usize>() == 6);
+            assert!(ranges.iter().all(|words| 3 <= words.start && words.end <= 3 + geometry.words()));
             for i in 0..3 {
                 assert_eq!(reader.next(&row, count), Ok(Some(((5, 3 * round + i), 10 * round + i + 1))));
             }

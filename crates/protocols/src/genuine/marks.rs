@@ -1,6 +1,6 @@
 //! Marks: which messages a member has delivered, so that one that is sent again is recognised (RamCast §3.6) \[G13\].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 
 use squall_fabric::NodeId;
 
@@ -24,14 +24,35 @@ pub struct DeliveredMarks {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct SenderMarks {
     below: u64,
-    above: BTreeSet<u64>,
+    /// Ascending, none below `below`. Usually there are few.
+    above: VecDeque<u64>,
+}
+
+impl SenderMarks {
+    fn has(&self, number: u64) -> bool {
+        number < self.below || self.above.binary_search(&number).is_ok()
+    }
+
+    fn add(&mut self, number: u64) {
+        if number >= self.below
+            && let Err(place) = self.above.binary_search(&number)
+        {
+            self.above.insert(place, number);
+        }
+    }
+
+    /// All below `below` are delivered.
+    fn raise(&mut self, below: u64) {
+        self.below = self.below.max(below);
+        while self.above.pop_front_if(|number| *number < self.below).is_some() {}
+    }
 }
 
 impl DeliveredMarks {
     /// Whether message `number` of `sender` is delivered.
     #[must_use]
     pub fn has(&self, sender: NodeId, number: u64) -> bool {
-        self.senders.get(&sender).is_some_and(|marks| number < marks.below || marks.above.contains(&number))
+        self.senders.get(&sender).is_some_and(|marks| marks.has(number))
     }
 
     /// Whether what is ordered at `position` is delivered.
@@ -54,17 +75,12 @@ impl DeliveredMarks {
 
     /// Message `number` of `sender` is delivered.
     pub(super) fn add(&mut self, sender: NodeId, number: u64) {
-        let marks = self.senders.entry(sender).or_default();
-        if number >= marks.below {
-            marks.above.insert(number);
-        }
+        self.senders.entry(sender).or_default().add(number);
     }
 
     /// All messages of `sender` for this shard up to `number` are delivered: a sender's records come in the order of their numbers.
     pub(super) fn settle(&mut self, sender: NodeId, number: u64) {
-        let marks = self.senders.entry(sender).or_default();
-        marks.below = marks.below.max(number + 1);
-        marks.above = marks.above.split_off(&marks.below);
+        self.senders.entry(sender).or_default().raise(number + 1);
     }
 
     /// Adds the marks of another member of the same shard.
@@ -72,9 +88,8 @@ impl DeliveredMarks {
         self.last = self.last.max(other.last);
         for (sender, theirs) in &other.senders {
             let marks = self.senders.entry(*sender).or_default();
-            marks.below = marks.below.max(theirs.below);
-            marks.above.extend(&theirs.above);
-            marks.above = marks.above.split_off(&marks.below);
+            theirs.above.iter().for_each(|number| marks.add(*number));
+            marks.raise(theirs.below);
         }
     }
 
@@ -100,13 +115,13 @@ impl DeliveredMarks {
         let mut senders = BTreeMap::new();
         for _ in 0..take_word(bytes)? {
             let sender = NodeId(u32::try_from(take_word(bytes)?).ok()?);
-            let mut marks = SenderMarks { below: take_word(bytes)?, above: BTreeSet::new() };
+            let mut marks = SenderMarks { below: take_word(bytes)?, above: VecDeque::new() };
             for _ in 0..take_word(bytes)? {
                 let number = take_word(bytes)?;
-                if number < marks.below || marks.above.last().is_some_and(|last| *last >= number) {
+                if number < marks.below || marks.above.back().is_some_and(|last| *last >= number) {
                     return None;
                 }
-                marks.above.insert(number);
+                marks.above.push_back(number);
             }
             if senders.last_key_value().is_some_and(|(last, _)| *last >= sender) {
                 return None;

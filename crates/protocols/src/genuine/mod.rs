@@ -22,6 +22,13 @@
 //! 7. *Report* to each sender how many of its records are done, and free the own ones that all have reported \[G8\].
 //! 8. Post all that was stored, in order.
 //!
+//! **What a message costs.** To `k` shards of `r` members, with `b` bytes: its sender writes `k` records of `b + 24` bytes, each of the
+//! `k` leaders `k` entries of 16 bytes. Everything else is words that count: for all that an evaluation does, one word per shard announces
+//! the records, one the entries, one acknowledges, and one per sender reports what is done. So the more messages an evaluation finds, the
+//! less each costs. On one host a store serves all readers; between hosts each write goes to each member of its shard. Each of the
+//! `k * r` members finds a message by its sender and number: with its record, with each timestamp, and when it delivers.
+//! Nothing is allocated for it: records are read in place, and what a member knows of it is in a slot that was used before.
+//!
 //! [`GroupCore`](crate::group::GroupCore) evaluates membership before that, and goes from view to view with its shards and its
 //! subgroups: when the next view is decided, the shards deliver what the trims hold, in the order of final timestamps; all else is
 //! sent again by its sender, or dropped with it.
@@ -61,6 +68,7 @@ mod marks;
 pub mod mutation;
 mod order;
 mod outbox;
+mod pending;
 mod placement;
 mod record;
 mod replies;

@@ -1,33 +1,12 @@
 //! The order of a shard's messages: timestamps, final timestamps, acknowledgement and delivery (RamCast §3.4).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
 use super::mutation;
+use super::pending::{MessageKey, PendingMessage, PendingMessages, PendingSlot};
 use super::placement::shards_of;
 use super::{QuorumRule, ShardPlacement, Timestamp};
-
-/// A message in a view: the rank of its sender and its number.
-pub(super) type MessageKey = (usize, u64);
-
-/// What a member knows of a message that it has not delivered.
-#[derive(Debug, Default)]
-struct PendingMessage {
-    /// The destination shards that count \[G1\], once the record is here.
-    destinations: Option<u64>,
-    /// The timestamps that are here, by shard.
-    timestamps: BTreeMap<usize, u64>,
-}
-
-impl PendingMessage {
-    /// The greatest timestamp, once those of all destination shards are here \[G4\].
-    fn final_timestamp(&self, own: usize) -> Option<Timestamp> {
-        let timestamp = |shard| Some(Timestamp { clock: *self.timestamps.get(&shard)?, shard });
-        let all: Option<Vec<Timestamp>> = shards_of(self.destinations?).map(timestamp).collect();
-        let all = all?;
-        mutant!(FinalOfOwnShard => return timestamp(own));
-        all.into_iter().max()
-    }
-}
 
 /// How far a member's acknowledgement has risen \[G5\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +19,32 @@ pub(super) struct LogCoverage {
     pub(super) clock: u64,
 }
 
+/// A timestamp of the own shard, and which message has it.
+#[derive(Clone, Copy, Debug)]
+struct LogEntry {
+    clock: u64,
+    key: MessageKey,
+    /// Where the message was when it got the timestamp; `None` if it was delivered in an earlier view.
+    slot: Option<PendingSlot>,
+}
+
 /// The messages of one shard in one view, as one of its members knows them.
 #[derive(Debug)]
 pub(super) struct ShardOrder {
     shard: usize,
-    messages: BTreeMap<MessageKey, PendingMessage>,
+    messages: PendingMessages,
     /// Messages that were delivered in an earlier view, as a leader of one of their shards has announced \[G17\]: those of a sender
     /// are at most as many as its window.
     dropped: BTreeSet<MessageKey>,
-    /// The shard's timestamps in their order, from the first that is not acknowledged on.
-    log: VecDeque<(u64, MessageKey)>,
-    /// All messages that have a timestamp of the shard and are not delivered, by the least final timestamp that they can get:
-    /// the final one, or the shard's while that is not known. The first is the only one that may be delivered \[G6\].
-    queue: BTreeMap<Timestamp, MessageKey>,
+    /// The shard's timestamps in their order, from the first on that is not acknowledged, or whose message is not *ordered*: it may
+    /// yet get any final timestamp that is not less than this one.
+    log: VecDeque<LogEntry>,
+    /// How many entries at the front of the log are acknowledged: none, after [`ShardOrder::cover`], since what is acknowledged is
+    /// ordered \[G5\].
+    covered: usize,
+    /// The messages whose final timestamp is known, by it, the least one first. What the log says of the others decides whether that
+    /// one is next \[G6\].
+    ordered: BinaryHeap<Reverse<(Timestamp, PendingSlot)>>,
     /// The timestamp up to which every message of the log is complete here \[G5\].
     reach: u64,
     /// The greatest timestamp of the shard among the delivered messages: `delivered <= reach`.
@@ -60,51 +52,52 @@ pub(super) struct ShardOrder {
 }
 
 impl ShardOrder {
-    pub(super) fn new(shard: usize) -> Self {
-        let (messages, dropped, queue) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { shard, messages, dropped, log: VecDeque::new(), queue, reach: 0, delivered: 0 }
+    /// Of a member of `shard`, one of `shards`.
+    pub(super) fn new(shard: usize, shards: usize) -> Self {
+        Self {
+            shard,
+            messages: PendingMessages::new(shard, shards),
+            dropped: BTreeSet::new(),
+            log: VecDeque::new(),
+            covered: 0,
+            ordered: BinaryHeap::new(),
+            reach: 0,
+            delivered: 0,
+        }
     }
 
-    /// The record of a message is here; it has these destinations that count.
+    /// The record of a message is here; it has these destinations that count, the own shard among them.
     pub(super) fn on_record(&mut self, key: MessageKey, destinations: u64) {
-        self.change(key, |message| message.destinations = Some(destinations));
+        if !self.is_dropped(key) {
+            let slot = self.messages.slot(key);
+            self.change(slot, |messages| messages.set_destinations(slot, destinations));
+        }
     }
 
-    /// A timestamp is here. Those of the own shard come in ascending order.
+    /// A timestamp is here, the only one of its shard for the message. Those of the own shard come in ascending order.
     pub(super) fn on_timestamp(&mut self, key: MessageKey, timestamp: Timestamp) {
+        let slot = (!self.is_dropped(key)).then(|| self.messages.slot(key));
         if timestamp.shard == self.shard {
-            self.log.push_back((timestamp.clock, key));
+            self.log.push_back(LogEntry { clock: timestamp.clock, key, slot });
         }
-        self.change(key, |message| {
-            message.timestamps.insert(timestamp.shard, timestamp.clock);
-        });
+        if let Some(slot) = slot {
+            self.change(slot, |messages| messages.add_timestamp(slot, timestamp));
+        }
     }
 
-    /// Changes what is known of a message, and its place in the queue with it.
-    fn change(&mut self, key: MessageKey, change: impl FnOnce(&mut PendingMessage)) {
-        if self.is_dropped(key) {
-            return;
-        }
-        let message = self.messages.entry(key).or_default();
-        let before = bound(message, self.shard);
-        change(message);
-        let after = bound(message, self.shard);
-        if before == after {
-            return;
-        }
-        if let Some(bound) = before {
-            self.queue.remove(&bound);
-        }
-        if let Some(bound) = after {
-            self.queue.insert(bound, key);
+    /// Changes what is known of the message in a slot. When it gets its final timestamp, it has its place in the order.
+    fn change(&mut self, slot: PendingSlot, change: impl FnOnce(&mut PendingMessages)) {
+        let was_ordered = self.messages.at(slot).final_timestamp().is_some();
+        change(&mut self.messages);
+        if let Some(last) = self.messages.at(slot).final_timestamp().filter(|_| !was_ordered) {
+            self.ordered.push(Reverse((last, slot)));
         }
     }
 
     /// A message was delivered in an earlier view: it has no place in this one, and an entry of the log that names it is complete.
     pub(super) fn drop_message(&mut self, key: MessageKey) {
-        let message = self.messages.remove(&key);
-        if let Some(bound) = message.and_then(|message| bound(&message, self.shard)) {
-            self.queue.remove(&bound);
+        if let Some((slot, _)) = self.messages.remove(key) {
+            self.ordered.retain(|Reverse((_, other))| *other != slot);
         }
         self.dropped.insert(key);
     }
@@ -116,16 +109,21 @@ impl ShardOrder {
 
     /// Whether the message has a timestamp of the own shard.
     pub(super) fn is_assigned(&self, key: MessageKey) -> bool {
-        self.messages.get(&key).is_some_and(|message| message.timestamps.contains_key(&self.shard))
+        self.messages.get(key).is_some_and(|message| message.stamped >> self.shard & 1 == 1)
+    }
+
+    /// The message of an entry, unless it is delivered, or was so in an earlier view.
+    fn message(&self, entry: &LogEntry) -> Option<&PendingMessage> {
+        Some(self.messages.at(entry.slot?)).filter(|message| message.key == Some(entry.key))
     }
 
     /// Raises the acknowledgement as far as the log is complete here, without gaps \[G5\].
     pub(super) fn cover(&mut self) -> Option<LogCoverage> {
         let mut covered: Option<LogCoverage> = None;
-        let mut next = 0;
-        while let Some((clock, key)) = self.log.get(next).copied() {
-            let message = self.messages.get(&key);
-            let last = message.and_then(|message| message.final_timestamp(self.shard));
+        let mut next = self.covered;
+        while let Some(entry) = self.log.get(next) {
+            let message = self.message(entry);
+            let last = message.and_then(PendingMessage::final_timestamp);
             let has_record = message.is_none_or(|message| message.destinations.is_some());
             let is_complete =
                 message.is_none() || last.is_some() || has_record && mutant!(AcknowledgeIncomplete);
@@ -136,16 +134,23 @@ impl ShardOrder {
             if is_complete {
                 let destinations = message.and_then(|message| message.destinations).unwrap_or(0);
                 let coverage = covered.get_or_insert(LogCoverage { reach: 0, destinations: 0, clock: 0 });
-                coverage.reach = clock;
+                coverage.reach = entry.clock;
                 coverage.destinations |= destinations;
                 coverage.clock = coverage.clock.max(last.map_or(0, |last| last.clock));
+                self.covered = next;
             }
         }
-        let covered = covered?;
-        let count = self.log.iter().take_while(|(clock, _)| *clock <= covered.reach).count();
-        self.log.drain(..count);
-        self.reach = self.reach.max(covered.reach);
-        Some(covered)
+        while self.covered > 0 && !self.is_unordered(&self.log[0]) {
+            self.log.pop_front();
+            self.covered -= 1;
+        }
+        self.reach = self.reach.max(covered?.reach);
+        covered
+    }
+
+    /// Whether the message of an entry has no final timestamp yet.
+    fn is_unordered(&self, entry: &LogEntry) -> bool {
+        self.message(entry).is_some_and(|message| message.final_timestamp().is_none())
     }
 
     /// The timestamp up to which every message of the log is complete here.
@@ -155,28 +160,27 @@ impl ShardOrder {
 
     /// How many messages are known and not delivered.
     pub(super) fn pending(&self) -> usize {
-        self.messages.len()
+        self.messages.count()
     }
 
     /// The latest timestamp of the shard.
     pub(super) fn clock(&self) -> u64 {
-        self.log.back().map_or(self.reach, |(clock, _)| self.reach.max(*clock))
+        self.log.back().map_or(self.reach, |entry| self.reach.max(entry.clock))
     }
 
     /// Adds to `counts`, by rank, for whom the messages wait that are not delivered: for the leaders whose timestamps are missing, or if
     /// none is, for the members whose acknowledgements are.
     pub(super) fn count_missing(&self, placement: &ShardPlacement, acknowledged: &[u64], counts: &mut [u64]) {
-        for message in self.messages.values() {
-            let is_ordered = message.final_timestamp(self.shard).is_some();
+        for (slot, message) in self.messages.iter() {
+            let is_ordered = message.final_timestamp().is_some();
             for shard in shards_of(message.destinations.unwrap_or(0)) {
                 let members = placement.members(shard);
-                match message.timestamps.get(&shard) {
-                    None => counts[members[0]] += 1,
-                    Some(clock) if is_ordered => {
-                        let lacks = |rank: &&usize| acknowledged[**rank] < *clock;
-                        members.iter().filter(lacks).for_each(|rank| counts[*rank] += 1);
-                    }
-                    Some(_) => {}
+                if message.stamped >> shard & 1 == 0 {
+                    counts[members[0]] += 1;
+                } else if is_ordered {
+                    let clock = self.messages.clock(slot, shard);
+                    let lacks = |rank: &&usize| acknowledged[**rank] < clock;
+                    members.iter().filter(lacks).for_each(|rank| counts[*rank] += 1);
                 }
             }
         }
@@ -190,43 +194,48 @@ impl ShardOrder {
         quorum: QuorumRule,
         acknowledged: &[u64],
     ) -> Option<(MessageKey, Timestamp)> {
-        for key in self.queue.values() {
-            let message = &self.messages[key];
-            let Some(last) = message.final_timestamp(self.shard) else {
-                let is_passed =
-                    mutant!(PassUnordered) || message.destinations.is_none() && mutant!(PassMissingRecord);
-                if is_passed {
-                    continue;
-                }
-                return None;
-            };
-            let is_acknowledged = |(shard, clock): (&usize, &u64)| {
-                is_stable(placement.members(*shard), quorum, acknowledged, *clock)
-            };
-            let is_ready = message.timestamps.iter().all(is_acknowledged) || mutant!(DeliverUnacknowledged);
-            return is_ready.then_some((*key, last));
+        let Reverse((last, slot)) = *self.ordered.peek()?;
+        let message = self.messages.at(slot);
+        if self.is_held_back(last) && !mutant!(PassUnordered) {
+            return None;
         }
-        None
+        let is_acknowledged = |shard: usize| {
+            is_stable(placement.members(shard), quorum, acknowledged, self.messages.clock(slot, shard))
+        };
+        let is_ready = shards_of(message.stamped).all(is_acknowledged) || mutant!(DeliverUnacknowledged);
+        is_ready.then(|| (message.key.expect("what is ordered is known"), last))
     }
 
-    /// A message is delivered.
+    /// Whether a message without a final timestamp may get one below `last`. The first such message of the log may get the least.
+    fn is_held_back(&self, last: Timestamp) -> bool {
+        let holds_back = |entry: &&LogEntry| {
+            let is_passed = mutant!(PassMissingRecord)
+                && self.message(entry).is_some_and(|message| message.destinations.is_none());
+            self.is_unordered(entry) && !is_passed
+        };
+        let first = self.log.iter().find(holds_back);
+        first.is_some_and(|entry| Timestamp { clock: entry.clock, shard: self.shard } < last)
+    }
+
+    /// A message is delivered: the next one, or at the end of a view one that the trims hold.
     pub(super) fn on_delivery(&mut self, key: MessageKey) {
-        let message = self.messages.remove(&key).expect("a message that was next");
-        let bound = bound(&message, self.shard).expect("it has a timestamp of the shard");
-        self.queue.remove(&bound);
-        self.delivered = self.delivered.max(message.timestamps[&self.shard]);
+        let (slot, _) = self.messages.remove(key).expect("a message that was next");
+        if self.ordered.peek().is_some_and(|Reverse((_, next))| *next == slot) {
+            self.ordered.pop();
+        }
+        self.delivered = self.delivered.max(self.messages.clock(slot, self.shard));
     }
 
     /// Whether more than `count` messages have a timestamp of the shard and are not delivered.
     pub(super) fn has_more_than(&self, count: usize) -> bool {
-        self.queue.len() > count
+        self.messages.iter().filter(|(_, message)| message.stamped >> self.shard & 1 == 1).count() > count
     }
 
     /// What the trims hold and is not delivered, in its order, at the end of a view \[G12\]: a message is in if its timestamp
     /// is within the trim of each of its shards. `trims` is by shard; `None` is no bound.
     ///
     /// # Errors
-    /// The first message within the trim of the own shard that is not complete here.
+    /// A message within the trim of the own shard that is not complete here.
     ///
     /// # Panics
     /// If a message was delivered beyond the trim of the own shard \[G10\].
@@ -238,29 +247,26 @@ impl ShardOrder {
             self.delivered
         );
         let mut held = Vec::new();
-        for key in self.queue.values() {
-            let message = &self.messages[key];
-            let last = message.final_timestamp(self.shard);
+        for (slot, message) in
+            self.messages.iter().filter(|(_, message)| message.stamped >> self.shard & 1 == 1)
+        {
+            let key = message.key.expect("a message that is known");
+            let last = message.final_timestamp();
             if mutant!(KeepOrdered) {
-                held.extend(last.map(|last| (*key, last)));
-            } else if within(self.shard, message.timestamps[&self.shard]) {
-                let last = last.ok_or(*key)?;
-                let is_in = message.timestamps.iter().all(|(shard, clock)| within(*shard, *clock));
+                held.extend(last.map(|last| (key, last)));
+            } else if within(self.shard, self.messages.clock(slot, self.shard)) {
+                let last = last.ok_or(key)?;
+                let mut stamped = shards_of(message.stamped);
+                let is_in = stamped.all(|shard| within(shard, self.messages.clock(slot, shard)));
                 if is_in || mutant!(OwnTrimDecides) {
-                    held.push((*key, last));
+                    held.push((key, last));
                 }
             }
         }
-        // Those with a final timestamp are in its order.
+        held.sort_unstable_by_key(|(_, last)| *last);
         mutant!(DropHeld => held.clear());
         Ok(held)
     }
-}
-
-/// The least final timestamp that a message can get, once it has one of the own shard.
-fn bound(message: &PendingMessage, shard: usize) -> Option<Timestamp> {
-    let own = *message.timestamps.get(&shard)?;
-    Some(message.final_timestamp(shard).unwrap_or(Timestamp { clock: own, shard }))
 }
 
 /// Whether enough of a shard's members have acknowledged up to `clock`; `members` begins with the leader \[G6\].

@@ -154,22 +154,24 @@ impl ShardOutbox {
     fn write(&mut self, header: RecordHeader, payload: &[u8]) -> bool {
         let length = HEADER_BYTES + payload.len();
         let destinations = header.destinations & self.populated;
-        let mut reservations = Vec::new();
-        for (shard, window) in self.windows.iter_mut().enumerate() {
-            let Some(window) = window.as_mut().filter(|_| destinations >> shard & 1 == 1) else { continue };
-            let ShardWindow { writer, numbers, .. } = window;
-            match writer.reserve(length) {
-                Ok(reservation) => reservations.push((reservation, numbers)),
+        for shard in shards_of(destinations) {
+            match self.window(shard).writer.check_space(length) {
+                Ok(()) => {}
                 Err(ReserveError::Full | ReserveError::Closed) => return false,
                 Err(error) => unreachable!("the length was looked at: {error}"),
             }
         }
-        for (mut reservation, numbers) in reservations {
-            header.write(payload, &mut reservation);
-            reservation.commit();
+        for shard in shards_of(destinations) {
+            let ShardWindow { writer, numbers, .. } = self.window(shard);
+            let written = writer.send_written(length, |record| header.write(payload, record));
+            written.expect("there is space");
             numbers.push_back(header.number);
         }
         true
+    }
+
+    fn window(&mut self, shard: usize) -> &mut ShardWindow {
+        self.windows[shard].as_mut().expect("a shard with members")
     }
 
     /// Publishes what was written; returns how many records.

@@ -8,6 +8,8 @@ pub const SHARDS_MAX: usize = 64;
 pub struct ShardPlacement {
     /// The ranks of each shard's members, ascending.
     shards: Vec<Vec<usize>>,
+    /// The shards that have members, as a set of bits.
+    populated: u64,
 }
 
 impl ShardPlacement {
@@ -22,7 +24,9 @@ impl ShardPlacement {
         let mut all = shards.concat();
         all.sort_unstable();
         assert!(all.windows(2).all(|pair| pair[0] < pair[1]), "a member is in two shards: {shards:?}");
-        Self { shards }
+        let bit = |(shard, ranks): (usize, &Vec<usize>)| u64::from(!ranks.is_empty()) << shard;
+        let populated = shards.iter().enumerate().map(bit).sum();
+        Self { shards, populated }
     }
 
     /// How many shards there are, those without members among them.
@@ -52,6 +56,7 @@ impl ShardPlacement {
     /// Takes all members out of a shard.
     pub(crate) fn clear(&mut self, shard: usize) {
         self.shards[shard].clear();
+        self.populated &= !(1 << shard);
     }
 
     /// Whether the member with this rank leads a shard.
@@ -62,15 +67,18 @@ impl ShardPlacement {
 
     /// The shards that have members, as a set of bits. Only these count as destinations.
     #[must_use]
-    pub fn populated(&self) -> u64 {
-        let populated = |(shard, ranks): (usize, &Vec<usize>)| u64::from(!ranks.is_empty()) << shard;
-        self.shards.iter().enumerate().map(populated).sum()
+    pub const fn populated(&self) -> u64 {
+        self.populated
     }
 }
 
 /// The shards of a set of bits, ascending.
-pub(super) fn shards_of(set: u64) -> impl Iterator<Item = usize> {
-    (0..SHARDS_MAX).filter(move |shard| set >> shard & 1 == 1)
+pub(super) fn shards_of(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let shard = set.trailing_zeros() as usize;
+        set &= set.wrapping_sub(1);
+        (shard < SHARDS_MAX).then_some(shard)
+    })
 }
 
 #[cfg(test)]
@@ -87,5 +95,6 @@ mod tests {
         );
         assert!(placement.leads(0) && placement.leads(1) && !placement.leads(3) && !placement.leads(2));
         assert_eq!(shards_of(0b1010).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(shards_of(1 << 63 | 1).collect::<Vec<_>>(), [0, 63]);
     }
 }

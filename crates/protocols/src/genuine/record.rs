@@ -1,6 +1,7 @@
 //! A message's record in its sender's window: destinations, number and payload (RamCast §3.3) \[G2\].
 
 use squall_fabric::NodeId;
+use squall_fabric::window::Payload;
 
 /// Bytes before the payload: the set of destination shards and the number, a word each.
 pub(super) const HEADER_BYTES: usize = 16;
@@ -16,10 +17,10 @@ pub(super) struct RecordHeader {
 
 impl RecordHeader {
     /// Writes a record: the header, then the payload.
-    pub(super) fn write(self, payload: &[u8], record: &mut [u8]) {
-        record[..8].copy_from_slice(&self.destinations.to_le_bytes());
-        record[8..HEADER_BYTES].copy_from_slice(&self.number.to_le_bytes());
-        record[HEADER_BYTES..].copy_from_slice(payload);
+    pub(super) fn write(self, payload: &[u8], record: &mut Payload<'_>) {
+        record.put(&self.destinations.to_le_bytes());
+        record.put(&self.number.to_le_bytes());
+        record.put(payload);
     }
 
     /// The header of a record and its payload; `None` if it is too short. Not fuzzed: two words of a fixed place, each of
@@ -75,7 +76,7 @@ mod tests {
     fn what_is_written_is_read() {
         let header = RecordHeader { destinations: 0b101, number: 7 };
         let mut record = [0; HEADER_BYTES + 3];
-        header.write(b"abc", &mut record);
+        header.write(b"abc", &mut Payload::over(&mut record));
         assert_eq!(RecordHeader::split(&record), Some((header, &b"abc"[..])));
         assert_eq!(RecordHeader::split(&record[..15]), None);
     }

@@ -1,7 +1,8 @@
 //! The rules of the order, one by one (RamCast §3.4).
 
 use super::mutation::{GenuineMutation, with};
-use super::order::{LogCoverage, MessageKey, ShardOrder};
+use super::order::{LogCoverage, ShardOrder};
+use super::pending::MessageKey;
 use super::{QuorumRule, ShardPlacement, Timestamp};
 
 const M: MessageKey = (0, 0);
@@ -18,7 +19,7 @@ fn at(clock: u64, shard: usize) -> Timestamp {
 
 /// A member of shard 0 that has the record of M, for both shards, and its timestamps 1 and 20.
 fn order_with_m() -> ShardOrder {
-    let mut order = ShardOrder::new(0);
+    let mut order = ShardOrder::new(0, 2);
     order.on_record(M, 0b11);
     order.on_timestamp(M, at(1, 0));
     order.on_timestamp(M, at(20, 1));
@@ -80,7 +81,7 @@ fn who_is_behind_is_counted() {
 /// \[G5\] An acknowledgement has no gaps, and says which shards it is for and to what the clock has to be raised.
 #[test]
 fn an_acknowledgement_covers_what_is_complete_without_a_gap() {
-    let mut order = ShardOrder::new(0);
+    let mut order = ShardOrder::new(0, 2);
     order.on_timestamp(M, at(1, 0));
     order.on_timestamp(N, at(2, 0));
     order.on_record(N, 0b1);

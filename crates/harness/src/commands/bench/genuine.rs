@@ -51,9 +51,12 @@ pub(crate) struct GenuineArguments {
     /// What timestamps are taken from
     #[arg(long, value_enum, default_value = "logical")]
     clock: ClockName,
-    /// Instead: kill the leader of the first shard under load, this often, and measure how long the others stall
+    /// Instead: kill the leader of a shard under load, this often, and measure how long the others stall
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     deaths: Option<u64>,
+    /// With --deaths: the shard whose leader is killed, from 0, not the last one; the leader of shard 0 also leads the view
+    #[arg(long, value_name = "SHARD", default_value_t = 0, requires = "deaths")]
+    leader_of: u64,
     /// What a member does when there is nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     idle: IdleName,
@@ -65,12 +68,13 @@ pub(crate) struct GenuineArguments {
 const EXAMPLES: &str =
     "All members send. The same messages are then sent through one subgroup of all members, in whose total \
 order each drops what is for other shards. With --deaths messages are for all shards but the last one, whose members send to it \
-alone: in each round the leader of the first shard is killed (-9), and the others deliver without it. Rates count each message once, however many deliver it; the slowest member decides.
+alone: in each round the leader of the first shard, or of the one that --leader-of names, is killed (-9), and the others deliver without it. Rates count each message once, however many deliver it; the slowest member decides.
 
 Examples:
   squall bench genuine
   squall bench genuine --shards 4 --replicas 1 --destinations 1
   squall bench genuine --shards 3 --deaths 20 --window 4
+  squall bench genuine --shards 3 --deaths 20 --window 4 --leader-of 1
   squall bench genuine --transport sim --shards 64 --replicas 1
   squall bench genuine --transport tcp --size 1024 --latency --json";
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use squall_fabric::atomics::Ordering;
 
-use super::{BURST, BenchMember, HEADER_BYTES, Tally};
+use super::{BURST, BenchMember, HEADER_BYTES, Tally, shard_name};
 use crate::clock::now_ns;
 use crate::control::{GenuineJob, MemberReport};
 use crate::member::{PolledMember as _, ProgressTicker};
@@ -52,6 +52,8 @@ pub(super) fn send_and_outlive(
 ) -> Result<MemberReport> {
     let last = job.shards - 1;
     let shards: Vec<usize> = if tally.own == last { vec![last] } else { (0..last).collect() };
+    let names: Vec<String> = shards.iter().map(|shard| shard_name(*shard)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let set: u64 = shards.iter().map(|shard| 1_u64 << shard).sum();
     let mut message = vec![0; HEADER_BYTES + job.size];
     message[..8].copy_from_slice(&set.to_le_bytes());
@@ -62,7 +64,7 @@ pub(super) fn send_and_outlive(
     let linger = u64::try_from(LINGER.as_nanos()).expect("short");
     while resumed_ns().is_none_or(|resumed| now_ns() < resumed + linger) {
         for _ in 0..BURST {
-            if !member.try_send(&shards, &message)? {
+            if !member.try_send(&names, &message)? {
                 break;
             }
             sent += 1;

@@ -17,6 +17,8 @@ struct DeathOutcome {
     replicas: usize,
     window: usize,
     deaths: u64,
+    /// The shard whose leader was killed, from 0.
+    leader_of: u64,
     /// From the kill to the first delivery of a message to several shards in the next view, at the slowest member.
     death_to_delivery_ms: Spread,
     /// The longest time between two deliveries of a member of the last shard, of which the second came after the kill.
@@ -35,6 +37,13 @@ pub(super) fn run(arguments: &GenuineArguments, job: &GenuineJob, count: u64) ->
         "a leader of {} shards of {} members dies: two shards of two are needed at least, so that each has a member left",
         job.shards,
         job.replicas
+    );
+    ensure!(
+        arguments.leader_of + 1 < arguments.shards,
+        "--leader-of {}: of {} shards the last one is not to be concerned: write less than {}",
+        arguments.leader_of,
+        arguments.shards,
+        arguments.shards - 1
     );
     let interrupts = Interrupts::take()?;
     let (mut deliveries, mut stalls, mut pauses) = (Vec::new(), Vec::new(), Vec::new());
@@ -56,6 +65,7 @@ pub(super) fn run(arguments: &GenuineArguments, job: &GenuineJob, count: u64) ->
         replicas: job.replicas,
         window: job.window,
         deaths: count,
+        leader_of: arguments.leader_of,
         death_to_delivery_ms: Spread::of(deliveries),
         other_shard_stall_ms: Spread::of(stalls),
         other_shard_pause_before_ms: Spread::of(pauses),
@@ -82,6 +92,8 @@ fn kill_once(
     interrupts: &Interrupts,
 ) -> Result<(f64, f64, f64)> {
     let members = job.shards * job.replicas;
+    // A shard's leader is its first member.
+    let leader = usize::try_from(arguments.leader_of).expect("a shard") * job.replicas;
     let plan = ClusterPlan {
         transport,
         encryption: EncryptionName::On,
@@ -90,7 +102,7 @@ fn kill_once(
         locations: Vec::new(),
         work: MemberWork::Genuine(job.clone()),
         survives: true,
-        kill: Some(PlannedKill { rank: 0, after: WARM_UP }),
+        kill: Some(PlannedKill { rank: leader, after: WARM_UP }),
         join: false,
     };
     let mut display = ProgressDisplay::new(members, 0, WARM_UP, "messages", true);
