@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_bytes::ByteBuf;
 use squall::object::{Client, ObjectError, Pending};
 use squall::{Config, DeliveryMode};
 
@@ -75,9 +76,9 @@ struct ClientLink {
 }
 
 impl ClientLink {
-    fn update(&self, bytes: &Vec<u8>, patience: Duration) -> Result<KeptReply, WriteError> {
+    fn update(&self, bytes: Vec<u8>, patience: Duration) -> Result<KeptReply, WriteError> {
         let begun = Instant::now();
-        let pending = self.object.update(b"", bytes).map_err(explain)?;
+        let pending = self.object.update(b"", &ByteBuf::from(bytes)).map_err(explain)?;
         let reply = wait_reply(pending, begun, patience).ok_or(WriteError::Unknown)?;
         outcome(reply.map_err(explain)?)
     }
@@ -129,7 +130,7 @@ impl ClientLink {
         let id = EndpointId { node: self.node, number: own };
         let announcement = EndpointAnnouncement { id, role, type_name: topic.type_name.clone(), qos };
         let kept = service(&topic.qos);
-        let reply = self.update(&announcement.encode(number), self.timeout);
+        let reply = self.update(announcement.encode(number), self.timeout);
         if let Err(error) = reply.and_then(|reply| settle(reply, kept)) {
             // The announcement may still arrive.
             self.close(number, &announcement);
@@ -140,7 +141,7 @@ impl ClientLink {
 
     /// Announces that an endpoint has gone.
     fn close(&self, topic: u32, announcement: &EndpointAnnouncement) {
-        let pending = self.object.update(b"", &announcement.end().encode(topic));
+        let pending = self.object.update(b"", &ByteBuf::from(announcement.end().encode(topic)));
         *lock(&self.last_end) = pending.ok();
     }
 }
@@ -174,7 +175,7 @@ impl DomainClient {
         let (endpoints, last_end) = Default::default();
         let mut link = ClientLink { object, store, timeout, node: 0, endpoints, last_end };
         let failed = |error| ParticipantError::History { topic: run_time::REGISTRY.into(), error };
-        match link.update(&encode_client(), timeout).map_err(failed)? {
+        match link.update(encode_client(), timeout).map_err(failed)? {
             KeptReply::Client(node) => link.node = node,
             _ => return Err(failed(WriteError::TooManyEndpoints)),
         }
@@ -209,7 +210,7 @@ impl DomainClient {
             let topics = self.link.topics().map_err(failed)?;
             topics.get(number as usize).cloned().ok_or_else(|| EntityError::UnknownTopic(name.into()))
         };
-        match self.link.update(&wanted.encode(), self.link.timeout).map_err(failed)? {
+        match self.link.update(wanted.encode(), self.link.timeout).map_err(failed)? {
             KeptReply::TypeDiffers(number) => present(number)?.check_type(T::type_name(), T::type_hash()),
             KeptReply::QosDiffers(number) => {
                 let present = Box::new(present(number)?.qos.clone());
@@ -284,7 +285,7 @@ impl<T: TopicData> ClientWriter<T> {
         };
         let mut bytes = vec![0; header.length_with(data.len())];
         header.write(&mut bytes).copy_from_slice(data);
-        settle(self.link.update(&bytes, self.announcement.qos.max_blocking_time)?, self.kept)
+        settle(self.link.update(bytes, self.announcement.qos.max_blocking_time)?, self.kept)
     }
 }
 

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use serde_bytes::ByteBuf;
 use squall::object::{Object, ObjectError, Pending};
 use squall::{GroupError, SendError};
 
@@ -45,7 +46,7 @@ impl Outlet {
         let begun = Instant::now();
         loop {
             let left = patience.saturating_sub(begun.elapsed());
-            match update(object, &encode_service(*service), left) {
+            match update(object, encode_service(*service), left) {
                 Ok(KeptReply::Conflict(present)) => return Ok(Some(present)),
                 Ok(_) => return Ok(None),
                 // A participant may say it twice.
@@ -63,7 +64,7 @@ impl Outlet {
     ) -> Result<(), WriteError> {
         let bytes = announcement.encode(self.topic());
         match self {
-            Self::Kept { object, service, .. } => keep(object, *service, &bytes, patience),
+            Self::Kept { object, service, .. } => keep(object, *service, bytes, patience),
             Self::Lane { lane, topic } => {
                 let mut outbound = lock(&lane.outbound);
                 let length_max = outbound.message_max();
@@ -81,7 +82,7 @@ impl Outlet {
     pub(crate) fn announce_end(&self, announcement: &EndpointAnnouncement) {
         let bytes = announcement.encode(self.topic());
         match self {
-            Self::Kept { object, .. } => drop(object.update_shard(0, &bytes)),
+            Self::Kept { object, .. } => drop(object.update_shard(0, &ByteBuf::from(bytes))),
             Self::Lane { lane, topic } => {
                 lock(&lane.outbound).announce_end(*topic, announcement.id.number, bytes);
             }
@@ -104,7 +105,7 @@ impl Outlet {
             Self::Kept { object, service, .. } => {
                 let mut bytes = vec![0; header.length_with(length)];
                 fill(header.write(&mut bytes));
-                keep(object, *service, &bytes, patience)
+                keep(object, *service, bytes, patience)
             }
         }
     }
@@ -122,16 +123,16 @@ impl Outlet {
             Self::Kept { object, service, .. } => {
                 let mut bytes = vec![0; header.length_with(length)];
                 fill(header.write(&mut bytes));
-                Ok(PendingWrite::new(begin_update(object, &bytes, patience)?, *service))
+                Ok(PendingWrite::new(begin_update(object, &ByteBuf::from(bytes), patience)?, *service))
             }
         }
     }
 
     /// Sends the message of a coherent set.
-    pub(crate) fn send(&self, message: &Vec<u8>, patience: Duration) -> Result<(), WriteError> {
+    pub(crate) fn send(&self, message: &[u8], patience: Duration) -> Result<(), WriteError> {
         match self {
             Self::Lane { lane, .. } => retry(patience, || lock(&lane.outbound).try_send(message)),
-            Self::Kept { object, service, .. } => keep(object, *service, message, patience),
+            Self::Kept { object, service, .. } => keep(object, *service, message.to_vec(), patience),
         }
     }
 
@@ -203,7 +204,7 @@ fn retry(patience: Duration, mut send: impl FnMut() -> Result<(), SendError>) ->
 fn keep(
     object: &Object<TopicRegistry>,
     service: DurabilityService,
-    bytes: &Vec<u8>,
+    bytes: Vec<u8>,
     patience: Duration,
 ) -> Result<(), WriteError> {
     settle(update(object, bytes, patience)?, service)
@@ -223,12 +224,12 @@ pub(crate) fn settle(reply: KeptReply, service: DurabilityService) -> Result<(),
 /// Updates the history, and waits for the reply.
 pub(crate) fn update(
     object: &Object<TopicRegistry>,
-    bytes: &Vec<u8>,
+    bytes: Vec<u8>,
     patience: Duration,
 ) -> Result<KeptReply, WriteError> {
-    let begun = Instant::now();
+    let (begun, bytes) = (Instant::now(), ByteBuf::from(bytes));
     loop {
-        let pending = begin_update(object, bytes, patience.saturating_sub(begun.elapsed()))?;
+        let pending = begin_update(object, &bytes, patience.saturating_sub(begun.elapsed()))?;
         match wait_reply(pending, begun, patience) {
             // The member was out of the subgroup for a while: the message is in no history.
             Some(Err(ObjectError::NotDelivered)) if begun.elapsed() < patience => {}
@@ -242,7 +243,7 @@ pub(crate) fn update(
 /// Updates the history, as soon as it is here.
 fn begin_update(
     object: &Object<TopicRegistry>,
-    bytes: &Vec<u8>,
+    bytes: &ByteBuf,
     patience: Duration,
 ) -> Result<Pending<StoreReply>, WriteError> {
     object.wait_ready(patience).map_err(|error| match error {

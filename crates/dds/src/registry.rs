@@ -16,6 +16,7 @@ use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 use squall::object::{Replicated, Snapshot, restored};
 
 use crate::kept::{KeptReply, KeptState, KeptTopic};
@@ -222,11 +223,11 @@ impl RegisteredTopic {
 }
 
 impl Replicated for TopicRegistry {
-    type Update = Vec<u8>;
+    type Update = ByteBuf;
     type Query = StoreQuery;
     type Reply = StoreReply;
 
-    fn apply(&mut self, bytes: Vec<u8>) -> StoreReply {
+    fn apply(&mut self, bytes: ByteBuf) -> StoreReply {
         let reply = self.change(&bytes);
         if let Some(bell) = &*lock(&self.bell) {
             bell.ring();
@@ -295,7 +296,9 @@ mod tests {
     }
 
     fn apply(registry: &mut TopicRegistry, bytes: Vec<u8>) -> KeptReply {
-        let StoreReply::Update(reply) = registry.apply(bytes) else { panic!("it is an update") };
+        let StoreReply::Update(reply) = registry.apply(ByteBuf::from(bytes)) else {
+            panic!("it is an update")
+        };
         reply
     }
 

@@ -210,7 +210,7 @@ impl DomainParticipant {
         }
         let (type_name, type_hash) = (T::type_name().into(), T::type_hash());
         let wanted = RegisteredTopic { name: name.into(), type_name, type_hash, qos };
-        let reply = update(&run_time.store.object, &wanted.encode(), CREATION_PATIENCE);
+        let reply = update(&run_time.store.object, wanted.encode(), CREATION_PATIENCE);
         match reply.map_err(|error| EntityError::Creation { topic: name.into(), error })? {
             KeptReply::QosDiffers(_) => {
                 let present = run_time.find(name).map(|(_, topic)| topic.qos.clone()).unwrap_or(Qos::ATOMIC);

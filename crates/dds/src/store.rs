@@ -79,7 +79,7 @@ impl HistoryStore {
         let endpoints = self.object.inspect(0, |_, registry| registry.endpoints_of(node));
         let (open, next) = endpoints.unwrap_or_default();
         for (topic, endpoint) in open {
-            update(&self.object, &endpoint.end().encode(topic), patience)?;
+            update(&self.object, endpoint.end().encode(topic), patience)?;
         }
         Ok(next)
     }
