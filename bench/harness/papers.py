@@ -1,8 +1,10 @@
 """The figures of the papers, drawn again from the tables in docs/results; and those that are not there."""
 
+import json
 import re
 from pathlib import Path
 
+from . import timeline
 from .curves import Series, draw
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -75,6 +77,12 @@ def batches():
     return draw("Spindle's figure 7: messages in a batch, mean", note, first, [row[first] for row in rows], series, is_log=True)
 
 
+def view_steps(view, title):
+    """Derecho's figure 6, from the trace of a run on one machine."""
+    trace = json.loads((RESULTS / "view-steps.json").read_text(encoding="utf-8"))
+    return timeline.draw(title, "processes on two cores of one machine, which send as fast as they can; a bar begins with its step", trace, view)
+
+
 SPINDLE = "the simulator's model of Spindle's testbed, virtual time"
 RDMC = "the simulator's model of RDMC's clusters, virtual time, every link dedicated"
 RAMCAST = "the simulator's model of RamCast's testbed, virtual time"
@@ -100,6 +108,8 @@ PAPERS = {
     "paper-derecho-atomic": ("Derecho, figure 4, 10 KB", "derecho-sim", lambda: over(
         "derecho-sim.md", "## Figure 4", "members", SENDERS, "Derecho's figure 4: atomic multicast of 10 KB, GB/s per member", SPINDLE,
         is_log=True)),
+    "paper-derecho-join": ("Derecho, figure 6a, on one machine", "views", lambda: view_steps(2, "Derecho's figure 6a: a process joins")),
+    "paper-derecho-crash": ("Derecho, figure 6b, on one machine", "views", lambda: view_steps(1, "Derecho's figure 6b: a member has crashed")),
     "paper-spindle-windows": ("Spindle, figures 3, 6, 12", "spindle-sim", lambda: over(
         "spindle-sim.md", "## Windows", "members", WINDOWS, "Spindle's windows: all send 10 KB, GB/s per member", SPINDLE,
         published={"4": 9.7, "16": 9.7}, limit="line rate")),
@@ -175,8 +185,7 @@ PAPERS = {
 MISSING = [
     ("Derecho, 1 MB and 100 MB in figure 4", "the ordering of large messages over RDMC: the model of the testbed has either the order or RDMC, which figure 3 has; in the paper both are nearly the same at these sizes. One machine's rates are in [bulk multicast](rdmc.md)"),
     ("Derecho, table 1", "durable subgroups on SSDs that compress what they store, so by the kind of data: the model has no disks; what one machine's disk takes is in [durable subgroups](durable.md)"),
-    ("Derecho, figure 5", "the bandwidth over time while a member joins or leaves, and the way of one message of 200 MB: the model has no views. How long members stall on one machine is in [view changes](views.md); `squall demo --trace FILE` writes the way of sampled messages of a run"),
-    ("Derecho, figure 6", "the steps of a join and of a crash on the paper's machines: the model has no views. Times of the steps on one machine are in [view changes](views.md), and `squall demo --trace FILE` writes them as a timeline with a lane for each member"),
+    ("Derecho, figure 5", "the bandwidth over time while a member joins or leaves, and the way of one message of 200 MB: the model has no views. How long members stall on one machine is in [view changes](views.md), and [traces](../metrics.md) of members show the way of sampled messages"),
     ("Derecho, figures 1, 7", "drawings of a design, no measurements"),
     ("Derecho, figures 8 to 10", "LibPaxos and ZooKeeper, not Derecho, on the testbed's Ethernet: others were measured in their place, on one machine ([multicast](multicast.md#tcp-over-the-loopback-interface), [durable subgroups](durable-peers.md))"),
     ("Spindle, figure 1", "the latency of the testbed's network: an input of the model"),
