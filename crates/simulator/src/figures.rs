@@ -266,7 +266,11 @@ impl Node {
     /// Runs the applications, which fill their windows.
     fn send(&mut self, experiment: &Experiment) -> bool {
         let now = self.fabric.now();
-        self.applications.iter_mut().fold(false, |sent, app| app.send(experiment, now) || sent)
+        let mut sent = false;
+        for app in &mut self.applications {
+            sent |= app.send(experiment, now);
+        }
+        sent
     }
 
     fn note_own_deliveries(&mut self, latency_ns: &mut Vec<u64>) {
