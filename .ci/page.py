@@ -38,7 +38,7 @@ class Browser:
     def __init__(self, port):
         self.driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.base = f"http://127.0.0.1:{port}/session"
-        arguments = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,420"]
+        arguments = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1320,420"]
         wanted = {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": {"args": arguments}}}
         until = time.monotonic() + PATIENCE_SECONDS
         while True:
@@ -86,6 +86,7 @@ def check_nesting(events):
 
 
 ROWS = "return [...document.querySelectorAll('#members tr')].map((row) => [...row.cells].map((cell) => cell.textContent))"
+HIDDEN = "return [...document.querySelectorAll('th')].filter((cell) => !cell.offsetParent).map((cell) => cell.textContent)"
 CHANGES = "return [...document.querySelectorAll('#changes li')].map((item) => item.textContent)"
 LINES = "return document.querySelectorAll('#members polyline').length"
 
@@ -95,13 +96,17 @@ def check_page(browser, ports):
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
         rows = {row[0]: row for row in browser.run(ROWS)}
-        members = [rows.get(f"127.0.0.1:{port}", [""] * 12) for port in ports]
+        members = [rows.get(f"127.0.0.1:{port}", [""] * 15) for port in ports]
         states = [member[3] for member in members]
         delivers = all(member[5] not in ("", "–", "0") for member in members[:-1])
-        if states == ["ready", "ready", "silent"] and delivers:
+        carries = all(member[column].endswith("B") and member[column] != "0 B" for member in members[:-1] for column in (-3, -2))
+        if states == ["ready", "ready", "silent"] and delivers and carries:
             break
         assert time.monotonic() < until, f"the page shows {rows}"
         time.sleep(0.2)
+    assert all(member[-6].endswith("%") for member in members[:-1]), f"no part of the time with a full window: {rows}"
+    hidden = browser.run(HIDDEN)
+    assert hidden == ["to disk", "log/s"], f"a group without a log hides {hidden}"
     changes = browser.run(CHANGES)
     assert any("view 1: 2 members; 1 gone" in change for change in changes), changes
     assert browser.run(LINES) == MEMBERS, "a member has no line of its rates"

@@ -125,10 +125,14 @@ def draw(title, note, axis, places, series, is_log=False):
             lines.append(f'  <path class="curve {curve_class(one, name)}" d="M{path}"/>')
         dot, radius = dot_class(one, name), DOTS.get(one.kind, 3)
         lines += [f'  <circle class="{dot}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}"/>' for x, y in dots]
-    height = bottom + BOTTOM
+    return framed(title, note, bottom + BOTTOM, lines)
+
+
+def framed(title, note, height, lines, style=STYLE):
+    """A whole picture of the lines below its title and its note."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" '
-        f'aria-labelledby="title">\n  <title id="title">{html.escape(title)}</title>\n  <style>{STYLE}  </style>\n'
+        f'aria-labelledby="title">\n  <title id="title">{html.escape(title)}</title>\n  <style>{style}  </style>\n'
         f'  <rect class="page" width="{WIDTH}" height="{height}" rx="8"/>\n'
         f'  <text class="title" x="16" y="26">{html.escape(title)}</text>\n  <text class="small" x="16" y="46">{html.escape(note)}</text>\n'
     )

@@ -1,8 +1,10 @@
 """The figures of the papers, drawn again from the tables in docs/results; and those that are not there."""
 
+import json
 import re
 from pathlib import Path
 
+from . import timeline
 from .curves import Series, draw
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -65,6 +67,22 @@ def delayed_senders():
     return draw("Spindle's figure 10: messages/s of each prompt sender, 16 members", SPINDLE, "delayed senders", places, series, is_log=True)
 
 
+def batches():
+    """Spindle's figure 7 as means; its text has them for these numbers of subgroups, of which one is active."""
+    rows = table("spindle-sim.md", "## Batches")
+    first = next(iter(rows[0]))
+    series = [Series(name, column(rows, name)) for name in ("send", "receive", "delivery")]
+    series += [Series(f"{name}, the paper", column(rows, f"{name}, the paper"), "published") for name in ("send", "delivery")]
+    note = f"{SPINDLE}; 16 members, all send 10 KB"
+    return draw("Spindle's figure 7: messages in a batch, mean", note, first, [row[first] for row in rows], series, is_log=True)
+
+
+def view_steps(view, title):
+    """Derecho's figure 6, from the trace of a run on one machine."""
+    trace = json.loads((RESULTS / "view-steps.json").read_text(encoding="utf-8"))
+    return timeline.draw(title, "processes on two cores of one machine, which send as fast as they can; a bar begins with its step", trace, view)
+
+
 SPINDLE = "the simulator's model of Spindle's testbed, virtual time"
 RDMC = "the simulator's model of RDMC's clusters, virtual time, every link dedicated"
 RAMCAST = "the simulator's model of RamCast's testbed, virtual time"
@@ -72,6 +90,10 @@ EXS = "the simulator's model of EXS's testbed, virtual time"
 WINDOWS = {f"window {window}": f"window {window}" for window in (16, 100, 1000)}
 SENDERS = {"all send": "all send", "half send": "half send", "one sends": "one sends", "all send, baseline": "all send, baseline"}
 SIZES = {"256 MB": "256 MB", "64 MB": "64 MB", "8 MB": "8 MB"}
+SHARES = {"all send": "all send", "half send": "half send", "one sends": "one sends"}
+RAW = {"100 MB, all send": "100 MB, all send", "100 MB, half send": "100 MB, half send", "100 MB, one sends": "100 MB, one sends",
+       "1 MB, all send": "1 MB, all send", "10 KB, all send": "10 KB, all send"}
+SUBGROUPS = {name: name for name in ("1 subgroup", "2 subgroups", "5 subgroups", "10 subgroups", "10, baseline")}
 ALGORITHMS = {name: name for name in ("sequential", "tree", "chain", "pipeline")}
 BLOCKS = {**SIZES, "4 MB": "4 MB"}
 STREAMS = {"direct": "direct", "indirect": "indirect", "dynamic (direct part)": "dynamic", "paper here (direct part)": "the paper's protocol here"}
@@ -81,12 +103,29 @@ PAPERS = {
     "paper-derecho-small": ("Derecho, figure 2", "derecho-sim", lambda: over(
         "derecho-sim.md", "## Figure 2", "members", SENDERS, "Derecho's figure 2: raw messages of 1 byte, M messages/s per member", SPINDLE,
         is_log=True, published={"16": 2.0})),
+    "paper-derecho-rdmc": ("Derecho, figure 3", "derecho-sim", lambda: over(
+        "derecho-sim.md", "## Figure 3", "members", RAW, "Derecho's figure 3: raw RDMC, GB/s per member", RDMC)),
     "paper-derecho-atomic": ("Derecho, figure 4, 10 KB", "derecho-sim", lambda: over(
         "derecho-sim.md", "## Figure 4", "members", SENDERS, "Derecho's figure 4: atomic multicast of 10 KB, GB/s per member", SPINDLE,
         is_log=True)),
+    "paper-derecho-join": ("Derecho, figure 6a, on one machine", "views", lambda: view_steps(2, "Derecho's figure 6a: a process joins")),
+    "paper-derecho-crash": ("Derecho, figure 6b, on one machine", "views", lambda: view_steps(1, "Derecho's figure 6b: a member has crashed")),
     "paper-spindle-windows": ("Spindle, figures 3, 6, 12", "spindle-sim", lambda: over(
         "spindle-sim.md", "## Windows", "members", WINDOWS, "Spindle's windows: all send 10 KB, GB/s per member", SPINDLE,
         published={"4": 9.7, "16": 9.7}, limit="line rate")),
+    "paper-spindle-rates": ("Spindle, figure 4", "spindle-sim", lambda: over(
+        "spindle-sim.md", "## Sizes", "members", {size: size for size in ("1 B", "128 B", "1 KB", "10 KB")},
+        "Spindle's figure 4: thousand messages/s delivered by each member, all send", SPINDLE, is_log=True)),
+    "paper-spindle-batches": ("Spindle, figure 7", "spindle-sim", batches),
+    "paper-spindle-nulls": ("Spindle, figure 11", "spindle-sim", lambda: over(
+        "spindle-sim.md", "## Null-sends", "members", {"with null-sends": "with null-sends", "without": "without"},
+        "Spindle's figure 11: 10 KB, all send all the time, GB/s per member", SPINDLE)),
+    "paper-spindle-active": ("Spindle, figure 13", "spindle-sim", lambda: over(
+        "spindle-sim.md", "## Active subgroups", "members", SUBGROUPS, "Spindle's figure 13: all send in all subgroups, GB/s per member",
+        SPINDLE, is_log=True)),
+    "paper-spindle-latency": ("Spindle, figure 17", "spindle-sim", lambda: over(
+        "spindle-sim.md", "## Latency", "members", SENDERS, "Spindle's figure 17: 10 KB, window 100, mean latency in µs", SPINDLE,
+        is_log=True)),
     "paper-spindle-members": ("Spindle, figure 16", "spindle-sim", lambda: over(
         "spindle-sim.md", "## Members and senders", "members", SENDERS, "Spindle's figure 16: 10 KB, window 100, GB/s per member", SPINDLE,
         is_log=True)),
@@ -113,6 +152,12 @@ PAPERS = {
     "paper-rdmc-latency": ("RDMC, figure 12", "rdmc-sim", lambda: over(
         "rdmc-sim.md", "## Figure 12", "members", {"pipeline": "pipeline", "sequential": "sequential"},
         "RDMC's figure 12: Sierra, 256 MB, milliseconds until the last member has it", RDMC, is_log=True)),
+    "paper-rdmc-senders-40": ("RDMC, figure 13", "rdmc-sim", lambda: over(
+        "rdmc-sim.md", "## Figure 13", "members", SHARES, "RDMC's figure 13: several senders on 40 Gb/s, 100 MB, Gb/s per member", RDMC)),
+    "paper-rdmc-senders": ("RDMC, figure 14", "rdmc-sim", lambda: over(
+        "rdmc-sim.md", "## Figure 14", "members", SHARES, "RDMC's figure 14: several senders on 100 Gb/s, 100 MB, Gb/s per member", RDMC)),
+    "paper-rdmc-small": ("RDMC, figure 15", "rdmc-sim", lambda: over(
+        "rdmc-sim.md", "## Figure 15", "members", {"thousand objects/s": "Squall"}, "RDMC's figure 15: thousand objects of 1 byte/s", RDMC)),
     "paper-exs-outstanding": ("EXS, figure 9", "stream-sim", exs_outstanding),
     "paper-exs-sends": ("EXS, figure 11, Squall's dynamic transfer", "stream-sim", lambda: exs_sends(
         "dynamic (direct part)", "EXS's figure 11: Squall's dynamic transfer, Gb/s by the size of a message")),
@@ -136,21 +181,19 @@ PAPERS = {
         "Thousand messages/s of all members together", RAMCAST, is_log=True)),
 }
 
-# The figures of measurements in the papers that are not drawn, and why. Figures of designs and algorithms are no measurements.
+# The figures of the papers that are not drawn, and why.
 MISSING = [
-    ("Derecho, figure 3, and 1 MB and 100 MB in figure 4", "RDMC with several senders at once: not run in the model, and hosts with RDMA were not available; one machine's rates are in [bulk multicast](rdmc.md)"),
-    ("Derecho, figure 5", "the bandwidth over time while a member joins or leaves: the model has no views; how long members stall on one machine is in [view changes](views.md)"),
-    ("Derecho, table 1", "durable subgroups on SSDs that compress: the model has no disks; those of one machine are in [durable subgroups](durable.md)"),
-    ("Derecho, figure 6", "the steps of a view change: their times on one machine are in [view changes](views.md), as a table"),
-    ("Derecho, figure 7", "many subgroups at once: `squall bench multicast --subgroups` measures them, and no result is kept"),
-    ("Derecho, figures 8 to 10", "LibPaxos and ZooKeeper: others were measured in their place ([multicast](multicast.md#tcp-over-the-loopback-interface))"),
-    ("Spindle, figures 1, 14, 15", "the testbed's own latency and copies: the first is an input of the model, and the model has no cost of a copy"),
-    ("Spindle, figures 4, 7, 17", "rates of delivery, sizes of batches and latencies: the model gives them, partly as numbers in [its page](spindle-sim.md)"),
-    ("Spindle, figure 11", "null-sends while all send: a row of the table of batching in [its page](spindle-sim.md)"),
-    ("Spindle, figure 13", "several active subgroups: not run in the model"),
-    ("Spindle, figure 18", "the four qualities of service of topics: `squall bench dds` measures them, and no result is kept"),
-    ("RDMC, figures 4, 5", "the parts of one transfer: a single number in [its page](rdmc-sim.md)"),
-    ("RDMC, figures 13 to 15", "concurrent multicasts, and messages of 1 byte: not run in the model"),
+    ("Derecho, 1 MB and 100 MB in figure 4", "the ordering of large messages over RDMC: the model of the testbed has either the order or RDMC, which figure 3 has; in the paper both are nearly the same at these sizes. One machine's rates are in [bulk multicast](rdmc.md)"),
+    ("Derecho, table 1", "durable subgroups on SSDs that compress what they store, so by the kind of data: the model has no disks; what one machine's disk takes is in [durable subgroups](durable.md)"),
+    ("Derecho, figure 5", "the bandwidth over time while a member joins or leaves, and the way of one message of 200 MB: the model has no views. How long members stall on one machine is in [view changes](views.md), and [traces](../metrics.md) of members show the way of sampled messages"),
+    ("Derecho, figures 1, 7", "drawings of a design, no measurements"),
+    ("Derecho, figures 8 to 10", "LibPaxos and ZooKeeper, not Derecho, on the testbed's Ethernet: others were measured in their place, on one machine ([multicast](multicast.md#tcp-over-the-loopback-interface), [durable subgroups](durable-peers.md))"),
+    ("Spindle, figure 1", "the latency of the testbed's network: an input of the model"),
+    ("Spindle, figure 2", "a drawing, no measurement"),
+    ("Spindle, figures 14, 15", "copies of messages: the text has no times of the testbed's `memcpy`, so the model has none for it"),
+    ("Spindle, figure 18", "the four qualities of service of topics on the testbed: the model has no topics. `squall bench dds` measures them on one machine, and no result is kept"),
+    ("RDMC, figures 1 to 3", "drawings of a design, no measurements"),
+    ("RDMC, figures 4, 5", "the parts of one transfer (setup, copies, waiting) at two members: the model has no cost of setup or of a copy; the time of the whole transfer is in [its page](rdmc-sim.md)"),
     ("EXS, figure 10", "the receiver's processor: a single number in [its page](stream-sim.md)"),
     ("RamCast, figures 1, 4, 6", "the steps of its protocol, sizes of messages, and APUS, Mu and Kernel Paxos: not run in the model"),
 ]

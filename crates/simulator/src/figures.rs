@@ -17,10 +17,12 @@ use squall_protocols::multicast::{Message, MulticastCounters, Subgroup, Subgroup
 pub struct Experiment {
     /// The number of members; all are in all subgroups.
     pub members: usize,
-    /// The active subgroup's settings; its `message_max` is the size of the messages.
+    /// The settings of the active subgroups; its `message_max` is the size of the messages.
     pub settings: SubgroupSettings,
-    /// The number of messages that each sender sends.
+    /// The number of messages that each sender sends in each active subgroup.
     pub messages: u64,
+    /// The number of active subgroups, which have the same settings; at least 1.
+    pub active: usize,
     /// The number of further subgroups in which no member sends.
     pub inactive: usize,
     /// How long each sender waits after each message, by position among the senders. A sender with a delay sends
@@ -50,6 +52,7 @@ impl Experiment {
             members,
             settings,
             messages: 300,
+            active: 1,
             inactive: 0,
             delays: Vec::new(),
             singly: false,
@@ -75,7 +78,7 @@ pub struct FigurePrediction {
     pub prompt_messages_per_second: f64,
     /// The times from a send to its delivery at the sender, in nanoseconds, sorted.
     pub latency_ns: Vec<u64>,
-    /// The counters of member 0.
+    /// The counters of member 0 in the first subgroup.
     pub counters: MulticastCounters,
     /// The number of writes that member 0 has posted.
     pub posts: u64,
@@ -90,7 +93,8 @@ type Upcall = Box<dyn FnMut(Message<'_>)>;
 struct Seen {
     messages: u64,
     by_sender: Vec<u64>,
-    own: u64,
+    /// Its own messages, by subgroup.
+    own: Vec<u64>,
 }
 
 struct Node {
@@ -98,10 +102,13 @@ struct Node {
     subgroups: Vec<Subgroup<Upcall>>,
     polled: Vec<u64>,
     seen: Rc<RefCell<Seen>>,
-    application: Option<Application>,
+    /// One for each active subgroup in which it sends.
+    applications: Vec<Application>,
+    /// The handles of the other subgroups, which remain open.
+    _others: Vec<Option<WindowWriter>>,
 }
 
-/// The application thread of a sender. It has a core of its own, so its work is not charged to the polling thread.
+/// The application thread of a sender in a subgroup. It has a core of its own, so its work is not charged to the polling thread.
 struct Application {
     writer: WindowWriter,
     unsent: u64,
@@ -110,8 +117,6 @@ struct Application {
     /// When each message in flight was sent.
     sent_at: std::collections::VecDeque<u64>,
     acknowledged: u64,
-    /// The handles of the other subgroups, which remain open.
-    _others: Vec<Option<WindowWriter>>,
 }
 
 /// Runs an experiment.
@@ -125,7 +130,7 @@ pub fn predict(experiment: &Experiment) -> FigurePrediction {
     let mut nodes: Vec<Node> =
         (0..experiment.members).map(|rank| Node::new(experiment, &world, rank)).collect();
     let prompt: Vec<usize> = prompt_senders(experiment);
-    let target = experiment.messages * prompt.len() as u64;
+    let target = experiment.messages * prompt.len() as u64 * experiment.active as u64;
     let mut latency_ns = Vec::new();
     let mut began = None;
     let mut left = nodes.len();
@@ -188,20 +193,21 @@ impl Node {
     fn new(experiment: &Experiment, world: &SimWorld, rank: usize) -> Self {
         let mut fabric = world.fabric(number(rank));
         let members: Vec<NodeId> = (0..experiment.members).map(|rank| NodeId(number(rank))).collect();
-        let seen = Rc::new(RefCell::new(Seen { by_sender: vec![0; experiment.members], ..Seen::default() }));
+        let (by_sender, own) = (vec![0; experiment.members], vec![0; experiment.active]);
+        let seen = Rc::new(RefCell::new(Seen { messages: 0, by_sender, own }));
         let (mut subgroups, mut writers) = (Vec::new(), Vec::new());
-        for index in 0..=experiment.inactive {
+        for index in 0..experiment.active + experiment.inactive {
             let seen = Rc::clone(&seen);
             let upcall: Upcall = Box::new(move |message| {
                 let mut seen = seen.borrow_mut();
                 seen.messages += 1;
                 seen.by_sender[message.sender] += 1;
-                seen.own += u64::from(message.sender == rank);
+                seen.own[index] += u64::from(message.sender == rank);
             });
             let key = MirrorKey(1 + index as u64);
             // The memory of subgroups in which no member sends need not be simulated.
             let mut settings = experiment.settings.clone();
-            if index > 0 {
+            if index >= experiment.active {
                 settings.window_bytes = 0;
             }
             let (subgroup, writer) =
@@ -210,21 +216,23 @@ impl Node {
             writers.push(writer);
         }
         let place = experiment.settings.senders.iter().position(|sender| *sender == rank);
-        let application = place.map(|place| {
+        let application = |place: usize, writer: &mut Option<WindowWriter>| {
             let delay = experiment.delays.get(place).copied().unwrap_or_default();
             Application {
-                writer: writers[0].take().expect("this member sends"),
+                writer: writer.take().expect("this member sends"),
                 // A delayed sender sends until the others are done.
                 unsent: if delay.is_zero() { experiment.messages } else { u64::MAX },
                 delay,
                 next: Instant::from_nanos(0),
                 sent_at: std::collections::VecDeque::new(),
                 acknowledged: 0,
-                _others: writers,
             }
-        });
+        };
+        let active = writers.iter_mut().take(experiment.active);
+        let applications =
+            place.map_or_else(Vec::new, |place| active.map(|writer| application(place, writer)).collect());
         let polled = vec![0; subgroups.len()];
-        Self { fabric, subgroups, polled, seen, application }
+        Self { fabric, subgroups, polled, seen, applications, _others: writers }
     }
 
     /// Performs one evaluation of all predicates, as the polling thread does.
@@ -251,39 +259,49 @@ impl Node {
             *polled = words;
         }
         self.note_own_deliveries(latency_ns);
-        let next = self.application.as_ref().filter(|app| app.unsent > 0 && !app.delay.is_zero());
-        (worked, next.map(|app| app.next))
+        let next = self.applications.iter().filter(|app| app.unsent > 0 && !app.delay.is_zero());
+        (worked, next.map(|app| app.next).min())
     }
 
-    /// Runs the application, which fills its window.
+    /// Runs the applications, which fill their windows.
     fn send(&mut self, experiment: &Experiment) -> bool {
         let now = self.fabric.now();
-        let Some(app) = &mut self.application else { return false };
         let mut sent = false;
-        while app.unsent > 0 && now >= app.next {
-            if experiment.singly && !app.sent_at.is_empty() {
-                break;
-            }
-            if app.writer.send(experiment.settings.message_max, |_| ()).is_err() {
-                break;
-            }
-            app.unsent -= 1;
-            app.sent_at.push_back(now.as_nanos());
-            sent = true;
-            if !app.delay.is_zero() {
-                app.next = now + app.delay;
-            }
+        for app in &mut self.applications {
+            sent |= app.send(experiment, now);
         }
         sent
     }
 
     fn note_own_deliveries(&mut self, latency_ns: &mut Vec<u64>) {
         let now = self.fabric.now().as_nanos();
-        let Some(app) = &mut self.application else { return };
-        while app.acknowledged < self.seen.borrow().own {
-            app.acknowledged += 1;
-            latency_ns.push(now - app.sent_at.pop_front().expect("it was sent"));
+        for (app, own) in self.applications.iter_mut().zip(&self.seen.borrow().own) {
+            while app.acknowledged < *own {
+                app.acknowledged += 1;
+                latency_ns.push(now - app.sent_at.pop_front().expect("it was sent"));
+            }
         }
+    }
+}
+
+impl Application {
+    fn send(&mut self, experiment: &Experiment, now: Instant) -> bool {
+        let mut sent = false;
+        while self.unsent > 0 && now >= self.next {
+            if experiment.singly && !self.sent_at.is_empty() {
+                break;
+            }
+            if self.writer.send(experiment.settings.message_max, |_| ()).is_err() {
+                break;
+            }
+            self.unsent -= 1;
+            self.sent_at.push_back(now.as_nanos());
+            sent = true;
+            if !self.delay.is_zero() {
+                self.next = now + self.delay;
+            }
+        }
+        sent
     }
 }
 

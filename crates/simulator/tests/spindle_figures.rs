@@ -1,5 +1,5 @@
-//! The tables of docs/results/spindle-sim.md: Spindle's figures 5, 6, 8, 9 and 16, and §4.2.1, under the cost model of its
-//! testbed.
+//! The tables of docs/results/spindle-sim.md: Spindle's figures 4 to 9, 11, 13, 16 and 17, and §4.2.1, under the cost model of
+//! its testbed.
 
 use squall_fabric::Duration;
 use squall_protocols::multicast::Batching;
@@ -114,5 +114,95 @@ fn inactive_subgroups() {
         let all = Experiment { inactive, ..Experiment::spindle(16) };
         let none = Experiment { inactive, ..baseline(16) };
         println!("| {inactive} | {:.2} | {:.2} |", gigabytes(&all), gigabytes(&none));
+    }
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn figure_4() {
+    println!("## Sizes: all send, window 100, thousand messages/s per member (Spindle fig. 4)\n");
+    println!("| members | 1 B | 128 B | 1 KB | 10 KB |\n|---|---|---|---|---|");
+    for members in [2_usize, 4, 6, 8, 10, 12, 14, 16] {
+        let mut line = format!("| {members} |");
+        for size in [1, 128, 1024, 10 * 1024] {
+            let mut experiment = Experiment { messages: 600, ..Experiment::spindle(members) };
+            experiment.settings.message_max = size;
+            line += &format!(" {:.0} |", predict(&experiment).messages_per_second / 1e3);
+        }
+        println!("{line}");
+    }
+}
+
+/// Means, where the paper has histograms: the cores count batches and what they hold.
+#[test]
+#[ignore = "prints a table"]
+fn figure_7() {
+    println!(
+        "## Batches: 16 members, all send 10 KB, window 100, mean sizes at one member (Spindle fig. 7)\n"
+    );
+    println!("| inactive subgroups | send | receive | delivery |\n|---|---|---|---|");
+    for inactive in [0, 1, 9, 49] {
+        let counters = predict(&Experiment { inactive, messages: 600, ..Experiment::spindle(16) }).counters;
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let mean = |messages: u64, batches: u64| messages as f64 / batches as f64;
+        println!(
+            "| {inactive} | {:.2} | {:.2} | {:.2} |",
+            mean(counters.messages_sent, counters.send_batches),
+            mean(counters.sequences_received, counters.receive_batches),
+            mean(counters.messages_delivered, counters.delivery_batches),
+        );
+    }
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn figure_11() {
+    println!("## Null-sends while all send: 10 KB, window 100, GB/s per member (Spindle fig. 11)\n");
+    println!("| members | with null-sends | without |\n|---|---|---|");
+    for members in [2, 4, 6, 8, 10, 12, 14, 16] {
+        let mut without = Experiment::spindle(members);
+        without.settings.null_sends = false;
+        println!(
+            "| {members} | {:.2} | {:.2} |",
+            gigabytes(&Experiment::spindle(members)),
+            gigabytes(&without)
+        );
+    }
+}
+
+#[test]
+#[ignore = "prints a table, and takes a few GB of memory"]
+fn figure_13() {
+    println!("## Active subgroups: all send 10 KB in each, window 100, GB/s per member (Spindle fig. 13)\n");
+    println!(
+        "| members | 1 subgroup | 2 subgroups | 5 subgroups | 10 subgroups | 1, baseline | 10, baseline |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for members in [2, 4, 8, 12, 16] {
+        let mut line = format!("| {members} |");
+        for active in [1, 2, 5, 10] {
+            line += &format!(" {:.2} |", gigabytes(&Experiment { active, ..Experiment::spindle(members) }));
+        }
+        for active in [1, 10] {
+            line +=
+                &format!(" {:.2} |", gigabytes(&Experiment { active, messages: 120, ..baseline(members) }));
+        }
+        println!("{line}");
+    }
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn figure_17() {
+    println!("## Latency: 10 KB, window 100, mean in µs (Spindle fig. 17)\n");
+    println!("| members | all send | half send | one sends | all send, baseline |\n|---|---|---|---|---|");
+    for members in [2_usize, 4, 8, 12, 16] {
+        let mut line = format!("| {members} |");
+        for senders in [members, members.div_ceil(2), 1] {
+            let mut experiment = Experiment::spindle(members);
+            experiment.settings.senders.truncate(senders);
+            line += &format!(" {} |", microseconds(&predict(&experiment)));
+        }
+        println!("{line} {} |", microseconds(&predict(&baseline(members))));
     }
 }

@@ -10,7 +10,8 @@ use squall::config::{Address, quantity};
 use squall_harness::terminal::{CommandVerdict, PendingNote, output, table};
 
 use crate::census;
-use crate::top::{GroupActivity, GroupLook, change_lines, live, rows, serve};
+use crate::top::columns::rows;
+use crate::top::{GroupActivity, GroupLook, change_lines, live, serve};
 
 /// Show what the members of a running group do, live
 #[derive(Debug, Args)]
@@ -42,8 +43,9 @@ pub(crate) struct TopArguments {
 const EXAMPLES: &str =
     "Any member that answers names the others, which are then asked, too, as `squall status` does. For each member there are its view, \
 the messages per second that it sends and delivers in all subgroups, what 99 % of its own messages took at most until it delivered \
-them (p99), the messages by which it is behind in receiving (lag), how much of its window is used, what of durable subgroups is not on its disk, and the ranks of the members that take no messages, \
-so that this one waits for them (waits). Below are the latest view changes. q or Ctrl-C ends it. The page of \
+them (p99), the messages by which it is behind in receiving (lag), how much of its window is used and for which part of the time it was full, what of durable subgroups is not on its disk, the bytes \
+that its log has written and that went to all other members (out) and came from them (in) unless they share memory, and the ranks of \
+the members that take no messages, so that this one waits for them (waits). A terminal that is too narrow shows less, and says so. Below are the latest view changes. q or Ctrl-C ends it. The page of \
 --serve shows the same to anyone who can reach its address, without the secret; requests that name another host than that address, \
 localhost or an IP address are refused, so that pages of other sites in a browser cannot read it.
 
@@ -86,7 +88,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<CommandVerdict> {
         } else {
             let silence = now.silence();
             ensure!(silence.is_none(), "{}", silence.unwrap_or_default());
-            table::lines(&rows(&activity)).iter().for_each(output::line);
+            table::lines(&rows(&activity, usize::MAX).0).iter().for_each(output::line);
             change_lines(&activity).iter().for_each(output::line);
         }
         if arguments.once || !arguments.json {

@@ -7,7 +7,8 @@ use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
 
-use super::{GroupActivity, change_lines, rows};
+use super::columns::{LeftOut, rows};
+use super::{GroupActivity, change_lines};
 
 /// What is on the screen.
 #[derive(Debug)]
@@ -35,6 +36,7 @@ pub(crate) fn draw(screen: &TopScreen, frame: &mut Frame<'_>) {
         Constraint::Length(1),
     ];
     let [head, table, below, foot] = Layout::vertical(parts).areas(area);
+    let mut keys = "q ends, ↑ and ↓ move".to_owned();
     frame.render_widget(Line::from(screen.title.as_str()).bold(), head);
     match &screen.activity {
         None => frame.render_widget(Line::from("waiting for answers..."), below),
@@ -43,7 +45,12 @@ pub(crate) fn draw(screen: &TopScreen, frame: &mut Frame<'_>) {
             frame.render_widget(text, below);
         }
         Some(Ok(activity)) => {
-            frame.render_widget(member_table(activity, screen.skipped), table.inner(Margin::new(0, 0)));
+            let (rows, left_out) = rows(activity, area.width.into());
+            if let Some(LeftOut { heads, width }) = left_out {
+                keys = format!("{keys}; {} in {width} columns", heads.join(", "));
+            }
+            let members = member_table(activity, rows, screen.skipped);
+            frame.render_widget(members, table.inner(Margin::new(0, 0)));
             let mut lines: Vec<Line<'_>> = activity
                 .members
                 .iter()
@@ -54,11 +61,11 @@ pub(crate) fn draw(screen: &TopScreen, frame: &mut Frame<'_>) {
             frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), below);
         }
     }
-    frame.render_widget(Line::from("q ends, ↑ and ↓ move").dim(), foot);
+    frame.render_widget(Line::from(keys).dim(), foot);
 }
 
-fn member_table(activity: &GroupActivity, skipped: usize) -> Table<'static> {
-    let mut rows = rows(activity).into_iter();
+fn member_table(activity: &GroupActivity, rows: Vec<Vec<String>>, skipped: usize) -> Table<'static> {
+    let mut rows = rows.into_iter();
     let head = rows.next().unwrap_or_default();
     let mut widths: Vec<usize> = head.iter().map(|cell| measure_text_width(cell)).collect();
     let body: Vec<Vec<String>> = rows.collect();
@@ -117,6 +124,7 @@ mod tests {
         assert!(lines[2].starts_with("192.0.2.1:7400     1     3") && lines[2].ends_with("93 %      2"));
         assert!(lines.iter().any(|line| line == "no answer from 192.0.2.3:7400 within 1.5s"), "{lines:#?}");
         assert!(lines.iter().any(|line| line == "View changes"), "{lines:#?}");
+        assert_eq!(lines[9], "q ends, ↑ and ↓ move; full, out/s, in/s in 103 columns");
         screen.skipped = 1;
         assert!(drawn(&screen)[2].starts_with("192.0.2.2:7400"));
         screen.skipped = 100;

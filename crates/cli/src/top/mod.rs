@@ -1,5 +1,6 @@
 //! What `squall top` shows: what all members do, from two looks at their totals.
 
+pub(crate) mod columns;
 pub(crate) mod draw;
 mod host;
 pub(crate) mod live;
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use squall::{MemberStatus, ViewChangeLine};
+use squall::{MemberStatus, TrafficLine, ViewChangeLine};
 use squall_harness::terminal::units;
 
 use crate::census::AnsweredInquiry;
@@ -75,8 +76,17 @@ struct MemberActivity {
     lag: Option<u64>,
     /// The part of its window that is used, in the subgroup where that is the most.
     window_used: Option<f64>,
+    /// The part of the time for which its application found no space in its window, in the subgroup where that is the most; none before
+    /// the second look at it, and if it sends in no subgroup.
+    window_full: Option<f64>,
     /// The messages and nulls of durable subgroups that are not on its disk.
     unpersisted: Option<u64>,
+    /// What its log has written; none before the second look at it, and without a log.
+    log_bytes_per_second: Option<f64>,
+    /// What the transport has carried to and from all other members; none before the second look at it, and where that is not counted:
+    /// in shared memory, and for what RDMA devices receive.
+    peers_sent_bytes_per_second: Option<f64>,
+    peers_received_bytes_per_second: Option<f64>,
     /// What 99 % of its own messages took at most, from being sent to being delivered, in the subgroup where that is the longest.
     latency_p99_nanos: Option<u64>,
     /// The ranks of the members that it waits for, because they take no messages.
@@ -123,6 +133,10 @@ fn activity(
         let (earlier, passed) = earlier?;
         Some(total(status).saturating_sub(total(earlier)) as f64 / passed.as_secs_f64().max(1e-3))
     };
+    let carried = |total: &dyn Fn(&TrafficLine) -> Option<u64>| {
+        let (earlier, passed) = earlier?;
+        Some(carried(&earlier.traffic, &status.traffic, total)? as f64 / passed.as_secs_f64().max(1e-3))
+    };
     let lags = look.statuses().flat_map(|other| &other.subgroups).flat_map(|line| &line.lags);
     let lag = lags.filter(|lag| lag.node == status.node).map(|lag| lag.behind).max().unwrap_or(0);
     let used = status.subgroups.iter().filter_map(|line| line.window);
@@ -143,48 +157,43 @@ fn activity(
         lag: Some(lag),
         window_used: used.reduce(f64::max),
         unpersisted: (!unpersisted.is_empty()).then(|| unpersisted.iter().sum()),
+        window_full: earlier.and_then(|(earlier, passed)| window_full(earlier, status, passed)),
+        log_bytes_per_second: status.log.and_then(|_| rate(&|status| status.log.map_or(0, |log| log.bytes))),
+        peers_sent_bytes_per_second: carried(&|line| Some(line.sent)),
+        peers_received_bytes_per_second: carried(&|line| line.received),
         latency_p99_nanos: status.subgroups.iter().filter_map(|line| Some(line.latency?.p99_nanos)).max(),
         waits_for,
         error: None,
     }
 }
 
+/// Returns the bytes that were carried between two looks at a member; `None` if `total` knows nothing of any line. The count of a peer
+/// begins again when it is connected again.
+fn carried(
+    before: &[TrafficLine],
+    now: &[TrafficLine],
+    total: impl Fn(&TrafficLine) -> Option<u64>,
+) -> Option<u64> {
+    let since = |line: &TrafficLine| {
+        let earlier = before.iter().find(|earlier| earlier.node == line.node).and_then(&total).unwrap_or(0);
+        total(line).map(|now| now.checked_sub(earlier).unwrap_or(now))
+    };
+    now.iter().filter_map(since).reduce(u64::saturating_add)
+}
+
+/// Returns the part of `passed` for which a window of the member was full, for the window for which that is the most.
+fn window_full(earlier: &MemberStatus, status: &MemberStatus, passed: Duration) -> Option<f64> {
+    let parts = status.subgroups.iter().filter(|line| line.window.is_some()).map(|line| {
+        let earlier = earlier.subgroups.iter().find(|earlier| earlier.name == line.name);
+        let earlier = earlier.map_or(0, |earlier| earlier.window_full_millis);
+        let full = line.window_full_millis.saturating_sub(earlier) as f64 / 1e3;
+        (full / passed.as_secs_f64().max(1e-3)).min(1.0)
+    });
+    parts.reduce(f64::max)
+}
+
 /// Shorter pauses are normal.
 const SHOWN_MILLIS: u64 = 500;
-
-/// The table, whose first row is the heading.
-pub(crate) fn rows(activity: &GroupActivity) -> Vec<Vec<String>> {
-    let is_durable = activity.members.iter().any(|member| member.unpersisted.is_some());
-    let mut heads = vec!["address", "rank", "view", "state", "sent/s", "deliv/s", "p99", "lag", "window"];
-    heads.extend(is_durable.then_some("to disk"));
-    heads.push("waits");
-    let mut rows = vec![heads.into_iter().map(String::from).collect()];
-    for member in &activity.members {
-        let number = |number: Option<u64>| number.map_or_else(dash, |number| number.to_string());
-        let rate = |rate: Option<f64>| rate.map_or_else(dash, units::count);
-        let window = member.window_used.map_or_else(dash, |used| format!("{:.0} %", used * 100.0));
-        let ranks: Vec<String> = member.waits_for.iter().map(u64::to_string).collect();
-        let mut row = vec![
-            member.address.clone(),
-            number(member.rank),
-            number(member.view),
-            member.state.into(),
-            rate(member.sent_per_second),
-            rate(member.delivered_per_second),
-            member.latency_p99_nanos.map_or_else(dash, units::nanos),
-            number(member.lag),
-            window,
-        ];
-        row.extend(is_durable.then(|| number(member.unpersisted)));
-        row.push(ranks.join(","));
-        rows.push(row);
-    }
-    rows
-}
-
-fn dash() -> String {
-    "-".into()
-}
 
 /// The latest view changes, a line for each.
 pub(crate) fn change_lines(activity: &GroupActivity) -> Vec<String> {
@@ -229,6 +238,9 @@ fn example() -> GroupActivity {
         delivered_per_second: Some(36_900.0),
         lag: Some(lag),
         window_used: Some(0.93),
+        window_full: Some(0.25),
+        peers_sent_bytes_per_second: Some(41e6),
+        peers_received_bytes_per_second: Some(20e6),
         latency_p99_nanos: Some(1 << 18),
         waits_for,
         ..MemberActivity::default()
@@ -249,18 +261,45 @@ fn example() -> GroupActivity {
 mod tests {
     use super::*;
 
+    /// A peer that is connected again counts from zero, and one that has gone has no line.
     #[test]
-    fn a_group_is_shown_in_eighty_columns() {
-        let lines = squall_harness::terminal::table::lines(&rows(&example()));
-        assert_eq!(
-            lines,
-            [
-                "address         rank  view   state  sent/s  deliv/s     p99  lag  window  waits",
-                "192.0.2.1:7400     1     3   ready  12.3 k   36.9 k  262 µs    0    93 %      2",
-                "192.0.2.2:7400     2     3   ready  12.3 k   36.9 k  262 µs   17    93 %",
-                "192.0.2.3:7400     -     -  silent       -        -       -    -       -",
-            ]
+    fn what_was_carried_is_the_growth_of_each_peer() {
+        let lines = |text: &str| serde_json::from_str::<Vec<TrafficLine>>(text).expect("it is JSON");
+        let before = lines(
+            r#"[{"node":1,"sent":100,"received":10},{"node":2,"sent":900,"received":null},{"node":3,"sent":7000,"received":7000}]"#,
         );
+        let now = lines(
+            r#"[{"node":1,"sent":150,"received":30},{"node":2,"sent":40,"received":null},{"node":4,"sent":5,"received":6}]"#,
+        );
+        assert_eq!(carried(&before, &now, |line| Some(line.sent)), Some(50 + 40 + 5));
+        assert_eq!(carried(&before, &now, |line| line.received), Some(20 + 6));
+        assert_eq!(carried(&before, &now[1..2], |line| line.received), None, "a device does not count it");
+    }
+
+    #[test]
+    fn the_window_that_is_full_for_the_longest_counts() {
+        let line = |name: &str, window: bool, full: u64| {
+            let window = if window { r#"{"used":1,"size":2}"# } else { "null" };
+            format!(
+                r#"{{"name":"{name}","sent":0,"delivered":0,"held_up_by":null,"stood_still_millis":null,"unpersisted":null,
+                "sent_total":0,"delivered_total":0,"window":{window},"window_full_millis":{full},"latency":null,"lags":[]}}"#
+            )
+        };
+        let status = |lines: &[String]| {
+            let text = format!(
+                r#"{{"node":1,"rank":0,"view":0,"ready":true,"members":[],"leaving":0,"holders":[],"subgroups":[{}],"changes":[],
+                "traffic":[],"log":null,"shards":null}}"#,
+                lines.join(",")
+            );
+            serde_json::from_str::<MemberStatus>(&text).expect("it is a status")
+        };
+        let before = status(&[line("a", true, 100), line("b", true, 5000), line("c", false, 0)]);
+        let now = status(&[line("a", true, 700), line("b", true, 5400), line("c", false, 2000)]);
+        let full =
+            |before: &MemberStatus, now: &MemberStatus| window_full(before, now, Duration::from_secs(2));
+        assert_eq!(full(&before, &now), Some(0.3));
+        assert_eq!(full(&status(&[]), &now), Some(1.0), "never more than all of the time");
+        assert_eq!(full(&before, &status(&[line("c", false, 2000)])), None, "it sends nowhere");
     }
 
     #[test]

@@ -20,6 +20,12 @@ pub fn lines(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
+/// Returns the width of a table's longest line in characters.
+#[must_use]
+pub fn width(rows: &[Vec<String>]) -> usize {
+    lines(rows).iter().map(|line| measure_text_width(line)).max().unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,5 +34,6 @@ mod tests {
     fn columns_are_as_wide_as_they_need_to_be() {
         let rows = [["name", "µs"], ["a", "12345"]].map(|row| row.map(String::from).to_vec());
         assert_eq!(lines(&rows), ["name     µs", "a     12345"]);
+        assert_eq!(width(&rows), 11);
     }
 }
