@@ -88,7 +88,7 @@ fn a_full_history_is_an_error() {
 }
 
 /// Writes may be under way together: each has an outcome of its own, they are in the order in which they were written, and their
-/// acknowledgments can be waited for, whether somebody holds their outcomes or not.
+/// acknowledgments can be waited for, held or dropped.
 #[test]
 fn writes_may_be_under_way_together() {
     let service = DurabilityService { history: HistoryKind::KeepAll, samples_max: 2000 };

@@ -28,7 +28,7 @@ impl SampleQueue {
         self.places[self.place(number)?].1.as_ref()
     }
 
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut CachedSample> {
+    pub(super) fn sample_mut(&mut self, number: u64) -> Option<&mut CachedSample> {
         let place = self.place(number)?;
         self.places[place].1.as_mut()
     }
@@ -68,5 +68,5 @@ impl SampleQueue {
     }
 }
 
-/// So many places may be empty in any case.
+/// As many places may be empty in any case.
 const FEW: usize = 32;

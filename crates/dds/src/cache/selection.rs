@@ -46,7 +46,7 @@ impl HistoryCache {
             } else if let Some(sample) = self.samples.get(number) {
                 let info = self.describe(sample, rank);
                 found.push(Sample { data: info.is_valid.then(|| Arc::clone(&sample.change.data)), info });
-                let sample = self.samples.get_mut(number).expect("it was there");
+                let sample = self.samples.sample_mut(number).expect("it was there");
                 self.unread -= usize::from(!std::mem::replace(&mut sample.is_read, true));
             }
         }

@@ -8,9 +8,11 @@
 //!
 //! A longer run: `SQUALL_CHAOS_SECONDS=600 cargo test --release -p squall-dds --test topic_chaos -- --ignored --nocapture --test-threads 1`
 
+mod checks;
+#[path = "../common/mod.rs"]
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -18,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use checks::{check_history, check_order, check_writers};
 use common::{DomainFolder, PATIENCE, Reading, configs, open_domain, patient, wait_until};
 use proptest::prelude::Rng as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -31,7 +34,7 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 /// The variable that makes this program a participant: its number, cluster, rank, folder and addresses.
 const ROLE: &str = "SQUALL_TOPIC_CHAOS";
 const MEMBERS: usize = 3;
-/// Longer than a healthy process stands still on a busy machine.
+/// Longer than a healthy process has to wait for a processor on a busy machine.
 const SUSPICION: Duration = Duration::from_secs(2);
 /// Between a writer's samples.
 const PACE: Duration = Duration::from_millis(10);
@@ -384,68 +387,6 @@ fn lock(record: &Mutex<Record>) -> MutexGuard<'_, Record> {
 
 fn last_written(record: &Record) -> Vec<u32> {
     record.topics.each_ref().map(|topic| *topic.written.last().expect("it has written")).to_vec()
-}
-
-/// Samples by their writers.
-fn by_sensor(read: &[Read]) -> BTreeMap<u32, Vec<(Position, u32)>> {
-    let mut all = BTreeMap::<_, Vec<_>>::new();
-    for (position, Reading { sensor, number }) in read {
-        all.entry(*sensor).or_default().push((*position, *number));
-    }
-    all
-}
-
-/// The samples of each writer come in its order, without a gap: reliable or not, processes that are here lose nothing at this rate.
-fn check_writers(topics: &[&TopicRecord]) {
-    for topic in topics {
-        for (sensor, read) in by_sensor(&topic.read) {
-            let first = read[0].1;
-            assert!(read.iter().map(|each| each.1).eq((first..).take(read.len())), "{sensor}: {read:?}");
-        }
-    }
-}
-
-/// All samples are in one order, and what a process has read everyone has read that was there until then.
-fn check_order(topics: &[&TopicRecord]) {
-    let mut places = BTreeMap::new();
-    for topic in topics {
-        assert!(topic.read.is_sorted_by(|one, other| one.0 < other.0), "positions grow");
-        for (position, reading) in &topic.read {
-            assert_eq!(places.entry(*position).or_insert(*reading), reading, "{position:?}");
-        }
-    }
-    // By writers, since a reader that comes knows one earlier than another. That there is no gap before is checked for each.
-    for topic in topics {
-        let Some(&(end, _)) = topic.read.last() else { continue };
-        for (sensor, read) in by_sensor(&topic.read) {
-            let (from, last) = read[read.len() - 1];
-            let later = places.range(from..end).filter(|(_, reading)| reading.sensor == sensor);
-            assert!(
-                later.count() <= 1,
-                "samples of {sensor} after {last} are missing, which were before {end:?}"
-            );
-        }
-    }
-}
-
-/// What each process has read is the beginning of one history, in which each sample that was acknowledged is once.
-fn check_history(topics: &[&TopicRecord]) -> BTreeSet<Reading> {
-    let whole = topics.iter().map(|topic| &topic.read).max_by_key(|read| read.len()).expect("there are some");
-    assert!(whole.is_sorted_by(|one, other| one.0 < other.0), "positions grow");
-    for topic in topics {
-        if let Some(at) = topic.read.iter().zip(whole).position(|(one, other)| one != other) {
-            panic!("at {at}, {:?} was read, and {:?}", topic.read[at], whole[at]);
-        }
-    }
-    let all: BTreeSet<_> = whole.iter().map(|read| read.1).collect();
-    assert_eq!(all.len(), whole.len(), "each sample is there once");
-    for read in by_sensor(whole).into_values() {
-        assert!(
-            read.iter().map(|each| each.1).eq((0..).take(read.len())),
-            "in the order of its writer: {read:?}"
-        );
-    }
-    all
 }
 
 fn seconds() -> Duration {
