@@ -191,7 +191,7 @@ MISSING = [
     ("Spindle, figure 1", "the latency of the testbed's network: an input of the model"),
     ("Spindle, figure 2", "a drawing, no measurement"),
     ("Spindle, figures 14, 15", "copies of messages: the text has no times of the testbed's `memcpy`, so the model has none for it"),
-    ("Spindle, figure 18", "the four qualities of service of topics on the testbed: the model has no topics. `squall bench dds` measures them on one machine, and no result is kept"),
+    ("Spindle, figure 18", "the four qualities of service of topics on the testbed: the model has no topics. Those of one machine are in [a page](dds.md)"),
     ("RDMC, figures 1 to 3", "drawings of a design, no measurements"),
     ("RDMC, figures 4, 5", "the parts of one transfer (setup, copies, waiting) at two members: the model has no cost of setup or of a copy; the time of the whole transfer is in [its page](rdmc-sim.md)"),
     ("EXS, figure 10", "the receiver's processor: a single number in [its page](stream-sim.md)"),
