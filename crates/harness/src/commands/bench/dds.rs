@@ -54,7 +54,8 @@ pub(crate) struct DdsBenchArguments {
 
 const EXAMPLES: &str =
     "Rates are what each reader takes, at the slowest one. A topic has a subgroup of its own here. With the \
-profiles kept and logged, a sample is under way until all members have it in the history, which keeps the last 1000 here. With unordered, a reader that is full rejects samples, which count as lost.
+profiles kept and logged, a sample is under way until all members have it in the history, which keeps the last 1000 here. With \
+unordered, a reader that is full rejects samples, which count as lost.
 
 Examples:
   squall bench dds
