@@ -94,6 +94,7 @@ SHARES = {"all send": "all send", "half send": "half send", "one sends": "one se
 RAW = {"100 MB, all send": "100 MB, all send", "100 MB, half send": "100 MB, half send", "100 MB, one sends": "100 MB, one sends",
        "1 MB, all send": "1 MB, all send", "10 KB, all send": "10 KB, all send"}
 SUBGROUPS = {name: name for name in ("1 subgroup", "2 subgroups", "5 subgroups", "10 subgroups", "10, baseline")}
+PROFILES = {name: name for name in ("unordered", "atomic", "kept", "logged", "atomic, baseline")}
 ALGORITHMS = {name: name for name in ("sequential", "tree", "chain", "pipeline")}
 BLOCKS = {**SIZES, "4 MB": "4 MB"}
 STREAMS = {"direct": "direct", "indirect": "indirect", "dynamic (direct part)": "dynamic", "paper here (direct part)": "the paper's protocol here"}
@@ -128,6 +129,9 @@ PAPERS = {
         is_log=True)),
     "paper-spindle-members": ("Spindle, figure 16", "spindle-sim", lambda: over(
         "spindle-sim.md", "## Members and senders", "members", SENDERS, "Spindle's figure 16: 10 KB, window 100, GB/s per member", SPINDLE,
+        is_log=True)),
+    "paper-spindle-topics": ("Spindle, figure 18", "spindle-sim", lambda: over(
+        "spindle-sim.md", "## Topics", "subscribers", PROFILES, "Spindle's figure 18: one publisher, 10 KB, GB/s per subscriber", SPINDLE,
         is_log=True)),
     "paper-spindle-delays": ("Spindle, figure 10", "spindle-sim", delayed_senders),
     "paper-spindle-inactive": ("Spindle, figures 8, 9", "spindle-sim", lambda: over(
@@ -190,8 +194,7 @@ MISSING = [
     ("Derecho, figures 8 to 10", "LibPaxos and ZooKeeper, not Derecho, on the testbed's Ethernet: others were measured in their place, on one machine ([multicast](multicast.md#tcp-over-the-loopback-interface), [durable subgroups](durable-peers.md))"),
     ("Spindle, figure 1", "the latency of the testbed's network: an input of the model"),
     ("Spindle, figure 2", "a drawing, no measurement"),
-    ("Spindle, figures 14, 15", "copies of messages: the text has no times of the testbed's `memcpy`, so the model has none for it"),
-    ("Spindle, figure 18", "the four qualities of service of topics on the testbed: the model has no topics. Those of one machine are in [a page](dds.md)"),
+    ("Spindle, figures 14, 15", "copies of messages: the text has no times of the testbed's `memcpy` to draw beside"),
     ("RDMC, figures 1 to 3", "drawings of a design, no measurements"),
     ("RDMC, figures 4, 5", "the parts of one transfer (setup, copies, waiting) at two members: the model has no cost of setup or of a copy; the time of the whole transfer is in [its page](rdmc-sim.md)"),
     ("EXS, figure 10", "the receiver's processor: a single number in [its page](stream-sim.md)"),

@@ -4,6 +4,8 @@
 //! subgroups, and an application thread that sends as fast as the window allows. The model charges here what the
 //! fabric cannot see: loads of other members' words, and the application's work for each message.
 
+mod disk;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -11,6 +13,9 @@ use squall_fabric::sim::{CostModel, SimConfig, SimFabric, SimWorld};
 use squall_fabric::window::WindowWriter;
 use squall_fabric::{Core, Duration, Fabric, Instant, MirrorKey, NodeId};
 use squall_protocols::multicast::{Message, MulticastCounters, Subgroup, SubgroupSettings, ViewStart};
+
+pub use disk::DiskModel;
+use disk::ModelLog;
 
 /// One experiment.
 #[derive(Clone, Debug)]
@@ -34,6 +39,8 @@ pub struct Experiment {
     pub work: Duration,
     /// The hardware.
     pub cost: CostModel,
+    /// The disk of each member, of which each active subgroup has its own; for subgroups in mode `durable`.
+    pub disk: Option<DiskModel>,
     /// The seed of all random choices.
     pub seed: u64,
 }
@@ -58,6 +65,7 @@ impl Experiment {
             singly: false,
             work: Duration::ZERO,
             cost: CostModel::SPINDLE,
+            disk: None,
             seed: 1,
         }
     }
@@ -101,6 +109,8 @@ struct Node {
     fabric: SimFabric,
     subgroups: Vec<Subgroup<Upcall>>,
     polled: Vec<u64>,
+    /// Those of durable subgroups.
+    logs: Vec<ModelLog>,
     seen: Rc<RefCell<Seen>>,
     /// One for each active subgroup in which it sends.
     applications: Vec<Application>,
@@ -195,7 +205,7 @@ impl Node {
         let members: Vec<NodeId> = (0..experiment.members).map(|rank| NodeId(number(rank))).collect();
         let (by_sender, own) = (vec![0; experiment.members], vec![0; experiment.active]);
         let seen = Rc::new(RefCell::new(Seen { messages: 0, by_sender, own }));
-        let (mut subgroups, mut writers) = (Vec::new(), Vec::new());
+        let (mut subgroups, mut writers, mut logs) = (Vec::new(), Vec::new(), Vec::new());
         for index in 0..experiment.active + experiment.inactive {
             let seen = Rc::clone(&seen);
             let upcall: Upcall = Box::new(move |message| {
@@ -210,8 +220,13 @@ impl Node {
             if index >= experiment.active {
                 settings.window_bytes = 0;
             }
-            let (subgroup, writer) =
+            let (mut subgroup, writer) =
                 Subgroup::new(&mut fabric, key, &members, settings, ViewStart::default(), upcall);
+            if let Some(disk) = experiment.disk.filter(|_| index < experiment.active) {
+                let log = ModelLog::new(disk);
+                subgroup.keep_log(Box::new(log.clone()));
+                logs.push(log);
+            }
             subgroups.push(subgroup);
             writers.push(writer);
         }
@@ -232,7 +247,7 @@ impl Node {
         let applications =
             place.map_or_else(Vec::new, |place| active.map(|writer| application(place, writer)).collect());
         let polled = vec![0; subgroups.len()];
-        Self { fabric, subgroups, polled, seen, applications, _others: writers }
+        Self { fabric, subgroups, polled, logs, seen, applications, _others: writers }
     }
 
     /// Performs one evaluation of all predicates, as the polling thread does.
@@ -245,6 +260,8 @@ impl Node {
                 subgroup.handle_event(&mut self.fabric, event);
             }
         }
+        let now = self.fabric.now();
+        let confirmed = self.logs.iter().filter_map(|log| log.pass(now)).min();
         if self.subgroups.iter().all(Subgroup::is_ready) {
             worked |= self.send(experiment);
         }
@@ -260,7 +277,7 @@ impl Node {
         }
         self.note_own_deliveries(latency_ns);
         let next = self.applications.iter().filter(|app| app.unsent > 0 && !app.delay.is_zero());
-        (worked, next.map(|app| app.next).min())
+        (worked, next.map(|app| app.next).chain(confirmed).min())
     }
 
     /// Runs the applications, which fill their windows.

@@ -1,9 +1,10 @@
-//! The tables of docs/results/spindle-sim.md: Spindle's figures 4 to 9, 11, 13, 16 and 17, and §4.2.1, under the cost model of
+//! The tables of docs/results/spindle-sim.md: Spindle's figures 4 to 9, 11, 13 and 16 to 18, and §4.2.1, under the cost model of
 //! its testbed.
 
 use squall_fabric::Duration;
-use squall_protocols::multicast::Batching;
-use squall_simulator::figures::{Experiment, FigurePrediction, predict};
+use squall_fabric::sim::CostModel;
+use squall_protocols::multicast::{Batching, DeliveryMode};
+use squall_simulator::figures::{DiskModel, Experiment, FigurePrediction, predict};
 
 fn gigabytes(experiment: &Experiment) -> f64 {
     predict(experiment).bytes_per_second / 1e9
@@ -204,5 +205,39 @@ fn figure_17() {
             line += &format!(" {} |", microseconds(&predict(&experiment)));
         }
         println!("{line} {} |", microseconds(&predict(&baseline(members))));
+    }
+}
+
+/// What distinguishes the profiles of topics: the mode of the subgroup, whether a reader keeps a copy of each sample, and a disk. The
+/// paper does not name its disks.
+#[test]
+#[ignore = "prints a table"]
+fn figure_18() {
+    let disk = DiskModel { bytes_per_us: 2_000, confirms_after: Duration::from_micros(20) };
+    let copy = Duration::from_nanos(10 * CostModel::SPINDLE.copy_kib_ns);
+    let profiles = [
+        (DeliveryMode::Unordered, Duration::ZERO, None),
+        (DeliveryMode::Atomic, Duration::ZERO, None),
+        (DeliveryMode::Atomic, copy, None),
+        (DeliveryMode::Durable, copy, Some(disk)),
+    ];
+    println!(
+        "## Topics: one publisher, samples of 10 KB, window 100, GB/s per subscriber (Spindle fig. 18)\n"
+    );
+    println!(
+        "| subscribers | unordered | atomic | kept | logged | unordered, baseline | atomic, baseline | kept, baseline | logged, baseline |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for subscribers in [1, 2, 3, 5, 7, 9, 11, 13, 15] {
+        let mut line = format!("| {subscribers} |");
+        for start in [Experiment::spindle(subscribers + 1), baseline(subscribers + 1)] {
+            for (mode, work, disk) in profiles {
+                let mut experiment = Experiment { work, disk, messages: 1000, ..start.clone() };
+                experiment.settings.mode = mode;
+                experiment.settings.senders.truncate(1);
+                line += &format!(" {:.2} |", gigabytes(&experiment));
+            }
+        }
+        println!("{line}");
     }
 }
