@@ -240,7 +240,7 @@ impl DomainClient {
     /// [`EntityError::NotForClients`] if the topic keeps nothing; or another error, with what to do next.
     pub fn reader<T: TopicData>(&self, topic: &str, qos: Qos) -> Result<ClientReader<T>, EntityError> {
         let (topic, _, announcement) = self.link.open::<T>(topic, TopicRole::Reader, qos)?;
-        let reader = ReaderCore::new(&announcement, true);
+        let reader = ReaderCore::new(&announcement, true, None);
         let state = Mutex::new(ClientReading { reader, announcements: 0, next: 0 });
         Ok(ClientReader { link: Arc::clone(&self.link), topic, announcement, state, of: PhantomData })
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall::object::ObjectError;
 use squall::{GroupError, HandleError, JoinError, SendError};
 
-use crate::qos::{DurabilityService, Profile, Qos, QosError};
+use crate::qos::{DurabilityService, PolicyId, Profile, Qos, QosError};
 use crate::run_time::TopicStore;
 
 squall_fabric::debug_as_text!(ParticipantError, EntityError, WriteError, ReadError, DataError);
@@ -166,6 +166,16 @@ pub enum EntityError {
         "topic `{0}` is not in one order with the subscriber's topics: let all of them have the same profile, or use two subscribers"
     )]
     OtherOrder(String),
+    /// Samples of the topic cannot be read where they lie.
+    #[error(
+        "topic `{topic}` cannot be read in place, since {policy} needs a cache: use DomainParticipant::reader, or other policies"
+    )]
+    NotInPlace {
+        /// The topic's name.
+        topic: String,
+        /// The policy of the topic or the reader.
+        policy: PolicyId,
+    },
     /// It is not known whether the topic is created.
     #[error("topic `{topic}`: {error}; create it again, which finds it if it is there")]
     Creation {
@@ -326,6 +336,12 @@ pub enum ReadError {
     /// What was waited for has not happened in time.
     #[error("nothing within {0:?}: check that writers have matched (subscription_matched), or wait longer")]
     Timeout(Duration),
+    /// The topic's history has more samples than the reader holds, and these were not taken while it waited.
+    #[error(
+        "the history of the topic is longer than the {0} samples that the reader holds: take samples while you wait for the history, or \
+         give the reader more space (RESOURCE_LIMITS)"
+    )]
+    ReaderFull(usize),
     /// The group has ended, and everything that came has been taken.
     #[error(transparent)]
     Group(#[from] GroupError),

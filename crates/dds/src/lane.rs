@@ -142,7 +142,7 @@ impl TopicLane {
             },
             Some(TopicFrame::Change(header, data)) => {
                 let port = self.port(header.topic).filter(|port| port.has_readers())?;
-                let change = ArrivedChange { header, data: data.into(), place: 0 };
+                let change = ArrivedChange::new(header, data, 0);
                 port.handle_change(&change, position, |_| true);
                 return port.gate.is_none().then_some((header.topic, port));
             }
@@ -161,7 +161,7 @@ impl TopicLane {
     fn handle_set(&self, changes: &[SetChange<'_>], position: Position) {
         let mut of_topics = BTreeMap::<u32, Vec<ArrivedChange<'_>>>::new();
         for (place, SetChange { header, data, .. }) in (0..).zip(changes) {
-            let change = ArrivedChange { header: *header, data: Arc::from(*data), place };
+            let change = ArrivedChange::new(*header, data, place);
             of_topics.entry(header.topic).or_default().push(change);
         }
         let with_port = |(topic, set)| self.port(topic).map(|port| (port, set));
@@ -307,7 +307,7 @@ impl Outbound {
 fn change_of(bytes: &[u8], topic: u32) -> Option<ArrivedChange<'_>> {
     match TopicFrame::decode(bytes)? {
         TopicFrame::Change(header, data) if header.topic == topic => {
-            Some(ArrivedChange { header, data: data.into(), place: 0 })
+            Some(ArrivedChange::new(header, data, 0))
         }
         _ => None,
     }

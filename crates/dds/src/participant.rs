@@ -15,9 +15,10 @@ use squall::{Config, Departure, Group, GroupError};
 use crate::builder::ParticipantBuilder;
 use crate::data::TopicData;
 use crate::error::EntityError;
+use crate::in_place::{InPlaceSample, Tap};
 use crate::outlet::lock;
 use crate::port::TopicPort;
-use crate::qos::Qos;
+use crate::qos::{DurabilityKind, PolicyId, Qos};
 use crate::reader::DataReader;
 use crate::registry::is_grouped;
 use crate::run_time::RunTimeTopics;
@@ -213,7 +214,38 @@ impl DomainParticipant {
         qos: Qos,
     ) -> Result<DataReader<T>, EntityError> {
         qos.check()?;
-        let announcement = topic.port.open(TopicRole::Reader, &qos, topic.type_name())?;
+        let announcement = topic.port.open(TopicRole::Reader, &qos, topic.type_name(), None)?;
+        Ok(DataReader::new(Arc::clone(&topic.port), announcement))
+    }
+
+    /// Creates a reader whose samples are read where they lie, in shared memory or where the network has put them: without a copy, a cache or
+    /// another thread between the window and `upcall`, which the topic's thread calls for each sample in the order of the topic. The
+    /// reader that is returned holds no samples; it has the statuses, and dropping it ends the upcalls, except for one that runs.
+    ///
+    /// While an upcall runs, this participant takes nothing else of the topic, and writers wait once their windows are full. So it should be
+    /// short. It may write; but a write that waits for space does so in vain as long as the upcall itself keeps that from being freed,
+    /// until its `max_blocking_time` is over. An upcall that panics is not called again.
+    ///
+    /// # Errors
+    /// [`EntityError::NotInPlace`] for topics that keep samples, and for policies that need a cache: TIME_BASED_FILTER, and PRESENTATION with
+    /// coherent access or the scope of groups; or another error, with what to do next.
+    pub fn reader_in_place<T: TopicData>(
+        &self,
+        topic: &Topic<T>,
+        qos: Qos,
+        upcall: impl FnMut(InPlaceSample<'_, T>) + Send + 'static,
+    ) -> Result<DataReader<T>, EntityError> {
+        qos.check()?;
+        let needs_cache = [
+            (topic.port.outlet.keeps() || qos.durability > DurabilityKind::Volatile, PolicyId::Durability),
+            (!qos.time_based_filter.is_zero(), PolicyId::TimeBasedFilter),
+            (is_grouped(&qos) || qos.presentation.coherent_access, PolicyId::Presentation),
+        ];
+        if let Some((_, policy)) = needs_cache.into_iter().find(|(is_so, _)| *is_so) {
+            return Err(EntityError::NotInPlace { topic: topic.name().into(), policy });
+        }
+        let tap = Some(Tap::new(upcall));
+        let announcement = topic.port.open(TopicRole::Reader, &qos, topic.type_name(), tap)?;
         Ok(DataReader::new(Arc::clone(&topic.port), announcement))
     }
 
@@ -230,7 +262,7 @@ impl DomainParticipant {
         if is_grouped(&qos) && topic.port.gate.is_none() {
             return Err(EntityError::NotGrouped(topic.name().into()));
         }
-        let announcement = topic.port.open(TopicRole::Writer, &qos, topic.type_name())?;
+        let announcement = topic.port.open(TopicRole::Writer, &qos, topic.type_name(), None)?;
         Ok(DataWriter::new(Arc::clone(&topic.port), announcement))
     }
 

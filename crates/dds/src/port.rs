@@ -8,6 +8,7 @@ use squall::GroupError;
 
 use crate::error::EntityError;
 use crate::gate::OrderGate;
+use crate::in_place::Tap;
 use crate::outlet::{Outlet, lock};
 use crate::peers::PeerTable;
 use crate::qos::{Profile, Qos};
@@ -79,12 +80,13 @@ impl TopicPort {
         self.state().peers.iter().map(|(id, peer)| (*id, peer.role)).collect()
     }
 
-    /// Creates an endpoint, and announces it.
+    /// Creates an endpoint, and announces it. `tap`: of a reader in place.
     pub(crate) fn open(
         &self,
         role: TopicRole,
         qos: &Qos,
         type_name: &str,
+        tap: Option<Tap>,
     ) -> Result<EndpointAnnouncement, EntityError> {
         let number = self.number()?;
         let mut state = self.state();
@@ -97,7 +99,7 @@ impl TopicPort {
             }
             state.writers.insert(number, peers);
         } else {
-            let mut reader = ReaderCore::new(&announcement, self.outlet.keeps());
+            let mut reader = ReaderCore::new(&announcement, self.outlet.keeps(), tap);
             // The reader of a history reads all announcements there, before the samples.
             if !self.outlet.keeps() {
                 for peer in state.peers.values() {
@@ -127,10 +129,12 @@ impl TopicPort {
     /// Ends an endpoint.
     pub(crate) fn close(&self, announcement: &EndpointAnnouncement) {
         let mut state = self.state();
-        state.readers.remove(&announcement.id.number);
+        // An upcall may own other endpoints of the topic: it must end without the lock.
+        let reader = state.readers.remove(&announcement.id.number);
         state.writers.remove(&announcement.id.number);
         let is_over = state.end.is_some();
         drop(state);
+        drop(reader);
         self.bell.ring();
         if !is_over {
             self.outlet.announce_end(&announcement.end());
@@ -186,11 +190,11 @@ impl TopicPort {
         is_for: impl Fn(&ReaderCore) -> bool,
     ) {
         let now = now_ns();
-        let full = {
+        let open = {
             let _hold = self.gate.as_ref().map(OrderGate::hold);
             self.state().offer(change, position, now, is_for)
         };
-        self.offer_again(change, position, now, full);
+        self.settle(change, position, now, open);
     }
 
     /// Begins to take changes that came together, for all readers. The topic must not be in one order with others.
@@ -199,9 +203,10 @@ impl TopicPort {
         ChangeBatch { port: self, state: Some(self.state()), now: now_ns() }
     }
 
-    /// Waits until these readers, which are full, have space for a change.
-    fn offer_again(&self, change: &ArrivedChange<'_>, position: Position, now: u64, full: Vec<u16>) {
-        for number in full {
+    /// Makes upcalls, and waits until readers that are full have space for a change.
+    fn settle(&self, change: &ArrivedChange<'_>, position: Position, now: u64, open: Unsettled) {
+        open.taps.iter().for_each(|tap| tap.call(change, position));
+        for number in open.full {
             self.insist(|| {
                 let _hold = self.gate.as_ref().map(OrderGate::hold);
                 let mut state = self.state();
@@ -273,10 +278,10 @@ impl ChangeBatch<'_> {
     /// Takes a change; waits while a reliable reader has no space for it.
     pub(crate) fn handle_change(&mut self, change: &ArrivedChange<'_>, position: Position) {
         let state = self.state.get_or_insert_with(|| self.port.state());
-        let full = state.offer(change, position, self.now, |_| true);
-        if !full.is_empty() {
+        let open = state.offer(change, position, self.now, |_| true);
+        if !(open.full.is_empty() && open.taps.is_empty()) {
             self.state = None;
-            self.port.offer_again(change, position, self.now, full);
+            self.port.settle(change, position, self.now, open);
         }
     }
 }
@@ -288,19 +293,32 @@ impl Drop for ChangeBatch<'_> {
     }
 }
 
+/// What is left to do with a change when the readers are not locked any more.
+#[derive(Default)]
+struct Unsettled {
+    /// The readers that have no space for it.
+    full: Vec<u16>,
+    taps: Vec<Tap>,
+}
+
 impl PortState {
-    /// Hands a change to the readers that `is_for` names; returns those that are full.
+    /// Hands a change to the readers that `is_for` names; returns what is left to do.
     fn offer(
         &mut self,
         change: &ArrivedChange<'_>,
         position: Position,
         now: u64,
         is_for: impl Fn(&ReaderCore) -> bool,
-    ) -> Vec<u16> {
-        let readers = self.readers.values_mut().filter(|reader| is_for(reader));
-        let is_full =
-            |reader: &mut &mut ReaderCore| reader.handle_change(change, position, now) == Offer::Full;
-        readers.filter_map(|mut reader| is_full(&mut reader).then_some(reader.id.number)).collect()
+    ) -> Unsettled {
+        let mut open = Unsettled::default();
+        for reader in self.readers.values_mut().filter(|reader| is_for(reader)) {
+            match reader.handle_change(change, position, now) {
+                Offer::Done => {}
+                Offer::Full => open.full.push(reader.id.number),
+                Offer::Upcall => open.taps.extend(reader.tap.clone()),
+            }
+        }
+        open
     }
 
     /// Remembers what a peer says, and informs writers of it.

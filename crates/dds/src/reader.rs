@@ -167,9 +167,13 @@ impl<T: TopicData> DataReader<T> {
     /// space than that (RESOURCE_LIMITS), it has to be taken meanwhile. Topics that keep nothing have no such samples.
     ///
     /// # Errors
-    /// [`ReadError::Timeout`]; or another error if nothing more comes.
+    /// [`ReadError::Timeout`]; [`ReadError::ReaderFull`] if there was no space at the end of that time; or another error if nothing more
+    /// comes.
     pub fn wait_for_historical_data(&self, timeout: Duration) -> Result<(), ReadError> {
-        self.wait(timeout, |reader| reader.has_history)
+        self.wait(timeout, |reader| reader.has_history).map_err(|error| {
+            let held = self.with(|reader| reader.is_full.then(|| reader.cache.data_count()));
+            held.filter(|_| matches!(error, ReadError::Timeout(_))).map_or(error, ReadError::ReaderFull)
+        })
     }
 
     fn wait(&self, timeout: Duration, is_so: impl Fn(&ReaderCore) -> bool) -> Result<(), ReadError> {

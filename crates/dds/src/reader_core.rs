@@ -1,9 +1,11 @@
 //! A reader without I/O: from announcements and changes to samples and statuses.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::cache::{Change, ChangeKind, HistoryCache, Insertion, LimitKind};
+use crate::in_place::Tap;
 use crate::peers::PeerTable;
 use crate::qos::{DurabilityKind, ReliabilityKind};
 use crate::sample::{EndpointId, Position, nanoseconds};
@@ -17,15 +19,31 @@ pub(crate) enum Offer {
     Done,
     /// There is no space: the same change has to be offered again when samples were taken.
     Full,
+    /// The reader's upcall has to be made.
+    Upcall,
 }
 
 /// A change as it comes from the topic.
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivedChange<'a> {
     pub(crate) header: ChangeHeader<'a>,
-    pub(crate) data: Arc<[u8]>,
+    /// Where it lies.
+    pub(crate) data: &'a [u8],
     /// Its place in its coherent set; 0 if it is by itself.
     pub(crate) place: u32,
+    /// A copy of the data, from when the first reader has stored it.
+    copy: OnceCell<Arc<[u8]>>,
+}
+
+impl<'a> ArrivedChange<'a> {
+    pub(crate) const fn new(header: ChangeHeader<'a>, data: &'a [u8], place: u32) -> Self {
+        Self { header, data, place, copy: OnceCell::new() }
+    }
+
+    /// Returns the copy of the data that all readers share.
+    fn stored(&self) -> Arc<[u8]> {
+        Arc::clone(self.copy.get_or_init(|| self.data.into()))
+    }
 }
 
 /// A reader. Announcements, changes and members that have gone come in the order of the topic.
@@ -34,6 +52,8 @@ pub(crate) struct ReaderCore {
     pub(crate) id: EndpointId,
     pub(crate) peers: PeerTable,
     pub(crate) cache: HistoryCache,
+    /// Of a reader in place, whose cache remains empty.
+    pub(crate) tap: Option<Tap>,
     pub(crate) lost: CountStatus,
     pub(crate) rejected: SampleRejectedStatus,
     /// Whether writers wait for this reader rather than losing samples.
@@ -42,6 +62,8 @@ pub(crate) struct ReaderCore {
     pub(crate) is_coherent: bool,
     /// Of a topic that has a history: the order of the next message there, if it has not come to it yet.
     pub(crate) behind_at: Option<u64>,
+    /// Of a topic that has a history: the next message has come, and there was no space for it.
+    pub(crate) is_full: bool,
     /// A writer that has gone has written, as far as this reader knows: the rest of what it left has arrived late.
     has_late: bool,
     /// Of a topic that has a history: the number of the next message that it takes from there; `None` if it takes none before it has
@@ -57,8 +79,8 @@ pub(crate) struct ReaderCore {
 }
 
 impl ReaderCore {
-    /// `keeps`: whether the topic has a history.
-    pub(crate) fn new(own: &EndpointAnnouncement, keeps: bool) -> Self {
+    /// `keeps`: whether the topic has a history. Such a topic has no readers in place.
+    pub(crate) fn new(own: &EndpointAnnouncement, keeps: bool, tap: Option<Tap>) -> Self {
         let qos = &own.qos;
         let wants_history = qos.durability > DurabilityKind::Volatile;
         let separation = nanoseconds(qos.time_based_filter);
@@ -66,11 +88,13 @@ impl ReaderCore {
             id: own.id,
             peers: PeerTable::new(own, keeps),
             cache: HistoryCache::new(qos.history, qos.resource_limits, separation),
+            tap,
             lost: CountStatus::default(),
             rejected: SampleRejectedStatus::default(),
             is_reliable: qos.reliability == ReliabilityKind::Reliable,
             is_coherent: qos.presentation.coherent_access,
             behind_at: keeps.then_some(0),
+            is_full: false,
             has_late: false,
             next_kept: wants_history.then_some(0),
             next_announcement: 0,
@@ -143,16 +167,20 @@ impl ReaderCore {
         position: Position,
         now: u64,
     ) -> Offer {
-        let ArrivedChange { header, data, place } = change;
+        let header = &change.header;
         let Some((qos, is_present)) = self.peers.policies(header.writer) else { return Offer::Done };
         let expires = qos.lifespan.map(|lifespan| header.source_time.saturating_add(nanoseconds(lifespan)));
+        if self.tap.is_some() {
+            let is_over = expires.is_some_and(|at| at <= now);
+            return if is_over { Offer::Done } else { Offer::Upcall };
+        }
         let insertion = self.cache.insert(Change {
             kind: header.kind,
             writer: header.writer,
             instance: self.cache.instance(header.key),
-            data: Arc::clone(data),
+            data: change.stored(),
             position,
-            place: *place,
+            place: change.place,
             source_time: header.source_time,
             reception_time: now,
             expires,
@@ -207,7 +235,7 @@ mod tests {
 
     fn reader(qos: Qos) -> ReaderCore {
         let keeps = qos.durability > DurabilityKind::Volatile;
-        ReaderCore::new(&announcement(EndpointId { node: 0, number: 0 }, TopicRole::Reader, qos), keeps)
+        ReaderCore::new(&announcement(EndpointId { node: 0, number: 0 }, TopicRole::Reader, qos), keeps, None)
     }
 
     fn announce(reader: &mut ReaderCore, role: TopicRole, qos: Qos) {
@@ -217,8 +245,7 @@ mod tests {
     fn write(reader: &mut ReaderCore, key: u8, now: u64) -> Offer {
         let header =
             ChangeHeader { kind: ChangeKind::Data, topic: 0, writer: WRITER, source_time: 0, key: &[key] };
-        let change = ArrivedChange { header, data: Arc::from([key]), place: 0 };
-        reader.handle_change(&change, Position::default(), now)
+        reader.handle_change(&ArrivedChange::new(header, &[key], 0), Position::default(), now)
     }
 
     fn held(reader: &ReaderCore) -> bool {
@@ -307,7 +334,7 @@ mod tests {
             source_time: 0,
             key,
         };
-        let change = |place| ArrivedChange { header: header(WRITER, b"k"), data: Arc::from([]), place };
+        let change = |place| ArrivedChange::new(header(WRITER, b"k"), &[], place);
         let (position, pair) = (Position::default(), [change(0), change(1)]);
         assert_eq!(write(&mut reader, 0, 0), Offer::Done);
         assert_eq!(reader.handle_set(&pair, position, 0), Offer::Full);

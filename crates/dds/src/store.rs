@@ -204,6 +204,7 @@ fn pull_samples(reader: &mut ReaderCore, topic: &KeptTopic, end: u64, left: &mut
             [change] => reader.handle_change(change, position, now),
             set => reader.handle_set(set, position, now),
         };
+        reader.is_full = *left > 0 && offer == Offer::Full;
         if offer == Offer::Full {
             reader.behind_at = Some(sample.order);
             return false;
@@ -219,7 +220,7 @@ fn pull_samples(reader: &mut ReaderCore, topic: &KeptTopic, end: u64, left: &mut
 
 fn arrived(sample: &KeptSample) -> Option<ArrivedChange<'_>> {
     let Some(TopicFrame::Change(header, data)) = TopicFrame::decode(&sample.bytes) else { return None };
-    Some(ArrivedChange { header, data: data.into(), place: sample.place })
+    Some(ArrivedChange::new(header, data, sample.place))
 }
 
 /// How often a thread looks at what rings no bell: the end of the group, and a state that has arrived.

@@ -120,6 +120,24 @@ fn writes_may_be_under_way_together() {
         .expect("it is written");
 }
 
+/// A reader that is smaller than the history says so, rather than that nothing has come.
+#[test]
+fn a_history_that_does_not_fit_is_an_error_until_it_is_taken() {
+    let participant = alone("fits-not", Qos::KEPT);
+    let writer = writer(&participant, patient(Qos::KEPT));
+    (0..9).for_each(|number| writer.write(&reading(0, number)).expect("it is kept"));
+    let few = ResourceLimits { samples_max: 4, ..ResourceLimits::DEFAULT };
+    let reader = reader(&participant, Qos { resource_limits: few, ..Qos::KEPT });
+    wait_until("the reader is full", || {
+        let outcome = reader.wait_for_historical_data(Duration::from_millis(1));
+        matches!(outcome, Err(ReadError::ReaderFull(4)))
+    });
+    let mut taken = take(&reader, 8);
+    reader.wait_for_historical_data(PATIENCE).expect("the rest fits");
+    taken.extend(take(&reader, 1));
+    assert_eq!(data(taken), (0..9).map(|number| reading(0, number)).collect::<Vec<_>>());
+}
+
 /// A short history has the latest sample of each instance for those that come later.
 #[test]
 fn a_short_history_keeps_the_latest_of_each_instance() {

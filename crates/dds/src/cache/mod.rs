@@ -223,6 +223,11 @@ impl HistoryCache {
         Self::new(self.history, self.limits, self.separation)
     }
 
+    /// Returns how many samples with data it holds.
+    pub(crate) const fn data_count(&self) -> usize {
+        self.data_count
+    }
+
     /// Returns whether there are samples that were not read.
     pub(crate) const fn has_unread(&self) -> bool {
         self.unread > 0

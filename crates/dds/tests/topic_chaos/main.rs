@@ -27,7 +27,8 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use squall::Config;
 use squall::config::{Address, StorageConfig, Transport};
 use squall_dds::{
-    DomainParticipant, DurabilityService, Position, Profile, Qos, ReadError, TopicStore, WriteError,
+    DomainParticipant, DurabilityService, Position, Profile, Qos, ReadError, ResourceLimits, TopicStore,
+    WriteError,
 };
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
@@ -38,6 +39,8 @@ const MEMBERS: usize = 3;
 const SUSPICION: Duration = Duration::from_secs(2);
 /// Between a writer's samples.
 const PACE: Duration = Duration::from_millis(10);
+/// As many as a domain may keep in the longest run.
+const SAMPLES_MAX: usize = 10_000_000;
 /// A topic of each profile that the domain has.
 const NAMES: [&str; 3] = ["unordered", "atomic", "history"];
 
@@ -59,6 +62,8 @@ struct Record {
     sensor: u32,
     topics: [TopicRecord; NAMES.len()],
     is_ready: bool,
+    /// How far it has come on the way there.
+    stage: String,
     /// Its writers have stopped.
     has_stopped: bool,
     /// It has ended by itself, or was killed.
@@ -112,7 +117,15 @@ impl Member {
 
     /// Waits until it is part of the domain and has its history.
     fn wait_ready(&self) {
-        wait_until("a process joins", || self.with(|record| record.is_ready || record.has_ended));
+        let end = Instant::now() + PATIENCE;
+        while !self.with(|record| record.is_ready || record.has_ended) {
+            let stage = self.with(|record| record.stage.clone());
+            assert!(
+                Instant::now() < end,
+                "a process has not joined within {PATIENCE:?}; it has come as far as: {stage}"
+            );
+            thread::sleep(Duration::from_millis(2));
+        }
         self.with(|record| assert!(record.is_ready, "process {} could not join", record.sensor));
     }
 
@@ -150,6 +163,7 @@ impl Record {
         let numbers: Vec<u64> = rest.split(' ').filter_map(|word| word.parse().ok()).collect();
         match (kind, &numbers[..]) {
             ("ready", _) => self.is_ready = true,
+            ("stage", _) => rest.clone_into(&mut self.stage),
             ("stopped", _) => self.has_stopped = true,
             ("written", [topic, number]) => self.topics[small(*topic)].written.push(short(*number)),
             ("read", [topic, view, sequence, sensor, number]) => {
@@ -172,9 +186,15 @@ fn short(number: u64) -> u32 {
 
 /// The policies of the topics.
 fn policies(store: TopicStore) -> [Qos; NAMES.len()] {
-    let everything = DurabilityService { samples_max: 10_000_000, ..DurabilityService::EVERYTHING };
+    let everything = DurabilityService { samples_max: SAMPLES_MAX, ..DurabilityService::EVERYTHING };
     let history = if store == TopicStore::Disk { Qos::LOGGED } else { Qos::KEPT };
-    [Qos::UNORDERED, Qos::ATOMIC, Qos { durability_service: Some(everything), ..history }]
+    // A reader has to hold the whole history at first: nothing takes samples while it waits for that.
+    let resource_limits = ResourceLimits {
+        samples_max: SAMPLES_MAX,
+        samples_per_instance_max: SAMPLES_MAX,
+        ..ResourceLimits::DEFAULT
+    };
+    [Qos::UNORDERED, Qos::ATOMIC, Qos { durability_service: Some(everything), resource_limits, ..history }]
 }
 
 /// Not a test by itself: what the other processes do, until they are killed or excluded.
@@ -196,7 +216,9 @@ fn the_disturbed_participant() {
     }
     let store = if *folder == "-" { TopicStore::Memory } else { TopicStore::Disk };
     config.storage = (store == TopicStore::Disk).then(|| StorageConfig::new(folder));
+    say("stage starts");
     let participant = open_domain(&[config], store).remove(0);
+    say("stage joined");
     take_part(&participant, sensor.parse().expect("it is a number"), store);
 }
 
@@ -211,6 +233,7 @@ fn take_part(participant: &DomainParticipant, sensor: u32, store: TopicStore) {
         .iter()
         .map(|topic| participant.reader(topic, topic.qos().clone()).expect("it is created"))
         .collect();
+    say("stage created");
     readers[2].wait_for_historical_data(PATIENCE).expect("the history comes");
     let writers: Vec<_> = topics
         .iter()

@@ -12,6 +12,8 @@ pub(crate) struct DdsJob {
     pub(crate) window: usize,
     /// One sample at a time, to which each reader answers.
     pub(crate) latency: bool,
+    /// Readers read samples where they lie.
+    pub(crate) in_place: bool,
     /// The folder for the members' logs, with the profile `logged`.
     pub(crate) storage: Option<std::path::PathBuf>,
 }
@@ -35,6 +37,11 @@ pub(crate) enum ProfileName {
 }
 
 impl ProfileName {
+    /// Whether samples are kept for readers that come later.
+    pub(crate) const fn keeps(self) -> bool {
+        matches!(self, Self::Kept | Self::Logged)
+    }
+
     /// The name for people.
     pub(crate) const fn title(self) -> &'static str {
         match self {

@@ -4,6 +4,8 @@
 //! With `latency` the readers answer each sample in a second topic of the same profile, and the writer waits for all answers
 //! before it writes the next sample.
 
+mod in_place;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,7 @@ use squall_dds::{
     DataReader, DataWriter, DomainParticipant, DurabilityService, HistoryKind, Qos, ReadError, ResourceLimits,
 };
 
+use self::in_place::InPlaceReader;
 use super::parent_watchdog::ParentWatchdog;
 use super::{Ended, JOIN_TIMEOUT, PolledMember, ProgressTicker, config, finish, report_progress, say};
 use crate::control::{DdsJob, GroupJob, MemberEvent, MemberReport, ProfileName};
@@ -28,6 +31,7 @@ pub(super) fn perform(group: &GroupJob, job: &DdsJob, watchdog: &ParentWatchdog)
         (Role::Publisher { writer, answers }, true) => {
             publish_singly(writer, answers, group.members - 1, job)
         }
+        (Role::InPlace { reader, .. }, _) => subscribe_in_place(reader, job),
         (Role::Subscriber { reader, .. }, false) => subscribe(reader, job, |_| Ok(())),
         (Role::Subscriber { reader, answerer }, true) => {
             subscribe(reader, job, |sample| Ok(answerer.write(sample)?))
@@ -44,8 +48,45 @@ struct TopicMember {
 }
 
 enum Role {
-    Publisher { writer: DataWriter<Vec<u8>>, answers: DataReader<Vec<u8>> },
+    Publisher { writer: DataWriter<Vec<u8>>, answers: Answers },
     Subscriber { reader: DataReader<Vec<u8>>, answerer: DataWriter<Vec<u8>> },
+    InPlace { reader: InPlaceReader },
+}
+
+/// How answers come.
+enum Answers {
+    Cached(DataReader<Vec<u8>>),
+    InPlace(InPlaceReader),
+}
+
+impl Answers {
+    const fn reader(&self) -> &DataReader<Vec<u8>> {
+        match self {
+            Self::Cached(reader) | Self::InPlace(InPlaceReader { reader, .. }) => reader,
+        }
+    }
+
+    /// Waits for `readers` answers to sample `number`.
+    fn wait(&self, number: u64, readers: usize, size: usize) -> Result<()> {
+        let mut left = readers;
+        while left > 0 {
+            let answered = match self {
+                Self::InPlace(answers) => vec![answers.wait(PATIENCE)?],
+                Self::Cached(answers) => {
+                    answers.wait_for_data(PATIENCE).context("a reader has not answered")?;
+                    let answers = answers.take(left)?.into_iter();
+                    let numbers =
+                        answers.map(|answer| check(&answer.data.context("an answer has no data")?, size));
+                    numbers.collect::<Result<_>>()?
+                }
+            };
+            for answered in answered {
+                ensure!(answered == number, "an answer to sample {answered} came, and not to {number}");
+                left -= 1;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl TopicMember {
@@ -64,13 +105,25 @@ impl TopicMember {
         let answers = participant.topic::<Vec<u8>>(ANSWERS)?;
         let others = group.members - 1;
         let role = if group.rank == 0 {
-            let (answers, writer) =
-                (participant.reader(&answers, qos.clone())?, participant.writer(&samples, qos)?);
+            let answers = if job.in_place {
+                Answers::InPlace(InPlaceReader::of_each(&participant, &answers, qos.clone(), job.size)?)
+            } else {
+                Answers::Cached(participant.reader(&answers, qos.clone())?)
+            };
+            let writer = participant.writer(&samples, qos)?;
             await_peers(|| {
                 writer.matched_subscriptions().len() == others
-                    && answers.matched_publications().len() == others
+                    && answers.reader().matched_publications().len() == others
             })?;
             Role::Publisher { writer, answers }
+        } else if job.in_place {
+            let answerer = participant.writer(&answers, qos.clone())?;
+            await_peers(|| answerer.matched_subscriptions().len() == 1)?;
+            // The writer waits for this reader, which is there when the answerer has found its own.
+            let answerer = job.latency.then_some(answerer);
+            let reader = InPlaceReader::of_all(&participant, &samples, qos, job, answerer)?;
+            await_peers(|| reader.reader.matched_publications().len() == 1)?;
+            Role::InPlace { reader }
         } else {
             let (reader, answerer) =
                 (participant.reader(&samples, qos.clone())?, participant.writer(&answers, qos)?);
@@ -114,7 +167,6 @@ fn qos(job: &DdsJob) -> Qos {
         ProfileName::Logged => Qos::LOGGED,
     };
     let samples_max = (READER_BYTES / job.size).clamp(16, ResourceLimits::DEFAULT.samples_max);
-    let keeps = matches!(job.profile, ProfileName::Kept | ProfileName::Logged);
     let history = HistoryKind::KeepLast(HISTORY_SAMPLES);
     Qos {
         max_blocking_time: PATIENCE,
@@ -123,7 +175,10 @@ fn qos(job: &DdsJob) -> Qos {
             samples_per_instance_max: samples_max,
             ..ResourceLimits::DEFAULT
         },
-        durability_service: keeps.then_some(DurabilityService { history, ..DurabilityService::EVERYTHING }),
+        durability_service: job
+            .profile
+            .keeps()
+            .then_some(DurabilityService { history, ..DurabilityService::EVERYTHING }),
         ..profile
     }
 }
@@ -164,7 +219,7 @@ fn publish(writer: &DataWriter<Vec<u8>>, job: &DdsJob) -> Result<MemberReport> {
 /// Writes a sample, waits for the answers of all readers, and so on.
 fn publish_singly(
     writer: &DataWriter<Vec<u8>>,
-    answers: &DataReader<Vec<u8>>,
+    answers: &Answers,
     readers: usize,
     job: &DdsJob,
 ) -> Result<MemberReport> {
@@ -173,15 +228,7 @@ fn publish_singly(
     for number in 0..job.samples {
         let written = Instant::now();
         writer.write_in_place(job.size, |bytes| fill(bytes, number)).context(UNWRITTEN)?;
-        let mut left = readers;
-        while left > 0 {
-            answers.wait_for_data(PATIENCE).context("a reader has not answered")?;
-            for answer in answers.take(left)? {
-                let answered = check(&answer.data.context("an answer has no data")?, job.size)?;
-                ensure!(answered == number, "an answer to sample {answered} came, and not to {number}");
-                left -= 1;
-            }
-        }
+        answers.wait(number, readers, job.size)?;
         // The first ones find caches and pages cold.
         if number >= job.samples / 10 {
             latencies.record(written.elapsed());
@@ -232,6 +279,13 @@ fn subscribe(
         job.samples
     );
     Ok(report(job, taken, begun, Latencies::default()))
+}
+
+/// Waits until the reader has seen all samples.
+fn subscribe_in_place(reader: &InPlaceReader, job: &DdsJob) -> Result<MemberReport> {
+    let begun = Instant::now();
+    reader.wait(RUN_MAX)?;
+    Ok(report(job, job.samples, begun, Latencies::default()))
 }
 
 fn report(job: &DdsJob, delivered: u64, begun: Instant, latencies: Latencies) -> MemberReport {

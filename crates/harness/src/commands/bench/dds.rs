@@ -41,6 +41,9 @@ pub(crate) struct DdsBenchArguments {
     /// Let all readers answer each sample before the next is written, and measure the time until all answers are there
     #[arg(long)]
     latency: bool,
+    /// Read samples where they lie, by upcalls; for the profiles unordered and atomic
+    #[arg(long)]
+    in_place: bool,
     /// A folder on the disk for the logs of the participants; what is written into it is removed at the end
     #[arg(long, value_name = "FOLDER")]
     storage: Option<PathBuf>,
@@ -60,6 +63,7 @@ unordered, a reader that is full rejects samples, which count as lost.
 Examples:
   squall bench dds
   squall bench dds --subscribers 3 --size 1KiB --json
+  squall bench dds --in-place --size 10KB
   squall bench dds --profile atomic,kept --latency
   squall bench dds --profile logged --storage /var/tmp";
 
@@ -69,6 +73,7 @@ struct Outcome {
     subscribers: u64,
     size: usize,
     window: u64,
+    in_place: bool,
     profiles: Vec<Figures>,
 }
 
@@ -104,6 +109,7 @@ pub(crate) fn run(arguments: &DdsBenchArguments) -> Result<CommandVerdict> {
         subscribers: arguments.subscribers,
         size: arguments.size,
         window: arguments.window,
+        in_place: arguments.in_place,
         profiles: figures.collect::<Result<_>>()?,
     };
     if arguments.json {
@@ -119,13 +125,19 @@ fn profiles(arguments: &DdsBenchArguments) -> Result<Vec<ProfileName>> {
     let mut profiles = arguments.profiles.clone();
     if profiles.is_empty() {
         profiles = ProfileName::value_variants().to_vec();
-        if arguments.storage.is_none() {
+        if arguments.in_place {
+            profiles.retain(|profile| !profile.keeps());
+        } else if arguments.storage.is_none() {
             profiles.retain(|profile| *profile != ProfileName::Logged);
             if !arguments.json {
                 output::note("logged is not measured: add --storage FOLDER, on the disk to use");
             }
         }
     }
+    ensure!(
+        !(arguments.in_place && profiles.iter().any(|profile| profile.keeps())),
+        "samples of topics that keep them are not read in place: measure unordered and atomic, or omit --in-place"
+    );
     let is_logged = profiles.contains(&ProfileName::Logged);
     match &arguments.storage {
         Some(storage) => {
@@ -153,6 +165,7 @@ fn measure(arguments: &DdsBenchArguments, profile: ProfileName, interrupts: &Int
         samples: arguments.messages.unwrap_or(usual),
         window: few(arguments.window),
         latency: arguments.latency,
+        in_place: arguments.in_place,
         storage: folder.as_ref().map(|folder| folder.path().to_owned()),
     };
     let members = few(arguments.subscribers) + 1;
@@ -257,6 +270,8 @@ mod tests {
         assert_eq!(chosen(&["--profile", "kept,atomic"]).unwrap(), [Kept, Atomic]);
         assert!(chosen(&["--profile", "logged"]).unwrap_err().contains("add --storage"));
         assert!(chosen(&["--profile", "kept", "--storage", "/tmp"]).unwrap_err().contains("omit --storage"));
+        assert_eq!(chosen(&["--in-place"]).unwrap(), [Unordered, Atomic]);
+        assert!(chosen(&["--in-place", "--profile", "kept"]).unwrap_err().contains("omit --in-place"));
         assert!(chosen(&["--storage", "/none"]).unwrap_err().contains("/none is no folder"));
         assert!(chosen(&["--size", "7"]).unwrap_err().contains("at least 8"));
     }
@@ -270,6 +285,7 @@ mod tests {
             samples: 100,
             window: 1,
             latency: false,
+            in_place: false,
             storage: None,
         };
         let report = |delivered, seconds| MemberReport { delivered, seconds, ..MemberReport::default() };
