@@ -70,25 +70,38 @@ impl TopicLane {
                 let _ = outbound.flush();
                 outbound.has_pending()
             };
-            let event =
-                if is_announcing { deliveries.try_next_event() } else { deliveries.next_event().map(Some) };
-            let outcome = match event {
-                Ok(Some(event)) => match self.handle_event(&event) {
-                    Some((topic, port)) => self.handle_batch(topic, &port, &mut deliveries),
-                    None => Ok(()),
-                },
-                Ok(None) => {
-                    thread::sleep(NAP);
-                    Ok(())
-                }
-                Err(error) => Err(error),
-            };
-            match outcome {
+            match self.handle_events(is_announcing, &mut deliveries) {
                 Ok(()) => {}
                 Err(ReceiveError::Group(error)) => return self.finish(Some(&error)),
                 Err(_) => return self.finish(None),
             }
         }
+    }
+
+    /// Takes an event, and what is there after it: the lock that writers of the topics need is not taken for each message. Waits for the
+    /// first event, but not long if something is to be announced.
+    fn handle_events(&self, is_announcing: bool, deliveries: &mut Deliveries) -> Result<(), ReceiveError> {
+        let mut event = if is_announcing {
+            let event = deliveries.try_next_event()?;
+            if event.is_none() {
+                thread::sleep(NAP);
+            }
+            event
+        } else {
+            Some(deliveries.next_event()?)
+        };
+        let mut left = BATCH_MAX;
+        while let Some(present) = event {
+            if let Some((topic, port)) = self.handle_event(&present) {
+                return self.handle_batch(topic, &port, deliveries);
+            }
+            left -= 1;
+            if left == 0 {
+                break;
+            }
+            event = deliveries.try_next_event()?;
+        }
+        Ok(())
     }
 
     /// Takes an event. If it is a change of a topic that is in no order with others, returns that topic and its port.
@@ -113,19 +126,18 @@ impl TopicLane {
         deliveries: &mut Deliveries,
     ) -> Result<(), ReceiveError> {
         let mut batch = port.begin_batch();
-        for _ in 0..BATCH_MAX {
-            let Some(event) = deliveries.try_next_event()? else { break };
-            let change = match &event {
-                DeliveryEvent::Message(message) => Some(message).zip(change_of(message.bytes, topic)),
-                _ => None,
-            };
-            let Some((message, change)) = change else {
-                drop(batch);
-                self.handle_event(&event);
-                break;
-            };
-            batch.handle_change(&change, Position { view: message.view, sequence: message.sequence });
-        }
+        deliveries.try_batch(|message| {
+            let position = Position { view: message.view, sequence: message.sequence };
+            match TopicFrame::decode(message.bytes) {
+                Some(TopicFrame::Change(header, data)) if header.topic == topic => {
+                    batch.handle_change(&ArrivedChange::new(header, data, 0), position);
+                }
+                _ => {
+                    batch.pause();
+                    self.handle_message(message.bytes, position);
+                }
+            }
+        })?;
         Ok(())
     }
 
@@ -141,7 +153,7 @@ impl TopicLane {
                 None => self.port(topic).into_iter().for_each(|port| port.lose()),
             },
             Some(TopicFrame::Change(header, data)) => {
-                let port = self.port(header.topic).filter(|port| port.has_readers())?;
+                let port = self.port(header.topic)?;
                 let change = ArrivedChange::new(header, data, 0);
                 port.handle_change(&change, position, |_| true);
                 return port.gate.is_none().then_some((header.topic, port));
@@ -303,17 +315,7 @@ impl Outbound {
     }
 }
 
-/// Returns the change that a message has, if it is one of this topic by itself.
-fn change_of(bytes: &[u8], topic: u32) -> Option<ArrivedChange<'_>> {
-    match TopicFrame::decode(bytes)? {
-        TopicFrame::Change(header, data) if header.topic == topic => {
-            Some(ArrivedChange::new(header, data, 0))
-        }
-        _ => None,
-    }
-}
-
-/// How many changes are taken at once: readers can take some in between.
+/// After as many events the thread looks for what is to be announced.
 const BATCH_MAX: usize = 256;
 /// How long a thread with announcements that have no space sleeps.
 const NAP: Duration = Duration::from_micros(200);

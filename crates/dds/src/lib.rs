@@ -61,6 +61,9 @@
 //! topic that is created later ([`DomainParticipant::create_topic`]) is known to all participants at once, those that join afterwards
 //! included, and shares a subgroup with others; creating it changes no view.
 //!
+//! A [`DataReader`] holds copies of samples until they are taken. [`DomainParticipant::reader_in_place`] makes an upcall for each sample
+//! instead, and copies nothing.
+//!
 //! # Policies
 //! [`Qos`] has all 22 policies of the specification. A value that is not kept is refused when a participant, a reader or a writer is
 //! created ([`QosError`]); writers that offer less than a reader requests do not match it ([`DataReader::requested_incompatible_qos`],

@@ -189,11 +189,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Sends until there is space, or the time is over.
 fn retry(patience: Duration, mut send: impl FnMut() -> Result<(), SendError>) -> Result<(), WriteError> {
-    let begun = Instant::now();
+    // Mostly there is space, and the clock costs as much as the rest.
+    let mut begun = None;
     for attempt in 0u32.. {
         match send() {
             Ok(()) => break,
-            Err(error) if error.is_passing() && begun.elapsed() < patience => pause(attempt),
+            Err(error)
+                if error.is_passing() && begun.get_or_insert_with(Instant::now).elapsed() < patience =>
+            {
+                pause(attempt);
+            }
             Err(error) => return Err(WriteError::from_send(error, patience)),
         }
     }

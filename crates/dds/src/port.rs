@@ -153,11 +153,6 @@ impl TopicPort {
         self.changed.ring();
     }
 
-    /// Returns whether there is a reader.
-    pub(crate) fn has_readers(&self) -> bool {
-        !self.state().readers.is_empty()
-    }
-
     /// Counts a message that no release of this crate has sent.
     pub(crate) fn lose(&self) {
         self.state().readers.values_mut().for_each(|reader| reader.lost.add(1));
@@ -190,23 +185,25 @@ impl TopicPort {
         is_for: impl Fn(&ReaderCore) -> bool,
     ) {
         let now = now_ns();
-        let open = {
+        let mut open = Unsettled::default();
+        {
             let _hold = self.gate.as_ref().map(OrderGate::hold);
-            self.state().offer(change, position, now, is_for)
-        };
-        self.settle(change, position, now, open);
+            self.state().offer(change, position, now, is_for, &mut open);
+        }
+        self.settle(change, position, now, &mut open);
+        self.changed.ring();
     }
 
     /// Begins to take changes that came together, for all readers. The topic must not be in one order with others.
     pub(crate) fn begin_batch(&self) -> ChangeBatch<'_> {
         debug_assert!(self.gate.is_none(), "its gate is held for each change");
-        ChangeBatch { port: self, state: Some(self.state()), now: now_ns() }
+        ChangeBatch { port: self, state: Some(self.state()), now: now_ns(), open: Unsettled::default() }
     }
 
     /// Makes upcalls, and waits until readers that are full have space for a change.
-    fn settle(&self, change: &ArrivedChange<'_>, position: Position, now: u64, open: Unsettled) {
-        open.taps.iter().for_each(|tap| tap.call(change, position));
-        for number in open.full {
+    fn settle(&self, change: &ArrivedChange<'_>, position: Position, now: u64, open: &mut Unsettled) {
+        open.taps.drain(..).for_each(|tap| tap.call(change, position));
+        for number in open.full.drain(..) {
             self.insist(|| {
                 let _hold = self.gate.as_ref().map(OrderGate::hold);
                 let mut state = self.state();
@@ -216,7 +213,6 @@ impl TopicPort {
                     || reader.is_none_or(|reader| reader.handle_change(change, position, now) == Offer::Done)
             });
         }
-        self.changed.ring();
     }
 
     /// Returns whether all readers that take coherent sets as a whole have space for this one, or reject it.
@@ -272,17 +268,24 @@ pub(crate) struct ChangeBatch<'a> {
     /// Given back while a reader is full.
     state: Option<MutexGuard<'a, PortState>>,
     now: u64,
+    /// Empty between changes; it keeps its memory.
+    open: Unsettled,
 }
 
 impl ChangeBatch<'_> {
     /// Takes a change; waits while a reliable reader has no space for it.
     pub(crate) fn handle_change(&mut self, change: &ArrivedChange<'_>, position: Position) {
         let state = self.state.get_or_insert_with(|| self.port.state());
-        let open = state.offer(change, position, self.now, |_| true);
-        if !(open.full.is_empty() && open.taps.is_empty()) {
+        state.offer(change, position, self.now, |_| true, &mut self.open);
+        if !(self.open.full.is_empty() && self.open.taps.is_empty()) {
             self.state = None;
-            self.port.settle(change, position, self.now, open);
+            self.port.settle(change, position, self.now, &mut self.open);
         }
+    }
+
+    /// Gives the readers back until the next change.
+    pub(crate) fn pause(&mut self) {
+        self.state = None;
     }
 }
 
@@ -302,15 +305,15 @@ struct Unsettled {
 }
 
 impl PortState {
-    /// Hands a change to the readers that `is_for` names; returns what is left to do.
+    /// Hands a change to the readers that `is_for` names; adds what is left to do to `open`.
     fn offer(
         &mut self,
         change: &ArrivedChange<'_>,
         position: Position,
         now: u64,
         is_for: impl Fn(&ReaderCore) -> bool,
-    ) -> Unsettled {
-        let mut open = Unsettled::default();
+        open: &mut Unsettled,
+    ) {
         for reader in self.readers.values_mut().filter(|reader| is_for(reader)) {
             match reader.handle_change(change, position, now) {
                 Offer::Done => {}
@@ -318,7 +321,6 @@ impl PortState {
                 Offer::Upcall => open.taps.extend(reader.tap.clone()),
             }
         }
-        open
     }
 
     /// Remembers what a peer says, and informs writers of it.

@@ -119,8 +119,7 @@ impl TopicMember {
         } else if job.in_place {
             let answerer = participant.writer(&answers, qos.clone())?;
             await_peers(|| answerer.matched_subscriptions().len() == 1)?;
-            // The writer waits for this reader, which is there when the answerer has found its own.
-            let answerer = job.latency.then_some(answerer);
+            // No sample comes before: the publisher waits for this reader.
             let reader = InPlaceReader::of_all(&participant, &samples, qos, job, answerer)?;
             await_peers(|| reader.reader.matched_publications().len() == 1)?;
             Role::InPlace { reader }
@@ -202,10 +201,14 @@ fn publish(writer: &DataWriter<Vec<u8>>, job: &DdsJob) -> Result<MemberReport> {
     let begun = Instant::now();
     let mut under_way = VecDeque::new();
     for number in 0..job.samples {
-        let write = writer.write_in_place_async(job.size, |bytes| fill(bytes, number));
-        under_way.push_back(write.context(UNWRITTEN)?);
-        if under_way.len() >= job.window {
-            under_way.pop_front().map_or(Ok(()), |write| write.wait(PATIENCE)).context(UNWRITTEN)?;
+        if job.profile.keeps() {
+            let write = writer.write_in_place_async(job.size, |bytes| fill(bytes, number));
+            under_way.push_back(write.context(UNWRITTEN)?);
+            if under_way.len() >= job.window {
+                under_way.pop_front().map_or(Ok(()), |write| write.wait(PATIENCE)).context(UNWRITTEN)?;
+            }
+        } else {
+            writer.write_in_place(job.size, |bytes| fill(bytes, number)).context(UNWRITTEN)?;
         }
         ticker.tick(number);
     }

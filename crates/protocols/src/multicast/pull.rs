@@ -215,11 +215,12 @@ impl Pull {
         Ok(self.found.take().map(|(_, taken)| self.consumer.message(taken)))
     }
 
-    /// Hands over everything that is stable, then releases it; returns the number of messages.
+    /// Hands over what is stable, but at most `count` sequences of each lane, then releases it; returns the number of messages.
     ///
     /// # Errors
     /// [`CorruptMemory`]: nothing more may be delivered [O6].
-    pub fn consume<D: Deliver>(&mut self, deliver: &mut D) -> Result<u64, CorruptMemory> {
+    #[inline]
+    pub fn consume<D: Deliver>(&mut self, count: u64, deliver: &mut D) -> Result<u64, CorruptMemory> {
         let before = self.consumer.handed_over().0;
         if let Some((_, taken)) = self.found.take() {
             deliver.deliver(self.consumer.message(taken));
@@ -227,7 +228,7 @@ impl Pull {
         for lane in 0..self.handoff.limit.len() {
             let limit = self.limit(lane);
             if limit > self.consumer.taken()[lane] {
-                self.consumer.consume(lane, limit, u64::MAX, deliver)?;
+                self.consumer.consume(lane, limit, count, deliver)?;
             }
         }
         self.release();

@@ -158,7 +158,10 @@ fn measure(arguments: &DdsBenchArguments, profile: ProfileName, interrupts: &Int
     let logs = arguments.storage.as_deref().filter(|_| profile == ProfileName::Logged);
     let folder = logs.map(create).transpose()?;
     let few = |number: u64| usize::try_from(number).expect("at most 32768");
-    let usual = usual_samples(profile, arguments.size, arguments.latency);
+    let mut usual = usual_samples(profile, arguments.size, arguments.latency);
+    if arguments.in_place && !arguments.latency {
+        usual *= IN_PLACE_FACTOR;
+    }
     let job = DdsJob {
         profile,
         size: arguments.size,
@@ -199,6 +202,9 @@ fn usual_samples(profile: ProfileName, size: usize, latency: bool) -> u64 {
     // Copies weigh more than the rest from a few KB on.
     (small / (1 + size as u64 / 1024)).max(500)
 }
+
+/// How many times as many samples are read in place in the same time.
+const IN_PLACE_FACTOR: u64 = 6;
 
 fn figures(job: &DdsJob, reports: &[MemberReport]) -> Figures {
     let least = reports.iter().map(|report| report.delivered).min().unwrap_or(0);

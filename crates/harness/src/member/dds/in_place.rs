@@ -30,17 +30,17 @@ impl InPlaceReader {
         })
     }
 
-    /// Hands samples to `answerer`, if there is one; reports the last of them, or what is wrong with one.
+    /// Answers samples by `answerer`, if the job says so; reports the last of them, or what is wrong with one.
     pub(super) fn of_all(
         participant: &DomainParticipant,
         topic: &Topic<Vec<u8>>,
         qos: Qos,
         job: &DdsJob,
-        answerer: Option<DataWriter<Vec<u8>>>,
+        answerer: DataWriter<Vec<u8>>,
     ) -> Result<Self> {
-        let (size, last, mut next) = (job.size, job.samples - 1, 0);
+        let (size, answers, last, mut next) = (job.size, job.latency, job.samples - 1, 0);
         Self::new(participant, topic, qos, move |bytes, reports| {
-            let number = match take(bytes, size, next, answerer.as_ref()) {
+            let number = match take(bytes, size, next, answers.then_some(&answerer)) {
                 Ok(number) if number < last => {
                     next = number + 1;
                     return;
