@@ -20,6 +20,7 @@ use crate::error::{EntityError, ParticipantError, ReadError, WriteError};
 use crate::kept::{KeptReply, KeptTopic};
 use crate::outlet::{explain, lock, outcome, settle, wait_reply};
 use crate::qos::{DurabilityService, Profile, Qos};
+use crate::reader::value_of;
 use crate::reader_core::ReaderCore;
 use crate::registry::{StoreQuery, StoreReply, TopicRegistry, is_grouped, keeps, service};
 use crate::run_time::{self, TopicStore};
@@ -326,7 +327,7 @@ impl<T: TopicData> ClientReader<T> {
         }
         let mut samples = Vec::with_capacity(found.len());
         for Sample { data, info } in found {
-            match data.as_deref().map(T::from_sample).transpose() {
+            match data.map(value_of).transpose() {
                 Ok(data) => samples.push(Sample { data, info }),
                 Err(_) => state.reader.lost.add(1),
             }

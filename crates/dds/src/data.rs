@@ -43,6 +43,14 @@ pub trait TopicData: Sized + Send + 'static {
     /// # Errors
     /// [`DataError`] if they are none.
     fn from_sample(bytes: &[u8]) -> Result<Self, DataError>;
+
+    /// Returns the sample of bytes that are not needed any more: a type that is bytes can keep them.
+    ///
+    /// # Errors
+    /// [`DataError`] if they are none.
+    fn from_owned(bytes: Vec<u8>) -> Result<Self, DataError> {
+        Self::from_sample(&bytes)
+    }
 }
 
 /// A type that serde knows, with a key. Samples are written in the postcard format.
@@ -118,6 +126,10 @@ impl TopicData for Vec<u8> {
 
     fn from_sample(bytes: &[u8]) -> Result<Self, DataError> {
         Ok(bytes.to_vec())
+    }
+
+    fn from_owned(bytes: Vec<u8>) -> Result<Self, DataError> {
+        Ok(bytes)
     }
 }
 

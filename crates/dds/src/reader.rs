@@ -5,9 +5,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::cache::Selection;
 use crate::data::TopicData;
-use crate::error::ReadError;
+use crate::error::{DataError, ReadError};
 use crate::port::TopicPort;
 use crate::qos::{PresentationScope, Qos};
 use crate::reader_core::ReaderCore;
@@ -142,7 +144,7 @@ impl<T: TopicData> DataReader<T> {
         }
         let mut samples = Vec::with_capacity(found.len());
         for Sample { data, info } in found {
-            match data.as_deref().map(T::from_sample).transpose() {
+            match data.map(value_of).transpose() {
                 Ok(data) => samples.push(Sample { data, info }),
                 Err(_) => self.with(|reader| reader.lost.add(1)),
             }
@@ -292,6 +294,11 @@ impl<T> Drop for DataReader<T> {
     fn drop(&mut self) {
         self.port.close(&self.announcement);
     }
+}
+
+/// Returns the value of a sample's bytes; a type that is bytes keeps them if no other reader has them.
+pub(crate) fn value_of<T: TopicData>(bytes: Bytes) -> Result<T, DataError> {
+    if bytes.is_unique() { T::from_owned(bytes.into()) } else { T::from_sample(&bytes) }
 }
 
 /// Everything, left where it is.

@@ -2,7 +2,8 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+
+use bytes::Bytes;
 
 use crate::cache::{Change, ChangeKind, HistoryCache, Insertion, LimitKind};
 use crate::in_place::Tap;
@@ -32,7 +33,7 @@ pub(crate) struct ArrivedChange<'a> {
     /// Its place in its coherent set; 0 if it is by itself.
     pub(crate) place: u32,
     /// A copy of the data, from when the first reader has stored it.
-    copy: OnceCell<Arc<[u8]>>,
+    copy: OnceCell<Bytes>,
 }
 
 impl<'a> ArrivedChange<'a> {
@@ -41,8 +42,8 @@ impl<'a> ArrivedChange<'a> {
     }
 
     /// Returns the copy of the data that all readers share.
-    fn stored(&self) -> Arc<[u8]> {
-        Arc::clone(self.copy.get_or_init(|| self.data.into()))
+    fn stored(&self) -> Bytes {
+        self.copy.get_or_init(|| Bytes::copy_from_slice(self.data)).clone()
     }
 }
 

@@ -9,7 +9,8 @@ mod selection;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+
+use bytes::Bytes;
 
 use crate::qos::{HistoryKind, ResourceLimits};
 use crate::sample::{EndpointId, InstanceHandle, InstanceState, Position, ViewState};
@@ -33,7 +34,7 @@ pub(crate) struct Change {
     pub(crate) kind: ChangeKind,
     pub(crate) writer: EndpointId,
     pub(crate) instance: InstanceHandle,
-    pub(crate) data: Arc<[u8]>,
+    pub(crate) data: Bytes,
     pub(crate) position: Position,
     /// Its place in the coherent set that has this position; 0 if it is by itself.
     pub(crate) place: u32,
@@ -177,7 +178,7 @@ impl HistoryCache {
                 kind,
                 writer,
                 instance: instance.clone(),
-                data: Arc::default(),
+                data: Bytes::new(),
                 position,
                 place: 0,
                 source_time: now,

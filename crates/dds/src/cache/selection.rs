@@ -1,6 +1,6 @@
 //! Reading and taking samples (OMG DDS 1.4 §2.2.2.5.3.8 and §2.2.2.5.1.1 to §2.2.2.5.1.8).
 
-use std::sync::Arc;
+use bytes::Bytes;
 
 use crate::sample::{
     InstanceHandle, Position, Sample, SampleInfo, SampleState, StateMask, ViewState, system_time,
@@ -26,7 +26,7 @@ impl HistoryCache {
     }
 
     /// Returns samples in their order, and marks them as read or removes them.
-    pub(crate) fn select(&mut self, selection: Selection<'_>, now: u64) -> Vec<Sample<Arc<[u8]>>> {
+    pub(crate) fn select(&mut self, selection: Selection<'_>, now: u64) -> Vec<Sample<Bytes>> {
         self.expire(now);
         let is_wanted = |(_, sample): &(u64, &CachedSample)| {
             self.is_wanted(sample, selection.states)
@@ -45,7 +45,7 @@ impl HistoryCache {
                 found.push(Sample { data: info.is_valid.then_some(sample.change.data), info });
             } else if let Some(sample) = self.samples.get(number) {
                 let info = self.describe(sample, rank);
-                found.push(Sample { data: info.is_valid.then(|| Arc::clone(&sample.change.data)), info });
+                found.push(Sample { data: info.is_valid.then(|| sample.change.data.clone()), info });
                 let sample = self.samples.sample_mut(number).expect("it was there");
                 self.unread -= usize::from(!std::mem::replace(&mut sample.is_read, true));
             }

@@ -20,7 +20,7 @@ fn change(kind: ChangeKind, writer: EndpointId, key: u8, number: u8) -> Change {
         kind,
         writer,
         instance: InstanceHandle::from_key(&[key]),
-        data: Arc::new([number]),
+        data: Bytes::copy_from_slice(&[number]),
         position: Position { view: 0, sequence: number.into() },
         place: 0,
         source_time: u64::from(number),

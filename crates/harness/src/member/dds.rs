@@ -165,7 +165,8 @@ fn qos(job: &DdsJob) -> Qos {
         ProfileName::Kept => Qos::KEPT,
         ProfileName::Logged => Qos::LOGGED,
     };
-    let samples_max = (READER_BYTES / job.size).clamp(16, ResourceLimits::DEFAULT.samples_max);
+    let held_max = if job.profile == ProfileName::Unordered { UNORDERED_READER_BYTES } else { READER_BYTES };
+    let samples_max = (held_max / job.size).clamp(16, ResourceLimits::DEFAULT.samples_max);
     let history = HistoryKind::KeepLast(HISTORY_SAMPLES);
     Qos {
         max_blocking_time: PATIENCE,
@@ -249,6 +250,8 @@ fn subscribe(
 ) -> Result<MemberReport> {
     let mut ticker = ProgressTicker::new();
     let (mut next, mut taken) = (0, 0);
+    // What was taken at once is to be in the cache of the processor when it is looked at.
+    let at_once = (AT_ONCE_BYTES / job.size).clamp(1, AT_ONCE_MAX);
     let begun = Instant::now();
     let lost = || {
         let (rejected, lost) = (reader.sample_rejected().total_count, reader.sample_lost().total_count);
@@ -264,7 +267,7 @@ fn subscribe(
             Err(ReadError::Timeout(_)) => continue,
             Err(error) => return Err(error.into()),
         }
-        for sample in reader.take(AT_ONCE_MAX)? {
+        for sample in reader.take(at_once)? {
             let sample = sample.data.context("a sample has no data")?;
             let number = check(&sample, job.size)?;
             ensure!(number >= next, "sample {number} came after sample {next} was due");
@@ -323,11 +326,14 @@ const ANSWERS: &str = "answers";
 /// The longest header of a sample without a key.
 const HEADER_BYTES_MAX: usize = 64;
 const LINE_BYTES: usize = 64;
-/// What a reader holds at most, so that a reader that falls behind needs no more memory than this.
-const READER_BYTES: usize = 64 << 20;
+/// What a reader holds at most: writers wait for one that falls behind, and what it has is still in a cache of the processor.
+const READER_BYTES: usize = 4 << 20;
+/// No writer waits for an unordered reader, which rejects what it has no space for.
+const UNORDERED_READER_BYTES: usize = 64 << 20;
 /// What a topic keeps for readers that come later.
 const HISTORY_SAMPLES: usize = 1000;
 const AT_ONCE_MAX: usize = 1000;
+const AT_ONCE_BYTES: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// After this time a sample that has not come is taken for a fault.
