@@ -96,6 +96,8 @@ mod gate;
 mod in_place;
 mod kept;
 mod lane;
+#[cfg(test)]
+mod late_joiner;
 mod listener;
 mod outlet;
 mod participant;
