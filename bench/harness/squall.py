@@ -110,7 +110,7 @@ class SquallTopic(Squall):
     GUARANTEES = {
         "unordered": "order of one writer; a full reader rejects samples",
         "atomic": "one order for all readers, taken when all members have it",
-        "atomic, in place": "as atomic; the reader is called for each sample, and reads it where it lies",
+        "atomic, in place": "as atomic; the reader is called for each sample, and reads it where it is",
         "kept": "as atomic, and kept in memory for readers that come later; up to 1024 samples under way",
         "logged": "as kept, on the disks of all members",
     }

@@ -166,7 +166,7 @@ pub enum EntityError {
         "topic `{0}` is not in one order with the subscriber's topics: let all of them have the same profile, or use two subscribers"
     )]
     OtherOrder(String),
-    /// Samples of the topic cannot be read where they lie.
+    /// Samples of the topic cannot be read where they are.
     #[error(
         "topic `{topic}` cannot be read in place, since {policy} needs a cache: use DomainParticipant::reader, or other policies"
     )]

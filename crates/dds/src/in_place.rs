@@ -1,4 +1,4 @@
-//! Readers whose samples are read where they lie, in the window of the member that wrote them: an upcall in place of a cache.
+//! Readers whose samples are read where they are, in the window of the member that wrote them: an upcall in place of a cache.
 //!
 //! The topic's thread makes the upcall for each change in the order of the topic, and without the lock of the topic's readers, so an upcall
 //! may use all of the API. While it runs nothing else of the subgroup is taken, and once the window is full its writers wait.
@@ -69,11 +69,11 @@ impl<T: TopicData> InPlaceSample<'_, T> {
 
 /// The upcall of a reader.
 #[derive(Clone)]
-pub(crate) struct Tap(Arc<Mutex<Option<Upcall>>>);
+pub(crate) struct ReaderUpcall(Arc<Mutex<Option<Upcall>>>);
 
 type Upcall = Box<dyn FnMut(&ArrivedChange<'_>, Position) + Send>;
 
-impl Tap {
+impl ReaderUpcall {
     pub(crate) fn new<T>(mut upcall: impl FnMut(InPlaceSample<'_, T>) + Send + 'static) -> Self {
         let upcall = move |change: &ArrivedChange<'_>, position: Position| {
             let (header, bytes) = (&change.header, change.data);
@@ -106,8 +106,8 @@ impl Tap {
     }
 }
 
-impl fmt::Debug for Tap {
+impl fmt::Debug for ReaderUpcall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tap").finish_non_exhaustive()
+        f.debug_struct("ReaderUpcall").finish_non_exhaustive()
     }
 }

@@ -15,7 +15,7 @@ use squall::{Config, Departure, Group, GroupError};
 use crate::builder::ParticipantBuilder;
 use crate::data::TopicData;
 use crate::error::EntityError;
-use crate::in_place::{InPlaceSample, Tap};
+use crate::in_place::{InPlaceSample, ReaderUpcall};
 use crate::outlet::lock;
 use crate::port::TopicPort;
 use crate::qos::{DurabilityKind, PolicyId, Qos};
@@ -218,7 +218,7 @@ impl DomainParticipant {
         Ok(DataReader::new(Arc::clone(&topic.port), announcement))
     }
 
-    /// Creates a reader whose samples are read where they lie, in shared memory or where the network has put them: without a copy, a cache or
+    /// Creates a reader whose samples are read where they are, in shared memory or where the network has put them: without a copy, a cache or
     /// another thread between the window and `upcall`, which the topic's thread calls for each sample in the order of the topic. The
     /// reader that is returned holds no samples; it has the statuses, and dropping it ends the upcalls, except for one that runs.
     ///
@@ -244,8 +244,8 @@ impl DomainParticipant {
         if let Some((_, policy)) = needs_cache.into_iter().find(|(is_so, _)| *is_so) {
             return Err(EntityError::NotInPlace { topic: topic.name().into(), policy });
         }
-        let tap = Some(Tap::new(upcall));
-        let announcement = topic.port.open(TopicRole::Reader, &qos, topic.type_name(), tap)?;
+        let upcall = Some(ReaderUpcall::new(upcall));
+        let announcement = topic.port.open(TopicRole::Reader, &qos, topic.type_name(), upcall)?;
         Ok(DataReader::new(Arc::clone(&topic.port), announcement))
     }
 

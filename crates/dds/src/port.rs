@@ -8,7 +8,7 @@ use squall::GroupError;
 
 use crate::error::EntityError;
 use crate::gate::OrderGate;
-use crate::in_place::Tap;
+use crate::in_place::ReaderUpcall;
 use crate::outlet::{Outlet, lock};
 use crate::peers::PeerTable;
 use crate::qos::{Profile, Qos};
@@ -80,13 +80,13 @@ impl TopicPort {
         self.state().peers.iter().map(|(id, peer)| (*id, peer.role)).collect()
     }
 
-    /// Creates an endpoint, and announces it. `tap`: of a reader in place.
+    /// Creates an endpoint, and announces it. `upcall`: of a reader in place.
     pub(crate) fn open(
         &self,
         role: TopicRole,
         qos: &Qos,
         type_name: &str,
-        tap: Option<Tap>,
+        upcall: Option<ReaderUpcall>,
     ) -> Result<EndpointAnnouncement, EntityError> {
         let number = self.number()?;
         let mut state = self.state();
@@ -99,7 +99,7 @@ impl TopicPort {
             }
             state.writers.insert(number, peers);
         } else {
-            let mut reader = ReaderCore::new(&announcement, self.outlet.keeps(), tap);
+            let mut reader = ReaderCore::new(&announcement, self.outlet.keeps(), upcall);
             // The reader of a history reads all announcements there, before the samples.
             if !self.outlet.keeps() {
                 for peer in state.peers.values() {
@@ -202,7 +202,7 @@ impl TopicPort {
 
     /// Makes upcalls, and waits until readers that are full have space for a change.
     fn settle(&self, change: &ArrivedChange<'_>, position: Position, now: u64, open: &mut Unsettled) {
-        open.taps.drain(..).for_each(|tap| tap.call(change, position));
+        open.upcalls.drain(..).for_each(|upcall| upcall.call(change, position));
         for number in open.full.drain(..) {
             self.insist(|| {
                 let _hold = self.gate.as_ref().map(OrderGate::hold);
@@ -277,7 +277,7 @@ impl ChangeBatch<'_> {
     pub(crate) fn handle_change(&mut self, change: &ArrivedChange<'_>, position: Position) {
         let state = self.state.get_or_insert_with(|| self.port.state());
         state.offer(change, position, self.now, |_| true, &mut self.open);
-        if !(self.open.full.is_empty() && self.open.taps.is_empty()) {
+        if !(self.open.full.is_empty() && self.open.upcalls.is_empty()) {
             self.state = None;
             self.port.settle(change, position, self.now, &mut self.open);
         }
@@ -301,7 +301,7 @@ impl Drop for ChangeBatch<'_> {
 struct Unsettled {
     /// The readers that have no space for it.
     full: Vec<u16>,
-    taps: Vec<Tap>,
+    upcalls: Vec<ReaderUpcall>,
 }
 
 impl PortState {
@@ -318,7 +318,7 @@ impl PortState {
             match reader.handle_change(change, position, now) {
                 Offer::Done => {}
                 Offer::Full => open.full.push(reader.id.number),
-                Offer::Upcall => open.taps.extend(reader.tap.clone()),
+                Offer::Upcall => open.upcalls.extend(reader.upcall.clone()),
             }
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use crate::cache::{Change, ChangeKind, HistoryCache, Insertion, LimitKind};
-use crate::in_place::Tap;
+use crate::in_place::ReaderUpcall;
 use crate::peers::PeerTable;
 use crate::qos::{DurabilityKind, ReliabilityKind};
 use crate::sample::{EndpointId, Position, nanoseconds};
@@ -28,7 +28,7 @@ pub(crate) enum Offer {
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivedChange<'a> {
     pub(crate) header: ChangeHeader<'a>,
-    /// Where it lies.
+    /// Where it is.
     pub(crate) data: &'a [u8],
     /// Its place in its coherent set; 0 if it is by itself.
     pub(crate) place: u32,
@@ -54,7 +54,7 @@ pub(crate) struct ReaderCore {
     pub(crate) peers: PeerTable,
     pub(crate) cache: HistoryCache,
     /// Of a reader in place, whose cache remains empty.
-    pub(crate) tap: Option<Tap>,
+    pub(crate) upcall: Option<ReaderUpcall>,
     pub(crate) lost: CountStatus,
     pub(crate) rejected: SampleRejectedStatus,
     /// Whether writers wait for this reader rather than losing samples.
@@ -81,7 +81,7 @@ pub(crate) struct ReaderCore {
 
 impl ReaderCore {
     /// `keeps`: whether the topic has a history. Such a topic has no readers in place.
-    pub(crate) fn new(own: &EndpointAnnouncement, keeps: bool, tap: Option<Tap>) -> Self {
+    pub(crate) fn new(own: &EndpointAnnouncement, keeps: bool, upcall: Option<ReaderUpcall>) -> Self {
         let qos = &own.qos;
         let wants_history = qos.durability > DurabilityKind::Volatile;
         let separation = nanoseconds(qos.time_based_filter);
@@ -89,7 +89,7 @@ impl ReaderCore {
             id: own.id,
             peers: PeerTable::new(own, keeps),
             cache: HistoryCache::new(qos.history, qos.resource_limits, separation),
-            tap,
+            upcall,
             lost: CountStatus::default(),
             rejected: SampleRejectedStatus::default(),
             is_reliable: qos.reliability == ReliabilityKind::Reliable,
@@ -171,7 +171,7 @@ impl ReaderCore {
         let header = &change.header;
         let Some((qos, is_present)) = self.peers.policies(header.writer) else { return Offer::Done };
         let expires = qos.lifespan.map(|lifespan| header.source_time.saturating_add(nanoseconds(lifespan)));
-        if self.tap.is_some() {
+        if self.upcall.is_some() {
             let is_over = expires.is_some_and(|at| at <= now);
             return if is_over { Offer::Done } else { Offer::Upcall };
         }

@@ -1,4 +1,4 @@
-//! Readers that read samples where they lie: the same samples in the same order as readers with a cache get, and what an upcall may do.
+//! Readers that read samples where they are: the same samples in the same order as readers with a cache get, and what an upcall may do.
 
 mod common;
 

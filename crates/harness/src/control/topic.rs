@@ -12,7 +12,7 @@ pub(crate) struct DdsJob {
     pub(crate) window: usize,
     /// One sample at a time, to which each reader answers.
     pub(crate) latency: bool,
-    /// Readers read samples where they lie.
+    /// Readers read samples where they are.
     pub(crate) in_place: bool,
     /// The folder for the members' logs, with the profile `logged`.
     pub(crate) storage: Option<std::path::PathBuf>,

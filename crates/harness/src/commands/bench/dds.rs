@@ -41,7 +41,7 @@ pub(crate) struct DdsBenchArguments {
     /// Let all readers answer each sample before the next is written, and measure the time until all answers are there
     #[arg(long)]
     latency: bool,
-    /// Read samples where they lie, by upcalls; for the profiles unordered and atomic
+    /// Read samples where they are, by upcalls; for the profiles unordered and atomic
     #[arg(long)]
     in_place: bool,
     /// A folder on the disk for the logs of the participants; what is written into it is removed at the end

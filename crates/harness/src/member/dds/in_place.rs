@@ -1,4 +1,4 @@
-//! Readers in place of `squall bench dds`: the topic's thread checks samples where they lie, and answers them itself.
+//! Readers in place of `squall bench dds`: the topic's thread checks samples where they are, and answers them itself.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
