@@ -11,7 +11,7 @@ mod process;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use squall::config::VerbsSettings;
 use squall_transports::verbs;
 
@@ -28,6 +28,9 @@ pub(crate) use process::launcher;
 
 /// The time for members to come together, a little more than their own.
 const READY_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// The time for members that have come together to make progress, on a busy machine.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The time for members to end when they are asked to.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -89,6 +92,17 @@ pub(crate) struct ClusterEnding {
     pub(crate) killed_ns: Option<u64>,
 }
 
+/// The life of members that were all killed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClusterLife {
+    /// How long they took to come together.
+    pub(crate) started: Duration,
+    /// The greatest progress of a member when they came together.
+    pub(crate) found: u64,
+    /// The greatest progress that a member had reported when they were killed: `found <= done`.
+    pub(crate) done: u64,
+}
+
 /// Is informed of what happens.
 pub(crate) trait ClusterObserver {
     /// Member `rank` runs as process `pid`.
@@ -121,6 +135,8 @@ pub(crate) struct ProcessCluster<'o> {
     addresses: Vec<Option<String>>,
     /// The latest view that was sent to the joiner.
     announced_view: Option<u64>,
+    /// The greatest progress that a member has reported.
+    done: u64,
 }
 
 impl<'o> ProcessCluster<'o> {
@@ -156,30 +172,36 @@ impl<'o> ProcessCluster<'o> {
         Ok(ClusterEnding { reports, deaths, killed_ns })
     }
 
-    /// Starts the members, lets them work for a while, and kills them all (-9). Returns how long they took to come together.
+    /// Starts the members, lets them work, and kills them all (-9): `work` after one of them has reported progress since they came
+    /// together, or, without `under_load`, `work` after that.
     ///
     /// # Errors
-    /// If a member fails before.
+    /// If a member fails before, or none makes progress within a minute.
     pub(crate) fn run_to_death(
         plan: &ClusterPlan,
         identity: &ClusterIdentity,
         work: Duration,
+        under_load: bool,
         interrupts: &Interrupts,
         observer: &'o mut dyn ClusterObserver,
-    ) -> Result<Duration> {
+    ) -> Result<ClusterLife> {
         let begun = Instant::now();
         let mut cluster = Self::begin(plan, identity, interrupts, observer)?;
-        let started = begun.elapsed();
+        let (started, found) = (begun.elapsed(), cluster.done);
         cluster.send_all(&ParentCommand::Go);
-        let deadline = Instant::now() + work;
+        let now = Instant::now();
+        let mut deadline = now + if under_load { PROGRESS_TIMEOUT } else { work };
+        let mut waits = under_load;
         while let Some(left) = deadline.checked_duration_since(Instant::now()) {
             let Ok(notice) = cluster.notices.recv_timeout(left) else { break };
-            if let Some((rank, MemberEvent::Progress { done })) = cluster.handle(notice)? {
-                cluster.observer.on_progress(rank, done);
+            cluster.handle(notice)?;
+            if waits && cluster.done > found {
+                (waits, deadline) = (false, Instant::now() + work);
             }
         }
+        ensure!(!waits, "no member made progress within {PROGRESS_TIMEOUT:?}");
         cluster.processes.iter_mut().for_each(MemberProcess::kill);
-        Ok(started)
+        Ok(ClusterLife { started, found, done: cluster.done })
     }
 
     /// Starts the members, lets them do their work, and kills them all (-9) when it is done. Returns how long they took to come
@@ -216,8 +238,16 @@ impl<'o> ProcessCluster<'o> {
         interrupts.set(move || drop(to_cluster.send(Notice::Interrupted)));
         let (addresses, announced_view) = (Vec::new(), None);
         let processes = Vec::new();
-        let mut cluster =
-            Self { processes, notices, sender, observer, survives: false, addresses, announced_view };
+        let mut cluster = Self {
+            processes,
+            notices,
+            sender,
+            observer,
+            survives: false,
+            addresses,
+            announced_view,
+            done: 0,
+        };
         cluster.assemble(plan, identity)?;
         Ok(cluster)
     }
@@ -340,8 +370,10 @@ impl<'o> ProcessCluster<'o> {
                 Err(self.await_last_words().into())
             }
             Notice::Event(rank, event) => {
-                if let MemberEvent::Listening { address } = &event {
-                    self.addresses[rank] = Some(address.clone());
+                match &event {
+                    MemberEvent::Listening { address } => self.addresses[rank] = Some(address.clone()),
+                    MemberEvent::Progress { done } => self.done = self.done.max(*done),
+                    _ => {}
                 }
                 Ok(Some((rank, event)))
             }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use crate::cluster::{ClusterEnding, ClusterIdentity, ClusterObserver, ClusterPlan, ProcessCluster};
+use crate::cluster::{
+    ClusterEnding, ClusterIdentity, ClusterLife, ClusterObserver, ClusterPlan, ProcessCluster,
+};
 use crate::control::{EncryptionName, IdleName, MemberReport, MemberWork, RestartJob, TransportName};
 use crate::terminal::{CommandVerdict, Interrupts, output, units};
 
@@ -30,6 +32,8 @@ struct Outcome {
     transport: TransportName,
     /// How often all were killed.
     failures: u32,
+    /// How often messages had been delivered since the restart before.
+    under_load: u32,
     /// In each log, at the end.
     messages: u64,
     /// How often a member noted what it had delivered; each note was compared with each log.
@@ -40,18 +44,13 @@ struct Outcome {
     digests: Vec<String>,
 }
 
-/// How much the members have delivered.
-#[derive(Default)]
-struct Watch {
-    delivered: u64,
-}
+/// Watches nothing: what counts is in the logs.
+struct Watch;
 
 impl ClusterObserver for Watch {
     fn on_started(&mut self, _rank: usize, _pid: u32) {}
     fn on_joined(&mut self, _joined: usize) {}
-    fn on_progress(&mut self, _rank: usize, done: u64) {
-        self.delivered = self.delivered.max(done);
-    }
+    fn on_progress(&mut self, _rank: usize, _done: u64) {}
 }
 
 /// Runs the members, kills them and starts them again, and compares their logs.
@@ -75,30 +74,31 @@ pub(super) fn run(what: &TotalFailure) -> Result<CommandVerdict> {
         kill: None,
         join: false,
     };
-    let mut restart_ms = Vec::new();
+    let (mut restart_ms, mut under_load) = (Vec::new(), 0);
     for failure in 0..what.failures {
-        let mut watch = Watch::default();
-        let work = work_of(failure);
-        let started = ProcessCluster::run_to_death(&plan(true), &identity, work, &interrupts, &mut watch)?;
+        let (work, waits) = work_of(std::process::id(), failure);
+        let ClusterLife { started, found, done } =
+            ProcessCluster::run_to_death(&plan(true), &identity, work, waits, &interrupts, &mut Watch)?;
         let took = started.as_secs_f64() * 1e3;
         if failure > 0 {
             restart_ms.push(took);
         }
+        under_load += u32::from(done > found);
         if !what.json {
             let what_began = if failure == 0 { "started" } else { "restarted" };
             output::line(format_args!(
-                "{} members {what_began} in {took:.0} ms; all killed (-9) after {} ms, with about {} lines delivered",
+                "{} members {what_began} in {took:.0} ms; all killed (-9) with about {} lines delivered, {} of them since then",
                 what.members,
-                work.as_millis(),
-                units::grouped(watch.delivered)
+                units::grouped(done),
+                units::grouped(done - found)
             ));
         }
     }
-    let (begun, mut watch) = (Instant::now(), Watch::default());
+    let begun = Instant::now();
     let ClusterEnding { reports, .. } =
-        ProcessCluster::run_as(&plan(false), &identity, &interrupts, &mut watch)?;
+        ProcessCluster::run_as(&plan(false), &identity, &interrupts, &mut Watch)?;
     restart_ms.push(begun.elapsed().as_secs_f64() * 1e3);
-    let outcome = judge(what, &reports, restart_ms);
+    let outcome = judge(what, &reports, restart_ms, under_load);
     if what.json {
         output::json(&outcome)?;
     } else {
@@ -107,12 +107,19 @@ pub(super) fn run(what: &TotalFailure) -> Result<CommandVerdict> {
     Ok(if outcome.agree { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
-/// How long the members work before they are killed: not always the same.
-fn work_of(failure: u32) -> Duration {
-    Duration::from_millis(150 + u64::from(failure * 37 % 200))
+/// How long the members work before they are killed, and whether that begins when a message has been delivered; in one of four times it
+/// begins at once, so that some die before.
+fn work_of(run: u32, failure: u32) -> (Duration, bool) {
+    let mixed = (u64::from(run) << 32 | u64::from(failure)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+    (Duration::from_millis(mixed % 400), failure % 4 != 3)
 }
 
-fn judge(what: &TotalFailure, reports: &[Option<MemberReport>], restart_ms: Vec<f64>) -> Outcome {
+fn judge(
+    what: &TotalFailure,
+    reports: &[Option<MemberReport>],
+    restart_ms: Vec<f64>,
+    under_load: u32,
+) -> Outcome {
     let all: Vec<&MemberReport> = reports.iter().flatten().collect();
     let digests: Vec<String> =
         all.iter().filter_map(|report| Some(report.log.as_ref()?.digest.clone())).collect();
@@ -122,6 +129,7 @@ fn judge(what: &TotalFailure, reports: &[Option<MemberReport>], restart_ms: Vec<
         members: what.members,
         transport: what.transport,
         failures: what.failures,
+        under_load,
         messages,
         notes: all.first().and_then(|report| report.counters.get("checked").copied()).unwrap_or(0),
         restart_ms,
@@ -137,10 +145,11 @@ fn judge(what: &TotalFailure, reports: &[Option<MemberReport>], restart_ms: Vec<
 fn print(outcome: &Outcome, folder: &LogFolder) {
     if outcome.agree {
         let verdict = format!(
-            "All {} logs are the same after {} total failures: {} lines in one order, and nothing that was delivered is missing ({} \
-             notes of deliveries compared).",
+            "All {} logs are the same after {} total failures, {} of them behind new deliveries: {} lines in one order, and nothing \
+             that was delivered is missing ({} notes of deliveries compared).",
             outcome.members,
             outcome.failures,
+            outcome.under_load,
             units::grouped(outcome.messages),
             units::grouped(outcome.notes)
         );
