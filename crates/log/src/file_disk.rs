@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::buffer::AlignedBuffer;
@@ -51,6 +51,26 @@ impl FileDisk {
     /// # Errors
     /// If another process has it, or the disk fails.
     pub fn open(root: &Path) -> Result<Self, FolderError> {
+        let disk = Self::new(root, Some(Self::lock(root)?));
+        if !disk.is_direct {
+            tracing::warn!(
+                folder = %root.display(),
+                "the file system allows no direct I/O: each write is flushed by fdatasync, which takes about twice as long"
+            );
+        }
+        Ok(disk)
+    }
+
+    /// Opens the folder as [`FileDisk::open`] does, for writes through the page cache, each of which is flushed by `fdatasync`.
+    ///
+    /// # Errors
+    /// If another process has it, or the disk fails.
+    pub fn open_buffered(root: &Path) -> Result<Self, FolderError> {
+        Ok(Self { is_direct: false, ..Self::new(root, Some(Self::lock(root)?)) })
+    }
+
+    /// Makes the folder if it is absent, and locks it.
+    fn lock(root: &Path) -> Result<File, FolderError> {
         let failed = |operation, path: &Path| {
             let path = path.display().to_string();
             move |error: io::Error| DiskError { operation, path, cause: cause(&error) }
@@ -75,7 +95,7 @@ impl FileDisk {
         // Only for the error of another process.
         let name = format!("process {}\n", std::process::id());
         lock.set_len(0).and_then(|()| lock.write_all(name.as_bytes())).map_err(failed("write", &path))?;
-        Ok(Self::new(root, Some(lock)))
+        Ok(lock)
     }
 
     /// Opens a folder for reading, also while another process writes it.
@@ -86,12 +106,6 @@ impl FileDisk {
 
     fn new(root: &Path, lock: Option<File>) -> Self {
         let is_direct = allows_direct(&root.join(if lock.is_some() { names::LOCK } else { names::IDENTITY }));
-        if !is_direct && lock.is_some() {
-            tracing::warn!(
-                folder = %root.display(),
-                "the file system allows no direct I/O: each write is flushed by fdatasync, which takes about twice as long"
-            );
-        }
         Self { root: root.to_owned(), _lock: lock, files: Mutex::default(), is_direct }
     }
 
@@ -120,9 +134,8 @@ impl FileDisk {
     }
 
     fn flags(&self, is_flushed: bool) -> i32 {
-        let direct = if self.is_direct { OFlags::DIRECT } else { OFlags::empty() };
-        let flushed = if self.is_direct && is_flushed { OFlags::DSYNC } else { OFlags::empty() };
-        (direct | flushed).bits().cast_signed()
+        let direct = if self.is_direct { libc::O_DIRECT } else { 0 };
+        direct | if self.is_direct && is_flushed { libc::O_DSYNC } else { 0 }
     }
 
     /// The file, opened if it is not open.
@@ -263,7 +276,7 @@ fn flush(folder: &Path) -> io::Result<()> {
 
 /// Returns whether the file system of an existing file allows direct I/O.
 fn allows_direct(path: &Path) -> bool {
-    OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path).is_ok()
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).is_ok()
 }
 
 fn cause(error: &io::Error) -> DiskCause {

@@ -404,3 +404,44 @@ fn a_panic_of_a_thread_ends_the_log_with_an_error() {
         assert_eq!(failure.cause, DiskCause::Panicked, "{failure}");
     }
 }
+
+/// The flags by which this process has a file open.
+fn open_flags(path: &Path) -> Vec<u32> {
+    let open = fs::read_dir("/proc/self/fd").expect("it is there").flatten();
+    let open = open.filter(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == path));
+    let flags = |entry: fs::DirEntry| {
+        let about = fs::read_to_string(Path::new("/proc/self/fdinfo").join(entry.file_name())).ok()?;
+        let flags = about.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        u32::from_str_radix(flags.trim(), 8).ok()
+    };
+    open.filter_map(flags).collect()
+}
+
+/// A write flushes what is needed to read it, and not the time of the file, which would take a second flush, of the file system's
+/// journal. Writes through the page cache are flushed by a call of their own.
+#[test]
+fn a_write_flushes_no_more_than_it_has_to() {
+    const DIRECT: u32 = libc::O_DIRECT.cast_unsigned();
+    const DATA: u32 = libc::O_DSYNC.cast_unsigned();
+    const ALL: u32 = libc::O_SYNC.cast_unsigned();
+    let folder = Folder::new("flags");
+    for is_direct in [true, false] {
+        let open = if is_direct { FileDisk::open } else { FileDisk::open_buffered };
+        let disk = open(&folder.0).expect("the folder can be used");
+        if is_direct && !disk.is_direct() {
+            println!("skipped: no direct I/O here");
+            continue;
+        }
+        assert_eq!(disk.is_direct(), is_direct);
+        disk.create("file", 8192).expect("there is space");
+        let mut bytes = AlignedBuffer::default();
+        bytes.extend(&[7; 4096]);
+        disk.write("file", 4096, &bytes).expect("it can be written");
+        let expected = if is_direct { DIRECT | DATA } else { 0 };
+        let found = open_flags(&folder.0.join("file"));
+        assert_eq!(found.iter().map(|flags| flags & (DIRECT | ALL)).collect::<Vec<_>>(), [expected]);
+        let mut read = AlignedBuffer::zeroed(8192);
+        assert_eq!(disk.read("file", 0, &mut read), Ok(8192));
+        assert_eq!(read.bytes()[4090..4100], [0, 0, 0, 0, 0, 0, 7, 7, 7, 7]);
+    }
+}

@@ -312,6 +312,9 @@ fn read_storage(
             return Err(timeout.unexpected("write a time of at least 100ms"));
         }
     }
+    if let Some(direct) = values.get("direct") {
+        storage.direct = direct.flag()?;
+    }
     Ok(Some(storage))
 }
 

@@ -343,7 +343,7 @@ pub(super) const VERBS: [ConfigKey; 3] = [
     },
 ];
 
-pub(super) const STORAGE: [ConfigKey; 2] = [
+pub(super) const STORAGE: [ConfigKey; 3] = [
     ConfigKey {
         name: "path",
         takes: "the path of a folder, relative to the folder of the configuration",
@@ -361,6 +361,15 @@ pub(super) const STORAGE: [ConfigKey; 2] = [
         scope: KeyScope::Member,
         meaning: "How long the disk may take for one operation, and a second more for each MiB of it. Then this member leaves the \
                   group, so that the others need not wait for it.",
+    },
+    ConfigKey {
+        name: "direct",
+        takes: "`true` or `false`",
+        default: KeyDefault::Value("true"),
+        example: "false",
+        scope: KeyScope::Member,
+        meaning: "Whether writes go past the page cache (`O_DIRECT`) where the file system allows that. Otherwise each one is \
+                  flushed by `fdatasync`, which takes about twice as long and is as safe.",
     },
 ];
 

@@ -26,8 +26,8 @@ use super::{Config, SubgroupConfig};
 ///
 /// A member that joins gets what was delivered before from the others while the group runs.
 ///
-/// **Not there yet.** Nothing shortens a log, so it grows by the bytes of all messages and 40 to 47 for each, until the disk is full. The
-/// register beside it grows, too, by 16 bytes and more for each view that ends with messages, up to 64 MiB.
+/// **Length.** A log grows by the bytes of all messages and 40 to 47 for each, until what it need not keep is discarded
+/// ([`crate::config::Retention`]).
 ///
 /// ```
 /// use squall::config::{StorageConfig, SubgroupConfig};
@@ -55,10 +55,13 @@ pub struct StorageConfig {
     /// How long the disk may take for one operation, and a second more for each MiB of it. Then the member leaves, so that the others
     /// need not wait for it any longer.
     pub timeout: Duration,
+    /// Whether writes go past the page cache where the file system allows that. Otherwise each one is flushed by `fdatasync`, which
+    /// takes about twice as long and is as safe.
+    pub direct: bool,
 }
 
 impl StorageConfig {
-    /// A folder, with a timeout of 10 seconds.
+    /// A folder, with a timeout of 10 seconds, and direct writes.
     ///
     /// ```
     /// use std::time::Duration;
@@ -68,7 +71,7 @@ impl StorageConfig {
     /// ```
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), timeout: DISK_TIMEOUT }
+        Self { path: path.into(), timeout: DISK_TIMEOUT, direct: true }
     }
 }
 

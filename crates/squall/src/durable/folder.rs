@@ -135,7 +135,8 @@ fn open_as(
         ..LogSettings::DEFAULT
     };
     let timeout = storage.timeout;
-    let disk = SharedDisk::new(Arc::new(FileDisk::open(&folder)?));
+    let open_disk = if storage.direct { FileDisk::open } else { FileDisk::open_buffered };
+    let disk = SharedDisk::new(Arc::new(open_disk(&folder)?));
     let failed = |cause| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(cause) };
     let log = LogIdentity::random_log().map_err(|error| failed(error.into()))?;
     let storage = open(disk, &owner, settings, log).map_err(failed)?;
