@@ -90,6 +90,42 @@ fn a_log_is_shown_and_its_damage_is_found() {
     std::fs::remove_dir_all(&folder).expect("it can be removed");
 }
 
+/// A mark of what was discarded is made again when the member starts; the state of a checkpoint is not.
+#[test]
+fn a_mark_that_is_lost_is_no_damage() {
+    for is_mark in [true, false] {
+        let folder = folder("mark");
+        let owner = StorageOwner { cluster: "shop".into(), member: "a".into() };
+        let position = LogPosition { view: 4, sequence: 1 };
+        let disk = FileDisk::open(&folder).expect("the folder can be used");
+        let settings = LogSettings { segment_bytes: 64 << 10, ..LogSettings::DEFAULT };
+        let storage = Storage::open(disk, &owner, settings, 7).expect("it is its own");
+        let written = match is_mark {
+            true => storage.write_mark(3, position, LogPosition::MAX),
+            false => storage.write_checkpoint(3, position, LogPosition::MAX, &mut |_| Ok(())),
+        };
+        written.expect("the disk works");
+        storage
+            .change_register(|register| drop(register.recycled.insert(3, position)))
+            .expect("the disk works");
+        drop(storage);
+        assert!(squall("verify", &folder, false).status.success());
+        let path = folder.join("checkpoints/3-4-1");
+        let mut bytes = std::fs::read(&path).expect("it exists");
+        bytes[35] ^= 1;
+        std::fs::write(&path, bytes).expect("it can be written");
+        let verified = squall("verify", &folder, false);
+        let text = String::from_utf8_lossy(&verified.stdout).into_owned();
+        let words =
+            if is_mark { "the mark that says so is lost" } else { "none of its checkpoints can be read" };
+        assert!(verified.status.success() == is_mark && text.contains(words), "{text}");
+        assert_eq!(text.contains("the checkpoint 3-4-1 is not"), !is_mark, "{text}");
+        let listed = json(&squall("ls", &folder, true));
+        assert_eq!(listed["lost_marks"], serde_json::json!(if is_mark { vec![3] } else { vec![] }));
+        std::fs::remove_dir_all(&folder).expect("it can be removed");
+    }
+}
+
 #[test]
 fn a_folder_without_a_log_is_an_error() {
     let output = squall("ls", Path::new(env!("CARGO_TARGET_TMPDIR")), false);

@@ -2,6 +2,9 @@
 //!
 //! A checkpoint is written under a temporary name, read back, and gets its name then; the folder is flushed before it counts [W10].
 //! Blocks are full but the last one, which is marked: a file that was cut off is none.
+//!
+//! A *mark* says that the records before its position are not wanted any more, and has no state. Its file has one block of the disk, and
+//! that of a state at least two, so that the two differ even when they cannot be read.
 
 use std::io::{self, Write};
 
@@ -38,6 +41,15 @@ pub struct CheckpointBlock<'a> {
     pub is_last: bool,
     /// A part of the state.
     pub bytes: &'a [u8],
+}
+
+/// What a checkpoint is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CheckpointKind {
+    /// It has a state, which may be empty.
+    State,
+    /// It has none.
+    Mark,
 }
 
 /// Why a checkpoint cannot be used.
@@ -121,6 +133,7 @@ impl<'a> CheckpointBlock<'a> {
 pub(crate) fn write(
     disk: &dyn Disk,
     block: usize,
+    kind: CheckpointKind,
     subgroup: u32,
     position: LogPosition,
     write: &mut StateWriting<'_>,
@@ -131,6 +144,7 @@ pub(crate) fn write(
         disk,
         path,
         block,
+        kind,
         subgroup,
         position,
         rest: Vec::new(),
@@ -161,6 +175,7 @@ struct UnfinishedCheckpoint<'a> {
     disk: &'a dyn Disk,
     path: String,
     block: usize,
+    kind: CheckpointKind,
     subgroup: u32,
     position: LogPosition,
     /// What is not written yet.
@@ -182,7 +197,8 @@ impl UnfinishedCheckpoint<'_> {
         let written = CheckpointBlock { subgroup, position, index, is_last, bytes: &bytes }.to_bytes();
         let mut buffer = AlignedBuffer::default();
         buffer.extend(&written);
-        buffer.pad_to(written.len().next_multiple_of(block));
+        let least = if self.kind == CheckpointKind::State { 2 * block } else { block };
+        buffer.pad_to(written.len().next_multiple_of(block).max(least));
         let offset = u64::from(index) * (block * DISK_BLOCKS) as u64;
         self.disk.write(&self.path, offset, &buffer).map_err(|error| {
             let text = error.to_string();

@@ -28,6 +28,7 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogState, Register, Salvage, SalvageError, SalvagedShard};
 
 use crate::config::Config;
+use crate::durable::discarder::begin_when_opened;
 use crate::durable::{self, LogFolderError, LogIndex};
 use crate::error::GroupError;
 
@@ -189,13 +190,10 @@ pub fn expected_loss(config: &Config) -> Result<ExpectedLoss, RecoveryError> {
     let is_copy = storage.is_backup().map_err(failed)?;
     let mut state = index.state(&ids);
     for (shard, (subgroup, id)) in shards.iter().enumerate() {
-        match durable::begin_of(&storage, *id) {
-            Some(begin) => state.cover(shard, begin),
-            None => {
-                let subgroup = subgroup.clone();
-                return Err(LogFolderError::CheckpointsLost { folder, subgroup }.into());
-            }
-        }
+        let begin = begin_when_opened(&storage, config, *id).map_err(|error| failed(error.into()))?;
+        let begin =
+            begin.ok_or_else(|| LogFolderError::checkpoints_lost(&storage, config, (subgroup, *id)))?;
+        state.cover(shard, begin);
     }
     let salvage = salvage(config, &register, &state, is_copy)?;
     let mut messages = vec![0; ids.len()];

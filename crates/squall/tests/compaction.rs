@@ -213,6 +213,29 @@ fn a_log_is_compacted_behind_checkpoints() {
     // What was removed is in a checkpoint: a person could continue from one log.
     let loss = expected_loss(&configs[0]).expect("its log has everything");
     assert!(matches!(loss.subgroups["shelves"], SubgroupLoss::Tail { missing: 0, .. }), "{loss:?}");
+
+    // Checkpoints that are lost are not made again from nothing, whatever the configuration says.
+    spoil_checkpoints(&folder, 0);
+    let mut wrong = configs[0].clone();
+    wrong.subgroups.get_mut("shelves").expect("it is there").retain =
+        Some(Retention { automatic: true, ..Retention::default() });
+    for (config, words) in [(&configs[0], "can be read: move"), (&wrong, "They had states, of an object")] {
+        let error = expected_loss(config).expect_err("they are lost").to_string();
+        assert!(error.contains(words), "{error}");
+        let error = Group::join(config.clone()).err().expect("they are lost").to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+/// Flips a bit in each checkpoint of a member that does not run.
+fn spoil_checkpoints(folder: &TestFolder, rank: usize) {
+    let checkpoints = folder.0.join(format!("rank-{rank}")).join("checkpoints");
+    for file in fs::read_dir(checkpoints).expect("it exists") {
+        let path = file.expect("it can be listed").path();
+        let mut bytes = fs::read(&path).expect("it can be read");
+        bytes[35] ^= 1;
+        fs::write(&path, bytes).expect("it can be written");
+    }
 }
 
 /// A member that was away needs records that the others have no more: it takes a checkpoint.
@@ -384,6 +407,12 @@ fn messages_are_discarded_by_themselves() {
             }
             all.wait();
         });
+        if round == 0 {
+            // Marks that are lost are made again, and what a recovery expects says so.
+            spoil_checkpoints(&folder, 0);
+            let loss = expected_loss(&configs[0]).expect("only marks are lost");
+            assert!(matches!(loss.subgroups["shelves"], SubgroupLoss::Tail { missing: 0, .. }), "{loss:?}");
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustix::io::Errno;
 
 use super::{Storage, disk_error, locked};
-use crate::checkpoint::{self, CheckpointError, StateWriting};
+use crate::checkpoint::{self, CheckpointError, CheckpointKind, StateWriting};
 use crate::disk::{Disk, DiskCause, DiskError};
 use crate::mutation;
 use crate::names;
@@ -37,12 +37,12 @@ impl<D: Disk> Storage<D> {
         wanted: LogPosition,
         write: &mut StateWriting<'_>,
     ) -> Result<Option<LogPosition>, CheckpointError> {
-        self.write_sure(subgroup, position, wanted, NEWEST, write)
+        self.write_sure(CheckpointKind::State, subgroup, position, wanted, write)
     }
 
     /// Writes a checkpoint without a state, a *mark*, as [`Self::write_checkpoint`] does: the records of the subgroup up to `position` are
     /// not wanted any more, but for those behind `wanted`. One is enough: if it is lost it can be made again at the position up to
-    /// which the register says that records were removed ([`LogBegin::Lost`], [`Self::replace_checkpoints`]).
+    /// which the register says that records were removed ([`LogBegin::Lost`], [`Self::renew_mark`]).
     ///
     /// # Errors
     /// If the disk fails, or has not written what it was given.
@@ -52,38 +52,49 @@ impl<D: Disk> Storage<D> {
         position: LogPosition,
         wanted: LogPosition,
     ) -> Result<Option<LogPosition>, CheckpointError> {
-        self.write_sure(subgroup, position, wanted, 1, &mut |_| Ok(()))
+        self.write_sure(CheckpointKind::Mark, subgroup, position, wanted, &mut |_| Ok(()))
     }
 
     /// Returns whether the files of a subgroup's checkpoints, good or bad, are as short as marks, and there is one.
     ///
     /// # Errors
-    /// If the folder cannot be listed.
+    /// If the folder cannot be read.
     pub fn has_marks_only(&self, subgroup: u32) -> Result<bool, DiskError> {
-        let names = self.disk.list(names::CHECKPOINTS)?;
-        let all =
-            names.iter().filter_map(|name| names::parse_checkpoint(name)).filter(|(of, _)| *of == subgroup);
-        let mut lengths = Vec::new();
-        for (_, position) in all {
-            lengths.push(self.disk.length(&names::checkpoint(subgroup, position))?);
-        }
+        let lengths = self.checkpoint_lengths(subgroup)?;
         Ok(!lengths.is_empty() && lengths.iter().all(|length| *length <= self.settings.block as u64))
     }
 
-    /// Writes a checkpoint, of which the newest `sure` ones have to be behind what is not needed.
+    /// Returns whether some file of a subgroup's checkpoints, good or bad, is longer than a mark.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn has_states(&self, subgroup: u32) -> Result<bool, DiskError> {
+        let lengths = self.checkpoint_lengths(subgroup)?;
+        Ok(lengths.iter().any(|length| *length > self.settings.block as u64))
+    }
+
+    fn checkpoint_lengths(&self, subgroup: u32) -> Result<Vec<u64>, DiskError> {
+        let names = self.disk.list(names::CHECKPOINTS)?;
+        let all = names.iter().filter_map(|name| names::parse_checkpoint(name));
+        let all = all.filter(|(of, _)| *of == subgroup);
+        all.map(|(_, position)| self.disk.length(&names::checkpoint(subgroup, position))).collect()
+    }
+
+    /// Writes a checkpoint. Of states the newest two have to be behind what is not needed, of marks one.
     fn write_sure(
         &self,
+        kind: CheckpointKind,
         subgroup: u32,
         position: LogPosition,
         wanted: LogPosition,
-        sure: usize,
         write: &mut StateWriting<'_>,
     ) -> Result<Option<LogPosition>, CheckpointError> {
+        let sure = if kind == CheckpointKind::Mark { 1 } else { NEWEST };
         if self.recycled(subgroup).is_some_and(|recycled| position < recycled) {
             // There is no log behind it.
             return Ok(None);
         }
-        checkpoint::write(&self.disk, self.settings.block, subgroup, position, write)?;
+        checkpoint::write(&self.disk, self.settings.block, kind, subgroup, position, write)?;
         let mut checkpoints = locked(&self.checkpoints);
         let verified = checkpoints.entry(subgroup).or_default();
         verified.insert(position);
@@ -105,7 +116,26 @@ impl<D: Disk> Storage<D> {
         position: LogPosition,
         write: &mut StateWriting<'_>,
     ) -> Result<(), CheckpointError> {
-        checkpoint::write(&self.disk, self.settings.block, subgroup, position, write)?;
+        self.replace(CheckpointKind::State, subgroup, position, write)
+    }
+
+    /// Writes a mark whose file is lost again, at the position up to which the register says that records were removed
+    /// ([`LogBegin::Lost`]).
+    ///
+    /// # Errors
+    /// If the disk fails, or has not written what it was given.
+    pub fn renew_mark(&self, subgroup: u32, position: LogPosition) -> Result<(), CheckpointError> {
+        self.replace(CheckpointKind::Mark, subgroup, position, &mut |_| Ok(()))
+    }
+
+    fn replace(
+        &self,
+        kind: CheckpointKind,
+        subgroup: u32,
+        position: LogPosition,
+        write: &mut StateWriting<'_>,
+    ) -> Result<(), CheckpointError> {
+        checkpoint::write(&self.disk, self.settings.block, kind, subgroup, position, write)?;
         locked(&self.checkpoints).entry(subgroup).or_default().insert(position);
         self.change_register(|register| raise(&mut register.recycled, subgroup, position))
             .map_err(disk_error)?;

@@ -98,6 +98,7 @@ mod placement;
 mod register;
 mod register_writer;
 mod salvage;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -116,6 +117,7 @@ pub use self::placement::DurablePlacement;
 pub use self::register::{Register, ViewRecord};
 pub use self::register_writer::RegisterWriter;
 pub use self::salvage::{Salvage, SalvageError, SalvagedShard};
+pub use self::taken::{TakenCounts, taken};
 pub use self::transfer::{LogTransfer, TransferSettings};
 pub use self::view_chain::ViewChain;
 pub use self::view_end::{DurableView, EndOrigin, ViewEnd, Vote, copies_needed};

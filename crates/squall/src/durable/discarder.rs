@@ -5,9 +5,7 @@
 //! has taken and `retain` does not keep. When marks are behind all that is in a segment, its file takes the place of the next one that is
 //! needed: a log all of whose messages are discarded as they come is written over, some segments long.
 //!
-//! **What counts as taken** ([`ProcessLog::taken`]). What the application has taken in the present view is stable, so on the disks of all
-//! members. Nothing is known of a view before the application has taken all of the one before, and, as long as it has taken nothing
-//! there, before the view's register is on the disk, by which how the one before has ended is known \[T4\]. A reader by position in this
+//! **What counts as taken** the core says ([`taken`]). A reader by position in this
 //! process keeps what it has not returned, also after it was dropped. Nothing is marked while records of earlier views are fetched, since
 //! what `retain` keeps of them is not known.
 //!
@@ -23,10 +21,11 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::Builder;
 
 use squall_fabric::atomics::Ordering;
-use squall_log::{CheckpointError, Disk, LogBegin, Storage};
+use squall_log::{CheckpointError, Disk, DiskError, LogBegin, Storage};
 use squall_protocols::group::SubgroupId;
-use squall_protocols::restart::LogStart;
+use squall_protocols::restart::{LogStart, TakenCounts, taken};
 
+use super::found::{begin_of, behind};
 use super::process_log::lock;
 use super::{LogBorrower, ProcessLog, shards};
 use crate::application::SubgroupSlot;
@@ -57,20 +56,38 @@ pub(crate) fn start(
     Builder::new().name("squall discarder".into()).spawn(move || discard(&borrower, &all, &turns)).map(drop)
 }
 
-/// Makes marks again that are lost. Where a longer checkpoint is lost there was an object: that is not for a mark to replace.
+/// Makes marks again that are lost. Where a checkpoint is lost that had a state there was an object: that is not for a mark to replace.
 pub(super) fn renew<D: Disk>(storage: &Storage<D>, config: &Config) -> Result<(), CheckpointError> {
-    for (SubgroupId(id), _) in subgroups(config) {
-        if let LogBegin::Lost(position) = storage.begin_of(id)
-            && storage.has_marks_only(id)?
+    for (id, _) in subgroups(config) {
+        if let LogBegin::Lost(position) = storage.begin_of(id.0)
+            && storage.has_marks_only(id.0)?
         {
             tracing::warn!(
-                subgroup = id,
+                subgroup = %id,
                 "the mark of what was discarded is lost, and is made again from the register"
             );
-            storage.replace_checkpoints(id, position, &mut |_| Ok(()))?;
+            storage.renew_mark(id.0, position)?;
         }
     }
     Ok(())
+}
+
+/// Returns where the log of a subgroup begins when the folder is opened, since marks that are lost are made again then ([`renew`]).
+pub(crate) fn begin_when_opened<D: Disk>(
+    storage: &Storage<D>,
+    config: &Config,
+    id: SubgroupId,
+) -> Result<Option<LogStart>, DiskError> {
+    let is_renewed = match storage.begin_of(id.0) {
+        LogBegin::Lost(position) if discards(config, id) && storage.has_marks_only(id.0)? => Some(position),
+        _ => None,
+    };
+    Ok(is_renewed.map(behind).or_else(|| begin_of(storage, id)))
+}
+
+/// Returns whether the messages of a subgroup are discarded by themselves.
+pub(super) fn discards(config: &Config, id: SubgroupId) -> bool {
+    subgroups(config).iter().any(|(other, _)| *other == id)
 }
 
 /// The subgroups that are discarded by themselves, and what of them is kept.
@@ -107,17 +124,14 @@ impl ProcessLog {
         let view = progress.view;
         // SYNC: pairs with `SubgroupLog::note_stable`: messages below were appended before, so they are counted here.
         let stable = progress.stable.load(Ordering::Acquire);
-        let messages = progress.messages.load(Ordering::Relaxed);
-        let delivered = progress.delivered.load(Ordering::Relaxed);
-        // It may still be taking messages of the view before.
-        if delivered == 0 && !slot.has_taken_before(view) {
-            return None;
-        }
-        // Behind the last message are nulls, which an application does not take.
-        let sequence = if delivered >= messages { delivered.max(stable) } else { delivered };
-        // When a view is on the disk, how the one before has ended is, too [T4].
-        let is_known = sequence > 0 || self.present().is_some_and(|register| register.view().number >= view);
-        is_known.then_some(LogStart { view, sequence })
+        taken(TakenCounts {
+            view,
+            messages: progress.messages.load(Ordering::Relaxed),
+            stable,
+            delivered: progress.delivered.load(Ordering::Relaxed),
+            has_taken_before: slot.has_taken_before(view),
+            is_recorded: self.present().is_some_and(|register| register.view().number >= view),
+        })
     }
 
     /// Notes that a reader of a subgroup needs what is at `position` and behind, or that there is none any more.

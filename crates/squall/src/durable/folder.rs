@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use squall_log::{
-    DiskError, FileDisk, FolderError, LogBegin, LogIdentity, LogSettings, RECORD_HEADER_BYTES, Storage,
+    Disk, DiskError, FileDisk, FolderError, LogBegin, LogIdentity, LogSettings, RECORD_HEADER_BYTES, Storage,
     StorageError, StorageOwner,
 };
 use squall_protocols::group::SubgroupId;
@@ -69,15 +69,20 @@ pub enum LogFolderError {
     },
     /// What was removed from the log is in no checkpoint that can be read.
     #[error(
-        "the log in {} lacks what its checkpoints of subgroup {subgroup} had, and none of them can be read: move the folder away to keep the \
-         rest, or remove it, and the member joins with an empty log",
-        folder.display()
+        "the log in {} lacks what its checkpoints of subgroup {subgroup} had, and none of them can be read{}: move the folder away to keep \
+         the rest, or remove it, and the member joins with an empty log",
+        folder.display(),
+        if *had_state { ". They had states, of an object, although `retain.automatic` is set for the subgroup" } else { "" }
     )]
     CheckpointsLost {
         /// The folder.
         folder: PathBuf,
         /// The subgroup.
         subgroup: String,
+        /// Whether it is one whose messages are discarded by themselves
+        /// ([`Retention::automatic`](crate::config::Retention::automatic)), and whose checkpoints have states nevertheless. A mark
+        /// without a state would have been made again.
+        had_state: bool,
     },
     /// It has the log of a group with other durable subgroups.
     #[error(
@@ -101,6 +106,20 @@ pub enum LogFolderError {
         /// How many records it has.
         records: u64,
     },
+}
+
+impl LogFolderError {
+    /// No checkpoint of a subgroup, of this name and number, can be read or made again.
+    pub(crate) fn checkpoints_lost<D: Disk>(
+        storage: &Storage<D>,
+        config: &Config,
+        (subgroup, id): (&str, SubgroupId),
+    ) -> Self {
+        // If the folder cannot be read, nothing is said of it.
+        let had_state = discarder::discards(config, id) && storage.has_states(id.0).unwrap_or(false);
+        let folder = config.log_folder().unwrap_or_default();
+        Self::CheckpointsLost { folder, subgroup: subgroup.into(), had_state }
+    }
 }
 
 /// Opens the log of a member, if it has durable subgroups. Makes the folder if it is absent; that writes a segment, and takes as
@@ -144,8 +163,8 @@ fn open_as(
     let recovered = storage.recover_notes(&mut |note| index.note(note)).map_err(failed)?;
     discarder::renew(&storage, config).map_err(|error| failed(DiskError::from(error).into()))?;
     let is_lost = |id: SubgroupId| matches!(storage.begin_of(id.0), LogBegin::Lost(_));
-    if let Some((subgroup, _)) = shards(config).into_iter().find(|(_, (id, _))| is_lost(*id)) {
-        return Err(LogFolderError::CheckpointsLost { folder, subgroup });
+    if let Some((subgroup, (id, _))) = shards(config).into_iter().find(|(_, (id, _))| is_lost(*id)) {
+        return Err(LogFolderError::checkpoints_lost(&storage, config, (&subgroup, id)));
     }
     let log = ProcessLog::start(storage, recovered, index, folder.clone(), timeout)?;
     if log.found_register().is_some_and(|register| register.layout != durable_layout(config)) {

@@ -52,7 +52,7 @@ pub use folder::LogFolderError;
 #[cfg(test)]
 use folder::queue_frames;
 pub(crate) use folder::{durable_layout, open, open_backup, shards};
-pub(crate) use found::{LogRange, StoredRecord, begin_of};
+pub(crate) use found::{LogRange, StoredRecord};
 pub(crate) use index::LogIndex;
 pub(crate) use lender::{BorrowedLog, LogBorrower, LogLender};
 use process_log::{FRONTIER_AFTER, LogProgress, SharedDisk};

@@ -55,7 +55,8 @@ Examples:
   squall log ls --storage /var/lib/squall/rank-0";
 const VERIFY_EXAMPLES: &str =
     "The exit status is 1 if the log is damaged (frames are missing that may have been reported as persisted), a checkpoint is not \
-as it was written, or both copies of the register are bad. A member that runs writes meanwhile, so that its log may look torn or \
+as it was written (other than a mark of what was discarded, which is made again when the member starts), or both copies of the \
+register are bad. A member that runs writes meanwhile, so that its log may look torn or \
 damaged: end it first, or verify again.
 
 Examples:
@@ -98,6 +99,8 @@ struct LogSummary {
     bad_checkpoints: Vec<String>,
     /// Subgroups whose first records were removed, and are in no checkpoint that can be read.
     lost: Vec<u32>,
+    /// Subgroups whose first records were discarded, and the mark that says so is lost: it is made again when the member starts.
+    lost_marks: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -204,8 +207,16 @@ fn summary(arguments: &FolderArguments) -> Result<LogSummary> {
         recycled.is_some_and(|recycled| LogPosition { view, sequence } < *recycled)
     };
     bad_checkpoints.retain(|name| !is_older(name));
-    let lost = recycled.keys().copied();
-    let lost = lost.filter(|subgroup| matches!(storage.begin_of(*subgroup), LogBegin::Lost(_))).collect();
+    let (mut lost, mut lost_marks) = (Vec::new(), Vec::new());
+    for subgroup in recycled.keys().copied() {
+        match storage.begin_of(subgroup) {
+            LogBegin::Lost(_) if storage.has_marks_only(subgroup)? => lost_marks.push(subgroup),
+            LogBegin::Lost(_) => lost.push(subgroup),
+            LogBegin::First | LogBegin::Behind(_) => {}
+        }
+    }
+    let is_mark = |name: &str| lost_marks.iter().any(|subgroup| name.starts_with(&format!("{subgroup}-")));
+    bad_checkpoints.retain(|name| !is_mark(name));
     let checkpoints =
         checkpoints.into_iter().map(|(subgroup, all)| (subgroup, all.into_iter().map(position).collect()));
     Ok(LogSummary {
@@ -228,6 +239,7 @@ fn summary(arguments: &FolderArguments) -> Result<LogSummary> {
         copy: storage.is_backup()?,
         bad_checkpoints,
         lost,
+        lost_marks,
     })
 }
 
@@ -278,6 +290,12 @@ fn print(arguments: &FolderArguments, summary: &LogSummary) -> Result<()> {
         output::line(format_args!(
             "subgroup {subgroup}: its first records were removed, and none of its checkpoints can be read; the member does not start \
              with this folder"
+        ));
+    }
+    for subgroup in &summary.lost_marks {
+        output::line(format_args!(
+            "subgroup {subgroup}: its first records were discarded, and the mark that says so is lost; a member whose configuration has \
+             `automatic` in the `retain` of the subgroup makes it again when it starts"
         ));
     }
     for name in &summary.bad_checkpoints {
