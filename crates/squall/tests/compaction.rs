@@ -222,7 +222,7 @@ fn a_log_is_compacted_behind_checkpoints() {
     for (config, words) in [(&configs[0], "can be read: move"), (&wrong, "They had states, of an object")] {
         let error = expected_loss(config).expect_err("they are lost").to_string();
         assert!(error.contains(words), "{error}");
-        let error = Group::join(config.clone()).err().expect("they are lost").to_string();
+        let error = Group::join(config.clone()).expect_err("they are lost").to_string();
         assert!(error.contains(words), "{error}");
     }
 }
