@@ -106,7 +106,9 @@ fn a_mark_that_is_lost_is_no_damage() {
         };
         written.expect("the disk works");
         storage
-            .change_register(|register| drop(register.recycled.insert(3, position)))
+            .change_register(|register| {
+                register.recycled.insert(3, position);
+            })
             .expect("the disk works");
         drop(storage);
         assert!(squall("verify", &folder, false).status.success());

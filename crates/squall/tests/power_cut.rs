@@ -31,7 +31,7 @@ use storage::{PATIENCE, TestFolder, wait_until};
 /// What happened in a run, in order.
 enum Event {
     Disk(usize, DiskEvent),
-    /// So many messages are delivered.
+    /// That many messages are delivered.
     Delivered(usize),
     /// From here on members leave and join.
     Changes,
@@ -116,7 +116,7 @@ fn disk_folder(folder: &TestFolder, rank: usize) -> std::path::PathBuf {
     folder.0.join(format!("disk-{rank}"))
 }
 
-/// Sends `count` messages, each when the one before is delivered if `waits`; now and then a long one.
+/// Sends `count` messages, each when the one before is delivered if `waits`; some of them long.
 fn send(sender: &mut Sender, rank: usize, numbers: std::ops::Range<u64>, waits: bool, long: usize) {
     for number in numbers {
         let length = if number % 16 == 7 { long } else { 8 + (number as usize * 37) % 900 };
@@ -327,7 +327,7 @@ fn check(history: &[Place], first: Option<(u64, u64)>, delivered: &[Place]) -> R
     ))
 }
 
-/// Cuts the power at many moments of a run, now and then again while the group restarts.
+/// Cuts the power at many moments of a run, in some cases again while the group restarts.
 fn nothing_is_lost(case: &Case) {
     let (events, order) = work(case);
     let mut prng = Prng::new(case.seed);
