@@ -73,6 +73,7 @@ mod placement;
 mod record;
 mod replies;
 mod settings;
+mod shard;
 mod table;
 mod update;
 mod wedge;

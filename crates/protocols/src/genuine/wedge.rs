@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use squall_fabric::{Fabric, NodeId};
 
-use super::core::{ShardMember, position};
 use super::marks::DeliveredMarks;
 use super::mutation;
 use super::outbox::BacklogMessage;
+use super::shard::{ShardMember, position};
 use super::{GenuineFailure, GenuineMember, GenuineMessage};
 use crate::coverage::{Point, reach};
 
