@@ -3,9 +3,11 @@
 use squall_fabric::{Duration, Fabric, FabricEvent, MirrorId, NodeId};
 
 use super::failure::GenuineFailure;
+use super::fetch::LogFetch;
 use super::marks::DeliveredMarks;
 use super::mutation;
 use super::outbox::{GenuineSendError, ShardOutbox};
+use super::relay::LogRelay;
 use super::shard::{ShardMember, position};
 use super::table::{ShardRow, ShardTable};
 use super::wedge::GenuineCarryover;
@@ -22,7 +24,7 @@ pub struct GenuineMember {
     pub(super) placement: ShardPlacement,
     pub(super) settings: GenuineSettings,
     pub(super) table: ShardTable,
-    row: ShardRow,
+    pub(super) row: ShardRow,
     pub(super) outbox: ShardOutbox,
     /// What is added to the fabric's time for a hybrid clock.
     time_base: u64,
@@ -30,6 +32,13 @@ pub struct GenuineMember {
     pub(super) shard: Option<ShardMember>,
     /// The view is over: nothing is sent, sequenced, acknowledged or delivered any more \[G9\].
     pub(super) is_wedged: bool,
+    /// The view has ended as decided.
+    pub(super) is_finished: bool,
+    /// The members whose rows are frozen, by rank, as a set of bits.
+    pub(super) frozen: u64,
+    /// What this member lacks of its shard's log, and what it sends others of it \[G11\].
+    pub(super) fetch: LogFetch,
+    pub(super) relays: Vec<LogRelay>,
     pub(super) failure: Option<GenuineFailure>,
 }
 
@@ -76,6 +85,10 @@ impl GenuineMember {
             time_base: 0,
             shard,
             is_wedged: false,
+            is_finished: false,
+            frozen: 0,
+            fetch: LogFetch::default(),
+            relays: Vec::new(),
             failure: None,
         }
     }
@@ -90,6 +103,7 @@ impl GenuineMember {
     /// Takes an event of the fabric.
     pub fn handle_event(&mut self, event: &FabricEvent) {
         self.table.handle_event(event);
+        self.relays.iter_mut().for_each(|relay| relay.handle_event(event));
     }
 
     /// Sends a message to the members of all `destinations` that have members, a set of bits; returns its number.
@@ -177,7 +191,10 @@ impl GenuineMember {
         mut deliver: impl FnMut(GenuineMessage<'_>),
     ) -> usize {
         let is_over = self.is_wedged && !mutant!(ActAfterWedge);
-        if is_over || self.failure.is_some() || !self.table.is_ready() {
+        if is_over {
+            return self.complete_log(fabric);
+        }
+        if self.failure.is_some() || !self.table.is_ready() {
             return 0;
         }
         let mut work = self.outbox.send_backlog();
@@ -208,6 +225,7 @@ impl GenuineMember {
     ) -> Result<usize, GenuineFailure> {
         let Some(shard) = &mut self.shard else { return Ok(0) };
         shard.read_acknowledgements(&self.table, &self.row, self.rank);
+        shard.forget(self.placement.members(shard.shard));
         let mut work = shard.receive(&self.table, &self.row, &self.placement, &self.nodes)?;
         work += shard.assign(&mut self.table, &self.row, &self.placement, now);
         work += shard.acknowledge(&mut self.table, &self.row, &self.placement, self.rank);

@@ -1,6 +1,6 @@
 //! A member's part in its shard: it takes records and timestamps, sequences, acknowledges and delivers (RamCast §3.4).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use squall_fabric::NodeId;
 use squall_fabric::window::WindowReader;
@@ -8,6 +8,7 @@ use squall_fabric::window::WindowReader;
 use super::clock::ShardClock;
 use super::failure::GenuineFailure;
 use super::inbox::ShardInbox;
+use super::kept::FetchedEntry;
 use super::log::{DELIVERED, LogReader, LogWriter};
 use super::marks::DeliveredMarks;
 use super::mutation;
@@ -17,7 +18,7 @@ use super::pending::MessageKey;
 use super::placement::shards_of;
 use super::record::RecordHeader;
 use super::table::{ShardRow, ShardTable};
-use super::{GenuineMessage, GenuinePosition, GenuineSettings, ShardPlacement, Timestamp};
+use super::{GenuineMessage, GenuinePosition, GenuineSettings, QuorumRule, ShardPlacement, Timestamp};
 use crate::coverage::{Point, reach};
 
 /// What a member does in its shard.
@@ -39,6 +40,10 @@ pub(super) struct ShardMember {
     /// Whether the application has the shard's state here \[G14\].
     pub(super) has_state: bool,
     sequencer: Option<Sequencer>,
+    /// The records that have come from another member than their sender \[G11\].
+    fetched: BTreeMap<MessageKey, Vec<u8>>,
+    /// A part of the log has come from another member than its leader.
+    has_fetched: bool,
 }
 
 /// What a shard's leader does.
@@ -81,7 +86,7 @@ impl ShardMember {
         });
         Self {
             shard,
-            order: ShardOrder::new(shard, placement.count()),
+            order: ShardOrder::new(shard, placement.count(), settings.quorum == QuorumRule::Majority),
             inboxes: (0..members).map(inbox).collect(),
             logs: shards_of(placement.populated()).map(log).collect(),
             acknowledged: vec![0; members],
@@ -90,6 +95,8 @@ impl ShardMember {
             shards_have_states: settings.has_states,
             has_state,
             sequencer,
+            fetched: BTreeMap::new(),
+            has_fetched: false,
         }
     }
 
@@ -202,6 +209,65 @@ impl ShardMember {
         work
     }
 
+    /// Raises how far the log is complete here, and keeps what others may lack \[G11\].
+    pub(super) fn cover(&mut self) -> Option<LogCoverage> {
+        let coverage = self.order.cover()?;
+        self.order.kept.iter_mut().for_each(|kept| kept.place(&self.inboxes));
+        Some(coverage)
+    }
+
+    /// Forgets what all `members` of the shard have acknowledged.
+    pub(super) fn forget(&mut self, members: &[usize]) {
+        let Some(kept) = &mut self.order.kept else { return };
+        let least = members.iter().map(|rank| self.acknowledged[*rank]).min();
+        kept.forget(least.unwrap_or(0));
+    }
+
+    /// Returns what is kept of the log after this timestamp, in its order: each entry with its timestamp and its words.
+    pub(super) fn kept_after(&self, clock: u64) -> impl Iterator<Item = (u64, Vec<u64>)> {
+        self.order.kept.iter().flat_map(move |kept| kept.after(clock, &self.inboxes))
+    }
+
+    /// Whether a part of the log has come from another member than its leader: what else comes from there is not needed any more.
+    pub(super) const fn has_fetched(&self) -> bool {
+        self.has_fetched
+    }
+
+    /// Takes the next entry of the log, which another member has sent; returns whether it may be the next one.
+    pub(super) fn take_entry(&mut self, entry: FetchedEntry) -> bool {
+        self.has_fetched = true;
+        let FetchedEntry { key, clock, timestamps, record } = entry;
+        if clock <= self.order.reach() {
+            return true;
+        }
+        let own = Timestamp { clock, shard: self.shard };
+        let is_next = clock > self.order.clock();
+        if timestamps.is_empty() && !self.order.is_dropped(key) {
+            self.order.drop_message(key);
+        }
+        if self.order.is_dropped(key) {
+            if is_next {
+                self.order.on_timestamp(key, own);
+            }
+            return true;
+        }
+        let is_known = self.order.is_assigned(key);
+        if !timestamps.contains(&own) || is_next == is_known || RecordHeader::split(&record).is_none() {
+            return false;
+        }
+        if !self.order.has_record(key) {
+            let destinations = timestamps.iter().fold(0, |set, timestamp| set | 1 << timestamp.shard);
+            self.order.on_record(key, destinations);
+            self.fetched.insert(key, record);
+        }
+        for timestamp in timestamps {
+            if !self.order.is_stamped(key, timestamp.shard) {
+                self.order.on_timestamp(key, timestamp);
+            }
+        }
+        true
+    }
+
     /// Acknowledges what is complete here, to the shards that it addresses; the leader raises its clock first \[G5\].
     pub(super) fn acknowledge(
         &mut self,
@@ -210,7 +276,7 @@ impl ShardMember {
         placement: &ShardPlacement,
         rank: usize,
     ) -> usize {
-        let Some(LogCoverage { reach, destinations, clock }) = self.order.cover() else { return 0 };
+        let Some(LogCoverage { reach, destinations, clock }) = self.cover() else { return 0 };
         if let Some(sequencer) = &mut self.sequencer {
             sequencer.clock.raise(clock);
         }
@@ -260,7 +326,9 @@ impl ShardMember {
         if self.shards_have_states && is_in_state && !mutant!(ForgetMarks) {
             reach(Point::GenuineInState);
         } else {
-            let (header, bytes) = inbox.message(number);
+            let fetched =
+                self.fetched.get(&key).map(|record| RecordHeader::split(record).expect("it was taken"));
+            let (header, bytes) = fetched.unwrap_or_else(|| inbox.message(number));
             deliver(GenuineMessage { sender, number, destinations: header.destinations, position, bytes });
             self.delivered += 1;
         }
