@@ -191,8 +191,8 @@ impl GenuineCluster {
 
     /// Processes that have stopped, or given up to join, had a reason.
     fn check_stops(&self) -> Result<(), Violation> {
-        let cuts = |rule: &Rule| matches!(rule.what, Verdict::Cut { .. });
-        let is_sure = !self.plan.group.has_false_suspicion() && !self.plan.group.rules.iter().any(cuts);
+        let breaks = |rule: &Rule| matches!(rule.what, Verdict::Break { .. });
+        let is_sure = !self.plan.group.has_false_suspicion() && !self.plan.group.rules.iter().any(breaks);
         let healthy = self.healthy();
         for process in self.all.processes.iter().filter(|process| self.all.lives(process)) {
             let place = process.place;

@@ -27,6 +27,7 @@ impl GenuinePlan {
             0..6 => self.add_member_behind(&mut prng),
             6 => self.add_lost_holder(&mut prng),
             7 => self.add_lost_quorum(&mut prng),
+            8 => self.add_late_fetch(&mut prng),
             _ => {}
         }
     }
@@ -40,11 +41,6 @@ impl GenuinePlan {
         let extra = Duration::from_nanos(10_000 + prng.below(200_000));
         members.clone().filter(|from| *from != to).for_each(|from| self.add_slow_link(from, to, extra));
         self.add_messages(home, prng);
-        if prng.chance(300) {
-            // It does not hear the leader of the view any more, so the others decide without it.
-            let when = RuleTrigger::At(Instant::from_nanos(prng.below(2_500_000)));
-            self.group.rules.push(Rule { when, what: Verdict::Cut { a: to, b: u32::from(to == 0) } });
-        }
         let others: Vec<u32> = members.filter(|node| *node != to).collect();
         let first = 1 + prng.below(150);
         for _ in 0..1 + prng.below(3).saturating_sub(1) {
@@ -89,14 +85,36 @@ impl GenuinePlan {
             return;
         }
         let sender = others[prng.index(others.len())];
-        for to in peers.iter().skip(1) {
-            self.add_slow_link(sender, *to, Duration::from_nanos(100_000 + prng.below(200_000)));
+        for from in [sender, peers[0]] {
+            for to in peers.iter().skip(1) {
+                self.add_slow_link(from, *to, Duration::from_nanos(100_000 + prng.below(200_000)));
+            }
         }
         self.add_messages(home, prng);
         self.senders |= 1 << sender;
         let at = prng.below(600_000);
         self.add_death(sender, at);
         self.add_death(peers[0], at + prng.below(1_200_000));
+    }
+
+    /// A member that is behind loses the leader of the view while the view ends, so that the others decide without its echo, and it gets
+    /// what it lacks from members of the next view.
+    fn add_late_fetch(&mut self, prng: &mut Prng) {
+        let Some((home, peers)) = self.draw_shard(prng) else { return };
+        let (to, leader) = (peers[peers.len() - 1], 0);
+        let sender = self.group.members - 1;
+        if [to, leader].contains(&sender) || to == leader {
+            return;
+        }
+        for from in (0..self.group.members).filter(|from| ![to, leader].contains(from)) {
+            self.add_slow_link(from, to, Duration::from_nanos(150_000 + prng.below(250_000)));
+        }
+        self.add_messages(home, prng);
+        self.senders |= 1 << sender;
+        let at = 100_000 + prng.below(400_000);
+        self.add_death(sender, at);
+        let when = RuleTrigger::At(Instant::from_nanos(at + prng.below(1_200_000)));
+        self.group.rules.push(Rule { when, what: Verdict::Break { a: to, b: leader } });
     }
 
     /// A majority of a shard dies at once, when another member of it is behind.
