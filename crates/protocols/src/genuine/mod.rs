@@ -41,7 +41,7 @@
 //!
 //! Steps at the end of a view, beyond those of all groups: (1) Wedge: publish the count; from now on only read on, for the own use. (2) The
 //! leader of the view proposes as trim of each shard the `(Q - s)`-th highest count, where `Q` members have what any member has
-//! delivered and `s` are in the cut: so many of the others have everything up to there, and what was delivered is not beyond it. With
+//! delivered and `s` are in the cut: that many of the others have everything up to there, and what was delivered is not beyond it. With
 //! `s >= Q` the last one that had it may be gone, and all stop \[G10\]. (3) A member whose log ends before the trim fetches the rest from the
 //! first member of its shard that it hears and that counts as much, and another one if that fails; then it echoes, or takes over a
 //! decision \[G11\]. Records are still where their sender wrote them, at all members: a place is used again when all members of

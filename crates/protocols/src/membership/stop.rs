@@ -17,7 +17,7 @@ pub enum StopReason {
         /// The number of members of the view.
         members: usize,
     },
-    /// So many members of a shard are gone that no other may have what was delivered there, with a majority for quorum \[G10\].
+    /// More than half of the members of a shard are gone, and no other may have what was delivered there, with a majority for quorum \[G10\].
     QuorumLost {
         /// The number of the shard's members that are gone.
         lost: usize,

@@ -139,7 +139,7 @@ promises!(
         "hybrid clock",
         "wrong clocks",
         "join",
-        "follower that stands still",
+        "follower that stalls",
         "late request for the state",
         "leave",
         "majority",

@@ -81,7 +81,7 @@ pub(super) struct GenuineHistory {
     replies: BTreeMap<(usize, MessageId), u64>,
     /// Shards whose states are lost, and since which view.
     lost: BTreeMap<usize, u64>,
-    /// What had been sent some time before a follower continues that stood still.
+    /// What had been sent some time before a follower continues that had stalled.
     sent_early: Option<Vec<MessageId>>,
     /// How many messages were delivered, over all nodes.
     pub(super) total: u64,
@@ -414,7 +414,7 @@ impl GenuineHistory {
                 **node != idle && is_concerned && !own.delivered_set.contains(id)
             };
             if let Some((node, _)) = self.nodes.iter().find(lacks) {
-                let text = format!("[G6] {node} has not delivered {id:?} while {idle} stands still");
+                let text = format!("[G6] {node} has not delivered {id:?} while {idle} stalls");
                 return Err(Violation { checker: "progress", text });
             }
         }

@@ -159,7 +159,7 @@ impl GenuineCluster {
         }
     }
 
-    /// \[G6\] While a follower stands still, a majority of its shard delivers without it.
+    /// \[G6\] While a follower stalls, a majority of its shard delivers without it.
     fn look_at_standstill(&mut self) {
         let (Some(standstill), now) = (self.plan.standstill, self.all.world.now()) else { return };
         let mut history = self.history.borrow_mut();

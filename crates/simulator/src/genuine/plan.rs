@@ -271,7 +271,7 @@ impl GenuinePlan {
             ("eight shards", self.shards == 8),
             ("shards without states", !self.settings.has_states),
             ("majority", self.settings.quorum == QuorumRule::Majority),
-            ("follower that stands still", self.standstill.is_some()),
+            ("follower that stalls", self.standstill.is_some()),
         ];
         let own = own.into_iter().filter_map(|(kind, is_there)| is_there.then_some(kind));
         self.group.faults().into_iter().chain(own).collect()
@@ -342,7 +342,7 @@ impl fmt::Display for GenuinePlan {
         if let Some(FollowerStandstill { node, end, bound }) = self.standstill {
             writeln!(
                 f,
-                "  node {node} stands still until {:?}; others deliver within {bound:?}",
+                "  node {node} stalls until {:?}; others deliver within {bound:?}",
                 end.since(Instant::from_nanos(0))
             )?;
         }
