@@ -23,7 +23,7 @@ use super::table::ShardTable;
 use super::{GenuineMember, QuorumRule};
 use crate::coverage::{Point, reach};
 
-/// What a member asks for, and whom.
+/// What a member asks for, and which member.
 #[derive(Debug, Default)]
 pub(super) struct LogFetch {
     /// The log is wanted up to this timestamp.

@@ -1,6 +1,6 @@
 //! The relay: how a member gets a part of its shard's log from another one (beside RamCast §3.5) \[G11\].
 //!
-//! The member that asks raises one word in what it writes to its shard: whom it asks, and how many pieces it has taken. The
+//! The member that asks raises one word in what it writes to its shard: which member it asks, and how many pieces it has taken. The
 //! one that is asked publishes a mirror of a fixed size for it, and puts one piece of the log after the other there: each when
 //! the one before is taken, so that the memory is bounded, whatever is missing.
 
@@ -67,7 +67,7 @@ impl RelayGeometry {
 /// A piece has space for this many of the longest entries.
 const ENTRIES: usize = 8;
 
-/// Whom a member asks for the log of its shard: one word, which only grows.
+/// Which member one asks for the log of its shard: one word, which only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LogRequest {
     /// How many members it has asked, this one among them; not 0.

@@ -35,7 +35,7 @@ pub(super) struct ShardRow {
     pub(super) acknowledged: Column<u64>,
     /// One more than what it counts of its own shard, once it has wedged, with a majority for quorum \[G11\].
     pub(super) closed: Column<u64>,
-    /// Whom it asks for the log of its shard ([`LogRequest`](super::relay::LogRequest)), or 0.
+    /// Which member it asks for the log of its shard ([`LogRequest`](super::relay::LogRequest)), or 0.
     pub(super) asks: Column<u64>,
     pub(super) log: LogGeometry,
     pub(super) window: WindowGeometry,

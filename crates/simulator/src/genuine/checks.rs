@@ -404,8 +404,8 @@ impl GenuineHistory {
         self.sent_early.get_or_insert_with(|| self.sent.keys().copied().collect());
     }
 
-    /// \[G6\] What had been sent by [`GenuineHistory::note_sent`] is delivered by all members of its shards but `idle`, which stands
-    /// still, unless that one has sent it.
+    /// \[G6\] What had been sent by [`GenuineHistory::note_sent`] is delivered by all members of its shards but `idle`, which
+    /// stalls, unless that one has sent it.
     pub(super) fn check_progress(&self, idle: NodeId) -> Result<(), Violation> {
         let sent = self.sent_early.iter().flatten().filter(|(sender, _)| *sender != idle);
         for id in sent {
