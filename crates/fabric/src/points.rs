@@ -34,14 +34,16 @@ macro_rules! points {
         #[cfg(any(test, feature = "coverage"))]
         thread_local! {
             /// The points that this thread has reached, as a set of bits.
-            static REACHED: std::cell::Cell<u128> = const { std::cell::Cell::new(0) };
+            static REACHED: std::cell::Cell<[u128; 2]> = const { std::cell::Cell::new([0; 2]) };
         }
 
         /// Notes that this thread has reached `point`.
         #[cfg(any(test, feature = "coverage"))]
         pub(crate) fn reach(point: $points) {
-            const { assert!($points::ALL.len() <= 128, "they fit one word") };
-            REACHED.set(REACHED.get() | 1 << point as u32);
+            const { assert!($points::ALL.len() <= 256, "they fit two words") };
+            let mut reached = REACHED.get();
+            reached[point as usize / 128] |= 1 << (point as u32 % 128);
+            REACHED.set(reached);
         }
 
         /// Notes nothing.
@@ -52,10 +54,12 @@ macro_rules! points {
         /// The points that this thread has reached since it last asked; none where they are not noted.
         pub fn take() -> impl Iterator<Item = $points> {
             #[cfg(any(test, feature = "coverage"))]
-            let reached = REACHED.replace(0);
+            let reached = REACHED.take();
             #[cfg(not(any(test, feature = "coverage")))]
-            let reached = 0_u128;
-            $points::ALL.iter().copied().filter(move |point| reached >> *point as u32 & 1 == 1)
+            let reached = [0_u128; 2];
+            $points::ALL.iter().copied().filter(move |point| {
+                reached[*point as usize / 128] >> (*point as u32 % 128) & 1 == 1
+            })
         }
     };
 }

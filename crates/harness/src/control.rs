@@ -263,6 +263,8 @@ pub(crate) struct GenuineJob {
     pub(crate) latency: bool,
     /// With hybrid clocks.
     pub(crate) is_hybrid: bool,
+    /// More than half of a shard acknowledge, not all.
+    pub(crate) by_majority: bool,
     /// All send until they have delivered without a member that dies, those of the last shard to it alone.
     pub(crate) outlives: bool,
     /// Through one subgroup of all members, each of which drops what is for other shards.

@@ -239,6 +239,18 @@ points! {
     GenuineFlushed,
     /// Messages with timestamps are beyond a trim.
     GenuineOut,
+    /// A member lacks a part of its shard's log when it is to echo or install a trim.
+    GenuineLogAwaited,
+    /// A member asks another one for a part of its shard's log.
+    GenuineLogAsked,
+    /// It asks another one, since the first has failed.
+    GenuineLogAskedElsewhere,
+    /// A member that is in the next view sends a part of the log of the view before.
+    GenuineLogServedLate,
+    /// A member stops that hears none of those that have what it lacks.
+    GenuineStranded,
+    /// A shard has lost a majority of its members, so the group stops.
+    GenuineQuorumLost,
     /// A shard has lost all its members.
     GenuineShardLost,
     /// Members of a shard are in a view in which no member has its state.

@@ -145,6 +145,10 @@ mutations! {
         HearEarly,
         /// The flight recorder records what it has recorded before in the view.
         RecordAgain,
+        /// \[G10\] The trim of a shard is what one member less has than must be left of a majority.
+        TrimTooHigh,
+        /// \[G10\] A view ends although a majority of a shard is gone.
+        EndWithoutQuorum,
         /// A member that is seen dying is accused only when it is lost.
         AwaitLoss,
     }

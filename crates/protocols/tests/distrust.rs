@@ -54,6 +54,7 @@ fn segments() -> Vec<SenderSegment> {
         senders: SENDERS,
         ranks: (0..MEMBERS as usize).collect(),
         durable: None,
+        quorum: MEMBERS as usize,
     }]
 }
 

@@ -1,24 +1,17 @@
 //! A member's part in one view: it sends, sequences, acknowledges and delivers (RamCast §3.4).
 
-use std::collections::VecDeque;
-
-use squall_fabric::window::WindowReader;
 use squall_fabric::{Duration, Fabric, FabricEvent, MirrorId, NodeId};
 
-use super::clock::ShardClock;
 use super::failure::GenuineFailure;
-use super::inbox::ShardInbox;
-use super::log::{DELIVERED, LogReader, LogWriter};
+use super::fetch::LogFetch;
 use super::marks::DeliveredMarks;
 use super::mutation;
-use super::order::{LogCoverage, ShardOrder};
-use super::outbox::{GenuineSendError, ShardOutbox, counting};
-use super::pending::MessageKey;
-use super::placement::shards_of;
-use super::record::RecordHeader;
+use super::outbox::{GenuineSendError, ShardOutbox};
+use super::relay::LogRelay;
+use super::shard::{ShardMember, position};
 use super::table::{ShardRow, ShardTable};
 use super::wedge::GenuineCarryover;
-use super::{GenuineMessage, GenuinePosition, GenuineSettings, ShardPlacement, Timestamp};
+use super::{GenuineMessage, GenuineSettings, ShardPlacement};
 use crate::coverage::{Point, reach};
 use crate::membership::View;
 
@@ -31,7 +24,7 @@ pub struct GenuineMember {
     pub(super) placement: ShardPlacement,
     pub(super) settings: GenuineSettings,
     pub(super) table: ShardTable,
-    row: ShardRow,
+    pub(super) row: ShardRow,
     pub(super) outbox: ShardOutbox,
     /// What is added to the fabric's time for a hybrid clock.
     time_base: u64,
@@ -39,40 +32,14 @@ pub struct GenuineMember {
     pub(super) shard: Option<ShardMember>,
     /// The view is over: nothing is sent, sequenced, acknowledged or delivered any more \[G9\].
     pub(super) is_wedged: bool,
+    /// The view has ended as decided.
+    pub(super) is_finished: bool,
+    /// The members whose rows are frozen, by rank, as a set of bits.
+    pub(super) frozen: u64,
+    /// What this member lacks of its shard's log, and what it sends others of it \[G11\].
+    pub(super) fetch: LogFetch,
+    pub(super) relays: Vec<LogRelay>,
     pub(super) failure: Option<GenuineFailure>,
-}
-
-/// What a member does in its shard.
-#[derive(Debug)]
-pub(super) struct ShardMember {
-    pub(super) shard: usize,
-    pub(super) order: ShardOrder,
-    /// The records of each sender, by rank.
-    pub(super) inboxes: Vec<ShardInbox>,
-    /// The logs of each shard's leader, with the leader's rank.
-    logs: Vec<(usize, LogReader)>,
-    /// The acknowledgements of all members, by rank, as read at the beginning of the evaluation \[G7\].
-    pub(super) acknowledged: Vec<u64>,
-    pub(super) marks: DeliveredMarks,
-    /// Messages that were delivered in this view and those before.
-    pub(super) delivered: u64,
-    /// [`GenuineSettings::has_states`].
-    shards_have_states: bool,
-    /// Whether the application has the shard's state here \[G14\].
-    pub(super) has_state: bool,
-    sequencer: Option<Sequencer>,
-}
-
-/// What a shard's leader does.
-#[derive(Debug)]
-struct Sequencer {
-    clock: ShardClock,
-    /// One log for each shard.
-    logs: Vec<LogWriter>,
-    /// Records without a timestamp, in the order in which they have come.
-    waiting: VecDeque<(MessageKey, u64)>,
-    /// Records of messages that were delivered in an earlier view, which is not announced yet \[G17\].
-    delivered: Vec<(MessageKey, u64)>,
 }
 
 impl GenuineMember {
@@ -102,10 +69,9 @@ impl GenuineMember {
         let outbox = ShardOutbox::new(&table, &row, &placement, backlog, number);
         let shard = table.own().map(|shard| {
             let leads = placement.leads(rank);
-            ShardMember {
-                delivered,
-                ..ShardMember::new(shard, leads, &table, &placement, &settings, nodes.len(), has_state, marks)
-            }
+            let nodes = nodes.len();
+            let before = (marks, delivered);
+            ShardMember::new(shard, leads, &table, &placement, &settings, nodes, has_state, before)
         });
         Self {
             view: view.id,
@@ -119,6 +85,10 @@ impl GenuineMember {
             time_base: 0,
             shard,
             is_wedged: false,
+            is_finished: false,
+            frozen: 0,
+            fetch: LogFetch::default(),
+            relays: Vec::new(),
             failure: None,
         }
     }
@@ -133,6 +103,7 @@ impl GenuineMember {
     /// Takes an event of the fabric.
     pub fn handle_event(&mut self, event: &FabricEvent) {
         self.table.handle_event(event);
+        self.relays.iter_mut().for_each(|relay| relay.handle_event(event));
     }
 
     /// Sends a message to the members of all `destinations` that have members, a set of bits; returns its number.
@@ -178,26 +149,8 @@ impl GenuineMember {
     /// The application has the state of the own shard by now, with these marks of what is in it \[G14\]. What this member has
     /// delivered since its first view and is not in the state comes after it.
     pub fn take_state(&mut self, marks: &DeliveredMarks) {
-        let Some(shard) = &mut self.shard else { return };
-        if !mutant!(LeaveMarksBehind) {
-            shard.marks.merge(marks);
-        }
-        shard.has_state = true;
-        // What others had delivered before is not given a timestamp, nor waited for; a leader announces it [G17].
-        for (writer, inbox) in shard.inboxes.iter_mut().enumerate() {
-            for number in inbox.undone().collect::<Vec<_>>() {
-                let key = (writer, number);
-                if !shard.marks.has(self.nodes[writer], number) || shard.order.is_assigned(key) {
-                    continue;
-                }
-                if let Some(sequencer) = &mut shard.sequencer {
-                    let (RecordHeader { destinations, .. }, _) = inbox.message(number);
-                    sequencer.delivered.push((key, destinations));
-                    shard.order.drop_message(key);
-                }
-                inbox.finish(number);
-            }
-        }
+        let nodes = &self.nodes;
+        self.shard.iter_mut().for_each(|shard| shard.take_state(marks, nodes));
     }
 
     /// The marks of what is delivered here: they go with the state \[G14\].
@@ -238,7 +191,10 @@ impl GenuineMember {
         mut deliver: impl FnMut(GenuineMessage<'_>),
     ) -> usize {
         let is_over = self.is_wedged && !mutant!(ActAfterWedge);
-        if is_over || self.failure.is_some() || !self.table.is_ready() {
+        if is_over {
+            return self.complete_log(fabric);
+        }
+        if self.failure.is_some() || !self.table.is_ready() {
             return 0;
         }
         let mut work = self.outbox.send_backlog();
@@ -269,6 +225,7 @@ impl GenuineMember {
     ) -> Result<usize, GenuineFailure> {
         let Some(shard) = &mut self.shard else { return Ok(0) };
         shard.read_acknowledgements(&self.table, &self.row, self.rank);
+        shard.forget(self.placement.members(shard.shard));
         let mut work = shard.receive(&self.table, &self.row, &self.placement, &self.nodes)?;
         work += shard.assign(&mut self.table, &self.row, &self.placement, now);
         work += shard.acknowledge(&mut self.table, &self.row, &self.placement, self.rank);
@@ -285,208 +242,4 @@ impl GenuineMember {
         }
         Ok(work)
     }
-}
-
-impl ShardMember {
-    #[expect(clippy::too_many_arguments, reason = "all that a shard's member begins with")]
-    fn new(
-        shard: usize,
-        leads: bool,
-        table: &ShardTable,
-        placement: &ShardPlacement,
-        settings: &GenuineSettings,
-        members: usize,
-        has_state: bool,
-        marks: DeliveredMarks,
-    ) -> Self {
-        let row = |writer: usize| ShardRow::new(settings, members, placement.leads(writer));
-        let inbox = |writer: usize| ShardInbox::new(WindowReader::new(table.row(writer), row(writer).window));
-        let log = |shard: usize| {
-            let leader = placement.leader(shard).expect("a shard with members");
-            (leader, LogReader::new(shard, row(leader).log))
-        };
-        let own = placement.leader(shard).expect("this member");
-        let writer = || LogWriter::new(row(own).log);
-        let sequencer = leads.then(|| Sequencer {
-            clock: ShardClock::new(settings.clock),
-            logs: (0..placement.count()).map(|_| writer()).collect(),
-            waiting: VecDeque::new(),
-            delivered: Vec::new(),
-        });
-        Self {
-            shard,
-            order: ShardOrder::new(shard, placement.count()),
-            inboxes: (0..members).map(inbox).collect(),
-            logs: shards_of(placement.populated()).map(log).collect(),
-            acknowledged: vec![0; members],
-            marks,
-            delivered: 0,
-            shards_have_states: settings.has_states,
-            has_state,
-            sequencer,
-        }
-    }
-
-    /// Reads how far each member has acknowledged: before the timestamps, so that none that was given before one of these
-    /// acknowledgements is missed \[G7\].
-    fn read_acknowledgements(&mut self, table: &ShardTable, row: &ShardRow, rank: usize) {
-        for (other, acknowledged) in
-            self.acknowledged.iter_mut().enumerate().filter(|(other, _)| *other != rank)
-        {
-            *acknowledged = row.acknowledged.load(table.row(other));
-        }
-    }
-
-    /// Takes the records and timestamps that are here.
-    fn receive(
-        &mut self,
-        table: &ShardTable,
-        row: &ShardRow,
-        placement: &ShardPlacement,
-        nodes: &[NodeId],
-    ) -> Result<usize, GenuineFailure> {
-        let mut work = 0;
-        for (writer, inbox) in self.inboxes.iter_mut().enumerate() {
-            let announced = row.announced.load(table.row(writer));
-            while let Some(header) = inbox.take(announced).map_err(GenuineFailure::Record)? {
-                work += 1;
-                let key = (writer, header.number);
-                let destinations = header.destinations & placement.populated();
-                self.order.on_record(key, destinations | 1 << self.shard);
-                let is_known = self.marks.has(nodes[writer], header.number) && !self.order.is_assigned(key);
-                match &mut self.sequencer {
-                    _ if self.order.is_dropped(key) => _ = inbox.finish(header.number),
-                    None if is_known && self.shards_have_states => {
-                        reach(Point::GenuineKnown);
-                        inbox.finish(header.number);
-                    }
-                    // A joiner has nothing yet by which it could know the message: it waits for the announcement [G17].
-                    Some(sequencer) if is_known && self.has_state => {
-                        reach(Point::GenuineKnown);
-                        inbox.finish(header.number);
-                        self.order.drop_message(key);
-                        sequencer.delivered.push((key, destinations));
-                    }
-                    Some(sequencer) => sequencer.waiting.push_back((key, destinations)),
-                    // Without states the marks of a leader decide, which is the oldest member [G17].
-                    None => {}
-                }
-            }
-        }
-        for (leader, log) in &mut self.logs {
-            let (shard, leader_row) = (log.shard(), table.row(*leader));
-            // A leader's own timestamps are taken when they are given.
-            if self.sequencer.is_some() && shard == self.shard {
-                continue;
-            }
-            let announced = row.assigned.load(leader_row);
-            while let Some((key, clock)) =
-                log.next(leader_row, announced).map_err(GenuineFailure::Timestamp)?
-            {
-                work += 1;
-                if clock == DELIVERED {
-                    reach(Point::GenuineDropped);
-                    self.order.drop_message(key);
-                    self.inboxes.get_mut(key.0).and_then(|inbox| inbox.finish(key.1));
-                } else {
-                    self.order.on_timestamp(key, Timestamp { clock, shard });
-                }
-            }
-        }
-        Ok(work)
-    }
-
-    /// As leader: gives each record its timestamp, once, and writes it to the members of all destination shards \[G3\], or that it was
-    /// delivered before \[G17\].
-    fn assign(
-        &mut self,
-        table: &mut ShardTable,
-        row: &ShardRow,
-        placement: &ShardPlacement,
-        now: u64,
-    ) -> usize {
-        let Some(sequencer) = &mut self.sequencer else { return 0 };
-        // Without the marks it would give timestamps to what other shards' leaders know to be delivered [G14].
-        if !self.has_state {
-            return 0;
-        }
-        let mut work = sequencer.delivered.len();
-        mutant!(KeepSilent => sequencer.delivered.clear());
-        for (key, destinations) in sequencer.delivered.drain(..) {
-            for shard in counting(destinations, placement) {
-                sequencer.logs[shard].write(table.region(shard), key, DELIVERED);
-            }
-        }
-        for (key, destinations) in sequencer.waiting.drain(..) {
-            if self.inboxes[key.0].is_done(key.1) {
-                continue;
-            }
-            let clock = sequencer.clock.next(now);
-            self.order.on_timestamp(key, Timestamp { clock, shard: self.shard });
-            for shard in counting(destinations, placement) {
-                sequencer.logs[shard].write(table.region(shard), key, clock);
-            }
-            work += 1;
-        }
-        for (shard, log) in sequencer.logs.iter_mut().enumerate() {
-            if let Some(count) = log.publish(|words| table.append(shard, words)) {
-                table.raise(shard, row.assigned, count);
-            }
-        }
-        work
-    }
-
-    /// Acknowledges what is complete here, to the shards that it addresses; the leader raises its clock first \[G5\].
-    fn acknowledge(
-        &mut self,
-        table: &mut ShardTable,
-        row: &ShardRow,
-        placement: &ShardPlacement,
-        rank: usize,
-    ) -> usize {
-        let Some(LogCoverage { reach, destinations, clock }) = self.order.cover() else { return 0 };
-        if let Some(sequencer) = &mut self.sequencer {
-            sequencer.clock.raise(clock);
-        }
-        self.acknowledged[rank] = self.acknowledged[rank].max(reach);
-        let all = mutant!(AcknowledgeToAll);
-        for shard in counting(if all { u64::MAX } else { destinations }, placement) {
-            table.acknowledge(shard, row.acknowledged, reach);
-        }
-        1
-    }
-
-    /// Delivers a message, unless it was delivered before.
-    pub(super) fn deliver(
-        &mut self,
-        key: MessageKey,
-        position: GenuinePosition,
-        nodes: &[NodeId],
-        deliver: &mut impl FnMut(GenuineMessage<'_>),
-    ) {
-        let (writer, number) = key;
-        let sender = nodes[writer];
-        let inbox = &mut self.inboxes[writer];
-        let is_in_state = self.marks.has(sender, number) || self.marks.reach(position);
-        if self.shards_have_states && is_in_state && !mutant!(ForgetMarks) {
-            reach(Point::GenuineInState);
-        } else {
-            let (header, bytes) = inbox.message(number);
-            deliver(GenuineMessage { sender, number, destinations: header.destinations, position, bytes });
-            self.delivered += 1;
-        }
-        self.order.on_delivery(key);
-        self.marks.advance(position);
-        // Usually a sender's messages are delivered in the order of their numbers.
-        match inbox.finish(number) {
-            Some(settled) => self.marks.settle(sender, settled),
-            None => self.marks.add(sender, number),
-        }
-    }
-}
-
-/// The place in the order of all messages of what has this final timestamp in this view \[G15\].
-pub(super) fn position(view: u64, timestamp: Timestamp) -> GenuinePosition {
-    let view = if mutant!(PositionWithoutView) { 0 } else { view };
-    GenuinePosition { view, timestamp }
 }

@@ -14,6 +14,11 @@ pub enum GenuineFailure {
     Record(CorruptRecord),
     /// An entry of a log is not what its place requires.
     Timestamp(CorruptTimestamp),
+    /// What a member sent of the shard's log, which this one lacked, is none.
+    Relay {
+        /// The member.
+        provider: NodeId,
+    },
     /// What the trims hold is not all here, though this member has acknowledged it.
     Incomplete {
         /// The sender.
@@ -32,6 +37,9 @@ impl fmt::Display for GenuineFailure {
                     f,
                     "entry {entry} of the leader of shard {shard} has no later timestamp than the one before"
                 )
+            }
+            Self::Relay { provider } => {
+                write!(f, "the part of the log that {provider} has sent cannot be read")
             }
             Self::Incomplete { sender, number } => {
                 write!(f, "message {number} of {sender} is within the trim and not all here")

@@ -44,7 +44,8 @@ impl GenuineMember {
     pub fn behind(&self, mut each: impl FnMut(NodeId, u64)) {
         let Some(shard) = &self.shard else { return };
         let mut counts = vec![0; self.nodes.len()];
-        shard.order.count_missing(&self.placement, &shard.acknowledged, &mut counts);
+        let quorum = self.settings.quorum;
+        shard.order.count_missing(&self.placement, quorum, &shard.acknowledged, &mut counts);
         let behind = self.nodes.iter().zip(counts).filter(|(_, count)| *count > 0);
         behind.for_each(|(node, count)| each(*node, count));
     }

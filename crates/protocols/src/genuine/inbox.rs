@@ -58,6 +58,17 @@ impl ShardInbox {
         RecordHeader::split(record).expect("it was split when it was taken")
     }
 
+    /// Where the record of message `number` is, unless it is done.
+    pub(super) fn place(&self, number: u64) -> Option<WindowRecord> {
+        self.undone_place(number).map(|place| self.records[place].place)
+    }
+
+    /// The record at a place that [`ShardInbox::place`] has returned: of a message that a member of the shard has not delivered
+    /// \[G8\].
+    pub(super) fn bytes(&self, place: WindowRecord) -> &[u8] {
+        trusted::payload(&self.reader, place)
+    }
+
     /// Message `number` is delivered, or was so before. Returns the greatest number up to which all records are done, if that
     /// has risen.
     pub(super) fn finish(&mut self, number: u64) -> Option<u64> {

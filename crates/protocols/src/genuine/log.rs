@@ -76,13 +76,9 @@ impl LogWriter {
     }
 
     /// Writes the next entry.
-    ///
-    /// # Panics
-    /// If the number has more bits than an entry has for it: a sender would have to send for 300 years.
-    pub(super) fn write(&mut self, row: &Region, (rank, number): MessageKey, clock: u64) {
-        assert!(number < 1 << NUMBER_BITS, "message {number} of a sender");
+    pub(super) fn write(&mut self, row: &Region, key: MessageKey, clock: u64) {
         let place = self.geometry.place(self.written);
-        row.store(place.start, (rank as u64) << NUMBER_BITS | number);
+        row.store(place.start, name_of(key));
         row.store(place.start + 1, clock);
         self.written += 1;
     }
@@ -138,18 +134,27 @@ impl LogReader {
         let (name, clock) = (row.load(place.start), row.load(place.start + 1));
         if clock == DELIVERED {
             self.read += 1;
-            return Ok(Some((key(name), DELIVERED)));
+            return Ok(Some((key_of(name), DELIVERED)));
         }
         if clock <= self.clock && !mutant!(RepeatTimestamp) {
             return Err(CorruptTimestamp { shard: self.shard, entry: self.read });
         }
         (self.read, self.clock) = (self.read + 1, clock);
-        Ok(Some((key(name), clock)))
+        Ok(Some((key_of(name), clock)))
     }
 }
 
-/// The message that the first word of an entry names.
-fn key(name: u64) -> MessageKey {
+/// The word that names a message.
+///
+/// # Panics
+/// If the number has more bits than an entry has for it: a sender would have to send for 300 years.
+pub(super) fn name_of((rank, number): MessageKey) -> u64 {
+    assert!(number < 1 << NUMBER_BITS, "message {number} of a sender");
+    (rank as u64) << NUMBER_BITS | number
+}
+
+/// The message that a word names.
+pub(super) fn key_of(name: u64) -> MessageKey {
     (usize::try_from(name >> NUMBER_BITS).expect("16 bits"), name & ((1 << NUMBER_BITS) - 1))
 }
 

@@ -33,6 +33,28 @@
 //! subgroups: when the next view is decided, the shards deliver what the trims hold, in the order of final timestamps; all else is
 //! sent again by its sender, or dropped with it.
 //!
+//! **A majority** ([`QuorumRule::Majority`]). A message is delivered when more than half of each of its shards have acknowledged it, the
+//! leader among them. So a member may deliver what another one of its shard lacks; that one cannot deliver anything behind it, since a
+//! timestamp that is here holds back what is greater \[G6\]. Two more things are kept of it in the view: of what this member has
+//! acknowledged and others of its shard have not, the timestamps and where the record is (`kept.rs`); and once the view ends, one
+//! word per member, which says what it counts (`fetch.rs`).
+//!
+//! Steps at the end of a view, beyond those of all groups: (1) Wedge: publish the count; from now on only read on, for the own use. (2) The
+//! leader of the view proposes as trim of each shard the `(Q - s)`-th highest count, where `Q` members have what any member has
+//! delivered and `s` are in the cut: that many of the others have everything up to there, and what was delivered is not beyond it. With
+//! `s >= Q` the last one that had it may be gone, and all stop \[G10\]. (3) A member whose log ends before the trim fetches the rest from the
+//! first member of its shard that it hears and that counts as much, and another one if that fails; then it echoes, or takes over a
+//! decision \[G11\]. Records are still where their sender wrote them, at all members: a place is used again when all members of
+//! the shard have delivered what was there \[G8\]. (4) After the installation a member continues to send its log of the view before until
+//! all are in the present one.
+//!
+//! What a follower that stalls delays: nothing, until a sender has `window` messages under way that it has not delivered, since
+//! their places are not free \[G8\]; then that sender waits, until the follower continues or is suspected and removed. A removed one comes
+//! back as any joiner. A joiner counts as a member of its shard from its first view on, with its state or without: it acknowledges
+//! \[G14\], keeps and fetches like the others, and what it fetches is kept for the state. All members of a shard that are in the next view have
+//! delivered the same when it begins, with either rule: so marks, replies \[G19\] and announcements \[G17\] are not
+//! concerned.
+//!
 //! **Joiners.** A leader that finds a record marked writes to the members of all its shards, in its log, that the message was delivered
 //! in an earlier view, and all of them drop it \[G17\]. If shards have states, a joiner takes over a state with its marks, and
 //! delivers and sequences from then on \[G14\]; until then it knows by these announcements what is done, so that it holds no sender back.
@@ -48,8 +70,9 @@
 //! **Invariants.** \[G1\] to \[G19\] are stated in docs/invariants.md. Why the order is right: (a) a member that delivers `m` counts the
 //! acknowledgement of its own shard's leader, which that leader has posted after all timestamps that it had given, and after
 //! it had raised its clock to the final timestamp of `m`: so no smaller timestamp can come. (b) Whatever any member has delivered
-//! is acknowledged by enough members of each destination shard that every trim holds it. (c) A member within the trim has the
-//! record and all timestamps, so the same final timestamp. (d) If one that died had delivered `m` and not `n` with a smaller final
+//! is acknowledged by enough members of each destination shard that every trim holds it: by `Q`, of which at least `Q - s` are not in the
+//! cut. (c) A member within the trim, by itself or by what it has fetched, has the record and all timestamps, so the same final
+//! timestamp. (d) If one that died had delivered `m` and not `n` with a smaller final
 //! timestamp, where `n` is in, it would have had the timestamp of `n` by (a), and waited for it.
 //!
 //! `Deviation:` (§3.5) RamCast's groups elect leaders by themselves and carry timestamps from round to round; here a view ends for
@@ -60,9 +83,11 @@
 mod clock;
 mod core;
 mod failure;
+mod fetch;
 mod figures;
 mod gathering;
 mod inbox;
+mod kept;
 mod log;
 mod marks;
 pub mod mutation;
@@ -71,8 +96,10 @@ mod outbox;
 mod pending;
 mod placement;
 mod record;
+mod relay;
 mod replies;
 mod settings;
+mod shard;
 mod table;
 mod update;
 mod wedge;

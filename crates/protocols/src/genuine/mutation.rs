@@ -23,6 +23,10 @@ mutations! {
         DeliverUnacknowledged,
         /// \[G6\] A majority of a shard counts without its leader.
         QuorumWithoutLeader,
+        /// \[G6\] Half of a shard counts as more than half of it.
+        HalfSuffices,
+        /// \[G6\] All members of a shard are waited for where a majority is enough.
+        AwaitAll,
         /// \[G6\] A timestamp without its record holds nothing back.
         PassMissingRecord,
         /// \[G6\] Only messages whose final timestamp is known hold others back.
@@ -33,6 +37,12 @@ mutations! {
         ActAfterWedge,
         /// \[G10\] A member counts one timestamp more than it has acknowledged.
         CountTooMuch,
+        /// \[G10\] With a majority for quorum the trim is the least acknowledgement, as with all.
+        TrimOfAll,
+        /// \[G11\] A member echoes and installs a proposal although it lacks a part of the log up to the trim.
+        SkipFetch,
+        /// \[G11\] A member keeps nothing of the log for others once it is in the next view.
+        ForgetLog,
         /// \[G12\] The trim of the own shard alone decides what is in.
         OwnTrimDecides,
         /// \[G12\] Whatever is ordered at the end of a view is delivered, whatever the trims.

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
+use super::kept::KeptLog;
 use super::mutation;
 use super::pending::{MessageKey, PendingMessage, PendingMessages, PendingSlot};
 use super::placement::shards_of;
@@ -49,11 +50,13 @@ pub(super) struct ShardOrder {
     reach: u64,
     /// The greatest timestamp of the shard among the delivered messages: `delivered <= reach`.
     delivered: u64,
+    /// What is acknowledged here and not everywhere, with a majority for quorum \[G11\].
+    pub(super) kept: Option<KeptLog>,
 }
 
 impl ShardOrder {
-    /// Of a member of `shard`, one of `shards`.
-    pub(super) fn new(shard: usize, shards: usize) -> Self {
+    /// Of a member of `shard`, one of `shards`; what `keeps` says, it keeps what others may lack.
+    pub(super) fn new(shard: usize, shards: usize, keeps: bool) -> Self {
         Self {
             shard,
             messages: PendingMessages::new(shard, shards),
@@ -63,6 +66,7 @@ impl ShardOrder {
             ordered: BinaryHeap::new(),
             reach: 0,
             delivered: 0,
+            kept: keeps.then(KeptLog::default),
         }
     }
 
@@ -109,7 +113,17 @@ impl ShardOrder {
 
     /// Whether the message has a timestamp of the own shard.
     pub(super) fn is_assigned(&self, key: MessageKey) -> bool {
-        self.messages.get(key).is_some_and(|message| message.stamped >> self.shard & 1 == 1)
+        self.is_stamped(key, self.shard)
+    }
+
+    /// Whether the timestamp of a shard for the message is here.
+    pub(super) fn is_stamped(&self, key: MessageKey, shard: usize) -> bool {
+        self.messages.get(key).is_some_and(|message| message.stamped >> shard & 1 == 1)
+    }
+
+    /// Whether the record of the message is here, which is not delivered.
+    pub(super) fn has_record(&self, key: MessageKey) -> bool {
+        self.messages.get(key).is_some_and(|message| message.destinations.is_some())
     }
 
     /// The message of an entry, unless it is delivered, or was so in an earlier view.
@@ -121,9 +135,9 @@ impl ShardOrder {
     pub(super) fn cover(&mut self) -> Option<LogCoverage> {
         let mut covered: Option<LogCoverage> = None;
         let mut next = self.covered;
-        while let Some(entry) = self.log.get(next) {
-            let message = self.message(entry);
-            let last = message.and_then(PendingMessage::final_timestamp);
+        while let Some(entry) = self.log.get(next).copied() {
+            let message = self.message(&entry).copied();
+            let last = message.as_ref().and_then(PendingMessage::final_timestamp);
             let has_record = message.is_none_or(|message| message.destinations.is_some());
             let is_complete =
                 message.is_none() || last.is_some() || has_record && mutant!(AcknowledgeIncomplete);
@@ -138,6 +152,7 @@ impl ShardOrder {
                 coverage.destinations |= destinations;
                 coverage.clock = coverage.clock.max(last.map_or(0, |last| last.clock));
                 self.covered = next;
+                self.keep(entry, message.map_or(0, |message| message.stamped));
             }
         }
         while self.covered > 0 && !self.is_unordered(&self.log[0]) {
@@ -146,6 +161,17 @@ impl ShardOrder {
         }
         self.reach = self.reach.max(covered?.reach);
         covered
+    }
+
+    /// Keeps an entry that is acknowledged now, for members of the shard that lack it. `stamped` are the shards whose timestamps its
+    /// message has.
+    fn keep(&mut self, LogEntry { clock, key, slot }: LogEntry, stamped: u64) {
+        let Self { kept: Some(kept), messages, .. } = self else { return };
+        let clocks = slot.into_iter().flat_map(|slot| {
+            let messages = &*messages;
+            shards_of(stamped).map(move |shard| messages.clock(slot, shard))
+        });
+        kept.push(clock, key, stamped, clocks);
     }
 
     /// Whether the message of an entry has no final timestamp yet.
@@ -170,7 +196,13 @@ impl ShardOrder {
 
     /// Adds to `counts`, by rank, for whom the messages wait that are not delivered: for the leaders whose timestamps are missing, or if
     /// none is, for the members whose acknowledgements are.
-    pub(super) fn count_missing(&self, placement: &ShardPlacement, acknowledged: &[u64], counts: &mut [u64]) {
+    pub(super) fn count_missing(
+        &self,
+        placement: &ShardPlacement,
+        quorum: QuorumRule,
+        acknowledged: &[u64],
+        counts: &mut [u64],
+    ) {
         for (slot, message) in self.messages.iter() {
             let is_ordered = message.final_timestamp().is_some();
             for shard in shards_of(message.destinations.unwrap_or(0)) {
@@ -179,6 +211,9 @@ impl ShardOrder {
                     counts[members[0]] += 1;
                 } else if is_ordered {
                     let clock = self.messages.clock(slot, shard);
+                    if is_stable(members, quorum, acknowledged, clock) {
+                        continue;
+                    }
                     let lacks = |rank: &&usize| acknowledged[**rank] < clock;
                     members.iter().filter(lacks).for_each(|rank| counts[*rank] += 1);
                 }
@@ -273,6 +308,8 @@ impl ShardOrder {
 fn is_stable(members: &[usize], quorum: QuorumRule, acknowledged: &[u64], clock: u64) -> bool {
     let has = |rank: &&usize| acknowledged[**rank] >= clock;
     let leader = members.first().is_none_or(|leader| acknowledged[*leader] >= clock);
-    (leader || mutant!(QuorumWithoutLeader))
-        && members.iter().filter(has).count() >= quorum.least(members.len())
+    let mut least = quorum.least(members.len());
+    mutant!(HalfSuffices if quorum == QuorumRule::Majority => least = members.len().div_ceil(2));
+    mutant!(AwaitAll => least = members.len());
+    (leader || mutant!(QuorumWithoutLeader)) && members.iter().filter(has).count() >= least
 }

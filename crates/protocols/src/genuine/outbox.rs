@@ -236,7 +236,7 @@ impl ShardOutbox {
     }
 
     /// Ends the view: what this member does not know to be delivered, in the order of numbers, and the next number \[G13\].
-    pub(super) fn end(mut self) -> (VecDeque<BacklogMessage>, u64) {
+    pub(super) fn end(&mut self) -> (VecDeque<BacklogMessage>, u64) {
         let mut left = BTreeMap::new();
         for window in self.windows.iter_mut().flatten() {
             let ShardWindow { publisher, tail, freed, .. } = window;

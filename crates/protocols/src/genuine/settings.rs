@@ -7,9 +7,10 @@ pub enum QuorumRule {
     #[default]
     All,
     /// More than half of the members of each destination shard in the view, among them its leader, as in RamCast: a follower
-    /// that stalls delays no delivery. A group with it ends with its first view
-    /// ([`GroupEnd::Unfollowed`](crate::group::GroupEnd)): what a majority has may be missing at the members
-    /// that continue, and nothing brings it to them yet.
+    /// that stalls delays no delivery, until the windows of those that send to it are full \[G8\]. When a view ends, members get
+    /// what they lack of their shard's log from others \[G11\]. A group in which a shard of three or more members loses more than half of
+    /// them before the next view stops ([`StopReason::QuorumLost`](crate::membership::StopReason::QuorumLost)). Shards of one or two
+    /// members have no other majority than all.
     Majority,
 }
 

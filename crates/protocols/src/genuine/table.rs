@@ -19,7 +19,7 @@ use super::log::LogGeometry;
 use super::mutation;
 use super::record::HEADER_BYTES;
 use super::{GenuineSettings, SHARDS_MAX, ShardPlacement};
-use crate::membership::View;
+use crate::membership::{MEMBERS_MAX, View};
 
 /// The purposes of the mirrors ([`View::key`]), beyond those of other subgroups.
 const FIRST_PURPOSE: u32 = 1 << 19;
@@ -33,6 +33,10 @@ pub(super) struct ShardRow {
     pub(super) assigned: Column<u64>,
     /// The timestamp of its own shard up to which it has everything \[G5\].
     pub(super) acknowledged: Column<u64>,
+    /// One more than what it counts of its own shard, once it has wedged, with a majority for quorum \[G11\].
+    pub(super) closed: Column<u64>,
+    /// Which member it asks for the log of its shard ([`LogRequest`](super::relay::LogRequest)), or 0.
+    pub(super) asks: Column<u64>,
     pub(super) log: LogGeometry,
     pub(super) window: WindowGeometry,
     words: usize,
@@ -43,13 +47,14 @@ impl ShardRow {
     pub(super) fn new(settings: &GenuineSettings, members: usize, leads: bool) -> Self {
         let mut layout = RowLayout::new();
         let (announced, assigned, acknowledged) = (layout.column(), layout.column(), layout.column());
+        let (closed, asks) = (layout.column(), layout.column());
         let entries = if leads { 2 * members * settings.window } else { 0 };
         let log = LogGeometry { first: 0, entries };
         let log = LogGeometry { first: layout.block(log.words()), ..log };
         let message_max = settings.message_max + HEADER_BYTES;
         let window = WindowGeometry::new(0, settings.window, message_max, settings.window_bytes);
         let window = WindowGeometry { first: layout.block(window.words()), ..window };
-        Self { announced, assigned, acknowledged, log, window, words: layout.words() }
+        Self { announced, assigned, acknowledged, closed, asks, log, window, words: layout.words() }
     }
 }
 
@@ -74,6 +79,8 @@ pub(super) struct ShardTable {
     /// How many of this member's records are done at each member that is in a shard, by rank.
     reported: Vec<Option<Region>>,
     done: Column<u64>,
+    /// The key of the relay for rank 0: those of the other ranks follow.
+    relays: MirrorKey,
     /// Mirrors and readers that are not attached: nothing is stored before there are none \[S4\].
     awaited: BTreeSet<(u64, NodeId)>,
     /// What has been stored and is not posted, in order.
@@ -131,13 +138,24 @@ impl ShardTable {
             reports.then(|| fabric.attach(nodes[other], report_key(view, rank), layout.words()))
         });
         let reported = reported.collect();
-        Self { rank, own, shards, rows, reports, reported, done: done.column(0), awaited, posts: Vec::new() }
+        let (done, relays) = (done.column(0), view.key(FIRST_PURPOSE + SHARDS_AND_MEMBERS));
+        Self { rank, own, shards, rows, reports, reported, done, relays, awaited, posts: Vec::new() }
     }
 
     pub(super) fn handle_event(&mut self, event: &FabricEvent) {
         if let FabricEvent::Attached { key, reader } = event {
             self.awaited.remove(&(key.0, *reader));
         }
+    }
+
+    /// A member is suspected: it need not attach any more. Nothing of a message is written after that.
+    pub(super) fn excuse(&mut self, node: NodeId) {
+        self.awaited.retain(|(_, reader)| *reader != node);
+    }
+
+    /// The key of the mirror by which any member sends the one with this rank a part of the log \[G11\].
+    pub(super) fn relay_key(&self, rank: usize) -> MirrorKey {
+        MirrorKey(self.relays.0 + rank as u64)
     }
 
     /// Whether all readers are attached \[S4\].
@@ -231,6 +249,11 @@ impl ShardTable {
         self.shards[shard].as_ref().expect("a shard with members")
     }
 }
+
+/// The purposes of mirrors for shards, and for reports.
+const SHARDS_AND_MEMBERS: u32 = 128;
+
+const _: () = assert!(SHARDS_AND_MEMBERS as usize == SHARDS_MAX + MEMBERS_MAX);
 
 /// The mirror of each member for a shard.
 fn shard_key(view: &View, shard: usize) -> MirrorKey {

@@ -19,7 +19,7 @@ fn at(clock: u64, shard: usize) -> Timestamp {
 
 /// A member of shard 0 that has the record of M, for both shards, and its timestamps 1 and 20.
 fn order_with_m() -> ShardOrder {
-    let mut order = ShardOrder::new(0, 2);
+    let mut order = ShardOrder::new(0, 2, false);
     order.on_record(M, 0b11);
     order.on_timestamp(M, at(1, 0));
     order.on_timestamp(M, at(20, 1));
@@ -66,7 +66,7 @@ fn who_is_behind_is_counted() {
     let mut order = order_with_m();
     let behind = |order: &ShardOrder, acknowledged: &[u64]| {
         let mut counts = [0; 4];
-        order.count_missing(&placement(), acknowledged, &mut counts);
+        order.count_missing(&placement(), QuorumRule::All, acknowledged, &mut counts);
         counts
     };
     assert_eq!(behind(&order, &[1, 1, 1, 20]), [0; 4]);
@@ -81,7 +81,7 @@ fn who_is_behind_is_counted() {
 /// \[G5\] An acknowledgement has no gaps, and says which shards it is for and to what the clock has to be raised.
 #[test]
 fn an_acknowledgement_covers_what_is_complete_without_a_gap() {
-    let mut order = ShardOrder::new(0, 2);
+    let mut order = ShardOrder::new(0, 2, false);
     order.on_timestamp(M, at(1, 0));
     order.on_timestamp(N, at(2, 0));
     order.on_record(N, 0b1);

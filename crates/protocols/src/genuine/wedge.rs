@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use squall_fabric::{Fabric, NodeId};
 
-use super::core::{ShardMember, position};
 use super::marks::DeliveredMarks;
 use super::mutation;
 use super::outbox::BacklogMessage;
-use super::{GenuineFailure, GenuineMember, GenuineMessage};
+use super::shard::{ShardMember, position};
+use super::{GenuineFailure, GenuineMember, GenuineMessage, QuorumRule};
 use crate::coverage::{Point, reach};
 
 /// What a view leaves to the next one: nothing of clocks, timestamps or messages that are not delivered, but for those of this
@@ -29,6 +29,8 @@ impl GenuineMember {
     pub fn freeze<F: Fabric>(&mut self, fabric: &mut F, member: NodeId) {
         let rank = self.nodes.iter().position(|node| *node == member).expect("a member of the view");
         self.table.freeze(fabric, rank);
+        self.table.excuse(member);
+        self.frozen |= 1 << rank;
         self.stop();
     }
 
@@ -36,8 +38,12 @@ impl GenuineMember {
     /// since 0 in a proposal is a shard of which no member was counted \[G10\].
     pub fn wedge(&mut self) -> Option<(usize, u64)> {
         self.stop();
-        let shard = self.shard.as_ref()?;
-        Some((shard.shard, 1 + shard.order.reach() + u64::from(mutant!(CountTooMuch))))
+        let ShardMember { shard, order, .. } = self.shard.as_ref()?;
+        let count = 1 + order.reach() + u64::from(mutant!(CountTooMuch));
+        if self.settings.quorum == QuorumRule::Majority {
+            self.table.raise(*shard, self.row.closed, count);
+        }
+        Some((*shard, count))
     }
 
     /// Returns the own shard, if the application has its state here: [`GenuineSettings::has_states`](super::GenuineSettings).
@@ -60,19 +66,24 @@ impl GenuineMember {
         self.shard.as_ref().is_none_or(counts)
     }
 
-    /// Ends the view as decided: delivers what the trims hold, in its order, and returns what goes into the next view
+    /// Ends the view as decided, after which this member only sends others what they lack of the log ([`GenuineMember::serve`]): delivers what the trims hold, in its order, and returns what goes into the next view
     /// \[G12\] \[G13\]. `trims` is by shard, each one more than a timestamp, or 0 for a shard none of whose members was counted.
     ///
     /// # Errors
     /// [`GenuineFailure`] if what the trims hold is not here.
+    ///
+    /// # Panics
+    /// If this member's log does not reach the trim of its shard \[G11\].
     pub fn finish(
-        mut self,
+        &mut self,
         trims: &[u64],
         mut deliver: impl FnMut(GenuineMessage<'_>),
     ) -> Result<GenuineCarryover, GenuineFailure> {
         self.stop();
         let (mut marks, mut delivered) = (DeliveredMarks::default(), 0);
-        if let Some(mut shard) = self.shard.take() {
+        if let Some(shard) = &mut self.shard {
+            let (reaches, trim) = (shard.order.reach(), trims[shard.shard]);
+            assert!(trim <= 1 + reaches, "[G11] the log is complete up to {reaches}, the trim is {trim} - 1");
             let bounds: Vec<Option<u64>> = trims.iter().map(|trim| trim.checked_sub(1)).collect();
             if bounds.contains(&None) {
                 reach(Point::GenuineShardLost);
@@ -90,8 +101,9 @@ impl GenuineMember {
             for (key, last) in held {
                 shard.deliver(key, position(self.view, last), &self.nodes, &mut deliver);
             }
-            (marks, delivered) = (shard.marks, shard.delivered);
+            (marks, delivered) = (std::mem::take(&mut shard.marks), shard.delivered);
         }
+        self.is_finished = true;
         let (backlog, number) = self.outbox.end();
         Ok(GenuineCarryover { marks, delivered, backlog, number })
     }

@@ -166,6 +166,10 @@ impl<F: Fabric, A: GroupApplication> Subgroups<F> for ViewSubgroups<'_, A> {
         self.disk.as_ref().is_none_or(|disk| disk.register.has_recorded(view))
     }
 
+    fn has_log(&mut self, proposal: &Proposal) -> bool {
+        self.shards.as_mut().is_none_or(|shards| shards.has_log(proposal))
+    }
+
     fn vote(&mut self, view: &View, segments: &[SenderSegment], leader: usize, proposal: &Proposal) -> bool {
         let Some(ViewDisk { register, layout }) = &mut self.disk else { return true };
         register.vote(leader, |shards| view_end(shards, *layout, view, segments, proposal))

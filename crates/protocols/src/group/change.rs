@@ -12,7 +12,7 @@ use super::register::view_end;
 use super::succession::Successions;
 use super::{FlightEvent, GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupOutlet, ViewChange};
 use crate::coverage::{Point, reach};
-use crate::genuine::GenuineCarryover;
+use crate::genuine::{GenuineCarryover, QuorumRule};
 use crate::membership::{Proposal, SenderSegment, StopReason, View};
 use crate::multicast::{Deliver, DeliveryMode, Subgroup, SubgroupFailure, ViewStart};
 use crate::mutation;
@@ -122,7 +122,9 @@ impl<A: GroupApplication> GroupCore<A> {
             placements.iter_mut().for_each(|placement| placement.members.reverse());
         });
         let shards = self.shards_that_count(&view);
-        let segments = segments(&view, &placements, &shards);
+        let quorum =
+            self.settings.genuine.as_ref().map_or_else(QuorumRule::default, |genuine| genuine.quorum);
+        let segments = segments(&view, &placements, &shards, quorum);
         self.application.install(&view, &placements, &unplaced);
         let settings = self.settings.membership.clone();
         let membership = self.passage.begin_view(fabric, &view, segments.clone(), settings);

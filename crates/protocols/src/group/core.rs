@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use squall_fabric::window::INDEXES_MAX;
-use squall_fabric::{Core, Duration, Fabric, FabricEvent, Instant, NodeId};
+use squall_fabric::{Core, Fabric, FabricEvent, Instant, NodeId};
 
 use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, ViewDisk, ViewSubgroups, either};
 use super::figures::SubgroupTotals;
 use super::flight::FlightRecorder;
 use super::register::GroupRegister;
 use super::relays::Relays;
-use super::shards::{ActiveShards, ShardState};
+use super::shards::{ActiveShards, ShardPassage};
 use super::succession::Successions;
 use super::timeline::Timeline;
 use super::tracks::MessageTracks;
@@ -64,10 +64,7 @@ pub struct GroupCore<A: GroupApplication> {
     pub(super) stage: GroupStage<A::Deliver>,
     pub(super) passage: ViewPassage,
     pub(super) successions: Successions,
-    /// Whether the application has the state of its shard.
-    pub(super) shard_state: ShardState,
-    /// See [`GroupCore::set_time_base`].
-    pub(super) time_base: Duration,
+    pub(super) shard_passage: ShardPassage,
     pub(super) relays: Relays,
     /// What is on the disk of votes and views, in a group with durable subgroups.
     pub(super) register: Option<GroupRegister>,
@@ -119,7 +116,7 @@ impl<A: GroupApplication> GroupCore<A> {
         if let Some(register) = &mut group.register {
             register.begin(&view, &*group.layout, None);
         }
-        group.shard_state = ShardState::Held;
+        group.shard_passage = ShardPassage::new(None, false);
         group.install(fabric, view, BTreeMap::new(), GenuineCarryover::default());
         group
     }
@@ -152,8 +149,7 @@ impl<A: GroupApplication> GroupCore<A> {
             application,
             layout,
             relays: Relays::new(fabric.node(), settings.relays.clone()),
-            shard_state: ShardState::of_joiner(settings.genuine.as_ref()),
-            time_base: Duration::ZERO,
+            shard_passage: ShardPassage::new(settings.genuine.as_ref(), true),
             settings,
             stage,
             passage: ViewPassage::new(fabric.node()),
@@ -364,11 +360,12 @@ impl<A: GroupApplication> GroupCore<A> {
             && self.passage.retire(fabric, &present.membership)
         {
             self.passage.lost().for_each(|node| self.relays.part_with(fabric, node));
+            self.shard_passage.retire(fabric);
         }
     }
 
     /// Evaluates membership; returns the amount of work done.
-    fn poll_membership<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+    pub(super) fn poll_membership<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let GroupStage::Present(PresentView { membership, subgroups, shards }) = &mut self.stage else {
             return 0;
         };
@@ -446,6 +443,7 @@ impl<F: Fabric, A: GroupApplication> Core<F> for GroupCore<A> {
         }
         self.passage.handle_event(event);
         self.relays.handle_event(fabric, event);
+        self.shard_passage.handle_event(event);
         if let GroupStage::Present(present) = &mut self.stage {
             present.membership.handle_event(event);
             for active in &mut present.subgroups {

@@ -4,7 +4,8 @@ use std::fmt;
 
 use squall_fabric::NodeId;
 
-use crate::genuine::ShardPlacement;
+use crate::genuine::mutation::{self, GenuineMutation};
+use crate::genuine::{QuorumRule, ShardPlacement};
 use crate::membership::{SenderSegment, View};
 use crate::multicast::{self, DeliveryMode};
 
@@ -59,24 +60,38 @@ impl<T: Fn(&View) -> (Vec<Placement>, Vec<Unplaced>)> SubgroupLayout for T {
 }
 
 /// Returns where the words of each subgroup, and after these of each shard, are in the rows and in proposals. Subgroups without
-/// common members share columns. A shard has one count \[G10\].
-pub(super) fn segments(view: &View, placements: &[Placement], shards: &ShardPlacement) -> Vec<SenderSegment> {
+/// common members share columns. A shard has one count, which `quorum` of its members have of all that was delivered \[G10\].
+pub(super) fn segments(
+    view: &View,
+    placements: &[Placement],
+    shards: &ShardPlacement,
+    quorum: QuorumRule,
+) -> Vec<SenderSegment> {
     let mut taken = vec![0; view.members.len()];
     let mut trims = 0;
-    let mut segment = |ranks: Vec<usize>, senders: usize, durable: Option<u32>| {
+    let mut segment = |ranks: Vec<usize>, senders: usize, durable: Option<u32>, quorum: usize| {
         let counts = ranks.iter().map(|rank| taken[*rank]).max().unwrap_or(0);
         ranks.iter().for_each(|rank| taken[*rank] = counts + senders);
         trims += senders;
-        SenderSegment { counts, trims: trims - senders, senders, ranks, durable }
+        SenderSegment { counts, trims: trims - senders, senders, ranks, durable, quorum }
     };
     let rank = |node: &NodeId| view.rank(*node).expect("a subgroup's members are in the view");
     let of_subgroup = |placement: &Placement| {
         let durable = (placement.settings.mode == DeliveryMode::Durable).then_some(placement.id.0);
-        (placement.members.iter().map(rank).collect(), placement.settings.senders.len(), durable)
+        let ranks: Vec<usize> = placement.members.iter().map(rank).collect();
+        let quorum = ranks.len();
+        (ranks, placement.settings.senders.len(), durable, quorum)
     };
-    let of_shard = |shard: usize| (shards.members(shard).to_vec(), 1, None);
+    let of_shard = |shard: usize| {
+        let ranks = shards.members(shard).to_vec();
+        let least = match quorum.least(ranks.len()) {
+            _ if mutation::is_on(GenuineMutation::TrimOfAll) => ranks.len(),
+            least => least,
+        };
+        (ranks, 1, None, least)
+    };
     let all = placements.iter().map(of_subgroup).chain((0..shards.count()).map(of_shard));
-    all.map(|(ranks, senders, durable)| segment(ranks, senders, durable)).collect()
+    all.map(|(ranks, senders, durable, quorum)| segment(ranks, senders, durable, quorum)).collect()
 }
 
 #[cfg(test)]
@@ -95,8 +110,10 @@ mod tests {
         };
         let placements = [placement(0, &[0, 1]), placement(1, &[2, 3]), placement(2, &[1, 2, 3])];
         let shards = ShardPlacement::new(vec![vec![0], vec![], vec![2, 3]]);
-        let segments = segments(&view, &placements, &shards);
+        let segments = segments(&view, &placements, &shards, QuorumRule::Majority);
         let places: Vec<_> = segments.iter().map(|segment| (segment.counts, segment.trims)).collect();
         assert_eq!(places, [(0, 0), (0, 2), (2, 4), (2, 7), (0, 8), (5, 9)]);
+        let quorums: Vec<usize> = segments.iter().map(|segment| segment.quorum).collect();
+        assert_eq!(quorums, [2, 2, 3, 1, 1, 2], "[G10] all of a subgroup, more than half of a shard");
     }
 }

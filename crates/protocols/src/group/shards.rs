@@ -1,6 +1,6 @@
 //! The genuine shards of a group, beside its subgroups: one [`GenuineMember`] for all of them in each view (RamCast §2.2).
 
-use squall_fabric::{Duration, Fabric, NodeId};
+use squall_fabric::{Duration, Fabric, FabricEvent, MirrorId, NodeId};
 
 use super::core::{GroupCore, GroupStage, PresentView, SKIP};
 use super::{GroupApplication, GroupEnd};
@@ -49,6 +49,12 @@ impl ActiveShards {
         true
     }
 
+    /// Returns whether this member has its shard's log up to the trims, and fetches it if not \[G11\].
+    pub(super) fn has_log(&mut self, proposal: &Proposal) -> bool {
+        let first = self.segments.first().map_or(0, |segment| segment.trims);
+        self.member.has_log(&proposal.trims[first..first + self.segments.len()])
+    }
+
     /// Returns whether this member has all of the trim.
     pub(super) fn covers(&self, decision: &Proposal) -> bool {
         self.member.covers(self.trims(decision))
@@ -61,15 +67,55 @@ impl ActiveShards {
     }
 }
 
+/// What a node keeps of its shard on its way from view to view.
+pub(super) struct ShardPassage {
+    /// Whether the application has the state of its shard.
+    state: ShardState,
+    /// See [`GroupCore::set_time_base`].
+    time_base: Duration,
+    /// The view before, until all members are in the present one: some may lack a part of its log \[G11\].
+    former: Option<GenuineMember>,
+}
+
+impl ShardPassage {
+    /// Returns what a node begins with that joins a group, or begins one and holds its initial state.
+    pub(super) fn new(settings: Option<&GenuineSettings>, joins: bool) -> Self {
+        let awaits = joins && settings.is_some_and(|settings| settings.has_states);
+        let state = if awaits { ShardState::Awaited(Vec::new()) } else { ShardState::Held };
+        Self { state, time_base: Duration::ZERO, former: None }
+    }
+
+    /// Takes an event of the fabric.
+    pub(super) fn handle_event(&mut self, event: &FabricEvent) {
+        self.former.iter_mut().for_each(|former| former.handle_event(event));
+    }
+
+    /// Sends others of the shard what they lack of the log of the view before; returns the amount of work done.
+    fn serve<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        self.former.as_mut().map_or(0, |former| former.serve(fabric))
+    }
+
+    /// Keeps the log of a view that has ended; returns mirrors of the one before, to be retired.
+    fn keep(&mut self, former: Option<GenuineMember>) -> Vec<MirrorId> {
+        let before = std::mem::replace(&mut self.former, former);
+        before.iter().flat_map(GenuineMember::relays).collect()
+    }
+
+    /// Retires what is left of the view before: all members are in the present one.
+    pub(super) fn retire<F: Fabric>(&mut self, fabric: &mut F) {
+        self.keep(None).into_iter().for_each(|mirror| fabric.retire(mirror));
+    }
+}
+
 /// Whether the application has the state of its shard.
-pub(super) enum ShardState {
+enum ShardState {
     Held,
     /// This node joined: what was delivered since, in order.
     Awaited(Vec<KeptMessage>),
 }
 
 /// A message that waits for the state.
-pub(super) struct KeptMessage {
+struct KeptMessage {
     sender: NodeId,
     number: u64,
     destinations: u64,
@@ -85,12 +131,6 @@ impl KeptMessage {
 }
 
 impl ShardState {
-    /// Returns what a node begins with that joins a group.
-    pub(super) fn of_joiner(settings: Option<&GenuineSettings>) -> Self {
-        let awaits = settings.is_some_and(|settings| settings.has_states);
-        if awaits { Self::Awaited(Vec::new()) } else { Self::Held }
-    }
-
     fn deliver(&mut self, message: GenuineMessage<'_>, application: &mut impl GroupApplication) {
         match self {
             Self::Held => application.deliver_genuine(message),
@@ -120,7 +160,7 @@ impl<A: GroupApplication> GroupCore<A> {
 
     /// Sets what is added to the fabric's time for the hybrid clocks of shards: see [`GenuineMember::set_time_base`].
     pub fn set_time_base(&mut self, base: Duration) {
-        self.time_base = base;
+        self.shard_passage.time_base = base;
         if let GroupStage::Present(PresentView { shards: Some(shards), .. }) = &mut self.stage {
             shards.member.set_time_base(base);
         }
@@ -136,10 +176,12 @@ impl<A: GroupApplication> GroupCore<A> {
     }
 
     /// Returns whether a process may join as a member with this tag: if shards have states, a member that this one hears has that of
-    /// the process's shard \[G14\]; and the group can have another view.
+    /// the process's shard \[G14\].
     #[must_use]
     pub fn takes(&self, tag: u64) -> bool {
-        let Some(settings) = &self.settings.genuine else { return true };
+        if self.settings.genuine.is_none() {
+            return true;
+        }
         let GroupStage::Present(PresentView { membership, shards: Some(shards), .. }) = &self.stage else {
             return false;
         };
@@ -147,15 +189,14 @@ impl<A: GroupApplication> GroupCore<A> {
         next.members.push(Member { node: NOBODY, tag });
         let shard = self.layout.shards(&next).shard_of(next.members.len() - 1);
         let state = shards.first_state.zip(shard).map(|(first, shard)| first + shard);
-        let is_held = state.is_none_or(|state| membership.is_held(state))
-            || mutation::is_on(GenuineMutation::AdmitWithoutState);
-        is_held && settings.quorum != QuorumRule::Majority
+        state.is_none_or(|state| membership.is_held(state))
+            || mutation::is_on(GenuineMutation::AdmitWithoutState)
     }
 
     /// Returns whether the application has the state of its shard; without states it needs none.
     #[must_use]
     pub const fn has_shard_state(&self) -> bool {
-        matches!(self.shard_state, ShardState::Held)
+        matches!(self.shard_passage.state, ShardState::Held)
     }
 
     /// Notes that the application, which joined and takes part, has the state of its shard by now: with these marks
@@ -174,7 +215,8 @@ impl<A: GroupApplication> GroupCore<A> {
         if !shards.member.may_take_state() {
             return false;
         }
-        let ShardState::Awaited(kept) = std::mem::replace(&mut self.shard_state, ShardState::Held) else {
+        let ShardState::Awaited(kept) = std::mem::replace(&mut self.shard_passage.state, ShardState::Held)
+        else {
             return false;
         };
         self.skipped = SKIP;
@@ -209,18 +251,23 @@ impl<A: GroupApplication> GroupCore<A> {
 
     /// Evaluates the shards; returns the amount of work done.
     pub(super) fn poll_shards<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let GroupStage::Present(present) = &mut self.stage else { return 0 };
-        let Some(shards) = &mut present.shards else { return 0 };
+        let served = self.shard_passage.serve(fabric);
+        let GroupStage::Present(present) = &mut self.stage else { return served };
+        let Some(shards) = &mut present.shards else { return served };
         if present.membership.state() == MembershipState::Opening {
-            return 0;
+            return served;
         }
-        let (state, application) = (&mut self.shard_state, &mut self.application);
+        let (state, application) = (&mut self.shard_passage.state, &mut self.application);
         let space = application.genuine_space();
         let work = shards.member.poll(fabric, space, |message| state.deliver(message, application));
         if let Some(failure) = shards.member.failure() {
             self.end(GroupEnd::ShardsFailed(failure));
+        } else if shards.member.is_stranded() {
+            reach(Point::GenuineStranded);
+            present.membership.give_up();
+            self.poll_membership(fabric);
         }
-        work
+        served + work
     }
 
     /// Ends the shards, which deliver their trims.
@@ -229,16 +276,16 @@ impl<A: GroupApplication> GroupCore<A> {
         shards: Option<ActiveShards>,
         decision: &Proposal,
     ) -> Result<GenuineCarryover, GroupEnd> {
-        let (Some(settings), Some(shards)) = (&self.settings.genuine, shards) else {
+        let (Some(settings), Some(mut shards)) = (&self.settings.genuine, shards) else {
             return Ok(GenuineCarryover::default());
         };
-        if settings.quorum == QuorumRule::Majority {
-            return Err(GroupEnd::Unfollowed);
-        }
-        let trims = shards.trims(decision);
+        let trims = shards.trims(decision).to_vec();
         shards.member.mirrors().for_each(|mirror| self.passage.keep(mirror));
-        let (state, application) = (&mut self.shard_state, &mut self.application);
-        let finished = shards.member.finish(trims, |message| state.deliver(message, application));
+        let (state, application) = (&mut self.shard_passage.state, &mut self.application);
+        let finished = shards.member.finish(&trims, |message| state.deliver(message, application));
+        let keeps = settings.quorum == QuorumRule::Majority && !mutation::is_on(GenuineMutation::ForgetLog);
+        let relays = self.shard_passage.keep(keeps.then_some(shards.member));
+        relays.into_iter().for_each(|mirror| self.passage.keep(mirror));
         finished.map_err(GroupEnd::ShardsFailed)
     }
 
@@ -256,7 +303,7 @@ impl<A: GroupApplication> GroupCore<A> {
         let first_state = self.settings.membership.states.checked_sub(segments.len());
         let first_state = first_state.filter(|_| settings.has_states);
         let mut member = GenuineMember::new(fabric, view, placement, settings, has_state, before);
-        member.set_time_base(self.time_base);
+        member.set_time_base(self.shard_passage.time_base);
         Some(ActiveShards { member, segments, first_state, is_announced: false })
     }
 }

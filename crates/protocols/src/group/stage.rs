@@ -125,8 +125,6 @@ pub enum GroupEnd {
     Failed(SubgroupId, SubgroupFailure),
     /// The shards cannot continue.
     ShardsFailed(GenuineFailure),
-    /// The view has ended, and there is none after it with [`QuorumRule::Majority`](crate::genuine::QuorumRule).
-    Unfollowed,
     /// All members that this node had asked to join are gone.
     NobodyLeft,
 }
@@ -137,10 +135,6 @@ impl fmt::Display for GroupEnd {
             Self::Stopped(stop) => stop.fmt(f),
             Self::Failed(id, failure) => write!(f, "{id}: {failure}"),
             Self::ShardsFailed(failure) => failure.fmt(f),
-            Self::Unfollowed => f.write_str(
-                "the view has ended, and with a majority for quorum there is no next one: begin a new group, or let all \
-                 members acknowledge",
-            ),
             Self::NobodyLeft => f.write_str("the members that were to admit this one are gone: join again"),
         }
     }

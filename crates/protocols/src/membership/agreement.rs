@@ -32,8 +32,9 @@ impl Membership {
         work
     }
 
-    /// Takes over the decision of another member, which may have failed by now; returns whether there is one.
-    pub(super) fn take_over_decision(&mut self) -> bool {
+    /// Takes over the decision of another member, which may have failed by now; returns whether there is one. It is taken over when
+    /// this member has what it installs \[G11\].
+    pub(super) fn take_over_decision<F>(&mut self, subgroups: &mut impl Subgroups<F>) -> bool {
         for rank in 0..self.view.members.len() {
             let decided = index(self.row.decided.load(self.table.row(rank)));
             let Some(leader) = decided.checked_sub(1).filter(|leader| *leader < self.view.members.len())
@@ -51,6 +52,7 @@ impl Membership {
                     self.on_contradiction(rank, leader, &own);
                     continue;
                 }
+                _ if !self.has_log(&proposal, subgroups) => self.awaits_log = true,
                 Some((echoed, _)) if echoed >= leader => {
                     reach(Point::DecisionTakenOver);
                     self.decide(echoed);
@@ -86,6 +88,9 @@ impl Membership {
         let stay = everybody(self.view.members.len()) & !cut;
         if !self.suffice(stay.count_ones()) {
             self.stop_as_minority(cut);
+            return 1;
+        }
+        if self.stop_without_quorum(cut) {
             return 1;
         }
         if has_proposed || !ranks(stay).all(|rank| self.follows(rank, own)) {
@@ -173,16 +178,20 @@ impl Membership {
         self.segments.iter().filter(is_gone).find_map(|segment| segment.durable)
     }
 
-    /// Returns for each sender of a segment the least count of the members that are not in the cut.
+    /// Returns for each sender of a segment how much counts. Of `quorum` members that have what was delivered, those in the cut may be
+    /// some: so it is what as many of the others have as must be left of these \[G10\]. Where all have it, that is the least count.
     fn trim(&self, segment: &SenderSegment, cut: u64) -> impl Iterator<Item = u64> {
         (segment.counts..segment.counts + segment.senders).map(move |i| {
-            let counts = segment
-                .ranks
-                .iter()
-                .filter(|rank| cut >> **rank & 1 == 0 || mutant!(TrimWithDead))
-                .map(|rank| self.row.counts.column(i).load(self.table.row(*rank)));
-            mutant!(TrimOfOne => return counts.max().unwrap_or(0));
-            counts.min().unwrap_or(0)
+            let stays = |rank: &&usize| cut >> **rank & 1 == 0 || mutant!(TrimWithDead);
+            let counts = segment.ranks.iter().filter(stays);
+            let mut counts: Vec<u64> =
+                counts.map(|rank| self.row.counts.column(i).load(self.table.row(*rank))).collect();
+            counts.sort_unstable_by(|a, b| b.cmp(a));
+            mutant!(TrimOfOne => return counts.first().copied().unwrap_or(0));
+            let lost = segment.ranks.len() - counts.len();
+            let mut left = segment.quorum.saturating_sub(lost).max(1);
+            mutant!(TrimTooHigh if segment.may_lack() => left = (left - 1).max(1));
+            counts.get(left - 1).copied().unwrap_or(0)
         })
     }
 
@@ -207,6 +216,9 @@ impl Membership {
     /// leader.
     fn show_vote<F>(&mut self, subgroups: &mut impl Subgroups<F>) -> Option<usize> {
         let (leader, proposal) = self.voting.as_ref()?;
+        if !self.has_log(proposal, subgroups) {
+            return None;
+        }
         if !subgroups.vote(&self.view, &self.segments, *leader, proposal) {
             reach(Point::VoteUnderWay);
             return None;
@@ -214,6 +226,14 @@ impl Membership {
         let (leader, proposal) = self.voting.take()?;
         self.store(leader, proposal);
         Some(leader)
+    }
+
+    /// Returns whether this member has what the trims of a proposal hold, or is removed by it against its wish: then it does not need
+    /// that \[G11\].
+    fn has_log<F>(&self, proposal: &Proposal, subgroups: &mut impl Subgroups<F>) -> bool {
+        let own = self.table.rank();
+        let is_cut = proposal.removes(own) && !self.wishes_to_leave(own);
+        is_cut || subgroups.has_log(proposal)
     }
 
     /// Returns the leader for which this member votes: a later leader that saw it suspected would take it that no echo follows, and

@@ -74,6 +74,8 @@ pub struct Membership {
     owes_sign: bool,
     /// Its subgroups have ended, for a reason that may be gone by now, and it wedges when its disk has what they count.
     awaits_disk: bool,
+    /// There is a decision, and this member lacks a part of what it installs \[G11\].
+    pub(super) awaits_log: bool,
     /// The members whose rows violated the protocol, and how.
     pub(super) distrusted: Vec<(NodeId, &'static str)>,
 }
@@ -125,6 +127,7 @@ impl Membership {
             heard,
             owes_sign: false,
             awaits_disk: false,
+            awaits_log: false,
             distrusted: Vec::new(),
         };
         lost.into_iter().for_each(|node| membership.suspect(node));
@@ -248,7 +251,10 @@ impl Membership {
     pub fn has_news(&self) -> bool {
         let heartbeat = self.row.heartbeat;
         let is_new = |(row, heard): (&Region, &u64)| heartbeat.load(row) != *heard;
-        self.awaits_disk || self.voting.is_some() || self.table.rows().iter().zip(&self.heard).any(is_new)
+        self.awaits_disk
+            || self.awaits_log
+            || self.voting.is_some()
+            || self.table.rows().iter().zip(&self.heard).any(is_new)
     }
 
     /// Evaluates once; returns the amount of work done.
@@ -273,9 +279,12 @@ impl Membership {
         let mut work = self.freeze_accused(fabric, subgroups);
         let is_open = self.table.is_ready() && subgroups.may_act(&self.view);
         // A decision counts, whatever has happened to the members that made it.
-        if is_open && self.take_over_decision() {
-            self.enter_decided(now);
-            return work + 1 + self.flush(fabric);
+        if is_open && self.take_over_decision(subgroups) {
+            if self.decision.is_some() {
+                self.enter_decided(now);
+                work += 1;
+            }
+            return work + self.flush(fabric);
         }
         if self.must_stop() {
             return work + 1;

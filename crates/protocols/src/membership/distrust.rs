@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use squall_fabric::NodeId;
 
 use super::cut::everybody;
-use super::{MEMBERS_MAX, Membership, Proposal};
+use super::{MEMBERS_MAX, Membership, Proposal, SenderSegment};
 use crate::mutation;
 
 impl Membership {
@@ -65,9 +65,10 @@ impl Membership {
         None
     }
 
-    /// Returns whether a trim is beyond what this member had when it wedged.
+    /// Returns whether a trim is beyond what this member had when it wedged, where it is to be what all have.
     fn exceeds(&self, proposal: &Proposal, own: usize) -> bool {
-        let segments = self.segments.iter().filter(|segment| segment.ranks.contains(&own));
+        let counts = |segment: &&SenderSegment| segment.ranks.contains(&own) && !segment.may_lack();
+        let segments = self.segments.iter().filter(counts);
         segments.into_iter().any(|segment| {
             let trims = &proposal.trims[segment.trims..segment.trims + segment.senders];
             trims

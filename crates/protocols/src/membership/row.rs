@@ -116,4 +116,21 @@ pub struct SenderSegment {
     pub ranks: Vec<usize>,
     /// The subgroup's number, if it is durable: then the view cannot end without a member that has its log \[T5\].
     pub durable: Option<u32>,
+    /// At least this many of its members have what any of them has delivered: all, or in a shard also a majority \[G10\].
+    /// `0 <= quorum <= ranks.len()`, if there are members.
+    pub quorum: usize,
+}
+
+impl SenderSegment {
+    /// Returns whether a member may lack what others have delivered, so that it gets it from them when the view ends \[G11\].
+    pub(super) const fn may_lack(&self) -> bool {
+        self.quorum < self.ranks.len()
+    }
+
+    /// Returns how many of its members are among `lost`, if these may be all that have what was delivered: then the view cannot end
+    /// \[G10\].
+    pub(super) fn lost_quorum(&self, lost: u64) -> Option<usize> {
+        let count = self.ranks.iter().filter(|rank| lost >> **rank & 1 == 1).count();
+        (self.may_lack() && count >= self.quorum).then_some(count)
+    }
 }

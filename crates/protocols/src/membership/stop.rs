@@ -1,8 +1,9 @@
 //! When and why a member stops (Derecho §2).
 
-use super::Membership;
 use super::cut::{everybody, ranks};
+use super::{Membership, SenderSegment};
 use crate::coverage::{Point, reach};
+use crate::mutation;
 
 /// Why a member has stopped permanently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,13 @@ pub enum StopReason {
         /// The number of members that are gone.
         lost: usize,
         /// The number of members of the view.
+        members: usize,
+    },
+    /// More than half of the members of a shard are gone, and no other may have what was delivered there, with a majority for quorum \[G10\].
+    QuorumLost {
+        /// The number of the shard's members that are gone.
+        lost: usize,
+        /// The number of its members in the view.
         members: usize,
     },
     /// All members that had the log of a durable subgroup in this view are gone, so that no other knows what was delivered there
@@ -39,6 +47,11 @@ impl std::fmt::Display for StopReason {
                 "{lost} of {members} members are gone, so the rest is not a majority and must not continue alone: \
                  start them again, or set partition_safety = \"off\" if the network cannot be partitioned"
             ),
+            Self::QuorumLost { lost, members } => write!(
+                f,
+                "{lost} of the {members} members of a shard are gone, and with quorum = \"majority\" they may be all that had what was \
+                 delivered there, so the group must not continue: begin it anew, or set quorum = \"all\""
+            ),
             Self::LogsGone { subgroup } => write!(
                 f,
                 "all members that had the log of subgroup {subgroup} are gone, and no other knows what was delivered there, so \
@@ -54,6 +67,9 @@ impl Membership {
     pub(super) fn must_stop(&mut self) -> bool {
         if self.stop.is_none() && !self.suffice(self.heard_members().count_ones()) {
             self.stop_as_minority(self.accused);
+        }
+        if self.stop.is_none() {
+            self.stop_without_quorum(self.accused);
         }
         if self.stop.is_none() && self.leader().is_none() {
             reach(Point::StoppedLeaderless);
@@ -71,12 +87,38 @@ impl Membership {
     /// Stops because there is no majority without the members of `lost`. If any of them has published that it does
     /// not hear this member, it is more likely that the others continue without this one than the reverse.
     pub(super) fn stop_as_minority(&mut self, lost: u64) {
+        let is_excluded = self.is_accused();
+        reach(if is_excluded { Point::StoppedAccused } else { Point::StoppedAsMinority });
+        let members = self.view.members.len();
+        let minority = StopReason::Minority { lost: lost.count_ones() as usize, members };
+        self.stop = Some(if is_excluded { StopReason::Excluded } else { minority });
+    }
+
+    /// Stops if the members of `lost` may be all that have what was delivered in a shard \[G10\]; returns whether they may. Either
+    /// they or this member will not be in the next view.
+    pub(super) fn stop_without_quorum(&mut self, lost: u64) -> bool {
+        mutant!(EndWithoutQuorum => return false);
+        let of = |segment: &SenderSegment| Some((segment.lost_quorum(lost)?, segment.ranks.len()));
+        let Some((lost, members)) = self.segments.iter().find_map(of) else { return false };
+        reach(Point::GenuineQuorumLost);
+        let gone = StopReason::QuorumLost { lost, members };
+        self.stop = Some(if self.is_accused() { StopReason::Excluded } else { gone });
+        true
+    }
+
+    /// Stops because no member that this one hears has what it is to install \[G11\].
+    pub(crate) fn give_up(&mut self) {
+        if !self.suffice(self.heard_members().count_ones()) {
+            self.stop_as_minority(self.accused);
+        } else if !self.stop_without_quorum(self.accused) {
+            self.stop = Some(StopReason::Excluded);
+        }
+    }
+
+    /// Returns whether another member has published that it does not hear this one.
+    fn is_accused(&self) -> bool {
         let own = self.table.rank();
         let accuses_this = |rank| self.row.accused.load(self.table.row(rank)) >> own & 1 == 1;
-        let minority =
-            StopReason::Minority { lost: lost.count_ones() as usize, members: self.view.members.len() };
-        let is_excluded = ranks(everybody(self.view.members.len()) & !(1 << own)).any(accuses_this);
-        reach(if is_excluded { Point::StoppedAccused } else { Point::StoppedAsMinority });
-        self.stop = Some(if is_excluded { StopReason::Excluded } else { minority });
+        ranks(everybody(self.view.members.len()) & !(1 << own)).any(accuses_this)
     }
 }

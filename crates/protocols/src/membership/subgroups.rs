@@ -23,6 +23,13 @@ pub trait Subgroups<F> {
         true
     }
 
+    /// Returns whether this member has all that the trims of a proposal hold, which it is about to echo or install, or need not have
+    /// it; if not, it gets what it lacks from others meanwhile, and is asked again \[G11\]. A member whose subgroups count what all
+    /// members have lacks nothing.
+    fn has_log(&mut self, _proposal: &Proposal) -> bool {
+        true
+    }
+
     /// Votes for how `view` ends, as the leader with this rank has proposed, and returns whether the vote is on the disk \[T6\], as
     /// it is at once in a group without durable subgroups. It is called again until then, and nothing of it is published.
     fn vote(

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use squall_fabric::NodeId;
 use squall_fabric::sim::{Happening, Prng, TraceRecord};
 use squall_protocols::genuine::{
-    GenuineMessage, GenuinePosition, PartReplies, ShardedOutcome, is_genuine_mirror,
+    GenuineMessage, GenuinePosition, PartReplies, QuorumRule, ShardedOutcome, is_genuine_mirror,
 };
 use squall_protocols::membership::View;
 
@@ -81,6 +81,8 @@ pub(super) struct GenuineHistory {
     replies: BTreeMap<(usize, MessageId), u64>,
     /// Shards whose states are lost, and since which view.
     lost: BTreeMap<usize, u64>,
+    /// What had been sent some time before a follower continues that had stalled.
+    sent_early: Option<Vec<MessageId>>,
     /// How many messages were delivered, over all nodes.
     pub(super) total: u64,
     pub(super) violation: Option<Violation>,
@@ -99,6 +101,7 @@ impl GenuineHistory {
             views: BTreeMap::new(),
             replies: BTreeMap::new(),
             lost: BTreeMap::new(),
+            sent_early: None,
             total: 0,
             violation: None,
         }
@@ -396,6 +399,28 @@ impl GenuineHistory {
         Ok(())
     }
 
+    /// Notes what has been sent by now, if it is the first call.
+    pub(super) fn note_sent(&mut self) {
+        self.sent_early.get_or_insert_with(|| self.sent.keys().copied().collect());
+    }
+
+    /// \[G6\] What had been sent by [`GenuineHistory::note_sent`] is delivered by all members of its shards but `idle`, which
+    /// stalls, unless that one has sent it.
+    pub(super) fn check_progress(&self, idle: NodeId) -> Result<(), Violation> {
+        let sent = self.sent_early.iter().flatten().filter(|(sender, _)| *sender != idle);
+        for id in sent {
+            let lacks = |(node, own): &(&NodeId, &NodeHistory)| {
+                let is_concerned = own.is_concerned(self.sent[id].destinations);
+                **node != idle && is_concerned && !own.delivered_set.contains(id)
+            };
+            if let Some((node, _)) = self.nodes.iter().find(lacks) {
+                let text = format!("[G6] {node} has not delivered {id:?} while {idle} stalls");
+                return Err(Violation { checker: "progress", text });
+            }
+        }
+        Ok(())
+    }
+
     /// \[G16\] Words of genuine multicast pass only between the sender and the members of the destination shards of one message.
     pub(super) fn check_words(&self, trace: &[TraceRecord]) -> Result<(), Violation> {
         let mut pairs = BTreeMap::new();
@@ -410,9 +435,17 @@ impl GenuineHistory {
             let is_concerned = |node: &NodeHistory| node.is_concerned(sent.destinations);
             sender.0.0 == node || self.nodes.get(&NodeId(node)).is_some_and(is_concerned)
         };
+        // With a majority for quorum a member writes one word to its shard when a view ends [G11].
+        let views =
+            if self.plan.settings.quorum == QuorumRule::Majority { self.views.len() as u64 } else { 0 };
+        let home = |node: u32| self.nodes.get(&NodeId(node)).and_then(|node| node.home);
         for ((from, to), words) in pairs {
-            let is_concerned =
-                self.sent.iter().any(|(id, sent)| takes_part((id, sent), from) && takes_part((id, sent), to));
+            let ends_views = words <= views && home(from).is_some() && home(from) == home(to);
+            let is_concerned = ends_views
+                || self
+                    .sent
+                    .iter()
+                    .any(|(id, sent)| takes_part((id, sent), from) && takes_part((id, sent), to));
             if !is_concerned {
                 let text = format!(
                     "[G16] {words} words pass from node {from} to node {to}, which no message concerns"

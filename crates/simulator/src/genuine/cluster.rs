@@ -133,6 +133,7 @@ impl GenuineCluster {
             if std::mem::replace(&mut deaths, self.all.world.deaths()) != deaths && self.all.bury() {
                 last_fault = last_fault.max(self.all.world.now());
             }
+            self.look_at_standstill();
             self.poll_node(self.all.numbers.owner(node), node);
             if steps > STEPS_MAX && self.plan.group.suspicion_after.is_none() {
                 self.all.fail("quiescence", format!("[N4] they are still busy after {STEPS_MAX} steps"));
@@ -155,6 +156,20 @@ impl GenuineCluster {
             delivered: self.history.borrow().total,
             trace_hash: self.all.world.trace_hash(),
             trace: if keeps { self.all.world.trace() } else { Vec::new() },
+        }
+    }
+
+    /// \[G6\] While a follower stalls, a majority of its shard delivers without it.
+    fn look_at_standstill(&mut self) {
+        let (Some(standstill), now) = (self.plan.standstill, self.all.world.now()) else { return };
+        let mut history = self.history.borrow_mut();
+        if now + standstill.bound >= standstill.end {
+            history.note_sent();
+        }
+        if now >= standstill.end {
+            let result = history.check_progress(NodeId(standstill.node));
+            history.take(result);
+            self.plan.standstill = None;
         }
     }
 

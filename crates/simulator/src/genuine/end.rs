@@ -1,7 +1,9 @@
 //! What the end of a run must look like (RamCast §2.2, Derecho §3.4).
 
 use squall_fabric::NodeId;
+use squall_fabric::sim::{Rule, Verdict};
 use squall_protocols::admission::JoinFailure;
+use squall_protocols::genuine::QuorumRule;
 use squall_protocols::group::{GroupCore, GroupEnd};
 use squall_protocols::membership::{MembershipState, StopReason};
 
@@ -105,7 +107,19 @@ impl GenuineCluster {
         let process = |place: u32| &self.all.processes[place as usize];
         let mut healthy = self.plan.group.healthy(|place| !self.all.lives(process(place)));
         healthy.retain(|place| !self.is_shut_out(process(*place)));
-        healthy
+        if self.may_lose_quorum(&healthy) { Vec::new() } else { healthy }
+    }
+
+    /// \[G10\] Whether a shard may have lost a majority of its members in some view, which ends the group: two of three, where these
+    /// may be what is left of five.
+    fn may_lose_quorum(&self, healthy: &[u32]) -> bool {
+        let may_lose = |shard: usize| {
+            let members =
+                (0..self.plan.group.nodes()).filter(|place| self.plan.homes[*place as usize] == Some(shard));
+            let members: Vec<u32> = members.collect();
+            members.len() > 2 && members.iter().filter(|place| !healthy.contains(place)).count() > 1
+        };
+        self.plan.settings.quorum == QuorumRule::Majority && (0..self.plan.shards).any(may_lose)
     }
 
     /// A joiner that cannot reach a member cannot join, nor one of whose shard no member has the state \[G14\]: the shard may have
@@ -177,7 +191,8 @@ impl GenuineCluster {
 
     /// Processes that have stopped, or given up to join, had a reason.
     fn check_stops(&self) -> Result<(), Violation> {
-        let is_sure = !self.plan.group.has_false_suspicion();
+        let breaks = |rule: &Rule| matches!(rule.what, Verdict::Break { .. });
+        let is_sure = !self.plan.group.has_false_suspicion() && !self.plan.group.rules.iter().any(breaks);
         let healthy = self.healthy();
         for process in self.all.processes.iter().filter(|process| self.all.lives(process)) {
             let place = process.place;
@@ -194,9 +209,13 @@ impl GenuineCluster {
                 GroupEnd::Stopped(StopReason::Left) => leaves,
                 GroupEnd::Stopped(StopReason::Minority { .. }) => !is_sure || self.plan.group.crashes() > 0,
                 GroupEnd::Stopped(StopReason::Excluded) => !is_sure,
+                GroupEnd::Stopped(StopReason::QuorumLost { lost, members }) => {
+                    let is_majority = self.plan.settings.quorum == QuorumRule::Majority && 2 * lost > members;
+                    is_majority && (!is_sure || self.plan.group.crashes() > 0)
+                }
                 GroupEnd::Stopped(StopReason::LogsGone { .. }) => false,
                 GroupEnd::NobodyLeft => true,
-                GroupEnd::Failed(..) | GroupEnd::ShardsFailed(_) | GroupEnd::Unfollowed => false,
+                GroupEnd::Failed(..) | GroupEnd::ShardsFailed(_) => false,
             };
             if !is_fine {
                 let text = format!("[V5] process {place} has stopped without a reason: {ended}");

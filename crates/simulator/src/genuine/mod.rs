@@ -5,13 +5,14 @@
 //! was delivered before a message was sent comes before it; \[G15\] positions; \[G16\] that no word passes between nodes that a
 //! message does not concern; after the last fault one view, in which all that its members have sent is delivered by all members of
 //! the destination shards; if shards have states, these are the parts of an object: \[G18\] each update is applied once, at one position, to
-//! equal states, and \[G19\] its caller gets the replies of all its shards; \[V5\] \[V8\] \[V10\] \[J5\]–\[J8\] as in [`crate::group`]. [`steps`] counts write delays, and [`prediction`] runs the
+//! equal states, and \[G19\] its caller gets the replies of all its shards; \[G6\] if a majority is enough, it delivers while a follower stalls; \[V5\] \[V8\] \[V10\] \[J5\]–\[J8\] as in [`crate::group`]. [`steps`] counts write delays, and [`prediction`] runs the
 //! core under a cost model.
 
 mod caller;
 mod checks;
 mod cluster;
 mod end;
+mod majority;
 mod plan;
 pub mod prediction;
 mod program;

@@ -36,6 +36,19 @@ pub struct GenuinePlan {
     pub counts_words: bool,
     /// The time that nodes with hybrid clocks take for the common one differs by up to that.
     pub time_error_max: Duration,
+    /// The only thing that happens: a follower pauses, and a majority is enough.
+    pub standstill: Option<FollowerStandstill>,
+}
+
+/// A follower of a shard pauses: the others deliver meanwhile whatever is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FollowerStandstill {
+    /// The node.
+    pub node: u32,
+    /// When it continues.
+    pub end: Instant,
+    /// A message that was sent this long before is delivered by all others.
+    pub bound: Duration,
 }
 
 /// The payloads of messages are at most that long.
@@ -62,6 +75,7 @@ impl GenuinePlan {
         if !plan.group.joins.is_empty() && prng.chance(150) {
             plan.add_lost_state(&mut prng);
         }
+        plan.draw_majority();
         plan.settings.has_states = !Prng::new(seed ^ 0x57a7e).chance(400);
         if plan.settings.has_states {
             plan.settings.message_max = UPDATE_HEADER_BYTES + plan.shards * (PART_HEADER_BYTES + MESSAGE_MAX);
@@ -139,12 +153,13 @@ impl GenuinePlan {
             request_max: Duration::ZERO,
             transfer_max: Duration::from_nanos(prng.below(300_000)),
             time_error_max: Duration::ZERO,
+            standstill: None,
             counts_words: !group.early_sight && prng.chance(200),
             group,
         }
     }
 
-    /// Nothing ends the first view. Only then a majority may be enough: see [`QuorumRule::Majority`].
+    /// Nothing ends the first view.
     fn calm_down(&mut self, prng: &mut Prng) {
         let group = &mut self.group;
         group.suspicion_after = None;
@@ -256,6 +271,7 @@ impl GenuinePlan {
             ("eight shards", self.shards == 8),
             ("shards without states", !self.settings.has_states),
             ("majority", self.settings.quorum == QuorumRule::Majority),
+            ("follower that stalls", self.standstill.is_some()),
         ];
         let own = own.into_iter().filter_map(|(kind, is_there)| is_there.then_some(kind));
         self.group.faults().into_iter().chain(own).collect()
@@ -323,6 +339,13 @@ impl fmt::Display for GenuinePlan {
             f,
             "  {quorum}; {clock}; {states}; messages of up to {message_max} bytes, {window}{bytes} under way"
         )?;
+        if let Some(FollowerStandstill { node, end, bound }) = self.standstill {
+            writeln!(
+                f,
+                "  node {node} stalls until {:?}; others deliver within {bound:?}",
+                end.since(Instant::from_nanos(0))
+            )?;
+        }
         if *has_states && !self.group.joins.is_empty() {
             let Self { request_max, transfer_max, .. } = self;
             writeln!(

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Duration, Fabric, Instant, NodeId};
 use squall_protocols::genuine::{
-    ClockKind, GenuineCarryover, GenuineMember, GenuineSendError, GenuineSettings, ShardPlacement,
+    ClockKind, GenuineCarryover, GenuineMember, GenuineSendError, GenuineSettings, QuorumRule, ShardPlacement,
 };
 use squall_protocols::membership::{Member, View};
 
@@ -44,6 +44,8 @@ pub struct ShardExperiment {
     pub load: ShardLoad,
     /// What timestamps are taken from.
     pub clock: ClockKind,
+    /// Whose acknowledgements a delivery waits for.
+    pub quorum: QuorumRule,
     /// The members' clocks are wrong by up to that.
     pub skew_max: Duration,
     /// The core's own work for each delivery.
@@ -81,6 +83,7 @@ impl ShardExperiment {
             messages: 300,
             load: ShardLoad::Closed(1),
             clock: ClockKind::Logical,
+            quorum: QuorumRule::All,
             skew_max: Duration::ZERO,
             work: GENUINE_WORK,
             cost: RAMCAST,
@@ -242,6 +245,7 @@ impl Node {
         let shard = placement.shard_of(rank as usize);
         let settings = GenuineSettings {
             clock: experiment.clock,
+            quorum: experiment.quorum,
             ..GenuineSettings::new(experiment.window(), experiment.size)
         };
         let before = GenuineCarryover::default();

@@ -426,10 +426,11 @@ impl<S: GroupScene> GroupCluster<S> {
             let is_fine = match ended {
                 GroupEnd::Stopped(StopReason::Left) => leaves,
                 GroupEnd::Stopped(StopReason::Minority { .. }) => !is_sure || self.plan.crashes() > 0,
+                GroupEnd::Stopped(StopReason::QuorumLost { .. }) => false,
                 GroupEnd::Stopped(StopReason::LogsGone { .. }) => !is_sure || self.plan.crashes() > 0,
                 GroupEnd::Stopped(StopReason::Excluded) => !is_sure,
                 GroupEnd::NobodyLeft => true,
-                GroupEnd::Failed(..) | GroupEnd::ShardsFailed(_) | GroupEnd::Unfollowed => false,
+                GroupEnd::Failed(..) | GroupEnd::ShardsFailed(_) => false,
             };
             if !is_fine && !self.all.host.scene.excuses(NodeId(place), ended) {
                 let text = format!("[V5] node {place} has stopped without a reason: {ended}");

@@ -55,7 +55,7 @@ impl GroupPlan {
     }
 
     /// How long whatever a node says may take to be seen, while nothing is wrong.
-    fn delay(&self) -> Duration {
+    pub(crate) fn delay(&self) -> Duration {
         let adversary = &self.adversary;
         let stall = if adversary.stall_per_mille > 0 { adversary.stall_max } else { Duration::ZERO };
         adversary.delay_max * 2 + stall + adversary.poll_gap_max * 2

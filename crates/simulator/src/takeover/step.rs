@@ -39,8 +39,14 @@ pub(super) struct StepColumns(MembershipRow);
 impl StepColumns {
     pub(super) fn new(members: u32) -> Self {
         let senders = members as usize;
-        let segment =
-            SenderSegment { counts: 0, trims: 0, senders, ranks: (0..senders).collect(), durable: None };
+        let segment = SenderSegment {
+            counts: 0,
+            trims: 0,
+            senders,
+            ranks: (0..senders).collect(),
+            durable: None,
+            quorum: senders,
+        };
         Self(MembershipRow::new(senders, &[segment], STATES))
     }
 

@@ -240,7 +240,7 @@ impl Stack<'_> {
         match self.group.ended() {
             Some(GroupEnd::Stopped(stop)) => return JoinStanding::Removed(stop),
             Some(GroupEnd::NobodyLeft) => return JoinStanding::Alone,
-            Some(GroupEnd::Failed(..) | GroupEnd::ShardsFailed(_) | GroupEnd::Unfollowed) => {
+            Some(GroupEnd::Failed(..) | GroupEnd::ShardsFailed(_)) => {
                 return JoinStanding::Failed;
             }
             None => {}

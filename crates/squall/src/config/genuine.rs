@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use squall_fabric::window::RECORDS_MAX;
-use squall_protocols::genuine::{ClockKind, GenuineSettings, SHARDS_MAX, ShardPlacement};
+use squall_protocols::genuine::{ClockKind, GenuineSettings, QuorumRule, SHARDS_MAX, ShardPlacement};
 use squall_protocols::membership::{MEMBERS_MAX, View};
 
 use super::error::ConfigError;
@@ -47,6 +47,10 @@ pub struct GenuineConfig {
     /// (`CLOCK_REALTIME`, as each member reads it once when it joins). If these are wrong, messages to several shards may take longer; their
     /// order does not depend on any clock.
     pub clock: ClockKind,
+    /// Whose acknowledgements a delivery waits for. With [`QuorumRule::Majority`] a follower that stalls delays no delivery, until
+    /// `window` messages of a sender wait for it; a group in which a shard of three or more loses more than half of its members
+    /// between two views stops. With [`QuorumRule::All`] all but one member of a shard may die, and each one that stalls delays all.
+    pub quorum: QuorumRule,
 }
 
 impl Default for GenuineConfig {
@@ -59,6 +63,7 @@ impl Default for GenuineConfig {
             window_bytes: 1 << 20,
             object: false,
             clock: ClockKind::Logical,
+            quorum: QuorumRule::All,
         }
     }
 }
@@ -85,6 +90,7 @@ impl GenuineConfig {
             window_bytes: self.window_bytes,
             has_states: self.object,
             clock: self.clock,
+            quorum: self.quorum,
             ..GenuineSettings::new(self.window, self.message_max)
         }
     }
@@ -142,6 +148,9 @@ impl GenuineConfig {
 /// The names of the clocks.
 const CLOCKS: [(&str, ClockKind); 2] = [("logical", ClockKind::Logical), ("hybrid", ClockKind::Hybrid)];
 
+/// The names of the rules.
+const QUORUMS: [(&str, QuorumRule); 2] = [("all", QuorumRule::All), ("majority", QuorumRule::Majority)];
+
 /// Reads the table, if there is one.
 pub(super) fn read(
     value: Option<&ConfigValue<'_>>,
@@ -164,6 +173,7 @@ pub(super) fn read(
             .map_or(Ok(usual.window_bytes.max(4 * message_max)), |value| value.bytes(1..=WINDOW_BYTES_MAX))?,
         object: values.get("object").map_or(Ok(usual.object), |value| value.flag())?,
         clock: values.get("clock").map_or(Ok(usual.clock), |value| value.choice(&CLOCKS))?,
+        quorum: values.get("quorum").map_or(Ok(usual.quorum), |value| value.choice(&QUORUMS))?,
         shards: BTreeMap::new(),
     };
     for (name, table) in shards.table()?.tables()? {
@@ -178,7 +188,7 @@ pub(super) fn read(
 
 #[cfg(test)]
 mod tests {
-    use super::{ClockKind, GenuineConfig};
+    use super::{ClockKind, GenuineConfig, QuorumRule};
     use crate::config::{StorageConfig, SubgroupConfig};
     use crate::{Config, DeliveryMode};
 
@@ -195,11 +205,12 @@ mod tests {
 
     #[test]
     fn shards_are_read_with_their_settings() {
-        let lines = "[genuine]\nmessage_max = \"1MiB\"\nobject = true\nclock = \"hybrid\"\nwindow = 8\nshards.b.members = [0]\nshards.a.members = [1, 2, 9]";
+        let lines = "[genuine]\nmessage_max = \"1MiB\"\nobject = true\nclock = \"hybrid\"\nquorum = \"majority\"\nwindow = 8\nshards.b.members = [0]\nshards.a.members = [1, 2, 9]";
         let config = read(lines).unwrap().unwrap();
         assert_eq!((config.window, config.message_max, config.window_bytes), (8, 1 << 20, 4 << 20));
         assert!(config.object && config.settings().has_states);
         assert_eq!(config.settings().clock, ClockKind::Hybrid);
+        assert_eq!(config.settings().quorum, QuorumRule::Majority);
         assert_eq!(config.destinations(&["b", "a"]), Ok(0b11));
         assert_eq!(config.destinations(&["b", "c"]), Err("c"));
         assert_eq!(read("[subgroups.log]"), Ok(None));
@@ -215,6 +226,7 @@ mod tests {
             ("[genuine.shards.a]\nmembers = [3]", "below `members` = 3"),
             ("[genuine.shards]\na.members = [0, 1]\nb.members = [1]", "`a` and `b`"),
             ("[genuine]\nwindow_bytes = 10\nshards.a.members = [0]", "raise the one"),
+            ("[genuine]\nquorum = \"half\"\nshards.a.members = [0]", "majority"),
             ("", "subgroups"),
         ] {
             assert!(refusal(lines).contains(text), "{lines}: {}", refusal(lines));
@@ -242,6 +254,9 @@ mod tests {
         let with =
             |ranks| Config { genuine: Some(GenuineConfig::default().shard("a", ranks)), ..config.clone() };
         assert_ne!(with(&[0]).agreement(), with(&[1]).agreement());
+        let mut other = with(&[0]);
+        other.genuine.as_mut().expect("it is there").quorum = QuorumRule::Majority;
+        assert_ne!(with(&[0]).agreement(), other.agreement(), "[G10] they would disagree about trims");
         assert!(with(&[2]).check().unwrap_err().to_string().contains("[genuine]"));
     }
 }

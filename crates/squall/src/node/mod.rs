@@ -362,7 +362,6 @@ impl Stack {
                 GroupError::Subgroup { subgroup: self.names[id.0 as usize].clone(), failure }
             }
             GroupEnd::ShardsFailed(failure) => GroupError::Genuine(failure),
-            GroupEnd::Unfollowed => unreachable!("all members of a shard acknowledge"),
             GroupEnd::NobodyLeft => GroupError::Stopped(StopReason::Excluded),
         }
     }

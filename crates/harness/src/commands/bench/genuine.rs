@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use squall::config::ClockKind;
+use squall::config::{ClockKind, QuorumRule};
 use squall_protocols::multicast::SubgroupSettings;
 use squall_simulator::figures::{self, Experiment};
 use squall_simulator::genuine::prediction::{self, ORDERED_WORK, RAMCAST, ShardExperiment, ShardLoad};
@@ -51,6 +51,9 @@ pub(crate) struct GenuineArguments {
     /// What timestamps are taken from
     #[arg(long, value_enum, default_value = "logical")]
     clock: ClockName,
+    /// Whose acknowledgements a delivery waits for; shards of one or two members have no other majority than all
+    #[arg(long, value_enum, default_value = "all")]
+    quorum: QuorumName,
     /// Instead: kill the leader of a shard under load, this often, and measure how long the others stall
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     deaths: Option<u64>,
@@ -73,6 +76,7 @@ alone: in each round the leader of the first shard, or of the one that --leader-
 Examples:
   squall bench genuine
   squall bench genuine --shards 4 --replicas 1 --destinations 1
+  squall bench genuine --replicas 3 --quorum majority
   squall bench genuine --shards 3 --deaths 20 --window 4
   squall bench genuine --shards 3 --deaths 20 --window 4 --leader-of 1
   squall bench genuine --transport sim --shards 64 --replicas 1
@@ -88,10 +92,21 @@ enum ClockName {
     Hybrid,
 }
 
+/// Whose acknowledgements a delivery waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum QuorumName {
+    /// All members of each shard
+    All,
+    /// More than half of them, with the leader
+    Majority,
+}
+
 #[derive(Debug, Serialize)]
 struct Outcome {
     transport: BenchFabric,
     clock: ClockName,
+    quorum: QuorumName,
     shards: u64,
     replicas: u64,
     destinations: u64,
@@ -140,6 +155,7 @@ pub(crate) fn run(arguments: &GenuineArguments) -> Result<CommandVerdict> {
         window: few(arguments.window),
         latency: arguments.latency,
         is_hybrid: arguments.clock == ClockName::Hybrid,
+        by_majority: arguments.quorum == QuorumName::Majority,
         outlives: arguments.deaths.is_some(),
         is_filtered: false,
     };
@@ -158,6 +174,7 @@ pub(crate) fn run(arguments: &GenuineArguments) -> Result<CommandVerdict> {
     let outcome = Outcome {
         transport: arguments.transport,
         clock: arguments.clock,
+        quorum: arguments.quorum,
         shards,
         replicas,
         destinations,
@@ -186,6 +203,7 @@ fn predict(job: &GenuineJob) -> Figures {
         messages: job.messages,
         load,
         clock: if job.is_hybrid { ClockKind::Hybrid } else { ClockKind::Logical },
+        quorum: if job.by_majority { QuorumRule::Majority } else { QuorumRule::All },
         ..ShardExperiment::ramcast(job.shards)
     };
     let prediction = prediction::predict(&experiment);

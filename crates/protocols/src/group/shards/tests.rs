@@ -113,13 +113,6 @@ fn a_process_is_taken_where_a_member_has_the_state() {
     );
 }
 
-/// A process that joins ends the view, after which a group with a majority for quorum has none.
-#[test]
-fn a_group_without_a_further_view_takes_no_process() {
-    let (_world, nodes) = members(2, &with_states(QuorumRule::Majority));
-    assert!((0..3).all(|tag| nodes.iter().all(|(_, group)| !group.takes(tag))));
-}
-
 /// Numbers follow each other, in all views, and a sender learns when all have delivered.
 #[test]
 fn a_sender_learns_what_is_delivered() {

@@ -2,7 +2,7 @@
 
 use super::{ConfigKey, KeyDefault, KeyScope};
 
-pub(in crate::config) const GENUINE: [ConfigKey; 6] = [
+pub(in crate::config) const GENUINE: [ConfigKey; 7] = [
     ConfigKey {
         name: "shards",
         takes: "a table of 1 to 64 tables",
@@ -43,6 +43,16 @@ pub(in crate::config) const GENUINE: [ConfigKey; 6] = [
         scope: KeyScope::Group,
         meaning: "What the timestamps of messages come from: a counter of each shard, or the greater of that and the time of its leader's machine. \
                   Wrong clocks delay messages and change nothing else.",
+    },
+    ConfigKey {
+        name: "quorum",
+        takes: "\"all\" or \"majority\"",
+        default: KeyDefault::Value("\"all\""),
+        example: "\"majority\"",
+        scope: KeyScope::Group,
+        meaning: "Whose acknowledgements a delivery waits for: all members of each shard, or more than half of them with its leader, so that a \
+                  follower that stalls delays nothing until `window` messages wait for it. With a majority, the group stops if a shard of three or \
+                  more loses more than half of its members before the next view is installed.",
     },
     ConfigKey {
         name: "object",

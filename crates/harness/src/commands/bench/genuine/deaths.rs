@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
-use super::GenuineArguments;
+use super::{GenuineArguments, QuorumName};
 use crate::cluster::{ClusterPlan, PlannedKill, ProcessCluster};
 use crate::commands::bench::view::Spread;
 use crate::control::{EncryptionName, GenuineJob, MemberReport, MemberWork, TransportName};
@@ -13,6 +13,7 @@ use crate::terminal::{CommandVerdict, Interrupts, output};
 #[derive(Debug, Serialize)]
 struct DeathOutcome {
     transport: TransportName,
+    quorum: QuorumName,
     shards: usize,
     replicas: usize,
     window: usize,
@@ -61,6 +62,7 @@ pub(super) fn run(arguments: &GenuineArguments, job: &GenuineJob, count: u64) ->
     }
     let outcome = DeathOutcome {
         transport,
+        quorum: arguments.quorum,
         shards: job.shards,
         replicas: job.replicas,
         window: job.window,
