@@ -141,15 +141,12 @@ fn work(case: &Case) -> (Vec<Event>, Vec<Place>) {
     let _disks: Vec<_> = (0..MEMBERS).map(|rank| mount(rank).expect("it can be mounted")).collect();
     let configs = case.configs(&folder);
     let join = |rank: usize| {
-        let (config, mut upcall) = (configs[rank].clone(), order.upcall(&record));
+        let (config, upcall) = (configs[rank].clone(), order.upcall(&record));
         thread::spawn(move || {
             let group = Group::builder(config);
             // One that joins later has missed some messages.
-            let group = if rank < 2 {
-                group.on_message("log", move |message| upcall(message))
-            } else {
-                group.on_message("log", |_| ())
-            };
+            let group =
+                if rank < 2 { group.on_message("log", upcall) } else { group.on_message("log", |_| ()) };
             group.join().expect("the group starts")
         })
     };
@@ -289,8 +286,11 @@ fn of_disk(event: &Event, rank: usize) -> Option<&DiskEvent> {
     }
 }
 
-/// What a member has in its log, when that is whole, and the position behind which that begins, if what was before was discarded.
-fn history(group: &mut Group, case: &Case) -> Result<(Vec<Place>, Option<(u64, u64)>), String> {
+/// What a member has in its log, and the position behind which that begins, if what was before was discarded.
+type LogHistory = (Vec<Place>, Option<(u64, u64)>);
+
+/// Returns what a member has in its log, when that is whole.
+fn history(group: &mut Group, case: &Case) -> Result<LogHistory, String> {
     let log = group.subgroup("log").unwrap();
     let deadline = Instant::now() + PATIENCE;
     loop {
