@@ -7,6 +7,7 @@ mod common;
 mod storage;
 
 use std::collections::BTreeMap;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -38,8 +39,11 @@ fn expected(counts: [u64; 3]) -> AccountBook {
 fn a_state_survives_the_end_of_all_members(transport: Transport, test: &str) {
     let (_root, configs) = configs(transport, test);
     for number in 0..4 {
+        // All look before any of them changes the state.
+        let looked = Barrier::new(3);
         let found = run(&configs[..3], |rank, accounts| {
             let found = balances(accounts);
+            looked.wait();
             deposit(rank, accounts, 100);
             found
         });
