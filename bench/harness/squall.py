@@ -110,7 +110,7 @@ class SquallTopic(Squall):
     GUARANTEES = {
         "unordered": "order of one writer; a full reader rejects samples",
         "atomic": "one order for all readers, taken when all members have it",
-        "atomic, in place": "as atomic; the reader is called for each sample, and reads it where it is",
+        "in place": "as atomic; the reader is called for each sample, and reads it where it is",
         "kept": "as atomic, and kept in memory for readers that come later; up to 1024 samples under way",
         "logged": "as kept, on the disks of all members",
     }
@@ -119,12 +119,13 @@ class SquallTopic(Squall):
         super().__init__("shm", binary)
         self.name = f"squall {profile}"
         self.guarantee = self.GUARANTEES[profile]
-        self.profile, _, self.way = profile.partition(", ")
+        self.is_in_place = profile == "in place"
+        self.profile = "atomic" if self.is_in_place else profile
 
     def measure(self, case: Case) -> Figure:
         command = [self.binary, "bench", "dds", "--profile", self.profile, "--subscribers", case.members - 1]
         command += ["--size", case.size, "--json"]
-        if self.way:
+        if self.is_in_place:
             command.append("--in-place")
         if self.profile == "logged":
             BUILD.mkdir(parents=True, exist_ok=True)
