@@ -243,12 +243,6 @@ points! {
     GenuineLogAwaited,
     /// A member asks another one for a part of its shard's log.
     GenuineLogAsked,
-    /// It asks another one, since the first has failed.
-    GenuineLogAskedElsewhere,
-    /// A member that is in the next view sends a part of the log of the view before.
-    GenuineLogServedLate,
-    /// A member stops that hears none of those that have what it lacks.
-    GenuineStranded,
     /// A shard has lost a majority of its members, so the group stops.
     GenuineQuorumLost,
     /// A shard has lost all its members.

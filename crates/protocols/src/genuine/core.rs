@@ -32,8 +32,6 @@ pub struct GenuineMember {
     pub(super) shard: Option<ShardMember>,
     /// The view is over: nothing is sent, sequenced, acknowledged or delivered any more \[G9\].
     pub(super) is_wedged: bool,
-    /// The view has ended as decided.
-    pub(super) is_finished: bool,
     /// The members whose rows are frozen, by rank, as a set of bits.
     pub(super) frozen: u64,
     /// What this member lacks of its shard's log, and what it sends others of it \[G11\].
@@ -85,7 +83,6 @@ impl GenuineMember {
             time_base: 0,
             shard,
             is_wedged: false,
-            is_finished: false,
             frozen: 0,
             fetch: LogFetch::default(),
             relays: Vec::new(),

@@ -111,7 +111,7 @@ impl GenuineMember {
             let candidate = |rank: &&usize| **rank != self.rank && *asked >> **rank & 1 == 0;
             let mut candidates = self.placement.members(shard.shard).iter().filter(candidate);
             let Some(provider) = candidates.find(|rank| has_it(table, **rank)).copied() else { return 0 };
-            reach(if *asked == 0 { Point::GenuineLogAsked } else { Point::GenuineLogAskedElsewhere });
+            reach(Point::GenuineLogAsked);
             *asked |= 1 << provider;
             let attempt = u64::from(asked.count_ones());
             let request = LogRequest { attempt, provider, taken: 0 };
@@ -148,9 +148,6 @@ impl GenuineMember {
             }
             let relay = self.relays.iter_mut().find(|relay| relay.reader == rank).expect("it is open");
             work += relay.send(fabric, shard, request.taken);
-        }
-        if self.is_finished && work > 0 {
-            reach(Point::GenuineLogServedLate);
         }
         work + self.table.flush(fabric)
     }

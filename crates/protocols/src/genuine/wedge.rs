@@ -103,7 +103,6 @@ impl GenuineMember {
             }
             (marks, delivered) = (std::mem::take(&mut shard.marks), shard.delivered);
         }
-        self.is_finished = true;
         let (backlog, number) = self.outbox.end();
         Ok(GenuineCarryover { marks, delivered, backlog, number })
     }

@@ -263,7 +263,6 @@ impl<A: GroupApplication> GroupCore<A> {
         if let Some(failure) = shards.member.failure() {
             self.end(GroupEnd::ShardsFailed(failure));
         } else if shards.member.is_stranded() {
-            reach(Point::GenuineStranded);
             present.membership.give_up();
             self.poll_membership(fabric);
         }
