@@ -1,4 +1,5 @@
-//! Readers whose samples are read where they are, in the window of the member that wrote them: an upcall in place of a cache.
+//! Readers whose samples are read where they are, in the window of the member that wrote them: an upcall in place of a cache
+//! (Spindle §3.5 and §4.6; OMG DDS 1.4 has copies or loans in its place).
 //!
 //! The topic's thread makes the upcall for each change in the order of the topic, and without the lock of the topic's readers, so an upcall
 //! may use all of the API. While it runs nothing else of the subgroup is taken, and once the window is full its writers wait.
@@ -7,14 +8,14 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use crate::cache::ChangeKind;
 use crate::data::TopicData;
 use crate::error::DataError;
 use crate::outlet::lock;
 use crate::reader_core::ArrivedChange;
-use crate::sample::{EndpointId, InstanceState, Position};
+use crate::sample::{EndpointId, InstanceState, Position, system_time};
 
 /// A sample that is valid during the upcall of a reader in place: see [`crate::DomainParticipant::reader_in_place`].
 ///
@@ -88,7 +89,7 @@ impl ReaderUpcall {
                 instance_state,
                 publication: header.writer,
                 position,
-                source_timestamp: UNIX_EPOCH + Duration::from_nanos(header.source_time),
+                source_timestamp: system_time(header.source_time),
                 of: PhantomData,
             });
         };

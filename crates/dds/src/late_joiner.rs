@@ -1,4 +1,4 @@
-//! Late joiners, simulated: members apply one order of updates at their own pace, processes join with the state of any of them, at any
+//! Late joiners of kept topics (Spindle §4.6, "volatile storage"), simulated: members apply one order of updates at their own pace, processes join with the state of any of them, at any
 //! moment, readers are created anywhere and take what they have space for, members die, and all of them restart. What runs here is what
 //! ships: the history ([`crate::registry`]), the way of its samples to readers ([`crate::store`]), and the readers. That all members apply
 //! the same updates, and that a joiner gets a state of one of them, is what replicated objects promise (`squall simulate`, scenarios

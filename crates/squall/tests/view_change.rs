@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::config::{Address, Config, SubgroupConfig, Transport};
-use squall::{Deliveries, DeliveryEvent, Group, MessageOutcome, Node, SendError, Sender};
+use squall::{Deliveries, DeliveryEvent, Group, MessageOutcome, Node, SendError, Sender, SubgroupView};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -238,11 +238,28 @@ fn a_changing_view_is_not_a_full_window() {
 }
 
 /// Takes what a member delivers until it has taken `messages` messages in a view of `members` members; returns those views
-/// (the number of members) and messages (the byte), in order. Each message belongs to the view before it.
-fn take_events(deliveries: &mut Deliveries, members: usize, messages: usize) -> Vec<(usize, Option<u8>)> {
+/// (the number of members) and messages (the byte), in order. Each message belongs to the view before it. Messages come one by one, or
+/// in batches, which end before a view that was not asked for.
+fn take_events(
+    deliveries: &mut Deliveries,
+    members: usize,
+    messages: usize,
+    in_batches: bool,
+) -> Vec<(usize, Option<u8>)> {
     let (mut taken, mut last) = (Vec::new(), 0);
-    let mut view = None;
+    let mut view = None::<Arc<SubgroupView>>;
     while last < messages {
+        if let Some(view) = view.as_ref().filter(|_| in_batches) {
+            let handed = deliveries.try_batch(|message| {
+                assert_eq!((view.id, view.members[message.sender].node), (message.view, message.node));
+                taken.push((view.members.len(), Some(message.bytes[0])));
+            });
+            let handed = handed.expect("the group lives");
+            last += if view.members.len() == members { handed } else { 0 };
+            if handed > 0 {
+                continue;
+            }
+        }
         match deliveries.next_event().expect("the group lives") {
             DeliveryEvent::View(next) => {
                 last = 0;
@@ -261,7 +278,7 @@ fn take_events(deliveries: &mut Deliveries, members: usize, messages: usize) -> 
     taken
 }
 
-/// Consumers that pull see the views between the messages, at the same places at all members [V8].
+/// Consumers that pull see the views between the messages, at the same places at all members, one by one or in batches [V8].
 #[test]
 fn events_are_views_and_messages_in_order() {
     const EACH: u8 = 20;
@@ -284,7 +301,7 @@ fn events_are_views_and_messages_in_order() {
                 }
                 wait_until("a view of two", || group.members() == 2);
                 sender.send_blocking(1, |bytes| bytes[0] = 10 + rank).expect("there is space");
-                take_events(&mut deliveries, 2, 2)
+                take_events(&mut deliveries, 2, 2, rank == 1)
             })
         })
         .collect();

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
+use squall_fabric::sim::Prng;
 
 use crate::cluster::{
     ClusterEnding, ClusterIdentity, ClusterLife, ClusterObserver, ClusterPlan, ProcessCluster,
@@ -75,8 +76,9 @@ pub(super) fn run(what: &TotalFailure) -> Result<CommandVerdict> {
         join: false,
     };
     let (mut restart_ms, mut under_load) = (Vec::new(), 0);
+    let mut dice = Prng::new(std::process::id().into());
     for failure in 0..what.failures {
-        let (work, waits) = work_of(std::process::id(), failure);
+        let (work, waits) = work_of(&mut dice, failure);
         let ClusterLife { started, found, done } =
             ProcessCluster::run_to_death(&plan(true), &identity, work, waits, &interrupts, &mut Watch)?;
         let took = started.as_secs_f64() * 1e3;
@@ -109,9 +111,8 @@ pub(super) fn run(what: &TotalFailure) -> Result<CommandVerdict> {
 
 /// How long the members work before they are killed, and whether that begins when a message has been delivered; in one of four times it
 /// begins at once, so that some die before.
-fn work_of(run: u32, failure: u32) -> (Duration, bool) {
-    let mixed = (u64::from(run) << 32 | u64::from(failure)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
-    (Duration::from_millis(mixed % 400), failure % 4 != 3)
+fn work_of(dice: &mut Prng, failure: u32) -> (Duration, bool) {
+    (Duration::from_millis(dice.below(400)), failure % 4 != 3)
 }
 
 fn judge(

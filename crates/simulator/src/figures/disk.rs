@@ -1,4 +1,4 @@
-//! The disk of a durable subgroup in an experiment: it takes bytes at a constant rate, and confirms each message some time after it has
+//! The disk of a durable subgroup in an experiment (Spindle §4.6, "logged storage"): it takes bytes at a constant rate, and confirms each message some time after it has
 //! taken its last byte. Writes under way overlap, as they do where many wait in a device's queue.
 
 use std::collections::VecDeque;
