@@ -108,6 +108,36 @@ fn a_checkpoint_of_another_process_is_the_beginning_of_the_log() {
     assert_eq!((verified(&storage), storage.begin_of(0)), (vec![8], LogBegin::Behind(at(8))));
 }
 
+/// What is void does not come back, whenever a crash cuts the removal off, if that is repeated when the log is opened; what came later
+/// stays.
+#[test]
+fn forgotten_checkpoints_leave_a_log_that_begins_again() {
+    for later in [None, Some(12)] {
+        let left = later.map_or(LogBegin::First, |sequence| LogBegin::Behind(at(sequence)));
+        let mut cut_off = 0;
+        for seed in 0..200 {
+            let disk = SimDisk::new(seed, SETTINGS.block);
+            let storage = storage(&disk);
+            storage.begin_life().expect("the disk works");
+            checkpoint(&storage, 3).expect("the disk works");
+            let replaced = later.unwrap_or(8);
+            let mut write = |out: &mut dyn Write| out.write_all(b"state");
+            storage.replace_checkpoints(0, at(replaced), &mut write).expect("the disk works");
+            disk.stop_after(seed % 8);
+            let is_complete = storage.forget_checkpoints(0, at(9)).is_ok();
+            cut_off += u64::from(!is_complete);
+            disk.crash();
+            let storage = self::storage(&disk);
+            if !is_complete {
+                storage.forget_checkpoints(0, at(9)).expect("the disk works");
+            }
+            let found = (verified(&storage), storage.begin_of(0));
+            assert_eq!(found, (later.into_iter().collect(), left), "seed {seed}");
+        }
+        assert!(cut_off > 20 || later.is_some(), "the crashes come too late: {cut_off}");
+    }
+}
+
 /// [W14] Behind what is wanted all versions can be made: the newest checkpoint before it is kept, and the next one.
 #[test]
 fn checkpoints_for_wanted_versions_are_kept() {

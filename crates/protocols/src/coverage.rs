@@ -223,6 +223,8 @@ points! {
     ListsApart,
     /// A process learns of trims that its list of ended views does not reach back to.
     ListExtended,
+    /// A member of a running group forgets how views have ended that checkpoints cover.
+    EndsForgotten,
     /// A member stays in a shard, since the others do not have it.
     HolderKept,
     /// What a sender had under way in a view is sent again in the next, to several shards.

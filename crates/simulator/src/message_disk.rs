@@ -30,6 +30,8 @@ struct DiskState {
     write: Option<(Option<Instant>, Register)>,
     /// A write has ended, and the node does not know it yet.
     has_written: bool,
+    /// Checkpoints cover everything before this view.
+    base: u64,
 }
 
 impl MessageDisk {
@@ -60,6 +62,17 @@ impl MessageDisk {
         };
         let counts = state.counts.iter().map(|(key, counts)| (*key, found(counts)));
         (register, counts.collect())
+    }
+
+    /// Checkpoints cover everything before `view` from now on.
+    pub(crate) fn cover_before(&self, view: u64) {
+        let base = &mut self.state().base;
+        *base = view.max(*base);
+    }
+
+    /// Returns the view before which checkpoints cover everything.
+    pub(crate) fn base(&self) -> u64 {
+        self.state().base
     }
 
     /// Begins to replace the register.

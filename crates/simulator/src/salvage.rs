@@ -20,9 +20,7 @@ use std::fmt;
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::multicast::DeliveryMode;
-use squall_protocols::restart::{
-    DurableView, LogStart, LogState, Register, Salvage, SalvageError, SalvagedShard,
-};
+use squall_protocols::restart::{DurableView, LogState, Register, Salvage, SalvageError, SalvagedShard};
 
 use crate::coverage;
 use crate::explain::Shrink;
@@ -155,9 +153,8 @@ fn left<'a>(
     for ((view, _), count) in &mut counts {
         *count = count.saturating_sub(if *view == register.view().number { loss } else { 0 });
     }
-    let founder = remains.views.iter().find(|view| view.number == remains.first_view);
-    if founder.is_some_and(|first| first.members.contains(&register.node)) {
-        (0..shards).for_each(|shard| state.cover(shard, LogStart::of_view(remains.first_view)));
+    for shard in 0..shards {
+        remains.begin_of(register, shard).into_iter().for_each(|begin| state.cover(shard, begin));
     }
     counts.iter().for_each(|((view, shard), count)| state.raise(*shard, *view, *count));
     state.cut(&register.record.chain);
@@ -256,7 +253,9 @@ fn resumed(
     restart.slow.retain(|(from, to, _)| from.max(to) < &processes);
     restart.disks.resize(processes, [1, 1]);
     let lived = remains.lived.clone();
-    (restart, RestartRemains { disks, first_view: remains.first_view, views, delivered, lived })
+    let RestartRemains { first_view, bases, ends, .. } = remains;
+    let (bases, ends) = (bases.clone(), ends.clone());
+    (restart, RestartRemains { disks, first_view: *first_view, bases, ends, views, delivered, lived })
 }
 
 impl Shrink for SalvagePlan {

@@ -3,7 +3,8 @@
 use squall_protocols::genuine::mutation::{self, GenuineMutation};
 use squall_simulator::coverage::Point;
 use squall_simulator::{
-    Scenario as _, alive, genuine, group, join, multicast, replica, restart, salvage, sst, sweep, takeover,
+    Scenario as _, alive, genuine, group, join, multicast, replica, restart, revival, salvage, sst, sweep,
+    takeover,
 };
 
 #[test]
@@ -190,4 +191,11 @@ fn groups_continue_from_one_log() {
         panic!("seed {seed}: {violation}\n{}", salvage::SCENARIO.explain(*seed));
     }
     assert!(summary.delivered > 10_000, "the scenario does too little: {}", summary.delivered);
+}
+
+/// What groups leave on their disks, in the middle of anything, is what a restart needs.
+#[test]
+fn revivals_hold_under_the_adversary() {
+    let summary = sweep(&revival::SCENARIO, 0..1000, 1, |_, _| true);
+    assert!(summary.failures.is_empty(), "{:?}", summary.failures);
 }

@@ -375,6 +375,14 @@ impl GroupApplication for GroupHandles {
         self.log.as_ref().is_some_and(|log| log.take_register_written())
     }
 
+    fn has_whole_log(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.is_whole())
+    }
+
+    fn log_base(&self) -> u64 {
+        self.log.as_ref().map_or(0, |log| log.base_view())
+    }
+
     fn has_state_news(&self) -> bool {
         self.status.has_state_news()
     }

@@ -1,67 +1,28 @@
 //! Durable objects whose logs are compacted: checkpoints take the place of what was before (Derecho §3.4, persistent mode).
 
 mod common;
+#[path = "compaction/shelves.rs"]
+mod shelves;
 #[path = "common/storage.rs"]
 mod storage;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
+use shelves::{Shelves, THING_BYTES, thing};
 use squall::config::{Retention, SubgroupConfig, Transport};
 use squall::external::{ExternalError, Replay};
-use squall::object::{Object, Replicated, Snapshot, Version, VersionError, restored};
+use squall::object::{Object, Version, VersionError};
 use squall::recovery::{SubgroupLoss, expected_loss};
 use squall::{Config, Group, HandleError, HistoryError, Position, ReplayError};
+use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_log::{FileDisk, LogSettings, Storage, StorageOwner};
+use squall_protocols::restart::{LogState, Register, SalvagedShard};
 use storage::{PATIENCE, TestFolder, wait_until};
-
-/// Things on shelves: the latest ones, of which each shelf has one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Shelves {
-    /// How many were put there.
-    count: u64,
-    things: BTreeMap<u64, Vec<u8>>,
-}
-
-impl Shelves {
-    /// What they look like after this many updates.
-    fn after(count: u64) -> Self {
-        let latest = count.saturating_sub(SHELVES)..count;
-        Self { count, things: latest.map(|number| (number % SHELVES, thing(number))).collect() }
-    }
-}
-
-impl Replicated for Shelves {
-    type Update = Vec<u8>;
-    type Query = ();
-    type Reply = u64;
-
-    fn apply(&mut self, thing: Vec<u8>) -> u64 {
-        self.things.insert(self.count % SHELVES, thing);
-        self.count += 1;
-        self.count
-    }
-
-    fn query(&self, (): ()) -> u64 {
-        self.count
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::of((self.count, self.things.clone()))
-    }
-
-    fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> {
-        restored(source).map(|(count, things)| Self { count, things })
-    }
-}
-
-fn thing(number: u64) -> Vec<u8> {
-    vec![number as u8; THING_BYTES]
-}
 
 /// Three members with shelves, and a joiner.
 fn configs(test: &str, retain: Option<Retention>) -> (TestFolder, Vec<Config>) {
@@ -227,6 +188,41 @@ fn a_log_is_compacted_behind_checkpoints() {
     }
 }
 
+/// The group continues from the log of one that was no member of the subgroup any more: that begins again, whatever checkpoints of it
+/// there are.
+#[test]
+fn a_lost_subgroup_begins_again() {
+    let (folder, configs) = configs("compaction-lost", None);
+    let compacted = [const { AtomicU64::new(0) }; 2];
+    let found = |count| {
+        move |_: usize, _: &mut Group, shelves: &Object<Shelves>| {
+            assert_eq!(present(shelves), Shelves::after(count));
+            fill(shelves, count + 10);
+        }
+    };
+    let member = [Config { members: 1, ..configs[0].clone() }];
+    run(&member, |_, _, shelves| fill_until_compacted(true, shelves, &compacted, 1));
+    let disk = FileDisk::open(&folder.0.join("rank-0")).expect("it is free");
+    let owner = StorageOwner { cluster: member[0].cluster.clone(), member: "rank-0".into() };
+    let storage = Storage::open(disk, &owner, LogSettings::DEFAULT, 0).expect("it is good");
+    storage
+        .change_register(|value| {
+            let mut register = Register::decode(&value.protocol).expect("it is one");
+            let chain = register.record.chain.clone();
+            register.record.view.members.push(NodeId(77));
+            register.record.view.shards[0] = 0b10;
+            let salvage = register.salvage(&LogState::new(1), register.group + 1, true).expect("it can");
+            assert_eq!((salvage.shards, chain.begun_again(0)), (vec![SalvagedShard::Lost], 0));
+            value.protocol = salvage.register.encode();
+        })
+        .expect("it is written");
+    drop(storage);
+    assert!(files(&folder, 0, "checkpoints") > 0);
+    run(&member, found(0));
+    assert_eq!(files(&folder, 0, "checkpoints"), 0);
+    run(&member, found(10));
+}
+
 /// Flips a bit in each checkpoint of a member that does not run.
 fn spoil_checkpoints(folder: &TestFolder, rank: usize) {
     let checkpoints = folder.0.join(format!("rank-{rank}")).join("checkpoints");
@@ -236,6 +232,14 @@ fn spoil_checkpoints(folder: &TestFolder, rank: usize) {
         bytes[35] ^= 1;
         fs::write(&path, bytes).expect("it can be written");
     }
+}
+
+/// The first view of whose end the register of a member that does not run knows.
+fn first_known_end(folder: &TestFolder, rank: usize) -> u64 {
+    let disk = FileDisk::inspect(&folder.0.join(format!("rank-{rank}")));
+    let storage = Storage::inspect(disk, LogSettings::DEFAULT).expect("it can be read");
+    let register = Register::decode(&storage.register().expect("it is good").protocol).expect("it is one");
+    register.record.chain.first()
 }
 
 /// A member that was away needs records that the others have no more: it takes a checkpoint.
@@ -355,12 +359,12 @@ fn messages_are_discarded_by_themselves() {
     let retain = Retention { versions: kept, automatic: true, ..Retention::default() };
     let (folder, mut configs) = configs("compaction-automatic", Some(retain));
     for config in &mut configs {
-        // It shares the log, and becomes silent.
+        // It shares the log, and is silent most of the time.
         let retain = Some(Retention { versions: 0, ..retain });
         let alerts = SubgroupConfig { message_max: 100, retain, ..config.subgroups["shelves"].clone() };
         config.subgroups.insert("alerts".into(), alerts);
     }
-    for round in 0..2 {
+    for round in 0..3 {
         run_members(&configs[..3], |rank, group, all| {
             let refused = group.object("shelves", Shelves::default);
             assert!(
@@ -370,21 +374,18 @@ fn messages_are_discarded_by_themselves() {
             wait_until("all are in the view", || group.members() == 3);
             let alerts = group.subgroup("alerts").expect("it is there");
             let mut alerted = alerts.deliveries().expect("they are free");
-            if round == 0 {
-                let mut sender = (rank == 0).then(|| alerts.sender().expect("it is free"));
-                for number in 0..10 {
-                    sender
-                        .iter_mut()
-                        .for_each(|sender| sender.send_bytes(&[number]).expect("there is space"));
-                    assert_eq!(alerted.next().expect("it comes").bytes, [number]);
-                }
-                alerted.release();
+            let mut sender = (rank == 0).then(|| alerts.sender().expect("it is free"));
+            for number in 0..10 {
+                sender.iter_mut().for_each(|sender| sender.send_bytes(&[number]).expect("there is space"));
+                assert_eq!(alerted.next().expect("it comes").bytes, [number]);
             }
+            alerted.release();
             let shelves = group.subgroup("shelves").expect("it is there");
             let before: Vec<_> = shelves.history().expect("it is durable").collect();
             let mut sender = (rank == 0).then(|| shelves.sender().expect("it is free"));
             let mut deliveries = shelves.deliveries().expect("they are free");
-            for number in round * THINGS..(round + 1) * THINGS {
+            let count = if round < 2 { THINGS } else { THINGS / 3 };
+            for number in round * THINGS..round * THINGS + count {
                 if let Some(sender) = &mut sender {
                     // Others may be behind.
                     let thing = thing(number);
@@ -400,19 +401,24 @@ fn messages_are_discarded_by_themselves() {
                 assert_eq!(before, []);
             } else {
                 let last = before.last().cloned().expect("some are kept").expect("it can be read");
-                assert_eq!(last.bytes, thing(THINGS - 1));
+                assert_eq!(last.bytes, thing(round * THINGS - 1));
                 assert!(matches!(before[0], Err(HistoryError::Compacted { .. })), "{:?}", before[0]);
                 let rest = before.len() as u64 - 1;
                 assert!((kept..THINGS / 2).contains(&rest), "{rest} messages are kept");
             }
             all.wait();
         });
+        let ends: Vec<u64> = (0..3).map(|rank| first_known_end(&folder, rank)).collect();
         if round == 0 {
+            assert_eq!(ends, [0, 0, 0]);
             // Marks that are lost are made again, and what a recovery expects says so.
             spoil_checkpoints(&folder, 0);
             let loss = expected_loss(&configs[0]).expect("only marks are lost");
             assert!(matches!(loss.subgroups["shelves"], SubgroupLoss::Tail { missing: 0, .. }), "{loss:?}");
         }
+        // The older one of two marks is a view behind.
+        let is_short = ends.iter().all(|first| *first > 0);
+        assert!(round < 2 || is_short, "how the first views have ended is not forgotten: {ends:?}");
     }
 }
 
@@ -457,7 +463,5 @@ fn a_reader_that_is_behind_finds_everything() {
     }
 }
 
-const SHELVES: u64 = 8;
-const THING_BYTES: usize = 500_000;
 /// More than five segments of them.
 const THINGS: u64 = 700;

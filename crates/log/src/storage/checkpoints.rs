@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use super::{Storage, disk_error, locked};
 use crate::checkpoint::{self, CheckpointError, CheckpointKind, StateWriting};
 use crate::disk::{Disk, DiskCause, DiskError};
+use crate::identity::RegisterValue;
 use crate::mutation;
 use crate::names;
 use crate::record::LogPosition;
@@ -142,6 +143,24 @@ impl<D: Disk> Storage<D> {
         raise(&mut locked(&self.recycled), subgroup, position);
         locked(&self.checkpoints).entry(subgroup).or_default().retain(|at| *at >= position);
         Ok(self.remove_checkpoints(subgroup, &mut |at| at >= position)?)
+    }
+
+    /// Removes the checkpoints of a subgroup up to `position`, of which nothing counts any more: its log begins again behind that, with
+    /// nothing. A crash in between is no harm if this is repeated.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn forget_checkpoints(&self, subgroup: u32, position: LogPosition) -> Result<(), CheckpointError> {
+        locked(&self.checkpoints).entry(subgroup).or_default().retain(|at| *at > position);
+        self.remove_checkpoints(subgroup, &mut |at| at > position)?;
+        if self.recycled(subgroup).is_some_and(|recycled| recycled <= position) {
+            let forget = |register: &mut RegisterValue| {
+                register.recycled.remove(&subgroup);
+            };
+            self.change_register(forget).map_err(disk_error)?;
+            locked(&self.recycled).remove(&subgroup);
+        }
+        Ok(())
     }
 
     /// Removes the checkpoints of a subgroup but for those that are kept, and returns when a crash cannot bring them back.

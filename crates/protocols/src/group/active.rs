@@ -175,6 +175,11 @@ impl<F: Fabric, A: GroupApplication> Subgroups<F> for ViewSubgroups<'_, A> {
         register.vote(leader, |shards| view_end(shards, *layout, view, segments, proposal))
     }
 
+    fn has_whole_log(&self, view: &View) -> bool {
+        let is_recorded = self.disk.as_ref().is_some_and(|disk| disk.register.has_recorded(view));
+        is_recorded && self.application.has_whole_log()
+    }
+
     fn hold(&mut self, states: &mut [u64]) -> bool {
         if states.is_empty() {
             return false;

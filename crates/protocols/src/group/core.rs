@@ -306,7 +306,9 @@ impl<A: GroupApplication> GroupCore<A> {
         self.look_at_consumers(fabric);
         self.look_at_indexes();
         let mut work = notified + self.poll_joining(fabric) + self.poll_register();
-        work += self.poll_membership(fabric) + self.poll_register();
+        work += self.poll_membership(fabric);
+        self.shorten_register();
+        work += self.poll_register();
         if self.timeline.is_opening() && self.has_opened() {
             let (now, view) = (fabric.now(), self.membership().map_or(0, |membership| membership.view().id));
             self.timeline.note(ViewChangeStep::Ready, now);

@@ -9,12 +9,15 @@
 //! A shard of the register is a durable subgroup, in the order of [`GroupSettings::durable`](super::GroupSettings::durable). What
 //! membership counts by senders is one number of sequences there, since messages of such a subgroup are appended in total order.
 
+use super::core::{GroupCore, GroupStage};
 use super::{GroupApplication, Placement, SubgroupId, SubgroupLayout};
+use crate::coverage::{Point, reach};
 use crate::membership::{Proposal, SenderSegment, View};
 use crate::multicast::sequences_complete;
 use crate::mutation;
 use crate::restart::{
     Ballot, DurableView, EndOrigin, Register, RegisterWriter, ViewChain, ViewEnd, ViewRecord, Vote,
+    may_forget,
 };
 
 /// The register, and which of its shards is which subgroup.
@@ -24,6 +27,16 @@ pub(super) struct GroupRegister {
     shards: Vec<SubgroupId>,
     /// The number of the view that is on the disk, if it is the present one.
     recorded: Option<u64>,
+}
+
+impl<A: GroupApplication> GroupCore<A> {
+    /// Forgets how views have ended that no member needs to know any more \[T19\].
+    pub(super) fn shorten_register(&mut self) {
+        if let (Some(register), GroupStage::Present(present)) = (&mut self.register, &self.stage) {
+            let membership = &present.membership;
+            register.forget_before(self.application.log_base(), membership.view(), membership.whole_logs());
+        }
+    }
 }
 
 impl GroupRegister {
@@ -104,6 +117,21 @@ impl GroupRegister {
         let view = durable_view(&self.shards, view, &placements);
         self.writer.change().learn(&ViewRecord { view, chain });
         self.note_recorded();
+    }
+
+    /// Forgets how the views before `base` have ended, which checkpoints of this node cover \[T19\], when each member of `view`, by
+    /// rank in `whole`, has shown that its log is whole.
+    pub(super) fn forget_before(&mut self, base: u64, view: &View, whole: u64) {
+        let wanted = self.writer.wanted();
+        if base <= wanted.record.chain.first() || !self.has_recorded(view) || self.writer.is_writing() {
+            return;
+        }
+        let shards = wanted.view().shards.len();
+        let shown = (0..view.members.len()).map(|rank| (whole >> rank & 1 == 1).then(|| vec![true; shards]));
+        if may_forget(wanted.view(), &shown.collect::<Vec<_>>()) {
+            reach(Point::EndsForgotten);
+            self.writer.change().forget_before(base);
+        }
     }
 
     /// Takes over what another process knows of views before those of the register \[T19\].

@@ -89,6 +89,18 @@ pub trait GroupApplication {
         false
     }
 
+    /// Returns whether the log has everything of earlier views that counts in the subgroups that this node is in, and that is on the
+    /// disk; once it has, it does until this node leaves the group.
+    fn has_whole_log(&self) -> bool {
+        false
+    }
+
+    /// Returns the view before which the log needs nothing any more: checkpoints on the disk cover everything that it has of earlier
+    /// ones \[T19\].
+    fn log_base(&self) -> u64 {
+        0
+    }
+
     /// Returns whether this node may hold more states than when this was last taken.
     fn has_state_news(&self) -> bool {
         false

@@ -455,6 +455,9 @@ impl Membership {
         if self.leaving && !self.row.leaving.load(self.table.own()) && self.may_end_view() {
             self.table.raise(self.row.leaving, true);
         }
+        if !self.row.whole.load(self.table.own()) && subgroups.has_whole_log(&self.view) {
+            self.table.raise(self.row.whole, true);
+        }
     }
 
     fn must_wedge(&self) -> bool {

@@ -45,6 +45,13 @@ impl Membership {
         }
     }
 
+    /// Returns the ranks of the members that have the view and everything before it on their disks \[T19\], as far as this member knows.
+    #[must_use]
+    pub fn whole_logs(&self) -> u64 {
+        let all = 0..self.view.members.len();
+        all.filter(|rank| self.row.whole.load(self.table.row(*rank))).fold(0, |whole, rank| whole | 1 << rank)
+    }
+
     /// Returns the member with this rank in the view.
     ///
     /// # Panics

@@ -30,6 +30,8 @@ pub struct MembershipRow {
     pub leaving: Column<bool>,
     /// The ranks whose consumers hold the member up for too long, as a bit set.
     pub slow: Column<u64>,
+    /// The view is on the member's disk, and so is everything of earlier views that counts in its durable subgroups \[T19\].
+    pub whole: Column<bool>,
     /// The states that the member holds, by their subgroups' numbers, as bit sets; the value once it has wedged
     /// counts.
     pub holds: Columns<u64>,
@@ -68,6 +70,7 @@ impl MembershipRow {
         let wedged = layout.column();
         let proposals = (0..members).map(|_| layout.block(Proposal::words(trims, states))).collect();
         let (echoed, decided, concedes) = (layout.column(), layout.column(), layout.column());
+        let whole = layout.column();
         let words = layout.words();
         Self {
             heartbeat,
@@ -78,6 +81,7 @@ impl MembershipRow {
             concedes,
             leaving,
             slow,
+            whole,
             holds,
             counts,
             wedged,

@@ -42,6 +42,12 @@ pub trait Subgroups<F> {
         true
     }
 
+    /// Returns whether `view` is on this member's disk, and so is everything of earlier views that counts in its durable subgroups
+    /// \[T19\]; that stays so.
+    fn has_whole_log(&self, _view: &View) -> bool {
+        false
+    }
+
     /// Adds the states that this member holds by now, by their subgroups' numbers; returns whether there may be more
     /// than at the last call. A state that is added is held until the view ends.
     fn hold(&mut self, states: &mut [u64]) -> bool;

@@ -72,10 +72,15 @@ impl LogState {
         }
     }
 
-    /// Of ended views, records beyond the trim do not count any more \[T9\].
+    /// Of ended views, records beyond the trim do not count any more \[T9\], nor does a checkpoint of a shard that began again later.
     pub fn cut(&mut self, chain: &ViewChain) {
         mutant!(KeepBeyondTrim => return);
         for (shard, log) in self.shards.iter_mut().enumerate() {
+            let begun = chain.begun_again(shard);
+            if log.base.view < begun {
+                log.base = LogStart::default();
+            }
+            log.counts = log.counts.split_off(&begun);
             for (view, count) in &mut log.counts {
                 *count = chain.trim_of(*view, shard).unwrap_or(*count).min(*count);
             }
@@ -94,7 +99,8 @@ impl LogState {
         let log = &self.shards[shard];
         let ViewRecord { view, chain } = record;
         // [T19] Of views before the list the own records may be too many or too few.
-        if log.base.view < chain.first() && !mutant!(TrustUncheckedViews) {
+        let known = if chain.begun_again(shard) > 0 { 0 } else { chain.first() };
+        if log.base.view < known && !mutant!(TrustUncheckedViews) {
             return Some(FetchRequest::Checkpoint { shard, from: chain.first(), to: view.number });
         }
         let lacks = |(view, trim): &(u64, u64)| *view >= log.base.view && log.count(*view) < *trim;
@@ -280,11 +286,36 @@ impl FlushedLog {
 #[cfg(test)]
 mod tests {
     use super::super::register::tests::{end, view};
+    use super::super::view_chain::LOST;
     use super::*;
 
     fn record() -> ViewRecord {
         let first = ViewRecord { view: view(0, &[0]), chain: ViewChain::default() };
         first.next(&end(5, view(1, &[0]))).next(&end(2, view(2, &[0])))
+    }
+
+    /// Of a shard that begins again nothing of before counts, and nothing of before is missing, also where the list does not reach back.
+    #[test]
+    fn what_was_lost_is_void_and_not_missing() {
+        let mut chain = ViewChain::new(4);
+        chain.push(&[0, 2]);
+        chain.push(&[LOST, 0]);
+        chain.push(&[6, 1]);
+        let record = ViewRecord { view: view(7, &[0]), chain };
+        let mut log = LogState::new(2);
+        log.cover(0, LogStart { view: 3, sequence: 8 });
+        log.cover(1, LogStart { view: 3, sequence: 8 });
+        log.raise(0, 4, 9);
+        log.cut(&record.chain);
+        assert_eq!(log.shards[0], ShardLog::default());
+        assert_eq!(log.shards[1].base, LogStart { view: 3, sequence: 8 });
+        let records = FetchRequest::Records { shard: 0, view: 6, from: 0, to: 6 };
+        assert_eq!(log.missing_base(0, &record), Some(records));
+        let checkpoint = FetchRequest::Checkpoint { shard: 1, from: 4, to: 7 };
+        assert_eq!(log.missing_base(1, &record), Some(checkpoint));
+        log.cover(0, LogStart { view: 6, sequence: 6 });
+        log.cut(&record.chain);
+        assert!(log.is_whole(0, &record), "a later checkpoint counts");
     }
 
     #[test]

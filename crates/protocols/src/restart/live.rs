@@ -77,7 +77,7 @@ pub fn may_echo(log: &FlushedLog, view: &DurableView, own: NodeId, end: &ViewEnd
 
 /// Whether a member may forget the trims of the views before the present one \[T19\], which checkpoints of its own shards cover: all
 /// members are live in the present view, so that they know these trims, and each is whole in all its shards. A member of other shards
-/// needs the trims as much, and it may have been away.
+/// needs the trims as much, and it may have been away. Of a shard that has no member in this view, no member would know them later.
 ///
 /// `whole` is by rank what each member shows of itself, by shard; none for a member that has not been seen in the present view.
 #[must_use]
@@ -86,7 +86,8 @@ pub fn may_forget(view: &DurableView, whole: &[Option<Vec<bool>>]) -> bool {
         let has_all = |shown: &Vec<bool>| view.shards_of(view.members[rank]).all(|shard| shown[shard]);
         shown.as_ref().is_some_and(has_all)
     };
-    mutant!(ForgetTooSoon) || whole.iter().enumerate().all(is_whole)
+    let has_members = view.shards.iter().all(|members| *members != 0);
+    mutant!(ForgetTooSoon) || (has_members && whole.iter().enumerate().all(is_whole))
 }
 
 /// Whether a live view's end is decided \[T7\]: all members that stay have echoed the leader's proposal, `echoes`, in which the
@@ -129,6 +130,8 @@ mod tests {
         let mut of_all = of_one();
         of_all[2] = Some(vec![false, true]);
         assert!(may_forget(&present, &of_all));
+        let orphaned = DurableView { shards: vec![0b111, 0], ..present.clone() };
+        assert!(!may_forget(&orphaned, &vec![Some(vec![true; 2]); 3]), "no member has the second one");
         of_all[1] = Some(vec![true, false]);
         assert!(!may_forget(&present, &of_all), "it has another shard's");
     }

@@ -3,7 +3,8 @@
 //!
 //! No protocol may decide this, since the others may only be away: a person does, who accepts that what is in no other log than theirs
 //! is lost. The present view ends as this log is. Of each shard that the process has, all that is in its log counts; of others, which
-//! are not in it, nothing has ever counted. The next view has this process alone, so that it restarts at once, and others join.
+//! are not in it, nothing has ever counted: they begin again in the next view, and what the log has of them from when the process was
+//! their member, also in checkpoints, is void. The next view has this process alone, so that it restarts at once, and others join.
 //!
 //! The group gets another number: if the others were only away, their logs and this one have parted here, and none of them takes part
 //! in this group again.
@@ -17,7 +18,7 @@
 use super::flushed_log::LogState;
 use super::mutation;
 use super::register::{Register, ViewRecord};
-use super::view_chain::ViewChain;
+use super::view_chain::{LOST, ViewChain};
 use super::view_end::DurableView;
 
 /// How a process continues alone.
@@ -87,10 +88,10 @@ impl Register {
         let mut chain = ViewChain::new(record.chain.first());
         let mut trims = vec![0; shards.len()];
         for ended in record.chain.first()..record.chain.end() {
-            set_trims(&mut trims, &shards, |shard| record.chain.trim_of(ended, shard).unwrap_or(0));
+            set_trims(&mut trims, &shards, 0, |shard| record.chain.entry(ended, shard).unwrap_or(0));
             chain.push(&trims);
         }
-        set_trims(&mut trims, &shards, |shard| log.shards[shard].count(view.number));
+        set_trims(&mut trims, &shards, LOST, |shard| log.shards[shard].count(view.number));
         mutant!(SalvageLess => trims.fill(0));
         chain.push(&trims);
         let next = DurableView {
@@ -110,10 +111,10 @@ impl Register {
     }
 }
 
-fn set_trims(trims: &mut [u64], shards: &[SalvagedShard], trim: impl Fn(usize) -> u64) {
+fn set_trims(trims: &mut [u64], shards: &[SalvagedShard], lost: u64, trim: impl Fn(usize) -> u64) {
     for (shard, (slot, is)) in trims.iter_mut().zip(shards).enumerate() {
         let is_lost = *is == SalvagedShard::Lost && !mutant!(SalvageOthers);
-        *slot = if is_lost { 0 } else { trim(shard) };
+        *slot = if is_lost { lost } else { trim(shard) };
     }
 }
 
@@ -167,9 +168,10 @@ mod tests {
         assert_eq!(shards, [kept(8, 1), SalvagedShard::Lost, kept(0, 0)]);
         assert!(!is_damaged);
         let mut chain = ViewChain::new(1);
-        [[10, 0, 30], [0, 0, 0], [8, 0, 0]].iter().for_each(|trims| chain.push(trims));
+        [[10, 0, 30], [0, 0, 0], [8, LOST, 0]].iter().for_each(|trims| chain.push(trims));
         let record = ViewRecord { view: next, chain };
         assert_eq!(salvaged, Register { group: 78, record, promise: None, vote: None, ..register });
+        assert_eq!([0, 1, 2].map(|shard| salvaged.record.chain.begun_again(shard)), [0, 4, 0]);
         for shard in [0, 2] {
             assert!(log.is_whole(shard, &salvaged.record), "it has all that counts");
         }

@@ -4,6 +4,9 @@
 ///
 /// A view in which nothing counts takes no memory: a process that joins again and again, and fails, costs a group without messages
 /// nothing. Of any other view the number is kept, and the trim of each shard.
+///
+/// A shard of which no log is left begins again, behind a view whose trim of it is [`LOST`]: nothing counts up to there, also of views
+/// before the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ViewChain {
     /// The number of the first view in the list. Of earlier views only a checkpoint is known.
@@ -50,7 +53,7 @@ impl ViewChain {
         self.end
     }
 
-    /// Adds the next view, which ends with these trims of all shards.
+    /// Adds the next view, which ends with these trims of all shards, or with [`LOST`].
     pub fn push(&mut self, trims: &[u64]) {
         if counts(trims) {
             self.views.push(self.end);
@@ -62,10 +65,22 @@ impl ViewChain {
     /// The trim of a shard in a view, if that is in the list.
     #[must_use]
     pub fn trim_of(&self, view: u64, shard: usize) -> Option<u64> {
+        self.entry(view, shard).map(|entry| if entry == LOST { 0 } else { entry })
+    }
+
+    /// What the list has of a shard and a view: the trim, or [`LOST`]; none if the view is not in the list.
+    pub(super) fn entry(&self, view: u64, shard: usize) -> Option<u64> {
         (self.first..self.end).contains(&view).then(|| match self.views.binary_search(&view) {
             Ok(place) => self.trims[place * self.shards() + shard],
             Err(_) => 0,
         })
+    }
+
+    /// The view in which a shard begins again, of which all that was before is lost; 0 if that is so of no view in the list.
+    #[must_use]
+    pub fn begun_again(&self, shard: usize) -> u64 {
+        let lost = self.counted().filter(|(_, trims)| trims[shard] == LOST).last();
+        lost.map_or(0, |(view, _)| view + 1)
     }
 
     /// The views of the list in which something counts, each with the trims of all shards.
@@ -75,7 +90,8 @@ impl ViewChain {
 
     /// The views of the list in which something of a shard counts, each with its trim.
     pub fn of_shard(&self, shard: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.counted().map(move |(view, trims)| (view, trims[shard])).filter(|(_, trim)| *trim > 0)
+        let counts = |(_, trim): &(u64, u64)| ![0, LOST].contains(trim);
+        self.counted().map(move |(view, trims)| (view, trims[shard])).filter(counts)
     }
 
     /// Takes over what another list has of earlier views, if the lists meet; false if there is nothing.
@@ -108,6 +124,9 @@ impl ViewChain {
         self.trims.len().checked_div(self.views.len()).unwrap_or(0)
     }
 }
+
+/// In place of a trim: of this view and all before it nothing of the shard counts, since no log has it any more.
+pub(super) const LOST: u64 = u64::MAX;
 
 fn counts(trims: &[u64]) -> bool {
     trims.iter().any(|trim| *trim > 0)
@@ -163,6 +182,22 @@ mod tests {
         assert_eq!(cut, whole);
         cut.forget_before(99);
         assert_eq!(cut, chain(6, 6));
+    }
+
+    /// A shard that begins again has nothing of before, and the mark of that stays until the list begins behind it.
+    #[test]
+    fn a_lost_shard_begins_again() {
+        let mut chain = chain(1, 3);
+        chain.push(&[3, 0]);
+        chain.push(&[7, LOST]);
+        chain.push(&[8, 9]);
+        assert_eq!([0, 1].map(|shard| chain.begun_again(shard)), [0, 15]);
+        assert_eq!([13, 14, 15].map(|view| chain.trim_of(view, 1)), [Some(0), Some(0), Some(9)]);
+        assert_eq!(chain.of_shard(1).collect::<Vec<_>>(), [(15, 9)]);
+        chain.forget_before(14);
+        assert_eq!(chain.begun_again(1), 15);
+        chain.forget_before(15);
+        assert_eq!(chain.begun_again(1), 0);
     }
 
     #[test]

@@ -53,6 +53,11 @@ impl DurableDeliveries {
         &self.views
     }
 
+    /// Returns how the views have ended of which registers say so, with the trim of each shard.
+    pub(crate) fn ends(&self) -> BTreeMap<u64, Vec<u64>> {
+        self.ends.iter().map(|(view, (trims, _))| (*view, trims.clone())).collect()
+    }
+
     /// Names the durable subgroups, in the order in which registers have them.
     pub(crate) fn expect_shards(&mut self, shards: Vec<SubgroupId>) {
         self.shards = shards;

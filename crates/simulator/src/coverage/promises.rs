@@ -90,6 +90,7 @@ promises!(
         FetchedNothing,
         FetchUnanswered,
         ListExtended,
+        EndsForgotten,
         VoteUnderWay
     ],
     ["damaged log", "deaths during the restart", "join", "leave", "log that others cannot read", "suspicion"]

@@ -231,6 +231,13 @@ impl NodeProgram for GroupApp {
             let mut watch = self.watch.borrow_mut();
             let result = watch.durable.on_recorded(self.node, &register);
             watch.take(result);
+            drop(watch);
+            // Not by the run's own source of chance, so that nothing else depends on it.
+            let view = register.view().number;
+            let mut of_view = Prng::new(self.plan.seed ^ view << 8 ^ u64::from(self.node.0));
+            if self.has_whole_log() && register.is_member() && of_view.chance(300) {
+                self.disk.cover_before(view);
+            }
         }
         has_ended
     }
@@ -315,6 +322,15 @@ impl GroupApplication for GroupApp {
 
     fn take_register_written(&mut self) -> bool {
         self.disk.take_written()
+    }
+
+    /// A joiner does not fetch what was before it.
+    fn has_whole_log(&self) -> bool {
+        self.node.0 < self.plan.members
+    }
+
+    fn log_base(&self) -> u64 {
+        self.disk.base()
     }
 
     fn leave_subgroup(&mut self, id: SubgroupId, _deliver: Option<Self::Deliver>) {

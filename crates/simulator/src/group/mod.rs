@@ -99,6 +99,8 @@ pub(crate) fn remains_at(
         let (register, counts) = program.disk().crash(&mut prng);
         let shard = |id| durable.iter().position(|other| *other == id).expect("only these have logs");
         let log = counts.into_iter().map(|((view, id), count)| ((view, shard(id)), count)).collect();
+        let base = program.disk().base();
+        remains.bases.extend(register.as_ref().map(|register| (register.node, base)));
         remains.disks.extend(register.map(|register| (register, log)));
     }
     cluster.checks().recall(&durable, &mut remains);

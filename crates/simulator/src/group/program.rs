@@ -53,6 +53,7 @@ impl RunChecks {
             remains.delivered.insert((*view, shard), *count);
         }
         remains.lived.extend(self.durable.recorded());
+        remains.ends = self.durable.ends();
     }
 
     pub(crate) fn take(&mut self, result: Result<(), Violation>) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::NodeId;
 use squall_protocols::restart::{
-    DurableView, FetchRequest, LogState, Register, ViewEnd, ViewRecord, copies_needed,
+    DurableView, FetchRequest, LogStart, LogState, Register, ViewEnd, ViewRecord, copies_needed,
 };
 
 use super::disk::ShardContent;
@@ -36,12 +36,37 @@ pub(crate) struct RestartRemains {
     pub(crate) disks: Vec<(Register, ShardCounts)>,
     /// The number of the first view. There was nothing before it, as its members know.
     pub(crate) first_view: u64,
+    /// The view before which a process' checkpoints cover everything, if it is not the first one.
+    pub(crate) bases: BTreeMap<NodeId, u64>,
+    /// How the views before the last one have ended, with the trim of each shard.
+    pub(crate) ends: BTreeMap<u64, Vec<u64>>,
     /// All views that were installed.
     pub(crate) views: Vec<DurableView>,
     /// By view and shard, how many sequences were delivered.
     pub(crate) delivered: ShardCounts,
     /// The views in which processes have acted.
     pub(crate) lived: Vec<(u64, NodeId)>,
+}
+
+impl RestartRemains {
+    /// Where the log of a process begins, by shard: none of one that does not know the beginning, since it joined later, nor of a
+    /// shard that begins again later, whose checkpoints are removed when a log is opened.
+    pub(crate) fn begin_of(&self, register: &Register, shard: usize) -> Option<LogStart> {
+        let is_of_first = |view: &&DurableView| view.number == self.first_view;
+        let first = self.views.iter().find(is_of_first)?;
+        // Some views have no members in a shard, of too few.
+        let is_own = || self.views.iter().any(|view| view.shards_of(register.node).any(|own| own == shard));
+        let base = self.bases.get(&register.node).copied().filter(|_| is_own()).unwrap_or(0);
+        let begin = LogStart::of_view(base.max(self.first_view));
+        let is_void = begin.view < register.record.chain.begun_again(shard);
+        (first.members.contains(&register.node) && !is_void).then_some(begin)
+    }
+
+    /// By view how many messages of a shard a checkpoint has that covers everything before `begin`.
+    pub(super) fn before(&self, begin: LogStart, shard: usize) -> BTreeMap<u64, u64> {
+        let ends = self.ends.range(..begin.view).map(|(view, trims)| (*view, trims[shard]));
+        ends.filter(|(_, trim)| *trim > 0).collect()
+    }
 }
 
 impl RestartOracle {

@@ -93,14 +93,10 @@ impl<'a> RestartWorld<'a> {
         world.oracle.recall(remains);
         for (register, log) in &remains.disks {
             let mut disk = ProcessDisk::new(register);
-            if remains
-                .views
-                .iter()
-                .any(|view| view.number == remains.first_view && view.members.contains(&register.node))
-            {
-                (0..plan.shards).for_each(|shard| {
-                    disk.append_checkpoint(shard, LogStart::of_view(remains.first_view), [].into())
-                });
+            for shard in 0..plan.shards {
+                if let Some(begin) = remains.begin_of(register, shard) {
+                    disk.append_checkpoint(shard, begin, remains.before(begin, shard));
+                }
             }
             for ((view, shard), count) in log {
                 disk.append(*shard, *view, *count);

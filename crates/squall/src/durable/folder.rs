@@ -5,15 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use squall_log::{
-    Disk, DiskError, FileDisk, FolderError, LogBegin, LogIdentity, LogSettings, RECORD_HEADER_BYTES, Storage,
-    StorageError, StorageOwner,
+    CheckpointError, Disk, DiskError, FileDisk, FolderError, LogBegin, LogIdentity, LogSettings,
+    RECORD_HEADER_BYTES, Storage, StorageError, StorageOwner,
 };
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::MEMBERS_MAX;
 use squall_protocols::multicast::DeliveryMode;
-use squall_protocols::restart::RegisterError;
+use squall_protocols::restart::{LogStart, Register, RegisterError};
 use squall_transports::bootstrap::digest;
 
+use super::found::last_before;
 use super::index::LogIndex;
 use super::{ProcessLog, SharedDisk, discarder};
 use crate::config::{Config, Ranks, SubgroupConfig};
@@ -161,16 +162,40 @@ fn open_as(
     let storage = open(disk, &owner, settings, log).map_err(failed)?;
     let mut index = LogIndex::default();
     let recovered = storage.recover_notes(&mut |note| index.note(note)).map_err(failed)?;
-    discarder::renew(&storage, config).map_err(|error| failed(DiskError::from(error).into()))?;
+    let value = storage.register().filter(|register| !register.protocol.is_empty());
+    let found = value.map(|register| Register::decode(&register.protocol)).transpose();
+    let found = found.map_err(|cause| LogFolderError::Register { folder: folder.clone(), cause })?;
+    let of_other_subgroups = |register: &Register| register.layout != durable_layout(config);
+    let mended = match &found {
+        Some(register) if !of_other_subgroups(register) => forget_lost(&storage, config, register),
+        _ => Ok(()),
+    };
+    mended
+        .and_then(|()| discarder::renew(&storage, config))
+        .map_err(|error| failed(DiskError::from(error).into()))?;
     let is_lost = |id: SubgroupId| matches!(storage.begin_of(id.0), LogBegin::Lost(_));
     if let Some((subgroup, (id, _))) = shards(config).into_iter().find(|(_, (id, _))| is_lost(*id)) {
         return Err(LogFolderError::checkpoints_lost(&storage, config, (&subgroup, id)));
     }
-    let log = ProcessLog::start(storage, recovered, index, folder.clone(), timeout)?;
-    if log.found_register().is_some_and(|register| register.layout != durable_layout(config)) {
+    let log = ProcessLog::start(storage, found, (recovered, index), folder.clone(), timeout)?;
+    if log.found_register().as_ref().is_some_and(of_other_subgroups) {
         return Err(LogFolderError::OtherSubgroups { folder });
     }
     Ok(Some(log))
+}
+
+/// Removes the checkpoints of subgroups that begin again later, since the group has continued from a log in which they were not.
+fn forget_lost(
+    storage: &Storage<SharedDisk>,
+    config: &Config,
+    register: &Register,
+) -> Result<(), CheckpointError> {
+    for (id, shard) in shards(config).into_values() {
+        if let Some(position) = last_before(LogStart::of_view(register.record.chain.begun_again(shard))) {
+            storage.forget_checkpoints(id.0, position)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the durable subgroups by name: the id, which is the place of the name among all names, and the place among the durable ones.

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::SystemTime;
 
+use squall_fabric::atomics::Ordering;
 use squall_log::{
     AppendError, CheckpointError, Disk, DiskError, FramePlace, LogBegin, LogPosition, LogRecord, RecordKind,
     Recovered, StateWriting, Storage,
@@ -12,7 +13,7 @@ use squall_protocols::restart::{LogStart, LogState, Register};
 
 use super::LogFolderError;
 use super::index::{KeptRecords, LogIndex};
-use super::process_log::ProcessLog;
+use super::process_log::{ProcessLog, lock};
 use super::time_ns;
 use crate::config::Retention;
 use crate::error::GroupError;
@@ -163,6 +164,33 @@ impl ProcessLog {
             walk.index.drop_before(register.base.segment);
             walk.end.segments = walk.end.segments.split_off(&register.base.segment);
         }
+        self.note_base();
+    }
+
+    /// Notes that the log has all of earlier views that it is to have.
+    pub(crate) fn note_whole(&self) {
+        self.is_whole.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether [`ProcessLog::note_whole`] was called: before, records of earlier views may still come from other members.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Relaxed)
+    }
+
+    /// Returns the view before which the log needs nothing, as far as it was looked at: checkpoints on the disk cover everything that it
+    /// has of earlier ones \[T19\].
+    pub(crate) fn base_view(&self) -> u64 {
+        Some(self.base.load(Ordering::Relaxed)).filter(|base| *base != NO_BASE).unwrap_or(0)
+    }
+
+    /// Looks where the log begins, of all subgroups in which this member is or has been.
+    pub(super) fn note_base(&self) {
+        let mut subgroups = self.walk().index.subgroups();
+        // One that is entered meanwhile comes after this.
+        let progress = lock(&self.progress);
+        subgroups.extend(progress.keys());
+        let base = subgroups.into_iter().map(|subgroup| self.begin_of(subgroup).view).min();
+        self.base.store(base.unwrap_or(NO_BASE), Ordering::Relaxed);
     }
 
     /// Takes a checkpoint of another member, which takes the place of the records before `start`, and waits until it is on the disk.
@@ -337,6 +365,9 @@ impl ProcessLog {
         GroupError::Log { folder: self.folder().into(), cause: cause.into() }
     }
 }
+
+/// No base is known: there is no log of a subgroup.
+pub(super) const NO_BASE: u64 = u64::MAX;
 
 /// How many frames are read at a time: most are short, and all have 1 GiB at most, which takes some seconds.
 const FRAMES_MAX: usize = 1024;

@@ -1,6 +1,6 @@
 //! Where in a log the records of a subgroup and a view are, and when they were received (Derecho §3.4, persistent mode).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use squall_log::{FrameNote, FramePlace, RecordSpan, RecordSpans, SpanKey};
 use squall_protocols::group::SubgroupId;
@@ -70,6 +70,11 @@ impl LogIndex {
             }
         }
         state
+    }
+
+    /// Returns the subgroups that have had records here.
+    pub(super) fn subgroups(&self) -> BTreeSet<SubgroupId> {
+        self.views.keys().map(|(subgroup, _)| *subgroup).collect()
     }
 
     /// Returns how many sequences of a view are in the log, from the first on.

@@ -17,7 +17,7 @@ use squall_protocols::replica::ShardPosition;
 use squall_protocols::restart::{DurableView, LogStart, Register, ViewChain};
 use squall_transports::{Waker, barrier};
 
-use super::found::LogWalk;
+use super::found::{LogWalk, NO_BASE};
 use super::index::LogIndex;
 use super::{LogFolderError, RegisterThread, SubgroupLog};
 use crate::error::GroupError;
@@ -45,7 +45,9 @@ pub(crate) struct ProcessLog {
     earlier: Mutex<Option<ViewChain>>,
     has_earlier: AtomicBool,
     /// Whether the log has all of earlier views.
-    is_whole: AtomicBool,
+    pub(super) is_whole: AtomicBool,
+    /// The view before which the log needs nothing; [`NO_BASE`] if there is no log of a subgroup.
+    pub(super) base: AtomicU64,
     /// Whether the tail of the log was found damaged.
     is_damaged: bool,
     /// How many records were found.
@@ -114,12 +116,12 @@ pub(super) struct LogProgress {
 }
 
 impl ProcessLog {
-    /// Begins a life of the log in `folder`. One whose tail is damaged continues behind it, if its register knows a view: that remembers
+    /// Begins a life of the log in `folder`, with what was found in it: its register and its records. One whose tail is damaged continues behind it, if its register knows a view: that remembers
     /// the damage from now on, so that others repair what is missing \[T9\].
     pub(super) fn start(
         storage: Storage<SharedDisk>,
-        mut recovered: Recovered,
-        index: LogIndex,
+        mut found: Option<Register>,
+        (mut recovered, index): (Recovered, LogIndex),
         folder: PathBuf,
         timeout: std::time::Duration,
     ) -> Result<Arc<Self>, LogFolderError> {
@@ -127,9 +129,6 @@ impl ProcessLog {
             |cause: StorageError| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(cause) };
         let signals = Arc::<LogSignals>::default();
         let (reported, records) = (Arc::clone(&signals), recovered.records);
-        let value = storage.register().filter(|register| !register.protocol.is_empty());
-        let found = value.map(|register| Register::decode(&register.protocol)).transpose();
-        let mut found = found.map_err(|cause| LogFolderError::Register { folder: folder.clone(), cause })?;
         let is_damaged = !recovered.is_usable();
         if is_damaged {
             let register = found.as_mut().filter(|register| !register.view().members.is_empty());
@@ -148,7 +147,7 @@ impl ProcessLog {
         };
         let register = RegisterThread::start(write).map_err(|error| failed(error.into()))?;
         let registers = Default::default();
-        Ok(Arc::new(Self {
+        let this = Self {
             register,
             registers,
             log,
@@ -159,6 +158,7 @@ impl ProcessLog {
             earlier: Mutex::default(),
             has_earlier: AtomicBool::new(false),
             is_whole: AtomicBool::new(false),
+            base: AtomicU64::new(NO_BASE),
             is_damaged,
             records,
             walk,
@@ -168,7 +168,9 @@ impl ProcessLog {
             progress: Mutex::default(),
             readers: Mutex::default(),
             passed: AtomicU64::new(0),
-        }))
+        };
+        this.note_base();
+        Ok(Arc::new(this))
     }
 
     /// Returns the register for a process that enters a group \[T8\]: what was found continues if it is of the same group, with the same
@@ -270,16 +272,6 @@ impl ProcessLog {
         self.is_whole.store(false, Ordering::Relaxed);
     }
 
-    /// Notes that the log has all of earlier views that it is to have.
-    pub(crate) fn note_whole(&self) {
-        self.is_whole.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns whether [`ProcessLog::note_whole`] was called: before, records of earlier views may still come from other members.
-    pub(super) fn is_whole(&self) -> bool {
-        self.is_whole.load(Ordering::Relaxed)
-    }
-
     /// Returns the view in which the process has entered its group.
     pub(crate) fn entered(&self) -> Option<u64> {
         Some(self.entered.load(Ordering::Relaxed)).filter(|view| *view != NOT_ENTERED)
@@ -320,7 +312,11 @@ impl ProcessLog {
     /// Returns the log of a subgroup for a view that begins.
     pub(crate) fn subgroup(self: &Arc<Self>, id: SubgroupId, view: u64) -> SubgroupLog {
         let progress = Arc::new(LogProgress { view, ..LogProgress::default() });
-        lock(&self.progress).insert(id, Arc::clone(&progress));
+        let mut all = lock(&self.progress);
+        all.insert(id, Arc::clone(&progress));
+        // It may be new here.
+        self.base.fetch_min(self.begin_of(id).view, Ordering::Relaxed);
+        drop(all);
         SubgroupLog::new(Arc::clone(self), id, view, progress)
     }
 

@@ -35,7 +35,7 @@ fn start_impatient(disk: &TestDisk, settings: LogSettings, timeout: Duration) ->
     let storage =
         Storage::open(SharedDisk::new(Arc::clone(disk) as _), &owner, settings, 7).expect("it is empty");
     let recovered = storage.recover(&mut |_, _| ()).expect("it can be read");
-    ProcessLog::start(storage, recovered, LogIndex::default(), "/logs/m".into(), timeout)
+    ProcessLog::start(storage, None, (recovered, LogIndex::default()), "/logs/m".into(), timeout)
         .expect("the disk works")
 }
 
