@@ -14,6 +14,7 @@ extern crate squall_fabric;
 pub mod admission;
 pub mod assembly;
 pub mod coverage;
+mod express;
 pub mod genuine;
 pub mod group;
 pub mod membership;

@@ -199,8 +199,8 @@ fn every_mutation_in_assembly_is_caught() {
 }
 
 /// A run of shards that catches `ForgetLog`: a member that lacks a part of its shard's log learns that a proposal is decided when the others
-/// are in the next view, without its echo, since it does not hear their leader any more.
-const WITH_LATE_FETCH: u64 = 8_205;
+/// are in the next view.
+const WITH_LATE_FETCH: u64 = 24_058;
 
 /// Messages to several shards. At the end of a view they rest on the agreement of all groups \[G11\], whose mutations break them
 /// too: two of these are looked for here.

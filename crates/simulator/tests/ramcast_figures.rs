@@ -32,9 +32,12 @@ fn saturated(experiment: &ShardExperiment) -> (f64, usize) {
     rates.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("three")
 }
 
-/// Returns the latency of one client at the 95th percentile, in microseconds: until it knows that all members have delivered.
-fn latency(experiment: &ShardExperiment) -> f64 {
-    micros(&predict(experiment).known_ns, 0.95)
+/// Returns the latency of one client at the 95th percentile, in microseconds: until it knows that all members have delivered; and
+/// until a member of each group has.
+fn latency(experiment: &ShardExperiment) -> (f64, f64) {
+    let prediction = predict(experiment);
+    let to_one = [&prediction.single_ns, &prediction.several_ns].into_iter().find(|all| !all.is_empty());
+    (micros(&prediction.known_ns, 0.95), micros(to_one.expect("some were delivered"), 0.95))
 }
 
 #[test]
@@ -42,17 +45,17 @@ fn latency(experiment: &ShardExperiment) -> f64 {
 fn figure_5() {
     println!("## Figure 5, right: messages of 64 bytes to all groups of three\n");
     println!(
-        "| groups of three | thousand messages/s | clients | the paper | times it | latency p95, µs | posts of 0.3 µs | the paper, p95 | part of it |"
+        "| groups of three | thousand messages/s | clients | the paper | times it | latency p95, µs | posts of 0.3 µs | a member of each group has delivered | the paper, p95 | part of it |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     for (groups, rate, paper) in PAPER {
         let experiment = ShardExperiment::ramcast(groups);
         let (most, clients) = saturated(&experiment);
-        let all = latency(&experiment);
+        let (all, first) = latency(&experiment);
         let cost = CostModel { post_ns: 300, ..RAMCAST };
-        let fast = latency(&ShardExperiment { cost, ..experiment });
+        let (fast, _) = latency(&ShardExperiment { cost, ..experiment });
         println!(
-            "| {groups} | {most:.0} | {clients} | {rate:.0} | {:.1} | {all:.1} | {fast:.1} | {paper:.0} | {:.2} |",
+            "| {groups} | {most:.0} | {clients} | {rate:.0} | {:.1} | {all:.1} | {fast:.1} | {first:.1} | {paper:.0} | {:.2} |",
             most / rate,
             all / paper
         );
@@ -69,7 +72,7 @@ fn figure_5_left() {
     for groups in [1, 2, 4, 8] {
         let experiment = ShardExperiment { destinations: 1, ..ShardExperiment::ramcast(groups) };
         let (most, clients) = saturated(&experiment);
-        let all = latency(&experiment);
+        let (all, _) = latency(&experiment);
         println!("| {groups} | {most:.0} | {clients} | {all:.1} | 7 |");
     }
 }
@@ -154,11 +157,17 @@ fn clocks() {
     }
 }
 
-/// What the paper's groups are for: several times its rates with the same clients' messages to all groups, and rates of messages to few
-/// shards that grow with the number of shards, which those of one subgroup do not.
+/// What the paper's groups are for: several times its rates with the same clients' messages to all groups, half of its latency if there are
+/// several, and rates of messages to few shards that grow with the number of shards, which those of one subgroup do not.
 #[test]
 fn rates_exceed_the_papers_and_grow_with_the_shards() {
-    for (groups, rate, _) in PAPER {
+    for (groups, rate, paper) in PAPER {
+        let (all, first) = latency(&ShardExperiment::ramcast(groups));
+        let most = if groups == 1 { 2.0 } else { 0.5 };
+        assert!(
+            first <= most * paper && all <= 1.1 * most * paper,
+            "{groups} groups: {first:.1} to {all:.1} µs"
+        );
         let load = ShardLoad::Closed(8);
         let experiment =
             ShardExperiment { clients: 8, load, messages: 80, ..ShardExperiment::ramcast(groups) };

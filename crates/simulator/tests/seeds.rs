@@ -101,6 +101,18 @@ fn a_joiner_of_a_shard_without_its_state_need_not_arrive() {
     assert_eq!(caught.map(|violation| violation.checker), Some("admission"));
 }
 
+/// A view ends in which a joiner of a shard only stands by: with a majority for quorum messages are in without its acknowledgement, and its
+/// application, which has not arrived, does not hear them \[J8\].
+#[test]
+fn a_joiner_that_stands_by_hears_no_messages_to_its_shard() {
+    use squall_protocols::mutation::{GroupMutation, with};
+    let (outcome, reached) = genuine::SCENARIO.run_and_count(21_615);
+    assert_eq!(outcome.violation, None);
+    assert!(reached.points.contains_key(&Point::GenuineUnheard), "{reached:?}");
+    let caught = with(GroupMutation::HearEarly, || genuine::SCENARIO.run(21_615).violation);
+    assert_eq!(caught.map(|violation| violation.checker), Some("attempts"));
+}
+
 #[test]
 fn takeovers_hold_under_the_adversary() {
     let summary = sweep(&takeover::SCENARIO, 0..1500, 1, |_, _| true);

@@ -21,6 +21,7 @@ use std::ops::Range;
 
 use super::{Announcement, record_words};
 use crate::Region;
+use crate::copy::LINE_WORDS;
 use crate::layout::Word;
 
 /// The words of the slot before the payload: announcement, and check with length.
@@ -31,24 +32,48 @@ const PAYLOAD_WORDS: usize = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpressSlot {
     first: usize,
+    payload_words: usize,
 }
 
 impl ExpressSlot {
-    /// The words of a slot. Together with the announcement's own word they fill a cache line.
+    /// The words of a usual slot. Together with the announcement's own word they fill a cache line.
     pub const WORDS: usize = HEADER_WORDS + PAYLOAD_WORDS;
-    /// The longest message that fits, in bytes.
+    /// The words of a wide slot: with the announcement's own word two cache lines.
+    pub const WIDE_WORDS: usize = Self::WORDS + LINE_WORDS;
+    /// The longest message that fits into a usual slot, in bytes.
     pub const BYTES_MAX: usize = 8 * PAYLOAD_WORDS;
 
-    /// Returns the slot that begins at word `first` of its sender's region.
+    /// Returns the usual slot that begins at word `first` of its sender's region.
     #[must_use]
     pub const fn at(first: usize) -> Self {
-        Self { first }
+        Self { first, payload_words: PAYLOAD_WORDS }
+    }
+
+    /// Returns the wide slot that begins at word `first` of its sender's region.
+    ///
+    /// ```
+    /// use squall_fabric::window::ExpressSlot;
+    ///
+    /// let slot = ExpressSlot::wide(1);
+    /// assert_eq!(slot.words(), 1..1 + ExpressSlot::WIDE_WORDS);
+    /// assert_eq!(slot.bytes_max(), 104);
+    /// ```
+    #[must_use]
+    pub const fn wide(first: usize) -> Self {
+        Self { first, payload_words: PAYLOAD_WORDS + LINE_WORDS }
     }
 
     /// Returns the words of the slot.
     #[must_use]
     pub const fn words(self) -> Range<usize> {
-        self.first..self.first + Self::WORDS
+        self.first..self.payload() + self.payload_words
+    }
+
+    /// Returns the longest message that fits, in bytes.
+    #[inline]
+    #[must_use]
+    pub const fn bytes_max(self) -> usize {
+        8 * self.payload_words
     }
 
     /// Returns what the slot announces, if it is whole ([`ExpressSlot::is_whole`]).
@@ -62,7 +87,7 @@ impl ExpressSlot {
     #[must_use]
     pub fn is_whole(self, row: &Region) -> bool {
         let stored = row.load(self.first + 1);
-        length(stored) <= Self::BYTES_MAX && stored == self.check(row, length(stored))
+        length(stored) <= self.bytes_max() && stored == self.check(row, length(stored))
     }
 
     /// Returns the length in bytes of the message in a slot that is whole.
@@ -117,8 +142,10 @@ const fn mix(word: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-// A record of the ring that goes through the slot must not have more words than the slot.
+// A record of the ring that goes through a slot must not have more words than the slot, and the check word has the length.
 const _: () = assert!(record_words(ExpressSlot::BYTES_MAX) <= ExpressSlot::WORDS);
+const _: () = assert!(record_words(ExpressSlot::wide(0).bytes_max()) <= ExpressSlot::WIDE_WORDS);
+const _: () = assert!(ExpressSlot::wide(0).bytes_max() as u64 <= LENGTH_MASK);
 
 #[cfg(test)]
 mod tests {
@@ -168,9 +195,16 @@ mod tests {
     /// and in batches, nulls among them, over many laps.
     #[test]
     fn readers_follow_ring_and_express_slot() {
-        let slot = ExpressSlot::at(1);
-        let geometry = WindowGeometry { express: Some(slot), ..WindowGeometry::new(8, 5, 60, 300) };
-        let words = 8 + geometry.words();
+        [(ExpressSlot::at(1), 60, 300), (ExpressSlot::wide(1), 130, 600)]
+            .into_iter()
+            .for_each(follow_ring_and_slot);
+    }
+
+    fn follow_ring_and_slot((slot, message_max, bytes): (ExpressSlot, usize, usize)) {
+        let first = slot.words().end;
+        let geometry =
+            WindowGeometry { express: Some(slot), ..WindowGeometry::new(first, 5, message_max, bytes) };
+        let words = first + geometry.words();
         let (sender, copy) = (Region::heap(RegionId(1), words), Region::heap(RegionId(2), words));
         let (mut writer, mut publisher) = trusted::window(&sender, geometry, None);
         let (mut reader, mut own) =
@@ -181,7 +215,7 @@ mod tests {
             draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round | 1);
             let pick = usize::try_from(draw >> 33).expect("31 bits");
             for message in 0..pick % 3 {
-                let length = (pick / 8 + 7 * message) % 61;
+                let length = (pick / 8 + 7 * message) % (message_max + 1);
                 let _full_or_sent = writer.send(length, |bytes| bytes.fill(taken));
             }
             let nulls = publisher.announcement().indexes + u64::from(pick % 32 == 7);

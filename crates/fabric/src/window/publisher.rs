@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
-    Announcement, ExpressSlot, HEADER_WORDS, INDEXES_MAX, Shared, WindowBacklog, WindowGeometry,
-    WindowHeader, low_bits,
+    Announcement, HEADER_WORDS, INDEXES_MAX, Shared, WindowBacklog, WindowGeometry, WindowHeader, low_bits,
 };
 use crate::Region;
 use crate::atomics::Ordering;
@@ -189,7 +188,7 @@ impl WindowPublisher {
         let place = self.geometry.first + self.shared.start(self.published);
         let header = WindowHeader::from_word(self.region.load_relaxed(place));
         let length = header.length();
-        if header.is_large() || length > ExpressSlot::BYTES_MAX {
+        if header.is_large() || length > express.bytes_max() {
             return None;
         }
         if self.doubtful {

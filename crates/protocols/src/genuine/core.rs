@@ -224,7 +224,7 @@ impl GenuineMember {
         shard.read_acknowledgements(&self.table, &self.row, self.rank);
         shard.forget(self.placement.members(shard.shard));
         let mut work = shard.receive(&self.table, &self.row, &self.placement, &self.nodes)?;
-        work += shard.assign(&mut self.table, &self.row, &self.placement, now);
+        work += shard.assign(&mut self.table, &self.placement, now);
         work += shard.acknowledge(&mut self.table, &self.row, &self.placement, self.rank);
         let quorum = self.settings.quorum;
         while space > 0

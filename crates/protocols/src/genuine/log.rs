@@ -2,8 +2,13 @@
 //! \[G3\].
 //!
 //! `Deviation:` (§3.3) RamCast has one word of timestamp for each slot of each client's buffer. Here the timestamps of a leader
-//! for one shard are a ring of entries, message and clock, that one count announces: readers take them in the order in which
+//! for one shard are a ring of entries, message and clock: readers take them in the order in which
 //! they were given and never miss one, a batch is one write, and nothing is ever cleared.
+//!
+//! **Entries announce themselves.** There is no order within a write \[F2\], so of an entry either word may come first. Each has one
+//! bit that changes with every lap of the ring (*parity*): a reader that has read the entry of the lap before at this place sees by the
+//! parities of both words that both are of this lap. A place has never the words of two laps ago, since the writer is less than a lap
+//! ahead, as the next paragraph says. So a timestamp is one write to each member, and no count has to follow.
 //!
 //! An entry may also say that a message was delivered in an earlier view ([`DELIVERED`]).
 //!
@@ -20,6 +25,7 @@ use squall_fabric::Region;
 
 use super::mutation;
 use super::pending::MessageKey;
+use crate::membership::MEMBERS_MAX;
 
 /// The clock of an entry that gives no timestamp: the message was delivered in an earlier view \[G17\].
 pub(super) const DELIVERED: u64 = 0;
@@ -27,8 +33,11 @@ pub(super) const DELIVERED: u64 = 0;
 /// Words of an entry: sender and number, clock.
 const ENTRY_WORDS: usize = 2;
 
-/// Bits of an entry's first word for the number; the sender's rank has the rest.
+/// Bits of an entry's first word for the number; the parity and the sender's rank have the rest.
 const NUMBER_BITS: u32 = 48;
+
+/// The bit of a word that says of which laps it is.
+const PARITY: u64 = 1 << 63;
 
 /// Where the entries are.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +68,11 @@ impl LogGeometry {
         let first = self.first + entry * ENTRY_WORDS;
         first..first + ENTRY_WORDS
     }
+
+    /// The parity of entry `entry`: memory that was never written has the other one.
+    fn parity(self, entry: u64) -> u64 {
+        if entry / self.entries as u64 % 2 == 0 { PARITY } else { 0 }
+    }
 }
 
 /// The leader's end, for one destination shard.
@@ -77,17 +91,17 @@ impl LogWriter {
 
     /// Writes the next entry.
     pub(super) fn write(&mut self, row: &Region, key: MessageKey, clock: u64) {
-        let place = self.geometry.place(self.written);
-        row.store(place.start, name_of(key));
-        row.store(place.start + 1, clock);
+        let (place, parity) = (self.geometry.place(self.written), self.geometry.parity(self.written));
+        assert!(clock & PARITY == 0, "clock {clock}");
+        row.store(place.start, name_of(key) | parity);
+        row.store(place.start + 1, clock | parity);
         self.written += 1;
     }
 
-    /// Calls `pushed` for the words of what was written since the last call, at most twice, and returns how many entries there are
-    /// now; `None` if nothing was written.
-    pub(super) fn publish(&mut self, mut pushed: impl FnMut(Range<usize>)) -> Option<u64> {
+    /// Calls `pushed` for the words of what was written since the last call, at most twice.
+    pub(super) fn publish(&mut self, mut pushed: impl FnMut(Range<usize>)) {
         if self.written == self.published {
-            return None;
+            return;
         }
         let (first, last) = (self.geometry.place(self.published), self.geometry.place(self.written - 1));
         if first.start <= last.start {
@@ -97,7 +111,6 @@ impl LogWriter {
             pushed(self.geometry.first..last.end);
         }
         self.published = self.written;
-        Some(self.written)
     }
 }
 
@@ -121,17 +134,16 @@ impl LogReader {
         self.shard
     }
 
-    /// The next entry of `row`, of which the first `announced` are there; its clock is [`DELIVERED`] if it gives no timestamp.
-    pub(super) fn next(
-        &mut self,
-        row: &Region,
-        announced: u64,
-    ) -> Result<Option<(MessageKey, u64)>, CorruptTimestamp> {
-        if announced <= self.read {
+    /// The next entry of `row`, if it is there; its clock is [`DELIVERED`] if it gives no timestamp.
+    #[inline]
+    pub(super) fn next(&mut self, row: &Region) -> Result<Option<(MessageKey, u64)>, CorruptTimestamp> {
+        let (place, parity) = (self.geometry.place(self.read), self.geometry.parity(self.read));
+        let (name, clock) = (row.load(place.start) ^ parity, row.load(place.start + 1) ^ parity);
+        let is_here = (name | clock) & PARITY == 0 || mutant!(HalfTimestamp) && clock & PARITY == 0;
+        if !is_here {
             return Ok(None);
         }
-        let place = self.geometry.place(self.read);
-        let (name, clock) = (row.load(place.start), row.load(place.start + 1));
+        let name = name & !PARITY;
         if clock == DELIVERED {
             self.read += 1;
             return Ok(Some((key_of(name), DELIVERED)));
@@ -144,7 +156,7 @@ impl LogReader {
     }
 }
 
-/// The word that names a message.
+/// The word that names a message, without a parity.
 ///
 /// # Panics
 /// If the number has more bits than an entry has for it: a sender would have to send for 300 years.
@@ -158,32 +170,82 @@ pub(super) fn key_of(name: u64) -> MessageKey {
     (usize::try_from(name >> NUMBER_BITS).expect("16 bits"), name & ((1 << NUMBER_BITS) - 1))
 }
 
+// A rank has 15 bits.
+const _: () = assert!(MEMBERS_MAX <= 1 << 15);
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::panic::catch_unwind;
+
     use squall_fabric::RegionId;
+
+    use super::super::mutation::{GenuineMutation, with};
+    use super::*;
 
     #[test]
     fn entries_are_read_in_their_order_across_the_end_of_the_ring() {
         let geometry = LogGeometry { first: 3, entries: 4 };
         let row = Region::heap(RegionId(1), 3 + geometry.words());
         let (mut writer, mut reader) = (LogWriter::new(geometry), LogReader::new(0, geometry));
-        assert_eq!(writer.publish(|_| ()), None);
+        writer.publish(|_| panic!("nothing was written"));
         for round in 0..4_u64 {
             for i in 0..3 {
+                assert_eq!(reader.next(&row), Ok(None));
                 writer.write(&row, (5, 3 * round + i), 10 * round + i + 1);
+                assert_eq!(reader.next(&row), Ok(Some(((5, 3 * round + i), 10 * round + i + 1))));
             }
             let mut ranges: Vec<Range<usize>> = Vec::new();
-            let count = writer.publish(|words| ranges.push(words)).unwrap();
+            writer.publish(|words| ranges.push(words));
             assert!(ranges.len() <= 2 && ranges.iter().map(ExactSizeIterator::len).sum::<usize>() == 6);
             assert!(ranges.iter().all(|words| 3 <= words.start && words.end <= 3 + geometry.words()));
-            for i in 0..3 {
-                assert_eq!(reader.next(&row, count), Ok(Some(((5, 3 * round + i), 10 * round + i + 1))));
-            }
-            assert_eq!(reader.next(&row, count), Ok(None));
         }
         writer.write(&row, (5, 3), DELIVERED);
-        assert_eq!(reader.next(&row, 13), Ok(Some(((5, 3), DELIVERED))), "between two timestamps");
-        assert_eq!(reader.next(&row, 14), Err(CorruptTimestamp { shard: 0, entry: 13 }), "an earlier clock");
+        assert_eq!(reader.next(&row), Ok(Some(((5, 3), DELIVERED))), "between two timestamps");
+        writer.write(&row, (5, 4), 1);
+        assert_eq!(reader.next(&row), Err(CorruptTimestamp { shard: 0, entry: 13 }), "an earlier clock");
+    }
+
+    /// Of each write any words may have come, over several laps, in batches of all lengths: only whole entries count.
+    fn parts_of_writes_do_not_count() {
+        let geometry = LogGeometry { first: 0, entries: 3 };
+        for lap in 0..7 {
+            for count in 1..=3 {
+                for arrived in 0..1_u32 << (2 * count) {
+                    let (row, copy) = (Region::heap(RegionId(1), 6), Region::heap(RegionId(2), 6));
+                    let (mut writer, mut reader) = (LogWriter::new(geometry), LogReader::new(0, geometry));
+                    let mut clock = 0;
+                    let mut write = |writer: &mut LogWriter| {
+                        clock += 1;
+                        writer.write(&row, (2, 100 + clock), clock);
+                    };
+                    for _ in 0..3 * lap {
+                        write(&mut writer);
+                        writer.publish(|words| words.for_each(|word| copy.store(word, row.load(word))));
+                        assert!(matches!(reader.next(&copy), Ok(Some(_))));
+                    }
+                    (0..count).for_each(|_| write(&mut writer));
+                    let mut words = Vec::new();
+                    writer.publish(|pushed| words.extend(pushed));
+                    for (bit, word) in words.into_iter().enumerate() {
+                        if arrived >> bit & 1 == 1 {
+                            copy.store(word, row.load(word));
+                        }
+                    }
+                    let whole = (0..count).take_while(|entry| arrived >> (2 * entry) & 3 == 3).count() as u64;
+                    for entry in 0..whole {
+                        let clock = 3 * lap + 1 + entry;
+                        assert_eq!(reader.next(&copy), Ok(Some(((2, 100 + clock), clock))));
+                    }
+                    assert_eq!(reader.next(&copy), Ok(None), "lap {lap}: {arrived:b} of {count}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_counts_when_all_of_it_is_here() {
+        parts_of_writes_do_not_count();
+        let half = || with(GenuineMutation::HalfTimestamp, || catch_unwind(parts_of_writes_do_not_count));
+        assert!(half().is_err(), "half of an entry counts");
     }
 }

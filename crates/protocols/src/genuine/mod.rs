@@ -23,9 +23,10 @@
 //! 8. Post all that was stored, in order.
 //!
 //! **What a message costs.** To `k` shards of `r` members, with `b` bytes: its sender writes `k` records of `b + 24` bytes, each of the
-//! `k` leaders `k` entries of 16 bytes. Everything else is words that count: for all that an evaluation does, one word per shard announces
-//! the records, one the entries, one acknowledges, and one per sender reports what is done. So the more messages an evaluation finds, the
-//! less each costs. On one host a store serves all readers; between hosts each write goes to each member of its shard. Each of the
+//! `k` leaders `k` entries of 16 bytes, which announce themselves. Everything else is words that count: for all that an evaluation does,
+//! one word per shard announces the records, one acknowledges, and one per sender reports what is done. A record that is alone has its
+//! announcement with it, if it is short ([`GenuineSettings::express`]). So a message that is alone is one write to each member by its
+//! sender, by each leader and by each member; and the more messages an evaluation finds, the less each costs. On one host a store serves all readers; between hosts each write goes to each member of its shard. Each of the
 //! `k * r` members finds a message by its sender and number: with its record, with each timestamp, and when it delivers.
 //! Nothing is allocated for it: records are read in place, and what a member knows of it is in a slot that was used before.
 //!

@@ -7,6 +7,8 @@ mutations! {
         NumberAgain,
         /// \[G3\] Two messages may get one timestamp.
         RepeatTimestamp,
+        /// \[G3\] A timestamp counts when its clock is here, without the message that it is for.
+        HalfTimestamp,
         /// \[G4\] The timestamp of the own shard counts as the final one.
         FinalOfOwnShard,
         /// \[G5\] A member acknowledges without all timestamps.

@@ -179,11 +179,7 @@ impl ShardOutbox {
         let mut count = 0;
         for (shard, window) in self.windows.iter_mut().enumerate() {
             let Some(ShardWindow { publisher, .. }) = window else { continue };
-            let published = publisher.publish(u64::MAX, |words| table.append(shard, words));
-            if published > 0 {
-                table.raise(shard, row.announced, publisher.announcement());
-            }
-            count += published;
+            count += table.publish(shard, row, publisher);
         }
         count
     }

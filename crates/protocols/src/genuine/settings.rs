@@ -47,8 +47,11 @@ pub struct GenuineSettings {
     /// The most messages that a sender has under way to a shard.
     pub window: usize,
     /// Whether each shard has a state, which a joiner takes over from another member with the marks of what is in it \[G14\].
-    /// Without states a joiner is given what is delivered from its first view on \[G17\].
+    /// Without states a joiner is given what is delivered from the first view on in which it takes part \[G17\] \[J8\].
     pub has_states: bool,
+    /// Whether a message of up to 88 bytes that is alone in its window travels in one write with its announcement
+    /// ([`ExpressSlot`](squall_fabric::window::ExpressSlot)). That is worthwhile where a push is a transfer; in shared memory it is not.
+    pub express: bool,
     /// The longest message in bytes.
     pub message_max: usize,
     /// The most bytes of a sender's window for a shard (and always space for two of the longest messages).
@@ -64,6 +67,7 @@ impl GenuineSettings {
             clock: ClockKind::Logical,
             window,
             has_states: false,
+            express: true,
             message_max,
             window_bytes: usize::MAX,
         }

@@ -120,7 +120,7 @@ impl ShardMember {
     ) -> Result<usize, GenuineFailure> {
         let mut work = 0;
         for (writer, inbox) in self.inboxes.iter_mut().enumerate() {
-            let announced = row.announced.load(table.row(writer));
+            let announced = row.announcement(table.row(writer));
             while let Some(header) = inbox.take(announced).map_err(GenuineFailure::Record)? {
                 work += 1;
                 let key = (writer, header.number);
@@ -152,10 +152,7 @@ impl ShardMember {
             if self.sequencer.is_some() && shard == self.shard {
                 continue;
             }
-            let announced = row.assigned.load(leader_row);
-            while let Some((key, clock)) =
-                log.next(leader_row, announced).map_err(GenuineFailure::Timestamp)?
-            {
+            while let Some((key, clock)) = log.next(leader_row).map_err(GenuineFailure::Timestamp)? {
                 work += 1;
                 if clock == DELIVERED {
                     reach(Point::GenuineDropped);
@@ -171,13 +168,7 @@ impl ShardMember {
 
     /// As leader: gives each record its timestamp, once, and writes it to the members of all destination shards \[G3\], or that it was
     /// delivered before \[G17\].
-    pub(super) fn assign(
-        &mut self,
-        table: &mut ShardTable,
-        row: &ShardRow,
-        placement: &ShardPlacement,
-        now: u64,
-    ) -> usize {
+    pub(super) fn assign(&mut self, table: &mut ShardTable, placement: &ShardPlacement, now: u64) -> usize {
         let Some(sequencer) = &mut self.sequencer else { return 0 };
         // Without the marks it would give timestamps to what other shards' leaders know to be delivered [G14].
         if !self.has_state {
@@ -202,9 +193,7 @@ impl ShardMember {
             work += 1;
         }
         for (shard, log) in sequencer.logs.iter_mut().enumerate() {
-            if let Some(count) = log.publish(|words| table.append(shard, words)) {
-                table.raise(shard, row.assigned, count);
-            }
+            log.publish(|words| table.append(shard, words));
         }
         work
     }

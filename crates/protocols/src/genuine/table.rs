@@ -12,13 +12,14 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use squall_fabric::layout::{Columns, Word};
-use squall_fabric::window::{Announcement, WindowGeometry};
+use squall_fabric::window::{Announcement, ExpressSlot, WindowGeometry, WindowPublisher};
 use squall_fabric::{Column, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region, RowLayout};
 
 use super::log::LogGeometry;
 use super::mutation;
 use super::record::HEADER_BYTES;
 use super::{GenuineSettings, SHARDS_MAX, ShardPlacement};
+use crate::express::with_express;
 use crate::membership::{MEMBERS_MAX, View};
 
 /// The purposes of the mirrors ([`View::key`]), beyond those of other subgroups.
@@ -27,10 +28,8 @@ const FIRST_PURPOSE: u32 = 1 << 19;
 /// Where things are in a member's mirror for one shard; the same for all shards.
 #[derive(Clone, Debug)]
 pub(super) struct ShardRow {
-    /// What the member has sent to the shard.
-    pub(super) announced: Column<Announcement>,
-    /// How many entries its log has; not used by members that lead no shard.
-    pub(super) assigned: Column<u64>,
+    /// What the member has sent to the shard; the express slot follows.
+    announced: Column<Announcement>,
     /// The timestamp of its own shard up to which it has everything \[G5\].
     pub(super) acknowledged: Column<u64>,
     /// One more than what it counts of its own shard, once it has wedged, with a majority for quorum \[G11\].
@@ -46,15 +45,24 @@ impl ShardRow {
     /// The mirrors of a member that leads a shard or not, in a view of `members`.
     pub(super) fn new(settings: &GenuineSettings, members: usize, leads: bool) -> Self {
         let mut layout = RowLayout::new();
-        let (announced, assigned, acknowledged) = (layout.column(), layout.column(), layout.column());
-        let (closed, asks) = (layout.column(), layout.column());
+        let announced = layout.list(1 + ExpressSlot::WIDE_WORDS).column(0);
+        let express = settings.express.then(|| ExpressSlot::wide(announced.word() + 1));
+        let (acknowledged, closed, asks) = (layout.column(), layout.column(), layout.column());
         let entries = if leads { 2 * members * settings.window } else { 0 };
         let log = LogGeometry { first: 0, entries };
         let log = LogGeometry { first: layout.block(log.words()), ..log };
         let message_max = settings.message_max + HEADER_BYTES;
         let window = WindowGeometry::new(0, settings.window, message_max, settings.window_bytes);
-        let window = WindowGeometry { first: layout.block(window.words()), ..window };
-        Self { announced, assigned, acknowledged, closed, asks, log, window, words: layout.words() }
+        let window = WindowGeometry { first: layout.block(window.words()), express, ..window };
+        Self { announced, acknowledged, closed, asks, log, window, words: layout.words() }
+    }
+}
+
+impl ShardRow {
+    /// What a member has sent to the own shard, whose row is `row`.
+    pub(super) fn announcement(&self, row: &Region) -> Announcement {
+        let stored = self.announced.load(row);
+        self.window.express.map_or(stored, |express| with_express(express, row, stored))
     }
 }
 
@@ -182,6 +190,22 @@ impl ShardTable {
     pub(super) fn append(&mut self, shard: usize, words: Range<usize>) {
         let mirror = self.mirror(shard).mirror;
         self.posts.push(ShardPost::List(mirror, words));
+    }
+
+    /// Publishes what was written to the window for a shard: what is alone there and short by one write, else all of it and behind that
+    /// its announcement. Returns how many records.
+    pub(super) fn publish(&mut self, shard: usize, row: &ShardRow, publisher: &mut WindowPublisher) -> u64 {
+        if publisher.wants_express()
+            && let Some(words) = publisher.publish_express()
+        {
+            self.append(shard, words);
+            return 1;
+        }
+        let published = publisher.publish(u64::MAX, |words| self.append(shard, words));
+        if published > 0 {
+            self.raise(shard, row.announced, publisher.announcement());
+        }
+        published
     }
 
     /// Stores a word for the members of a shard, which get it after all that was stored before.

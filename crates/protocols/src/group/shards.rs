@@ -11,6 +11,7 @@ use crate::genuine::{
     GenuineSettings, QuorumRule, ShardPlacement,
 };
 use crate::membership::{Member, MembershipState, Proposal, SenderSegment, View};
+use crate::mutation::{self as group_mutation, GroupMutation};
 
 /// The shards of the current view, as one member sees them.
 pub(super) struct ActiveShards {
@@ -281,7 +282,16 @@ impl<A: GroupApplication> GroupCore<A> {
         let trims = shards.trims(decision).to_vec();
         shards.member.mirrors().for_each(|mirror| self.passage.keep(mirror));
         let (state, application) = (&mut self.shard_passage.state, &mut self.application);
-        let finished = shards.member.finish(&trims, |message| state.deliver(message, application));
+        let hears = !self.passage.stands_by() || group_mutation::is_on(GroupMutation::HearEarly);
+        // With a majority for quorum messages are in without the acknowledgement of a node that stands by [J8].
+        let deliver = |message: GenuineMessage<'_>| {
+            if matches!(state, ShardState::Held) && !hears {
+                reach(Point::GenuineUnheard);
+            } else {
+                state.deliver(message, application);
+            }
+        };
+        let finished = shards.member.finish(&trims, deliver);
         let keeps = settings.quorum == QuorumRule::Majority && !mutation::is_on(GenuineMutation::ForgetLog);
         let relays = self.shard_passage.keep(keeps.then_some(shards.member));
         relays.into_iter().for_each(|mirror| self.passage.keep(mirror));

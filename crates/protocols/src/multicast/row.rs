@@ -5,8 +5,7 @@ use squall_fabric::window::{Announcement, ExpressSlot, WindowGeometry};
 use squall_fabric::{Column, Region, RowLayout};
 
 use super::{BodyColumns, DeliveryMode, SubgroupSettings};
-use crate::coverage::{Point, reach};
-use crate::mutation;
+use crate::express::with_express;
 
 /// The layout of each member's row. Columns that are polled for different reasons are in different cache lines.
 #[derive(Clone, Debug)]
@@ -54,16 +53,9 @@ impl MulticastRow {
     /// too, if all of it is in `row`.
     #[inline]
     pub(super) fn with_express(&self, row: &Region, stored: Announcement) -> Announcement {
-        let Some(express) = self.window.express else { return stored };
-        let claimed = express.announcement(row);
-        if claimed.indexes <= stored.indexes {
-            return stored;
-        }
-        if express.is_whole(row) || mutant!(PartOfExpress) {
-            reach(Point::ExpressTaken);
-            claimed
-        } else {
-            stored
+        match self.window.express {
+            Some(express) => with_express(express, row, stored),
+            None => stored,
         }
     }
 

@@ -47,7 +47,7 @@ struct NodeHistory {
     home: Option<usize>,
     /// It has the state of its shard.
     has_state: bool,
-    /// Shards have no states, and this is its first view: nothing before it is delivered here \[G17\].
+    /// Shards have no states, and this is the first view in which it takes part: nothing before it is delivered here \[G17\] \[J8\].
     since: u64,
     delivered: Delivered,
     /// The same messages.
@@ -171,6 +171,14 @@ impl GenuineHistory {
             }
         }
         result
+    }
+
+    /// A process that has joined takes part from this view on.
+    pub(super) fn on_arrival(&mut self, node: NodeId, view: u64) {
+        if !self.plan.settings.has_states {
+            let since = &mut self.nodes.get_mut(&node).expect("it has a view").since;
+            *since = view.max(*since);
+        }
     }
 
     /// Whether a node's shard has lost its state by a view, so that it takes part in nothing.

@@ -199,7 +199,12 @@ impl GenuineCluster {
         worked |= self.ask_for_state(place);
         worked |= self.gather(place);
         worked |= self.poll_group(place);
+        let stands_by = self.all.processes[place as usize].joiner.is_some();
         worked |= self.all.poll_joiner(place, !worked);
+        let process = &self.all.processes[place as usize];
+        if let Some(view) = view_id(process).filter(|_| stands_by) {
+            self.history.borrow_mut().on_arrival(process.node(), view);
+        }
         if self.all.processes[place as usize].is_up {
             self.all.poll_service(place);
         }

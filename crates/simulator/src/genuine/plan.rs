@@ -142,6 +142,8 @@ impl GenuinePlan {
             clock,
             window_bytes,
             has_states: true,
+            // Not by the run's own source of chance, so that nothing else depends on it.
+            express: Prng::new(seed ^ 0xe5).chance(650),
             ..GenuineSettings::new(window, MESSAGE_MAX)
         };
         Self {
@@ -321,7 +323,8 @@ impl fmt::Display for GenuinePlan {
             let named = plan_words::nodes(*set, shards).replace("nodes", "shards").replace("node", "shard");
             writeln!(f, "  messages to {named}")?;
         }
-        let GenuineSettings { quorum, clock, window, has_states, message_max, window_bytes } = &self.settings;
+        let GenuineSettings { quorum, clock, window, has_states, express, message_max, window_bytes } =
+            &self.settings;
         let quorum = match quorum {
             QuorumRule::All => "all members of a shard acknowledge",
             QuorumRule::Majority => "a majority of a shard acknowledges",
@@ -333,11 +336,12 @@ impl fmt::Display for GenuinePlan {
             }
         };
         let states = if *has_states { "joiners take over states" } else { "shards have no states" };
+        let express = if *express { "; a short message that is alone is one write" } else { "" };
         let bytes =
             if *window_bytes == usize::MAX { String::new() } else { format!(" and {window_bytes} bytes") };
         writeln!(
             f,
-            "  {quorum}; {clock}; {states}; messages of up to {message_max} bytes, {window}{bytes} under way"
+            "  {quorum}; {clock}; {states}; messages of up to {message_max} bytes, {window}{bytes} under way{express}"
         )?;
         if let Some(FollowerStandstill { node, end, bound }) = self.standstill {
             writeln!(

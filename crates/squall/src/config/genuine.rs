@@ -85,8 +85,10 @@ impl GenuineConfig {
         names.iter().map(bit).try_fold(0, |set, bit| Ok(set | bit?))
     }
 
-    pub(crate) const fn settings(&self) -> GenuineSettings {
+    /// Returns the settings of a group whose members share memory or not.
+    pub(crate) const fn settings(&self, is_shared: bool) -> GenuineSettings {
         GenuineSettings {
+            express: !is_shared,
             window_bytes: self.window_bytes,
             has_states: self.object,
             clock: self.clock,
@@ -208,9 +210,9 @@ mod tests {
         let lines = "[genuine]\nmessage_max = \"1MiB\"\nobject = true\nclock = \"hybrid\"\nquorum = \"majority\"\nwindow = 8\nshards.b.members = [0]\nshards.a.members = [1, 2, 9]";
         let config = read(lines).unwrap().unwrap();
         assert_eq!((config.window, config.message_max, config.window_bytes), (8, 1 << 20, 4 << 20));
-        assert!(config.object && config.settings().has_states);
-        assert_eq!(config.settings().clock, ClockKind::Hybrid);
-        assert_eq!(config.settings().quorum, QuorumRule::Majority);
+        assert!(config.object && config.settings(true).has_states);
+        assert_eq!(config.settings(true).clock, ClockKind::Hybrid);
+        assert_eq!(config.settings(true).quorum, QuorumRule::Majority);
         assert_eq!(config.destinations(&["b", "a"]), Ok(0b11));
         assert_eq!(config.destinations(&["b", "c"]), Err("c"));
         assert_eq!(read("[subgroups.log]"), Ok(None));

@@ -15,7 +15,7 @@ use super::flight::FlightCopied;
 use super::{CHECK, Node, Stack};
 use crate::admission::{JoinOutcome, MemberAdmission};
 use crate::application::{GroupHandles, LayoutFunctions, layout};
-use crate::config::{Config, GenuineConfig};
+use crate::config::{Config, Transport};
 use crate::durable::{self, LogLender, LogMember, ProcessLog, durable_layout};
 use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
 use crate::error::JoinError;
@@ -139,7 +139,8 @@ fn group_settings(config: &Config, durable: &[SubgroupId]) -> GroupSettings {
         partition_safety: config.partition_safety,
         states: config.subgroups.len() + config.shard_states(),
     };
-    let genuine = config.genuine.as_ref().map(GenuineConfig::settings);
+    let is_shared = config.transport == Transport::Shm;
+    let genuine = config.genuine.as_ref().map(|genuine| genuine.settings(is_shared));
     GroupSettings { membership, durable: durable.to_vec(), genuine, ..GroupSettings::default() }
 }
 
