@@ -1,7 +1,8 @@
 """Checks that programs of CycloneDDS and `squall dds pub|sub` exchange samples through the bridge, both ways, on loopback: text and a type
-with a key as it is; that a peer that goes is reported, that a second bridge takes over while samples come, and that nothing goes round.
+with a key as it is; that a peer that goes is reported, that samples of writers that go at once come, that a bridge that was stopped
+begins again, that a second one takes over while samples come, and that nothing goes round.
 
-use: bridge.py SQUALL SQUALL_DDS_BRIDGE FOLDER     (needs idlc, cc and libddsc: packages cyclonedds-tools, cyclonedds-dev, gcc)"""
+use: bridge.py SQUALL SQUALL_DDS_BRIDGE FOLDER ROUNDS     (needs idlc, cc and libddsc: packages cyclonedds-tools, cyclonedds-dev, gcc)"""
 
 import ctypes
 import json
@@ -19,7 +20,10 @@ COUNT = 5
 READERS = 2  # of CycloneDDS, one after the other, for each topic
 MANY = 1200  # samples out of the Squall domain: more than may be unconfirmed there
 AT_ONCE = 300  # of them, by one participant
-FLOW = 150  # samples while the bridge changes
+WRITERS = 4  # at the same time, that go as soon as their samples are confirmed
+ROUNDS = int(sys.argv[4])  # of these
+LIMIT = 4 * SOON + 2 * ROUNDS  # seconds, for all
+FLOW = 3000  # samples at most while the bridge changes, 50 a second
 CYCLONE = f"""<CycloneDDS><Domain Id="{DOMAIN}">
 <General><Interfaces><NetworkInterface name="lo" multicast="false"/></Interfaces><AllowMulticast>false</AllowMulticast></General>
 <Discovery><Peers><Peer address="127.0.0.1"/></Peers><ParticipantIndex>auto</ParticipantIndex></Discovery>
@@ -49,7 +53,7 @@ def end_with_parent() -> None:
 
 def stop(number: int, _: object) -> None:
     """Lets `finally` end the processes."""
-    raise TimeoutError(f"signal {signal.Signals(number).name}: the check was ended, or took longer than {4 * SOON} s")
+    raise TimeoutError(f"signal {signal.Signals(number).name}: the check was ended, or took longer than {LIMIT} s")
 
 
 class Check:
@@ -59,6 +63,7 @@ class Check:
         self.squall, self.bridge, self.folder = squall, bridge, folder
         self.processes: list[subprocess.Popen] = []
         self.bridges: list[subprocess.Popen] = []
+        self.reports: list[str] = []  # of bridges that have ended
         self.node: subprocess.Popen | None = None  # holds the Squall domain
         self.view = 0  # that was awaited last
         self.written = 0  # samples out of the Squall domain
@@ -120,11 +125,14 @@ class Check:
         """Ends a bridge; returns how many samples of each topic it forwarded into the Squall domain, into the RTPS domain, and dropped."""
         bridge.send_signal(signal.SIGINT)
         keys = ("into_squall", "into_rtps", "dropped")
-        events = [json.loads(line) for line in output(bridge)]
+        lines = output(bridge)
+        self.reports.append("\n".join([f"{bridge.args}:", *lines]))
+        events = [json.loads(line) for line in lines]
         return {event["topic"]: [event[key] for key in keys] for event in events if event["event"] == "counts"}
 
     def report(self) -> None:
-        """Prints what the bridges that still run have to say, so that it is known where samples were lost."""
+        """Prints what the bridges have to say, so that it is known where samples were lost."""
+        print(*self.reports, sep="\n")
         for bridge in (bridge for bridge in self.bridges if bridge.poll() is None):
             bridge.send_signal(signal.SIGINT)
             try:
@@ -155,19 +163,41 @@ def output(process: subprocess.Popen) -> list[str]:
     return text.splitlines()
 
 
+def begin_reading(check: Check, bridges: int, topic: str, count: int) -> subprocess.Popen:
+    """Starts `squall dds sub`, beside a node and `bridges` bridges, and waits until its reader and those of the bridges have been announced: so it
+    knows the writers of the bridges before their next samples."""
+    reading = check.dds("sub", topic, "--count", count)
+    check.await_participants(2 + bridges, 1)
+    readers = 0
+    while readers <= bridges:
+        topics = json.loads("".join(output(check.dds("list", "--json"))))["topics"]
+        check.await_participants(2 + bridges, 2)
+        readers = next(each["readers"] for each in topics if each["name"] == topic)
+    return reading
+
+
 def into_squall(check: Check, bridges: int, topic: str, kind: str, rtps: str) -> None:
     """Samples of CycloneDDS come to `squall dds sub`, beside a node and `bridges` bridges."""
-    others = 1 + bridges
-    reading = check.dds("sub", topic, "--count", COUNT)
-    check.await_participants(others + 1, 1)
-    # Its reader is announced after the view, which nothing reports.
-    time.sleep(1)
+    reading = begin_reading(check, bridges, topic, COUNT)
     output(check.hello("write", kind, rtps, COUNT, bridges))
     came = output(reading)
     expected = [f"hello {i}" if kind == "line" else message(i % 3, f"hello {i}") for i in range(COUNT)]
     assert came == expected, f"{topic}: {came} came into the Squall domain, and not {expected}"
-    check.await_participants(others, 1)
+    check.await_participants(1 + bridges, 1)
     print(f"{topic}: {COUNT} samples of CycloneDDS came into the Squall domain")
+
+
+def come_and_go(check: Check) -> None:
+    """Writers of CycloneDDS come, and go as soon as the bridge has confirmed what they have written: each sample comes to `squall dds sub`."""
+    reading = begin_reading(check, 1, "line", COUNT * WRITERS * ROUNDS)
+    for _ in range(ROUNDS):
+        for writer in [check.hello("write", "line", "Line", COUNT, 1) for _ in range(WRITERS)]:
+            output(writer)
+    came = output(reading)
+    expected = sorted(f"hello {i}" for i in range(COUNT) for _ in range(WRITERS * ROUNDS))
+    assert sorted(came) == expected, f"{came} came into the Squall domain, and not {expected}"
+    check.await_participants(2, 1)
+    print(f"line: {len(came)} samples of {WRITERS * ROUNDS} writers that went at once came into the Squall domain")
 
 
 def out_of_squall(check: Check, bridge: subprocess.Popen, topic: str, kind: str, rtps: str, count: int) -> None:
@@ -210,26 +240,40 @@ def take_over(check: Check, first: subprocess.Popen, second: subprocess.Popen) -
     """The first bridge ends while CycloneDDS writes. Samples may be lost then, and none goes back."""
     flow = check.hello("write", "line", "Line", FLOW, 2, 20)
     await_line(flow, "matched")
-    time.sleep(FLOW * 0.02 / 3)
+    time.sleep(1)
     counts = check.interrupt(first)
-    before, out = counts["line"].pop(0) - 2 * COUNT, READERS * COUNT
+    before, out = counts["line"].pop(0) - COUNT * (2 + WRITERS * ROUNDS), READERS * COUNT
     assert counts == {"line": [out + MANY, 0], "msg": [COUNT, out, 0]}, f"{counts}: samples went round, or were lost"
     check.await_participants(2, 1)
-    output(flow)
+    # When it has seen that view, the second one forwards.
+    output(check.dds("sub", "line", "--count", 1))
+    check.await_participants(2, 2)
+    flow.send_signal(signal.SIGINT)
+    written = int(output(flow)[-1])
     # What has been confirmed is forwarded soon.
     into_squall(check, 1, "line", "line", "Line")
     counts = check.interrupt(second)
     after = counts["line"].pop(0) - COUNT
     assert counts == {"line": [0, 0], "msg": [0, 0, 0]}, f"{counts}: samples went round, or were lost"
-    assert before > 0 and after > 0 and before + after <= FLOW, f"of {FLOW} samples, {before} and {after} came"
-    print(f"a second bridge took over: of {FLOW} samples meanwhile, the first one forwarded {before}, and it {after}")
+    assert before > 0 and after > 0 and before + after <= written, f"of {written} samples, {before} and {after} came"
+    print(f"a second bridge took over: of {written} samples meanwhile, the first one forwarded {before}, and it {after}")
+
+
+def stop_and_continue(bridge: subprocess.Popen) -> None:
+    """A bridge that is stopped and continues begins its RTPS side again."""
+    bridge.send_signal(signal.SIGSTOP)
+    time.sleep(0.2)
+    bridge.send_signal(signal.SIGCONT)
+    await_line(bridge, '"restarted"')
+    await_line(bridge, '"ready"')
+    print("the bridge was stopped, and has begun again")
 
 
 def main() -> None:
     # Reading from a process has no limit of its own.
     signal.signal(signal.SIGALRM, stop)
     signal.signal(signal.SIGTERM, stop)
-    signal.alarm(4 * SOON)
+    signal.alarm(LIMIT)
     check = Check(sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]).resolve())
     check.build()
     try:
@@ -237,7 +281,9 @@ def main() -> None:
         first = check.start_bridge()
         await_line(first, '"ready"')
         check.await_participants(2, 1)
+        stop_and_continue(first)
         both_ways(check, first)
+        come_and_go(check)
         # A second bridge stands by, and takes over.
         second = check.start_bridge()
         await_line(second, '"ready"')

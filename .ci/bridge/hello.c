@@ -2,7 +2,9 @@
  *
  * use: hello write|read msg|line TOPIC COUNT PEERS [PAUSE_MS]
  *
- * It begins when it has PEERS peers: a sample that is written before a reader is known does not come to that reader. */
+ * It begins when it has PEERS peers: a sample that is written before a reader is known does not come to that reader. One that writes ends
+ * after COUNT samples, or when it is interrupted, and prints how many it has had confirmed. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,10 @@
 static void check(dds_return_t result, const char *what) {
   if (result < 0) fprintf(stderr, "%s: %s\n", what, dds_strretcode(-result)), exit(1);
 }
+
+static volatile sig_atomic_t is_interrupted;
+
+static void interrupt(int number) { is_interrupted = number; }
 
 static void await_peers(dds_entity_t endpoint, int writes, int count) {
   int found = 0;
@@ -43,7 +49,9 @@ int main(int argc, char **argv) {
   printf("matched\n"), fflush(stdout);
   if (writes) {
     char text[64];
-    for (int i = 0; i < count; i++) {
+    int written = 0;
+    signal(SIGINT, interrupt);
+    for (int i = 0; i < count && !is_interrupted; i++, written++) {
       snprintf(text, sizeof text, "hello %d", i);
       HelloWorldData_Msg msg = {.userID = i % 3, .message = text};
       HelloWorldData_Line line = {.text = text};
@@ -51,6 +59,7 @@ int main(int argc, char **argv) {
       check(dds_write(endpoint, is_line ? (void *)&line : (void *)&msg), "write");
     }
     check(dds_wait_for_acks(endpoint, DDS_SECS(20)), "acknowledgments");
+    printf("%d\n", written);
   }
   for (int got = 0, idle = 0; !writes && got < count && idle < 3000;) {
     void *sample[1] = {dds_alloc(is_line ? sizeof(HelloWorldData_Line) : sizeof(HelloWorldData_Msg))};

@@ -15,9 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
-use futures::channel::oneshot;
-use futures::future::{Either, select};
 use squall_dds::{
     DataReader, DataWriter, DomainParticipant, DurabilityKind, HistoryKind, Qos, ReadError, Topic,
 };
@@ -26,12 +23,14 @@ use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 use crate::error::{BridgeError, ForwardError};
 use crate::event::{BridgeEvent, BridgeEventQueue, ForwardCounts};
 use crate::form::TopicForm;
+use crate::inbox::RtpsInbox;
 use crate::missed::SampleNumbers;
 use crate::origin::{GuidPrefixBytes, SETTLE, TopicOrigins, mark};
 use crate::rtps::{
-    RtpsEndpointBytes, RtpsNews, RtpsParticipant, RtpsPeerNews, RtpsStream, RtpsTopic, RtpsWriter, prefix_of,
+    RtpsEndpointBytes, RtpsNews, RtpsParticipant, RtpsPeerNews, RtpsTopic, RtpsWriter, prefix_of,
 };
 use crate::settings::{BridgeSettings, Direction, TopicSettings};
+use crate::threads::RtpsThreads;
 
 /// A bridge that runs, until it is dropped.
 ///
@@ -53,7 +52,6 @@ use crate::settings::{BridgeSettings, Direction, TopicSettings};
 pub struct DdsBridge {
     events: Arc<BridgeEventQueue>,
     topics: Vec<Arc<BridgedTopic>>,
-    stops: Vec<oneshot::Sender<()>>,
     threads: Vec<JoinHandle<()>>,
     /// Its endpoints, which the threads have, work as long as it is there.
     rtps: RtpsParticipant,
@@ -74,6 +72,7 @@ struct BridgedTopic {
     domain: u16,
     /// Of this bridge's own writers and readers there.
     own: [GuidPrefixBytes; 2],
+    rtps_threads: Arc<RtpsThreads>,
     writer: DataWriter<Vec<u8>>,
     origins: Mutex<TopicOrigins>,
     /// When this bridge has known its own mark for long enough.
@@ -94,7 +93,7 @@ impl DdsBridge {
     pub fn start(participant: &DomainParticipant, settings: &BridgeSettings) -> Result<Self, BridgeError> {
         let events = Arc::default();
         let rtps = RtpsParticipant::new(settings)?;
-        let mut bridge = Self { events, topics: Vec::new(), stops: Vec::new(), threads: Vec::new(), rtps };
+        let mut bridge = Self { events, topics: Vec::new(), threads: Vec::new(), rtps };
         for (name, topic) in &settings.topics {
             bridge.begin(participant, name, topic)?;
         }
@@ -131,6 +130,7 @@ impl DdsBridge {
             form: settings.form,
             domain: self.rtps.domain,
             own: [self.rtps.prefix, self.rtps.reading_prefix],
+            rtps_threads: Arc::clone(&self.rtps.threads),
             writer,
             origins: Mutex::default(),
             is_settled: AtomicBool::new(false),
@@ -151,11 +151,8 @@ impl DdsBridge {
     }
 
     fn begin_inward(&mut self, topic: &Arc<BridgedTopic>, rtps_topic: &RtpsTopic) -> Result<(), BridgeError> {
-        let news = rtps_topic.read()?;
-        let (stop, stopped) = oneshot::channel();
-        self.stops.push(stop);
-        let inward = Arc::clone(topic);
-        self.spawn("in", topic, move || inward.forward_in(news, stopped))
+        let (inbox, inward) = (rtps_topic.read()?, Arc::clone(topic));
+        self.spawn("in", topic, move || inward.forward_in(inbox))
     }
 
     fn spawn(
@@ -199,10 +196,6 @@ impl Drop for DdsBridge {
         for topic in &self.topics {
             topic.is_stopped.store(true, Ordering::Relaxed);
         }
-        for stop in self.stops.drain(..) {
-            // A thread that has ended does not wait for it.
-            let _ = stop.send(());
-        }
         for thread in self.threads.drain(..) {
             // A thread that panicked has already reported it.
             let _ = thread.join();
@@ -237,7 +230,9 @@ impl BridgedTopic {
         let mut waited = Duration::ZERO;
         let mut new_readers = NewReaderWaits::default();
         while !self.is_stopped() {
-            self.look_for_bridges(reader, &mut bridges);
+            if self.look(reader, &mut bridges).is_break() {
+                return;
+            }
             self.note_readers(out, &mut peers);
             match reader.wait_for_data(LOOK_PERIOD) {
                 Ok(()) => {}
@@ -255,10 +250,9 @@ impl BridgedTopic {
                 waited = Duration::ZERO;
             }
             for sample in samples {
-                if self.is_stopped() {
+                if self.is_stopped() || self.look(reader, &mut bridges).is_break() {
                     return;
                 }
-                self.look_for_bridges(reader, &mut bridges);
                 let (is_ours, is_from_rtps) = {
                     let origins = self.origins();
                     (origins.leads(self.writer.id()), origins.is_from_rtps(sample.info.publication))
@@ -299,35 +293,27 @@ impl BridgedTopic {
     }
 
     /// Takes what comes in the RTPS domain, and writes it in the Squall domain.
-    fn forward_in(&self, mut news: RtpsStream, mut stopped: oneshot::Receiver<()>) {
+    fn forward_in(&self, mut inbox: RtpsInbox) {
         let (mut peers, mut numbers) = (BTreeSet::new(), SampleNumbers::default());
-        futures::executor::block_on(async {
-            // The stream is asked first, and may always have something.
-            while !self.is_stopped() {
-                let news = match select(news.next(), &mut stopped).await {
-                    Either::Left((Some(news), _)) => news,
-                    Either::Left((None, _)) | Either::Right(_) => return,
-                };
-                match news {
-                    RtpsNews::Sample { cdr, writer, number } => {
-                        let missed = numbers.note(writer, number);
-                        if self.forward_sample_in(cdr, writer, missed).is_break() {
-                            return;
-                        }
-                    }
-                    RtpsNews::UnknownEnd => numbers.note_unknown(),
-                    RtpsNews::Peer(peer) => {
-                        if let RtpsPeerNews::Went(peer) = peer {
-                            numbers.forget(peer);
-                        }
-                        self.note_peer(Direction::In, &mut peers, peer);
-                    }
-                    RtpsNews::Error(error) => {
-                        let _ = self.note(Err(error), &self.into_squall);
+        while !self.is_stopped() {
+            match inbox.next(LOOK_PERIOD) {
+                None => {}
+                Some(RtpsNews::Sample { cdr, writer, number }) => {
+                    let missed = numbers.note(writer, number);
+                    if self.forward_sample_in(cdr, writer, missed).is_break() {
+                        return;
                     }
                 }
+                Some(RtpsNews::UnknownEnd) => numbers.note_unknown(),
+                Some(RtpsNews::Peer(peer)) => {
+                    if let RtpsPeerNews::Went(peer) = peer {
+                        numbers.forget(peer);
+                    }
+                    self.note_peer(Direction::In, &mut peers, peer);
+                }
+                Some(RtpsNews::Error(error)) => _ = self.note(Err(error), &self.into_squall),
             }
-        });
+        }
     }
 
     /// Writes a sample of the RTPS domain, if it is due, in the Squall domain; `missed` ones of the same writer did not come before it.
@@ -354,12 +340,16 @@ impl BridgedTopic {
         self.note(written, &self.into_squall)
     }
 
-    /// Learns which bridges there are, if it is time for that.
-    fn look_for_bridges(&self, reader: &DataReader<Vec<u8>>, looks: &mut BridgeLooks) {
+    /// Learns which bridges there are, if it is time for that. Breaks if the RTPS side has ended.
+    fn look(&self, reader: &DataReader<Vec<u8>>, looks: &mut BridgeLooks) -> ControlFlow<()> {
         if looks.last.is_some_and(|last| last.elapsed() < LOOK_PERIOD) {
-            return;
+            return ControlFlow::Continue(());
         }
         looks.last = Some(Instant::now());
+        if !self.rtps_threads.are_alive() {
+            self.fail(ForwardError::RtpsEnded);
+            return ControlFlow::Break(());
+        }
         let writers = reader.matched_publications();
         let marks = writers.iter().map(|writer| (writer.id, writer.qos.user_data.as_slice()));
         let mut origins = self.origins();
@@ -368,6 +358,7 @@ impl BridgedTopic {
             let since = looks.known_since.get_or_insert_with(Instant::now);
             self.is_settled.store(since.elapsed() >= SETTLE, Ordering::Relaxed);
         }
+        ControlFlow::Continue(())
     }
 
     /// Counts a sample, and breaks if nothing more can be forwarded.

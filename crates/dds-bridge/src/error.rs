@@ -108,6 +108,13 @@ pub enum ForwardError {
     /// The RTPS side reports an error of its own.
     #[error("the RTPS domain: {0}")]
     Rtps(String),
+    /// The RTPS side has ended, as it does when the process is stopped and continued: nothing more is forwarded. Start another
+    /// [`crate::DdsBridge`], as `squall-dds-bridge` does; the participant in the Squall domain is as it was.
+    #[error(
+        "the RTPS side has ended, as it does when the process is stopped and continued: start the bridge again (squall-dds-bridge does it \
+         itself)"
+    )]
+    RtpsEnded,
     /// The Squall domain has ended for this process: nothing more is forwarded.
     #[error("the bridge is no member of the Squall domain any more: {0}")]
     Ended(ReadError),
@@ -117,7 +124,7 @@ impl ForwardError {
     /// Returns whether nothing more is forwarded.
     #[must_use]
     pub const fn is_end(&self) -> bool {
-        matches!(self, Self::Ended(_) | Self::Panicked | Self::Write(WriteError::Group(_)))
+        matches!(self, Self::Ended(_) | Self::RtpsEnded | Self::Panicked | Self::Write(WriteError::Group(_)))
     }
 }
 

@@ -18,10 +18,13 @@ mod bridge;
 mod error;
 mod event;
 mod form;
+mod inbox;
 mod missed;
 mod origin;
 mod rtps;
 mod settings;
+mod threads;
+mod withheld;
 
 pub use bridge::DdsBridge;
 pub use error::{BridgeError, FormError, ForwardError};

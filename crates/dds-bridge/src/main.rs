@@ -13,7 +13,7 @@ use serde_json::json;
 use squall::Config;
 use squall::config::{Address, quantity};
 use squall_dds::{DomainParticipant, TopicStore};
-use squall_dds_bridge::{BridgeEvent, BridgeSettings, DdsBridge, Direction};
+use squall_dds_bridge::{BridgeEvent, BridgeSettings, DdsBridge, Direction, ForwardError};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
 /// Copy samples between topics of a Squall domain and of an OMG DDS domain (RTPS over UDP), both ways
@@ -69,11 +69,34 @@ fn main() -> Result<()> {
     config.timeout = arguments.timeout;
     let store = if config.storage.is_some() { TopicStore::Disk } else { TopicStore::Memory };
     let participant = DomainParticipant::builder(config).run_time_topics(store).join()?;
-    let bridge = DdsBridge::start(&participant, &settings)?;
-    let outcome = watch(&bridge, &is_interrupted, arguments.json);
+    let outcome = loop {
+        let outcome = run(&participant, &settings, &is_interrupted, arguments.json);
+        match outcome.as_ref().err().and_then(|error| error.downcast_ref()) {
+            Some(ForwardError::RtpsEnded) if !is_interrupted.load(Ordering::Relaxed) => {}
+            _ => break outcome,
+        }
+        print(&if arguments.json {
+            json!({ "event": "restarted" }).to_string()
+        } else {
+            "the RTPS side has ended, and begins again: was this process stopped?".into()
+        })?;
+    };
+    let _ = participant.leave(LEAVE_PATIENCE);
+    outcome
+}
+
+/// Runs a bridge until it is interrupted or cannot continue.
+fn run(
+    participant: &DomainParticipant,
+    settings: &BridgeSettings,
+    is_interrupted: &AtomicBool,
+    json: bool,
+) -> Result<()> {
+    let bridge = DdsBridge::start(participant, settings)?;
+    let outcome = watch(&bridge, is_interrupted, json);
     for (topic, counts) in bridge.counts() {
         let (into_squall, into_rtps, dropped) = (counts.into_squall, counts.into_rtps, counts.dropped);
-        let text = if arguments.json {
+        let text = if json {
             json!({ "event": "counts", "topic": topic, "into_squall": into_squall, "into_rtps": into_rtps, "dropped": dropped })
                 .to_string()
         } else {
@@ -81,11 +104,9 @@ fn main() -> Result<()> {
                 "topic `{topic}`: {into_squall} samples into the Squall domain, {into_rtps} out of it, {dropped} dropped"
             )
         };
-        // The process ends anyway.
+        // The process ends anyway, or begins again.
         let _ = print(&text);
     }
-    drop(bridge);
-    let _ = participant.leave(LEAVE_PATIENCE);
     outcome
 }
 

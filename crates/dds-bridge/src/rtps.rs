@@ -2,23 +2,25 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::sync::Arc;
 
-use futures::stream::{Stream, StreamExt as _};
+use futures::stream::StreamExt as _;
 use rustdds::bytes::Bytes;
 use rustdds::dds::result::{ReadError, WriteError};
-use rustdds::policy::{Durability, History, Reliability, ResourceLimits};
+use rustdds::policy::{Durability, History, LatencyBudget, Ownership, Reliability, ResourceLimits};
 use rustdds::{
     DataReaderStatus, DataWriterStatus, DomainParticipant, DomainParticipantBuilder, GUID, Keyed,
-    QosPolicies, QosPolicyBuilder, RTPSEntity as _, RepresentationIdentifier, SampleIdentity,
+    QosPolicies, QosPolicyBuilder, RTPSEntity as _, ReadCondition, RepresentationIdentifier, SampleIdentity,
     StatusEvented as _, Topic, TopicKind, WriteOptionsBuilder, no_key, with_key,
 };
 
 use crate::bridge::FORWARD_PATIENCE;
 use crate::error::{BridgeError, ForwardError};
 use crate::form::HEADER_BYTES;
+use crate::inbox::{RtpsInbox, RtpsStream};
 use crate::origin::GuidPrefixBytes;
 use crate::settings::{BridgeSettings, TopicSettings};
+use crate::threads::RtpsThreads;
 
 /// The participants of the RTPS domain: one has the writers, one the readers. A reader of RustDDS does not confirm samples of its own
 /// participant, and each writer would wait for it in the end.
@@ -30,6 +32,7 @@ pub(crate) struct RtpsParticipant {
     pub(crate) prefix: GuidPrefixBytes,
     /// Of the readers.
     pub(crate) reading_prefix: GuidPrefixBytes,
+    pub(crate) threads: Arc<RtpsThreads>,
 }
 
 impl RtpsParticipant {
@@ -42,9 +45,9 @@ impl RtpsParticipant {
             }
             builder.build().map_err(|error| BridgeError::Participant { domain, reason: error.to_string() })
         };
-        let (writing, reading) = (begin()?, begin()?);
+        let ((writing, reading), threads) = RtpsThreads::of(THREADS, || Ok((begin()?, begin()?)))?;
         let [prefix, reading_prefix] = [&writing, &reading].map(|own| prefix_of(own.guid().to_bytes()));
-        Ok(Self { writing, reading, domain, prefix, reading_prefix })
+        Ok(Self { writing, reading, domain, prefix, reading_prefix, threads: Arc::new(threads) })
     }
 
     pub(crate) fn topic(&self, name: &str, settings: &TopicSettings) -> Result<RtpsTopic, BridgeError> {
@@ -100,45 +103,49 @@ pub(crate) enum RtpsPeerNews {
 /// The number of an endpoint (`GUID_t`); the first bytes are those of its participant.
 pub(crate) type RtpsEndpointBytes = [u8; 16];
 
-pub(crate) type RtpsStream = Pin<Box<dyn Stream<Item = RtpsNews> + Send>>;
-
 impl RtpsTopic {
-    /// Returns what comes from the domain. A stream of it never ends.
-    pub(crate) fn read(&self) -> Result<RtpsStream, BridgeError> {
-        let fault = |error: &dyn std::fmt::Display| self.fault(error);
-        let (participant, topic) = &self.read;
+    /// Returns what comes from the domain.
+    pub(crate) fn read(&self) -> Result<RtpsInbox, BridgeError> {
         let requested = requested(&self.settings);
-        let subscriber = participant.create_subscriber(&requested).map_err(|error| fault(&error))?;
-        if self.settings.keyed {
-            let reader = subscriber
-                .create_datareader::<RawSample, RawAdapter>(topic, Some(requested))
-                .map_err(|error| fault(&error))?;
-            let samples = reader.async_sample_stream();
-            let peers = samples.async_event_stream().filter_map(async |event| peers_of_reader(&event));
-            let samples = samples.filter_map(async |sample| match sample {
-                Ok(sample) => {
-                    let of = sample.sample_info().sample_identity();
-                    // The end of an instance has a key alone.
-                    Some(news_of_sample(sample.into_value().value(), of))
-                }
-                Err(error) => Some(news_of_error(error)),
-            });
-            Ok(Box::pin(futures::stream::select(samples, peers)))
+        let news: RtpsStream = match self.reader(&self.read.1, &requested)? {
+            ReaderKind::Keyed(reader) => {
+                let samples = reader.async_sample_stream();
+                let peers = samples.async_event_stream().filter_map(async |event| peers_of_reader(&event));
+                let samples = samples.map(|sample| sample.map_or_else(news_of_error, news_of_keyed));
+                Box::pin(futures::stream::select(samples, peers))
+            }
+            ReaderKind::Plain(reader) => {
+                let samples = reader.async_sample_stream();
+                let peers = samples.async_event_stream().filter_map(async |event| peers_of_reader(&event));
+                let samples = samples.map(|sample| sample.map_or_else(news_of_error, news_of_plain));
+                Box::pin(futures::stream::select(samples, peers))
+            }
+        };
+        // After the other one, since the first topic of this name is the one that is announced.
+        let cached = self.settings.reliable.then(|| self.read_cached()).transpose()?;
+        Ok(RtpsInbox::new(news, cached, self.settings.read_ahead.into()))
+    }
+
+    /// Creates the second reader of the topic's cache.
+    fn read_cached(&self) -> Result<CachedSamples, BridgeError> {
+        let (participant, requested) = (&self.read.0, requested_of_cache());
+        let kind = self.read.1.kind();
+        let topic = participant.create_topic(self.name.clone(), CACHE_TYPE.into(), &requested, kind);
+        let topic = topic.map_err(|error| self.fault(&error))?;
+        Ok(CachedSamples(self.reader(&topic, &requested)?))
+    }
+
+    fn reader(&self, topic: &Topic, requested: &QosPolicies) -> Result<ReaderKind, BridgeError> {
+        let fault = |error: &dyn std::fmt::Display| self.fault(error);
+        let subscriber = self.read.0.create_subscriber(requested).map_err(|error| fault(&error))?;
+        let requested = Some(requested.clone());
+        Ok(if self.settings.keyed {
+            let reader = subscriber.create_datareader::<RawSample, RawAdapter>(topic, requested);
+            ReaderKind::Keyed(reader.map_err(|error| fault(&error))?)
         } else {
-            let reader = subscriber
-                .create_datareader_no_key::<RawSample, RawAdapter>(topic, Some(requested))
-                .map_err(|error| fault(&error))?;
-            let samples = reader.async_sample_stream();
-            let peers = samples.async_event_stream().filter_map(async |event| peers_of_reader(&event));
-            let samples = samples.filter_map(async |sample| match sample {
-                Ok(sample) => {
-                    let of = sample.sample_info().sample_identity();
-                    Some(news_of_sample(Some(sample.into_value()), of))
-                }
-                Err(error) => Some(news_of_error(error)),
-            });
-            Ok(Box::pin(futures::stream::select(samples, peers)))
-        }
+            let reader = subscriber.create_datareader_no_key::<RawSample, RawAdapter>(topic, requested);
+            ReaderKind::Plain(reader.map_err(|error| fault(&error))?)
+        })
     }
 
     pub(crate) fn write(&self) -> Result<RtpsWriter, BridgeError> {
@@ -178,6 +185,33 @@ pub(crate) struct RtpsWriter {
     has_new_reader: Cell<bool>,
 }
 
+enum ReaderKind {
+    Keyed(with_key::DataReader<RawSample, RawAdapter>),
+    Plain(no_key::DataReader<RawSample, RawAdapter>),
+}
+
+/// The samples in the cache of a topic, in the order in which they came, those included that RustDDS does not hand over.
+///
+/// RustDDS has one cache for all readers of a participant and a topic. A best-effort reader is handed all that is there, even if no writer
+/// matches it. This one requests what no writer offers, and names a type that no other participant has, so none takes it for a peer.
+pub(crate) struct CachedSamples(ReaderKind);
+
+impl CachedSamples {
+    /// Returns those that have come since the last call.
+    pub(crate) fn take(&mut self) -> Vec<RtpsNews> {
+        let taken = match &mut self.0 {
+            ReaderKind::Keyed(reader) => reader
+                .take(usize::MAX, ReadCondition::any())
+                .map(|samples| samples.into_iter().map(news_of_keyed).collect()),
+            ReaderKind::Plain(reader) => reader
+                .take(usize::MAX, ReadCondition::any())
+                .map(|samples| samples.into_iter().map(news_of_plain).collect()),
+        };
+        // What cannot be read is reported by the other reader; the rest comes with the next call.
+        taken.unwrap_or_default()
+    }
+}
+
 enum WriterKind {
     Keyed(with_key::DataWriter<RawSample, RawAdapter>),
     Plain(no_key::DataWriter<RawSample, RawAdapter>),
@@ -214,6 +248,11 @@ impl RtpsWriter {
         if !self.has_new_reader.take() {
             return true;
         }
+        self.await_confirmation()
+    }
+
+    /// Waits until all reliable readers have confirmed what was written, at most [`FORWARD_PATIENCE`]. Returns whether they have.
+    pub(crate) fn await_confirmation(&self) -> bool {
         let outcome = match &self.writer {
             WriterKind::Keyed(writer) => writer.wait_for_acknowledgments(FORWARD_PATIENCE),
             WriterKind::Plain(writer) => writer.wait_for_acknowledgments(FORWARD_PATIENCE),
@@ -233,6 +272,8 @@ impl RtpsWriter {
                     self.has_new_reader.set(self.has_new_reader.get() || current.count_change() > 0);
                     return Some(RtpsPeerNews::matched(current.count_change(), reader));
                 }
+                DataWriterStatus::OfferedIncompatibleQos { requested_qos, .. }
+                    if requested_qos.latency_budget() == Some(CACHE_MARK) => {}
                 DataWriterStatus::OfferedIncompatibleQos { last_policy_id, .. } => {
                     return Some(RtpsPeerNews::Incompatible(format!("{last_policy_id:?}")));
                 }
@@ -258,6 +299,17 @@ fn peers_of_reader(event: &DataReaderStatus) -> Option<RtpsNews> {
         }
         _ => None,
     }
+}
+
+/// The end of an instance has a key alone.
+fn news_of_keyed(sample: with_key::DataSample<RawSample>) -> RtpsNews {
+    let of = sample.sample_info().sample_identity();
+    news_of_sample(sample.into_value().value(), of)
+}
+
+fn news_of_plain(sample: no_key::DataSample<RawSample>) -> RtpsNews {
+    let of = sample.sample_info().sample_identity();
+    news_of_sample(Some(sample.into_value()), of)
 }
 
 fn news_of_sample(sample: Option<RawSample>, of: SampleIdentity) -> RtpsNews {
@@ -295,6 +347,17 @@ fn requested(settings: &TopicSettings) -> QosPolicies {
     builder(settings, held, held).durability(Durability::Volatile).build()
 }
 
+/// What the second reader of a cache requests: it bounds nothing, so that the bounds are those of the first one.
+fn requested_of_cache() -> QosPolicies {
+    QosPolicyBuilder::new()
+        .reliability(Reliability::BestEffort)
+        .durability(Durability::Volatile)
+        .history(History::KeepAll)
+        .ownership(Ownership::Exclusive { strength: 0 })
+        .latency_budget(CACHE_MARK)
+        .build()
+}
+
 fn builder(settings: &TopicSettings, depth: i32, max_samples: i32) -> QosPolicyBuilder {
     let max_blocking_time = rustdds::Duration::from_std(FORWARD_PATIENCE);
     let reliability =
@@ -307,6 +370,11 @@ fn builder(settings: &TopicSettings, depth: i32, max_samples: i32) -> QosPolicyB
         .resource_limits(limits)
 }
 
+/// Of both participants: each has one for datagrams and one for discovery.
+const THREADS: usize = 4;
+/// The type of the second reader of a cache, and the budget by which bridges know each other's: a number that no application has.
+const CACHE_TYPE: &str = "squall::bridge::Cache";
+const CACHE_MARK: LatencyBudget = LatencyBudget { duration: rustdds::Duration::from_secs(0x5371_6c6c) };
 /// Samples of a writer that may be unconfirmed, if its history is not longer.
 const UNCONFIRMED_MIN: i32 = 1024;
 

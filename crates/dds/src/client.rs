@@ -17,7 +17,7 @@ use squall::{Config, DeliveryMode};
 use crate::cache::{ChangeKind, Selection};
 use crate::data::TopicData;
 use crate::error::{EntityError, ParticipantError, ReadError, WriteError};
-use crate::kept::{KeptReply, KeptTopic};
+use crate::kept::KeptReply;
 use crate::outlet::{explain, lock, outcome, settle, wait_reply};
 use crate::qos::{DurabilityService, Profile, Qos};
 use crate::reader::value_of;
@@ -26,7 +26,7 @@ use crate::registry::{StoreQuery, StoreReply, TopicRegistry, is_grouped, keeps, 
 use crate::run_time::{self, TopicStore};
 use crate::sample::{EndpointId, Sample, StateMask, now_ns};
 use crate::status::{CountStatus, MatchedStatus};
-use crate::store::pull_reader;
+use crate::store::pull_part;
 use crate::wire::{ChangeHeader, EndpointAnnouncement, RegisteredTopic, TopicRole, encode_client};
 
 /// A process outside a domain's group that writes and reads its topics through any member, over TCP or a Unix socket, after the proof of
@@ -242,7 +242,7 @@ impl DomainClient {
     pub fn reader<T: TopicData>(&self, topic: &str, qos: Qos) -> Result<ClientReader<T>, EntityError> {
         let (topic, _, announcement) = self.link.open::<T>(topic, TopicRole::Reader, qos)?;
         let reader = ReaderCore::new(&announcement, true, None);
-        let state = Mutex::new(ClientReading { reader, announcements: 0, next: 0 });
+        let state = Mutex::new(ClientReading { reader, next: 0 });
         Ok(ClientReader { link: Arc::clone(&self.link), topic, announcement, state, of: PhantomData })
     }
 }
@@ -305,8 +305,7 @@ pub struct ClientReader<T> {
 #[derive(Debug)]
 struct ClientReading {
     reader: ReaderCore,
-    /// How many announcements of the history it has taken, and the number of the next sample.
-    announcements: usize,
+    /// The number of the next sample.
     next: u64,
 }
 
@@ -373,25 +372,12 @@ impl<T: TopicData> ClientReader<T> {
     /// Asks a member for what comes next in the history, and takes what there is space for.
     fn pull(&self, state: &mut ClientReading) -> Result<(), ReadError> {
         let first = state.next;
-        let query = StoreQuery::Part { topic: self.topic, announcements: state.announcements, first };
+        let (announcement, forgotten) = (state.reader.next_announcement, state.reader.forgotten);
+        let query = StoreQuery::Part { topic: self.topic, announcement, first, forgotten };
         let reply = self.link.query(&query).map_err(ReadError::NoAnswer)?;
-        let StoreReply::Part(Some(part)) = reply else { return Ok(()) };
-        // The announcements of the part have numbers from 0 on.
-        state.reader.next_announcement = 0;
-        let part = KeptTopic::of(*part);
-        loop {
-            let before = state.reader.next_kept;
-            if pull_reader(&mut state.reader, &part, now_ns()) {
-                state.next = part.next();
-                break;
-            }
-            // It takes some at a time, unless it is full.
-            if state.reader.next_kept == before {
-                break;
-            }
-            state.next = state.reader.next_kept.unwrap_or(first);
+        if let StoreReply::Part(Some(part)) = reply {
+            state.next = pull_part(&mut state.reader, *part, first, now_ns());
         }
-        state.announcements += std::mem::take(&mut state.reader.next_announcement);
         Ok(())
     }
 }

@@ -271,7 +271,7 @@ pub enum WriteError {
     },
     /// The history of the topic has as many announcements of endpoints as it may have.
     #[error(
-        "the topic's history has 65536 announcements of endpoints, and no more: keep readers and writers open, or use another topic"
+        "the topic's history has 65536 announcements of readers and writers, and no more: close some, or keep fewer samples of writers that have gone"
     )]
     TooManyEndpoints,
     /// The domain does not know the topic of a client any more. Nothing was written.

@@ -54,7 +54,9 @@
 //!
 //! A history is in the memory of every member, at most [`DurabilityService::samples_max`] samples of it, and a reader of such a topic
 //! reads from it: a slow one holds up no other member. If the history is short ([`HistoryKind::KeepLast`]), a sample that is replaced
-//! before a reader has taken it counts in [`DataReader::sample_lost`].
+//! before a reader has taken it counts in [`DataReader::sample_lost`]. It has 65,536 announcements of readers and writers at most
+//! ([`WriteError::TooManyEndpoints`]): of those that are there, or were on members or clients that have ended without closing them, and of writers
+//! of which samples are kept.
 //!
 //! # Topics
 //! A topic that is named when participants join ([`ParticipantBuilder::topic`]) has a subgroup of its own; all name it with the same policies. A
@@ -90,6 +92,8 @@ struct Readme;
 mod builder;
 mod cache;
 mod client;
+#[cfg(test)]
+mod come_and_go;
 mod data;
 mod error;
 mod gate;

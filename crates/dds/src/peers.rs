@@ -55,6 +55,11 @@ impl PeerTable {
             }
             return self.remove(peer.id);
         }
+        if self.known.get(&peer.id).is_some_and(|known| !known.is_present || known.qos != peer.qos) {
+            // It is another one, that has its number after a restart.
+            self.remove(peer.id);
+            self.known.remove(&peer.id);
+        }
         if peer.role == self.role || self.known.contains_key(&peer.id) {
             return false;
         }
@@ -98,6 +103,24 @@ impl PeerTable {
         let is_absent = |(id, peer): &(&EndpointId, &KnownPeer)| peer.is_present && !is_here(id);
         let absent: Vec<_> = self.known.iter().filter(is_absent).map(|(id, _)| *id).collect();
         absent.into_iter().filter(|id| self.remove(*id)).collect()
+    }
+
+    /// Forgets the peers that `is_announced` does not name; returns those of them that matched and were there, with whether they dispose of their
+    /// instances when they go.
+    pub(crate) fn retain_announced(
+        &mut self,
+        is_announced: impl Fn(EndpointId) -> bool,
+    ) -> Vec<(EndpointId, bool)> {
+        let is_forgotten = |(id, _): &(&EndpointId, &KnownPeer)| !is_announced(**id);
+        let forgotten = self.known.iter().filter(is_forgotten);
+        let forgotten: Vec<_> =
+            forgotten.map(|(id, peer)| (*id, peer.qos.autodispose_unregistered_instances)).collect();
+        let had_matched = |(id, _): &(EndpointId, bool)| {
+            let has_ended = self.remove(*id);
+            self.known.remove(id);
+            has_ended
+        };
+        forgotten.into_iter().filter(had_matched).collect()
     }
 
     /// Returns the policies of a peer that matches, and whether it is still there.

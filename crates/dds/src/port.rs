@@ -46,8 +46,10 @@ pub(crate) struct PortState {
     peers: BTreeMap<EndpointId, EndpointAnnouncement>,
     /// The members of the present view.
     pub(crate) nodes: BTreeSet<u32>,
-    /// How many announcements of the topic's history have been recorded.
-    pub(crate) next_announcement: usize,
+    /// The number of the next announcement of the topic's history that is to be recorded.
+    pub(crate) next_announcement: u64,
+    /// How many endpoints the topic's history had forgotten when that was looked at last.
+    pub(crate) forgotten: u64,
     /// Whether the participant leaves: no reader holds up the topic's thread any more.
     pub(crate) is_closed: bool,
     /// Whether nothing more comes, and why.
@@ -320,6 +322,14 @@ impl PortState {
                 Offer::Full => open.full.push(reader.id.number),
                 Offer::Upcall => open.upcalls.extend(reader.upcall.clone()),
             }
+        }
+    }
+
+    /// Forgets the peers that have no announcements in the topic's history any more: they have gone.
+    pub(crate) fn retain_announced(&mut self, is_announced: impl Fn(EndpointId) -> bool) {
+        self.peers.retain(|id, _| is_announced(*id));
+        for writer in self.writers.values_mut() {
+            writer.retain_announced(&is_announced);
         }
     }
 

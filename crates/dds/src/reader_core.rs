@@ -70,7 +70,9 @@ pub(crate) struct ReaderCore {
     /// Of a topic that has a history: the number of the next message that it takes from there; `None` if it takes none before it has
     /// come there itself.
     pub(crate) next_kept: Option<u64>,
-    pub(crate) next_announcement: usize,
+    pub(crate) next_announcement: u64,
+    /// Of a topic that has a history: how many endpoints had been forgotten there when that was looked at last.
+    pub(crate) forgotten: u64,
     /// The number of the first message after it came; the greatest number until it has come.
     came_at: u64,
     /// Whether there is more in the history for it.
@@ -99,6 +101,7 @@ impl ReaderCore {
             has_late: false,
             next_kept: wants_history.then_some(0),
             next_announcement: 0,
+            forgotten: 0,
             came_at: u64::MAX,
             is_behind: false,
             has_history: !(keeps && wants_history),
@@ -122,6 +125,23 @@ impl ReaderCore {
         if self.peers.handle_announcement(peer) && peer.role == TopicRole::Gone {
             let disposes = peer.qos.autodispose_unregistered_instances;
             self.cache.remove_writer(peer.id, disposes, position, now);
+        }
+    }
+
+    /// Forgets the peers that have no announcements in the history any more, which has forgotten this many endpoints: they have gone. What
+    /// is left there must have come to this reader.
+    pub(crate) fn retain_announced(
+        &mut self,
+        forgotten: u64,
+        is_announced: impl Fn(EndpointId) -> bool,
+        position: Position,
+        now: u64,
+    ) {
+        if std::mem::replace(&mut self.forgotten, forgotten) == forgotten {
+            return;
+        }
+        for (writer, disposes) in self.peers.retain_announced(is_announced) {
+            self.cache.remove_writer(writer, disposes, position, now);
         }
     }
 

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use squall::object::{Replicated, Snapshot, restored};
 
-use crate::kept::{KeptReply, KeptState, KeptTopic};
+use crate::kept::{KeptPart, KeptReply, KeptState, KeptTopic};
 use crate::outlet::lock;
 use crate::qos::{DurabilityService, PresentationScope, Profile, Qos};
 use crate::signal::Signal;
@@ -54,8 +54,8 @@ struct RegistryState {
 pub(crate) enum StoreQuery {
     /// The topics that were created at run time.
     Topics,
-    /// A part of a topic's history: from this number of announcements and this sample on.
-    Part { topic: u32, announcements: usize, first: u64 },
+    /// A part of a topic's history, from this announcement and this sample on, for a client that has seen this number of endpoints forgotten.
+    Part { topic: u32, announcement: u64, first: u64, forgotten: u64 },
 }
 
 /// What the registry answers.
@@ -63,8 +63,8 @@ pub(crate) enum StoreQuery {
 pub(crate) enum StoreReply {
     Update(KeptReply),
     Topics(Vec<Arc<RegisteredTopic>>),
-    /// A part of a history, which can be read as one; `None` if the topic has none.
-    Part(Option<Box<KeptState>>),
+    /// `None` if the topic has no history.
+    Part(Option<Box<KeptPart>>),
 }
 
 impl TopicRegistry {
@@ -89,7 +89,7 @@ impl TopicRegistry {
     }
 
     /// Returns the announcements of the endpoints of `node` that are open in histories, each with its topic, and the number after the
-    /// greatest one that the node has used.
+    /// greatest one that is known of the node.
     pub(crate) fn endpoints_of(&self, node: u32) -> (Vec<(u32, Arc<EndpointAnnouncement>)>, u32) {
         let (mut open, mut next) = (Vec::new(), 0);
         for (topic, history) in &self.histories {
@@ -238,9 +238,9 @@ impl Replicated for TopicRegistry {
     fn query(&self, query: StoreQuery) -> StoreReply {
         match query {
             StoreQuery::Topics => StoreReply::Topics(self.topics.clone()),
-            StoreQuery::Part { topic, announcements, first } => {
-                let part = self.histories.get(&topic).map(|history| history.part(announcements, first));
-                StoreReply::Part(part.map(Box::new))
+            StoreQuery::Part { topic, announcement, first, forgotten } => {
+                let part = |history: &KeptTopic| history.part(announcement, first, forgotten, self.order);
+                StoreReply::Part(self.histories.get(&topic).map(part).map(Box::new))
             }
         }
     }

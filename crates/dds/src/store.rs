@@ -9,7 +9,7 @@ use squall::{Group, GroupError};
 
 use crate::error::WriteError;
 use crate::gate::OrderGate;
-use crate::kept::{KeptSample, KeptTopic};
+use crate::kept::{KeptPart, KeptSample, KeptTopic};
 use crate::outlet::{lock, update};
 use crate::port::{PortState, TopicPort};
 use crate::reader_core::{ArrivedChange, Offer, ReaderCore};
@@ -73,7 +73,8 @@ impl HistoryStore {
     }
 
     /// Ends the endpoints that this node has left in the histories: after a restart from logs, nodes have the numbers that they had before.
-    /// Returns the first number that no endpoint of the node has had, so that no reader takes a new endpoint for one of an earlier run.
+    /// Returns the first number that no endpoint has had of which there is something in the histories, so that no reader takes a new endpoint for
+    /// one of an earlier run.
     /// The state has to be here, and the participant must not have endpoints yet.
     pub(crate) fn retire(&self, node: u32, patience: Duration) -> Result<u32, WriteError> {
         let endpoints = self.object.inspect(0, |_, registry| registry.endpoints_of(node));
@@ -144,20 +145,29 @@ pub(crate) fn nodes_of(group: &Group) -> BTreeSet<u32> {
 fn pull_port(topic: u32, port: &TopicPort, registry: &TopicRegistry) -> bool {
     let Some(history) = registry.history(topic) else { return false };
     let mut state = port.state();
-    for announcement in history.announcements(state.next_announcement) {
+    for (number, announcement) in history.announcements(state.next_announcement) {
         state.record(&announcement.endpoint);
-        state.next_announcement += 1;
+        state.next_announcement = number + 1;
     }
-    pull(&mut state, history)
+    let has_forgotten = state.forgotten != history.forgotten();
+    if has_forgotten {
+        state.forgotten = history.forgotten();
+        state.retain_announced(|id| history.is_announced(id));
+    }
+    pull(&mut state, history, registry.order()) || has_forgotten
 }
 
 /// Hands each reader what it has not had yet. Returns whether there was something.
-fn pull(state: &mut PortState, topic: &KeptTopic) -> bool {
+fn pull(state: &mut PortState, topic: &KeptTopic, order: u64) -> bool {
     let now = now_ns();
     let mut has_moved = false;
     for reader in state.readers.values_mut() {
         let before = (reader.next_announcement, reader.next_kept);
         reader.is_behind = !pull_reader(reader, topic, now);
+        if !reader.is_behind {
+            let position = Position { view: 0, sequence: order };
+            reader.retain_announced(topic.forgotten(), |id| topic.is_announced(id), position, now);
+        }
         if !reader.is_behind {
             reader.behind_at = None;
         }
@@ -170,18 +180,40 @@ fn pull(state: &mut PortState, topic: &KeptTopic) -> bool {
 pub(crate) fn pull_reader(reader: &mut ReaderCore, topic: &KeptTopic, now: u64) -> bool {
     let mut samples_left = SAMPLES_AT_ONCE;
     loop {
-        let announcement = topic.announcements(reader.next_announcement).first();
-        let end = announcement.map_or(topic.next(), |announcement| announcement.next);
+        let announcement = topic.announcements(reader.next_announcement).next();
+        let end = announcement.map_or(topic.next(), |(_, announcement)| announcement.next);
         if !pull_samples(reader, topic, end, &mut samples_left, now) {
             return false;
         }
-        let Some(announcement) = announcement else { return true };
+        let Some((number, announcement)) = announcement else { return true };
         let position = Position { view: 0, sequence: announcement.order };
         reader.handle_announcement(&announcement.endpoint, position, now);
         if announcement.endpoint.id == reader.id {
             reader.begin_live(announcement.next);
         }
-        reader.next_announcement += 1;
+        reader.next_announcement = number + 1;
+    }
+}
+
+/// Hands the reader of a client a part of the topic, from sample `first` on. Returns the number of the first sample that it needs next.
+pub(crate) fn pull_part(reader: &mut ReaderCore, part: KeptPart, first: u64, now: u64) -> u64 {
+    let KeptPart { state, announced, order } = part;
+    let topic = KeptTopic::of(state);
+    let mut next = first;
+    loop {
+        let before = reader.next_kept;
+        if pull_reader(reader, &topic, now) {
+            if let Some(announced) = announced {
+                let position = Position { view: 0, sequence: order };
+                reader.retain_announced(topic.forgotten(), |id| announced.contains(&id), position, now);
+            }
+            return topic.next();
+        }
+        // It takes some at a time, unless it is full.
+        if reader.next_kept == before {
+            return next;
+        }
+        next = reader.next_kept.unwrap_or(next);
     }
 }
 

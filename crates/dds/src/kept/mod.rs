@@ -1,0 +1,384 @@
+//! The history of a topic: what readers that come later get (OMG DDS 1.4 §2.2.3.4; Spindle §4.6, "volatile storage" and "logged
+//! storage").
+//!
+//! Histories are the state of a replicated object ([`crate::registry`]), which every member of the group has. A member that joins gets them
+//! by the object's state transfer, and after a restart each member makes them again from its log, if the object has one. A reader remembers
+//! the number of the next sample and of the next announcement, so it gets each one once and in order, whether it reads the transferred state
+//! or what was applied later.
+//!
+//! What an endpoint has announced is needed as long as the endpoint is there, or a message of it is kept. Then it is forgotten, so that endpoints
+//! may come and go for as long as the topic is there. Invariants:
+//! - Numbers of announcements grow, and so do the numbers of the first messages after them.
+//! - An endpoint is open if its last announcement is not that it has gone.
+//! - An endpoint has announcements if it is open, or has been announced and has messages that are kept: so a reader that comes at any moment knows
+//!   the writer of each message, and no others that have gone.
+//! - `forgotten` counts endpoints whose announcements are not there any more. A reader, or a port, for which it has changed may have read that one of
+//!   them came, and not that it has gone: it forgets those that have no announcement. Nothing of theirs comes to it any more.
+//! - All of this follows from the messages and their order, so it is the same at all members.
+//!
+//! `Deviation:` (Spindle §4.6) each receiver stores incoming samples in memory, or appends them to a log. As an object's state, they reach a
+//! joiner together with their place in the order.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cache::ChangeKind;
+use crate::qos::{DurabilityService, HistoryKind};
+use crate::sample::EndpointId;
+use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole};
+
+/// A topic's history, at one member.
+#[derive(Debug, Default)]
+pub(crate) struct KeptTopic {
+    kept: KeptState,
+    /// The messages of each instance, oldest first.
+    instances: BTreeMap<Vec<u8>, KeptInstance>,
+    /// Those that have announcements or messages.
+    endpoints: BTreeMap<EndpointId, KeptEndpoint>,
+}
+
+/// What there is of an endpoint.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct KeptEndpoint {
+    /// The numbers of its announcements.
+    announcements: Vec<u64>,
+    /// How many of its messages are kept.
+    messages: usize,
+    is_open: bool,
+}
+
+/// What is the same at all members.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct KeptState {
+    /// What the first participant said that is to be kept; `None` before that.
+    service: Option<DurabilityService>,
+    /// The number of the next message.
+    next: u64,
+    samples: BTreeMap<u64, KeptSample>,
+    announcements: BTreeMap<u64, KeptAnnouncement>,
+    /// The number of the next announcement.
+    next_announcement: u64,
+    /// How many endpoints have been forgotten.
+    forgotten: u64,
+}
+
+/// A part of a history, for a client outside the group.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct KeptPart {
+    /// Can be read as a history.
+    pub(crate) state: KeptState,
+    /// The endpoints that have announcements, if some have been forgotten since the client asked last.
+    pub(crate) announced: Option<BTreeSet<EndpointId>>,
+    /// The order of the next message of any topic.
+    pub(crate) order: u64,
+}
+
+/// A message that is kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct KeptSample {
+    /// Its place among the messages of all topics of the object.
+    pub(crate) order: u64,
+    /// Its place in the coherent set that has this order; 0 if it is by itself.
+    pub(crate) place: u32,
+    pub(crate) bytes: Arc<[u8]>,
+}
+
+/// What an endpoint has said of itself, with its order and the number of the first message after it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct KeptAnnouncement {
+    pub(crate) next: u64,
+    pub(crate) order: u64,
+    pub(crate) endpoint: Arc<EndpointAnnouncement>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KeptEntry {
+    number: u64,
+    kind: ChangeKind,
+    writer: EndpointId,
+}
+
+/// The messages of an instance, oldest first: `of_data` of them have data.
+#[derive(Debug, Default)]
+struct KeptInstance {
+    entries: VecDeque<KeptEntry>,
+    of_data: usize,
+}
+
+impl KeptInstance {
+    fn push(&mut self, entry: KeptEntry) {
+        self.of_data += usize::from(entry.has_data());
+        self.entries.push_back(entry);
+    }
+
+    fn pop(&mut self) -> Option<KeptEntry> {
+        let oldest = self.entries.pop_front()?;
+        self.of_data -= usize::from(oldest.has_data());
+        Some(oldest)
+    }
+}
+
+/// What has become of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum KeptReply {
+    Kept,
+    Full,
+    /// There are [`ANNOUNCEMENTS_MAX`] announcements.
+    TooManyEndpoints,
+    /// The topic keeps something else than this participant expects.
+    Conflict(DurabilityService),
+    /// It is no message of a topic.
+    Malformed,
+    /// The topic has been created, or was there, with this number.
+    Topic(u32),
+    /// The topic with this number has the name, and another type.
+    TypeDiffers(u32),
+    /// The topic with this number has the name, and other policies.
+    QosDiffers(u32),
+    /// There are as many topics as there may be.
+    TooManyTopics,
+    /// A client outside the group has this number.
+    Client(u32),
+}
+
+impl KeptTopic {
+    pub(crate) fn of(kept: KeptState) -> Self {
+        let mut topic = Self { kept, ..Self::default() };
+        for (number, sample) in &topic.kept.samples {
+            if let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(&sample.bytes) {
+                topic.instances.entry(header.key.into()).or_default().push(KeptEntry::of(*number, &header));
+                topic.endpoints.entry(header.writer).or_default().messages += 1;
+            }
+        }
+        for (number, announcement) in &topic.kept.announcements {
+            topic
+                .endpoints
+                .entry(announcement.endpoint.id)
+                .or_default()
+                .note(*number, &announcement.endpoint);
+        }
+        topic
+    }
+
+    /// Returns what is the same at all members. Samples are shared, not copied.
+    pub(crate) const fn state(&self) -> &KeptState {
+        &self.kept
+    }
+
+    /// Returns a part of the history, from this announcement and sample on, for a client that has seen this number of endpoints forgotten;
+    /// `order` is that of the next message of any topic.
+    /// Bounded, unless a single coherent set is longer.
+    pub(crate) fn part(&self, announcement: u64, first: u64, forgotten: u64, order: u64) -> KeptPart {
+        let (mut bytes, mut samples, mut last) = (0, BTreeMap::new(), None);
+        let mut next = self.kept.next;
+        for (number, sample) in self.samples(first) {
+            if bytes > PART_BYTES && last != Some(sample.order) {
+                next = number;
+                break;
+            }
+            (bytes, last) = (bytes + sample.bytes.len(), Some(sample.order));
+            samples.insert(number, sample.clone());
+        }
+        let announced = self.announcements(announcement).take_while(|(_, each)| each.next <= next);
+        let announcements: BTreeMap<_, _> =
+            announced.take(PART_ANNOUNCEMENTS).map(|(number, each)| (number, each.clone())).collect();
+        if let Some(last) =
+            announcements.values().last().filter(|_| announcements.len() == PART_ANNOUNCEMENTS)
+        {
+            // What comes after the next announcement has to wait for it.
+            next = next.min(last.next);
+            samples.split_off(&next);
+        }
+        let announced = self.endpoints.keys().copied().filter(|id| self.is_announced(*id));
+        let announced = (forgotten != self.kept.forgotten).then(|| announced.collect());
+        let state = KeptState {
+            service: self.kept.service,
+            next,
+            samples,
+            announcements,
+            next_announcement: self.kept.next_announcement,
+            forgotten: self.kept.forgotten,
+        };
+        KeptPart { state, announced, order }
+    }
+
+    /// Returns the endpoints that have been announced and have not gone, with what they do; those of members that have died included.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = (EndpointId, TopicRole)> {
+        self.endpoints.values().filter_map(|endpoint| self.present(endpoint)).map(|each| (each.id, each.role))
+    }
+
+    /// Returns the announcements of the endpoints of `node` that are open, and the number after the greatest one that is known of the node.
+    pub(crate) fn endpoints_of(&self, node: u32) -> (Vec<Arc<EndpointAnnouncement>>, u32) {
+        let of = |number| EndpointId { node, number };
+        let of_node = || self.endpoints.range(of(0)..=of(u16::MAX));
+        let next = of_node().next_back().map_or(0, |(id, _)| u32::from(id.number) + 1);
+        (of_node().filter_map(|(_, endpoint)| self.present(endpoint)).cloned().collect(), next)
+    }
+
+    /// Returns what an endpoint that is open has announced.
+    fn present(&self, endpoint: &KeptEndpoint) -> Option<&Arc<EndpointAnnouncement>> {
+        let last = endpoint.announcements.last().filter(|_| endpoint.is_open)?;
+        self.kept.announcements.get(last).map(|announcement| &announcement.endpoint)
+    }
+
+    /// Returns whether the history has announcements of an endpoint.
+    pub(crate) fn is_announced(&self, id: EndpointId) -> bool {
+        self.endpoints.get(&id).is_some_and(|endpoint| !endpoint.announcements.is_empty())
+    }
+
+    /// Returns how many endpoints have been forgotten.
+    pub(crate) const fn forgotten(&self) -> u64 {
+        self.kept.forgotten
+    }
+
+    /// Returns the announcements from number `first` on, with their numbers.
+    pub(crate) fn announcements(&self, first: u64) -> impl Iterator<Item = (u64, &KeptAnnouncement)> {
+        self.kept.announcements.range(first..).map(|(number, announcement)| (*number, announcement))
+    }
+
+    /// Returns the number of the next sample.
+    pub(crate) const fn next(&self) -> u64 {
+        self.kept.next
+    }
+
+    /// Returns the messages that are kept, from number `first` on.
+    pub(crate) fn samples(&self, first: u64) -> impl Iterator<Item = (u64, &KeptSample)> {
+        self.kept.samples.range(first..).map(|(number, sample)| (*number, sample))
+    }
+
+    /// Keeps a change, which has this order and place in its set, and forgets what is too old for it.
+    pub(crate) fn keep(
+        &mut self,
+        header: &ChangeHeader<'_>,
+        bytes: Arc<[u8]>,
+        (order, place): (u64, u32),
+    ) -> KeptReply {
+        let (key, mut entry) = (header.key, KeptEntry::of(0, header));
+        let Some(service) = self.kept.service else { return KeptReply::Malformed };
+        let present = self.instances.get(key);
+        let mut replaces = false;
+        if entry.kind == ChangeKind::Data {
+            let of_data = present.map_or(0, |instance| instance.of_data);
+            replaces = matches!(service.history, HistoryKind::KeepLast(depth) if of_data >= depth);
+        } else if present.is_none_or(|instance| entry.repeats(&instance.entries)) {
+            // So the changes of state in a history are bounded by its data and its writers.
+            return KeptReply::Kept;
+        }
+        if !replaces && self.kept.samples.len() >= service.samples_max {
+            return KeptReply::Full;
+        }
+        entry.number = self.kept.next;
+        self.endpoints.entry(entry.writer).or_default().messages += 1;
+        let instance = self.instances.entry(key.into()).or_default();
+        if replaces {
+            // The oldest sample with data, and what was said of its instance before.
+            while let Some(oldest) = instance.pop() {
+                self.kept.samples.remove(&oldest.number);
+                if let Some(endpoint) = self.endpoints.get_mut(&oldest.writer) {
+                    endpoint.messages -= 1;
+                }
+                forget(&mut self.kept, &mut self.endpoints, oldest.writer);
+                if oldest.has_data() {
+                    break;
+                }
+            }
+        }
+        instance.push(entry);
+        self.kept.samples.insert(entry.number, KeptSample { order, place, bytes });
+        self.kept.next += 1;
+        KeptReply::Kept
+    }
+
+    /// Returns whether all these changes can be kept. May say no if changes of state in between make the difference.
+    pub(crate) fn admits<'a>(&self, changes: impl Iterator<Item = ChangeHeader<'a>>) -> bool {
+        let Some(service) = self.kept.service else { return false };
+        let mut of_data = BTreeMap::<&[u8], usize>::new();
+        let mut length = self.kept.samples.len();
+        for header in changes {
+            if header.kind != ChangeKind::Data {
+                length += 1;
+                continue;
+            }
+            let of_key = of_data
+                .entry(header.key)
+                .or_insert_with(|| self.instances.get(header.key).map_or(0, |instance| instance.of_data));
+            if !matches!(service.history, HistoryKind::KeepLast(depth) if *of_key >= depth) {
+                (*of_key, length) = (*of_key + 1, length + 1);
+            }
+        }
+        length <= service.samples_max
+    }
+
+    pub(crate) fn announce(&mut self, announcement: EndpointAnnouncement, order: u64) -> KeptReply {
+        let (id, is_gone) = (announcement.id, announcement.role == TopicRole::Gone);
+        let present = self.endpoints.get(&id).and_then(|endpoint| self.present(endpoint));
+        let is_repeated = present.is_some_and(|present| **present == announcement);
+        if is_repeated || (is_gone && present.is_none()) {
+            return KeptReply::Kept;
+        }
+        if !is_gone && self.kept.announcements.len() >= ANNOUNCEMENTS_MAX {
+            return KeptReply::TooManyEndpoints;
+        }
+        let number = self.kept.next_announcement;
+        self.kept.next_announcement += 1;
+        self.endpoints.entry(id).or_default().note(number, &announcement);
+        let endpoint = announcement.into();
+        self.kept.announcements.insert(number, KeptAnnouncement { next: self.kept.next, order, endpoint });
+        forget(&mut self.kept, &mut self.endpoints, id);
+        KeptReply::Kept
+    }
+
+    /// Takes what a participant expects the topic to keep; the first one decides.
+    pub(crate) fn serve(&mut self, service: DurabilityService) -> KeptReply {
+        match *self.kept.service.get_or_insert(service) {
+            present if present == service => KeptReply::Kept,
+            present => KeptReply::Conflict(present),
+        }
+    }
+}
+
+impl KeptEntry {
+    const fn of(number: u64, header: &ChangeHeader<'_>) -> Self {
+        Self { number, kind: header.kind, writer: header.writer }
+    }
+
+    fn has_data(&self) -> bool {
+        self.kind == ChangeKind::Data
+    }
+
+    /// Returns whether this change of state has been made since the last sample with data.
+    fn repeats(&self, entries: &VecDeque<Self>) -> bool {
+        let mut since = entries.iter().rev().take_while(|entry| !entry.has_data());
+        since.any(|entry| entry.kind == self.kind && entry.writer == self.writer)
+    }
+}
+
+impl KeptEndpoint {
+    fn note(&mut self, number: u64, announcement: &EndpointAnnouncement) {
+        self.announcements.push(number);
+        self.is_open = announcement.role != TopicRole::Gone;
+    }
+}
+
+/// Forgets an endpoint that has gone, if none of its messages is kept.
+fn forget(kept: &mut KeptState, endpoints: &mut BTreeMap<EndpointId, KeptEndpoint>, id: EndpointId) {
+    let is_needed = |endpoint: &KeptEndpoint| endpoint.is_open || endpoint.messages > 0;
+    let Some(endpoint) = endpoints.get(&id).filter(|endpoint| !is_needed(endpoint)) else { return };
+    for number in &endpoint.announcements {
+        kept.announcements.remove(number);
+    }
+    kept.forgotten += u64::from(!endpoint.announcements.is_empty());
+    endpoints.remove(&id);
+}
+
+/// How many bytes of samples a client gets at a time, and how many announcements.
+const PART_BYTES: usize = 1 << 20;
+const PART_ANNOUNCEMENTS: usize = 256;
+/// The bound of the announcements in a topic's history: of endpoints that are there, and of writers that have gone and whose messages are kept. Above it
+/// only endpoints that are there can go.
+pub(crate) const ANNOUNCEMENTS_MAX: usize = 65_536;
+
+#[cfg(test)]
+mod tests;
