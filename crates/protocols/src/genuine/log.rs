@@ -71,7 +71,7 @@ impl LogGeometry {
 
     /// The parity of entry `entry`: memory that was never written has the other one.
     fn parity(self, entry: u64) -> u64 {
-        if entry / self.entries as u64 % 2 == 0 { PARITY } else { 0 }
+        if (entry / self.entries as u64).is_multiple_of(2) { PARITY } else { 0 }
     }
 }
 
