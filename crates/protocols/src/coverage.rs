@@ -227,8 +227,6 @@ points! {
     EndsForgotten,
     /// A member stays in a shard, since the others do not have it.
     HolderKept,
-    /// A message to shards is delivered at the end of a view in which this node only stands by: its application does not hear it.
-    GenuineUnheard,
     /// What a sender had under way in a view is sent again in the next, to several shards.
     GenuineResent,
     /// A record of a message to several shards arrives once more, and is known.

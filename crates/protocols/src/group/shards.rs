@@ -285,9 +285,7 @@ impl<A: GroupApplication> GroupCore<A> {
         let hears = !self.passage.stands_by() || group_mutation::is_on(GroupMutation::HearEarly);
         // With a majority for quorum messages are in without the acknowledgement of a node that stands by [J8].
         let deliver = |message: GenuineMessage<'_>| {
-            if matches!(state, ShardState::Held) && !hears {
-                reach(Point::GenuineUnheard);
-            } else {
+            if hears || matches!(state, ShardState::Awaited(_)) {
                 state.deliver(message, application);
             }
         };
