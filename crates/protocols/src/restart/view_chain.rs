@@ -5,8 +5,8 @@
 /// A view in which nothing counts takes no memory: a process that joins again and again, and fails, costs a group without messages
 /// nothing. Of any other view the number is kept, and the trim of each shard.
 ///
-/// A shard of which no log is left begins again, behind a view whose trim of it is [`LOST`]: nothing counts up to there, also of views
-/// before the list.
+/// A shard of which no log is left begins again, behind a view that has a mark in place of its trim: nothing counts up to there, also of
+/// views before the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ViewChain {
     /// The number of the first view in the list. Of earlier views only a checkpoint is known.
@@ -53,7 +53,7 @@ impl ViewChain {
         self.end
     }
 
-    /// Adds the next view, which ends with these trims of all shards, or with [`LOST`].
+    /// Adds the next view, which ends with these trims of all shards.
     pub fn push(&mut self, trims: &[u64]) {
         if counts(trims) {
             self.views.push(self.end);
