@@ -46,7 +46,7 @@ pub(crate) struct ProcessLog {
     has_earlier: AtomicBool,
     /// Whether the log has all of earlier views.
     pub(super) is_whole: AtomicBool,
-    /// The view before which the log needs nothing; [`NO_BASE`] if there is no log of a subgroup.
+    /// The view before which the log needs nothing; [`NO_BASE`] if there is no log of a subgroup. Written under `progress`.
     pub(super) base: AtomicU64,
     /// Whether the tail of the log was found damaged.
     is_damaged: bool,
@@ -315,7 +315,8 @@ impl ProcessLog {
         let mut all = lock(&self.progress);
         all.insert(id, Arc::clone(&progress));
         // It may be new here.
-        self.base.fetch_min(self.begin_of(id).view, Ordering::Relaxed);
+        let base = self.base.load(Ordering::Relaxed).min(self.begin_of(id).view);
+        self.base.store(base, Ordering::Relaxed);
         drop(all);
         SubgroupLog::new(Arc::clone(self), id, view, progress)
     }
