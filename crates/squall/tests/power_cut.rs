@@ -217,7 +217,7 @@ impl PowerCut {
                 events[..end].iter().filter_map(|event| of_disk(event, rank)).collect();
             let flushed = own.iter().enumerate().rev().filter(|(_, event)| matches!(event, DiskEvent::Flush));
             let flushed = flushed.map(|(place, _)| place).nth(ignored).unwrap_or(0);
-            own[..flushed].iter().for_each(|event| contents.write(event, || true));
+            own[..flushed].iter().for_each(|event| contents.write(event, |_| true));
             let fate = match flushes {
                 Flushes::Honest => CacheFate::ALL[prng.index(CacheFate::ALL.len())],
                 Flushes::LastIgnored => CacheFate::Lost,

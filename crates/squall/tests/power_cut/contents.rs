@@ -3,6 +3,9 @@
 //! A disk acknowledges a write when it has it in its cache, and a flush when everything that it had acknowledged before is on the
 //! medium. When the power fails, what is in the cache may come to the medium or not: each sector of 512 bytes by itself, in any
 //! order. So the possible contents are what the last flush has left, with any part of the sectors that were written after it.
+//!
+//! One exception: the two sectors of the superblock of ext4 come together. That file system writes them in place, with a checksum over
+//! both, and does not mount if they do not match ("invalid superblock checksum"): so it counts on a disk that does not tear them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,10 +57,10 @@ impl Contents {
         bytes
     }
 
-    /// Writes those sectors that `keeps` wants.
-    pub(crate) fn write(&mut self, event: &DiskEvent, mut keeps: impl FnMut() -> bool) {
+    /// Writes those sectors that `keeps` wants, which gets the place of each on the disk.
+    pub(crate) fn write(&mut self, event: &DiskEvent, mut keeps: impl FnMut(u64) -> bool) {
         let DiskEvent::Write { offset, length, bytes } = event else { return };
-        for from in (0..*length).step_by(SECTOR).filter(|_| keeps()) {
+        for from in (0..*length).step_by(SECTOR).filter(|from| keeps(offset + *from as u64)) {
             let at = offset + from as u64;
             let (number, place) = (at / PAGE as u64, (at % PAGE as u64) as usize);
             let sector = bytes.as_ref().map(|bytes| &bytes[from..from + SECTOR]);
@@ -86,13 +89,22 @@ impl Contents {
                 CacheFate::Beginning => number < beginning,
                 CacheFate::Writes => prng.chance(500),
             };
+            let mut is_kept = true;
+            let mut keeps = |at| {
+                if fate == CacheFate::Sectors && at != SUPERBLOCK + SECTOR as u64 {
+                    is_kept = prng.chance(500);
+                }
+                is_kept
+            };
             if is_written {
-                self.write(write, || fate != CacheFate::Sectors || prng.chance(500));
+                self.write(write, &mut keeps);
             }
         }
     }
 }
 
+/// Where the superblock of ext4 is, of two sectors.
+const SUPERBLOCK: u64 = 1024;
 /// What a disk writes as a whole, or not at all.
 pub(crate) const SECTOR: usize = 512;
 const PAGE: usize = 4096;

@@ -181,7 +181,7 @@ impl DiskServer {
         assert!((offset as usize | bytes.len()).is_multiple_of(SECTOR), "a disk is written by the sector");
         let kept = bytes.iter().any(|byte| *byte != 0).then(|| bytes.to_vec());
         let event = DiskEvent::Write { offset, length: bytes.len(), bytes: kept };
-        self.contents.write(&event, || true);
+        self.contents.write(&event, |_| true);
         (self.record)(event);
     }
 }
