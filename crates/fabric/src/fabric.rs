@@ -198,7 +198,8 @@ pub trait Fabric {
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region;
 
     /// Pushes the words of `range` to all readers, by reference [F5]. Such a range never holds a guard, but for words that
-    /// show by themselves that they are there, and stay as they are until all readers have used them. A push never fails: the window rule of the protocol bounds what waits, and a lost reader is skipped.
+    /// show by themselves that they have arrived, and stay as they are until all readers have used them. A push never fails:
+    /// the window rule of the protocol bounds what waits, and a lost reader is skipped.
     fn push(&mut self, mirror: MirrorId, range: Range<usize>);
 
     /// Pushes the current value of `word` to all readers, by value, after everything pushed before [M1].

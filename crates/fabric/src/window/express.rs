@@ -10,7 +10,7 @@
 //!
 //! **The slot.** Word 0 is the announcement after the record, word 1 the check (56 bits) and the length in
 //! bytes (8 bits); the payload follows. A mixture of one write and the previous one passes the check with
-//! probability 2^-56.
+//! probability 2^-56. A *wide* slot is a cache line longer: it is for records of messages to shards, which have a header of their own.
 //!
 //! **Invariant.** The slot is written only when all members have delivered everything that was published
 //! before (\[O5\], `freed == published`): so it holds the last record or one that is delivered everywhere.

@@ -12,7 +12,7 @@
 use super::core::{GroupCore, GroupStage};
 use super::{GroupApplication, Placement, SubgroupId, SubgroupLayout};
 use crate::coverage::{Point, reach};
-use crate::membership::{Proposal, SenderSegment, View};
+use crate::membership::{Membership, Proposal, SenderSegment, View};
 use crate::multicast::sequences_complete;
 use crate::mutation;
 use crate::restart::{
@@ -33,8 +33,7 @@ impl<A: GroupApplication> GroupCore<A> {
     /// Forgets how views have ended that no member needs to know any more \[T19\].
     pub(super) fn shorten_register(&mut self) {
         if let (Some(register), GroupStage::Present(present)) = (&mut self.register, &self.stage) {
-            let membership = &present.membership;
-            register.forget_before(self.application.log_base(), membership.view(), membership.whole_logs());
+            register.forget_before(self.application.log_base(), &present.membership);
         }
     }
 }
@@ -119,14 +118,14 @@ impl GroupRegister {
         self.note_recorded();
     }
 
-    /// Forgets how the views before `base` have ended, which checkpoints of this node cover \[T19\], when each member of `view`, by
-    /// rank in `whole`, has shown that its log is whole.
-    pub(super) fn forget_before(&mut self, base: u64, view: &View, whole: u64) {
-        let wanted = self.writer.wanted();
+    /// Forgets how the views before `base` have ended, which checkpoints of this node cover \[T19\], when each member of the present view
+    /// has shown that its log is whole. Mostly there is nothing to forget, which one comparison finds.
+    pub(super) fn forget_before(&mut self, base: u64, membership: &Membership) {
+        let (wanted, view) = (self.writer.wanted(), membership.view());
         if base <= wanted.record.chain.first() || !self.has_recorded(view) || self.writer.is_writing() {
             return;
         }
-        let shards = wanted.view().shards.len();
+        let (shards, whole) = (wanted.view().shards.len(), membership.whole_logs());
         let shown = (0..view.members.len()).map(|rank| (whole >> rank & 1 == 1).then(|| vec![true; shards]));
         if may_forget(wanted.view(), &shown.collect::<Vec<_>>()) {
             reach(Point::EndsForgotten);

@@ -116,8 +116,8 @@ pub(super) struct LogProgress {
 }
 
 impl ProcessLog {
-    /// Begins a life of the log in `folder`, with what was found in it: its register and its records. One whose tail is damaged continues behind it, if its register knows a view: that remembers
-    /// the damage from now on, so that others repair what is missing \[T9\].
+    /// Begins a life of the log in `folder`, with what was found in it: its register and its records. One whose tail is damaged continues
+    /// behind it, if its register knows a view: that remembers the damage from now on, so that others repair what is missing \[T9\].
     pub(super) fn start(
         storage: Storage<SharedDisk>,
         mut found: Option<Register>,
