@@ -50,7 +50,9 @@ impl Region {
     /// Allocates zeroed memory of this process.
     #[must_use]
     pub fn heap(id: RegionId, words: usize) -> Self {
-        let memory: Arc<[AtomicU64]> = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let memory = Arc::<[AtomicU64]>::new_zeroed_slice(words);
+        // SAFETY: an atomic of zeros is one with the value 0. The system gives zeroed pages when they are used first.
+        let memory = unsafe { memory.assume_init() };
         let base = NonNull::from(&memory[..]).cast();
         Self { base, words, access: Access::ReadWrite, id, memory: Arc::new(memory) }
     }

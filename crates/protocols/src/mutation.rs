@@ -95,6 +95,10 @@ mutations! {
         MuteWhileOpening,
         /// \[V10\] A member gives no sign of life when another one attaches, which has missed the earlier ones.
         MuteUntilDue,
+        /// \[S2\] Of a set of ranks in a row only the first word is read.
+        FirstWordOnly,
+        /// \[V7\] Subgroups that had no work for long are not looked at any more.
+        ForgetIdle,
         /// \[T5\] A durable subgroup none of whose members stays ends with nothing.
         TrimOrphan,
         /// \[T6\] A member shows that it suspects a leader while its vote for that leader is on its way to the disk.

@@ -63,8 +63,11 @@ impl Scene {
         let world = SimWorld::new(seed, SimConfig::adversarial(seed), MEMBERS);
         let members = (0..MEMBERS).map(|i| Member { node: NodeId(i), tag: 0 }).collect();
         let view = View::first(members);
-        let settings =
-            MembershipSettings { suspicion_after: None, partition_safety: PartitionSafety::Off, states: 0 };
+        let settings = MembershipSettings {
+            suspicion_after: None,
+            partition_safety: PartitionSafety::Off,
+            ..MembershipSettings::default()
+        };
         let honest = (0..MEMBERS).filter(|i| *i != puppet).map(|i| {
             let mut fabric = world.fabric(i);
             let membership = Membership::new(&mut fabric, view.clone(), segments(), settings.clone(), []);
@@ -124,14 +127,12 @@ impl Puppet {
         self.fabric.push(self.mirror, 0..self.columns.words);
     }
 
-    /// Writes a proposal where that of the leader with this rank is expected, as `Proposal::store` would: the
-    /// proposal of rank 0 begins at the cache line after `wedged`, and each of the others at the cache line after the
-    /// previous one.
+    /// Writes a proposal of the leader with this rank as `Proposal::store` would, to the first place for proposals, which begins at the
+    /// cache line after `whole`.
     fn propose(&mut self, leader: usize, removed: u64, joins: &[u64], trims: &[u64]) {
-        let words = (3 + 2 * JOINS_MAX + SENDERS).next_multiple_of(LINE_WORDS);
-        let first = (self.columns.wedged.word() + 1).next_multiple_of(LINE_WORDS) + leader * words;
+        let first = self.columns.whole.word() + LINE_WORDS;
         self.row.store(first, removed);
-        self.row.store(first + 1, joins.len() as u64 + 1);
+        self.row.store(first + 1, (leader as u64 + 1) << 32 | (joins.len() as u64 + 1));
         for (i, node) in joins.iter().enumerate() {
             self.row.store(first + 3 + 2 * i, *node);
         }
@@ -187,7 +188,7 @@ fn a_leader_with_an_impossible_proposal_is_reported() {
         let mut scene = Scene::new(1, 0);
         scene.run();
         let Puppet { row, columns, .. } = &scene.puppet;
-        columns.wedged.store(row, u64::MAX);
+        row.store(columns.wedged.range().start, u64::MAX);
         scene.puppet.push();
         scene.run();
         scene.puppet.propose(0, removed, joins, trims);
@@ -205,7 +206,7 @@ fn a_leader_with_an_impossible_proposal_is_reported() {
 fn a_member_that_decides_an_unproposed_view_is_reported() {
     let mut scene = Scene::new(2, 3);
     scene.run();
-    scene.puppet.columns.wedged.store(&scene.puppet.row, u64::MAX);
+    scene.puppet.row.store(scene.puppet.columns.wedged.range().start, u64::MAX);
     scene.puppet.push();
     scene.run();
     scene.puppet.propose(0, 0, &[], &[1; SENDERS]);
@@ -223,7 +224,7 @@ fn a_member_that_invents_the_proposal_of_another_is_reported() {
     let mut scene = Scene::new(3, 3);
     scene.run();
     scene.puppet.propose(1, 0, &[], &[COUNT; SENDERS]);
-    scene.puppet.columns.wedged.store(&scene.puppet.row, u64::MAX);
+    scene.puppet.row.store(scene.puppet.columns.wedged.range().start, u64::MAX);
     scene.puppet.columns.decided.store(&scene.puppet.row, 2);
     scene.puppet.push();
     scene.run();

@@ -20,6 +20,7 @@ pub mod figures;
 pub mod genuine;
 pub mod group;
 pub mod join;
+pub mod large;
 pub mod log;
 mod message_disk;
 pub mod multicast;

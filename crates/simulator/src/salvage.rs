@@ -19,6 +19,7 @@ use std::fmt;
 
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Instant, NodeId};
+use squall_protocols::membership::RankSet;
 use squall_protocols::multicast::DeliveryMode;
 use squall_protocols::restart::{DurableView, LogState, Register, Salvage, SalvageError, SalvagedShard};
 
@@ -237,7 +238,7 @@ fn resumed(
     };
     let delivered = delivered.map(kept).collect();
     let greatest = remains.disks.iter().map(|(register, _)| register.node.0).max().unwrap_or(0);
-    let none = DurableView { shards: vec![0; shards], ..DurableView::default() };
+    let none = DurableView { shards: vec![RankSet::EMPTY; shards], ..DurableView::default() };
     let processes = plan.restart.processes.clamp(2, 5);
     let joiners = (1..processes).map(|place| {
         let node = NodeId(greatest + u32::try_from(place).expect("few processes"));

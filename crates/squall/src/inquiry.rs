@@ -62,12 +62,11 @@ pub struct MemberStatus {
     pub ready: bool,
     /// The members of the view, the oldest first; the oldest is the leader.
     pub members: Vec<MemberLine>,
-    /// The members that wait to leave because they hold a state that no other member has yet, as a bit set of indices
-    /// in `members`.
-    pub leaving: u64,
-    /// For each subgroup of the configuration, in the order of their names, the members that hold its state, as a bit
-    /// set of indices in `members`.
-    pub holders: Vec<u64>,
+    /// The members that wait to leave because they hold a state that no other member has yet: indices in `members`, ascending.
+    pub leaving: Vec<usize>,
+    /// For each subgroup of the configuration, in the order of their names, the members that hold its state: indices in `members`,
+    /// ascending.
+    pub holders: Vec<Vec<usize>>,
     /// The subgroups that it is in.
     pub subgroups: Vec<SubgroupLine>,
     /// Its latest view changes, the oldest first.

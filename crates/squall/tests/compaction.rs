@@ -21,6 +21,7 @@ use squall::{Config, Group, HandleError, HistoryError, Position, ReplayError};
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_log::{FileDisk, LogSettings, Storage, StorageOwner};
+use squall_protocols::membership::RankSet;
 use squall_protocols::restart::{LogState, Register, SalvagedShard};
 use storage::{PATIENCE, TestFolder, wait_until};
 
@@ -210,7 +211,7 @@ fn a_lost_subgroup_begins_again() {
             let mut register = Register::decode(&value.protocol).expect("it is one");
             let chain = register.record.chain.clone();
             register.record.view.members.push(NodeId(77));
-            register.record.view.shards[0] = 0b10;
+            register.record.view.shards[0] = RankSet::of(1);
             let salvage = register.salvage(&LogState::new(1), register.group + 1, true).expect("it can");
             assert_eq!((salvage.shards, chain.begun_again(0)), (vec![SalvagedShard::Lost], 0));
             value.protocol = salvage.register.encode();

@@ -4,6 +4,7 @@
 //! memory, a reader may see any state in the owner's store order and no other, and in one thread a complete
 //! copy is such a state. An update compares all words, so large windows make this simulation slower.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::adversary::Adversary;
@@ -22,8 +23,9 @@ pub(super) struct SimMirror {
     pub(super) owner: u32,
     pub(super) key: MirrorKey,
     pub(super) memory: usize,
-    pub(super) readers: Vec<u32>,
-    /// The attachments that pushes reach, in the order of `readers`.
+    /// The place of each reader in the order in which pushes reach them.
+    pub(super) readers: BTreeMap<u32, usize>,
+    /// The attachments that pushes reach, in that order.
     pub(super) attached: Vec<AttachmentId>,
     pub(super) retired: bool,
 }
@@ -48,7 +50,7 @@ pub(super) struct SimAttachment {
 
 impl SimMirror {
     fn position(&self, reader: u32) -> Option<usize> {
-        self.readers.iter().position(|other| *other == reader)
+        self.readers.get(&reader).copied()
     }
 }
 
@@ -70,22 +72,30 @@ impl WorldState {
         let memory = self.memory_of(region);
         assert!(self.memories[memory].owner == owner, "node {owner} can publish its own regions only");
         let id = self.mirrors.len();
-        let readers: Vec<u32> = readers.iter().map(|reader| reader.0).collect();
-        assert!(!readers.contains(&owner), "node {owner} needs no attachment of its own mirror");
+        let places: BTreeMap<u32, usize> = readers.iter().map(|reader| reader.0).zip(0..).collect();
+        assert!(!places.contains_key(&owner), "node {owner} needs no attachment of its own mirror");
         let twin = self.mirror_keys.insert((owner, key.0), id);
         assert!(twin.is_none(), "node {owner} has published {key:?} already");
-        for reader in &readers {
+        for NodeId(reader) in readers {
             if let Some(&attachment) = self.attachment_keys.get(&(owner, key.0, *reader)) {
                 let at = self.local_now(owner) + self.config.cost.connect_ns + self.notice_delay();
                 self.agenda.enter(at, SimAction::Attach(attachment));
             }
         }
-        self.mirrors.push(SimMirror { owner, key, memory, readers, attached: Vec::new(), retired: false });
+        self.mirrors.push(SimMirror {
+            owner,
+            key,
+            memory,
+            readers: places,
+            attached: Vec::new(),
+            retired: false,
+        });
         MirrorId(u32::try_from(id).expect("few mirrors"))
     }
 
     pub(super) fn attach(&mut self, reader: u32, owner: u32, key: MirrorKey, words: usize) -> Region {
         assert!(reader != owner, "node {owner} needs no attachment of its own mirror");
+        self.sweep_between_attachments();
         let region = self.register(reader, words);
         let memory = self.memory_of(&region);
         let id = self.attachments.len();
@@ -103,6 +113,7 @@ impl WorldState {
             dropped: false,
         });
         self.memories[memory].attachment = Some(id);
+        self.path_mut(owner, reader).asked.push(id);
         if self.mirror_keys.contains_key(&(owner, key.0)) {
             let at = self.local_now(reader) + self.config.cost.connect_ns + self.notice_delay();
             self.agenda.enter(at, SimAction::Attach(id));
@@ -117,7 +128,7 @@ impl WorldState {
         let Some(&mirror) = self.mirror_keys.get(&(owner, key.0)) else { return };
         let SimMirror { memory: region, readers, .. } = &self.mirrors[mirror];
         let region = *region;
-        let wanted = source.is_none() && !lost && readers.contains(&reader);
+        let wanted = source.is_none() && !lost && readers.contains_key(&reader);
         if !wanted || !self.lives(owner) || !self.lives(reader) {
             return;
         }
@@ -246,12 +257,14 @@ impl WorldState {
 
     /// Ends the mirrors of `node` at `peer` and of `peer` at `node`, as far as `node` decides.
     pub(super) fn forget_mirrors(&mut self, node: u32, peer: u32) {
-        for attachment in &mut self.attachments {
-            attachment.lost |= attachment.reader == node && attachment.owner == peer;
+        for id in &self.paths[peer as usize][node as usize].asked {
+            self.attachments[*id].lost = true;
         }
-        for mirror in self.mirrors.iter_mut().filter(|mirror| mirror.owner == node) {
-            let attachments = &self.attachments;
-            mirror.attached.retain(|attachment| attachments[*attachment].reader != peer);
+        for id in &self.paths[node as usize][peer as usize].asked {
+            let key = (node, self.attachments[*id].key.0);
+            if let Some(mirror) = self.mirror_keys.get(&key) {
+                self.mirrors[*mirror].attached.retain(|attachment| attachment != id);
+            }
         }
         if let Some(lane) = self.path(peer, node).mirror_lane {
             self.close_lane(lane);

@@ -1,5 +1,6 @@
 //! Retirement of mirrors, and the release of memory that is no longer held [M6].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::WorldState;
@@ -19,7 +20,16 @@ impl WorldState {
         let inbox = &mut self.nodes[node as usize].inbox;
         inbox.retain(|event| !matches!(event, FabricEvent::Attached { key, .. } if *key == mirror_key));
         self.retirements += 1;
-        if self.retirements.is_multiple_of(SWEEP_EVERY) {
+        if self.retirements.is_multiple_of(SWEEP_EVERY.max(u64::from(self.node_count()))) {
+            self.sweep();
+        }
+    }
+
+    /// Frees, in a world of many nodes, what those hold no longer that attach something else now: all of them together would take more
+    /// memory than there is.
+    pub(super) fn sweep_between_attachments(&mut self) {
+        let nodes = u64::from(self.node_count());
+        if nodes > SWEEP_EVERY && (self.attachments.len() as u64).is_multiple_of(SWEEP_EVERY * nodes) {
             self.sweep();
         }
     }
@@ -34,41 +44,59 @@ impl WorldState {
 
     /// Frees the words of attachments and of retired mirrors that no node and no post holds.
     fn sweep(&mut self) {
+        let in_use = self.memories_of_posts();
         for id in 0..self.attachments.len() {
             if !self.attachments[id].dropped && is_alone(&self.memories[self.attachments[id].memory].region) {
-                self.drop_attachment(id);
+                self.drop_attachment(id, &in_use);
             }
         }
+        let shown = self.attachments.iter().filter(|attachment| !attachment.dropped);
+        let shown: BTreeSet<usize> = shown.filter_map(|attachment| attachment.source).collect();
         for id in 0..self.mirrors.len() {
             let memory = self.mirrors[id].memory;
-            let shown = self
-                .attachments
-                .iter()
-                .any(|attachment| !attachment.dropped && attachment.source == Some(memory));
-            if self.mirrors[id].retired && !shown && is_alone(&self.memories[memory].region) {
-                self.give_back(memory);
+            let is_unread = self.mirrors[id].retired && !shown.contains(&memory);
+            if is_unread && is_alone(&self.memories[memory].region) {
+                self.give_back(memory, &in_use);
             }
         }
     }
 
     /// Drops an attachment that its reader no longer holds: no words are copied into it any more.
-    fn drop_attachment(&mut self, id: usize) {
+    fn drop_attachment(&mut self, id: usize, in_use: &BTreeSet<usize>) {
         let attachment = &mut self.attachments[id];
         (attachment.dropped, attachment.lost) = (true, true);
-        let (owner, reader, memory) = (attachment.owner, attachment.reader, attachment.memory);
-        self.path_mut(owner, reader).attachments.retain(|other| *other != id);
-        self.mirrors.iter_mut().for_each(|mirror| mirror.attached.retain(|other| *other != id));
-        self.give_back(memory);
+        let (owner, reader, memory, key) =
+            (attachment.owner, attachment.reader, attachment.memory, attachment.key);
+        let path = self.path_mut(owner, reader);
+        path.asked.retain(|other| *other != id);
+        path.attachments.retain(|other| *other != id);
+        if let Some(mirror) = self.mirror_keys.get(&(owner, key.0)) {
+            self.mirrors[*mirror].attached.retain(|other| *other != id);
+        }
+        self.give_back(memory, in_use);
     }
 
-    fn give_back(&mut self, memory: usize) {
-        let reads = |post: &super::link::LanePost| {
-            matches!(post.source, LanePayload::Reference { memory: source, .. } if source == memory)
-                || matches!(&post.target, LaneTarget::Granted { grant, .. } if grant.region.0 == memory as u64)
-        };
-        if !self.lanes.iter().any(|lane| lane.posts.iter().any(reads)) {
+    fn give_back(&mut self, memory: usize, in_use: &BTreeSet<usize>) {
+        if !in_use.contains(&memory) {
             self.memories[memory].region = Region::heap(RegionId(memory as u64), 0);
         }
+    }
+
+    /// Returns the memories that posts on their way read or write by themselves.
+    fn memories_of_posts(&self) -> BTreeSet<usize> {
+        let posts = self.lanes.iter().flat_map(|lane| &lane.posts);
+        let memories = posts.flat_map(|post| {
+            let source = match post.source {
+                LanePayload::Reference { memory, .. } => Some(memory),
+                _ => None,
+            };
+            let target = match &post.target {
+                LaneTarget::Granted { grant, .. } => usize::try_from(grant.region.0).ok(),
+                _ => None,
+            };
+            [source, target]
+        });
+        memories.flatten().collect()
     }
 }
 

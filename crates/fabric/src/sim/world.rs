@@ -64,7 +64,9 @@ pub(super) struct NetworkPath {
     pub(super) lost: bool,
     /// The lane of all mirrors of `from` that `to` reads.
     pub(super) mirror_lane: Option<LaneId>,
-    /// The attachments by `to` of mirrors of `from`.
+    /// What `to` has attached of `from`, or waits to attach.
+    pub(super) asked: Vec<AttachmentId>,
+    /// Those that are attached.
     pub(super) attachments: Vec<AttachmentId>,
     pub(super) glimpse_scheduled: bool,
     /// The number of pieces of writes that have arrived.

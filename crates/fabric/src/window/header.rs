@@ -13,7 +13,7 @@
 //! next, the publisher the one that it has announced. *Near* is less than 2^30 away. Each round that is announced and not
 //! delivered everywhere has a message of at least one sender, since nulls only fill rounds that a message has begun [N4];
 //! so there are at most as many such rounds as messages in flight, that is [`RECORDS_MAX`](super::RECORDS_MAX) for each
-//! sender: 2^21 for 64 members. What an earlier lap has left at the same place is as near, and has another index.
+//! sender: 2^25 for 1,024 members. What an earlier lap has left at the same place is as near, and has another index.
 
 use super::{HEADER_WORDS, record_words};
 

@@ -52,5 +52,5 @@ pub use self::call::{CallFailure, JoinFailure, JoinStanding, JoinerAction, Joine
 pub use self::joiner::{HOPS_MAX, Joiner, REMOVALS_MAX};
 pub use self::links::{LINKS_MAX, LinkVerdict};
 pub use self::message::{Admitted, JoinAnswer};
-pub use self::number::ADMISSIONS_MAX;
+pub use self::number::{ADMISSIONS_MAX, VIEWS_WITH_NUMBERS};
 pub use self::service::{AdmissionAction, AdmissionService, AdmissionSettings};

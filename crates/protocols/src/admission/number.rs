@@ -36,29 +36,33 @@ impl NodeNumbers {
 pub(super) enum NumbersExhausted {
     /// In this view; the next view has further numbers.
     View,
-    /// The group has had 2^26 views.
+    /// The group has had almost 2^26 views.
     Group,
 }
+
+/// The number of views that have numbers.
+pub const VIEWS_WITH_NUMBERS: u64 = (1 << 32) / ADMISSIONS_MAX as u64 - BEFORE;
 
 /// Returns the first number that is assigned in view `view`, if the view has numbers. The first members of the group
 /// have lower numbers.
 fn first_number(view: u64) -> Option<u32> {
-    u32::try_from(view.checked_add(1)?).ok()?.checked_mul(ADMISSIONS_MAX)
+    u32::try_from(view.checked_add(BEFORE)?).ok()?.checked_mul(ADMISSIONS_MAX)
 }
 
 /// Returns whether a leader can have assigned this number at about the time of view `view`. Views may pass while a
 /// process joins, and a member may learn of them late.
 pub(super) fn is_timely(node: NodeId, view: u64) -> bool {
-    let given = u64::from(node.0 / ADMISSIONS_MAX).checked_sub(1);
+    let given = u64::from(node.0 / ADMISSIONS_MAX).checked_sub(BEFORE);
     given.is_some_and(|given| given.abs_diff(view) <= VIEWS_APART_MAX)
 }
 
-/// The count of numbers in a view. It is small, so that the numbers last for 2^26 views. A leader that needs more
+/// The count of numbers in a view. It is small, so that the numbers last for almost 2^26 views. A leader that needs more
 /// asks for the next view.
 pub const ADMISSIONS_MAX: u32 = 64;
 const VIEWS_APART_MAX: u64 = 64;
 
-const _: () = assert!(MEMBERS_MAX <= ADMISSIONS_MAX as usize, "the first members have lower numbers");
+/// The numbers below this many views' are those of the first members.
+const BEFORE: u64 = (MEMBERS_MAX as u64).div_ceil(ADMISSIONS_MAX as u64);
 
 #[cfg(test)]
 mod tests {
@@ -69,7 +73,7 @@ mod tests {
     #[test]
     fn numbers_are_never_assigned_twice() {
         let mut given = BTreeSet::new();
-        for view in [0, 1, 2, 70, (1 << 26) - 2] {
+        for view in [0, 1, 2, 70, VIEWS_WITH_NUMBERS - 1] {
             let mut numbers = NodeNumbers::default();
             for _ in 0..ADMISSIONS_MAX {
                 let node = numbers.next(view, ADMISSIONS_MAX).unwrap();
@@ -79,7 +83,7 @@ mod tests {
             assert_eq!(numbers.next(view, ADMISSIONS_MAX), Err(NumbersExhausted::View));
             assert_eq!(
                 numbers.next(view + 1, ADMISSIONS_MAX).is_ok(),
-                view + 2 < 1 << 26,
+                view + 1 < VIEWS_WITH_NUMBERS,
                 "the next view has further numbers"
             );
         }
@@ -88,7 +92,7 @@ mod tests {
     /// View numbers have 64 bits, node numbers 32.
     #[test]
     fn no_numbers_are_assigned_after_the_last_view_that_has_some() {
-        for view in [(1 << 26) - 1, 1 << 26, u64::from(u32::MAX), u64::MAX] {
+        for view in [VIEWS_WITH_NUMBERS, 1 << 26, u64::from(u32::MAX), u64::MAX] {
             assert_eq!(NodeNumbers::default().next(view, 1), Err(NumbersExhausted::Group), "view {view}");
         }
         assert!(

@@ -46,15 +46,18 @@ pub struct AdmissionSettings {
     pub link_life: Duration,
     /// The number of processes that a leader admits in one view; at most [`ADMISSIONS_MAX`].
     pub admissions_max: u32,
+    /// The most members that a view may have; at most [`MEMBERS_MAX`].
+    pub members_max: usize,
 }
 
 impl Default for AdmissionSettings {
-    /// Returns ten seconds, two minutes, and all numbers of a view.
+    /// Returns ten seconds, two minutes, all numbers of a view, and [`MEMBERS_MAX`].
     fn default() -> Self {
         Self {
             candidate_life: Duration::from_secs(10),
             link_life: Duration::from_secs(120),
             admissions_max: ADMISSIONS_MAX,
+            members_max: MEMBERS_MAX,
         }
     }
 }
@@ -155,8 +158,9 @@ impl<A: Clone> AdmissionService<A> {
             reach(Point::JoinDeferred);
             return wait("another process is joining");
         }
-        if view.members.len() == MEMBERS_MAX {
-            let text = format!("its group has {MEMBERS_MAX} members, which is the maximum");
+        let most = self.settings.members_max;
+        if view.members.len() >= most {
+            let text = format!("its group has {most} members, which is the maximum");
             return JoinAnswer::Refuse(text);
         }
         match free_rank(rank, view, takes) {

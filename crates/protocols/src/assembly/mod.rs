@@ -57,4 +57,4 @@ pub use self::message::{AssemblyAnswer, AssemblyClaim, AssemblyNotice, AssemblyR
 pub use self::roster::Roster;
 
 /// The maximum number of members of a group.
-pub const MEMBERS_MAX: u32 = 512;
+pub const MEMBERS_MAX: u32 = 1024;

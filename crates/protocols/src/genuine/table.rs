@@ -275,9 +275,7 @@ impl ShardTable {
 }
 
 /// The purposes of mirrors for shards, and for reports.
-const SHARDS_AND_MEMBERS: u32 = 128;
-
-const _: () = assert!(SHARDS_AND_MEMBERS as usize == SHARDS_MAX + MEMBERS_MAX);
+const SHARDS_AND_MEMBERS: u32 = (SHARDS_MAX + MEMBERS_MAX) as u32;
 
 /// The mirror of each member for a shard.
 fn shard_key(view: &View, shard: usize) -> MirrorKey {

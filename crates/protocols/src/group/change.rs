@@ -9,6 +9,7 @@ use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, either};
 use super::core::{GroupCore, GroupStage, PresentView, SKIP};
 use super::layout::segments;
 use super::register::view_end;
+use super::rota::SubgroupRota;
 use super::succession::Successions;
 use super::{FlightEvent, GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupOutlet, ViewChange};
 use crate::coverage::{Point, reach};
@@ -26,7 +27,7 @@ type Carryover<D> = (Option<D>, Vec<(NodeId, u64)>);
 impl<A: GroupApplication> GroupCore<A> {
     /// Ends the view as decided and begins the next one.
     pub(super) fn change_view<F: Fabric>(&mut self, fabric: &mut F, present: PresentView<A::Deliver>) {
-        let PresentView { membership, mut subgroups, shards } = present;
+        let PresentView { membership, mut subgroups, shards, .. } = present;
         self.relays.end_view();
         let decision = membership.decision().expect("it has been decided").clone();
         let rank = membership.view().rank(self.passage.node()).expect("it is a member of its own view");
@@ -144,7 +145,12 @@ impl<A: GroupApplication> GroupCore<A> {
         let now = fabric.now();
         self.timeline.install(&view, now);
         self.flight.begin_view(now, view.id, view.members.len());
-        self.stage = GroupStage::Present(PresentView { membership, subgroups, shards });
+        self.stage = GroupStage::Present(PresentView {
+            membership,
+            rota: SubgroupRota::new(subgroups.len()),
+            subgroups,
+            shards,
+        });
         self.skipped = SKIP;
     }
 

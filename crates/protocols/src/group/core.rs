@@ -10,6 +10,7 @@ use super::figures::SubgroupTotals;
 use super::flight::FlightRecorder;
 use super::register::GroupRegister;
 use super::relays::Relays;
+use super::rota::SubgroupRota;
 use super::shards::{ActiveShards, ShardPassage};
 use super::succession::Successions;
 use super::timeline::Timeline;
@@ -95,6 +96,7 @@ pub(super) enum GroupStage<D> {
 pub(super) struct PresentView<D> {
     pub(super) membership: Membership,
     pub(super) subgroups: Vec<ActiveSubgroup<D>>,
+    pub(super) rota: SubgroupRota,
     /// The shards, if the group has any.
     pub(super) shards: Option<ActiveShards>,
 }
@@ -368,7 +370,7 @@ impl<A: GroupApplication> GroupCore<A> {
 
     /// Evaluates membership; returns the amount of work done.
     pub(super) fn poll_membership<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let GroupStage::Present(PresentView { membership, subgroups, shards }) = &mut self.stage else {
+        let GroupStage::Present(PresentView { membership, subgroups, shards, .. }) = &mut self.stage else {
             return 0;
         };
         let Self { application, register, layout, .. } = self;
@@ -407,34 +409,6 @@ impl<A: GroupApplication> GroupCore<A> {
             FirstView::NobodyLeft => self.end(GroupEnd::NobodyLeft),
         }
         1
-    }
-
-    fn poll_subgroups<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let mut work = self.successions.poll(&mut self.application);
-        let GroupStage::Present(present) = &mut self.stage else { return 0 };
-        // A view that ends needs all members.
-        let is_open =
-            matches!(present.membership.state(), MembershipState::Opening | MembershipState::Normal);
-        if self.passage.stands_by() && is_open && !mutant!(TakePartEarly) {
-            return work;
-        }
-        let view = present.membership.view();
-        if !self.register.as_ref().is_none_or(|register| register.has_recorded(view)) {
-            return work;
-        }
-        for active in &mut present.subgroups {
-            work += either!(&mut active.core, core => core.poll(fabric));
-            let (view, first) = (present.membership.view(), active.segment.trims);
-            either!(&mut active.core, core => self.relays.take_bodies(fabric, view, first, active.id, core));
-            if let Some(failure) = either!(&active.core, core => core.failure()) {
-                let ended = GroupEnd::Failed(active.id, failure);
-                self.end(ended);
-                return work + 1;
-            }
-        }
-        let (done, culprit) = self.relays.advance(fabric, &mut present.subgroups);
-        culprit.into_iter().for_each(|node| present.membership.suspect(node));
-        work + done + self.poll_shards(fabric)
     }
 }
 

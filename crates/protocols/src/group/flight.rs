@@ -16,7 +16,7 @@ use std::fmt;
 use squall_fabric::{BreakReason, Duration, FabricEvent, Instant, NodeId};
 
 use super::SubgroupId;
-use crate::membership::{Member, Membership, MembershipMarks, ranks};
+use crate::membership::{Member, Membership, MembershipMarks, RankSet};
 use crate::mutation;
 
 /// The number of events that are kept: several view changes with all that leads to them.
@@ -68,7 +68,7 @@ pub enum FlightEvent {
     /// It knows how the view ends.
     Decides {
         /// The number of members that are not in the next view.
-        removed: u32,
+        removed: usize,
         /// The number of members that are new in it.
         joined: usize,
     },
@@ -196,13 +196,13 @@ impl FlightRecorder {
             MembershipMarks { view: marks.view, leaving: seen.leaving, ..MembershipMarks::default() }
         };
         let own = membership.table().rank();
-        let mut each = |set: u64, event: fn(Member) -> FlightEvent| {
-            ranks(set).for_each(|rank| self.note(now, event(membership.member(rank))));
+        let mut each = |set: RankSet, event: fn(Member) -> FlightEvent| {
+            set.iter().for_each(|rank| self.note(now, event(membership.member(rank))));
         };
-        each(marks.accused & !seen.accused, FlightEvent::Accuses);
-        each(marks.accusers & !seen.accusers & !(1 << own), FlightEvent::AccusedBy);
-        each(marks.suspected & !marks.accused & !seen.suspected, FlightEvent::Unfollows);
-        each(marks.slow & !seen.slow, FlightEvent::FindsSlow);
+        each(marks.accused - seen.accused, FlightEvent::Accuses);
+        each((marks.accusers - seen.accusers).without(own), FlightEvent::AccusedBy);
+        each(marks.suspected - marks.accused - seen.suspected, FlightEvent::Unfollows);
+        each(marks.slow - seen.slow, FlightEvent::FindsSlow);
         let is_new = |now: bool, before: bool| now && !before;
         let simple = [
             (is_new(marks.concedes, seen.concedes), FlightEvent::Concedes),
@@ -214,7 +214,7 @@ impl FlightRecorder {
             self.note(now, FlightEvent::Follows(membership.member(leader)));
         }
         if let Some(decision) = membership.decision().filter(|_| !seen.decided) {
-            let (removed, joined) = (decision.removed.count_ones(), decision.joins.len());
+            let (removed, joined) = (decision.removed.len(), decision.joins.len());
             self.note(now, FlightEvent::Decides { removed, joined });
         }
     }

@@ -45,6 +45,7 @@ mod flight;
 mod layout;
 mod register;
 mod relays;
+mod rota;
 mod shards;
 mod slow;
 mod stage;

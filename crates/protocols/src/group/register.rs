@@ -12,7 +12,7 @@
 use super::core::{GroupCore, GroupStage};
 use super::{GroupApplication, Placement, SubgroupId, SubgroupLayout};
 use crate::coverage::{Point, reach};
-use crate::membership::{Membership, Proposal, SenderSegment, View};
+use crate::membership::{Membership, Proposal, RankSet, SenderSegment, View};
 use crate::multicast::sequences_complete;
 use crate::mutation;
 use crate::restart::{
@@ -126,7 +126,7 @@ impl GroupRegister {
             return;
         }
         let (shards, whole) = (wanted.view().shards.len(), membership.whole_logs());
-        let shown = (0..view.members.len()).map(|rank| (whole >> rank & 1 == 1).then(|| vec![true; shards]));
+        let shown = (0..view.members.len()).map(|rank| whole.contains(rank).then(|| vec![true; shards]));
         if may_forget(wanted.view(), &shown.collect::<Vec<_>>()) {
             reach(Point::EndsForgotten);
             self.writer.change().forget_before(base);
@@ -181,7 +181,8 @@ pub fn durable_view(shards: &[SubgroupId], view: &View, placements: &[Placement]
     let rank = |node| view.rank(node).expect("a subgroup's members are in the view");
     let members = |id: &SubgroupId| {
         let placement = placements.iter().find(|placement| placement.id == *id);
-        placement.map_or(0, |placement| placement.members.iter().map(|node| 1_u64 << rank(*node)).sum())
+        placement
+            .map_or(RankSet::EMPTY, |placement| placement.members.iter().map(|node| rank(*node)).collect())
     };
     DurableView { number: view.id, members: view.nodes(), shards: shards.iter().map(members).collect() }
 }

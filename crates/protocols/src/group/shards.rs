@@ -10,7 +10,7 @@ use crate::genuine::{
     DeliveredMarks, GenuineCarryover, GenuineMember, GenuineMessage, GenuinePosition, GenuineSendError,
     GenuineSettings, QuorumRule, ShardPlacement,
 };
-use crate::membership::{Member, MembershipState, Proposal, SenderSegment, View};
+use crate::membership::{Member, MembershipState, Proposal, RankSet, SenderSegment, View};
 use crate::mutation::{self as group_mutation, GroupMutation};
 
 /// The shards of the current view, as one member sees them.
@@ -240,7 +240,7 @@ impl<A: GroupApplication> GroupCore<A> {
         }
         let first = self.settings.membership.states.saturating_sub(placement.count());
         for shard in 0..placement.count() {
-            if view.holders.get(first + shard).is_none_or(|holders| *holders == 0) {
+            if view.holders.get(first + shard).is_none_or(RankSet::is_empty) {
                 if !placement.members(shard).is_empty() {
                     reach(Point::GenuineStateLost);
                 }

@@ -7,7 +7,7 @@ use crate::group::{
     FlightEvent, GroupApplication, GroupCore, GroupSettings, Placement, SubgroupId, SubgroupOutlet,
     Succession, Unplaced,
 };
-use crate::membership::{MEMBERS_MAX, Member, MembershipState, View, ViewChangeStep};
+use crate::membership::{Member, MembershipSettings, MembershipState, View, ViewChangeStep};
 use crate::multicast::{Message, Pull};
 use crate::mutation::{GroupMutation, with};
 use squall_fabric::sim::{SimConfig, SimFabric, SimWorld, Verdict};
@@ -47,7 +47,7 @@ fn step((fabric, group): &mut Node) -> usize {
 /// Returns the member at node `i` of a first view, which begins.
 fn member(world: &SimWorld, i: u32, first: &[Member]) -> Node {
     let mut fabric = world.fabric(i);
-    let (view, settings) = (View::first(first.to_vec()), GroupSettings::default());
+    let (view, settings) = (View::first(first.to_vec()), settings());
     let group = GroupCore::begin(&mut fabric, view, Box::new(no_subgroups), settings, Nothing::default());
     (fabric, group)
 }
@@ -61,12 +61,20 @@ fn members(nodes: impl IntoIterator<Item = u32>) -> Vec<Member> {
 }
 
 /// Returns `members` members of a first view, and other nodes that wait to be admitted.
+/// The most members of these groups.
+const FULL: u32 = 8;
+
+fn settings() -> GroupSettings {
+    let membership = MembershipSettings { members_max: FULL as usize, ..MembershipSettings::default() };
+    GroupSettings { membership, ..GroupSettings::default() }
+}
+
 fn cluster(world: &SimWorld, members: u32) -> Vec<Node> {
     let first = self::members(0..members);
     let contacts: Vec<NodeId> = first.iter().map(|member| member.node).collect();
     let joiner = |i: u32| {
         let mut fabric = world.fabric(i);
-        let (layout, settings) = (Box::new(no_subgroups), GroupSettings::default());
+        let (layout, settings) = (Box::new(no_subgroups), settings());
         let group = GroupCore::join(&mut fabric, &contacts, layout, settings, Nothing::default());
         (fabric, group)
     };
@@ -156,8 +164,7 @@ fn joins_and_departures_fit_in_one_view_change() {
 /// \[V12\] Admission refuses a joiner before it comes to that.
 #[test]
 fn a_full_view_does_not_end_for_a_joiner() {
-    let most = u32::try_from(MEMBERS_MAX).expect("few");
-    let stays = || view_after_joins(most, 1, false).id == 0;
+    let stays = || view_after_joins(FULL, 1, false).id == 0;
     assert!(stays());
     assert!(!with(GroupMutation::EndFullView, stays), "the mutation is not caught any more");
 }

@@ -29,7 +29,7 @@ pub struct ViewChange {
 impl ViewChange {
     /// Returns the change that begins when the end of the view of `membership` is decided.
     pub(super) fn decided(membership: &Membership, decision: &Proposal) -> Self {
-        let removed = decision.removed.count_ones() as usize;
+        let removed = decision.removed.len();
         let joined = decision.joins.len();
         let members = membership.view().members.len() - removed + joined;
         Self { members, removed, joined, ..Self::stopped(membership) }

@@ -2,10 +2,7 @@
 
 use squall_fabric::Instant;
 
-use super::cut::{everybody, ranks};
-use super::{
-    JOINS_MAX, MEMBERS_MAX, Membership, Proposal, SenderSegment, StopReason, Subgroups, ViewChangeStep,
-};
+use super::{JOINS_MAX, Membership, Proposal, RankSet, SenderSegment, StopReason, Subgroups, ViewChangeStep};
 use crate::coverage::{Point, reach};
 use crate::mutation;
 
@@ -35,7 +32,7 @@ impl Membership {
     /// Takes over the decision of another member, which may have failed by now; returns whether there is one. It is taken over when
     /// this member has what it installs \[G11\].
     pub(super) fn take_over_decision<F>(&mut self, subgroups: &mut impl Subgroups<F>) -> bool {
-        for rank in 0..self.view.members.len() {
+        for rank in self.seen.deciding.iter() {
             let decided = index(self.row.decided.load(self.table.row(rank)));
             let Some(leader) = decided.checked_sub(1).filter(|leader| *leader < self.view.members.len())
             else {
@@ -57,6 +54,7 @@ impl Membership {
                     reach(Point::DecisionTakenOver);
                     self.decide(echoed);
                 }
+                _ if !self.row.has_place(self.echoes) => continue,
                 _ => {
                     reach(Point::DecisionUnheard);
                     self.voting = None;
@@ -80,20 +78,23 @@ impl Membership {
             reach(Point::CutUnclear);
             return 0;
         };
-        if cut >> own & 1 == 1 {
+        if cut.contains(own) {
             reach(if has_proposed { Point::LeaderResignedLate } else { Point::LeaderResigned });
-            self.suspected |= 1 << own;
+            self.suspected.insert(own);
             return 1;
         }
-        let stay = everybody(self.view.members.len()) & !cut;
-        if !self.suffice(stay.count_ones()) {
+        let stay = self.all() - cut;
+        if !self.suffice(stay.len()) {
             self.stop_as_minority(cut);
             return 1;
         }
         if self.stop_without_quorum(cut) {
             return 1;
         }
-        if has_proposed || !ranks(stay).all(|rank| self.follows(rank, own)) {
+        if has_proposed
+            || !self.row.has_place(self.echoes)
+            || !stay.iter().all(|rank| self.follows(rank, own))
+        {
             return 0;
         }
         let earlier = self.earlier_proposal();
@@ -123,9 +124,9 @@ impl Membership {
     }
 
     /// Returns the members to remove because some members do not hear each other; `None` while that is not clear.
-    fn cut(&self) -> Option<u64> {
-        if self.disputed == 0 {
-            return Some(0);
+    fn cut(&self) -> Option<RankSet> {
+        if self.disputed.is_empty() {
+            return Some(RankSet::EMPTY);
         }
         mutant!(CutAccused => return Some(self.accused));
         self.reports().cut(self.table.rank(), |stay| self.suffice(stay))
@@ -134,9 +135,9 @@ impl Membership {
     /// Returns whether `rank` has wedged and will not echo any leader below `leader` any more \[D1\].
     fn follows(&self, rank: usize, leader: usize) -> bool {
         let row = self.table.row(rank);
-        let below = (1 << leader) - 1;
-        let accepts = self.row.suspected.load(row) & below == below || mutant!(ProposeUnaccepted);
-        let is_complete = self.row.wedged.load(row) >> self.table.rank() & 1 == 1;
+        let below = RankSet::all(leader);
+        let accepts = below.is_subset(&self.row.suspected.load(row)) || mutant!(ProposeUnaccepted);
+        let is_complete = self.row.wedged.contains(row, self.table.rank());
         is_complete && accepts
     }
 
@@ -158,31 +159,31 @@ impl Membership {
         latest(readable)
     }
 
-    fn new_proposal(&self, cut: u64) -> Proposal {
+    fn new_proposal(&self, cut: RankSet) -> Proposal {
         let members = self.view.members.len();
         // A joiner for which there is no place takes over no state.
-        let is_full = members == MEMBERS_MAX;
+        let is_full = members >= self.settings.members_max;
         let (leaving, removed) = self.departures(cut, if is_full { &[] } else { &self.joins });
         let mut most = JOINS_MAX;
         mutant!(OneJoinPerView => most = 1);
-        let places = most.min(MEMBERS_MAX - (members - removed.count_ones() as usize));
+        let places = most.min(self.settings.members_max.saturating_sub(members - removed.len()));
         let joins = self.joins.iter().copied().take(places).collect();
         let trims = self.segments.iter().flat_map(|segment| self.trim(segment, cut)).collect();
         Proposal { removed, leaving, joins, holders: self.holders(removed), trims }
     }
 
     /// Returns a durable subgroup all of whose members are in the cut: no other knows what was delivered there \[T5\].
-    fn orphan(&self, cut: u64) -> Option<u32> {
+    fn orphan(&self, cut: RankSet) -> Option<u32> {
         mutant!(TrimOrphan => return None);
-        let is_gone = |segment: &&SenderSegment| segment.ranks.iter().all(|rank| cut >> rank & 1 == 1);
+        let is_gone = |segment: &&SenderSegment| segment.ranks.iter().all(|rank| cut.contains(*rank));
         self.segments.iter().filter(is_gone).find_map(|segment| segment.durable)
     }
 
     /// Returns for each sender of a segment how much counts. Of `quorum` members that have what was delivered, those in the cut may be
     /// some: so it is what as many of the others have as must be left of these \[G10\]. Where all have it, that is the least count.
-    fn trim(&self, segment: &SenderSegment, cut: u64) -> impl Iterator<Item = u64> {
+    fn trim(&self, segment: &SenderSegment, cut: RankSet) -> impl Iterator<Item = u64> {
         (segment.counts..segment.counts + segment.senders).map(move |i| {
-            let stays = |rank: &&usize| cut >> **rank & 1 == 0 || mutant!(TrimWithDead);
+            let stays = |rank: &&usize| !cut.contains(**rank) || mutant!(TrimWithDead);
             let counts = segment.ranks.iter().filter(stays);
             let mut counts: Vec<u64> =
                 counts.map(|rank| self.row.counts.column(i).load(self.table.row(*rank))).collect();
@@ -198,7 +199,7 @@ impl Membership {
     /// Echoes the leader's proposal, once.
     fn echo(&mut self, leader: usize) -> usize {
         let has_proposed = index(self.row.echoed.load(self.table.row(leader))) == leader + 1;
-        if !has_proposed || self.echoed_last() > leader {
+        if !has_proposed || self.echoed_last() > leader || !self.row.has_place(self.echoes) {
             return 0;
         }
         let Some(proposal) = self.load(leader, leader) else { return 0 };
@@ -238,9 +239,9 @@ impl Membership {
 
     /// Returns the leader for which this member votes: a later leader that saw it suspected would take it that no echo follows, and
     /// may not know of the vote, which a restart may find on the disk \[T6\].
-    pub(super) fn withheld(&self) -> u64 {
-        mutant!(SuspectBeforeVote => return 0);
-        self.voting.as_ref().map_or(0, |(leader, _)| 1 << leader)
+    pub(super) fn withheld(&self) -> RankSet {
+        mutant!(SuspectBeforeVote => return RankSet::EMPTY);
+        self.voting.as_ref().map_or(RankSet::EMPTY, |(leader, _)| RankSet::of(*leader))
     }
 
     /// Returns whether a majority has echoed the leader's proposal, and so have all members that can be expected to:
@@ -255,12 +256,11 @@ impl Membership {
         let can_echo = |rank: usize| {
             let row = self.table.row(rank);
             let is_cut = proposal.removes(rank) && !self.wishes_to_leave(rank);
-            let follows = self.row.suspected.load(row) >> leader & 1 == 0;
+            let follows = !self.row.suspected.contains(row, leader);
             !is_cut && (follows || !self.needs_majority())
         };
-        let echoes = ranks(everybody(self.view.members.len())).filter(|rank| has_echoed(*rank)).count();
-        self.suffice(u32::try_from(echoes).expect("few members"))
-            && ranks(self.heard_members()).all(|rank| has_echoed(rank) || !can_echo(rank))
+        let echoes = (0..self.view.members.len()).filter(|rank| has_echoed(*rank)).count();
+        self.suffice(echoes) && self.heard_members().iter().all(|rank| has_echoed(rank) || !can_echo(rank))
     }
 
     /// Decides the proposal of `leader`, which this member has echoed.
@@ -273,7 +273,9 @@ impl Membership {
     }
 
     fn store(&mut self, leader: usize, proposal: Proposal) {
-        let words = proposal.store(self.table.own(), self.row.proposal(leader));
+        let place = self.row.proposal(self.echoes);
+        let words = proposal.store(self.table.own(), place, leader, self.view.members.len());
+        self.echoes += 1;
         self.table.append(words);
         self.table.raise(self.row.echoed, leader as u64 + 1);
         self.echoed = Some((leader, proposal));
@@ -281,7 +283,7 @@ impl Membership {
 
     /// Returns the proposal of `leader` in the row of `rank`, if it has arrived here.
     pub(super) fn load(&self, rank: usize, leader: usize) -> Option<Proposal> {
-        Proposal::load(self.table.row(rank), self.row.proposal(leader), self.row.trims, self.row.states)
+        self.row.load_proposal(self.table.row(rank), leader)
     }
 
     /// Returns one more than the rank of the leader whose proposal this member has echoed last, or 0.
@@ -311,7 +313,14 @@ mod tests {
     use crate::mutation;
 
     fn removal(removed: u64) -> Proposal {
-        Proposal { removed, leaving: 0, joins: Vec::new(), holders: Vec::new(), trims: Vec::new() }
+        let removed = RankSet::from_bits(removed);
+        Proposal {
+            removed,
+            leaving: RankSet::EMPTY,
+            joins: Vec::new(),
+            holders: Vec::new(),
+            trims: Vec::new(),
+        }
     }
 
     /// A leader dies when the third member has its proposal and the second has not; then the second dies when its own

@@ -24,8 +24,7 @@
 
 use squall_fabric::Instant;
 
-use super::Membership;
-use super::cut::{everybody, ranks};
+use super::{Membership, RankSet};
 use crate::coverage::{Point, reach};
 use crate::mutation;
 
@@ -42,13 +41,12 @@ impl Membership {
     /// case, and at this moment: the pause may have come in the middle of this evaluation.
     pub(super) fn concede(&mut self, now: impl FnOnce() -> Instant) {
         let own = self.table.rank();
-        if self.disputed >> own & 1 == 0 {
+        if !self.disputed.contains(own) {
             return;
         }
-        let accuses_this = |rank: &usize| self.row.accused.load(self.table.row(*rank)) >> own & 1 == 1;
-        let others = everybody(self.view.members.len()) & !(1 << own);
+        let accuses_this = |rank: &usize| self.row.accused.contains(self.table.row(*rank), own);
         // A member that this one no longer hears may accuse it, too.
-        let accusers = ranks(others).filter(accuses_this).fold(1 << own, |all, rank| all | 1 << rank);
+        let accusers = (0..self.view.members.len()).filter(accuses_this).collect::<RankSet>().with(own);
         let is_news = std::mem::replace(&mut self.accusers, accusers) != accusers;
         let has_paused = || self.silence.as_ref().is_some_and(|silence| silence.has_paused(now()));
         if is_news && has_paused() && !mutant!(NeverConcede) {
@@ -65,8 +63,8 @@ impl Membership {
     }
 
     /// Returns the ranks that concede, according to the rows as they are now.
-    pub(super) fn conceding(&self) -> u64 {
+    pub(super) fn conceding(&self) -> RankSet {
         let concedes = |rank: &usize| self.row.concedes.load(self.table.row(*rank));
-        ranks(everybody(self.view.members.len())).filter(concedes).fold(0, |all, rank| all | 1 << rank)
+        (0..self.view.members.len()).filter(concedes).collect()
     }
 }

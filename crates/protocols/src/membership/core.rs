@@ -1,11 +1,13 @@
 //! A member's part in one view: suspicion, wedge, and driving the agreement (Derecho §3.4).
 
-use squall_fabric::{Column, Fabric, FabricEvent, Instant, NodeId, Region};
+use squall_fabric::{Fabric, FabricEvent, Instant, NodeId};
 
-use super::cut::{HearingReports, everybody, ranks};
+use super::cut::HearingReports;
+use super::row::SetColumn;
+use super::rows::SeenRows;
 use super::silence::Silence;
 use super::{
-    Member, MembershipRow, MembershipSettings, PartitionSafety, Proposal, SenderSegment, StopReason,
+    Member, MembershipRow, MembershipSettings, PartitionSafety, Proposal, RankSet, SenderSegment, StopReason,
     Subgroups, View, ViewChangeStep, ViewChangeSteps,
 };
 use crate::coverage::{Point, reach};
@@ -29,26 +31,26 @@ pub enum MembershipState {
 #[derive(Debug)]
 pub struct Membership {
     pub(super) view: View,
-    settings: MembershipSettings,
+    pub(super) settings: MembershipSettings,
     pub(super) segments: Vec<SenderSegment>,
     pub(super) row: MembershipRow,
     pub(super) table: StateTable,
     /// The ranks that this member does not hear; only grows. `frozen ⊆ accused`.
-    pub(super) accused: u64,
-    frozen: u64,
+    pub(super) accused: RankSet,
+    pub(super) frozen: RankSet,
     /// The ranks that any member accuses, as far as this one knows: `accused ⊆ disputed`.
-    pub(super) disputed: u64,
+    pub(super) disputed: RankSet,
     /// The disputed ranks that have answered: `vouched ⊆ disputed`.
-    vouched: u64,
+    pub(super) vouched: RankSet,
     /// The ranks that this member no longer follows: `accused ⊆ suspected`. Besides the accused, these are leaders
     /// that have resigned, and this member once it has resigned.
-    pub(super) suspected: u64,
+    pub(super) suspected: RankSet,
     pub(super) wedged: bool,
     pub(super) leaving: bool,
     /// It leaves because others find it too slow.
     pub(super) is_slow: bool,
     /// The ranks whose consumers hold this member up for too long; only grows.
-    pub(super) slow: u64,
+    pub(super) slow: RankSet,
     /// The states that this member holds, as published.
     pub(super) states: Vec<u64>,
     /// The joiners that this member knows of; they matter if it leads.
@@ -56,7 +58,7 @@ pub struct Membership {
     /// This member wants the view to end although its members stay.
     pub(super) renewing: bool,
     /// The ranks that accuse this member, as far as it knows, and its own rank if any does.
-    pub(super) accusers: u64,
+    pub(super) accusers: RankSet,
     /// It has stalled, and an accusation against it is caused by that \[V15\].
     pub(super) concedes: bool,
     pub(super) silence: Option<Silence>,
@@ -64,16 +66,17 @@ pub struct Membership {
     pub(super) voting: Option<(usize, Proposal)>,
     /// The proposal that was echoed last, and the rank of its leader.
     pub(super) echoed: Option<(usize, Proposal)>,
+    /// The number of proposals that were echoed.
+    pub(super) echoes: usize,
     pub(super) decision: Option<Proposal>,
     pub(super) stop: Option<StopReason>,
     state: MembershipState,
     pub(super) steps: ViewChangeSteps,
-    /// The latest heartbeat of each member, by rank, that this member has seen.
-    heard: Vec<u64>,
+    pub(super) seen: SeenRows,
     /// A sign of life is due.
     owes_sign: bool,
     /// Its subgroups have ended, for a reason that may be gone by now, and it wedges when its disk has what they count.
-    awaits_disk: bool,
+    pub(super) awaits_disk: bool,
     /// There is a decision, and this member lacks a part of what it installs \[G11\].
     pub(super) awaits_log: bool,
     /// The members whose rows violated the protocol, and how.
@@ -96,35 +99,36 @@ impl Membership {
         let row = MembershipRow::new(view.members.len(), &segments, settings.states);
         let table = StateTable::new(fabric, view.key(0), &view.nodes(), row.words);
         let silence = Silence::new(&settings, view.members.len(), fabric.now());
-        let heard = vec![0; view.members.len()];
+        let seen = SeenRows::new(view.members.len());
         let mut membership = Self {
             view,
             settings,
             segments,
             table,
-            accused: 0,
-            frozen: 0,
-            disputed: 0,
-            vouched: 0,
-            suspected: 0,
+            accused: RankSet::EMPTY,
+            frozen: RankSet::EMPTY,
+            disputed: RankSet::EMPTY,
+            vouched: RankSet::EMPTY,
+            suspected: RankSet::EMPTY,
             wedged: false,
             leaving: false,
             is_slow: false,
-            slow: 0,
+            slow: RankSet::EMPTY,
             states: vec![0; row.holds.count()],
             row,
             joins: Vec::new(),
             renewing: false,
-            accusers: 0,
+            accusers: RankSet::EMPTY,
             concedes: false,
             silence,
             voting: None,
             echoed: None,
+            echoes: 0,
             decision: None,
             stop: None,
             state: MembershipState::Opening,
             steps: ViewChangeSteps::default(),
-            heard,
+            seen,
             owes_sign: false,
             awaits_disk: false,
             awaits_log: false,
@@ -150,8 +154,8 @@ impl Membership {
     /// member can learn anything from it later.
     #[must_use]
     pub fn is_known_to_all(&self) -> bool {
-        let removed = self.decision.as_ref().map_or(0, |decision| decision.removed);
-        ranks(self.heard_members() & !removed).all(|rank| self.row.decided.load(self.table.row(rank)) > 0)
+        let removed = self.decision.as_ref().map_or(RankSet::EMPTY, |decision| decision.removed);
+        (self.heard_members() - removed).iter().all(|rank| self.row.decided.load(self.table.row(rank)) > 0)
     }
 
     /// Returns why this member has stopped, if it has.
@@ -187,7 +191,7 @@ impl Membership {
     /// Returns the lowest rank that this member does not suspect, if there is one.
     #[must_use]
     pub fn leader(&self) -> Option<usize> {
-        ranks(everybody(self.view.members.len()) & !self.suspected).next()
+        (self.all() - self.suspected).first()
     }
 
     /// Returns whether this member leads the view.
@@ -199,7 +203,7 @@ impl Membership {
     /// Returns whether this member does not hear the member with this rank.
     #[must_use]
     pub const fn accuses(&self, rank: usize) -> bool {
-        self.accused >> rank & 1 == 1
+        self.accused.contains(rank)
     }
 
     /// Handles an event of the fabric.
@@ -233,28 +237,15 @@ impl Membership {
         self.joins.retain(|member| member.node != node);
     }
 
-    const fn accuse(&mut self, rank: usize) {
-        self.accused |= 1 << rank;
-        self.disputed |= 1 << rank;
-        self.suspected |= 1 << rank;
+    pub(super) const fn accuse(&mut self, rank: usize) {
+        self.accused.insert(rank);
+        self.disputed.insert(rank);
+        self.suspected.insert(rank);
     }
 
     /// Leaves the group with the next view, or, if this member alone holds some state, as soon as another one has it.
     pub fn leave(&mut self) {
         self.leaving = !mutant!(StayForEver);
-    }
-
-    /// Returns whether another member has written something since the last evaluation, or this member waits for its disk. It
-    /// costs one load for each member. It does not read the clock, so evaluations are nevertheless due from time to time.
-    #[inline]
-    #[must_use]
-    pub fn has_news(&self) -> bool {
-        let heartbeat = self.row.heartbeat;
-        let is_new = |(row, heard): (&Region, &u64)| heartbeat.load(row) != *heard;
-        self.awaits_disk
-            || self.awaits_log
-            || self.voting.is_some()
-            || self.table.rows().iter().zip(&self.heard).any(is_new)
     }
 
     /// Evaluates once; returns the amount of work done.
@@ -273,7 +264,7 @@ impl Membership {
         }
         self.hear_opinions();
         self.concede(|| fabric.now());
-        if self.disputed != 0 {
+        if !self.disputed.is_empty() {
             self.steps.note_first(ViewChangeStep::Suspected, now);
         }
         let mut work = self.freeze_accused(fabric, subgroups);
@@ -329,14 +320,19 @@ impl Membership {
         &self.table
     }
 
+    /// Returns all ranks of the view.
+    pub(super) fn all(&self) -> RankSet {
+        RankSet::all(self.view.members.len())
+    }
+
     /// Returns the ranks that this member does not accuse, including its own.
-    pub(super) fn heard_members(&self) -> u64 {
-        everybody(self.view.members.len()) & !self.accused
+    pub(super) fn heard_members(&self) -> RankSet {
+        self.all() - self.accused
     }
 
     /// Returns whether this number of members is a majority of the view, or no majority is needed \[V5\].
-    pub(super) fn suffice(&self, members: u32) -> bool {
-        2 * members as usize > self.view.members.len() || !self.needs_majority()
+    pub(super) fn suffice(&self, members: usize) -> bool {
+        2 * members > self.view.members.len() || !self.needs_majority()
     }
 
     /// Returns whether only a majority of the view may continue.
@@ -347,7 +343,7 @@ impl Membership {
     /// Returns what all members report about each other, as far as this one knows.
     pub(super) fn reports(&self) -> HearingReports {
         let own = self.table.rank();
-        let column = |column: Column<u64>, here: u64| {
+        let column = |column: SetColumn, here: RankSet| {
             let reported = |rank| if rank == own { here } else { column.load(self.table.row(rank)) };
             (0..self.view.members.len()).map(reported).collect()
         };
@@ -364,21 +360,14 @@ impl Membership {
         self.steps.note_first(ViewChangeStep::Decided, now);
     }
 
-    /// Notes the others' heartbeats: everything posted before them is processed in this evaluation.
-    fn hear(&mut self) {
-        for (row, heard) in self.table.rows().iter().zip(&mut self.heard) {
-            *heard = self.row.heartbeat.load(row);
-        }
-    }
-
     /// Posts what was stored, in order, and the heartbeat last, since idle members read only that.
     fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let says = self.table.has_posts() && !mutant!(SilentNews);
         if says || self.owes_sign {
             self.owes_sign = false;
             let (heartbeat, own) = (self.row.heartbeat, self.table.rank());
-            self.heard[own] += 1;
-            self.table.renew(heartbeat, self.heard[own]);
+            self.seen.heartbeats[own] += 1;
+            self.table.renew(heartbeat, self.seen.heartbeats[own]);
         }
         self.table.flush(fabric)
     }
@@ -391,40 +380,10 @@ impl Membership {
         }
         let (own, heartbeat) = (self.table.rank(), self.row.heartbeat);
         let signs = self.table.rows().iter().map(|row| heartbeat.load(row));
-        let mut silent = 0;
-        silence.look(now, signs, |rank| silent |= u64::from(rank != own) << rank);
-        ranks(silent).for_each(|rank| self.accuse(rank));
+        let mut silent = RankSet::EMPTY;
+        silence.look(now, signs, |rank| silent.insert(rank));
+        silent.without(own).iter().for_each(|rank| self.accuse(rank));
         self.owes_sign = self.table.is_ready() || !mutant!(MuteWhileOpening);
-    }
-
-    /// Learns which members the others accuse, which of these have answered, and which leaders have resigned. No
-    /// member is accused because another one accuses it \[V11\].
-    fn hear_opinions(&mut self) {
-        let (own, all) = (self.table.rank(), everybody(self.view.members.len()));
-        // What a member wrote before it was accused counts, too.
-        for rank in ranks(all & !(1 << own)) {
-            let row = self.table.row(rank);
-            let accused = self.row.accused.load(row) & all;
-            self.disputed |= accused | self.row.disputed.load(row) & all;
-            self.suspected |= self.row.suspected.load(row) & 1 << rank;
-            mutant!(TakeOverAccusations => ranks(accused & !(1 << own)).for_each(|rank| self.accuse(rank)));
-        }
-        for rank in ranks(self.disputed & self.heard_members() & !(1 << own)) {
-            let mut answer = self.row.disputed.load(self.table.row(rank)) & 1 << rank;
-            mutant!(VouchUnheard => answer = 1 << rank);
-            self.vouched |= answer;
-        }
-    }
-
-    fn freeze_accused<F: Fabric>(&mut self, fabric: &mut F, subgroups: &mut impl Subgroups<F>) -> usize {
-        let news = self.accused & !self.frozen;
-        for rank in ranks(news) {
-            self.table.freeze(fabric, rank);
-            self.table.excuse(rank);
-            subgroups.freeze(fabric, self.view.members[rank].node);
-        }
-        self.frozen = self.accused;
-        usize::from(news != 0)
     }
 
     /// Publishes this member's opinions of the others, its states and the wish to leave, before anything that depends
@@ -439,14 +398,14 @@ impl Membership {
             (accused, self.accused),
             (disputed, self.disputed),
             (vouched, self.vouched),
-            (suspected, self.suspected & !self.withheld()),
+            (suspected, self.suspected - self.withheld()),
         ];
-        let is_news = |(column, value): &(Column<u64>, u64)| column.load(self.table.own()) != *value;
+        let is_news = |(column, value): &(SetColumn, RankSet)| column.load(self.table.own()) != *value;
         if is_missed {
             reach(Point::LateReader);
         }
         if is_missed || opinions.iter().any(is_news) {
-            opinions.into_iter().for_each(|(column, value)| self.table.note(column, value));
+            opinions.iter().for_each(|(column, value)| column.note(&mut self.table, value));
             self.table.publish(self.row.opinions());
         }
         if !self.wedged && subgroups.hold(&mut self.states) {
@@ -454,6 +413,7 @@ impl Membership {
         }
         if self.leaving && !self.row.leaving.load(self.table.own()) && self.may_end_view() {
             self.table.raise(self.row.leaving, true);
+            self.seen.ending.insert(self.table.rank());
         }
         if !self.row.whole.load(self.table.own()) && subgroups.has_whole_log(&self.view) {
             self.table.raise(self.row.whole, true);
@@ -461,11 +421,8 @@ impl Membership {
     }
 
     fn must_wedge(&self) -> bool {
-        let has_reason = |rank: usize| {
-            let row = self.table.row(rank);
-            self.row.wedged.load(row) != 0 || self.row.leaving.load(row)
-        };
-        self.disputed != 0 || self.renewing || self.can_admit() || ranks(self.heard_members()).any(has_reason)
+        let has_reason = || !(self.seen.ending & self.heard_members()).is_empty();
+        !self.disputed.is_empty() || self.renewing || self.can_admit() || has_reason()
     }
 
     /// Ends the view here, as soon as the subgroups have what they count; returns whether they have.
@@ -483,9 +440,8 @@ impl Membership {
         if !counts.is_empty() {
             self.table.append(self.row.counts.words(0..counts.len()));
         }
-        let missed = ranks(everybody(self.view.members.len())).filter(|rank| self.table.is_excused(*rank));
-        let readers = everybody(self.view.members.len()) & !missed.fold(0, |all, rank| all | 1 << rank);
-        self.table.raise(self.row.wedged, readers);
+        let readers = (0..self.view.members.len()).filter(|rank| !self.table.is_excused(*rank)).collect();
+        self.row.wedged.raise(&mut self.table, &readers);
         self.wedged = true;
         true
     }

@@ -24,39 +24,42 @@
 //! The aim is that of Rapid's cut detection (Suresh et al. 2018); the method differs, since here every member hears
 //! every other and a view has few members.
 
+use super::RankSet;
 use crate::coverage::{Point, reach};
 
-/// What the members of a view report about each other; sets of ranks are bit sets.
+/// What the members of a view report about each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HearingReports {
     /// By rank: the members that this member does not hear.
-    pub(super) accused: Vec<u64>,
+    pub(super) accused: Vec<RankSet>,
     /// By rank: the members that were accused by any member, and have answered this one after that.
-    pub(super) vouched: Vec<u64>,
+    pub(super) vouched: Vec<RankSet>,
     /// The ranks that have published that they concede.
-    pub(super) concedes: u64,
+    pub(super) concedes: RankSet,
 }
 
 impl HearingReports {
     /// Returns the ranks to remove, as the member with rank `own` has to determine them; `None` while a report is
     /// missing that could change them. `suffice` returns whether that many members may continue.
-    pub(super) fn cut(&self, own: usize, suffice: impl Fn(u32) -> bool) -> Option<u64> {
-        let members = self.accused.len();
-        let heard = everybody(members) & !self.accused[own];
+    pub(super) fn cut(&self, own: usize, suffice: impl Fn(usize) -> bool) -> Option<RankSet> {
+        let all = RankSet::all(self.accused.len());
+        let heard = all - self.accused[own];
         let accused = |rank: usize| self.accused[rank];
-        let forced = ranks(heard).fold(self.accused[own], |forced, rank| forced & accused(rank));
-        let conceding = forced | self.cover(!forced, self.concedes);
-        let counts = suffice((everybody(members) & !conceding).count_ones());
-        let cut = if counts { conceding } else { forced | self.cover(!forced, 0) };
-        let disputed = (0..members).map(accused).fold(0, |all, these| all | these) & everybody(members);
+        let forced = heard.iter().fold(self.accused[own], |forced, rank| forced & accused(rank));
+        let rest = all - forced;
+        let conceding = forced | self.cover(rest, self.concedes);
+        let counts = suffice((all - conceding).len());
+        let cut = if counts { conceding } else { forced | self.cover(rest, RankSet::EMPTY) };
+        let disputed = self.accused.iter().fold(RankSet::EMPTY, |all, these| all | *these) & all;
+        let stays = disputed - cut;
         let is_missing =
-            |rank: usize| disputed & !cut & !(1 << rank) & !self.accused[rank] & !self.vouched[rank] != 0;
+            |rank: usize| !(stays - self.accused[rank] - self.vouched[rank]).without(rank).is_empty();
         let is_clear =
-            !ranks(heard & !cut).any(is_missing) && self.answers_for(self.accused[own] & !cut, heard);
+            !(heard - cut).iter().any(is_missing) && self.answers_for(self.accused[own] - cut, heard);
         if is_clear && cut != forced {
             reach(Point::CutByCover);
         }
-        if is_clear && cut != forced | self.cover(!forced, 0) {
+        if is_clear && cut != forced | self.cover(rest, RankSet::EMPTY) {
             reach(Point::CutByConcession);
         }
         is_clear.then_some(cut)
@@ -65,92 +68,84 @@ impl HearingReports {
     /// Returns a set that contains an end of each bad link among `among`, and as few members that do not concede as
     /// possible: a minimum set for the links between members that do not concede; then all members that concede to
     /// one of these that is left; then a minimum set for the links that are left between members that concede.
-    fn cover(&self, among: u64, conceded: u64) -> u64 {
-        let cover = least_cover(&self.links(among & !conceded));
-        let links = self.links(among & !cover);
-        let yields = |rank: &usize| links.get(*rank).is_some_and(|links| links & !conceded != 0);
-        let cover = ranks(conceded & among).filter(yields).fold(cover, |cover, rank| cover | 1 << rank);
-        cover | least_cover(&self.links(among & conceded & !cover))
+    fn cover(&self, among: RankSet, conceded: RankSet) -> RankSet {
+        let cover = least_cover(&self.links(among - conceded));
+        let links = self.links(among - cover);
+        let yields = |rank: &usize| links.get(*rank).is_some_and(|links| !links.is_subset(&conceded));
+        let cover = cover | (conceded & among).iter().filter(yields).collect();
+        cover | least_cover(&self.links((among & conceded) - cover))
     }
 
     /// Returns whether some member of `heard` vouches for each of `accused`. A member for which none vouches may
     /// still be forced into the cut: until that is known, its accuser is not removed for its sake.
-    fn answers_for(&self, accused: u64, heard: u64) -> bool {
-        let vouched = ranks(heard).fold(0, |all, rank| all | self.vouched[rank]);
-        accused & !vouched == 0
+    fn answers_for(&self, accused: RankSet, heard: RankSet) -> bool {
+        let vouched = heard.iter().fold(RankSet::EMPTY, |all, rank| all | self.vouched[rank]);
+        accused.is_subset(&vouched)
     }
 
     /// Returns the bad links among `among`: by rank, the other ends.
-    fn links(&self, among: u64) -> Vec<u64> {
+    fn links(&self, among: RankSet) -> Vec<RankSet> {
         let members = self.accused.len();
-        let mut links = vec![0; members];
-        for rank in ranks(everybody(members) & among) {
-            for other in ranks(self.accused[rank] & everybody(members) & among & !(1 << rank)) {
-                links[rank] |= 1 << other;
-                links[other] |= 1 << rank;
+        let among = among & RankSet::all(members);
+        let mut links = vec![RankSet::EMPTY; members];
+        for rank in among.iter() {
+            for other in (self.accused[rank] & among).without(rank).iter() {
+                links[rank].insert(other);
+                links[other].insert(rank);
             }
         }
         links
     }
 }
 
-/// Returns the set of all ranks of a view.
-pub(super) const fn everybody(members: usize) -> u64 {
-    u64::MAX >> (super::MEMBERS_MAX - members)
-}
-
-/// Returns the ranks of a set, the lowest first. It takes a step for each of them, not for each of the
-/// [`super::MEMBERS_MAX`] that a view may have: an evaluation iterates over several sets, and most are small.
-pub(crate) fn ranks(set: u64) -> impl Iterator<Item = usize> {
-    let mut left = set;
-    std::iter::from_fn(move || {
-        let rank = (left != 0).then_some(left.trailing_zeros() as usize);
-        left &= left.wrapping_sub(1);
-        rank
-    })
-}
-
 /// Returns a minimum set that contains an end of each link; of several the one with the greatest number, which has
 /// the younger members.
-fn least_cover(links: &[u64]) -> u64 {
-    let mut search = Search { links, best: everybody(links.len()), steps: 0 };
-    search.extend(everybody(links.len()), 0);
+fn least_cover(links: &[RankSet]) -> RankSet {
+    let all = RankSet::all(links.len());
+    let linked = all.iter().filter(|rank| !links[*rank].is_empty()).collect::<RankSet>();
+    // The first cover is found within a step for each member.
+    let most = (STEPS_MAX * 64 / links.len().max(64)).max(2 * links.len());
+    let mut search = Search { links, best: all, steps: 0, most };
+    search.extend(linked, RankSet::EMPTY);
     search.best
 }
 
-/// The number of steps after which the best cover found so far is used. Links among 64 members that fail at random
-/// take some thousands of steps; each costs less than a microsecond.
-const STEPS_MAX: u32 = 20_000;
+/// The number of steps after which the best cover found so far is used; fewer in views of more than 64 members. Links among 64 members
+/// that fail at random take some thousands of steps; each costs less than a microsecond.
+const STEPS_MAX: usize = 20_000;
 
 struct Search<'a> {
-    links: &'a [u64],
-    best: u64,
-    steps: u32,
+    links: &'a [RankSet],
+    best: RankSet,
+    steps: usize,
+    /// The most steps.
+    most: usize,
 }
 
 impl Search<'_> {
     /// Searches the covers that contain `chosen` and, besides it, only members of `open`.
-    fn extend(&mut self, open: u64, chosen: u64) {
+    fn extend(&mut self, open: RankSet, chosen: RankSet) {
         self.steps += 1;
-        let degree = |rank: usize| (self.links[rank] & open).count_ones();
-        let busiest = ranks(open).max_by_key(|rank| degree(*rank)).map(|rank| (rank, degree(rank)));
+        let degree = |rank: usize| (self.links[rank] & open).len();
+        let busiest = open.iter().max_by_key(|rank| degree(*rank)).map(|rank| (rank, degree(rank)));
         let Some((rank, most)) = busiest.filter(|(_, most)| *most > 1) else {
             // Links without common ends: the younger end of each.
-            let single = ranks(open).filter(|rank| self.links[*rank] & open & ((1 << rank) - 1) != 0);
-            return self.offer(single.fold(chosen, |cover, rank| cover | 1 << rank));
+            let has_older =
+                |rank: &usize| (self.links[*rank] & open).first().is_some_and(|other| other < *rank);
+            return self.offer(chosen | open.iter().filter(has_older).collect());
         };
-        let links: u32 = ranks(open).map(degree).sum::<u32>() / 2;
-        let least = chosen.count_ones() + links.div_ceil(most);
-        if least > self.best.count_ones() || self.steps > STEPS_MAX {
+        let links = open.iter().map(degree).sum::<usize>() / 2;
+        let least = chosen.len() + links.div_ceil(most);
+        if least > self.best.len() || self.steps > self.most {
             return;
         }
         let others = self.links[rank] & open;
-        self.extend(open & !(1 << rank), chosen | 1 << rank);
-        self.extend(open & !(1 << rank) & !others, chosen | others);
+        self.extend(open.without(rank), chosen.with(rank));
+        self.extend(open.without(rank) - others, chosen | others);
     }
 
-    fn offer(&mut self, cover: u64) {
-        let (size, best) = (cover.count_ones(), self.best.count_ones());
+    fn offer(&mut self, cover: RankSet) {
+        let (size, best) = (cover.len(), self.best.len());
         if size < best || (size == best && cover > self.best) {
             self.best = cover;
         }
@@ -162,20 +157,20 @@ mod tests {
     use super::*;
 
     fn reports(accused: &[u64], vouched: &[u64]) -> HearingReports {
-        HearingReports { accused: accused.to_vec(), vouched: vouched.to_vec(), concedes: 0 }
+        HearingReports { accused: sets(accused), vouched: sets(vouched), concedes: RankSet::EMPTY }
+    }
+
+    fn sets(bits: &[u64]) -> Vec<RankSet> {
+        bits.iter().map(|bits| RankSet::from_bits(*bits)).collect()
+    }
+
+    fn bits(set: RankSet) -> u64 {
+        set.words(64).sum()
     }
 
     impl HearingReports {
         fn cut_of_majority(&self, own: usize) -> Option<u64> {
-            self.cut(own, |stay| 2 * stay as usize > self.accused.len())
-        }
-    }
-
-    #[test]
-    fn ranks_are_those_of_the_set() {
-        for set in [0, 1, 0b1010, 1 << 63, 1 << 63 | 0b101, u64::MAX] {
-            let each: Vec<usize> = (0..64).filter(|rank| set >> rank & 1 == 1).collect();
-            assert_eq!(ranks(set).collect::<Vec<_>>(), each, "{set:b}");
+            self.cut(own, |stay| 2 * stay > self.accused.len()).map(bits)
         }
     }
 
@@ -229,9 +224,9 @@ mod tests {
     fn a_member_that_concedes_is_removed_and_not_its_accuser() {
         let blamed = reports(&[0, 0b001, 0], &[0b001, 0, 0b001]);
         assert_eq!(blamed.cut_of_majority(0), Some(0b010), "a bad link like any other");
-        let conceded = HearingReports { concedes: 0b001, ..blamed };
+        let conceded = HearingReports { concedes: RankSet::of(0), ..blamed };
         assert_eq!([0, 1].map(|own| conceded.cut_of_majority(own)), [Some(0b001); 2]);
-        let unheard = HearingReports { vouched: vec![0; 3], concedes: 0, ..conceded };
+        let unheard = HearingReports { vouched: sets(&[0; 3]), concedes: RankSet::EMPTY, ..conceded };
         assert_eq!(unheard.cut_of_majority(1), None, "whether it concedes is not known");
     }
 
@@ -240,31 +235,38 @@ mod tests {
         let accused = [0, 0, 0b00011, 0, 0];
         let vouched = [0b00011; 5];
         assert_eq!(reports(&accused, &vouched).cut_of_majority(0), Some(0b00100));
-        let conceded = HearingReports { concedes: 0b00011, ..reports(&accused, &vouched) };
+        let conceded =
+            HearingReports { concedes: RankSet::from_bits(0b00011), ..reports(&accused, &vouched) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b00011));
         // The accuser also does not hear one that has not stalled, and is removed for that reason.
-        let conceded = HearingReports { concedes: 0b00001, ..reports(&accused, &vouched) };
+        let conceded =
+            HearingReports { concedes: RankSet::from_bits(0b00001), ..reports(&accused, &vouched) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b00100));
         // An accusation by another member is not excused by that.
-        let conceded =
-            HearingReports { concedes: 0b00001, ..reports(&[0, 0, 0b00011, 0, 0b00001], &vouched) };
+        let conceded = HearingReports {
+            concedes: RankSet::from_bits(0b00001),
+            ..reports(&[0, 0, 0b00011, 0, 0b00001], &vouched)
+        };
         assert_eq!(conceded.cut_of_majority(0), Some(0b00101));
     }
 
     #[test]
     fn concessions_cost_no_majority() {
         let accused = [0, 0, 0, 0b00111, 0];
-        let conceded = HearingReports { concedes: 0b00111, ..reports(&accused, &[0b00111; 5]) };
+        let conceded =
+            HearingReports { concedes: RankSet::from_bits(0b00111), ..reports(&accused, &[0b00111; 5]) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b01000));
-        assert_eq!(conceded.cut(0, |_| true), Some(0b00111), "partition safety is off");
+        assert_eq!(conceded.cut(0, |_| true).map(bits), Some(0b00111), "partition safety is off");
     }
 
     /// Two stalled, and the one that resumed first found the other one silent.
     #[test]
     fn of_two_that_concede_to_each_other_the_younger_is_removed() {
-        let conceded = HearingReports { concedes: 0b011, ..reports(&[0b010, 0, 0], &[0b010; 3]) };
+        let conceded =
+            HearingReports { concedes: RankSet::from_bits(0b011), ..reports(&[0b010, 0, 0], &[0b010; 3]) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b010));
-        let conceded = HearingReports { concedes: 0b111, ..reports(&[0, 0b001, 0], &[0b001; 3]) };
+        let conceded =
+            HearingReports { concedes: RankSet::from_bits(0b111), ..reports(&[0, 0b001, 0], &[0b001; 3]) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b010), "all stalled");
     }
 
@@ -278,10 +280,11 @@ mod tests {
                 accused[a] |= 1 << b;
             }
             let reports = reports(&accused, &[0; 5]);
-            let links = reports.links(u64::MAX);
+            let all = RankSet::all(5);
+            let links: Vec<u64> = reports.links(all).into_iter().map(bits).collect();
             let covers = |set: &u64| (0..5).all(|rank| set >> rank & 1 == 1 || links[rank] & !set == 0);
             for conceded in 0..32_u64 {
-                let cover = reports.cover(u64::MAX, conceded);
+                let cover = bits(reports.cover(all, RankSet::from_bits(conceded)));
                 let least = (0..32).filter(covers).map(|set| (set & !conceded).count_ones()).min();
                 assert!(
                     covers(&cover) && Some((cover & !conceded).count_ones()) == least,
@@ -308,27 +311,28 @@ mod tests {
             }
             let covers = |set: &u64| (0..6).all(|rank| set >> rank & 1 == 1 || links[rank] & !set == 0);
             let best = (0..64_u64).filter(covers).min_by_key(|set| (set.count_ones(), u64::MAX - set));
-            assert_eq!(Some(least_cover(&links)), best, "{links:?}");
+            assert_eq!(Some(bits(least_cover(&sets(&links)))), best, "{links:?}");
         }
     }
 
     #[test]
     fn views_of_all_sizes_are_searched_within_bounds() {
         let mut state = 1_u64;
-        for members in [63, 64] {
+        for members in [63, 64, 65, 200] {
             for density in [2, 5, 20] {
-                let mut links = vec![0_u64; members];
+                let mut links = vec![RankSet::EMPTY; members];
                 for a in 0..members {
                     for b in 0..a {
                         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         if (state >> 33) % 64 < density {
-                            links[a] |= 1 << b;
-                            links[b] |= 1 << a;
+                            links[a].insert(b);
+                            links[b].insert(a);
                         }
                     }
                 }
                 let cover = least_cover(&links);
-                assert!(ranks(everybody(members) & !cover).all(|rank| links[rank] & !cover == 0));
+                assert!((RankSet::all(members) - cover).iter().all(|rank| links[rank].is_subset(&cover)));
+                assert!(cover.len() < members, "the search has found one");
             }
         }
     }

@@ -1,7 +1,6 @@
 //! Departure: a member that wishes to leave hands its states over first (Derecho §2, app. A).
 
-use super::cut::{everybody, ranks};
-use super::{Member, Membership};
+use super::{Member, Membership, RankSet};
 use crate::coverage::{Point, reach};
 use crate::mutation;
 
@@ -20,19 +19,19 @@ impl Membership {
     /// the wish yet, or others that stay hold every state that this member holds.
     pub(super) fn may_end_view(&self) -> bool {
         let own = self.table.rank();
-        let is_known = self.view.leaving >> own & 1 == 1;
+        let is_known = self.view.leaving.contains(own);
         !is_known || self.can_spare(own, self.heard_members(), &[])
     }
 
     /// Returns the ranks that wish to leave and are nevertheless in the next view, and the ranks that are removed:
     /// called as leader, which removes the cut and admits `joins`.
-    pub(super) fn departures(&self, cut: u64, joins: &[Member]) -> (u64, u64) {
-        let rest = everybody(self.view.members.len()) & !cut;
+    pub(super) fn departures(&self, cut: RankSet, joins: &[Member]) -> (RankSet, RankSet) {
+        let rest = self.all() - cut;
         let wish = |rank: &usize| self.wishes_to_leave(*rank);
         let goes = |rank: &usize| self.can_spare(*rank, rest, joins) || mutant!(RemoveLastHolder);
-        let removed = ranks(rest).filter(wish).filter(goes).fold(cut, |removed, rank| removed | 1 << rank);
-        let leaving = ranks(rest & !removed).filter(wish).fold(0, |leaving, rank| leaving | 1 << rank);
-        if leaving != 0 {
+        let removed = cut | rest.iter().filter(wish).filter(goes).collect();
+        let leaving: RankSet = (rest - removed).iter().filter(wish).collect();
+        if !leaving.is_empty() {
             reach(Point::LeaverHeldBack);
         }
         (leaving, removed)
@@ -42,8 +41,8 @@ impl Membership {
     /// The lost members may live and have decided without it, as they do when it leaves: a part in which no member
     /// stays has no reason to decide alone, since no view follows for it.
     pub(super) fn leaves_with_the_rest(&self) -> bool {
-        let all_leave = || ranks(self.heard_members()).all(|rank| self.wishes_to_leave(rank));
-        let is_alone = self.leaving && self.accused != 0 && !self.needs_majority() && all_leave();
+        let all_leave = || self.heard_members().iter().all(|rank| self.wishes_to_leave(rank));
+        let is_alone = self.leaving && !self.accused.is_empty() && !self.needs_majority() && all_leave();
         is_alone && !mutant!(DecideDeparted)
     }
 
@@ -51,22 +50,19 @@ impl Membership {
     pub(super) fn note_reason(&self) {
         let leaves = |rank: usize| self.row.leaving.load(self.table.row(rank));
         reach(match () {
-            () if self.disputed != 0 => Point::WedgedByAccusation,
+            () if !self.disputed.is_empty() => Point::WedgedByAccusation,
             () if self.can_admit() => Point::WedgedByJoin,
             () if self.renewing => Point::WedgedByCount,
-            () if ranks(self.heard_members()).any(leaves) => Point::WedgedByLeave,
+            () if self.heard_members().iter().any(leaves) => Point::WedgedByLeave,
             () => Point::WedgedByNews,
         });
     }
 
     /// Returns for each state the members that hold it and are not `removed`, as a set of ranks. All of them have
     /// wedged, so their rows do not change any more in this respect.
-    pub(super) fn holders(&self, removed: u64) -> Vec<u64> {
-        let go_on = everybody(self.view.members.len()) & !removed;
-        let holders = |state: usize| {
-            let holds = |rank: &usize| self.holds(*rank, state);
-            ranks(go_on).filter(holds).fold(0, |holders, rank| holders | 1 << rank)
-        };
+    pub(super) fn holders(&self, removed: RankSet) -> Vec<RankSet> {
+        let go_on = self.all() - removed;
+        let holders = |state: usize| go_on.iter().filter(|rank| self.holds(*rank, state)).collect();
         (0..self.row.states).map(holders).collect()
     }
 
@@ -76,7 +72,7 @@ impl Membership {
         let own = self.table.rank();
         let stays = |rank: &usize| *rank != own && !self.wishes_to_leave(*rank);
         let is_sole = |state: &usize| {
-            let is_elsewhere = ranks(self.heard_members()).filter(stays).any(|rank| self.holds(rank, *state));
+            let is_elsewhere = self.heard_members().iter().filter(stays).any(|rank| self.holds(rank, *state));
             self.holds(own, *state) && !is_elsewhere
         };
         (0..self.row.states).filter(is_sole).filter_map(|state| u32::try_from(state).ok()).collect()
@@ -85,18 +81,18 @@ impl Membership {
     /// Returns whether a member that this one hears holds a state, as far as this member knows.
     #[must_use]
     pub fn is_held(&self, state: usize) -> bool {
-        ranks(self.heard_members()).any(|rank| self.holds(rank, state))
+        self.heard_members().iter().any(|rank| self.holds(rank, state))
     }
 
     /// Returns whether `rank` wishes to leave, as far as this member knows.
     pub(super) fn wishes_to_leave(&self, rank: usize) -> bool {
-        self.view.leaving >> rank & 1 == 1 || self.row.leaving.load(self.table.row(rank))
+        self.view.leaving.contains(rank) || self.row.leaving.load(self.table.row(rank))
     }
 
     /// Returns whether those of `among` that do not wish to leave hold every state that `rank` holds, or there are
     /// none of them and no process joins \[A9\].
-    fn can_spare(&self, rank: usize, among: u64, joins: &[Member]) -> bool {
-        let stay: Vec<usize> = ranks(among).filter(|other| !self.wishes_to_leave(*other)).collect();
+    fn can_spare(&self, rank: usize, among: RankSet, joins: &[Member]) -> bool {
+        let stay: Vec<usize> = among.iter().filter(|other| !self.wishes_to_leave(*other)).collect();
         let is_held = |word: usize| {
             let elsewhere = stay.iter().fold(0, |held, other| held | self.states_of(*other, word));
             self.states_of(rank, word) & !elsewhere == 0

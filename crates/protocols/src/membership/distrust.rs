@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 
 use squall_fabric::NodeId;
 
-use super::cut::everybody;
-use super::{MEMBERS_MAX, Membership, Proposal, SenderSegment};
+use super::{Membership, Proposal, SenderSegment};
 use crate::mutation;
 
 impl Membership {
@@ -43,12 +42,12 @@ impl Membership {
     }
 
     fn fault(&self, proposal: &Proposal) -> Option<&'static str> {
-        let all = everybody(self.view.members.len());
-        if proposal.removed & !all != 0 {
+        let all = self.all();
+        if !proposal.removed.is_subset(&all) {
             return Some("a proposal that removes members that the view does not have");
         }
-        let stay = (all & !proposal.removed).count_ones() as usize;
-        if stay + proposal.joins.len() > MEMBERS_MAX {
+        let stay = (all - proposal.removed).len();
+        if stay + proposal.joins.len() > self.settings.members_max {
             return Some("a proposal of more members than a view may have");
         }
         let mut joins = BTreeSet::new();

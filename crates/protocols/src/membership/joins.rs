@@ -1,6 +1,6 @@
 //! Views that end because the leader admits processes, or because numbers are used up (Derecho §2).
 
-use super::{MEMBERS_MAX, Member, Membership};
+use super::{Member, Membership};
 use crate::mutation;
 
 impl Membership {
@@ -21,7 +21,7 @@ impl Membership {
 
     /// Returns whether this member leads, and a joiner waits for which the view has a place.
     pub(super) fn can_admit(&self) -> bool {
-        let is_full = self.view.members.len() >= MEMBERS_MAX && !mutant!(EndFullView);
+        let is_full = self.view.members.len() >= self.settings.members_max && !mutant!(EndFullView);
         self.leads() && !self.joins.is_empty() && !is_full
     }
 }

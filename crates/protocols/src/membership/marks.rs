@@ -1,20 +1,20 @@
 //! What a member has noticed in its view, as sets of ranks that only grow: for a record of what happened (Derecho §3.4).
 
-use super::{Member, Membership, Proposal};
+use super::{Member, Membership, Proposal, RankSet};
 
-/// What one member has noticed in one view, at one moment. Sets of ranks are words.
+/// What one member has noticed in one view, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MembershipMarks {
     /// The number of the view.
     pub view: u64,
     /// The ranks that this member does not hear.
-    pub accused: u64,
+    pub accused: RankSet,
     /// The ranks that do not hear this member, as far as it knows, and its own rank if there are any.
-    pub accusers: u64,
+    pub accusers: RankSet,
     /// The ranks that this member does not follow any more: `accused ⊆ suspected`.
-    pub suspected: u64,
+    pub suspected: RankSet,
     /// The ranks whose consumers hold this member up for too long.
-    pub slow: u64,
+    pub slow: RankSet,
     /// This member has stalled, and is accused because of it.
     pub concedes: bool,
     /// This member wants to leave.
@@ -47,9 +47,8 @@ impl Membership {
 
     /// Returns the ranks of the members that have the view and everything before it on their disks \[T19\], as far as this member knows.
     #[must_use]
-    pub fn whole_logs(&self) -> u64 {
-        let all = 0..self.view.members.len();
-        all.filter(|rank| self.row.whole.load(self.table.row(*rank))).fold(0, |whole, rank| whole | 1 << rank)
+    pub fn whole_logs(&self) -> RankSet {
+        (0..self.view.members.len()).filter(|rank| self.row.whole.load(self.table.row(*rank))).collect()
     }
 
     /// Returns the member with this rank in the view.

@@ -2,6 +2,8 @@
 
 use squall_fabric::Duration;
 
+use super::MEMBERS_MAX;
+
 /// When a part of a view may continue alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PartitionSafety {
@@ -22,6 +24,8 @@ pub struct MembershipSettings {
     pub partition_safety: PartitionSafety,
     /// Subgroups with numbers below this may have a state, and views say which members hold it.
     pub states: usize,
+    /// The most members that a view may have; at most [`MEMBERS_MAX`].
+    pub members_max: usize,
 }
 
 impl MembershipSettings {
@@ -35,6 +39,7 @@ impl Default for MembershipSettings {
             suspicion_after: Some(Duration::from_secs(2)),
             partition_safety: PartitionSafety::Majority,
             states: 0,
+            members_max: MEMBERS_MAX,
         }
     }
 }

@@ -7,8 +7,7 @@
 
 use squall_fabric::NodeId;
 
-use super::Membership;
-use super::cut::{everybody, ranks};
+use super::{Membership, RankSet};
 use crate::coverage::{Point, reach};
 use crate::mutation;
 
@@ -23,30 +22,31 @@ impl Membership {
     /// majority.
     pub fn report_slow(&mut self, node: NodeId) {
         let Some(rank) = self.view.rank(node).filter(|rank| *rank != self.table.rank()) else { return };
-        let reported = self.reported_slow() | self.accused | 1 << rank;
-        if reported.count_ones() as usize <= (self.view.members.len() - 1) / 2 {
-            self.slow |= 1 << rank;
+        let reported = (self.reported_slow() | self.accused).with(rank);
+        if reported.len() <= (self.view.members.len() - 1) / 2 {
+            self.slow.insert(rank);
         }
     }
 
     /// Leaves if others report that this member is too slow; publishes the members that this one finds too slow.
     pub(super) fn heed_slow(&mut self) {
         let (members, own) = (self.view.members.len(), self.table.rank());
-        let younger = self.reported_slow() >> own;
-        let may_go = younger.count_ones() as usize <= (members - 1) / 2;
-        if younger & 1 == 1 && may_go && !self.leaving && !mutant!(StayThoughSlow) {
+        let reported = self.reported_slow();
+        // Itself and younger members.
+        let may_go = (reported - RankSet::all(own)).len() <= (members - 1) / 2;
+        if reported.contains(own) && may_go && !self.leaving && !mutant!(StayThoughSlow) {
             reach(Point::SlowLeaver);
             (self.leaving, self.is_slow) = (true, true);
         }
         if self.row.slow.load(self.table.own()) != self.slow {
-            self.table.raise(self.row.slow, self.slow);
+            self.row.slow.raise(&mut self.table, &self.slow);
         }
     }
 
     /// Returns the ranks that this member, or one that it hears, finds too slow.
-    fn reported_slow(&self) -> u64 {
-        let all = everybody(self.view.members.len());
-        let heard = ranks(self.heard_members());
-        heard.fold(self.slow, |slow, rank| slow | self.row.slow.load(self.table.row(rank))) & all
+    fn reported_slow(&self) -> RankSet {
+        let reporters = self.seen.reporting & self.heard_members();
+        let reports = reporters.iter().map(|rank| self.row.slow.load(self.table.row(rank)));
+        reports.fold(self.slow, |slow, report| slow | report) & self.all()
     }
 }

@@ -1,7 +1,6 @@
 //! When and why a member stops (Derecho §2).
 
-use super::cut::{everybody, ranks};
-use super::{Membership, SenderSegment};
+use super::{Membership, RankSet, SenderSegment};
 use crate::coverage::{Point, reach};
 use crate::mutation;
 
@@ -65,7 +64,7 @@ impl std::fmt::Display for StopReason {
 impl Membership {
     /// Returns whether this member stops, for good.
     pub(super) fn must_stop(&mut self) -> bool {
-        if self.stop.is_none() && !self.suffice(self.heard_members().count_ones()) {
+        if self.stop.is_none() && !self.suffice(self.heard_members().len()) {
             self.stop_as_minority(self.accused);
         }
         if self.stop.is_none() {
@@ -86,17 +85,17 @@ impl Membership {
 
     /// Stops because there is no majority without the members of `lost`. If any of them has published that it does
     /// not hear this member, it is more likely that the others continue without this one than the reverse.
-    pub(super) fn stop_as_minority(&mut self, lost: u64) {
+    pub(super) fn stop_as_minority(&mut self, lost: RankSet) {
         let is_excluded = self.is_accused();
         reach(if is_excluded { Point::StoppedAccused } else { Point::StoppedAsMinority });
         let members = self.view.members.len();
-        let minority = StopReason::Minority { lost: lost.count_ones() as usize, members };
+        let minority = StopReason::Minority { lost: lost.len(), members };
         self.stop = Some(if is_excluded { StopReason::Excluded } else { minority });
     }
 
     /// Stops if the members of `lost` may be all that have what was delivered in a shard \[G10\]; returns whether they may. Either
     /// they or this member will not be in the next view.
-    pub(super) fn stop_without_quorum(&mut self, lost: u64) -> bool {
+    pub(super) fn stop_without_quorum(&mut self, lost: RankSet) -> bool {
         mutant!(EndWithoutQuorum => return false);
         let of = |segment: &SenderSegment| Some((segment.lost_quorum(lost)?, segment.ranks.len()));
         let Some((lost, members)) = self.segments.iter().find_map(of) else { return false };
@@ -108,7 +107,7 @@ impl Membership {
 
     /// Stops because no member that this one hears has what it is to install \[G11\].
     pub(crate) fn give_up(&mut self) {
-        if !self.suffice(self.heard_members().count_ones()) {
+        if !self.suffice(self.heard_members().len()) {
             self.stop_as_minority(self.accused);
         } else if !self.stop_without_quorum(self.accused) {
             self.stop = Some(StopReason::Excluded);
@@ -118,7 +117,7 @@ impl Membership {
     /// Returns whether another member has published that it does not hear this one.
     fn is_accused(&self) -> bool {
         let own = self.table.rank();
-        let accuses_this = |rank| self.row.accused.load(self.table.row(rank)) >> own & 1 == 1;
-        ranks(everybody(self.view.members.len()) & !(1 << own)).any(accuses_this)
+        let accuses_this = |rank| self.row.accused.contains(self.table.row(rank), own);
+        self.all().without(own).iter().any(accuses_this)
     }
 }

@@ -8,8 +8,7 @@ use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
 use squall_fabric::{BreakReason, Duration, Fabric as _, FabricEvent, NodeId};
 
 use super::{
-    Member, Membership, MembershipRow, MembershipSettings, PartitionSafety, Proposal, SenderSegment,
-    Subgroups, View,
+    Member, Membership, MembershipRow, MembershipSettings, Proposal, SenderSegment, Subgroups, View,
 };
 use crate::mutation::{GroupMutation, with};
 
@@ -45,11 +44,7 @@ impl Scene {
     fn new() -> Self {
         let world = SimWorld::new(1, SimConfig::hardware(), MEMBERS);
         let view = View::first((0..MEMBERS).map(|i| Member { node: NodeId(i), tag: 0 }).collect());
-        let settings = MembershipSettings {
-            suspicion_after: None,
-            partition_safety: PartitionSafety::Majority,
-            states: 0,
-        };
+        let settings = MembershipSettings { suspicion_after: None, ..MembershipSettings::default() };
         let member = |i: u32| {
             let mut fabric = world.fabric(i);
             let membership = Membership::new(&mut fabric, view.clone(), Vec::new(), settings.clone(), []);
@@ -79,7 +74,7 @@ impl Scene {
     fn shown(&self) -> (u64, bool) {
         let membership = &self.members[1].1;
         let (row, own) = (MembershipRow::new(MEMBERS as usize, &[], 0), membership.table().own());
-        (row.echoed.load(own), row.suspected.load(own) & 1 == 1)
+        (row.echoed.load(own), row.suspected.contains(own, 0))
     }
 }
 

@@ -4,10 +4,10 @@ use std::fmt;
 
 use squall_fabric::{MirrorKey, NodeId};
 
-use super::Proposal;
+use super::{Proposal, RankSet};
 
-/// The largest number of members of a group: a set of ranks is one word.
-pub const MEMBERS_MAX: usize = 64;
+/// The largest number of members of a group.
+pub const MEMBERS_MAX: usize = 1024;
 
 /// A member of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,33 +25,31 @@ pub struct View {
     pub id: u64,
     /// The members by rank, the oldest first; at most [`MEMBERS_MAX`].
     pub members: Vec<Member>,
-    /// The members that wish to leave and hold a state that no other member has yet, as a set of ranks.
-    pub leaving: u64,
-    /// For each subgroup that may have a state ([`super::MembershipSettings::states`]), the members that hold it, as
-    /// a set of ranks: those that held it when the previous view ended \[A8\]. Empty in the first view, in which
+    /// The members that wish to leave and hold a state that no other member has yet.
+    pub leaving: RankSet,
+    /// For each subgroup that may have a state ([`super::MembershipSettings::states`]), the members that hold it: those that held it when the previous view ended \[A8\]. Empty in the first view, in which
     /// every member of a subgroup has its initial state.
-    pub holders: Vec<u64>,
+    pub holders: Vec<RankSet>,
 }
 
 impl View {
     /// Returns the first view.
     #[must_use]
     pub const fn first(members: Vec<Member>) -> Self {
-        Self { id: 0, members, leaving: 0, holders: Vec::new() }
+        Self { id: 0, members, leaving: RankSet::EMPTY, holders: Vec::new() }
     }
 
     /// Returns the members that hold the state of the subgroup with this number, in the order of their ranks.
     #[must_use]
     pub fn holders(&self, subgroup: u32) -> Vec<NodeId> {
-        let holders = self.holders.get(subgroup as usize).copied().unwrap_or(0);
-        let holds = |(rank, _): &(usize, &Member)| holders >> rank & 1 == 1;
-        self.members.iter().enumerate().filter(holds).map(|(_, member)| member.node).collect()
+        let holders = self.holders.get(subgroup as usize).copied().unwrap_or_default();
+        holders.iter().filter_map(|rank| self.members.get(rank)).map(|member| member.node).collect()
     }
 
     /// Returns whether `node` is a member that wishes to leave.
     #[must_use]
     pub fn is_leaving(&self, node: NodeId) -> bool {
-        self.rank(node).is_some_and(|rank| self.leaving >> rank & 1 == 1)
+        self.rank(node).is_some_and(|rank| self.leaving.contains(rank))
     }
 
     /// Returns the rank of `node`, if it is a member.
@@ -71,14 +69,16 @@ impl View {
     pub fn next(&self, decision: &Proposal) -> Self {
         let stay: Vec<usize> = (0..self.members.len()).filter(|rank| !decision.removes(*rank)).collect();
         // The same members by their ranks in the next view.
-        let next =
-            |ranks: u64| stay.iter().enumerate().fold(0, |next, (new, old)| next | (ranks >> old & 1) << new);
+        let next = |ranks: &RankSet| {
+            let kept = stay.iter().enumerate().filter(|(_, old)| ranks.contains(**old));
+            kept.map(|(new, _)| new).collect::<RankSet>()
+        };
         let members = stay.iter().map(|rank| self.members[*rank]).chain(decision.joins.iter().copied());
         Self {
             id: self.id + 1,
             members: members.collect(),
-            leaving: next(decision.leaving),
-            holders: decision.holders.iter().map(|holders| next(*holders)).collect(),
+            leaving: next(&decision.leaving),
+            holders: decision.holders.iter().map(next).collect(),
         }
     }
 
@@ -110,10 +110,10 @@ mod tests {
         let member = |node: u32| Member { node: NodeId(node), tag: 0 };
         let view = View::first((0..4).map(member).collect());
         let decision = Proposal {
-            removed: 0b0010,
-            leaving: 0b1000,
+            removed: RankSet::of(1),
+            leaving: RankSet::of(3),
             joins: vec![member(9)],
-            holders: vec![0b1101, 0b0010],
+            holders: [0b1101, 0b0010].map(RankSet::from_bits).to_vec(),
             trims: Vec::new(),
         };
         let next = view.next(&decision);

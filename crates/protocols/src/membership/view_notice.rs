@@ -8,7 +8,7 @@ use std::ops::Range;
 use squall_fabric::layout::Columns;
 use squall_fabric::{Column, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region, RowLayout};
 
-use super::{MEMBERS_MAX, Member, View};
+use super::{MEMBERS_MAX, Member, RankSet, View};
 
 /// The layout of a view notice.
 #[derive(Debug)]
@@ -16,8 +16,8 @@ struct Words {
     id: Column<u64>,
     /// Node and tag of each member.
     members: Columns<u64>,
-    leaving: Column<u64>,
-    /// The holders of each state, and then how the view before has ended.
+    leaving: Columns<u64>,
+    /// The holders of each state, in as few words as sets of this view take, and then how the view before has ended.
     lists: Columns<u64>,
     /// The number of members, which announces the rest.
     count: Column<u64>,
@@ -25,10 +25,11 @@ struct Words {
 }
 
 impl Words {
-    fn new(lists: usize) -> Self {
+    fn new(states: usize, durable: usize) -> Self {
         let mut layout = RowLayout::new();
-        let (id, members, leaving) = (layout.column(), layout.list(2 * MEMBERS_MAX), layout.column());
-        let (lists, count) = (layout.list(lists), layout.column());
+        let each = RankSet::words_for(MEMBERS_MAX);
+        let (id, members, leaving) = (layout.column(), layout.list(2 * MEMBERS_MAX), layout.list(each));
+        let (lists, count) = (layout.list(states * each + durable), layout.column());
         Self { id, members, leaving, lists, count, words: layout.words() }
     }
 }
@@ -54,7 +55,7 @@ impl ViewNotifier {
     /// Returns a notifier that sends `view` to `joiner` once the joiner has attached, and how much counts of each durable subgroup in
     /// the view before.
     pub fn new<F: Fabric>(fabric: &mut F, joiner: NodeId, view: View, trims: Vec<u64>) -> Self {
-        let words = Words::new(view.holders.len() + trims.len());
+        let words = Words::new(view.holders.len(), trims.len());
         let region = fabric.register(words.words);
         let mirror = fabric.publish(key(joiner), &region, &[joiner]);
         Self { joiner, view, trims, region, mirror, words, attached: false, notified: false }
@@ -85,9 +86,14 @@ impl ViewNotifier {
         }
         let Words { id, members, leaving, lists, count, .. } = &self.words;
         id.store(&self.region, self.view.id);
-        leaving.store(&self.region, self.view.leaving);
-        for (i, word) in self.view.holders.iter().chain(&self.trims).enumerate() {
-            lists.column(i).store(&self.region, *word);
+        let (all, mut listed) = (self.view.members.len(), 0);
+        for (i, word) in self.view.leaving.words(all).enumerate() {
+            leaving.column(i).store(&self.region, word);
+        }
+        let holders = self.view.holders.iter().flat_map(|holders| holders.words(all));
+        for word in holders.chain(self.trims.iter().copied()) {
+            lists.column(listed).store(&self.region, word);
+            listed += 1;
         }
         for (i, member) in self.view.members.iter().enumerate() {
             members.column(2 * i).store(&self.region, u64::from(member.node.0));
@@ -95,10 +101,10 @@ impl ViewNotifier {
         }
         count.store(&self.region, self.view.members.len() as u64);
         fabric.push(self.mirror, id.word()..id.word() + 1);
-        fabric.push(self.mirror, members.words(0..2 * self.view.members.len()));
-        fabric.push(self.mirror, leaving.word()..leaving.word() + 1);
-        if lists.count() > 0 {
-            fabric.push(self.mirror, lists.words(0..lists.count()));
+        fabric.push(self.mirror, members.words(0..2 * all));
+        fabric.push(self.mirror, leaving.words(0..RankSet::words_for(all)));
+        if listed > 0 {
+            fabric.push(self.mirror, lists.words(0..listed));
         }
         fabric.push_word(self.mirror, count.word());
         self.notified = true;
@@ -111,6 +117,7 @@ impl ViewNotifier {
 pub struct ViewNotice {
     words: Words,
     states: usize,
+    durable: usize,
     mirrors: Vec<Region>,
 }
 
@@ -118,9 +125,9 @@ impl ViewNotice {
     /// Waits for a view from any of `contacts`, in a group in which `states` subgroups may have a state and `durable` subgroups are
     /// durable.
     pub fn new<F: Fabric>(fabric: &mut F, contacts: &[NodeId], states: usize, durable: usize) -> Self {
-        let (words, key) = (Words::new(states + durable), key(fabric.node()));
+        let (words, key) = (Words::new(states, durable), key(fabric.node()));
         let mirrors = contacts.iter().map(|contact| fabric.attach(*contact, key, words.words)).collect();
-        Self { words, states, mirrors }
+        Self { words, states, durable, mirrors }
     }
 
     /// Returns the first view of this node, once a member has sent it, and how much counts of each durable subgroup in the view before.
@@ -136,10 +143,13 @@ impl ViewNotice {
                 Some(Member { node: NodeId(u32::try_from(word(2 * i)).ok()?), tag: word(2 * i + 1) })
             };
             let members: Option<Vec<Member>> = (0..count).map(member).collect();
-            let lists = &self.words.lists;
-            let list = |words: Range<usize>| words.map(|i| lists.column(i).load(mirror)).collect();
-            let (holders, trims) = (list(0..self.states), list(self.states..lists.count()));
-            let (id, leaving) = (self.words.id.load(mirror), self.words.leaving.load(mirror));
+            let each = RankSet::words_for(count);
+            let list = |words: Range<usize>| words.map(|i| self.words.lists.column(i).load(mirror));
+            let holders = |state: usize| RankSet::from_words(list(state * each..(state + 1) * each));
+            let holders = (0..self.states).map(holders).collect();
+            let trims = list(self.states * each..self.states * each + self.durable).collect();
+            let leaving = (0..each).map(|i| self.words.leaving.column(i).load(mirror));
+            let (id, leaving) = (self.words.id.load(mirror), RankSet::from_words(leaving));
             Some((View { id, members: members?, leaving, holders }, trims))
         })
     }

@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn former_members_are_bounded() {
         let mut contacts = Contacts::new(vec![0], PERIOD);
-        for node in 0..1000 {
+        for node in 0..u32::try_from(2 * FORMER_MAX).expect("few") {
             learn(&mut contacts, 0, node, node.into(), &[node, node + 1]);
         }
         assert_eq!(contacts.candidates().len(), 2 + FORMER_MAX + 1);

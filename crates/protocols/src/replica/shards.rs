@@ -78,7 +78,7 @@ const fn mix(word: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::membership::Member;
+    use crate::membership::{Member, RankSet};
 
     fn layout(nodes: &[NodeId], shards: u32, replicas: usize) -> Vec<Vec<NodeId>> {
         (0..shards).map(|shard| members_of_shard(shard, replicas, nodes)).collect()
@@ -121,7 +121,12 @@ mod tests {
         let member = |node: u32| Member { node: NodeId(node), tag: 0 };
         let first = View::first((0..5).map(member).collect());
         let shard = |holders: u64, leaving: u64, count: usize| {
-            let view = View { id: 7, leaving, holders: vec![holders], ..first.clone() };
+            let view = View {
+                id: 7,
+                leaving: RankSet::from_bits(leaving),
+                holders: vec![RankSet::from_bits(holders)],
+                ..first.clone()
+            };
             let nodes = place(&view, 0, &view.nodes(), |nodes| nodes[..count].to_vec());
             nodes.into_iter().map(|node| node.0).collect::<Vec<_>>()
         };

@@ -11,7 +11,7 @@ use super::ballot::Ballot;
 use super::register::{Register, ViewRecord};
 use super::view_chain::ViewChain;
 use super::view_end::{DurableView, EndOrigin, ViewEnd, Vote};
-use crate::membership::MEMBERS_MAX;
+use crate::membership::{MEMBERS_MAX, RankSet};
 
 /// Why bytes are no register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,12 @@ pub(super) fn put_end(words: &mut Vec<u64>, end: &ViewEnd) {
 fn put_view(words: &mut Vec<u64>, view: &DurableView) {
     words.extend([view.number, view.members.len() as u64]);
     words.extend(view.members.iter().map(|node| u64::from(node.0)));
-    words.extend(&view.shards);
+    words.extend(view.shards.iter().flat_map(|shard| shard.words(set_room(view.members.len()))));
+}
+
+/// A set of ranks takes a word at least, also in the view of a process that knows none.
+fn set_room(members: usize) -> usize {
+    members.max(1)
 }
 
 /// The words that are still to be read.
@@ -183,10 +188,12 @@ impl<'a> RegisterWords<'a> {
             return Err(self.wrong());
         }
         let members = (0..length).map(|_| self.number().map(NodeId)).collect::<Result<Vec<_>, _>>()?;
-        let shards = self.list_of(shards)?;
+        let each = RankSet::words_for(set_room(length));
+        let set = |_| self.list_of(each).map(RankSet::from_words);
+        let shards = (0..shards).map(set).collect::<Result<Vec<_>, _>>()?;
         let view = DurableView { number, members, shards };
         let all = view.ranks();
-        let is_valid = view.shards.iter().all(|ranks| ranks & !all == 0)
+        let is_valid = view.shards.iter().all(|ranks| ranks.is_subset(&all))
             && (0..length).all(|rank| view.rank(view.members[rank]) == Some(rank));
         if is_valid { Ok(view) } else { Err(self.wrong()) }
     }

@@ -7,8 +7,9 @@ use super::member::{RestartMembers, Restarter};
 use super::message::RestartReport;
 use super::mutation;
 use super::placement::keep_holders;
-use super::view_end::{EndOrigin, ViewEnd, Vote, copies_needed, count, ranks_of, set_of};
+use super::view_end::{EndOrigin, ViewEnd, Vote, copies_needed, count};
 use crate::coverage::{Point, reach};
+use crate::membership::RankSet;
 
 /// What a leader is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ impl Restarter {
     /// on the disk before others see that this process leads.
     pub(super) fn start_to_lead(&mut self, now: Instant, members: &RestartMembers) {
         let is_member = self.file.durable().is_member();
-        if !is_member || self.hears_a_group() || !self.is_quorum(members, set_of(members.keys().copied())) {
+        if !is_member || self.hears_a_group() || !self.is_quorum(members, members.keys().copied().collect()) {
             self.quorum_since = None;
             return;
         }
@@ -77,7 +78,7 @@ impl Restarter {
 
     /// Whether these ranks can end the view \[T13\]: a majority of its members, and of each shard two logs, or its only one, of
     /// which one is not damaged.
-    fn is_quorum(&self, members: &RestartMembers, ranks: u64) -> bool {
+    fn is_quorum(&self, members: &RestartMembers, ranks: RankSet) -> bool {
         let view = self.view();
         let all = count(view.ranks());
         let outsiders = if mutant!(CountOutsiders) { self.outsiders() } else { 0 };
@@ -86,11 +87,11 @@ impl Restarter {
             () if mutant!(RestartWithTwo) => all.min(2),
             () => view.majority(),
         };
-        let has_logs = |shard: &u64| {
-            let here = shard & ranks;
-            let good = ranks_of(here).any(|rank| !members[&rank].is_damaged);
+        let has_logs = |shard: &RankSet| {
+            let here = *shard & ranks;
+            let good = here.iter().any(|rank| !members[&rank].is_damaged);
             let is_enough = count(here) >= copies_needed(count(*shard));
-            *shard == 0
+            shard.is_empty()
                 || mutant!(NeedNoLog)
                 || mutant!(NeedOneLog) && good
                 || is_enough && (good || mutant!(TrustDamaged))
@@ -103,11 +104,11 @@ impl Restarter {
         let Some(lead) = self.lead.as_ref().filter(|lead| lead.proposal.is_none()) else { return };
         let has_promised = |report: &RestartReport| report.promise == Some(lead.ballot);
         let promised = members.iter().filter(|(_, report)| has_promised(report));
-        let promised = set_of(promised.map(|(rank, _)| *rank));
+        let promised: RankSet = promised.map(|(rank, _)| *rank).collect();
         let own = self.view().rank(self.node()).expect("a leader is a member");
         let until = lead.since + self.settings.patience;
-        let are_all = members.len() == count(promised) as usize;
-        if promised >> own & 1 == 0 || !self.is_quorum(members, promised) {
+        let are_all = members.len() == promised.len();
+        if !promised.contains(own) || !self.is_quorum(members, promised) {
             return;
         }
         if !are_all && now < until {
@@ -123,26 +124,26 @@ impl Restarter {
     /// The vote of the highest ballot, if what it is for may have been decided \[T14\]: those that answered with it and those that are
     /// away are a majority, and, of each shard, as many as a restart needs. A live decision needs no copies: those that stay hold
     /// everything, but some of those that the end keeps may have been suspected since.
-    fn adopted(&self, members: &RestartMembers, promised: u64) -> Option<ViewEnd> {
+    fn adopted(&self, members: &RestartMembers, promised: RankSet) -> Option<ViewEnd> {
         let counts = |vote: &&Vote| match vote.ballot.is_restart() {
             _ if mutant!(IgnoreVotes) => false,
             true => !mutant!(IgnoreAcceptances),
             false => true,
         };
-        let votes = ranks_of(promised).filter_map(|rank| members[&rank].vote.as_ref()).filter(counts);
+        let votes = promised.iter().filter_map(|rank| members[&rank].vote.as_ref()).filter(counts);
         let vote = match mutant!(AdoptLowest) {
             true => votes.min_by_key(|vote| vote.ballot),
             false => votes.max_by_key(|vote| vote.ballot),
         }?;
         let view = self.view();
         let has_it = |rank: &usize| {
-            let is_away = promised >> rank & 1 == 0;
+            let is_away = !promised.contains(*rank);
             is_away || members[rank].vote.as_ref().is_some_and(|other| other.end == vote.end)
         };
         let may_have =
-            |ranks: u64| u32::try_from(ranks_of(ranks).filter(has_it).count()).expect("few members");
+            |ranks: RankSet| u32::try_from(ranks.iter().filter(has_it).count()).expect("few members");
         let kept = view.kept(&vote.end.next);
-        let has_copies = |shard: &u64| may_have(*shard) >= copies_needed(count(shard & kept));
+        let has_copies = |shard: &RankSet| may_have(*shard) >= copies_needed(count(*shard & kept));
         let needs_copies = vote.end.origin == EndOrigin::Restart || mutant!(PresumeCopies);
         let may_be_decided = may_have(view.ranks()) >= view.majority()
             && (!needs_copies || mutant!(DecideWithoutCopies) || view.shards.iter().all(has_copies));
@@ -157,11 +158,11 @@ impl Restarter {
 
     /// A new end of the view \[T14\]: of each shard the longest log that has answered counts, for a damaged one what it still has. The
     /// next members are those that have answered.
-    fn new_end(&self, members: &RestartMembers, promised: u64) -> ViewEnd {
+    fn new_end(&self, members: &RestartMembers, promised: RankSet) -> ViewEnd {
         reach(Point::RestartProposedNew);
         let view = self.view();
-        let shard_trim = |(shard, ranks): (usize, &u64)| {
-            let answered = || ranks_of(ranks & promised).map(|rank| &members[&rank]);
+        let shard_trim = |(shard, ranks): (usize, &RankSet)| {
+            let answered = || (*ranks & promised).iter().map(|rank| &members[&rank]);
             let count = |report: &RestartReport| report.counts[shard];
             let trim = match () {
                 () if mutant!(TrimToShortest) => answered().map(count).min(),
@@ -173,7 +174,7 @@ impl Restarter {
             trim.unwrap_or(0)
         };
         let trims = view.shards.iter().enumerate().map(shard_trim).collect();
-        let stay = ranks_of(promised).map(|rank| view.members[rank]).collect();
+        let stay = promised.iter().map(|rank| view.members[rank]).collect();
         let next = self.placement.view(view.number + 1, stay);
         let none = vec![false; view.shards.len()];
         let whole =
@@ -193,7 +194,7 @@ impl Restarter {
         let has_accepted =
             |report: &RestartReport| report.vote.as_ref().is_some_and(|vote| vote.ballot == ballot);
         let accepted = members.iter().filter(|(_, report)| has_accepted(report));
-        let accepted = set_of(accepted.map(|(rank, _)| *rank));
+        let accepted: RankSet = accepted.map(|(rank, _)| *rank).collect();
         let view = self.view();
         let all = count(view.ranks());
         let needed = match () {
@@ -203,9 +204,9 @@ impl Restarter {
             () => view.majority(),
         };
         let kept = view.kept(&end.next);
-        let has_copies = |shard: &u64| count(shard & accepted) >= copies_needed(count(shard & kept));
+        let has_copies = |shard: &RankSet| count(*shard & accepted) >= copies_needed(count(*shard & kept));
         let own = view.rank(self.node()).expect("a leader is a member");
-        if accepted >> own & 1 == 0
+        if !accepted.contains(own)
             || count(accepted) < needed
             || !mutant!(DecideWithoutCopies) && !view.shards.iter().all(has_copies)
         {

@@ -11,7 +11,8 @@ use super::flushed_log::FlushedLog;
 use super::mutation;
 use super::placement::keep_holders;
 use super::register::ViewRecord;
-use super::view_end::{DurableView, EndOrigin, ViewEnd, Vote, ranks_of};
+use super::view_end::{DurableView, EndOrigin, ViewEnd, Vote};
+use crate::membership::RankSet;
 
 /// Up to which sequence a shard's messages are durable \[T2\]: the least that all its members in this view have persisted, joiners
 /// too; none while the own base is not whole on the own disk.
@@ -47,17 +48,17 @@ pub fn wedge_counts(log: &FlushedLog, view: &DurableView) -> Option<Vec<u64>> {
 #[must_use]
 pub fn live_end(
     record: &ViewRecord,
-    stay: u64,
+    stay: RankSet,
     counts: &[Vec<u64>],
     whole: &[Vec<bool>],
     next: DurableView,
 ) -> Option<ViewEnd> {
     let view = &record.view;
-    let trim = |(shard, members): (usize, &u64)| {
-        let least = ranks_of(members & stay).map(|rank| counts[rank][shard]).min();
+    let trim = |(shard, members): (usize, &RankSet)| {
+        let least = (*members & stay).iter().map(|rank| counts[rank][shard]).min();
         match mutant!(TrimOrphanToZero) {
             // A shard that never had a member has nothing to lose.
-            _ if *members == 0 => Some(0),
+            _ if members.is_empty() => Some(0),
             true => least.or(Some(0)),
             false => least,
         }
@@ -86,7 +87,7 @@ pub fn may_forget(view: &DurableView, whole: &[Option<Vec<bool>>]) -> bool {
         let has_all = |shown: &Vec<bool>| view.shards_of(view.members[rank]).all(|shard| shown[shard]);
         shown.as_ref().is_some_and(has_all)
     };
-    let has_members = view.shards.iter().all(|members| *members != 0);
+    let has_members = view.shards.iter().all(|members| !members.is_empty());
     mutant!(ForgetTooSoon) || (has_members && whole.iter().enumerate().all(is_whole))
 }
 
@@ -110,27 +111,34 @@ mod tests {
     #[test]
     fn a_shard_without_a_member_that_stays_cannot_end() {
         let mut present = view(0, &[0, 1, 2, 3]);
-        present.shards = vec![0b0011, 0b1100];
+        present.shards = [0b0011, 0b1100].map(RankSet::from_bits).to_vec();
         let record = ViewRecord { view: present, chain: ViewChain::default() };
         let counts = [[5, 0], [3, 0], [0, 7], [0, 8]].map(Vec::from);
-        let next = || DurableView { number: 1, shards: vec![0b011, 0b100], ..view(1, &[0, 1, 3]) };
-        let end =
-            live_end(&record, 0b1011, &counts, &vec![vec![true; 2]; 4], next()).expect("both have members");
+        let next = || DurableView {
+            number: 1,
+            shards: [0b011, 0b100].map(RankSet::from_bits).to_vec(),
+            ..view(1, &[0, 1, 3])
+        };
+        let end = live_end(&record, RankSet::from_bits(0b1011), &counts, &vec![vec![true; 2]; 4], next())
+            .expect("both have members");
         assert_eq!(end.trims, [3, 8]);
-        assert_eq!(live_end(&record, 0b0011, &counts, &vec![vec![true; 2]; 4], next()), None);
+        assert_eq!(
+            live_end(&record, RankSet::from_bits(0b0011), &counts, &vec![vec![true; 2]; 4], next()),
+            None
+        );
     }
 
     /// A process of one shard made checkpoints and forgot how a view had ended while both members of another shard were away.
     #[test]
     fn trims_are_kept_until_all_members_are_whole() {
         let mut present = view(3, &[0, 1, 2]);
-        present.shards = vec![0b001, 0b110];
+        present.shards = [0b001, 0b110].map(RankSet::from_bits).to_vec();
         let of_one = || vec![Some(vec![true, false]), Some(vec![false, true]), None];
         assert!(!may_forget(&present, &of_one()));
         let mut of_all = of_one();
         of_all[2] = Some(vec![false, true]);
         assert!(may_forget(&present, &of_all));
-        let orphaned = DurableView { shards: vec![0b111, 0], ..present.clone() };
+        let orphaned = DurableView { shards: [0b111, 0].map(RankSet::from_bits).to_vec(), ..present.clone() };
         assert!(!may_forget(&orphaned, &vec![Some(vec![true; 2]); 3]), "no member has the second one");
         of_all[1] = Some(vec![true, false]);
         assert!(!may_forget(&present, &of_all), "it has another shard's");

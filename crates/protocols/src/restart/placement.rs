@@ -5,18 +5,19 @@ use std::fmt;
 use squall_fabric::NodeId;
 
 use super::mutation;
-use super::view_end::{DurableView, copies_needed, count, ranks_of};
+use super::view_end::{DurableView, copies_needed, count};
 use crate::coverage::{Point, reach};
+use crate::membership::RankSet;
 
-/// The layout of the group: for the members of a view, by rank, the members of each durable shard, as sets of ranks.
+/// The layout of the group: for the members of a view, by rank, the members of each durable shard.
 pub struct DurablePlacement(Box<PlacementFunction>);
 
-type PlacementFunction = dyn Fn(&[NodeId]) -> Vec<u64> + Send;
+type PlacementFunction = dyn Fn(&[NodeId]) -> Vec<RankSet> + Send;
 
 impl DurablePlacement {
     /// A layout. It is a function of the members alone.
     #[must_use]
-    pub fn new(layout: impl Fn(&[NodeId]) -> Vec<u64> + Send + 'static) -> Self {
+    pub fn new(layout: impl Fn(&[NodeId]) -> Vec<RankSet> + Send + 'static) -> Self {
         Self(Box::new(layout))
     }
 
@@ -40,23 +41,23 @@ impl fmt::Debug for DurablePlacement {
 /// `stay` are the ranks that stay; `whole` are by rank the shards for which a member has the base.
 pub(super) fn keep_holders(
     view: &DurableView,
-    stay: u64,
+    stay: RankSet,
     whole: &[Vec<bool>],
     next: DurableView,
 ) -> DurableView {
     let mut next = next;
     mutant!(MoveAway => return next);
     for (shard, members) in view.shards.iter().enumerate() {
-        let kept = members & stay & view.kept(&next);
+        let kept = *members & stay & view.kept(&next);
         let has_base = |rank: &usize| whole[*rank][shard];
-        let (with, without): (Vec<usize>, Vec<usize>) = ranks_of(kept).partition(has_base);
+        let (with, without): (Vec<usize>, Vec<usize>) = kept.iter().partition(has_base);
         let needed = copies_needed(count(kept)) as usize;
         let place = |rank: &usize| next.rank(view.members[*rank]).expect("it is kept");
-        let holders: u64 = with.iter().chain(&without).map(place).map(|rank| 1 << rank).take(needed).sum();
+        let holders: RankSet = with.iter().chain(&without).map(place).take(needed).collect();
         // Members that the layout wants count, too, if they have the same.
         let wanted: Vec<usize> =
-            with.iter().filter(|rank| next.shards[shard] >> place(rank) & 1 == 1).copied().collect();
-        if wanted.len() < needed && next.shards[shard] & holders != holders {
+            with.iter().filter(|rank| next.shards[shard].contains(place(rank))).copied().collect();
+        if wanted.len() < needed && !holders.is_subset(&next.shards[shard]) {
             reach(Point::HolderKept);
             next.shards[shard] |= holders;
         }
@@ -73,10 +74,13 @@ mod tests {
     #[test]
     fn a_shard_that_moves_keeps_two_logs() {
         let mut present = view(0, &[0, 1, 2, 3]);
-        present.shards = vec![0b0111];
-        let next = |shards| DurableView { shards: vec![shards], ..view(1, &[1, 2, 3, 9]) };
-        let kept =
-            |whole, shards| keep_holders(&present, 0b1110, &vec![vec![whole]; 4], next(shards)).shards[0];
+        present.shards = vec![RankSet::from_bits(0b0111)];
+        let next =
+            |shard: u64| DurableView { shards: vec![RankSet::from_bits(shard)], ..view(1, &[1, 2, 3, 9]) };
+        let stay = RankSet::from_bits(0b1110);
+        let kept = |whole, shard| {
+            keep_holders(&present, stay, &vec![vec![whole]; 4], next(shard)).shards[0].words(4).sum::<u64>()
+        };
         assert_eq!(kept(true, 0b1100), 0b1111, "members 1 and 2 stay in it");
         assert_eq!(with(RestartMutation::MoveAway, || kept(true, 0b1100)), 0b1100);
         assert_eq!(kept(true, 0b0011), 0b0011);

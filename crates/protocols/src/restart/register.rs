@@ -192,10 +192,11 @@ impl Register {
 pub(super) mod tests {
     use super::super::view_end::EndOrigin;
     use super::*;
+    use crate::membership::RankSet;
 
     pub(in super::super) fn view(number: u64, members: &[u32]) -> DurableView {
         let members: Vec<NodeId> = members.iter().copied().map(NodeId).collect();
-        let all = (1 << members.len()) - 1;
+        let all = RankSet::all(members.len());
         DurableView { number, members, shards: vec![all] }
     }
 

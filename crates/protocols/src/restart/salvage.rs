@@ -20,6 +20,7 @@ use super::mutation;
 use super::register::{Register, ViewRecord};
 use super::view_chain::{LOST, ViewChain};
 use super::view_end::DurableView;
+use crate::membership::RankSet;
 
 /// How a process continues alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +73,7 @@ impl Register {
         if view.majority() == 1 && !self.is_damaged() && !is_copy {
             return Err(SalvageError::IsQuorum);
         }
-        let has = |shard: usize| view.shards[shard] >> rank & 1 == 1;
+        let has = |shard: usize| view.shards[shard].contains(rank);
         let hole = (0..view.shards.len()).find(|shard| has(*shard) && !log.is_whole(*shard, record));
         if let Some(shard) = hole.filter(|_| !mutant!(SalvageHole)) {
             return Err(SalvageError::Hole { shard });
@@ -97,7 +98,7 @@ impl Register {
         let next = DurableView {
             number: if mutant!(SalvageSameView) { view.number } else { view.number + 1 },
             members: vec![self.node],
-            shards: (0..shards.len()).map(|shard| u64::from(has(shard))).collect(),
+            shards: (0..shards.len()).map(|shard| RankSet::all(usize::from(has(shard)))).collect(),
         };
         let register = Register {
             group: if mutant!(SalvageSameGroup) { self.group } else { group },
@@ -131,8 +132,11 @@ mod tests {
 
     /// View 3 of three members: shard 0 is of all, shard 1 of the others alone, shard 2 of this process and another one.
     fn register() -> Register {
-        let view =
-            DurableView { number: 3, members: vec![NodeId(2), SELF, NodeId(7)], shards: vec![7, 5, 6] };
+        let view = DurableView {
+            number: 3,
+            members: vec![NodeId(2), SELF, NodeId(7)],
+            shards: [7, 5, 6].map(RankSet::from_bits).to_vec(),
+        };
         let mut chain = ViewChain::new(1);
         chain.push(&[10, 20, 30]);
         chain.push(&[0, 5, 0]);
@@ -155,7 +159,11 @@ mod tests {
     fn all_of_the_own_log_counts_and_nothing_of_others() {
         let mut register = register();
         let log = log([(0, 1, 12), (2, 1, 30), (0, 3, 8), (2, 3, 0)]);
-        let next = DurableView { number: 4, members: vec![SELF], shards: vec![1, 0, 1] };
+        let next = DurableView {
+            number: 4,
+            members: vec![SELF],
+            shards: [1, 0, 1].map(RankSet::from_bits).to_vec(),
+        };
         let trims = vec![9, 1, 0];
         let vote = Vote {
             ballot: Ballot::live(0),

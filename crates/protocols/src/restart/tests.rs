@@ -9,6 +9,7 @@ use super::{
     Ballot, DurablePlacement, DurableView, EndOrigin, FetchRequest, LogState, Register, RestartAction,
     RestartMessage, RestartReport, RestartSettings, Restarter, ViewEnd, ViewRecord, Vote,
 };
+use crate::membership::RankSet;
 
 /// One process, whose disk is fast, and what it has done.
 struct Bench {
@@ -41,7 +42,7 @@ impl Bench {
             base: Duration::from_millis(1),
         };
         let shards = log.shards.len();
-        let placement = DurablePlacement::new(move |members| vec![(1 << members.len()) - 1; shards]);
+        let placement = DurablePlacement::new(move |members| vec![RankSet::all(members.len()); shards]);
         let now = Instant::from_nanos(0);
         let restarter = Restarter::new(settings, placement, register, log, is_damaged, now);
         let (written, reports, fetched) = (Vec::new(), Vec::new(), Vec::new());
@@ -112,7 +113,7 @@ fn report(view: &DurableView, order: u64) -> RestartReport {
 }
 
 fn vote(ballot: Ballot, next: &[u32], shards: usize, origin: EndOrigin) -> Vote {
-    let next = DurableView { shards: vec![1; shards], ..view(1, next) };
+    let next = DurableView { shards: vec![RankSet::of(0); shards], ..view(1, next) };
     Vote { ballot, end: ViewEnd { trims: vec![0; shards], next, origin } }
 }
 
@@ -131,7 +132,10 @@ fn the_vote_of_the_highest_ballot_is_adopted() {
 /// two that are away; a restart would have needed their acceptances \[T14\].
 #[test]
 fn a_live_decision_needs_no_copies() {
-    let present = DurableView { shards: vec![0b11111, 0b00011], ..view(0, &[0, 1, 2, 3, 4]) };
+    let present = DurableView {
+        shards: [0b11111, 0b00011].map(RankSet::from_bits).to_vec(),
+        ..view(0, &[0, 1, 2, 3, 4])
+    };
     let proposal = |origin| {
         let vote = vote(Ballot::live(2), &[0, 1, 2, 3, 4], 2, origin);
         (Bench::proposal(present.clone(), &[(1, None), (2, Some(vote.clone()))]), vote.end)
@@ -291,7 +295,10 @@ fn a_restart_is_decided_by_a_majority_with_two_logs_of_each_shard() {
         accepting.iter().for_each(|node| bench.hear(*node, &answer));
         bench.written.last().is_some_and(|register| register.view().number == 1)
     };
-    let present = DurableView { shards: vec![0b11111, 0b11000], ..view(0, &[0, 1, 2, 3, 4]) };
+    let present = DurableView {
+        shards: [0b11111, 0b11000].map(RankSet::from_bits).to_vec(),
+        ..view(0, &[0, 1, 2, 3, 4])
+    };
     let decides = |accepting: &[u32]| decides_in(&present, accepting);
     assert!(decides(&[1, 2, 3, 4]) && decides(&[3, 4]));
     assert!(!decides(&[1, 2, 3]), "one log of shard 1");
@@ -299,7 +306,10 @@ fn a_restart_is_decided_by_a_majority_with_two_logs_of_each_shard() {
     assert!(!decides(&[3]) && !decides(&[]));
     // Two logs of shard 0, the only one of shard 1, and no majority.
     let few = || {
-        let present = DurableView { shards: vec![0b11111, 0b10000], ..view(0, &[0, 1, 2, 3, 4]) };
+        let present = DurableView {
+            shards: [0b11111, 0b10000].map(RankSet::from_bits).to_vec(),
+            ..view(0, &[0, 1, 2, 3, 4])
+        };
         decides_in(&present, &[4])
     };
     assert!(!few());

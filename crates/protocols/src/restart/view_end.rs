@@ -3,17 +3,17 @@
 use squall_fabric::NodeId;
 
 use super::ballot::Ballot;
-use crate::membership::MEMBERS_MAX;
+use crate::membership::RankSet;
 
 /// A view as the register keeps it: its members, and which of them had which durable shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DurableView {
     /// Views are numbered from 0, without gaps.
     pub number: u64,
-    /// By rank; at most [`MEMBERS_MAX`]. Empty in a process that knows no view yet.
+    /// By rank; at most [`MEMBERS_MAX`](crate::membership::MEMBERS_MAX). Empty in a process that knows no view yet.
     pub members: Vec<NodeId>,
-    /// For each durable shard its members, as a set of ranks.
-    pub shards: Vec<u64>,
+    /// For each durable shard its members.
+    pub shards: Vec<RankSet>,
 }
 
 impl DurableView {
@@ -25,20 +25,20 @@ impl DurableView {
 
     /// All ranks, as a set.
     #[must_use]
-    pub fn ranks(&self) -> u64 {
-        set_of(0..self.members.len())
+    pub fn ranks(&self) -> RankSet {
+        RankSet::all(self.members.len())
     }
 
     /// The fewest members that are a majority.
     #[must_use]
     pub fn majority(&self) -> u32 {
-        count(self.ranks()) / 2 + 1
+        u32::try_from(self.members.len()).expect("few members") / 2 + 1
     }
 
     /// Whether `node` is a member of the shard.
     #[must_use]
     pub fn has_shard(&self, node: NodeId, shard: usize) -> bool {
-        self.rank(node).is_some_and(|rank| self.shards[shard] >> rank & 1 == 1)
+        self.rank(node).is_some_and(|rank| self.shards[shard].contains(rank))
     }
 
     /// The shards of which `node` is a member.
@@ -48,8 +48,8 @@ impl DurableView {
 
     /// The ranks, in this view, of those that are members of `other`, too.
     #[must_use]
-    pub fn kept(&self, other: &Self) -> u64 {
-        set_of((0..self.members.len()).filter(|rank| other.rank(self.members[*rank]).is_some()))
+    pub fn kept(&self, other: &Self) -> RankSet {
+        (0..self.members.len()).filter(|rank| other.rank(self.members[*rank]).is_some()).collect()
     }
 
     /// Whether this view is later than `other`, or `other` is none.
@@ -97,18 +97,6 @@ pub fn copies_needed(members: u32) -> u32 {
 }
 
 /// The number of ranks in a set.
-pub(super) const fn count(set: u64) -> u32 {
-    set.count_ones()
+pub(super) fn count(set: RankSet) -> u32 {
+    u32::try_from(set.len()).expect("few members")
 }
-
-/// The set of these ranks.
-pub(super) fn set_of(ranks: impl Iterator<Item = usize>) -> u64 {
-    ranks.fold(0, |set, rank| set | 1 << rank)
-}
-
-/// The ranks in a set, ascending.
-pub(super) fn ranks_of(set: u64) -> impl Iterator<Item = usize> {
-    (0..MEMBERS_MAX).filter(move |rank| set >> rank & 1 == 1)
-}
-
-const _: () = assert!(MEMBERS_MAX <= 64, "a set of ranks is one word");

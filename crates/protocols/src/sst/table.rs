@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::mutation;
 use squall_fabric::layout::Word;
-use squall_fabric::{Column, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region};
+use squall_fabric::{Column, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region, WriteSource};
 
 /// A shared state table, as one member sees it.
 #[derive(Debug)]
@@ -207,7 +207,7 @@ impl StateTable {
     }
 
     /// Queues the current values of adjacent columns that were noted: readers get them at the next
-    /// [`StateTable::flush`], after all that was stored before. There is no order among them [F2].
+    /// [`StateTable::flush`], after all that was stored before. There is no order among them [F2], and many come in several pieces.
     #[inline]
     pub fn publish(&mut self, words: Range<usize>) {
         self.posts.push(Post::Guards(words));
@@ -241,7 +241,11 @@ impl StateTable {
                 Post::Guard(word) if mutant!(GuardByReference) => fabric.push(self.mirror, word..word + 1),
                 Post::Guard(word) => fabric.push_word(self.mirror, word),
                 Post::Guards(words) if mutant!(GuardByReference) => fabric.push(self.mirror, words),
-                Post::Guards(words) => fabric.push_values(self.mirror, words),
+                Post::Guards(words) => {
+                    let pieces = words.clone().step_by(WriteSource::VALUE_WORDS_MAX);
+                    let piece = |first| first..words.end.min(first + WriteSource::VALUE_WORDS_MAX);
+                    pieces.for_each(|first| fabric.push_values(self.mirror, piece(first)));
+                }
             }
         }
         count

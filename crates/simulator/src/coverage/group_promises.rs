@@ -272,3 +272,9 @@ promises!(
         "suspicion"
     ]
 );
+
+promises!(
+    LARGE,
+    [WedgedByAccusation, WedgedByJoin, ProposedNew, Decided, StoppedAsMinority],
+    ["death", "death of the leader", "many subgroups", "partition", "process that joins"]
+);

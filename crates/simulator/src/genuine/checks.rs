@@ -166,7 +166,7 @@ impl GenuineHistory {
         };
         self.views.insert(id, members);
         for (shard, holders) in view.holders.iter().enumerate() {
-            if *holders == 0 {
+            if holders.is_empty() {
                 self.lost.entry(shard).or_insert(id);
             }
         }

@@ -77,6 +77,7 @@ impl JoinHost for GenuineHost {
             suspicion_after: self.plan.group.suspicion_after,
             partition_safety: self.plan.group.partition_safety,
             states: if self.plan.settings.has_states { self.plan.shards } else { 0 },
+            ..MembershipSettings::default()
         };
         let genuine = Some(self.plan.settings.clone());
         (

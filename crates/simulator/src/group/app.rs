@@ -11,7 +11,7 @@ use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::group::{
     GroupApplication, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet, Succession, Unplaced,
 };
-use squall_protocols::membership::View;
+use squall_protocols::membership::{RankSet, View};
 use squall_protocols::multicast::{DeliveryMode, Message, MessageLog, Pull};
 use squall_protocols::restart::{DurableView, Register};
 
@@ -118,7 +118,7 @@ impl GroupApp {
 /// The disk of a node that was in no view yet.
 fn format_disk(node: NodeId, plan: &GroupPlan) -> MessageDisk {
     let disk = MessageDisk::default();
-    let shards = vec![0; plan.durable().len()];
+    let shards = vec![RankSet::EMPTY; plan.durable().len()];
     if !shards.is_empty() {
         disk.format(Register::new(plan.seed, node, DurableView { shards, ..DurableView::default() }));
     }

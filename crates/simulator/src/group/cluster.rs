@@ -6,8 +6,9 @@ use std::rc::Rc;
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimWorld};
 use squall_fabric::{Core as _, Duration, Fabric as _, Instant, NodeId};
 use squall_protocols::admission::JoinFailure;
+use squall_protocols::admission::VIEWS_WITH_NUMBERS;
 use squall_protocols::group::{GroupCore, GroupEnd};
-use squall_protocols::membership::{MEMBERS_MAX, Member, MembershipState, StopReason};
+use squall_protocols::membership::{Member, MembershipState, StopReason};
 
 use super::fate::NodeFate;
 use super::host::GroupHost;
@@ -28,6 +29,9 @@ const STEPS_MAX: u32 = 400_000;
 
 /// Whether a run with heartbeats is over is checked once in this number of turns.
 const LOOK_EVERY: u32 = 64;
+
+/// The most members that a simulated group takes: fewer than a group may have, so that a full one is soon formed.
+pub(crate) const MEMBERS_MAX: usize = 64;
 
 /// Subgroups that may have a state, at most: those of the scenario `replica`.
 pub(crate) const STATES: usize = 8;
@@ -463,6 +467,3 @@ fn view_id<P: NodeProgram>(process: &JoinProcess<P>) -> Option<u64> {
 fn is_done<P: NodeProgram>(process: &JoinProcess<P>) -> bool {
     process.member().is_none_or(NodeProgram::is_done)
 }
-
-/// Views from this one on have no numbers for joiners \[J1\].
-const VIEWS_WITH_NUMBERS: u64 = 1 << 26;

@@ -11,10 +11,10 @@
 
 use squall_fabric::sim::{RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant, NodeId};
-use squall_protocols::membership::{MEMBERS_MAX, PartitionSafety};
+use squall_protocols::membership::PartitionSafety;
 use squall_protocols::multicast::DeliveryMode;
 
-use super::cluster::UNREACHABLE_AFTER;
+use super::cluster::{MEMBERS_MAX, UNREACHABLE_AFTER};
 use super::plan::{FOR_EVER, GroupPlan, has};
 
 /// Some nodes of a run, as a set of bits.

@@ -5,7 +5,7 @@ use squall_protocols::admission::AdmissionSettings;
 use squall_protocols::group::{GroupSettings, SubgroupLayout};
 use squall_protocols::membership::MembershipSettings;
 
-use super::cluster::STATES;
+use super::cluster::{MEMBERS_MAX, STATES};
 use super::plan::GroupPlan;
 use super::program::{GroupScene, NodeProgram};
 use crate::admission::JoinHost;
@@ -22,7 +22,12 @@ impl<S: GroupScene> JoinHost for GroupHost<S> {
     fn group_settings(&self) -> (Box<dyn SubgroupLayout + Send>, GroupSettings) {
         let (suspicion_after, partition_safety) = (self.plan.suspicion_after, self.plan.partition_safety);
         let settings = GroupSettings {
-            membership: MembershipSettings { suspicion_after, partition_safety, states: STATES },
+            membership: MembershipSettings {
+                suspicion_after,
+                partition_safety,
+                states: STATES,
+                members_max: MEMBERS_MAX,
+            },
             relays: Some(self.plan.relays.clone()),
             durable: self.plan.durable(),
             genuine: None,
@@ -33,7 +38,12 @@ impl<S: GroupScene> JoinHost for GroupHost<S> {
 
     fn admission_settings(&self) -> AdmissionSettings {
         let (candidate_life, link_life) = (Duration::from_millis(12), Duration::from_millis(40));
-        AdmissionSettings { candidate_life, link_life, ..AdmissionSettings::default() }
+        AdmissionSettings {
+            candidate_life,
+            link_life,
+            members_max: MEMBERS_MAX,
+            ..AdmissionSettings::default()
+        }
     }
 
     fn application(&mut self, place: u32, node: NodeId, left: Option<S::Program>) -> S::Program {

@@ -2,6 +2,7 @@
 //! from the seed alone, beside the rest of the plan, so that the rest does not depend on it.
 
 use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
+use squall_protocols::admission::VIEWS_WITH_NUMBERS;
 use squall_protocols::group::GroupSettings;
 
 /// Where a run's counts begin and end.
@@ -25,8 +26,8 @@ impl CounterLimits {
         let mut prng = Prng::new(seed ^ 0x11b17);
         // Where a word of 16, 26, 32 or 44 bits would end: the numbers of nodes and the keys of mirrors are made of these.
         let bits = [0, 0, 0, 0, 0, 0, 16, 26, 32, 44][prng.index(10)];
-        let first_view =
-            if bits == 0 { 0 } else { (1 << bits) - 1 - prng.below(3) - 40 * u64::from(bits == 44) };
+        let end = if bits == 26 { VIEWS_WITH_NUMBERS } else { 1 << bits };
+        let first_view = if bits == 0 { 0 } else { end - 1 - prng.below(3) - 40 * u64::from(bits == 44) };
         let view_indexes_max =
             if prng.chance(150) { 1 + prng.below(60) } else { Self::usual().view_indexes_max };
         Self { first_view, view_indexes_max }

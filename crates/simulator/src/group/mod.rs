@@ -17,7 +17,7 @@ pub mod slow;
 mod stagger;
 
 pub use cluster::UNREACHABLE_AFTER;
-pub(crate) use cluster::{GroupCluster, STATES};
+pub(crate) use cluster::{GroupCluster, MEMBERS_MAX, STATES};
 pub use fate::NodeFate;
 pub use limits::CounterLimits;
 pub(crate) use limits::draw_drift;

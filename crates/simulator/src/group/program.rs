@@ -3,6 +3,7 @@
 use squall_fabric::sim::Prng;
 use squall_fabric::{Instant, NodeId};
 use squall_protocols::group::{GroupApplication, GroupEnd, SubgroupId, SubgroupLayout};
+use squall_protocols::membership::RankSet;
 use squall_protocols::multicast::Message;
 use squall_protocols::restart::DurableView;
 
@@ -39,9 +40,9 @@ impl RunChecks {
 
     /// Writes down what a restart has to keep.
     pub(super) fn recall(&self, durable: &[SubgroupId], remains: &mut RestartRemains) {
-        let set = |members: &[NodeId], of: &[NodeId]| -> u64 {
+        let set = |members: &[NodeId], of: &[NodeId]| -> RankSet {
             let is_in = |(_, node): &(usize, &NodeId)| of.contains(node);
-            members.iter().enumerate().filter(is_in).map(|(rank, _)| 1_u64 << rank).sum()
+            members.iter().enumerate().filter(is_in).map(|(rank, _)| rank).collect()
         };
         for (number, members) in self.durable.views() {
             let shard = |id| set(members, self.views.durable_members(*number, id).unwrap_or_default());

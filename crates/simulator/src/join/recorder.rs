@@ -30,7 +30,11 @@ impl JoinHost for Recorders {
             (vec![Placement { id: SubgroupId(0), members, settings }], Vec::new())
         };
         let (suspicion_after, partition_safety) = (Some(self.0.suspicion_after), PartitionSafety::Majority);
-        let membership = membership::MembershipSettings { suspicion_after, partition_safety, states: 0 };
+        let membership = membership::MembershipSettings {
+            suspicion_after,
+            partition_safety,
+            ..membership::MembershipSettings::default()
+        };
         (Box::new(layout), GroupSettings { membership, ..GroupSettings::default() })
     }
 
@@ -39,6 +43,7 @@ impl JoinHost for Recorders {
             candidate_life: Duration::from_millis(12),
             link_life: self.0.link_life,
             admissions_max: self.0.admissions_max,
+            ..AdmissionSettings::default()
         }
     }
 

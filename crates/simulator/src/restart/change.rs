@@ -1,6 +1,7 @@
 //! How a member of a running view ends it: wedge, propose, echo, decide (Derecho §3.4), with votes in the register.
 
 use squall_fabric::{Instant, NodeId};
+use squall_protocols::membership::RankSet;
 use squall_protocols::restart::{
     Ballot, DurableView, ViewEnd, Vote, copies_needed, is_decided, live_end, may_echo, wedge_counts,
 };
@@ -13,13 +14,13 @@ impl LiveMember {
         let before = self.suspected;
         let is_accused = self.take_over_suspicions(own, all);
         let is_ahead = context.now < self.ahead_until;
-        let stay = all & !self.suspected;
-        if is_accused || self.suspected != 0 && !self.can_continue(stay) {
+        let stay = all - self.suspected;
+        if is_accused || !self.suspected.is_empty() && !self.can_continue(stay) {
             // A process that is ahead reports how the view has ended.
             self.actions.extend((!is_ahead).then_some(LiveAction::Stop(None)));
             return;
         }
-        let leader = stay.trailing_zeros() as usize;
+        let leader = stay.first().expect("it stays itself");
         let is_leader = leader == own;
         let joins = if is_leader { self.joins(context.now, stay) } else { Vec::new() };
         let leaver = self.leaver(stay).filter(|_| is_leader);
@@ -27,7 +28,7 @@ impl LiveMember {
             && (!joins.is_empty() || leaver.is_some())
             && (self.delivered.iter().any(|count| *count > 0) || context.prng.chance(100));
         let has_wedged = |rank: &usize| self.rows.get(rank).is_some_and(|row| row.counts.is_some());
-        let is_over = self.suspected != 0 || ranks(stay).any(|rank| has_wedged(&rank)) || wants_change;
+        let is_over = !self.suspected.is_empty() || stay.iter().any(|rank| has_wedged(&rank)) || wants_change;
         if is_over && self.counts.is_none() {
             self.counts = wedge_counts(&self.log, &self.record().view);
             return;
@@ -40,31 +41,31 @@ impl LiveMember {
     }
 
     /// What others say of members; whether they suspect this one.
-    fn take_over_suspicions(&mut self, own: usize, all: u64) -> bool {
+    fn take_over_suspicions(&mut self, own: usize, all: RankSet) -> bool {
         let mut is_accused = false;
-        for rank in ranks(all) {
-            if let Some(row) = self.rows.get(&rank).filter(|_| self.suspected >> rank & 1 == 0) {
-                is_accused |= row.suspected >> own & 1 == 1;
-                self.suspected |= row.suspected & all & !(1 << own);
+        for rank in all.iter() {
+            if let Some(row) = self.rows.get(&rank).filter(|_| !self.suspected.contains(rank)) {
+                is_accused |= row.suspected.contains(own);
+                self.suspected |= (row.suspected & all).without(own);
             }
         }
         is_accused
     }
 
     /// Whether those that stay are a majority, with a member of each shard \[T5\].
-    fn can_continue(&self, stay: u64) -> bool {
+    fn can_continue(&self, stay: RankSet) -> bool {
         let record = self.record();
         let none = vec![vec![0; record.view.shards.len()]; record.view.members.len()];
         let not_whole = vec![vec![false; record.view.shards.len()]; record.view.members.len()];
         let next = self.next_view(stay, &[], None);
-        stay.count_ones() >= record.view.majority()
+        stay.len() >= record.view.majority() as usize
             && live_end(record, stay, &none, &not_whole, next).is_some()
     }
 
     /// Processes to let in: fewer than members stay.
-    fn joins(&self, now: Instant, stay: u64) -> Vec<NodeId> {
+    fn joins(&self, now: Instant, stay: RankSet) -> Vec<NodeId> {
         let view = &self.record().view;
-        let most = (stay.count_ones() as usize).max(2) - 1;
+        let most = stay.len().max(2) - 1;
         let asks = self.waiting.iter().filter(|(node, (report, heard_at))| {
             report.wants_to_join
                 && now < *heard_at + super::live::SUSPICION
@@ -75,34 +76,34 @@ impl LiveMember {
     }
 
     /// A member that wishes to leave, if others have what it has.
-    fn leaver(&self, stay: u64) -> Option<usize> {
+    fn leaver(&self, stay: RankSet) -> Option<usize> {
         let view = &self.record().view;
         let wishes = |rank: &usize| match self.rows.get(rank) {
             _ if *rank == self.own_rank() => self.wishes_to_leave,
             row => row.is_some_and(|row| row.wishes_to_leave),
         };
-        let leaver = ranks(stay).find(wishes)?;
-        let others = stay & !(1 << leaver);
+        let leaver = stay.iter().find(wishes)?;
+        let others = stay.without(leaver);
         let is_whole = |rank: usize, shard: usize| match self.rows.get(&rank) {
             _ if rank == self.own_rank() => self.log.durable().is_whole(shard, self.record()),
             row => row.is_some_and(|row| row.whole[shard]),
         };
         let has_copies = |shard: usize| {
-            let holders = ranks(others & view.shards[shard]).filter(|rank| is_whole(*rank, shard)).count();
-            holders >= copies_needed(view.shards[shard].count_ones()).max(1) as usize
+            let holders = (others & view.shards[shard]).iter().filter(|rank| is_whole(*rank, shard)).count();
+            holders >= copies_needed(count(view.shards[shard])).max(1) as usize
         };
-        let may_leave = view.shards_of(view.members[leaver]).all(has_copies) && others.count_ones() >= 2;
+        let may_leave = view.shards_of(view.members[leaver]).all(has_copies) && others.len() >= 2;
         may_leave.then_some(leaver)
     }
 
-    fn next_view(&self, stay: u64, joins: &[NodeId], leaver: Option<usize>) -> DurableView {
+    fn next_view(&self, stay: RankSet, joins: &[NodeId], leaver: Option<usize>) -> DurableView {
         let view = &self.record().view;
-        let stay = ranks(stay).filter(|rank| Some(*rank) != leaver).map(|rank| view.members[rank]);
+        let stay = stay.iter().filter(|rank| Some(*rank) != leaver).map(|rank| view.members[rank]);
         self.placement.view(view.number + 1, stay.chain(joins.iter().copied()).collect())
     }
 
     /// Proposes as leader, or echoes the leader's proposal \[T6\].
-    fn vote(&mut self, stay: u64, leader: usize, joins: &[NodeId], leaver: Option<usize>) {
+    fn vote(&mut self, stay: RankSet, leader: usize, joins: &[NodeId], leaver: Option<usize>) {
         let ballot = Ballot::live(u32::try_from(leader).expect("few members"));
         let own = self.own_rank();
         let voted = self.file.wanted().vote.as_ref().map(|vote| vote.ballot);
@@ -123,14 +124,20 @@ impl LiveMember {
     }
 
     /// What this leader proposes, when all that stay have wedged and follow it \[D1\]: the latest earlier proposal, or its own \[T5\].
-    fn proposal(&self, stay: u64, own: usize, joins: &[NodeId], leaver: Option<usize>) -> Option<ViewEnd> {
+    fn proposal(
+        &self,
+        stay: RankSet,
+        own: usize,
+        joins: &[NodeId],
+        leaver: Option<usize>,
+    ) -> Option<ViewEnd> {
         let view = &self.record().view;
-        let below = (1 << own) - 1;
+        let below = RankSet::all(own);
         let follows = |rank: usize| match self.rows.get(&rank) {
             _ if rank == own => true,
-            row => row.is_some_and(|row| row.counts.is_some() && row.suspected & below == below),
+            row => row.is_some_and(|row| row.counts.is_some() && below.is_subset(&row.suspected)),
         };
-        if !ranks(stay).all(follows) {
+        if !stay.iter().all(follows) {
             return None;
         }
         let echoes = self.rows.values().filter_map(|row| row.echo.as_ref());
@@ -159,14 +166,14 @@ impl LiveMember {
     }
 
     /// Decides, when all that stay have echoed \[T7\].
-    fn decide(&mut self, stay: u64, leader: usize) {
+    fn decide(&mut self, stay: RankSet, leader: usize) {
         let ballot = Ballot::live(u32::try_from(leader).expect("few members"));
         let own = self.own_rank();
         let echo = |rank: usize| match self.rows.get(&rank) {
             _ if rank == own => self.file.visible_vote(),
             row => row.and_then(|row| row.echo.as_ref()),
         };
-        let others = ranks(stay).filter(|rank| *rank != leader);
+        let others = stay.iter().filter(|rank| *rank != leader);
         if !is_decided([leader].into_iter().chain(others).map(echo), ballot) {
             return;
         }
@@ -177,6 +184,7 @@ impl LiveMember {
     }
 }
 
-fn ranks(set: u64) -> impl Iterator<Item = usize> {
-    (0..64).filter(move |rank| set >> rank & 1 == 1)
+/// The number of ranks in a set.
+pub(super) fn count(set: RankSet) -> u32 {
+    u32::try_from(set.len()).expect("few members")
 }

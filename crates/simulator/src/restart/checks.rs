@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::NodeId;
+use squall_protocols::membership::RankSet;
 use squall_protocols::restart::{
     DurableView, FetchRequest, LogStart, LogState, Register, ViewEnd, ViewRecord, copies_needed,
 };
 
+use super::change::count;
 use super::disk::ShardContent;
 use crate::run::Violation;
 
@@ -202,13 +204,13 @@ impl RestartOracle {
 
 /// Whether the processes `up`, `good` of which have undamaged logs, are a quorum of a view \[T13\].
 pub(super) fn is_quorum(view: &DurableView, up: &BTreeSet<NodeId>, good: &BTreeSet<NodeId>) -> bool {
-    let here = |ranks: u64, of: &BTreeSet<NodeId>| {
+    let here = |ranks: RankSet, of: &BTreeSet<NodeId>| {
         let members = view.members.iter().enumerate();
-        let members = members.filter(|(rank, node)| ranks >> rank & 1 == 1 && of.contains(node));
+        let members = members.filter(|(rank, node)| ranks.contains(*rank) && of.contains(node));
         u32::try_from(members.count()).expect("few members")
     };
-    let has_logs = |shard: &u64| {
-        *shard == 0 || here(*shard, up) >= copies_needed(shard.count_ones()) && here(*shard, good) >= 1
+    let has_logs = |shard: &RankSet| {
+        shard.is_empty() || here(*shard, up) >= copies_needed(count(*shard)) && here(*shard, good) >= 1
     };
     here(view.ranks(), up) >= view.majority() && view.shards.iter().all(has_logs)
 }
@@ -216,5 +218,5 @@ pub(super) fn is_quorum(view: &DurableView, up: &BTreeSet<NodeId>, good: &BTreeS
 /// Whether an end leaves fewer than two of a shard's logs in the group: what only they can have has no second copy.
 pub(super) fn leaves_one_copy(view: &DurableView, shard: usize, end: &ViewEnd) -> bool {
     let kept = view.shards[shard] & view.kept(&end.next);
-    kept.count_ones() < 2
+    kept.len() < 2
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use squall_fabric::{Duration, NodeId};
+use squall_protocols::membership::RankSet;
 use squall_protocols::restart::{DurableView, Register, Vote};
 
 use super::checks::{is_quorum, leaves_one_copy};
@@ -95,7 +96,7 @@ impl RestartWorld<'_> {
     /// The register is lost: the process comes back as another node, with its log.
     fn forget_register(&mut self, slot: usize) {
         let node = NodeId(self.processes[slot].node.0 + 100);
-        let view = DurableView { shards: vec![0; self.plan.shards], ..DurableView::default() };
+        let view = DurableView { shards: vec![RankSet::EMPTY; self.plan.shards], ..DurableView::default() };
         self.processes[slot].node = node;
         self.processes[slot].disk.replace_register(&Register::new(1, node, view));
         self.note(slot, &|| format!("has lost its register and is {node}"));
@@ -120,7 +121,7 @@ impl RestartWorld<'_> {
 
     fn is_elsewhere(&self, slot: usize, shard: usize) -> bool {
         let own = self.processes[slot].disk.synced_content(shard);
-        let is_alone = |view: &DurableView| view.shards[shard].count_ones() < 2;
+        let is_alone = |view: &DurableView| view.shards[shard].len() < 2;
         if self.oracle.views.get(&self.processes[slot].stored().view().number).is_some_and(is_alone) {
             return false;
         }
@@ -133,7 +134,7 @@ impl RestartWorld<'_> {
                 .oracle
                 .views
                 .get(&(number + 1))
-                .is_some_and(|next| (view.shards[shard] & view.kept(next)).count_ones() < 2);
+                .is_some_and(|next| (view.shards[shard] & view.kept(next)).len() < 2);
             let ended = self.oracle.trims.get(number).filter(|_| is_single).map_or(0, |trims| trims[shard]);
             let needed = match is_alone(view) {
                 true => u64::MAX,

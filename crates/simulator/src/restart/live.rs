@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Instant, NodeId};
+use squall_protocols::membership::RankSet;
 use squall_protocols::restart::{
     BaseStep, BaseTransfer, DurablePlacement, FetchAnswer, FetchRequest, FlushedLog, LogStart, Register,
     RegisterWriter, RestartMessage, RestartReport, TransferSettings, ViewEnd, ViewRecord, Vote, deliverable,
@@ -21,7 +22,7 @@ pub(super) struct LiveRow {
     /// When it has wedged.
     pub(super) counts: Option<Vec<u64>>,
     /// By rank.
-    pub(super) suspected: u64,
+    pub(super) suspected: RankSet,
     pub(super) echo: Option<Vote>,
     pub(super) wishes_to_leave: bool,
 }
@@ -83,7 +84,7 @@ pub(super) struct LiveMember {
     heard_at: Vec<Instant>,
     /// Processes that take part in no view.
     pub(super) waiting: BTreeMap<NodeId, (RestartReport, Instant)>,
-    pub(super) suspected: u64,
+    pub(super) suspected: RankSet,
     pub(super) counts: Option<Vec<u64>>,
     pub(super) delivered: Vec<u64>,
     is_recording: bool,
@@ -115,7 +116,7 @@ impl LiveMember {
             rows: BTreeMap::new(),
             heard_at: Vec::new(),
             waiting: BTreeMap::new(),
-            suspected: 0,
+            suspected: RankSet::EMPTY,
             counts: None,
             delivered: Vec::new(),
             is_recording: false,
@@ -137,7 +138,8 @@ impl LiveMember {
         let view = self.file.wanted().view();
         self.heard_at = vec![now + OPENING; view.members.len()];
         self.delivered = vec![0; view.shards.len()];
-        (self.suspected, self.counts, self.is_recording, self.ahead_until) = (0, None, false, now);
+        (self.suspected, self.counts, self.is_recording, self.ahead_until) =
+            (RankSet::EMPTY, None, false, now);
         self.rows.clear();
     }
 
@@ -152,7 +154,7 @@ impl LiveMember {
 
     /// Whether nothing keeps it from running on in its view.
     pub(super) const fn is_running(&self) -> bool {
-        !self.is_recording && self.counts.is_none() && self.suspected == 0
+        !self.is_recording && self.counts.is_none() && self.suspected.is_empty()
     }
 
     pub(super) fn handle_row(&mut self, now: Instant, from: NodeId, row: LiveRow) {
@@ -165,7 +167,7 @@ impl LiveMember {
             self.ahead_until = now + SUSPICION;
         }
         let Some(rank) = self.record().view.rank(from) else { return };
-        let is_frozen = self.suspected >> rank & 1 == 1;
+        let is_frozen = self.suspected.contains(rank);
         if self.is_recording || row.view != self.record().view.number || is_frozen {
             return;
         }
@@ -324,7 +326,7 @@ impl LiveMember {
         let log = self.log.durable();
         let mut delivered = Vec::new();
         for shard in view.shards_of(self.file.wanted().node) {
-            let ranks = (0..view.members.len()).filter(|rank| view.shards[shard] >> rank & 1 == 1);
+            let ranks = (0..view.members.len()).filter(|rank| view.shards[shard].contains(*rank));
             let shown = |rank: usize| match self.rows.get(&rank) {
                 _ if rank == own => (log.shards[shard].count(view.number), !log.is_whole(shard, record)),
                 Some(row) => (row.persisted[shard], !row.whole[shard]),
@@ -381,7 +383,7 @@ impl LiveMember {
     fn suspect(&mut self, context: &mut LiveContext<'_>) {
         let view = &self.record().view;
         let (own, count) = (self.own_rank(), view.members.len());
-        let mut suspected = 0;
+        let mut suspected = RankSet::EMPTY;
         for rank in (0..count).filter(|rank| *rank != own) {
             let is_silent = context.now >= self.heard_at[rank] + SUSPICION;
             let is_out = self.waiting.get(&view.members[rank]).is_some_and(|(report, _)| {
@@ -389,14 +391,16 @@ impl LiveMember {
                     && report.view >= Some(view.number)
                     && self.rows.get(&rank).is_none_or(|row| row.order.0 < report.order.0)
             });
-            suspected |= u64::from(is_silent || is_out) << rank;
+            if is_silent || is_out {
+                suspected.insert(rank);
+            }
         }
         self.suspected |= suspected;
         if !context.is_calm && *context.false_accusations > 0 && count > 1 && context.prng.chance(4) {
             let rank = context.prng.index(count);
             if rank != own {
                 *context.false_accusations -= 1;
-                self.suspected |= 1 << rank;
+                self.suspected.insert(rank);
             }
         }
     }
@@ -423,7 +427,7 @@ impl LiveMember {
         let shown = self.shown.as_ref().filter(|row| row.view == self.record().view.number);
         let suspected = match self.file.shows_vote() {
             true => self.suspected,
-            false => shown.map_or(0, |row| row.suspected),
+            false => shown.map_or(RankSet::EMPTY, |row| row.suspected),
         };
         let row = LiveRow {
             order: (0, 0),

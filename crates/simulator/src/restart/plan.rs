@@ -4,6 +4,7 @@ use std::fmt;
 
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, NodeId};
+use squall_protocols::membership::RankSet;
 use squall_protocols::restart::DurablePlacement;
 
 use crate::explain::Shrink;
@@ -238,31 +239,31 @@ fn deaf(seed: u64, processes: usize) -> u32 {
     if prng.chance(250) { set } else { 0 }
 }
 
-/// The members of a shard, as a set of ranks.
-fn place(layout: RestartLayout, shards: usize, shard: usize, members: &[NodeId]) -> u64 {
-    let all = (1 << members.len()) - 1;
+/// The members of a shard.
+fn place(layout: RestartLayout, shards: usize, shard: usize, members: &[NodeId]) -> RankSet {
+    let all = RankSet::all(members.len());
     match layout {
         RestartLayout::Everywhere | RestartLayout::Chosen => all,
         RestartLayout::ByNumber => {
             let has_it = |node: &NodeId| node.0 as usize % shards == shard;
-            members.iter().enumerate().filter(|(_, node)| has_it(node)).map(|(rank, _)| 1 << rank).sum()
+            members.iter().enumerate().filter(|(_, node)| has_it(node)).map(|(rank, _)| rank).collect()
         }
         RestartLayout::Moving(most) => {
             let weight = |node: NodeId| Prng::new(u64::from(node.0) << 8 | shard as u64).draw();
             let mut ranks: Vec<usize> = (0..members.len()).collect();
             ranks.sort_by_key(|rank| weight(members[*rank]));
-            ranks.into_iter().take(most).map(|rank| 1 << rank).sum()
+            ranks.into_iter().take(most).collect()
         }
     }
 }
 
-/// The members of a set of nodes, as a set of ranks; none unless it has one of those that are needed.
-fn choose(set: u64, needed: u64, members: &[NodeId]) -> u64 {
-    let ranks = |nodes: u64| {
+/// The members of a set of nodes; none unless it has one of those that are needed.
+fn choose(set: u64, needed: u64, members: &[NodeId]) -> RankSet {
+    let ranks = |nodes: u64| -> RankSet {
         let has = |node: &NodeId| nodes.checked_shr(node.0).is_some_and(|nodes| nodes & 1 == 1);
-        members.iter().enumerate().filter(|(_, node)| has(node)).map(|(rank, _)| 1_u64 << rank).sum()
+        members.iter().enumerate().filter(|(_, node)| has(node)).map(|(rank, _)| rank).collect()
     };
-    if ranks(set & needed) == 0 { 0 } else { ranks(set) }
+    if ranks(set & needed).is_empty() { RankSet::EMPTY } else { ranks(set) }
 }
 
 fn strike(prng: &mut Prng, processes: usize, forgetful: Option<usize>) -> RestartStrike {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use squall_fabric::sim::{Happening, Prng, TraceRecord};
 use squall_fabric::{Duration, Instant, NodeId};
+use squall_protocols::membership::RankSet;
 use squall_protocols::restart::{
     DurableView, FetchAnswer, FetchRequest, FlushedLog, LogStart, Register, RegisterWriter, RestartMessage,
     RestartSettings, Restarter,
@@ -113,7 +114,7 @@ impl<'a> RestartWorld<'a> {
     /// A process before anything has failed: a member is live in the first view, the others wait to join.
     fn first_process(&mut self, slot: usize, first: &DurableView) -> SimProcess {
         let is_member = slot < self.plan.members;
-        let none = DurableView { shards: vec![0; self.plan.shards], ..DurableView::default() };
+        let none = DurableView { shards: vec![RankSet::EMPTY; self.plan.shards], ..DurableView::default() };
         let register = Register::new(1, node(slot), if is_member { first.clone() } else { none });
         let disk = ProcessDisk::new(&register);
         let mut process = SimProcess { timer: Some(self.now), ..SimProcess::down(node(slot), disk) };

@@ -25,11 +25,11 @@ use std::fmt;
 use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::group::GroupEnd;
-use squall_protocols::membership::{MEMBERS_MAX, StopReason};
+use squall_protocols::membership::StopReason;
 
 use crate::coverage;
 use crate::explain::Shrink;
-use crate::group::{self, GroupPlan, NodeFate};
+use crate::group::{self, GroupPlan, MEMBERS_MAX, NodeFate};
 use crate::run::{PlannedScenario, RunOutcome, Violation};
 
 /// The scenario.

@@ -74,9 +74,9 @@ impl StepColumns {
             return TakeoverStep::Counts;
         }
         match first {
-            word if word == row.accused.word() => TakeoverStep::Suspicion,
+            word if word == row.accused.range().start => TakeoverStep::Suspicion,
             word if word == row.leaving.word() => TakeoverStep::Leaving,
-            word if word == row.wedged.word() => TakeoverStep::Wedge,
+            word if word == row.wedged.range().start => TakeoverStep::Wedge,
             word if word == row.echoed.word() => TakeoverStep::Echo,
             word if word == row.decided.word() => TakeoverStep::Decision,
             word if word == row.heartbeat.word() => TakeoverStep::Heartbeat,

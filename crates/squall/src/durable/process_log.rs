@@ -13,6 +13,7 @@ use squall_log::{
     WatchedDisk, WriteTally,
 };
 use squall_protocols::group::SubgroupId;
+use squall_protocols::membership::RankSet;
 use squall_protocols::replica::ShardPosition;
 use squall_protocols::restart::{DurableView, LogStart, Register, ViewChain};
 use squall_transports::{Waker, barrier};
@@ -177,7 +178,7 @@ impl ProcessLog {
     /// durable subgroups.
     pub(crate) fn register(&self, identity: &LogMember) -> Register {
         let LogMember { group, node, tag, shards, layout } = *identity;
-        let none = DurableView { shards: vec![0; shards], ..DurableView::default() };
+        let none = DurableView { shards: vec![RankSet::EMPTY; shards], ..DurableView::default() };
         let is_of = |found: &&Register| (found.group, found.layout) == (group, layout);
         let found = self.found().as_ref().filter(is_of).cloned();
         // One with another node is not on the disk yet.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use squall_fabric::NodeId;
 use squall_log::{DiskFault, LogPosition, LogSettings, RecordKind, SimDisk, Storage, StorageOwner};
 use squall_protocols::group::SubgroupId;
+use squall_protocols::membership::RankSet;
 use squall_protocols::multicast::{DeliveryMode, Message, MessageLog};
 use squall_protocols::restart::{DurableView, Register};
 
@@ -249,7 +250,8 @@ fn the_log_of_an_earlier_run_is_of_use_in_its_group_only() {
     process.check_group(9, true).expect("it has no records");
     let held = open(&config).expect_err("this process has it").to_string();
     assert!(held.contains("rank-0 is in use by process"), "{held}");
-    let (view, node) = (DurableView { number: 0, members: vec![NodeId(4)], shards: vec![1] }, NodeId(4));
+    let (view, node) =
+        (DurableView { number: 0, members: vec![NodeId(4)], shards: vec![RankSet::of(0)] }, NodeId(4));
     let member = |group, node| LogMember { group, node, tag: 0, shards: 1, layout };
     let none = process.register(&member(9, node));
     assert_eq!((none.group, none.node, none.is_member()), (9, node, false));

@@ -114,8 +114,9 @@ impl Stack {
             rank: members.iter().find(|member| member.node == own).map_or(0, |member| member.rank),
             view: view.map_or(0, |view| view.id),
             ready: self.group.is_ready(),
-            leaving: view.map_or(0, |view| view.leaving),
-            holders: view.map_or_else(Vec::new, |view| view.holders.clone()),
+            leaving: view.map_or_else(Vec::new, |view| view.leaving.iter().collect()),
+            holders: view
+                .map_or_else(Vec::new, |view| view.holders.iter().map(|set| set.iter().collect()).collect()),
             subgroups: self.names.iter().zip((0..).map(SubgroupId)).filter_map(subgroup).collect(),
             changes: self.group.timeline().filter_map(|change| change_line(change, now)).collect(),
             members,

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use squall_fabric::{Duration, Fabric as _, Instant, NodeId, Shortage};
 use squall_protocols::group::{GroupCore, GroupSettings, Placement, SubgroupId, SubgroupLayout};
-use squall_protocols::membership::{self, Member, View};
+use squall_protocols::membership::{self, Member, RankSet, View};
 use squall_transports::TransportFabric as _;
 use squall_transports::bootstrap::BootstrapProgress;
 use squall_transports::runner::Runner;
@@ -138,22 +138,27 @@ fn group_settings(config: &Config, durable: &[SubgroupId]) -> GroupSettings {
         suspicion_after: config.suspicion_after,
         partition_safety: config.partition_safety,
         states: config.subgroups.len() + config.shard_states(),
+        ..membership::MembershipSettings::default()
     };
     let is_shared = config.transport == Transport::Shm;
     let genuine = config.genuine.as_ref().map(|genuine| genuine.settings(is_shared));
     GroupSettings { membership, durable: durable.to_vec(), genuine, ..GroupSettings::default() }
 }
 
-/// The members that hold the state of each subgroup, as sets of ranks, in a view with which a group restarts from its logs: all members of
+/// The members that hold the state of each subgroup in a view with which a group restarts from its logs: all members of
 /// the durable ones, since each makes the state from its log \[A13\]. The others' states are lost.
-fn holders(view: &View, layout: &dyn SubgroupLayout, durable: &[SubgroupId], subgroups: usize) -> Vec<u64> {
-    let mut holders = vec![0; subgroups];
+fn holders(
+    view: &View,
+    layout: &dyn SubgroupLayout,
+    durable: &[SubgroupId],
+    subgroups: usize,
+) -> Vec<RankSet> {
+    let mut holders = vec![RankSet::EMPTY; subgroups];
     let (placements, _) = layout.place(view);
     for Placement { id, members, .. } in
         placements.into_iter().filter(|placement| durable.contains(&placement.id))
     {
-        let ranks = members.iter().filter_map(|node| view.rank(*node));
-        holders[id.0 as usize] = ranks.fold(0, |set, rank| set | 1 << rank);
+        holders[id.0 as usize] = members.iter().filter_map(|node| view.rank(*node)).collect();
     }
     holders
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
-use squall_protocols::membership::{Member, View};
+use squall_protocols::membership::{MEMBERS_MAX, Member, RankSet, View};
 use squall_protocols::replica::Contacts;
 use squall_transports::bootstrap::Address;
 
@@ -127,7 +127,12 @@ fn read(status: MemberStatus) -> (NodeId, View, BTreeMap<NodeId, Address>) {
     let place = |line: &MemberLine| Some((NodeId(line.node), line.address.parse().ok()?));
     let addresses = lines.iter().filter_map(place).collect();
     let member = |line: &MemberLine| Member { node: NodeId(line.node), tag: line.rank };
-    let members = lines.iter().map(member).collect();
+    let members: Vec<Member> = lines.iter().map(member).collect();
+    // What is no rank of the view is left out, whoever answers.
+    let set = |ranks: Vec<usize>| {
+        ranks.into_iter().filter(|rank| *rank < members.len().min(MEMBERS_MAX)).collect::<RankSet>()
+    };
+    let (leaving, holders) = (set(leaving), holders.into_iter().map(set).collect());
     (NodeId(node), View { id, members, leaving, holders }, addresses)
 }
 

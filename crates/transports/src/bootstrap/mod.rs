@@ -66,7 +66,7 @@ pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretTooShort};
 pub use crate::session::{Encryption, Proof, ProofError};
 
 /// The most members of a group: a full mesh of more is beyond the purpose of the multicast.
-pub const MEMBERS_MAX: usize = 512;
+pub const MEMBERS_MAX: usize = 1024;
 
 /// What all members must agree on beforehand, and what this member wants.
 #[derive(Clone, Debug)]

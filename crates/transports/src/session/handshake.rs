@@ -36,7 +36,7 @@ use crate::bootstrap::Secret;
 ///
 /// A release that changes any of it has a higher version. Its tests keep the recorded hellos of the versions before it
 /// (`session/tests.rs`), so that it refuses them with words.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// The bytes at the beginning of a hello, which show whether the rest can be understood.
 pub const HELLO_HEAD_BYTES: usize = 8 + 2;

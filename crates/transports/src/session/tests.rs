@@ -108,7 +108,7 @@ fn an_older_release_is_reported_as_such() {
 
 /// A hello of each version with the proof `("a", "c", "p")`, as its release sends it. A release with another version adds
 /// its own and keeps those before it.
-const RECORDED_HELLOS: [(u16, &str); 2] = [
+const RECORDED_HELLOS: [(u16, &str); 3] = [
     (
         2,
         concat!(
@@ -125,6 +125,14 @@ const RECORDED_HELLOS: [(u16, &str); 2] = [
             "b094a417edae9297204f27aa78cc157d3893f01a8d4ae7a8a26acdcafce67355",
         ),
     ),
+    (
+        4,
+        concat!(
+            "535155414c4c0d0a04002e7d2c03a9507ae265ecf5b5356885a5b007d78836151375bdcdd930d343",
+            "94e0fc9458eb5c65b19eca80b8e24f53e075959dd86d6a148281dfc19caf3d4a544c6eca15ef849d",
+            "747d86d0b3bc6820373afc0140718d87a7226c9ed9e1fe5682c313fe72694cbe",
+        ),
+    ),
 ];
 
 /// This release accepts what it has sent since it exists, and refuses each version before it by its number.
@@ -137,7 +145,7 @@ fn recorded_hellos_are_accepted_or_refused_by_their_version() {
         let proof = proof("a", "c", "p");
         if version == PROTOCOL_VERSION {
             let (_, answer) = proof.respond(None, hello[..].try_into().unwrap()).unwrap();
-            assert_eq!(answer[..11], *b"SQUALL\r\n\x03\x00\x00");
+            assert_eq!(answer[..11], *b"SQUALL\r\n\x04\x00\x00");
             continue;
         }
         let Rejection { error, answer } = Proof::check_head(hello.first_chunk().unwrap()).unwrap_err();

@@ -188,4 +188,4 @@ fn a_candidate_does_not_survive_its_leader() {
 }
 
 /// A number that is assigned in view 0.
-const ADMITTED: u32 = super::super::ADMISSIONS_MAX;
+const ADMITTED: u32 = crate::membership::MEMBERS_MAX as u32;

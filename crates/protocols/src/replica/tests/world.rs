@@ -166,7 +166,7 @@ impl ReplicaWorld {
         }
         let holds = |node: &NodeId| self.members[node].lives && self.members[node].counted;
         let ranks = group.iter().enumerate().filter(|(_, node)| holds(node));
-        let holders = ranks.fold(0, |holders, (rank, _)| holders | 1 << rank);
+        let holders = ranks.map(|(rank, _)| rank).collect();
         let members = group.iter().map(|node| GroupMember { node: *node, tag: 0 }).collect();
         let view = View { id, holders: vec![holders], ..View::first(members) };
         let (shard, holders) = (place(&view, 0, &group, choose), view.holders(0));

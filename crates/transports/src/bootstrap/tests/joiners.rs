@@ -421,7 +421,7 @@ fn an_invalid_admission_is_refused() {
     let takes: fn(&Address) -> bool = <UnixStream as LinkSocket>::takes;
     let members = request::read_members(&good, takes).unwrap();
     assert_eq!(members.iter().map(|member| member.node.0).collect::<Vec<_>>(), [0, 2]);
-    let many = (0..600).map(|node| (node + 10, "unix:@a".into())).collect();
+    let many = (0..MEMBERS_MAX as u32).map(|node| (node + 10, "unix:@a".into())).collect();
     for bad in [
         AdmissionFrame { node: 2, ..good.clone() },
         AdmissionFrame { leader: 3, ..good.clone() },

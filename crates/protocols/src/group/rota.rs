@@ -1,0 +1,162 @@
+//! Which subgroups an evaluation looks at: a node in a thousand idle ones pays for those that are used (Spindle §4.1.3 measures one
+//! active subgroup among inactive ones; there each costs the active one a visit in each round).
+//!
+//! **Law.** An evaluation looks at the subgroups that had work lately, and at a few of the others in turn. If there was no work in any of
+//! these, it looks at all that are left: so an evaluation that reports no work has looked at everything, and the node may sleep.
+//! With up to [`AT_ONCE`] subgroups it always looks at all, in the order of their ids.
+
+use squall_fabric::{Core, Fabric};
+
+use super::active::{ActiveSubgroup, either};
+use super::core::{GroupCore, GroupStage, PresentView};
+use super::{GroupApplication, GroupEnd};
+use crate::membership::MembershipState;
+use crate::mutation;
+
+/// An evaluation looks at this many idle subgroups.
+pub(super) const AT_ONCE: usize = 16;
+
+/// A subgroup is idle after this many looks in a row without work.
+const QUIET: u8 = 64;
+
+/// What is known of each subgroup of a view, by its place.
+#[derive(Debug, Default)]
+pub(super) struct SubgroupRota {
+    /// Looks in a row without work, up to [`QUIET`].
+    quiet: Vec<u8>,
+    /// The places of those that are not idle.
+    awake: Vec<usize>,
+    /// The next place of an idle one.
+    next: usize,
+}
+
+impl SubgroupRota {
+    /// Begins with `count` subgroups, all awake.
+    pub(super) fn new(count: usize) -> Self {
+        Self { quiet: vec![0; count], awake: (0..count).collect(), next: 0 }
+    }
+
+    /// Returns whether there are so few subgroups that all are looked at.
+    fn is_short(&self) -> bool {
+        self.quiet.len() <= AT_ONCE
+    }
+
+    /// Takes the next place whose turn it is, among the idle ones.
+    fn turn(&mut self) -> usize {
+        let place = self.next;
+        self.next = (place + 1) % self.quiet.len();
+        place
+    }
+
+    fn is_idle(&self, place: usize) -> bool {
+        self.quiet[place] >= QUIET
+    }
+
+    /// Notes a look at a subgroup that is awake; returns whether it stays so.
+    fn stays_awake(&mut self, place: usize, worked: bool) -> bool {
+        let quiet = &mut self.quiet[place];
+        *quiet = if worked { 0 } else { *quiet + 1 };
+        *quiet < QUIET
+    }
+
+    /// Notes a look at an idle subgroup.
+    fn wake(&mut self, place: usize) {
+        self.quiet[place] = 0;
+        self.awake.push(place);
+    }
+}
+
+impl<A: GroupApplication> GroupCore<A> {
+    /// Evaluates the subgroups; returns the amount of work done.
+    pub(super) fn poll_subgroups<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let mut work = self.successions.poll(&mut self.application);
+        let GroupStage::Present(present) = &mut self.stage else { return 0 };
+        // A view that ends needs all members.
+        let is_open =
+            matches!(present.membership.state(), MembershipState::Opening | MembershipState::Normal);
+        if self.passage.stands_by() && is_open && !mutant!(TakePartEarly) {
+            return work;
+        }
+        let view = present.membership.view();
+        if !self.register.as_ref().is_none_or(|register| register.has_recorded(view)) {
+            return work;
+        }
+        match self.look_around(fabric) {
+            Ok(done) => work += done,
+            Err(ended) => {
+                self.end(ended);
+                return work + 1;
+            }
+        }
+        let GroupStage::Present(present) = &mut self.stage else { return work };
+        let (done, culprit) = self.relays.advance(fabric, &mut present.subgroups);
+        culprit.into_iter().for_each(|node| present.membership.suspect(node));
+        work + done + self.poll_shards(fabric)
+    }
+
+    /// Looks at the subgroups whose turn it is, and at all if these had no work.
+    fn look_around<F: Fabric>(&mut self, fabric: &mut F) -> Result<usize, GroupEnd> {
+        let GroupStage::Present(present) = &mut self.stage else { return Ok(0) };
+        let mut rota = std::mem::take(&mut present.rota);
+        let found = if rota.is_short() {
+            (0..rota.quiet.len()).try_fold(0, |work, place| Ok(work + self.look_at(fabric, place)?))
+        } else {
+            self.look_in_turn(fabric, &mut rota)
+        };
+        if let GroupStage::Present(present) = &mut self.stage {
+            present.rota = rota;
+        }
+        found
+    }
+
+    fn look_in_turn<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        rota: &mut SubgroupRota,
+    ) -> Result<usize, GroupEnd> {
+        let mut work = 0;
+        let mut awake = std::mem::take(&mut rota.awake);
+        let mut outcome = Ok(());
+        awake.retain(|place| {
+            let done = match self.look_at(fabric, *place) {
+                Ok(done) => done,
+                Err(ended) => {
+                    outcome = Err(ended);
+                    0
+                }
+            };
+            work += done;
+            rota.stays_awake(*place, done > 0)
+        });
+        rota.awake = awake;
+        outcome?;
+        let mut looked = 0;
+        while looked < rota.quiet.len() && (looked < AT_ONCE || work == 0) && !mutant!(ForgetIdle) {
+            looked += 1;
+            let place = rota.turn();
+            if rota.is_idle(place) {
+                let done = self.look_at(fabric, place)?;
+                if done > 0 {
+                    rota.wake(place);
+                }
+                work += done;
+            }
+        }
+        Ok(work)
+    }
+
+    /// Evaluates the subgroup with this place.
+    #[inline]
+    fn look_at<F: Fabric>(&mut self, fabric: &mut F, place: usize) -> Result<usize, GroupEnd> {
+        let GroupStage::Present(PresentView { membership, subgroups, .. }) = &mut self.stage else {
+            return Ok(0);
+        };
+        let ActiveSubgroup { id, core, segment } = &mut subgroups[place];
+        let work = either!(core, core => core.poll(fabric));
+        either!(core, core => self.relays.take_bodies(fabric, membership.view(), segment.trims, *id, core));
+        match either!(core, core => core.failure()) {
+            Some(failure) => Err(GroupEnd::Failed(*id, failure)),
+            None => Ok(work),
+        }
+    }
+}

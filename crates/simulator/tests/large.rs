@@ -1,0 +1,40 @@
+//! Groups of more than 64 members (Derecho §2, §3.4).
+
+use squall_fabric::Duration;
+use squall_simulator::large::LargeCase;
+
+/// The sizes around which sets take another word, and one in between.
+#[test]
+fn large_groups_survive_deaths_and_partitions() {
+    for (seed, members) in [(0, 64), (1, 65), (2, 100), (3, 128), (4, 129), (5, 5), (6, 7)] {
+        let case = LargeCase::draw(seed, members);
+        assert_eq!(case.run(0).violation, None, "{case}");
+    }
+}
+
+/// The leader and another member die, and four in ten are parted from the rest, whatever the size.
+fn case(members: u32) -> LargeCase {
+    LargeCase {
+        seed: 0,
+        members,
+        senders: vec![1, members / 2, members - 3],
+        messages: 4,
+        subgroups: 1,
+        deaths: [0, members - 1].map(|i| (i, Duration::from_micros(300))).to_vec(),
+        parted: (members / 2 + members / 25..members - 5).collect(),
+        parts_at: Duration::from_micros(350),
+        joins: false,
+        is_adverse: false,
+    }
+}
+
+#[test]
+#[ignore = "1,024 members take minutes and most of 16 GiB: .ci/long large"]
+fn the_largest_group_survives_deaths_and_a_partition() {
+    for members in [64, 128, 256, 512, 1024] {
+        let case = case(members);
+        let outcome = case.run(0);
+        assert_eq!(outcome.violation, None, "{case}");
+        println!("{members} members: {} parted, {} deliveries", case.parted.len(), outcome.delivered);
+    }
+}
