@@ -76,6 +76,7 @@ mod attachments;
 mod connection;
 mod connections;
 mod fabric;
+mod file_pages;
 mod frame;
 mod grants;
 mod inbound;
