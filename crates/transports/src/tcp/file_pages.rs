@@ -167,7 +167,8 @@ impl FilePiece<'_> {
         let mut passed = 0;
         while passed < received {
             let mut offset = self.offset + passed as u64;
-            let taken = splice(&pipe.reader, None, &self.pages.file, Some(&mut offset), received - passed, flags);
+            let taken =
+                splice(&pipe.reader, None, &self.pages.file, Some(&mut offset), received - passed, flags);
             passed += match taken {
                 Err(Errno::INTR) => 0,
                 Ok(0) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
@@ -186,9 +187,8 @@ impl FilePiece<'_> {
         let target = self.pages.start.as_ptr().cast::<u8>().wrapping_add(first);
         // SAFETY: inside the mapping, whose words are atomics, to which no exclusive references exist; the kernel stores into them as
         // another process does into shared memory.
-        let read = unsafe {
-            libc::read(rustix::fd::AsRawFd::as_raw_fd(&pipe.reader), target.cast(), rest.len())
-        };
+        let read =
+            unsafe { libc::read(rustix::fd::AsRawFd::as_raw_fd(&pipe.reader), target.cast(), rest.len()) };
         match usize::try_from(read) {
             Ok(read) if read > 0 => Ok(read),
             Ok(_) => Err(ErrorKind::UnexpectedEof.into()),
