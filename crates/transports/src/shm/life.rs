@@ -5,8 +5,8 @@
 //! kill: the kernel walks a list that a thread has announced, and sets a bit in each word of it that holds the thread's number. They
 //! are made for locks whose holder dies. Here the word is no lock; it is only *read* by the peers, which map its page read-only.
 //!
-//! **State.** One thread per process announces the list, and then waits for the marks of others until the process ends. The list is circular: its head, and one
-//! entry in each link page, one word after the mark that it is for. A lock orders changes.
+//! **State.** One thread per process announces the list, and then waits for the marks of others until the process ends. The list is
+//! circular: its head, and one entry in each link page, one word after the mark that it is for. A lock orders changes.
 //!
 //! **Invariants.**
 //! - At each instant the list is whole: the kernel may read it then. An entry is complete before it is linked, and unlinked before its

@@ -1,12 +1,12 @@
 //! Pages of a file as a region, which the kernel sends from and receives into without mapping them.
 //!
-//! `sendfile` passes the pages themselves to the socket, and two calls of `splice`, with a pipe between them, copy what has arrived into the
-//! page cache: one copy at each receiver, none at the sender, and no page of the mapping is touched. Storing through the mapping takes a page
-//! fault or its share of a call for each page, and on `tmpfs` the kernel clears each new page before it is overwritten. The mapping is for
-//! what these calls do not take: encrypted streams, short payloads, and file systems without them.
+//! `sendfile` passes the pages themselves to the socket, and two calls of `splice`, with a pipe between them, copy what has arrived
+//! into the page cache: one copy at each receiver, none at the sender, and no page of the mapping is touched. Storing through the
+//! mapping takes a page fault or its share of a call for each page, and on `tmpfs` the kernel clears each new page before it is
+//! overwritten. The mapping is for what these calls do not take: encrypted streams, short payloads, and file systems without them.
 //!
-//! Pages that are on their way in a socket are those of the file: bytes that change before the receiver has them may arrive changed, as with
-//! any range that is stored to before its post is done [F5].
+//! Pages that are on their way in a socket are those of the file: bytes that change before the receiver has them may arrive changed,
+//! as with any range that is stored to before its post is done [F5].
 
 use std::ffi::c_void;
 use std::fs::File;
