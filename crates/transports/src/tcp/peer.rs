@@ -286,8 +286,15 @@ impl TcpPeer {
         let missing = self.input.missing();
         let begun = usize::from(missing > 0);
         let file = file_pages::piece(&region, 8 * (first + begun)..8 * (first + words));
-        if let Some(file) = file.filter(|file| missing == 0 && available >= file.length.min(FILE_BYTES_MIN)) {
-            return self.receive_into_file(file, available, buffer, local).map(Some);
+        if let Some(file) = file.filter(|_| missing == 0) {
+            if available >= file.length.min(8) {
+                return self.receive_into_file(file, available, buffer, local).map(Some);
+            }
+            if !self.ended {
+                // What arrives meanwhile must not come by way of the buffer: that would touch the mapping.
+                self.readable = false;
+                return Ok(Some(0));
+            }
         }
         let least = LONG_BYTES_MIN.min(8 * (words - begun));
         let Some(available) = available.checked_sub(missing).filter(|bytes| *bytes >= least) else {
@@ -477,9 +484,6 @@ impl TcpPeer {
 
 /// The end of a long payload is also read directly, if it has at least this many bytes.
 const ENDING_BYTES_MIN: usize = 1 << 10;
-
-/// Less than this is read into a file by way of the buffer, unless it is all that is missing.
-const FILE_BYTES_MIN: usize = 4 << 10;
 
 /// One read takes no more than this, so that a poll stays short.
 const DIRECT_BYTES_MAX: usize = 1 << 20;
