@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use squall_fabric::{BreakReason, Channel, Fabric, FabricEvent, Grant, MirrorKey, NodeId, Region};
+use squall_transports::TransportFabric;
 use squall_transports::shm::ShmFabric;
 
 use child::{ChildProcess, PATIENCE, WordPair, poll_until, role};
@@ -81,6 +82,32 @@ fn a_dying_peer_is_seen_before_it_is_lost() {
     assert_eq!(later, [], "its connection is still open");
     drop(copy);
     poll_until(&mut fabric, "the report of the death", |_, events| events == [lost.clone()]);
+}
+
+/// The kernel's mark wakes a node that sleeps: the connection of the peer stays open, and the wait has no time limit.
+#[test]
+fn a_dying_peer_wakes_a_parked_node() {
+    let (process, socket, copy) = ChildProcess::start_with_copy("echo");
+    let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
+    let mut pair = WordPair::new(&mut fabric, NodeId(1));
+    pair.say(&mut fabric, 1);
+    poll_until(&mut fabric, "the echo", |_, _| pair.heard() == 1);
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        process.signal(Signal::KILL);
+        process
+    });
+    let (dying, mut is_dying) = (FabricEvent::PeerDying { peer: NodeId(1) }, false);
+    while !is_dying {
+        fabric.prepare_park();
+        let work = fabric.poll(&mut |event| is_dying |= event == dying);
+        if work == 0 {
+            fabric.park(None);
+        }
+        fabric.unpark();
+    }
+    assert!(!killer.join().expect("no panic").wait().success());
+    drop(copy);
 }
 
 /// A peer that is removed while it is dying, in the middle of a write, is fenced off as soon as its process has ended.

@@ -4,6 +4,8 @@
 mod cluster;
 #[path = "tcp/connections.rs"]
 mod connections;
+#[path = "tcp/files.rs"]
+mod files;
 #[path = "tcp/hostile.rs"]
 mod hostile;
 #[path = "tcp/large.rs"]

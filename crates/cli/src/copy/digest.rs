@@ -25,6 +25,9 @@ pub(crate) fn digest_of(content: &[u8]) -> String {
     blake3::hash(content).to_hex().to_string()
 }
 
+/// What is read stays in the cache until it is hashed.
+const READ_BYTES: u64 = 128 << 10;
+
 /// The digest of a file up to a place.
 #[derive(Default)]
 struct FileDigest {
@@ -36,11 +39,14 @@ struct FileDigest {
 impl FileDigest {
     /// Hashes the next block of a file of `bytes` bytes.
     fn read(&mut self, file: &File, bytes: u64) -> Result<()> {
-        let length = usize::try_from(BLOCK_BYTES.min(bytes - self.at)).expect("a block is short");
-        self.buffer.resize(length, 0);
-        file.read_exact_at(&mut self.buffer, self.at)?;
-        self.hash.update(&self.buffer);
-        self.at += length as u64;
+        let end = bytes.min(self.at + BLOCK_BYTES);
+        while self.at < end {
+            let length = usize::try_from((end - self.at).min(READ_BYTES)).expect("a read is short");
+            self.buffer.resize(length, 0);
+            file.read_exact_at(&mut self.buffer, self.at)?;
+            self.hash.update(&self.buffer);
+            self.at += length as u64;
+        }
         Ok(())
     }
 

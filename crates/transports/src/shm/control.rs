@@ -142,7 +142,7 @@ impl ShmFabric {
         if node != self.links[link].peer {
             return Err(ShmViolation("the number of another node"));
         }
-        self.links[link].on_hello(file)
+        self.links[link].on_hello(file, self.parking.waker())
     }
 
     /// Takes the peer's posts on all connections of a link; returns the amount of work done. Work that is

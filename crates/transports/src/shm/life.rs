@@ -5,8 +5,8 @@
 //! kill: the kernel walks a list that a thread has announced, and sets a bit in each word of it that holds the thread's number. They
 //! are made for locks whose holder dies. Here the word is no lock; it is only *read* by the peers, which map its page read-only.
 //!
-//! **State.** One thread per process announces the list and sleeps until the process ends. The list is circular: its head, and one
-//! entry in each link page, one word after the mark that it is for. A lock orders changes.
+//! **State.** One thread per process announces the list, and then waits for the marks of others until the process ends. The list is
+//! circular: its head, and one entry in each link page, one word after the mark that it is for. A lock orders changes.
 //!
 //! **Invariants.**
 //! - At each instant the list is whole: the kernel may read it then. An entry is complete before it is linked, and unlinked before its
@@ -18,7 +18,7 @@
 //! might have its accuser removed. So the mark is reported after [`GRACE`], when none runs any more
 //! ([`FabricEvent::PeerDying`](squall_fabric::FabricEvent)); but only the end of the file proves that nothing is stored. Without the
 //! mark nothing is known: where the kernel refuses the list, or it has more entries than the kernel reads (2,048), the end of the file
-//! remains. A node that sleeps is not woken by the mark.
+//! remains. A node that sleeps is woken by [`death_watch`](super::death_watch).
 
 use std::io;
 use std::mem::size_of;
@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use squall_fabric::atomics::{AtomicU64, Ordering};
 
+use super::death_watch;
 use super::memory::ShmSegment;
 
 /// Sets the life mark of this process in a page, for as long as this value lives.
@@ -110,6 +111,7 @@ impl LifeList {
             let is_needed = announced.is_ok();
             let _ = sender.send(announced);
             if is_needed {
+                death_watch::watch();
                 loop {
                     std::thread::park();
                 }
@@ -126,7 +128,7 @@ impl LifeListHead {
     }
 }
 
-/// Announces the list as that of this thread, which must do nothing else and never end; returns its number.
+/// Announces the list as that of this thread, which must never end; returns its number.
 fn announce_here(head: &'static LifeListHead) -> io::Result<u32> {
     // SAFETY: the head lives as long as the process. The thread takes no lock of the C library that would use its own list.
     let result = unsafe {
@@ -174,19 +176,19 @@ impl Drop for LifeMark {
 /// Returns whether the kernel has begun to end the process whose mark has this value.
 #[inline]
 pub(super) fn is_dying(mark: u64) -> bool {
-    half(mark) & OWNER_DIED != 0
+    futex_of(mark) & OWNER_DIED != 0
 }
 
-/// Returns the value of a mark: a futex of 32 bits at the word's address.
+/// Returns the value of a mark: a futex of 32 bits at the word's address, for which others wait.
 fn mark_of(thread: u32) -> u64 {
     let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&thread.to_ne_bytes());
+    bytes[..4].copy_from_slice(&(thread | WAITERS).to_ne_bytes());
     u64::from_ne_bytes(bytes)
 }
 
 /// Returns the futex of a mark.
 #[inline]
-fn half(mark: u64) -> u32 {
+pub(super) fn futex_of(mark: u64) -> u32 {
     let [a, b, c, d, ..] = mark.to_ne_bytes();
     u32::from_ne_bytes([a, b, c, d])
 }
@@ -197,7 +199,10 @@ pub(super) const GRACE: Duration = Duration::from_micros(50);
 /// The kernel's `FUTEX_OWNER_DIED`.
 const OWNER_DIED: u32 = 0x4000_0000;
 
-/// The thread sleeps only.
+/// The kernel's `FUTEX_WAITERS`.
+const WAITERS: u32 = 0x8000_0000;
+
+/// The thread needs little.
 const STACK_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
@@ -241,7 +246,7 @@ mod tests {
     #[test]
     fn a_mark_holds_the_number_of_the_thread_where_the_kernel_looks() {
         let bytes = mark_of(0x12345).to_ne_bytes();
-        assert_eq!(bytes[..4], 0x12345_u32.to_ne_bytes());
+        assert_eq!(bytes[..4], 0x8001_2345_u32.to_ne_bytes());
         assert!(!is_dying(mark_of(0x12345)));
         assert!(is_dying(mark_of(OWNER_DIED)));
     }

@@ -9,20 +9,23 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
 use squall_fabric::region::Access;
 use squall_fabric::{Channel, MirrorKey, NodeId, Region};
 
+use super::death_watch::WatchedMark;
 use super::fetching::PeerMemory;
 use super::grants::{IssuedGrants, ReceivedGrants};
 use super::life::{self, LifeMark};
 use super::memory::{INTERNAL, ShmSegment, map_peer_file};
 use super::mirrors::ShmAttachment;
+use super::park::TIMER;
 use super::ring::IncomingRing;
 use super::socket::UnixSocket;
 use super::wire::ShmViolation;
+use crate::Waker;
 
 /// Everything that connects this node with one peer.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub(super) struct ShmLink {
     /// In the own pages, if the kernel allows it.
     _life_mark: Option<LifeMark>,
     dying: Dying,
+    /// Wakes this node when the peer begins to die.
+    watched: Option<WatchedMark>,
     /// Whether this node has removed the peer while one of its writes may be in progress: only grants remain.
     pub(super) removed: bool,
     own_segment: Arc<ShmSegment>,
@@ -129,6 +134,7 @@ impl ShmLink {
             socket: UnixSocket::new(stream)?,
             life: PeerLiveness::AwaitingHello,
             dying: Dying::Unseen,
+            watched: None,
             removed: false,
             own: own_segment.region(INTERNAL, PAGE_WORDS),
             own_segment,
@@ -161,6 +167,7 @@ impl ShmLink {
     /// Drops everything but the grants, under which a write may be in progress.
     pub(super) fn remove(&mut self) {
         self.removed = true;
+        self.watched = None;
         self.channels.clear();
         self.received = ReceivedGrants::default();
         self.issued.adopted.clear();
@@ -170,8 +177,10 @@ impl ShmLink {
     }
 
     /// Handles the peer's greeting.
-    pub(super) fn on_hello(&mut self, file: &OwnedFd) -> Result<(), ShmViolation> {
-        self.theirs = Some(map_peer_file(file, 0, PAGE_WORDS as u64, Access::ReadOnly)?);
+    pub(super) fn on_hello(&mut self, file: &OwnedFd, waker: &Waker) -> Result<(), ShmViolation> {
+        let theirs = map_peer_file(file, 0, PAGE_WORDS as u64, Access::ReadOnly)?;
+        self.watched = Some(WatchedMark::new(&theirs, LIFE, waker));
+        self.theirs = Some(theirs);
         self.life = PeerLiveness::Up;
         Ok(())
     }
@@ -206,6 +215,16 @@ impl ShmLink {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Returns when to look again at a peer that is dying.
+    pub(super) fn dying_timer(&self) -> Option<Duration> {
+        match self.dying {
+            _ if !self.is_dying() => None,
+            Dying::Unseen => Some(Duration::ZERO),
+            Dying::Since(begin) => Some(life::GRACE.saturating_sub(begin.elapsed())),
+            Dying::Reported => Some(TIMER),
         }
     }
 

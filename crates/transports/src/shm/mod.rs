@@ -15,7 +15,7 @@
 //! | wake-ups | a mark in shared memory, a byte on the socket | `park` |
 //! | peers that join and are removed | awaited mirrors, revoked grants, reused numbers | `joining`, `links` |
 //! | control | fixed messages, parsed with bounds; an end of file means death | `wire`, `socket`, `control`, `opening` |
-//! | deaths | a word that the kernel changes when a process begins to die | `life` |
+//! | deaths | a word that the kernel changes when a process begins to die | `life`, `death_watch` |
 //!
 //! **Cost.** An awake node makes no system call, takes no lock and allocates nothing on the data path. A poll
 //! loads one word per peer: the next post of their only connection, or the count of posts on all; one in eight
@@ -23,6 +23,7 @@
 
 mod connection;
 mod control;
+mod death_watch;
 mod event_queue;
 mod fetching;
 mod freeze;

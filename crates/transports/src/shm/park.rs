@@ -44,6 +44,11 @@ impl ShmParking {
         Ok(Self { epoll, waker, count: 0, marked: false, rung: false })
     }
 
+    /// Returns what ends a wait.
+    pub(super) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
     /// Adds the link `number` to the wait.
     pub(super) fn watch(&self, socket: impl AsFd, number: usize) -> io::Result<()> {
         let data = epoll::EventData::new_u64(number as u64);
@@ -96,6 +101,8 @@ impl TransportFabric for ShmFabric {
         self.parking.mark_all(&self.links, true);
         self.parking.waker.set_parked(true);
         barrier::heavy();
+        // The last look before the sleep.
+        self.until_life = 1;
     }
 
     fn park(&mut self, timeout: Option<Duration>) {
@@ -155,12 +162,9 @@ impl Sleeper for ShmFabric {
 impl ShmFabric {
     /// Returns the period for checking timeouts, of which there are few, if there are any.
     fn timer(&self) -> Option<Duration> {
-        let is_dying = |link: &ShmLink| link.is_dying();
-        let has_timer = !self.waiting.is_empty()
-            || self.is_revoking()
-            || self.has_full_socket()
-            || self.links.iter().any(is_dying);
-        has_timer.then_some(TIMER)
+        let has_timer = !self.waiting.is_empty() || self.is_revoking() || self.has_full_socket();
+        let timers = self.links.iter().filter_map(ShmLink::dying_timer);
+        timers.chain(has_timer.then_some(TIMER)).min()
     }
 
     /// Rings peers that are parked and for which something was stored or pushed; peers that park at this
@@ -282,7 +286,7 @@ const LIVELY_PERIOD: Duration = Duration::from_micros(20);
 const LIVELY: Duration = Duration::from_millis(10);
 /// If polls suddenly take 100 µs each, the sockets wait 25 ms once.
 const INTERVAL_MAX: u32 = 256;
-const TIMER: Duration = Duration::from_millis(1);
+pub(super) const TIMER: Duration = Duration::from_millis(1);
 /// The most links read in one poll; the others wait for the next.
 const READY_MAX: usize = 64;
 const WAKER: u64 = u64::MAX;

@@ -10,12 +10,15 @@ use squall_fabric::Region;
 use squall_fabric::atomics::{AtomicU64, Ordering, fence};
 
 use super::connection::TcpReceive;
+use super::file_pages::FilePipe;
 use super::frame::{HEADER_WORDS_MAX, WriteFrame};
 
 /// The buffer into which all streams are read.
 #[derive(Debug)]
 pub(super) struct ReceiveBuffer {
     words: Box<[u64]>,
+    /// Empty; made when a file is received into for the first time.
+    pub(super) pipe: Option<FilePipe>,
 }
 
 /// The state of one stream between two reads.
@@ -69,7 +72,7 @@ impl PayloadTarget {
 
 impl ReceiveBuffer {
     pub(super) fn new() -> Self {
-        Self { words: vec![0; BUFFER_WORDS].into() }
+        Self { words: vec![0; BUFFER_WORDS].into(), pipe: None }
     }
 
     /// Returns the first `count` words.

@@ -9,19 +9,15 @@
 
 use std::alloc::Layout;
 use std::any::Any;
-use std::ffi::c_void;
-use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, ProtFlags};
 use squall_fabric::region::Access;
 use squall_fabric::{Region, RegionId, Shortage};
 
-use super::TcpFabric;
 use crate::pages::{HUGE_PAGE_BYTES, MANY_BYTES, Pages};
 use crate::shortage;
 
@@ -54,77 +50,6 @@ fn many_pages(bytes: usize) -> io::Result<Arc<Pages>> {
     let _ = pages.advise(Advice::LinuxHugepage);
     pages.touch_in_time(Access::ReadWrite)?;
     Ok(pages)
-}
-
-/// Maps the first `bytes` bytes of a file, in the page cache that all processes share. Bytes after the end of
-/// the file read as zeros, and stores into them are lost.
-///
-/// # Errors
-/// Returns an error if the file is shorter, or the system refuses.
-fn map_file(id: RegionId, file: &File, bytes: usize, access: Access) -> io::Result<Region> {
-    if file.metadata()?.len() < bytes as u64 {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than announced"));
-    }
-    if bytes == 0 {
-        return Ok(Region::heap(id, 1));
-    }
-    let protection = match access {
-        Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
-        Access::ReadOnly => ProtFlags::READ,
-    };
-    let null = std::ptr::null_mut();
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    let start = unsafe { rustix::mm::mmap(null, bytes, protection, MapFlags::SHARED, file, 0) }?;
-    let start = NonNull::new(start).expect("the kernel maps nothing at 0");
-    let pages = FilePages { start, bytes };
-    // SAFETY: the mapping is of whole pages, so of whole words; it lives as long as the region; it is
-    // accessed as atomics only. Other processes may change the file, as other nodes may change a region.
-    Ok(unsafe { Region::from_raw(id, start.cast(), bytes.div_ceil(8), access, Arc::new(pages)) })
-}
-
-impl TcpFabric {
-    /// Maps the first `bytes` bytes of a file as a region: what lands there is in the file at once. All these
-    /// bytes must be allocated in the file while the region lives: a page that the file system cannot provide
-    /// kills the process.
-    ///
-    /// # Errors
-    /// Returns an error if the file is shorter, or the system refuses to map it.
-    pub fn map_file(&mut self, file: &File, bytes: usize, access: Access) -> io::Result<Region> {
-        map_file(self.region_id(), file, bytes, access)
-    }
-}
-
-/// Mapped pages of a file.
-struct FilePages {
-    start: NonNull<c_void>,
-    bytes: usize,
-}
-
-// SAFETY: it is memory whose contents are accessed as atomics only.
-unsafe impl Send for FilePages {}
-// SAFETY: as above.
-unsafe impl Sync for FilePages {}
-
-/// Has the pages of some words mapped by one call, if they are a file's: a page fault for each of them costs more than copying into it.
-/// The words are about to be stored to.
-pub(super) fn expect_stores(region: &Region, words: Range<usize>) {
-    if !region.memory().is::<FilePages>() {
-        return;
-    }
-    let start = region.pointer(words.start).cast::<u8>();
-    let before = start.as_ptr().addr() % rustix::param::page_size();
-    let (start, bytes) = (start.as_ptr().wrapping_byte_sub(before), before + 8 * words.len());
-    // An error means that the pages are mapped by faults, which report what the file system cannot provide.
-    // SAFETY: pages of the mapping, whose contents do not change.
-    let _ = unsafe { rustix::mm::madvise(start.cast(), bytes, Advice::LinuxPopulateWrite) };
-}
-
-impl Drop for FilePages {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `map_file`, and no region over it is left.
-        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
-    }
 }
 
 /// Memory that begins at a page boundary.

@@ -61,21 +61,23 @@
 //! another process, does two of the transfers itself: it reads payloads of 1 KiB and more from the source
 //! region when the socket takes them [F5], and it stores long payloads (of 16 KiB and more) into the target
 //! region. Between calls of `poll` words are whole nevertheless: the rest of a word that the kernel has split
-//! is kept by value, and only whole words are requested from it. `Deviation:` of F3: a *thread other than the
-//! polling one* that stores into a range that is being sent, or reads a long range that is landing, without
-//! waiting for its guard, could see half of a word. M2 requires it to wait in any case.
+//! is kept by value, and only whole words are requested from it. Regions that are files (`map_file`) the kernel
+//! sends from, and receives into, by the file's descriptor (`file_pages`). `Deviation:` of F3: a *thread other
+//! than the polling one* that stores into a range that is being sent, or reads a long range that is landing,
+//! without waiting for its guard, could see half of a word. M2 requires it to wait in any case.
 //!
 //! # Bounds
 //! Posts on connections are rejected as *full* beyond 4 MiB or 1024 references of queued output, 16,384
 //! signalled posts or 16,384 posted receives. Pushes never fail; a reader for which 64 MiB of copied output
 //! or 262,144 references are queued is disconnected as unreachable. One poll reads at most 256 KiB per peer,
 //! and 1 MiB more of a long payload, and makes one `sendmsg` call per peer, for posts and for
-//! acknowledgements of what arrived in the last poll.
+//! acknowledgements of what arrived in the last poll, and one `sendfile` call where the pages of a file follow.
 
 mod attachments;
 mod connection;
 mod connections;
 mod fabric;
+mod file_pages;
 mod frame;
 mod grants;
 mod inbound;

@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 
 use squall_fabric::Region;
 
+use super::file_pages::{self, FilePiece};
 use super::frame::{HEADER_WORDS, TcpFrame, mirror_header};
 use super::socket::IoPiece;
 
@@ -151,7 +152,20 @@ impl OutputQueue {
         plain.then(|| self.copied_slice(self.next..self.end()))
     }
 
-    /// Collects the memory to send next; returns the number of pieces. They are valid until the next change.
+    /// Returns the bytes to send next, if they are a piece of a file.
+    pub(super) fn next_file(&self) -> Option<FilePiece<'_>> {
+        let reference = self.references.front()?;
+        let is_next = self.split.rest.is_empty() && reference.at == self.next;
+        is_next.then(|| reference.file_piece()).flatten()
+    }
+
+    /// Returns whether the next payload by reference is a piece of a file.
+    pub(super) fn has_file(&self) -> bool {
+        self.references.front().is_some_and(|reference| reference.file_piece().is_some())
+    }
+
+    /// Collects the memory to send next, up to the first piece of a file; returns the number of pieces. They are valid until the next
+    /// change.
     pub(super) fn gather(&self, pieces: &mut [IoPiece]) -> usize {
         let mut count = 0;
         let mut add = |start: NonNull<u8>, length: usize| {
@@ -167,6 +181,9 @@ impl OutputQueue {
             let copied = self.copied_slice(next..reference.at);
             add(NonNull::from(copied).cast(), copied.len());
             next = reference.at;
+            if reference.file_piece().is_some() {
+                return count;
+            }
             add(reference.start(), reference.bytes.len());
         }
         if self.references.len() <= PIECES_MAX {
@@ -269,6 +286,11 @@ impl OutputQueue {
 }
 
 impl Reference {
+    /// Returns it as a piece of a file, if it is one.
+    fn file_piece(&self) -> Option<FilePiece<'_>> {
+        file_pages::piece(&self.region, self.bytes.clone())
+    }
+
     fn start(&self) -> NonNull<u8> {
         let word = self.region.pointer(self.bytes.start / 8).cast::<u8>();
         // SAFETY: the bytes are inside the region, and so is the rest of their first word.

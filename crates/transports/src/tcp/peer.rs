@@ -10,12 +10,12 @@ use squall_fabric::{BreakReason, FabricEvent, NodeId, Region};
 use super::TcpCounters;
 use super::attachments::TcpAttachments;
 use super::connections::TcpConnections;
+use super::file_pages::{self, FilePiece, FilePipe, expect_stores};
 use super::frame::{TcpFrame, TcpViolation};
 use super::grants::TcpGrants;
 use super::input::{
     AHEAD_BYTES, LONG_BYTES_MIN, PayloadTarget, ReceiveBuffer, StreamInput, order_after_earlier_frames,
 };
-use super::memory::expect_stores;
 use super::mirror::TcpMirrors;
 use super::output::{OutputQueue, PIECES_MAX};
 use super::socket::{IoPiece, TcpSocket};
@@ -155,7 +155,9 @@ impl TcpPeer {
         if self.records.is_some() {
             return self.transmit_sealed(counters, TcpSocket::send);
         }
-        self.transmit(counters, Self::send)
+        let sent = self.transmit(counters, Self::send);
+        // What is before the pages of a file is sent by a call of its own.
+        if self.output.next_file().is_some() { sent + self.transmit(counters, Self::send) } else { sent }
     }
 
     /// Returns whether any output waits for the socket.
@@ -224,11 +226,14 @@ impl TcpPeer {
         if let Some(bytes) = self.output.plain() {
             return Ok((self.socket().send(bytes)?, bytes.len()));
         }
+        if let Some(piece) = self.output.next_file() {
+            return Ok((piece.send(self.socket().fd())?, piece.length));
+        }
         let mut pieces = [IoPiece::EMPTY; PIECES_MAX];
         let count = self.output.gather(&mut pieces);
         let pieces = &pieces[..count];
         // SAFETY: the pieces are memory of the queue and of regions that it keeps alive.
-        let sent = unsafe { self.socket().send_pieces(pieces) }?;
+        let sent = unsafe { self.socket().send_pieces(pieces, self.output.has_file()) }?;
         Ok((sent, pieces.iter().map(IoPiece::length).sum()))
     }
 
@@ -280,11 +285,24 @@ impl TcpPeer {
         let available = self.socket().available().map_err(TcpLoss::Io)?;
         let missing = self.input.missing();
         let begun = usize::from(missing > 0);
+        let file = file_pages::piece(&region, 8 * (first + begun)..8 * (first + words));
+        if let Some(file) = file.filter(|_| missing == 0) {
+            if available >= file.length.min(8) {
+                return self.receive_into_file(file, available, buffer, local).map(Some);
+            }
+            if !self.ended {
+                // What arrives meanwhile must not come by way of the buffer: that would touch the mapping.
+                self.readable = false;
+                return Ok(Some(0));
+            }
+        }
         let least = LONG_BYTES_MIN.min(8 * (words - begun));
         let Some(available) = available.checked_sub(missing).filter(|bytes| *bytes >= least) else {
             return Ok(None);
         };
-        let whole = (words - begun).min(available.min(DIRECT_BYTES_MAX) / 8);
+        // What follows the missing part of a word goes to the file itself.
+        let most = if file.is_some() { 0 } else { DIRECT_BYTES_MAX };
+        let whole = (words - begun).min(available.min(most) / 8);
         let mut lead = [0; 8];
         let ahead = if whole == words - begun { AHEAD_BYTES } else { 0 };
         let pieces = [
@@ -324,6 +342,33 @@ impl TcpPeer {
             self.take_buffered(buffer, received - lead.len() - placed, local)?;
         }
         Ok(Some(received))
+    }
+
+    /// Has the kernel copy the beginning of a payload, whole words of it if possible, from the socket into its file. Returns the number of
+    /// bytes.
+    fn receive_into_file(
+        &mut self,
+        file: FilePiece<'_>,
+        available: usize,
+        buffer: &mut ReceiveBuffer,
+        local: &mut LocalNode,
+    ) -> Result<usize, TcpLoss> {
+        let file = file.first(available.min(DIRECT_BYTES_MAX) / 8 * 8);
+        let pipe = buffer.pipe.take().map_or_else(FilePipe::new, Ok).map_err(TcpLoss::Io)?;
+        order_after_earlier_frames();
+        let read = |socket: &TcpSocket| file.receive(socket.fd(), &pipe);
+        let received = self.receive_into(file.length, &mut local.counters, read)?;
+        buffer.pipe = Some(pipe);
+        // The pipe takes a number of pieces, which may be fewer bytes than there are.
+        self.readable |= received > 0;
+        if received % 8 > 0 {
+            self.input.keep_begun(&file.last_word(received)[..received % 8]);
+        }
+        self.on_words_placed(received / 8, local);
+        if self.input.payload.is_none() {
+            self.take_buffered(buffer, 0, local)?;
+        }
+        Ok(received)
     }
 
     /// Returns the memory of the arriving payload, if reading directly into it is worthwhile: its region, its

@@ -70,18 +70,20 @@ impl TcpSocket {
         let _ = self.stream.set_nodelay(true);
     }
 
-    /// Sends some prefix of the pieces; returns its length in bytes.
+    /// Sends some prefix of the pieces; returns its length in bytes. With `more` they may wait briefly for what follows, as with
+    /// [`TcpSocket::send_with_more`].
     ///
     /// # Safety
     /// Each piece must be valid for loads of its length.
-    pub(super) unsafe fn send_pieces(&self, pieces: &[IoPiece]) -> io::Result<usize> {
+    pub(super) unsafe fn send_pieces(&self, pieces: &[IoPiece], more: bool) -> io::Result<usize> {
         // SAFETY: a `msghdr` of zeros is valid: no name, no pieces, no control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = pieces.as_ptr().cast_mut().cast();
         message.msg_iovlen = pieces.len() as _;
+        let flags = libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
         // SAFETY: `message` refers to `pieces`, `IoPiece` is an `iovec`, and the caller promises that each is
         // valid; the kernel only reads them.
-        let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+        let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &raw const message, flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
