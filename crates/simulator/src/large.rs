@@ -345,7 +345,7 @@ impl<'a> LargeCluster<'a> {
         if let Some(i) =
             case.parted.iter().filter(alive).find(|i| self.nodes[**i as usize].group.ended().is_none())
         {
-            return Err(format!("[V5] node {i} goes on without a majority"));
+            return Err(format!("[V5] node {i} continues without a majority"));
         }
         self.check_deliveries(healthy[0])
     }

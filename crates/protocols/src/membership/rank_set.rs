@@ -1,4 +1,4 @@
-//! Sets of ranks: who is accused, who has wedged, who goes (Derecho §3.4, Table 1).
+//! Sets of ranks: the members that are accused, that have wedged, that are removed (Derecho §3.4, Table 1).
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr, BitOrAssign, Sub};
@@ -9,7 +9,7 @@ const WORDS: usize = MEMBERS_MAX.div_ceil(64);
 
 /// A set of ranks of a view: numbers below [`MEMBERS_MAX`].
 ///
-/// A set has room for all ranks, so that it is copied like a number. In rows and files it takes [`RankSet::words_for`] words of 64 bits,
+/// A set has a bit for each rank that there may be, so that it is copied like a number. In rows and files it takes [`RankSet::words_for`] words of 64 bits,
 /// the lowest ranks first: one word in views of up to 64 members. Sets in rows only grow, and a reader that sees some words of a new
 /// value beside others of an earlier one sees a set between the two. Sets are ordered as the numbers that their bits form.
 ///

@@ -182,7 +182,7 @@ impl MembershipRow {
 /// A view with up to this many members has a place for the proposal of each leader.
 const ALL_LEADERS: usize = 64;
 
-/// A larger one has places for this many: its rows would be large, and so many leaders do not die one after the other while one view
+/// A larger one has places for this many: its rows would be large, and that many leaders do not die one after the other while one view
 /// ends. If they do, members echo nothing more, and the view does not end.
 const SOME_LEADERS: usize = 8;
 

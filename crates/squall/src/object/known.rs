@@ -128,7 +128,7 @@ fn read(status: MemberStatus) -> (NodeId, View, BTreeMap<NodeId, Address>) {
     let addresses = lines.iter().filter_map(place).collect();
     let member = |line: &MemberLine| Member { node: NodeId(line.node), tag: line.rank };
     let members: Vec<Member> = lines.iter().map(member).collect();
-    // What is no rank of the view is left out, whoever answers.
+    // What is no rank of the view is left out.
     let set = |ranks: Vec<usize>| {
         ranks.into_iter().filter(|rank| *rank < members.len().min(MEMBERS_MAX)).collect::<RankSet>()
     };

@@ -213,7 +213,9 @@ impl TcpPeer {
             ErrorKind::WouldBlock => self.writable = false,
             ErrorKind::Interrupted => {}
             _ => {
-                // What the peer sent before it died can still be received; the end of the stream follows.
+                // What the peer sent before it died can still be received; the end of the stream follows. A peer that lives, and gets no
+                // more because of this end, ends it when it learns of that.
+                let _ = rustix::net::shutdown(self.socket().fd(), rustix::net::Shutdown::Write);
                 self.failure = Some(error);
                 (self.readable, self.writable, self.ended) = (true, false, true);
                 self.output.clear();
@@ -227,7 +229,9 @@ impl TcpPeer {
             return Ok((self.socket().send(bytes)?, bytes.len()));
         }
         if let Some(piece) = self.output.next_file() {
-            return Ok((piece.send(self.socket().fd())?, piece.length));
+            // Less than the piece does not mean that the socket is full: the file may be shorter by now, which the next call reports.
+            let sent = piece.send(self.socket().fd())?;
+            return Ok((sent, sent));
         }
         let mut pieces = [IoPiece::EMPTY; PIECES_MAX];
         let count = self.output.gather(&mut pieces);
