@@ -30,7 +30,8 @@ use crate::wire::TopicRole;
 use crate::writer::DataWriter;
 
 /// A process in a domain: a member of a group, whose subgroups carry topics. It has a thread for each topic that was named when it joined,
-/// and some for all others, besides the group's own. Dropping it leaves the group as a death would; [`DomainParticipant::leave`] leaves
+/// and some for all others, besides the group's own. A thread of the application that waits for a reader or a wait set does their work
+/// meanwhile, so that samples that come wake no other thread first. Dropping it leaves the group as a death would; [`DomainParticipant::leave`] leaves
 /// it in order.
 ///
 /// ```

@@ -69,7 +69,7 @@ impl Attention {
 
     /// Returns whether a thread that has something to send may have the turn for that.
     pub(super) fn may_be_brief(&self) -> bool {
-        !self.is_led && self.standby != Standby::Polling && self.brief < BRIEF_MAX
+        self.is_unattended() && self.brief < BRIEF_MAX
     }
 
     /// Gives the turn to a thread that waits; returns false if another one has it.
@@ -169,6 +169,38 @@ impl Attention {
     }
 }
 
+/// Whether others want the processor, as a thread sees that yields it while it waits: then it sleeps instead. One that is woken runs
+/// before them, and one that yields runs after them, which are milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Crowding {
+    /// How many sleeps follow without a yield before.
+    sleeps: u32,
+}
+
+impl Crowding {
+    /// Takes how long a yield has lasted.
+    pub(super) fn note_yield(&mut self, lasted: Duration) {
+        if lasted > OTHERS_RAN {
+            self.sleeps = SLEEPS;
+        }
+    }
+
+    /// Returns whether to sleep at once.
+    pub(super) const fn is_crowded(self) -> bool {
+        self.sleeps > 0
+    }
+
+    /// Notes that the thread is about to sleep.
+    pub(super) const fn note_sleep(&mut self) {
+        self.sleeps = self.sleeps.saturating_sub(1);
+    }
+}
+
+/// The members of a group that share a processor give it back sooner.
+const OTHERS_RAN: Duration = Duration::from_micros(150);
+/// How often a thread sleeps before it tries again to yield.
+const SLEEPS: u32 = 200;
+
 /// What the node is left alone between two turns at most, apart from the scheduler.
 pub(super) const GRACE: Duration = Duration::from_micros(200);
 
@@ -192,6 +224,22 @@ mod tests {
         attention.give_way();
         assert_eq!(attention.end(at(0)), Call::Nobody);
         attention
+    }
+
+    #[test]
+    fn a_thread_that_yields_in_vain_sleeps() {
+        let mut crowding = Crowding::default();
+        crowding.note_yield(Duration::from_micros(20));
+        assert!(!crowding.is_crowded(), "the other members ran");
+        crowding.note_yield(Duration::from_millis(3));
+        let mut sleeps = 0;
+        while crowding.is_crowded() {
+            crowding.note_sleep();
+            sleeps += 1;
+        }
+        assert_eq!(sleeps, SLEEPS, "then it looks again");
+        crowding.note_sleep();
+        assert!(!crowding.is_crowded());
     }
 
     #[test]
@@ -239,7 +287,7 @@ mod tests {
     #[test]
     fn a_turn_that_begins_while_the_standby_thread_sleeps_ends_with_a_bell() {
         let mut attention = Attention::new();
-        assert!(attention.fall_asleep() && attention.begin_briefly(at(0)));
+        assert!(attention.fall_asleep() && attention.begin(at(0)));
         assert_eq!(attention.end(at(0)), Call::Bell);
         attention.wake_up();
         assert_eq!(attention.standby(), Standby::Watching);

@@ -99,7 +99,10 @@ impl SharedPoller {
 
     /// Runs `act`, which sends something, and passes that on at once if no other thread is about to.
     pub fn assist<R>(&self, act: impl FnOnce() -> R) -> R {
-        self.shared.assist(act)
+        // It may take long, and the node is polled meanwhile as usual.
+        let result = act();
+        self.shared.pass_on();
+        result
     }
 
     /// What the standby thread does, until the group ends or its handle leaves.

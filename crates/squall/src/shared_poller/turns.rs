@@ -10,7 +10,7 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_transports::{Waker, wait_readable};
 
 use super::PolledBy;
-use super::attention::{Attention, Call, GRACE, Standby};
+use super::attention::{Attention, Call, Crowding, GRACE, Standby};
 use crate::node::Node;
 use crate::status::GroupStatus;
 
@@ -44,6 +44,8 @@ struct Turns {
     is_leader_asleep: bool,
     /// Nobody gets the turn any more.
     is_over: bool,
+    /// As the thread that had the turn last has seen it.
+    crowding: Crowding,
 }
 
 /// How a turn has ended.
@@ -80,6 +82,7 @@ impl Shared {
             waiting: 0,
             is_leader_asleep: false,
             is_over: false,
+            crowding: Crowding::default(),
         };
         Ok(Self {
             node: Mutex::new(Some(node)),
@@ -169,24 +172,21 @@ impl Shared {
         begins
     }
 
-    pub(super) fn assist<R>(&self, act: impl FnOnce() -> R) -> R {
+    /// Passes on what this thread has just sent, if nobody else is about to.
+    pub(super) fn pass_on(&self) {
         if self.begin_briefly() {
             let _turn = Turn(self);
             if let Some(mut present) = self.try_node()
                 && let Some(node) = &mut *present
             {
-                node.end_wait(false);
-                let result = act();
                 if node.poll() > 0 {
                     self.tell(PolledBy::Waiting);
                 }
                 node.flush();
-                return result;
+                return;
             }
         }
-        let result = act();
         self.attend();
-        result
     }
 
     /// What the standby thread does.
@@ -219,7 +219,20 @@ impl Shared {
 
     /// Polls until `look` returns something: this thread has the turn.
     pub(super) fn lead<R>(&self, until: Option<Instant>, look: &mut impl FnMut() -> Option<R>) -> Outcome<R> {
-        let _turn = Turn(self);
+        let turn = Turn(self);
+        let mut crowding = self.turns().crowding;
+        let outcome = self.lead_with(&mut crowding, until, look);
+        self.turns().crowding = crowding;
+        drop(turn);
+        outcome
+    }
+
+    fn lead_with<R>(
+        &self,
+        crowding: &mut Crowding,
+        until: Option<Instant>,
+        look: &mut impl FnMut() -> Option<R>,
+    ) -> Outcome<R> {
         let mut present = self.node();
         let (mut fruitless, mut seen) = (0u32, None);
         loop {
@@ -252,16 +265,19 @@ impl Shared {
                 std::hint::spin_loop();
                 continue;
             }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            let left = until.map(|until| until.saturating_duration_since(now));
             if left.is_some_and(|left| left.is_zero()) {
                 node.flush();
                 return Outcome::Late;
             }
-            if fruitless - limits.spins <= limits.yields {
+            if fruitless - limits.spins <= limits.yields && !crowding.is_crowded() {
                 thread::yield_now();
+                crowding.note_yield(now.elapsed());
                 node.yielded();
                 continue;
             }
+            crowding.note_sleep();
             if node.begin_wait() > 0 {
                 self.tell(PolledBy::Waiting);
                 // They may be for this thread.
