@@ -171,7 +171,11 @@ impl Outlet {
                 let outcome = lane.poller.wait_until(patience, || {
                     // A thread that writes at this moment has not drained it.
                     let mut outbound = lane.outbound.try_lock().ok()?;
-                    if outbound.is_drained() { Some(Ok(())) } else { has_ended().map(|error| Err(WriteError::Group(error))) }
+                    if outbound.is_drained() {
+                        Some(Ok(()))
+                    } else {
+                        has_ended().map(|error| Err(WriteError::Group(error)))
+                    }
                 });
                 outcome.unwrap_or(Err(WriteError::Timeout(patience)))
             }

@@ -19,14 +19,22 @@ fn members(test: &str, count: usize) -> Vec<Member> {
     let name = format!("shared-{test}-{}", std::process::id());
     let join = move |rank| {
         let config = Config::local(&name, count).for_rank(rank);
-        let (mut group, poller) =
-            Group::builder(config.subgroup("log", SubgroupConfig::default())).join_shared().expect("it joins");
+        let (mut group, poller) = Group::builder(config.subgroup("log", SubgroupConfig::default()))
+            .join_shared()
+            .expect("it joins");
         let log = group.subgroup("log").expect("it is there");
         let (sender, deliveries) = (log.sender().expect("it sends"), log.deliveries().expect("it is pulled"));
         Member { group, poller, sender, deliveries }
     };
     thread::scope(|scope| {
-        let joins: Vec<_> = (0..count).map(|rank| scope.spawn({ let join = join.clone(); move || join(rank) })).collect();
+        let joins: Vec<_> = (0..count)
+            .map(|rank| {
+                scope.spawn({
+                    let join = join.clone();
+                    move || join(rank)
+                })
+            })
+            .collect();
         joins.into_iter().map(|join| join.join().expect("no panic")).collect()
     })
 }
@@ -47,7 +55,10 @@ fn messages_pass_between_threads_that_wait() {
     let run = |member: &mut Member, rank: u64| {
         for round in 0..rounds {
             if round % 2 == rank {
-                member.poller.assist(|| member.sender.send_bytes(&round.to_le_bytes())).expect("there is space");
+                member
+                    .poller
+                    .assist(|| member.sender.send_bytes(&round.to_le_bytes()))
+                    .expect("there is space");
             }
             assert_eq!(next(&member.poller, &mut member.deliveries), Some(round));
         }
@@ -89,8 +100,8 @@ fn a_notice_wakes_all_that_wait() {
         for _ in 0..3 {
             scope.spawn(|| {
                 for wanted in 1..=20 {
-                    let found =
-                        poller.wait_until(PATIENCE, || (level.load(Ordering::SeqCst) >= wanted).then_some(()));
+                    let found = poller
+                        .wait_until(PATIENCE, || (level.load(Ordering::SeqCst) >= wanted).then_some(()));
                     assert!(found.is_some(), "nobody has woken it");
                     woken.fetch_add(1, Ordering::SeqCst);
                 }

@@ -196,10 +196,11 @@ impl Crowding {
     }
 }
 
-/// The members of a group that share a processor give it back sooner.
-const OTHERS_RAN: Duration = Duration::from_micros(150);
+/// The members of a group that share a processor give it back sooner; a program that computes keeps it for the scheduler's slice, some
+/// milliseconds.
+const OTHERS_RAN: Duration = Duration::from_millis(1);
 /// How often a thread sleeps before it tries again to yield.
-const SLEEPS: u32 = 200;
+const SLEEPS: u32 = 100;
 
 /// What the node is left alone between two turns at most, apart from the scheduler.
 pub(super) const GRACE: Duration = Duration::from_micros(200);
