@@ -99,15 +99,23 @@ impl ParticipantBuilder {
         let on_view = move |_: &squall::View| lock(&to_ring).iter().for_each(|bell| bell.ring());
         let ProgressCallback(on_progress) = self.progress;
         let builder = Group::builder(self.config).on_view(on_view);
-        let group = builder.on_progress(move |progress| on_progress(progress)).join()?;
+        let (group, poller) = builder.on_progress(move |progress| on_progress(progress)).join_shared()?;
         let rank = u64::try_from(group.rank()).expect("ranks are few");
         let own = group.view().members.iter().find(|member| member.tag == rank).map(|member| member.node.0);
+        let lanes: Arc<Mutex<Vec<Arc<TopicLane>>>> = Arc::default();
+        let served = Arc::downgrade(&lanes);
+        poller.on_news(move |by| {
+            let lanes = served.upgrade();
+            lanes.iter().for_each(|lanes| lock(lanes).iter().for_each(|lane| lane.serve(by)));
+        });
         let mut participant = DomainParticipant {
             node: own.expect("a member is in its view"),
             endpoints: Arc::default(),
             topics: Mutex::default(),
             group: Arc::new(Mutex::new(Some(group))),
-            changed: Arc::default(),
+            changed: Arc::new(Signal::polling(poller.clone())),
+            poller,
+            lanes,
             stores: Vec::new(),
             run_time: None,
             threads: Vec::new(),
@@ -263,9 +271,10 @@ impl DomainParticipant {
         let handle = present.subgroup(subgroup)?;
         let (deliveries, sender) = (handle.deliveries()?, handle.sender()?);
         drop(group);
-        let lane = Arc::new(TopicLane::new(sender, nodes));
+        let lane = Arc::new(TopicLane::new(sender, deliveries, self.poller.clone(), nodes));
+        lock(&self.lanes).push(Arc::clone(&lane));
         let of_thread = Arc::clone(&lane);
-        self.threads.push(start(subgroup, move || of_thread.run(deliveries))?);
+        self.threads.push(start(subgroup, move || of_thread.run())?);
         Ok(lane)
     }
 }

@@ -1,27 +1,38 @@
 //! A subgroup that carries topics which keep nothing: one topic that has it for itself, or those that share it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use squall::{Deliveries, DeliveryEvent, GroupError, ReceiveError, SendError, Sender};
+use squall::{
+    Deliveries, DeliveryEvent, GroupError, PolledBy, ReceiveError, SendError, Sender, SharedPoller,
+};
 
 use crate::gate::OrderGate;
 use crate::outlet::lock;
 use crate::port::TopicPort;
 use crate::reader_core::ArrivedChange;
 use crate::sample::{EndpointId, Position};
+use crate::signal::Signal;
 use crate::wire::{ChangeHeader, EndpointAnnouncement, SetChange, TopicFrame, TopicRole, read_set};
 
 /// A subgroup that carries topics. Its thread hands what comes to the topic's port, if this participant uses the topic; it remembers what
 /// endpoints of other topics say of themselves, since the participant may use these later.
 ///
-/// The thread waits while a reliable reader is full, so topics that share a lane wait for each other's readers.
+/// The thread waits while a reliable reader is full, so topics that share a lane wait for each other's readers. An application's thread that
+/// polls the node while it waits ([`SharedPoller`]) takes what needs no waiting, nor an upcall, itself ([`TopicLane::serve`]).
 #[derive(Debug)]
 pub(crate) struct TopicLane {
     pub(crate) outbound: Mutex<Outbound>,
+    pub(crate) poller: SharedPoller,
     routes: Mutex<LaneRoutes>,
+    deliveries: Mutex<Deliveries>,
+    /// Rung when there may be something for the lane's thread.
+    bell: Signal,
+    /// Whether a reader's upcalls are made: the lane's thread polls the node while it waits.
+    has_upcalls: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -37,10 +48,28 @@ struct LaneRoutes {
 
 impl TopicLane {
     /// `nodes`: the members of the present view.
-    pub(crate) fn new(sender: Sender, nodes: BTreeSet<u32>) -> Self {
+    pub(crate) fn new(
+        sender: Sender,
+        deliveries: Deliveries,
+        poller: SharedPoller,
+        nodes: BTreeSet<u32>,
+    ) -> Self {
         let outbound = Outbound { sender, own: BTreeMap::new(), pending: VecDeque::new() };
         let routes = LaneRoutes { nodes, ..LaneRoutes::default() };
-        Self { outbound: Mutex::new(outbound), routes: Mutex::new(routes) }
+        Self {
+            outbound: Mutex::new(outbound),
+            poller,
+            routes: Mutex::new(routes),
+            deliveries: Mutex::new(deliveries),
+            bell: Signal::default(),
+            has_upcalls: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes that a reader's upcalls are to be made.
+    pub(crate) fn begin_upcalls(&self) {
+        self.has_upcalls.store(true, Ordering::Relaxed);
+        self.bell.ring();
     }
 
     /// Connects a topic's port: it gets what comes from now on, and knows the endpoints that were announced before.
@@ -62,7 +91,7 @@ impl TopicLane {
     }
 
     /// Hands on what the group delivers, until it ends.
-    pub(crate) fn run(&self, mut deliveries: Deliveries) {
+    pub(crate) fn run(&self) {
         loop {
             let is_announcing = {
                 let mut outbound = lock(&self.outbound);
@@ -70,38 +99,103 @@ impl TopicLane {
                 let _ = outbound.flush();
                 outbound.has_pending()
             };
-            match self.handle_events(is_announcing, &mut deliveries) {
-                Ok(()) => {}
+            let seen = self.bell.count();
+            let handled = self.handle_events(&mut lock(&self.deliveries));
+            match handled {
+                Ok(true) => {}
+                Ok(false) if is_announcing => thread::sleep(NAP),
+                Ok(false) => self.await_event(seen),
                 Err(ReceiveError::Group(error)) => return self.finish(Some(&error)),
                 Err(_) => return self.finish(None),
             }
         }
     }
 
-    /// Takes an event, and what is there after it: the lock that writers of the topics need is not taken for each message. Waits for the
-    /// first event, but not long if something is to be announced.
-    fn handle_events(&self, is_announcing: bool, deliveries: &mut Deliveries) -> Result<(), ReceiveError> {
-        let mut event = if is_announcing {
-            let event = deliveries.try_next_event()?;
-            if event.is_none() {
-                thread::sleep(NAP);
-            }
-            event
-        } else {
-            Some(deliveries.next_event()?)
-        };
-        let mut left = BATCH_MAX;
-        while let Some(present) = event {
-            if let Some((topic, port)) = self.handle_event(&present) {
-                return self.handle_batch(topic, &port, deliveries);
-            }
-            left -= 1;
-            if left == 0 {
-                break;
-            }
-            event = deliveries.try_next_event()?;
+    /// Waits for an event. Without upcalls, somebody else has to find it: the bell has rung `seen` times.
+    fn await_event(&self, seen: u64) {
+        if self.has_upcalls.load(Ordering::Relaxed) {
+            self.poller.wait_until(LONG, || lock(&self.deliveries).has_event().then_some(()));
+            return;
         }
-        Ok(())
+        // To sleep and to be woken costs more than some samples, and meanwhile more of them come.
+        for _ in 0..YIELDS {
+            if lock(&self.deliveries).has_event() {
+                return;
+            }
+            thread::yield_now();
+        }
+        self.bell.wait(seen, LONG);
+    }
+
+    /// Sees to it that what has come is taken, after a poll: here, or by the lane's thread.
+    pub(crate) fn serve(&self, by: PolledBy) {
+        let is_left = match self.deliveries.try_lock() {
+            Ok(mut deliveries) => match by {
+                PolledBy::Waiting if !self.has_upcalls.load(Ordering::Relaxed) => {
+                    self.take_at_once(&mut deliveries)
+                }
+                PolledBy::Waiting | PolledBy::Standby => deliveries.has_event(),
+                _ => true,
+            },
+            // The thread has them, and may have looked before the poll.
+            Err(_) => true,
+        };
+        if is_left {
+            self.bell.ring();
+            if self.has_upcalls.load(Ordering::Relaxed) {
+                self.poller.notify();
+            }
+        }
+    }
+
+    /// Takes what needs no waiting, on a thread that polls the node; returns whether something is left for the lane's thread.
+    fn take_at_once(&self, deliveries: &mut Deliveries) -> bool {
+        for _ in 0..ROUNDS_MAX {
+            let mut next = None;
+            let look = |message: squall::Message<'_>| {
+                next = match TopicFrame::decode(message.bytes) {
+                    Some(TopicFrame::Change(header, _)) => self.port(header.topic),
+                    _ => None,
+                };
+                false
+            };
+            match deliveries.try_batch_while(look) {
+                Ok(false) => return false,
+                Ok(true) => {}
+                Err(_) => return true,
+            }
+            let Some(port) = next.filter(|port| port.gate.is_none()) else { return true };
+            let (mut batch, mut has_taken) = (port.begin_batch(), false);
+            let take = |message: squall::Message<'_>| {
+                let position = Position { view: message.view, sequence: message.sequence };
+                let takes = match TopicFrame::decode(message.bytes) {
+                    Some(TopicFrame::Change(header, data)) if header.topic == port.outlet.topic() => {
+                        batch.try_change(&ArrivedChange::new(header, data, 0), position)
+                    }
+                    _ => false,
+                };
+                has_taken |= takes;
+                takes
+            };
+            match deliveries.try_batch_while(take) {
+                Ok(false) => return false,
+                Ok(true) if has_taken => {}
+                _ => return true,
+            }
+        }
+        true
+    }
+
+    /// Takes what is there, up to a change of a topic and those that follow it; returns whether there was anything.
+    fn handle_events(&self, deliveries: &mut Deliveries) -> Result<bool, ReceiveError> {
+        for handled in 0..BATCH_MAX {
+            let Some(present) = deliveries.try_next_event()? else { return Ok(handled > 0) };
+            if let Some((topic, port)) = self.handle_event(&present) {
+                self.handle_batch(topic, &port, deliveries)?;
+                return Ok(true);
+            }
+        }
+        Ok(true)
     }
 
     /// Takes an event. If it is a change of a topic that is in no order with others, returns that topic and its port.
@@ -317,5 +411,11 @@ impl Outbound {
 
 /// After as many events the thread looks for what is to be announced.
 const BATCH_MAX: usize = 256;
+/// How many batches a thread that polls the node takes at a time.
+const ROUNDS_MAX: usize = 16;
+/// How often the lane's thread lets others run before it sleeps.
+const YIELDS: u32 = 32;
+/// What a wait without end waits at a time.
+const LONG: Duration = Duration::from_secs(60);
 /// How long a thread with announcements that have no space sleeps.
 const NAP: Duration = Duration::from_micros(200);

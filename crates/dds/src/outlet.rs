@@ -33,6 +33,13 @@ impl Outlet {
         matches!(self, Self::Kept { .. })
     }
 
+    /// Notes that a reader's upcalls are to be made.
+    pub(crate) fn begin_upcalls(&self) {
+        if let Self::Lane { lane, .. } = self {
+            lane.begin_upcalls();
+        }
+    }
+
     /// Returns the topic's number in what carries it.
     pub(crate) const fn topic(&self) -> u32 {
         match self {
@@ -73,7 +80,7 @@ impl Outlet {
                 }
                 outbound.announce(*topic, announcement.id.number, bytes);
                 drop(outbound);
-                retry(patience, || lock(&lane.outbound).flush())
+                retry(patience, || lane.poller.assist(|| lock(&lane.outbound).flush()))
             }
         }
     }
@@ -100,7 +107,9 @@ impl Outlet {
         match self {
             Self::Lane { lane, .. } => {
                 let mut fill = Some(fill);
-                retry(patience, || lock(&lane.outbound).try_write(header, length, &mut fill))
+                retry(patience, || {
+                    lane.poller.assist(|| lock(&lane.outbound).try_write(header, length, &mut fill))
+                })
             }
             Self::Kept { object, service, .. } => {
                 let mut bytes = vec![0; header.length_with(length)];
@@ -131,7 +140,9 @@ impl Outlet {
     /// Sends the message of a coherent set.
     pub(crate) fn send(&self, message: &[u8], patience: Duration) -> Result<(), WriteError> {
         match self {
-            Self::Lane { lane, .. } => retry(patience, || lock(&lane.outbound).try_send(message)),
+            Self::Lane { lane, .. } => {
+                retry(patience, || lane.poller.assist(|| lock(&lane.outbound).try_send(message)))
+            }
             Self::Kept { object, service, .. } => keep(object, *service, message.to_vec(), patience),
         }
     }
@@ -157,19 +168,16 @@ impl Outlet {
         let begun = Instant::now();
         match self {
             Self::Lane { lane, .. } => {
-                for attempt in 0u32.. {
-                    if lock(&lane.outbound).is_drained() {
-                        break;
+                let outcome = lane.poller.wait_until(patience, || {
+                    // A thread that writes at this moment has not drained it.
+                    let mut outbound = lane.outbound.try_lock().ok()?;
+                    if outbound.is_drained() {
+                        Some(Ok(()))
+                    } else {
+                        has_ended().map(|error| Err(WriteError::Group(error)))
                     }
-                    if let Some(error) = has_ended() {
-                        return Err(WriteError::Group(error));
-                    }
-                    if begun.elapsed() >= patience {
-                        return Err(WriteError::Timeout(patience));
-                    }
-                    pause(attempt);
-                }
-                Ok(())
+                });
+                outcome.unwrap_or(Err(WriteError::Timeout(patience)))
             }
             // The query is in one order with the updates before it, and has its reply when all members have it.
             Self::Kept { object, .. } => {

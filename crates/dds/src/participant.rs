@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use squall::{Config, Departure, Group, GroupError};
+use squall::{Config, Departure, Group, GroupError, SharedPoller};
 
 use crate::builder::ParticipantBuilder;
 use crate::data::TopicData;
 use crate::error::EntityError;
 use crate::in_place::{InPlaceSample, ReaderUpcall};
+use crate::lane::TopicLane;
 use crate::outlet::lock;
 use crate::port::TopicPort;
 use crate::qos::{DurabilityKind, PolicyId, Qos};
@@ -29,7 +30,8 @@ use crate::wire::TopicRole;
 use crate::writer::DataWriter;
 
 /// A process in a domain: a member of a group, whose subgroups carry topics. It has a thread for each topic that was named when it joined,
-/// and some for all others, besides the group's own. Dropping it leaves the group as a death would; [`DomainParticipant::leave`] leaves
+/// and some for all others, besides the group's own. A thread of the application that waits for a reader or a wait set does their work
+/// meanwhile, so that samples that come wake no other thread first. Dropping it leaves the group as a death would; [`DomainParticipant::leave`] leaves
 /// it in order.
 ///
 /// ```
@@ -57,6 +59,9 @@ pub struct DomainParticipant {
     pub(crate) topics: Mutex<BTreeMap<String, TopicEntry>>,
     pub(crate) group: SharedGroup,
     pub(crate) changed: Arc<Signal>,
+    pub(crate) poller: SharedPoller,
+    /// The subgroups that keep nothing, which threads that poll serve.
+    pub(crate) lanes: Arc<Mutex<Vec<Arc<TopicLane>>>>,
     /// The histories of topics: one for each topic that has a subgroup of its own, and one for those that were created at run time.
     pub(crate) stores: Vec<Arc<HistoryStore>>,
     pub(crate) run_time: Option<RunTimeTopics>,

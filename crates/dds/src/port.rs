@@ -91,6 +91,9 @@ impl TopicPort {
         upcall: Option<ReaderUpcall>,
     ) -> Result<EndpointAnnouncement, EntityError> {
         let number = self.number()?;
+        if upcall.is_some() {
+            self.outlet.begin_upcalls();
+        }
         let mut state = self.state();
         let id = EndpointId { node: self.node, number };
         let announcement = EndpointAnnouncement { id, role, type_name: type_name.into(), qos: qos.clone() };
@@ -283,6 +286,23 @@ impl ChangeBatch<'_> {
             self.state = None;
             self.port.settle(change, position, self.now, &mut self.open);
         }
+    }
+
+    /// Takes a change, if no reader makes an upcall for it or has to wait for space; returns whether it has.
+    pub(crate) fn try_change(&mut self, change: &ArrivedChange<'_>, position: Position) -> bool {
+        let state = self.state.get_or_insert_with(|| self.port.state());
+        let is_alone = state.readers.len() == 1;
+        let has_to_wait = |reader: &ReaderCore| {
+            reader.upcall.is_some() || (!is_alone && reader.waits_for(std::slice::from_ref(change)))
+        };
+        if state.readers.values().any(has_to_wait) {
+            return false;
+        }
+        state.offer(change, position, self.now, |_| true, &mut self.open);
+        // A reader that is alone says so itself, and has not taken it.
+        let takes = self.open.full.is_empty();
+        self.open.full.clear();
+        takes
     }
 
     /// Gives the readers back until the next change.

@@ -1,8 +1,10 @@
-//! A bell for threads that wait for changes.
+//! A bell for threads that wait for changes. Threads that wait for the participant's poll its node meanwhile.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use squall::SharedPoller;
 
 use crate::outlet::lock;
 
@@ -11,6 +13,8 @@ use crate::outlet::lock;
 pub(crate) struct Signal {
     state: Mutex<SignalState>,
     changed: Condvar,
+    /// What those that wait do meanwhile.
+    poller: Option<SharedPoller>,
 }
 
 #[derive(Debug, Default)]
@@ -21,6 +25,11 @@ struct SignalState {
 }
 
 impl Signal {
+    /// Returns a signal whose waiting threads poll the node.
+    pub(crate) fn polling(poller: SharedPoller) -> Self {
+        Self { poller: Some(poller), ..Self::default() }
+    }
+
     pub(crate) fn ring(&self) {
         let mut state = lock(&self.state);
         state.changes += 1;
@@ -29,6 +38,7 @@ impl Signal {
         if has_waiting {
             self.changed.notify_all();
         }
+        self.poller.iter().for_each(SharedPoller::notify);
     }
 
     /// Returns the count, to be passed to [`Signal::wait`] after looking.
@@ -38,6 +48,10 @@ impl Signal {
 
     /// Waits until the count is not `seen`, or for `limit`.
     pub(crate) fn wait(&self, seen: u64, limit: Duration) {
+        if let Some(poller) = &self.poller {
+            poller.wait_until(limit, || (self.count() != seen).then_some(()));
+            return;
+        }
         let mut state = lock(&self.state);
         state.waiting += 1;
         let waited = self.changed.wait_timeout_while(state, limit, |state| state.changes == seen);
@@ -46,6 +60,9 @@ impl Signal {
 
     /// Waits until `look` returns something, or for `limit`.
     pub(crate) fn wait_for<R>(&self, limit: Duration, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+        if let Some(poller) = &self.poller {
+            return poller.wait_until(limit, look);
+        }
         let deadline = Instant::now().checked_add(limit);
         for round in 0u32.. {
             let seen = self.count();

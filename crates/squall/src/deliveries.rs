@@ -212,6 +212,55 @@ impl Deliveries {
         }
     }
 
+    /// Hands messages that are there now to `upcall`, in place, until it returns false: then it has not taken the message, which comes again.
+    /// Releases what was taken, about an eighth of the window at most. Returns whether there may be more: messages, or a view, for which ask
+    /// [`Deliveries::try_next_event`].
+    ///
+    /// ```
+    /// # use squall::config::SubgroupConfig;
+    /// # use squall::{Config, Group};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let config = Config::local(&format!("doc-batch-while-{}", std::process::id()), 1);
+    /// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+    /// let log = group.subgroup("log")?;
+    /// let (mut sender, mut deliveries) = (log.sender()?, log.deliveries()?);
+    /// sender.send_bytes(b"hello")?;
+    /// deliveries.next()?;
+    /// sender.send_bytes(b"again")?;
+    /// deliveries.try_batch_while(|_| false)?;
+    /// assert_eq!(deliveries.next()?.bytes, b"again");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ReceiveError`] if the group has ended; what came before that is handed over first.
+    pub fn try_batch_while(
+        &mut self,
+        mut upcall: impl FnMut(Message<'_>) -> bool,
+    ) -> Result<bool, ReceiveError> {
+        for _ in 0..self.release_every.max(1) {
+            if !self.look_for_event()? {
+                return Ok(false);
+            }
+            let found = self.pull.as_mut().filter(|_| self.views.is_empty());
+            let Some(message) = found.and_then(|pull| pull.peek_message().unwrap_or_default()) else { break };
+            if !upcall(message) {
+                break;
+            }
+            self.take();
+        }
+        if self.held > 0 {
+            self.release();
+        }
+        Ok(true)
+    }
+
+    /// Returns whether there is a view or a message now, or the group has ended.
+    pub fn has_event(&mut self) -> bool {
+        self.look_for_event().unwrap_or(true)
+    }
+
     /// Takes the message that [`Deliveries::look`] has found; that has reported every error.
     pub(crate) fn take(&mut self) -> Option<Message<'_>> {
         self.held += 1;

@@ -90,6 +90,7 @@ mod owned;
 pub mod recovery;
 mod restart;
 mod sender;
+mod shared_poller;
 mod status;
 pub mod stream;
 mod stream_acceptor;
@@ -118,6 +119,7 @@ pub use inquiry::{
 pub use node::Node;
 pub use owned::{OwnedDeliveries, OwnedMessage, read_value};
 pub use sender::{MessageOutcome, MessageSlot, SendBurst, Sender};
+pub use shared_poller::{PolledBy, SharedPoller};
 pub use squall_fabric::window::Payload;
 pub use squall_fabric::{Instant, NodeId};
 pub use squall_log::{AppendError, DiskCause, DiskError, FolderError, StorageError};

@@ -77,7 +77,8 @@ impl Waker {
     }
 
     /// Returns the doorbell, which is readable when it was rung.
-    pub(crate) fn doorbell(&self) -> BorrowedFd<'_> {
+    #[must_use]
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.shared.doorbell.as_fd()
     }
 }

@@ -332,10 +332,17 @@ impl Consumer {
 
     /// Returns a message that [`Consumer::take_next`] has taken, in place.
     pub fn message(&mut self, taken: TakenMessage) -> Message<'_> {
+        let length = self.look_at(taken).bytes.len();
+        self.messages += 1;
+        self.bytes += length as u64;
+        self.look_at(taken)
+    }
+
+    /// Returns a message that is not handed over yet.
+    #[inline]
+    pub fn look_at(&self, taken: TakenMessage) -> Message<'_> {
         let source = &self.senders[taken.sender];
         let bytes = trusted::payload(&source.reader, taken.record);
-        self.messages += 1;
-        self.bytes += bytes.len() as u64;
         Message {
             view: self.view,
             sender: source.member,

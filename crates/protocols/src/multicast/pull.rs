@@ -215,6 +215,15 @@ impl Pull {
         Ok(self.found.take().map(|(_, taken)| self.consumer.message(taken)))
     }
 
+    /// Returns the next message, in place, and leaves it where it is.
+    ///
+    /// # Errors
+    /// [`CorruptMemory`]: nothing more may be delivered [O6].
+    pub fn peek_message(&mut self) -> Result<Option<Message<'_>>, CorruptMemory> {
+        self.has_message()?;
+        Ok(self.found.map(|(_, taken)| self.consumer.look_at(taken)))
+    }
+
     /// Hands over what is stable, but at most `count` sequences of each lane, then releases it; returns the number of messages.
     ///
     /// # Errors

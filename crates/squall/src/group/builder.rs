@@ -21,6 +21,7 @@ use crate::genuine::{self, GenuineMessage, MulticastSender, MulticastUpcall};
 use crate::metrics::{FiguresBoard, MetricsServer};
 use crate::node::{EntryOptions, Node, NodeHandle};
 use crate::object::{FeedPoller, ShardFeed};
+use crate::shared_poller::SharedPoller;
 use crate::status::GroupStatus;
 use crate::subgroup_handle::SubgroupHandle;
 
@@ -165,6 +166,31 @@ impl Builder {
         group.thread = Some(std::thread::Builder::new().name("squall".into()).spawn(run)?);
         group.wait_ready(timeout)?;
         Ok(group)
+    }
+
+    /// Joins the group as [`Builder::join`] does, and returns a poller besides: threads that wait by it poll the node themselves, and the
+    /// group's own thread polls while none does. So a message that comes wakes at most the thread that waits for it. For groups that many
+    /// threads send to without waiting, [`Builder::join`] costs less.
+    ///
+    /// # Errors
+    /// [`JoinError`], with what to do next.
+    pub fn join_shared(self) -> Result<(Group, SharedPoller), JoinError> {
+        let core = self.config.core;
+        let timeout = self.config.timeout;
+        let (mut group, node) = self.join_polled()?;
+        let poller = SharedPoller::new(node, Arc::clone(&group.link.status))?;
+        let (standby, finished) = (poller.clone(), Finished(Arc::clone(&group.link.status)));
+        let run = move || {
+            // Dropped last, also when the thread panics.
+            let _finished = finished;
+            if let Some(core) = core {
+                pin(core);
+            }
+            standby.stand_by();
+        };
+        group.thread = Some(std::thread::Builder::new().name("squall".into()).spawn(run)?);
+        group.wait_ready(timeout)?;
+        Ok((group, poller))
     }
 
     /// Checks that what the application has given fits the configuration.

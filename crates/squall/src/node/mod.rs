@@ -5,6 +5,7 @@ mod entering;
 mod figures;
 mod flight;
 mod handle;
+mod shared;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,0 +1,118 @@
+//! Polling by the threads that wait: an application's thread that waits for something polls the node meanwhile, so that what comes wakes
+//! no other thread first, and a thread that sends one message passes it on itself. A thread of the group's own, the *standby* thread,
+//! polls while nobody waits ([`attention`] decides when).
+
+mod attention;
+mod turns;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::turns::{Outcome, Shared};
+use crate::node::Node;
+use crate::status::GroupStatus;
+
+/// A node that the application's threads poll while they wait: see [`crate::Builder::join_shared`]. Clones are the same.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+/// use std::time::Duration;
+/// use squall::config::SubgroupConfig;
+/// use squall::{Config, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let name = format!("doc-shared-{}", std::process::id());
+/// let config = Config::local(&name, 1).subgroup("log", SubgroupConfig::default());
+/// let (mut group, poller) = Group::builder(config).join_shared()?;
+/// let log = group.subgroup("log")?;
+/// let (mut sender, mut deliveries) = (log.sender()?, log.deliveries()?);
+/// poller.assist(|| sender.send_bytes(b"hello"))?;
+/// let found = poller.wait_until(Duration::from_secs(10), || {
+///     deliveries.try_next().transpose().map(|message| message.map(|message| message.bytes.to_vec()))
+/// });
+/// assert_eq!(found.transpose()?.as_deref(), Some(&b"hello"[..]));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct SharedPoller {
+    shared: Arc<Shared>,
+}
+
+/// Who has polled when there is news ([`SharedPoller::on_news`]).
+///
+/// ```
+/// assert_ne!(squall::PolledBy::Waiting, squall::PolledBy::Standby);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolledBy {
+    /// A thread that waits, or sends: it has time for what has come.
+    Waiting,
+    /// The standby thread, which should not be held up.
+    Standby,
+    /// Nobody any more: the group has ended.
+    Nobody,
+}
+
+impl SharedPoller {
+    pub(crate) fn new(node: Node, status: Arc<GroupStatus>) -> std::io::Result<Self> {
+        Ok(Self { shared: Arc::new(Shared::new(node, status)?) })
+    }
+
+    /// Calls `on_news` after each poll in which something moved, on the thread that has polled, and when the group has ended. Only the first
+    /// call counts. It must not block, nor wait by means of this poller, since the node is not polled meanwhile.
+    pub fn on_news(&self, on_news: impl Fn(PolledBy) + Send + Sync + 'static) {
+        self.shared.set_news(Box::new(on_news));
+    }
+
+    /// Waits until `look` returns something, at most for `limit`, and polls meanwhile. `look` is called after polls in which something
+    /// moved, and after each [`SharedPoller::notify`]; it must not wait by means of this poller.
+    pub fn wait_until<R>(&self, limit: Duration, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+        let mut deadline = None;
+        loop {
+            let seen = self.shared.changes();
+            if let Some(found) = look() {
+                return Some(found);
+            }
+            if limit.is_zero() {
+                return None;
+            }
+            let until = *deadline.get_or_insert_with(|| Instant::now().checked_add(limit));
+            if self.shared.begin() {
+                match self.shared.lead(until, &mut look) {
+                    Outcome::Found(found) => return Some(found),
+                    Outcome::Late => return look(),
+                    Outcome::Over => {}
+                }
+            } else if !self.shared.wait_behind(seen, until) {
+                return look();
+            }
+        }
+    }
+
+    /// Lets those that wait look again: something has changed that no poll shows.
+    pub fn notify(&self) {
+        self.shared.notify();
+    }
+
+    /// Runs `act`, which sends something, and passes that on at once if no other thread is about to.
+    pub fn assist<R>(&self, act: impl FnOnce() -> R) -> R {
+        // It may take long, and the node is polled meanwhile as usual.
+        let result = act();
+        self.shared.pass_on();
+        result
+    }
+
+    /// What the standby thread does, until the group ends or its handle leaves.
+    pub(crate) fn stand_by(&self) {
+        self.shared.stand_by();
+    }
+}
+
+impl fmt::Debug for SharedPoller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedPoller").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}
