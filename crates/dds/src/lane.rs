@@ -114,7 +114,7 @@ impl TopicLane {
     /// Waits for an event. Without upcalls, somebody else has to find it: the bell has rung `seen` times.
     fn await_event(&self, seen: u64) {
         if self.has_upcalls.load(Ordering::Relaxed) {
-            self.poller.wait_until(LONG, || lock(&self.deliveries).has_event().then_some(()));
+            self.poller.wait_until_notified(LONG, || lock(&self.deliveries).has_event().then_some(()));
             return;
         }
         // To sleep and to be woken costs more than some samples, and meanwhile more of them come.

@@ -49,7 +49,7 @@ impl Signal {
     /// Waits until the count is not `seen`, or for `limit`.
     pub(crate) fn wait(&self, seen: u64, limit: Duration) {
         if let Some(poller) = &self.poller {
-            poller.wait_until(limit, || (self.count() != seen).then_some(()));
+            poller.wait_until_notified(limit, || (self.count() != seen).then_some(()));
             return;
         }
         let mut state = lock(&self.state);
@@ -61,7 +61,7 @@ impl Signal {
     /// Waits until `look` returns something, or for `limit`.
     pub(crate) fn wait_for<R>(&self, limit: Duration, mut look: impl FnMut() -> Option<R>) -> Option<R> {
         if let Some(poller) = &self.poller {
-            return poller.wait_until(limit, look);
+            return poller.wait_until_notified(limit, look);
         }
         let deadline = Instant::now().checked_add(limit);
         for round in 0u32.. {

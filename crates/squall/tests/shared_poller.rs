@@ -116,6 +116,30 @@ fn a_notice_wakes_all_that_wait() {
     assert_eq!(woken.load(Ordering::SeqCst), 60);
 }
 
+/// What a poll moves wakes a thread that waits while another one polls, and waits for something else.
+#[test]
+fn a_poll_wakes_those_that_wait_behind() {
+    let mut members = members("behind", 2);
+    let [one, other] = &mut members[..] else { unreachable!("there are two") };
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let poller = one.poller.clone();
+        let is_over = &is_over;
+        scope.spawn(move || {
+            poller.wait_until_notified(PATIENCE, || is_over.load(Ordering::SeqCst).then_some(()))
+        });
+        thread::sleep(Duration::from_millis(20));
+        for round in 0..20 {
+            let begun = Instant::now();
+            other.sender.send_bytes(&u64::to_le_bytes(round)).expect("there is space");
+            assert_eq!(next(&one.poller, &mut one.deliveries), Some(round));
+            assert!(begun.elapsed() < PATIENCE / 4, "nobody has woken it");
+        }
+        is_over.store(true, Ordering::SeqCst);
+        one.poller.notify();
+    });
+}
+
 #[test]
 fn a_wait_ends_in_time() {
     let members = members("time", 1);

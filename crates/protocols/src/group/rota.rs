@@ -9,8 +9,10 @@ use squall_fabric::{Core, Fabric};
 
 use super::active::{ActiveSubgroup, either};
 use super::core::{GroupCore, GroupStage, PresentView};
+use super::relays::Relays;
 use super::{GroupApplication, GroupEnd};
-use crate::membership::MembershipState;
+use crate::membership::{Membership, MembershipState};
+use crate::multicast::Deliver;
 use crate::mutation;
 
 /// An evaluation looks at this many idle subgroups.
@@ -34,11 +36,6 @@ impl SubgroupRota {
     /// Begins with `count` subgroups, all awake.
     pub(super) fn new(count: usize) -> Self {
         Self { quiet: vec![0; count], awake: (0..count).collect(), next: 0 }
-    }
-
-    /// Returns whether there are so few subgroups that all are looked at.
-    fn is_short(&self) -> bool {
-        self.quiet.len() <= AT_ONCE
     }
 
     /// Takes the next place whose turn it is, among the idle ones.
@@ -81,7 +78,12 @@ impl<A: GroupApplication> GroupCore<A> {
         if !self.register.as_ref().is_none_or(|register| register.has_recorded(view)) {
             return work;
         }
-        match self.look_around(fabric) {
+        let found = if present.subgroups.len() <= AT_ONCE {
+            Self::look_at_all(&mut self.relays, present, fabric)
+        } else {
+            self.look_in_turn(fabric)
+        };
+        match found {
             Ok(done) => work += done,
             Err(ended) => {
                 self.end(ended);
@@ -94,31 +96,32 @@ impl<A: GroupApplication> GroupCore<A> {
         work + done + self.poll_shards(fabric)
     }
 
-    /// Looks at the subgroups whose turn it is, and at all if these had no work.
-    fn look_around<F: Fabric>(&mut self, fabric: &mut F) -> Result<usize, GroupEnd> {
-        let GroupStage::Present(present) = &mut self.stage else { return Ok(0) };
-        let mut rota = std::mem::take(&mut present.rota);
-        let found = if rota.is_short() {
-            (0..rota.quiet.len()).try_fold(0, |work, place| Ok(work + self.look_at(fabric, place)?))
-        } else {
-            self.look_in_turn(fabric, &mut rota)
-        };
-        if let GroupStage::Present(present) = &mut self.stage {
-            present.rota = rota;
+    /// Looks at all subgroups, in their order.
+    #[inline]
+    fn look_at_all<F: Fabric>(
+        relays: &mut Relays,
+        present: &mut PresentView<A::Deliver>,
+        fabric: &mut F,
+    ) -> Result<usize, GroupEnd> {
+        let mut work = 0;
+        for active in &mut present.subgroups {
+            work += look_at(relays, &present.membership, active, fabric)?;
         }
-        found
+        Ok(work)
     }
 
-    fn look_in_turn<F: Fabric>(
-        &mut self,
-        fabric: &mut F,
-        rota: &mut SubgroupRota,
-    ) -> Result<usize, GroupEnd> {
+    /// Looks at the subgroups whose turn it is, and at all if these had no work.
+    fn look_in_turn<F: Fabric>(&mut self, fabric: &mut F) -> Result<usize, GroupEnd> {
+        let GroupStage::Present(PresentView { membership, subgroups, rota, .. }) = &mut self.stage else {
+            return Ok(0);
+        };
+        let relays = &mut self.relays;
+        let mut look = |place: usize| look_at(relays, membership, &mut subgroups[place], fabric);
         let mut work = 0;
         let mut awake = std::mem::take(&mut rota.awake);
         let mut outcome = Ok(());
         awake.retain(|place| {
-            let done = match self.look_at(fabric, *place) {
+            let done = match look(*place) {
                 Ok(done) => done,
                 Err(ended) => {
                     outcome = Err(ended);
@@ -135,7 +138,7 @@ impl<A: GroupApplication> GroupCore<A> {
             looked += 1;
             let place = rota.turn();
             if rota.is_idle(place) {
-                let done = self.look_at(fabric, place)?;
+                let done = look(place)?;
                 if done > 0 {
                     rota.wake(place);
                 }
@@ -144,19 +147,18 @@ impl<A: GroupApplication> GroupCore<A> {
         }
         Ok(work)
     }
+}
 
-    /// Evaluates the subgroup with this place.
-    #[inline]
-    fn look_at<F: Fabric>(&mut self, fabric: &mut F, place: usize) -> Result<usize, GroupEnd> {
-        let GroupStage::Present(PresentView { membership, subgroups, .. }) = &mut self.stage else {
-            return Ok(0);
-        };
-        let ActiveSubgroup { id, core, segment } = &mut subgroups[place];
-        let work = either!(core, core => core.poll(fabric));
-        either!(core, core => self.relays.take_bodies(fabric, membership.view(), segment.trims, *id, core));
-        match either!(core, core => core.failure()) {
-            Some(failure) => Err(GroupEnd::Failed(*id, failure)),
-            None => Ok(work),
-        }
-    }
+/// Evaluates a subgroup.
+#[inline]
+fn look_at<F: Fabric, D: Deliver>(
+    relays: &mut Relays,
+    membership: &Membership,
+    active: &mut ActiveSubgroup<D>,
+    fabric: &mut F,
+) -> Result<usize, GroupEnd> {
+    let ActiveSubgroup { id, core, segment } = active;
+    let work = either!(core, core => core.poll(fabric));
+    either!(core, core => relays.take_bodies(fabric, membership.view(), segment.trims, *id, core));
+    either!(core, core => core.failure()).map_or(Ok(work), |failure| Err(GroupEnd::Failed(*id, failure)))
 }

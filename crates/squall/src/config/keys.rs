@@ -167,7 +167,7 @@ pub(super) const GROUP: [ConfigKey; 20] = [
     },
     ConfigKey {
         name: "members",
-        takes: "1 to 64",
+        takes: "1 to 1024",
         default: KeyDefault::Required,
         example: "3",
         scope: KeyScope::Group,
@@ -176,7 +176,7 @@ pub(super) const GROUP: [ConfigKey; 20] = [
     },
     ConfigKey {
         name: "rank",
-        takes: "0 to 63",
+        takes: "0 to 1023",
         default: KeyDefault::Words("the lowest that is free"),
         example: "1",
         scope: KeyScope::Member,

@@ -255,10 +255,10 @@ fn a_wrong_value_is_named_with_its_line_and_what_to_write() {
             with("contacts", "contacts = \"127.0.0.1:7000\""),
             "line 5: `contacts = \"127.0.0.1:7000\"`: write a list in brackets",
         ),
-        (with("members", "members = 0"), "line 6: `members = 0`: write a number from 1 to 64"),
-        (with("members", "members = -1"), "line 6: `members = -1`: write a number from 1 to 64"),
-        (with("members", "members = \"3\""), "line 6: `members = \"3\"`: write a number from 1 to 64"),
-        (with("members", "members = 3\nrank = 64"), "line 7: `rank = 64`: write a number from 0 to 63"),
+        (with("members", "members = 0"), "line 6: `members = 0`: write a number from 1 to 1024"),
+        (with("members", "members = -1"), "line 6: `members = -1`: write a number from 1 to 1024"),
+        (with("members", "members = \"3\""), "line 6: `members = \"3\"`: write a number from 1 to 1024"),
+        (with("members", "members = 3\nrank = 1024"), "line 7: `rank = 1024`: write a number from 0 to 1023"),
         (
             with("members", "members = 3\ntransport = \"shm\""),
             "line 7: `transport` and `listen = \"127.0.0.1:7000\"` do not go together: \
@@ -452,5 +452,5 @@ fn a_local_group_is_checked_too() {
         "the configuration: [subgroups.log]: `mode = \"durable\"` needs a folder for the log of this member: write `path = \"FOLDER\"` in [storage]"
     );
     group.clone().for_rank(3).check().expect("a joiner may have a rank beyond those of the first members");
-    assert!(group.for_rank(64).check().is_err());
+    assert!(group.for_rank(1024).check().is_err());
 }

@@ -69,10 +69,20 @@ impl SharedPoller {
 
     /// Waits until `look` returns something, at most for `limit`, and polls meanwhile. `look` is called after polls in which something
     /// moved, and after each [`SharedPoller::notify`]; it must not wait by means of this poller.
-    pub fn wait_until<R>(&self, limit: Duration, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+    pub fn wait_until<R>(&self, limit: Duration, look: impl FnMut() -> Option<R>) -> Option<R> {
+        self.wait(limit, true, look)
+    }
+
+    /// Waits as [`SharedPoller::wait_until`], for something of which [`SharedPoller::notify`] is called: while another thread polls, what
+    /// polls move does not wake this one.
+    pub fn wait_until_notified<R>(&self, limit: Duration, look: impl FnMut() -> Option<R>) -> Option<R> {
+        self.wait(limit, false, look)
+    }
+
+    fn wait<R>(&self, limit: Duration, watches: bool, mut look: impl FnMut() -> Option<R>) -> Option<R> {
         let mut deadline = None;
         loop {
-            let seen = self.shared.changes();
+            let seen = self.shared.seen();
             if let Some(found) = look() {
                 return Some(found);
             }
@@ -86,7 +96,7 @@ impl SharedPoller {
                     Outcome::Late => return look(),
                     Outcome::Over => {}
                 }
-            } else if !self.shared.wait_behind(seen, until) {
+            } else if !self.shared.wait_behind(seen, watches, until) {
                 return look();
             }
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,14 +38,24 @@ struct Turns {
     attention: Attention,
     /// How often something has changed that no poll shows.
     changes: u64,
-    /// How many threads wait while another one has the turn.
+    /// How many polls have moved something.
+    moves: u64,
+    /// How many threads wait while another one has the turn, and how many of them for what polls move.
     waiting: usize,
+    watching: usize,
     /// The thread that has the turn sleeps.
     is_leader_asleep: bool,
     /// Nobody gets the turn any more.
     is_over: bool,
     /// As the thread that had the turn last has seen it.
     crowding: Crowding,
+}
+
+/// What a thread that waits has seen of the changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    changes: u64,
+    moves: u64,
 }
 
 /// How a turn has ended.
@@ -79,7 +89,9 @@ impl Shared {
         let turns = Turns {
             attention: Attention::new(),
             changes: 0,
+            moves: 0,
             waiting: 0,
+            watching: 0,
             is_leader_asleep: false,
             is_over: false,
             crowding: Crowding::default(),
@@ -119,10 +131,7 @@ impl Shared {
 
     /// Locks the node, if no other thread has it.
     fn try_node(&self) -> Option<MutexGuard<'_, Option<Node>>> {
-        match self.node.try_lock() {
-            Ok(present) => Some(present),
-            Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => None,
-        }
+        self.node.try_lock().ok()
     }
 
     /// Shows what others look at without the lock. A look that comes too early costs [`GRACE`].
@@ -136,10 +145,23 @@ impl Shared {
         if let Some(on_news) = self.on_news.get() {
             on_news(by);
         }
+        let mut turns = self.turns();
+        turns.moves += 1;
+        let has_others = turns.watching > 0;
+        drop(turns);
+        if has_others {
+            self.others.notify_all();
+        }
     }
 
-    pub(super) fn changes(&self) -> u64 {
+    fn changes(&self) -> u64 {
         self.turns().changes
+    }
+
+    /// Returns how often something has changed: what a thread that waits has seen when it looks after that.
+    pub(super) fn seen(&self) -> Seen {
+        let turns = self.turns();
+        Seen { changes: turns.changes, moves: turns.moves }
     }
 
     pub(super) fn notify(&self) {
@@ -318,17 +340,21 @@ impl Shared {
     }
 
     /// Waits until something changes, or the thread that has the turn ends it; returns whether there is time left.
-    pub(super) fn wait_behind(&self, seen: u64, until: Option<Instant>) -> bool {
+    pub(super) fn wait_behind(&self, seen: Seen, watches: bool, until: Option<Instant>) -> bool {
         let left = until.map_or(LONG, |until| until.saturating_duration_since(Instant::now()));
         if left.is_zero() {
             return false;
         }
         let mut turns = self.turns();
         turns.waiting += 1;
+        turns.watching += usize::from(watches);
         let waited = self.others.wait_timeout_while(turns, left.min(LONG), |turns| {
-            turns.changes == seen && (turns.attention.is_led() || turns.is_over)
+            let is_news = turns.changes != seen.changes || watches && turns.moves != seen.moves;
+            !is_news && (turns.attention.is_led() || turns.is_over)
         });
-        waited.unwrap_or_else(PoisonError::into_inner).0.waiting -= 1;
+        let mut turns = waited.unwrap_or_else(PoisonError::into_inner).0;
+        turns.waiting -= 1;
+        turns.watching -= usize::from(watches);
         true
     }
 

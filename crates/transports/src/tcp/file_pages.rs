@@ -154,8 +154,10 @@ impl FilePiece<'_> {
     /// Returns the word that holds the last of the first `bytes` bytes, which is not whole.
     pub(super) fn last_word(&self, bytes: usize) -> [u8; 8] {
         let word = (usize::try_from(self.offset).expect("inside the mapping") + bytes) / 8;
-        // SAFETY: inside the mapping, whose words are atomics.
-        let word = unsafe { self.pages.start.cast::<AtomicU64>().add(word).as_ref() };
+        // SAFETY: inside the mapping.
+        let word = unsafe { self.pages.start.cast::<AtomicU64>().add(word) };
+        // SAFETY: the words of the mapping are atomics.
+        let word = unsafe { word.as_ref() };
         word.load(Ordering::Relaxed).to_le_bytes()
     }
 
