@@ -388,6 +388,57 @@ impl<'a> LargeCluster<'a> {
     }
 }
 
+/// What evaluations cost in a calm group.
+#[derive(Clone, Copy, Debug)]
+pub struct CalmCost {
+    /// Of an evaluation of one member that finds nothing, in units of the clock.
+    pub idle: f64,
+    /// Of all members and the simulated network, for a message and a member that delivers it.
+    pub delivery: f64,
+}
+
+/// Returns what evaluations cost in a group in which nothing happens, and then one member sends, by a clock that the caller has.
+///
+/// # Panics
+/// If not all messages are delivered.
+pub fn calm_cost(members: u32, subgroups: u32, clock: fn() -> u64) -> CalmCost {
+    let case = LargeCase {
+        seed: 0,
+        members,
+        senders: vec![1],
+        messages: 0,
+        subgroups,
+        deaths: Vec::new(),
+        parted: Vec::new(),
+        parts_at: LATE,
+        joins: false,
+        is_adverse: false,
+    };
+    let mut cluster = LargeCluster::new(&case, 0);
+    cluster.run();
+    let polls = |cluster: &mut LargeCluster<'_>, count: u32| {
+        let LargeNode { fabric, group, .. } = &mut cluster.nodes[0];
+        (0..count).for_each(|_| {
+            group.poll(fabric);
+        });
+    };
+    polls(&mut cluster, POLLS / 10);
+    let begun = clock();
+    polls(&mut cluster, POLLS);
+    let idle = (clock() - begun) as f64 / f64::from(POLLS);
+    cluster.nodes[1].group.application().messages = MESSAGES;
+    cluster.world.wake(1);
+    let begun = clock();
+    cluster.run();
+    let took = (clock() - begun) as f64;
+    let delivered: u64 = cluster.nodes.iter().map(LargeNode::count).sum();
+    assert_eq!(delivered, u64::from(members * MESSAGES), "all are delivered by all");
+    CalmCost { idle, delivery: took / delivered as f64 }
+}
+
+const POLLS: u32 = 20_000;
+const MESSAGES: u32 = 400;
+
 fn node(case: &LargeCase, world: &SimWorld, first: &[Member], i: u32) -> LargeNode {
     let mut fabric = world.fabric(i);
     let delivered = Deliveries::default();

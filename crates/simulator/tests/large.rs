@@ -1,7 +1,7 @@
 //! Groups of more than 64 members (Derecho §2, §3.4).
 
 use squall_fabric::Duration;
-use squall_simulator::large::LargeCase;
+use squall_simulator::large::{CalmCost, LargeCase, calm_cost};
 
 /// The sizes around which sets take another word, and one in between.
 #[test]
@@ -36,5 +36,32 @@ fn the_largest_group_survives_deaths_and_a_partition() {
         let outcome = case.run(0);
         assert_eq!(outcome.violation, None, "{case}");
         println!("{members} members: {} parted, {} deliveries", case.parted.len(), outcome.delivered);
+    }
+}
+
+/// Processor time of this thread in nanoseconds.
+fn processor_time() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+    stat.split(' ').next().and_then(|word| word.parse().ok()).expect("a number")
+}
+
+fn resident_kib() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    4 * stat.split(' ').nth(1).and_then(|word| word.parse::<u64>().ok()).expect("a number")
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn growth() {
+    println!(
+        "| members | subgroups | idle evaluation, ns | message and receiver, ns | memory for each member, KiB |\n|---|---|---|---|---|"
+    );
+    let by_members = [2, 4, 8, 16, 32, 64, 128, 256].map(|members| (members, 1));
+    let by_subgroups = [4, 16, 64, 256, 1000].map(|subgroups| (4, subgroups));
+    for (members, subgroups) in by_members.into_iter().chain(by_subgroups) {
+        let before = resident_kib();
+        let CalmCost { idle, delivery } = calm_cost(members, subgroups, processor_time);
+        let memory = resident_kib().saturating_sub(before) / u64::from(members);
+        println!("| {members} | {subgroups} | {idle:.0} | {delivery:.0} | {memory} |");
     }
 }

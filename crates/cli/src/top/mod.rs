@@ -287,7 +287,7 @@ mod tests {
         };
         let status = |lines: &[String]| {
             let text = format!(
-                r#"{{"node":1,"rank":0,"view":0,"ready":true,"members":[],"leaving":0,"holders":[],"subgroups":[{}],"changes":[],
+                r#"{{"node":1,"rank":0,"view":0,"ready":true,"members":[],"leaving":[],"holders":[],"subgroups":[{}],"changes":[],
                 "traffic":[],"log":null,"shards":null}}"#,
                 lines.join(",")
             );

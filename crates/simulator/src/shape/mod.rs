@@ -87,7 +87,7 @@ pub enum ShapeFault {
         /// When the pause begins.
         after: Duration,
     },
-    /// A node asks to join a group of [`MEMBERS_MAX`] members.
+    /// A node asks to join a group that takes no more members.
     Full,
 }
 
