@@ -1,7 +1,6 @@
 //! A subgroup that carries topics which keep nothing: one topic that has it for itself, or those that share it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use squall::{
     Deliveries, DeliveryEvent, GroupError, PolledBy, ReceiveError, SendError, Sender, SharedPoller,
 };
+use squall_fabric::atomics::{AtomicBool, Ordering};
 
 use crate::gate::OrderGate;
 use crate::outlet::lock;
@@ -111,7 +111,7 @@ impl TopicLane {
         }
     }
 
-    /// Waits for an event. Without upcalls, somebody else has to find it: the bell has rung `seen` times.
+    /// Waits for an event. Without upcalls, another thread has to find it: the bell has rung `seen` times.
     fn await_event(&self, seen: u64) {
         if self.has_upcalls.load(Ordering::Relaxed) {
             self.poller.wait_until_notified(LONG, || lock(&self.deliveries).has_event().then_some(()));
@@ -127,7 +127,7 @@ impl TopicLane {
         self.bell.wait(seen, LONG);
     }
 
-    /// Sees to it that what has come is taken, after a poll: here, or by the lane's thread.
+    /// Ensures that what has come is taken, after a poll: here, or by the lane's thread.
     pub(crate) fn serve(&self, by: PolledBy) {
         let is_left = match self.deliveries.try_lock() {
             Ok(mut deliveries) => match by {

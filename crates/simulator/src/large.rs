@@ -426,18 +426,20 @@ pub fn calm_cost(members: u32, subgroups: u32, clock: fn() -> u64) -> CalmCost {
     let begun = clock();
     polls(&mut cluster, POLLS);
     let idle = (clock() - begun) as f64 / f64::from(POLLS);
-    cluster.nodes[1].group.application().messages = MESSAGES;
+    // The clock may tick no more often than each few milliseconds.
+    let messages = (100_000 / members).max(100);
+    cluster.nodes[1].group.application().messages = messages;
     cluster.world.wake(1);
     let begun = clock();
     cluster.run();
     let took = (clock() - begun) as f64;
     let delivered: u64 = cluster.nodes.iter().map(LargeNode::count).sum();
-    assert_eq!(delivered, u64::from(members * MESSAGES), "all are delivered by all");
+    assert_eq!(delivered, u64::from(members * messages), "all are delivered by all");
     CalmCost { idle, delivery: took / delivered as f64 }
 }
 
-const POLLS: u32 = 20_000;
-const MESSAGES: u32 = 400;
+/// Evaluations over which an idle one is measured.
+const POLLS: u32 = 500_000;
 
 fn node(case: &LargeCase, world: &SimWorld, first: &[Member], i: u32) -> LargeNode {
     let mut fabric = world.fabric(i);

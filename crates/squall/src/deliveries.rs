@@ -212,7 +212,7 @@ impl Deliveries {
         }
     }
 
-    /// Hands messages that are there now to `upcall`, in place, until it returns false: then it has not taken the message, which comes again.
+    /// Hands messages that are there now to `upcall`, in place, until it returns false: then it has not taken the message, which is next again.
     /// Releases what was taken, about an eighth of the window at most. Returns whether there may be more: messages, or a view, for which ask
     /// [`Deliveries::try_next_event`].
     ///

@@ -1,12 +1,12 @@
 //! Groups whose node is polled by the threads that wait.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::config::SubgroupConfig;
 use squall::{Config, Deliveries, Departure, Group, PolledBy, Sender, SharedPoller};
+use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 struct Member {
     group: Group,
@@ -72,7 +72,7 @@ fn messages_pass_between_threads_that_wait() {
 
 /// The standby thread polls while the application does something else, also after it has waited for long.
 #[test]
-fn a_member_that_does_not_wait_holds_up_nobody() {
+fn a_member_that_does_not_wait_holds_up_no_other() {
     let mut members = members("absent", 2);
     let [one, other] = &mut members[..] else { unreachable!("there are two") };
     for pause in [0, 5, 50] {
@@ -102,7 +102,7 @@ fn a_notice_wakes_all_that_wait() {
                 for wanted in 1..=20 {
                     let found = poller
                         .wait_until(PATIENCE, || (level.load(Ordering::SeqCst) >= wanted).then_some(()));
-                    assert!(found.is_some(), "nobody has woken it");
+                    assert!(found.is_some(), "no thread has woken it");
                     woken.fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -133,7 +133,7 @@ fn a_poll_wakes_those_that_wait_behind() {
             let begun = Instant::now();
             other.sender.send_bytes(&u64::to_le_bytes(round)).expect("there is space");
             assert_eq!(next(&one.poller, &mut one.deliveries), Some(round));
-            assert!(begun.elapsed() < PATIENCE / 4, "nobody has woken it");
+            assert!(begun.elapsed() < PATIENCE / 4, "no thread has woken it");
         }
         is_over.store(true, Ordering::SeqCst);
         one.poller.notify();
@@ -168,7 +168,7 @@ fn a_group_ends_while_a_thread_waits() {
         assert!(matches!(group.leave(PATIENCE), Departure::InOrder));
     });
     assert!(has_ended.load(Ordering::SeqCst));
-    assert_eq!(told.lock().expect("no panic").last(), Some(&PolledBy::Nobody));
+    assert_eq!(told.lock().expect("no panic").last(), Some(&PolledBy::None));
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);

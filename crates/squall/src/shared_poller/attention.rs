@@ -1,13 +1,13 @@
-//! Who polls a node that an application's threads share: decisions only, without threads and without a clock of its own.
+//! Which thread polls a node that an application's threads share: decisions only, without threads and without a clock of its own.
 //!
 //! A thread that waits for something polls meanwhile: it has the *turn*. What arrives then is found by the thread that wants it, and no thread
-//! has to be woken. The *standby* thread polls while nobody has the turn. To wake it at the end of each turn would cost what the turn
+//! has to be woken. The *standby* thread polls while no thread has the turn. To wake it at the end of each turn would cost what the turn
 //! saves: mostly the next one begins at once. So it looks after a while whether there was another, and polls if there was none. If that
 //! happens, the end of the next turn wakes it, until turns follow each other quickly again.
 
 use std::time::{Duration, Instant};
 
-/// Who polls.
+/// Which thread polls.
 #[derive(Debug)]
 pub(super) struct Attention {
     /// Whether a thread has the turn.
@@ -41,7 +41,7 @@ pub(super) enum Standby {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Call {
-    Nobody,
+    None,
     /// It sleeps as a node does.
     Bell,
     /// It waits for a turn to end.
@@ -62,7 +62,7 @@ impl Attention {
         self.standby
     }
 
-    /// Returns whether nobody will poll for a while.
+    /// Returns whether no thread will poll for a while.
     pub(super) fn is_unattended(&self) -> bool {
         !self.is_led && self.standby == Standby::Watching
     }
@@ -110,16 +110,16 @@ impl Attention {
         }
         let next = if self.returns_soon { Standby::Watching } else { Standby::Polling };
         match self.standby {
-            Standby::Polling => Call::Nobody,
-            Standby::Watching if self.returns_soon => Call::Nobody,
+            Standby::Polling => Call::None,
+            Standby::Watching if self.returns_soon => Call::None,
             Standby::Watching | Standby::Resting => self.call(next, Call::Standby),
             Standby::Asleep => self.call(next, Call::Bell),
         }
     }
 
-    /// Lets the standby thread poll, if nobody does: there is something to send.
+    /// Lets the standby thread poll, if no thread does: there is something to send.
     pub(super) fn attend(&mut self) -> Call {
-        if self.is_unattended() { self.call(Standby::Polling, Call::Standby) } else { Call::Nobody }
+        if self.is_unattended() { self.call(Standby::Polling, Call::Standby) } else { Call::None }
     }
 
     const fn call(&mut self, next: Standby, call: Call) -> Call {
@@ -223,7 +223,7 @@ mod tests {
         let mut attention = Attention::new();
         assert!(attention.begin(at(0)));
         attention.give_way();
-        assert_eq!(attention.end(at(0)), Call::Nobody);
+        assert_eq!(attention.end(at(0)), Call::None);
         attention
     }
 
@@ -244,11 +244,11 @@ mod tests {
     }
 
     #[test]
-    fn quick_turns_wake_nobody() {
+    fn quick_turns_wake_no_thread() {
         let mut attention = watching();
         for _ in 0..100 {
             assert!(attention.begin(at(0)) && !attention.begin(at(0)), "one thread at a time");
-            assert_eq!(attention.end(at(0)), Call::Nobody);
+            assert_eq!(attention.end(at(0)), Call::None);
             attention.watched();
             assert!(attention.is_unattended(), "there was a turn meanwhile");
         }
@@ -259,7 +259,7 @@ mod tests {
     fn a_thread_that_does_not_come_back_is_replaced() {
         let mut attention = watching();
         assert!(attention.begin(at(0)));
-        assert_eq!(attention.end(at(0)), Call::Nobody);
+        assert_eq!(attention.end(at(0)), Call::None);
         attention.watched();
         attention.watched();
         assert_eq!(attention.standby(), Standby::Polling);
@@ -271,7 +271,7 @@ mod tests {
         }
         assert!(attention.begin(at(3001)));
         attention.give_way();
-        assert_eq!(attention.end(at(3002)), Call::Nobody, "turns are quick again");
+        assert_eq!(attention.end(at(3002)), Call::None, "turns are quick again");
     }
 
     /// A thread that waits long costs the standby thread nothing, and the end of its turn is noticed.
@@ -296,16 +296,16 @@ mod tests {
         let mut attention = Attention::new();
         assert!(attention.fall_asleep() && attention.begin(at(0)));
         attention.wake_up();
-        assert_eq!((attention.standby(), attention.end(at(0))), (Standby::Watching, Call::Nobody));
-        assert!(attention.begin(at(0)) && !attention.fall_asleep(), "somebody else polls");
+        assert_eq!((attention.standby(), attention.end(at(0))), (Standby::Watching, Call::None));
+        assert!(attention.begin(at(0)) && !attention.fall_asleep(), "another thread polls");
     }
 
-    /// What is sent while nobody polls does not wait for the next look.
+    /// What is sent while no thread polls does not wait for the next look.
     #[test]
     fn what_is_sent_is_attended_to() {
         let mut attention = watching();
         assert_eq!((attention.attend(), attention.standby()), (Call::Standby, Standby::Polling));
-        assert_eq!(attention.attend(), Call::Nobody);
+        assert_eq!(attention.attend(), Call::None);
         assert!(!attention.may_be_brief(), "it is polled already");
     }
 
@@ -314,11 +314,11 @@ mod tests {
         let mut attention = watching();
         for _ in 0..BRIEF_MAX {
             assert!(attention.begin_briefly(at(0)));
-            assert_eq!(attention.end(at(0)), Call::Nobody);
+            assert_eq!(attention.end(at(0)), Call::None);
         }
         assert!(!attention.begin_briefly(at(0)));
         assert!(attention.begin(at(0)), "it may wait");
-        assert_eq!(attention.end(at(0)), Call::Nobody);
+        assert_eq!(attention.end(at(0)), Call::None);
         assert!(attention.begin_briefly(at(0)), "and send again");
     }
 }

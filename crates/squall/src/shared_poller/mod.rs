@@ -1,6 +1,6 @@
 //! Polling by the threads that wait: an application's thread that waits for something polls the node meanwhile, so that what comes wakes
 //! no other thread first, and a thread that sends one message passes it on itself. A thread of the group's own, the *standby* thread,
-//! polls while nobody waits ([`attention`] decides when).
+//! polls while no thread waits ([`attention`] decides when).
 
 mod attention;
 mod turns;
@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::turns::{Outcome, Shared};
+use self::turns::{Outcome, SharedNode};
 use crate::node::Node;
 use crate::status::GroupStatus;
 
@@ -37,10 +37,10 @@ use crate::status::GroupStatus;
 /// ```
 #[derive(Clone)]
 pub struct SharedPoller {
-    shared: Arc<Shared>,
+    shared: Arc<SharedNode>,
 }
 
-/// Who has polled when there is news ([`SharedPoller::on_news`]).
+/// Which thread has polled when there is news ([`SharedPoller::on_news`]).
 ///
 /// ```
 /// assert_ne!(squall::PolledBy::Waiting, squall::PolledBy::Standby);
@@ -52,13 +52,13 @@ pub enum PolledBy {
     Waiting,
     /// The standby thread, which should not be held up.
     Standby,
-    /// Nobody any more: the group has ended.
-    Nobody,
+    /// None any more: the group has ended.
+    None,
 }
 
 impl SharedPoller {
     pub(crate) fn new(node: Node, status: Arc<GroupStatus>) -> std::io::Result<Self> {
-        Ok(Self { shared: Arc::new(Shared::new(node, status)?) })
+        Ok(Self { shared: Arc::new(SharedNode::new(node, status)?) })
     }
 
     /// Calls `on_news` after each poll in which something moved, on the thread that has polled, and when the group has ended. Only the first

@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::status::GroupStatus;
 
 /// What all threads share.
-pub(super) struct Shared {
+pub(super) struct SharedNode {
     /// `None` when the group has ended.
     node: Mutex<Option<Node>>,
     turns: Mutex<Turns>,
@@ -45,7 +45,7 @@ struct Turns {
     watching: usize,
     /// The thread that has the turn sleeps.
     is_leader_asleep: bool,
-    /// Nobody gets the turn any more.
+    /// No thread gets the turn any more.
     is_over: bool,
     /// As the thread that had the turn last has seen it.
     crowding: Crowding,
@@ -66,7 +66,7 @@ pub(super) enum Outcome<R> {
 }
 
 /// The turn of a thread, which ends when this is dropped.
-struct Turn<'a>(&'a Shared);
+struct Turn<'a>(&'a SharedNode);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
@@ -83,7 +83,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-impl Shared {
+impl SharedNode {
     pub(super) fn new(node: Node, status: Arc<GroupStatus>) -> std::io::Result<Self> {
         let (bell, waker) = (node.bell()?, node.waker());
         let turns = Turns {
@@ -194,7 +194,7 @@ impl Shared {
         begins
     }
 
-    /// Passes on what this thread has just sent, if nobody else is about to.
+    /// Passes on what this thread has just sent, if no other thread is about to.
     pub(super) fn pass_on(&self) {
         if self.begin_briefly() {
             let _turn = Turn(self);
@@ -217,7 +217,7 @@ impl Shared {
         self.turns().is_over = true;
         let node = self.node().take();
         drop(node);
-        self.tell(PolledBy::Nobody);
+        self.tell(PolledBy::None);
         self.notify();
     }
 
@@ -233,7 +233,7 @@ impl Shared {
 
     fn call(&self, call: Call) {
         match call {
-            Call::Nobody => {}
+            Call::None => {}
             Call::Bell => self.waker.ring(),
             Call::Standby => self.standby.notify_one(),
         }
@@ -333,7 +333,7 @@ impl Shared {
         let _ = wait_readable(&[self.bell.as_fd(), self.waker.doorbell()], patience);
     }
 
-    /// Gives the turn to nobody any more: the standby thread has to end the group.
+    /// Gives the turn to no thread any more: the standby thread has to end the group.
     fn close_turns<R>(&self) -> Outcome<R> {
         self.turns().is_over = true;
         Outcome::Over
@@ -456,9 +456,9 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("turns", &*self.turns()).finish_non_exhaustive()
+        f.debug_struct("SharedNode").field("turns", &*self.turns()).finish_non_exhaustive()
     }
 }
 
