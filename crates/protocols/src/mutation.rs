@@ -95,8 +95,8 @@ mutations! {
         MuteWhileOpening,
         /// \[V10\] A member gives no sign of life when another one attaches, which has missed the earlier ones.
         MuteUntilDue,
-        /// \[S2\] Of a set of ranks in a row only the first word is read.
-        FirstWordOnly,
+        /// \[S2\] Of words that are pushed together only those of the first piece are.
+        FirstPieceOnly,
         /// \[V7\] Subgroups that had no work for long are not looked at any more.
         ForgetIdle,
         /// \[T5\] A durable subgroup none of whose members stays ends with nothing.

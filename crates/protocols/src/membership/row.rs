@@ -75,9 +75,7 @@ impl SetColumn {
     /// Loads the set from `row`.
     #[must_use]
     pub fn load(self, row: &Region) -> RankSet {
-        let words = self.range();
-        mutant!(FirstWordOnly => return RankSet::from_words([row.load(words.start)]));
-        RankSet::from_words(words.map(|word| row.load(word)))
+        RankSet::from_words(self.range().map(|word| row.load(word)))
     }
 
     /// Returns whether the set contains `rank`, with one load.

@@ -244,7 +244,8 @@ impl StateTable {
                 Post::Guards(words) => {
                     let pieces = words.clone().step_by(WriteSource::VALUE_WORDS_MAX);
                     let piece = |first| first..words.end.min(first + WriteSource::VALUE_WORDS_MAX);
-                    pieces.for_each(|first| fabric.push_values(self.mirror, piece(first)));
+                    let most = if mutant!(FirstPieceOnly) { 1 } else { pieces.len() };
+                    pieces.take(most).for_each(|first| fabric.push_values(self.mirror, piece(first)));
                 }
             }
         }
