@@ -119,8 +119,6 @@ points! {
     StateLost,
     /// A client's update is sent again, and is answered without being applied.
     UpdateRepeated,
-    /// A client's update arrives before an earlier one, and is not applied.
-    UpdateEarly,
     /// A client's session was forgotten.
     SessionForgotten,
     /// Several updates are sent in one message.

@@ -118,7 +118,6 @@ impl Sessions {
         }
         let is_next = number == oldest.max(session.last + 1) || mutant!(ApplyEarly) || mutant!(ApplyRepeated);
         if !is_next || open >= OPEN_MAX {
-            reach(Point::UpdateEarly);
             return SessionAnswer::Early;
         }
         // The client no longer asks for updates before `oldest`.

@@ -194,7 +194,6 @@ promises!(
         StateUnwanted,
         StateLost,
         UpdateRepeated,
-        UpdateEarly,
         SessionForgotten,
         UpdatesTogether,
         UpdatesUnderWay,
