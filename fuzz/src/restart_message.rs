@@ -1,6 +1,7 @@
 //! What processes that restart send each other.
 
 use squall_fabric::NodeId;
+use squall_protocols::membership::RankSet;
 use squall_protocols::restart::{DurableView, EndOrigin, Register, RestartMessage, RestartReport, ViewEnd};
 
 /// How many durable shards the reader has.
@@ -17,7 +18,7 @@ pub fn feed(bytes: &[u8]) {
 pub fn seeds() -> Vec<Vec<u8>> {
     let view = |number, members: &[u32]| {
         let members: Vec<NodeId> = members.iter().copied().map(NodeId).collect();
-        DurableView { number, members, shards: vec![1, 1] }
+        DurableView { number, members, shards: vec![RankSet::of(0); 2] }
     };
     let end = |next| ViewEnd { trims: vec![3, 0], next, origin: EndOrigin::Restart };
     let mut member = Register::new(1, NodeId(0), view(0, &[0, 1, 2]));

@@ -1,6 +1,7 @@
 //! The register of a process with durable shards, as it is found on its disk.
 
 use squall_fabric::NodeId;
+use squall_protocols::membership::RankSet;
 use squall_protocols::restart::{Ballot, DurableView, EndOrigin, Register, ViewEnd, Vote};
 
 /// What is read is written as the same bytes.
@@ -14,7 +15,7 @@ pub fn feed(bytes: &[u8]) {
 pub fn seeds() -> Vec<Vec<u8>> {
     let view = |number, members: &[u32]| {
         let members: Vec<NodeId> = members.iter().copied().map(NodeId).collect();
-        DurableView { number, members, shards: vec![1, 1] }
+        DurableView { number, members, shards: vec![RankSet::of(0); 2] }
     };
     let end = |next| ViewEnd { trims: vec![3, 0], next, origin: EndOrigin::Live };
     let waiting = Register::new(1, NodeId(9), DurableView::default());
