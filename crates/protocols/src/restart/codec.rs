@@ -1,7 +1,7 @@
 //! The bytes of a register: words of 8 bytes, little endian (Derecho §3.4, "Total failures").
 //!
 //! The file around them has the format's version and a checksum for each copy. Whatever the bytes are, reading them is safe: a
-//! list takes no more memory than the bytes that it is read from.
+//! list takes at most sixteen times the memory of the bytes that it is read from: a set of ranks, one word here, has a bit for each rank.
 
 use std::fmt;
 
