@@ -97,6 +97,8 @@ mutations! {
         MuteUntilDue,
         /// \[S2\] Of words that are pushed together only those of the first piece are.
         FirstPieceOnly,
+        /// \[V8\] What a member wrote last, without a heartbeat after it, is not read when its row is frozen.
+        ForgetLastWords,
         /// \[V7\] Subgroups that had no work for long are not looked at any more.
         ForgetIdle,
         /// \[T5\] A durable subgroup none of whose members stays ends with nothing.

@@ -6,7 +6,8 @@
 //!
 //! **Checked.** All healthy members, and no others, are in one last view, and have the same deliveries in the same order; what others
 //! have delivered is a beginning of that \[V1\] \[V8\] \[V10\]; each message of a healthy sender is there once, in order, and those of
-//! others up to some number \[V7\], also in subgroups that were idle before; members that are parted from a majority have stopped \[V5\]; a joiner is in the last view \[V9\].
+//! others up to some number \[V7\], also in subgroups that were idle before; members that are parted from a majority have stopped
+//! \[V5\]; a joiner is in the last view \[V9\].
 //!
 //! Runs of [`crate::group`] have more kinds of faults; their checkers hold sets of nodes in one word.
 

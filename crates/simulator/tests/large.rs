@@ -30,7 +30,7 @@ fn case(members: u32) -> LargeCase {
 }
 
 #[test]
-#[ignore = "1,024 members take minutes and most of 16 GiB: .ci/long large"]
+#[ignore = "1,024 members take many minutes and more than 12 GiB: .ci/long large"]
 fn the_largest_group_survives_deaths_and_a_partition() {
     for members in [64, 128, 256, 512, 1024] {
         let case = case(members);

@@ -66,10 +66,12 @@ fn check<M: Copy + Debug>(mutations: &[M], caught: impl Fn(M) -> Option<String>)
 ///   ended a view.
 /// - `MissLateReader`: a member is accused by all but one before it attaches.
 /// - `SuspectBeforeVote` (`membership/tests.rs`): a restart finds a vote that a later leader has not seen.
+/// - `ForgetLastWords` (`membership/tests.rs`): a member dies between its last words and the heartbeat after them.
 /// - `AwaitLoss`: each dying member is lost in the end, only later.
 /// - `RecordAgain`: the flight recorder only watches.
 /// - `TakeMissedProposal` (`proposal.rs`): a member attaches between a proposal and the decision of the others to continue without it.
-const UNIT_TESTED: [mutation::GroupMutation; 11] = [
+const UNIT_TESTED: [mutation::GroupMutation; 12] = [
+    mutation::GroupMutation::ForgetLastWords,
     mutation::GroupMutation::AwaitLoss,
     mutation::GroupMutation::RecordAgain,
     mutation::GroupMutation::SuspectBeforeVote,

@@ -168,7 +168,7 @@ fn a_group_ends_while_a_thread_waits() {
         assert!(matches!(group.leave(PATIENCE), Departure::InOrder));
     });
     assert!(has_ended.load(Ordering::SeqCst));
-    assert_eq!(told.lock().expect("no panic").last(), Some(&PolledBy::None));
+    assert_eq!(told.lock().expect("no panic").last(), Some(&PolledBy::NoThread));
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);

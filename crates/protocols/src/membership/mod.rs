@@ -40,6 +40,12 @@
 //! from the first evaluation on, and a member that hangs before it has attached is the only one that falls silent
 //! \[V10\]. In a group with durable subgroups that is all that a member does before the view is on its disk \[T8\].
 //!
+//! **Sets and rows.** Sets of ranks ([`RankSet`]) take one word in the rows of views of up to 64 members, and more in larger ones; a
+//! reader that sees a part of a new value sees a set between the earlier and the new one, which is as good, since they only grow. A row is
+//! read when its heartbeat has changed, and once more when it is frozen (`rows.rs`). A row has a place for the proposal of each leader in
+//! views of up to 64 members, and eight places in larger ones, so \[V8\] holds there if no more leaders than that die one after the
+//! other while one view ends (`row.rs`).
+//!
 //! **Why there is one decision.** A proposal is decided only when a majority of the view has echoed it. A later
 //! leader waits until all members outside its cut, again a majority, suspect the earlier one; after that they echo
 //! nothing of the earlier leader. The two majorities share a member, and its echo was posted before its suspicion, so

@@ -102,7 +102,9 @@ impl Membership {
             self.table.freeze(fabric, rank);
             self.table.excuse(rank);
             subgroups.freeze(fabric, self.view.members[rank].node);
-            self.read_row(rank);
+            if !mutant!(ForgetLastWords) {
+                self.read_row(rank);
+            }
         }
         self.frozen |= news;
         usize::from(!news.is_empty())

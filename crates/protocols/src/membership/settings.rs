@@ -24,7 +24,7 @@ pub struct MembershipSettings {
     pub partition_safety: PartitionSafety,
     /// Subgroups with numbers below this may have a state, and views say which members hold it.
     pub states: usize,
-    /// The most members that a view may have; at most [`MEMBERS_MAX`].
+    /// The most members that a view may have; at most [`MEMBERS_MAX`], and the same as that of admission.
     pub members_max: usize,
 }
 

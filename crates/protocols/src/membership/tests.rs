@@ -1,4 +1,4 @@
-//! Votes of a group with durable subgroups (Derecho §3.4, "Total failures") \[T6\]: an echo is shown when the vote is on the disk, and no suspicion of the leader for
+//! What is read of a member that dies, and votes of a group with durable subgroups (Derecho §3.4, "Total failures") \[T6\]: an echo is shown when the vote is on the disk, and no suspicion of the leader for
 //! which a member votes before that.
 
 use std::cell::Cell;
@@ -100,4 +100,27 @@ fn a_vote_is_shown_before_the_suspicion_of_its_leader() {
     // Otherwise the others decide without the vote, which a restart may find.
     let mutated = with(GroupMutation::SuspectBeforeVote, shown_before_and_after);
     assert_ne!(mutated[0], (0, false));
+}
+
+/// Returns whether node 1 knows that node 2 accuses node 0, of which only the accusation has arrived when node 2 is lost, and no heartbeat.
+fn knows_last_words() -> bool {
+    let mut scene = Scene::new();
+    let row = MembershipRow::new(MEMBERS as usize, &[], 0);
+    let (fabric, membership, _) = &mut scene.members[2];
+    membership.table().own().store(row.accused.range().start, 0b001);
+    fabric.push(membership.table().mirror(), row.accused.range());
+    scene.world.advance_to(scene.world.now() + Duration::from_millis(1));
+    let (fabric, membership, disk) = &mut scene.members[1];
+    fabric.poll(&mut |event| membership.handle_event(&event));
+    membership.poll(fabric, disk);
+    assert!(!row.disputed.contains(membership.table().own(), 0), "the row is not read before there is news");
+    membership.handle_event(&FabricEvent::PeerLost { peer: NodeId(2), reason: BreakReason::PeerClosed });
+    membership.poll(fabric, disk);
+    row.disputed.contains(membership.table().own(), 0)
+}
+
+#[test]
+fn what_a_member_wrote_last_is_read_when_its_row_is_frozen() {
+    assert!(knows_last_words());
+    assert!(!with(GroupMutation::ForgetLastWords, knows_last_words));
 }

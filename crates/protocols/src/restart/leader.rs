@@ -7,7 +7,7 @@ use super::member::{RestartMembers, Restarter};
 use super::message::RestartReport;
 use super::mutation;
 use super::placement::keep_holders;
-use super::view_end::{EndOrigin, ViewEnd, Vote, copies_needed, count};
+use super::view_end::{EndOrigin, ViewEnd, Vote, copies_needed};
 use crate::coverage::{Point, reach};
 use crate::membership::RankSet;
 
@@ -80,7 +80,7 @@ impl Restarter {
     /// which one is not damaged.
     fn is_quorum(&self, members: &RestartMembers, ranks: RankSet) -> bool {
         let view = self.view();
-        let all = count(view.ranks());
+        let all = view.members.len();
         let outsiders = if mutant!(CountOutsiders) { self.outsiders() } else { 0 };
         let needed = match () {
             () if mutant!(RestartWithHalf) => all.div_ceil(2),
@@ -90,13 +90,13 @@ impl Restarter {
         let has_logs = |shard: &RankSet| {
             let here = *shard & ranks;
             let good = here.iter().any(|rank| !members[&rank].is_damaged);
-            let is_enough = count(here) >= copies_needed(count(*shard));
+            let is_enough = here.len() >= copies_needed(shard.len());
             shard.is_empty()
                 || mutant!(NeedNoLog)
                 || mutant!(NeedOneLog) && good
                 || is_enough && (good || mutant!(TrustDamaged))
         };
-        count(ranks) + outsiders >= needed && view.shards.iter().all(has_logs)
+        ranks.len() + outsiders >= needed && view.shards.iter().all(has_logs)
     }
 
     /// Proposes, when a quorum has promised \[T13\], and all others that are here have, or have had their time.
@@ -140,10 +140,9 @@ impl Restarter {
             let is_away = !promised.contains(*rank);
             is_away || members[rank].vote.as_ref().is_some_and(|other| other.end == vote.end)
         };
-        let may_have =
-            |ranks: RankSet| u32::try_from(ranks.iter().filter(has_it).count()).expect("few members");
+        let may_have = |ranks: RankSet| ranks.iter().filter(has_it).count();
         let kept = view.kept(&vote.end.next);
-        let has_copies = |shard: &RankSet| may_have(*shard) >= copies_needed(count(*shard & kept));
+        let has_copies = |shard: &RankSet| may_have(*shard) >= copies_needed((*shard & kept).len());
         let needs_copies = vote.end.origin == EndOrigin::Restart || mutant!(PresumeCopies);
         let may_be_decided = may_have(view.ranks()) >= view.majority()
             && (!needs_copies || mutant!(DecideWithoutCopies) || view.shards.iter().all(has_copies));
@@ -196,7 +195,7 @@ impl Restarter {
         let accepted = members.iter().filter(|(_, report)| has_accepted(report));
         let accepted: RankSet = accepted.map(|(rank, _)| *rank).collect();
         let view = self.view();
-        let all = count(view.ranks());
+        let all = view.members.len();
         let needed = match () {
             () if mutant!(DecideByOneAcceptance) => 1,
             () if mutant!(RestartWithHalf) => all.div_ceil(2),
@@ -204,10 +203,10 @@ impl Restarter {
             () => view.majority(),
         };
         let kept = view.kept(&end.next);
-        let has_copies = |shard: &RankSet| count(*shard & accepted) >= copies_needed(count(*shard & kept));
+        let has_copies = |shard: &RankSet| (*shard & accepted).len() >= copies_needed((*shard & kept).len());
         let own = view.rank(self.node()).expect("a leader is a member");
         if !accepted.contains(own)
-            || count(accepted) < needed
+            || accepted.len() < needed
             || !mutant!(DecideWithoutCopies) && !view.shards.iter().all(has_copies)
         {
             return;

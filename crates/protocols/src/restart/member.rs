@@ -84,7 +84,7 @@ pub struct RestartStanding {
     /// Its members that are not.
     pub absent: Vec<NodeId>,
     /// How many of them have to be here.
-    pub needed: u32,
+    pub needed: usize,
 }
 
 impl Restarter {
@@ -413,12 +413,12 @@ impl Restarter {
     }
 
     /// Processes that take part without being members: they count for nothing \[T13\].
-    pub(super) fn outsiders(&self) -> u32 {
+    pub(super) fn outsiders(&self) -> usize {
         let view = self.view();
         let is_one = |(node, (report, _)): &(&NodeId, &(RestartReport, Instant))| {
             !report.is_live && view.rank(**node).is_none()
         };
-        u32::try_from(self.peers.iter().filter(is_one).count()).expect("few processes")
+        self.peers.iter().filter(is_one).count()
     }
 
     /// Whether a group runs that has this view or a later one: it is joined, and nothing is restarted beside it \[T10\].

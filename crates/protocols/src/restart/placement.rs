@@ -5,7 +5,7 @@ use std::fmt;
 use squall_fabric::NodeId;
 
 use super::mutation;
-use super::view_end::{DurableView, copies_needed, count};
+use super::view_end::{DurableView, copies_needed};
 use crate::coverage::{Point, reach};
 use crate::membership::RankSet;
 
@@ -51,7 +51,7 @@ pub(super) fn keep_holders(
         let kept = *members & stay & view.kept(&next);
         let has_base = |rank: &usize| whole[*rank][shard];
         let (with, without): (Vec<usize>, Vec<usize>) = kept.iter().partition(has_base);
-        let needed = copies_needed(count(kept)) as usize;
+        let needed = copies_needed(kept.len());
         let place = |rank: &usize| next.rank(view.members[*rank]).expect("it is kept");
         let holders: RankSet = with.iter().chain(&without).map(place).take(needed).collect();
         // Members that the layout wants count, too, if they have the same.

@@ -31,8 +31,8 @@ impl DurableView {
 
     /// The fewest members that are a majority.
     #[must_use]
-    pub fn majority(&self) -> u32 {
-        u32::try_from(self.members.len()).expect("few members") / 2 + 1
+    pub fn majority(&self) -> usize {
+        self.members.len() / 2 + 1
     }
 
     /// Whether `node` is a member of the shard.
@@ -92,11 +92,6 @@ pub struct Vote {
 /// Logs of a shard with `members` members that must be there, or accept, for what is in one of them to survive the loss of one
 /// tail \[T13\] \[T16\].
 #[must_use]
-pub fn copies_needed(members: u32) -> u32 {
+pub fn copies_needed(members: usize) -> usize {
     members.min(2)
-}
-
-/// The number of ranks in a set.
-pub(super) fn count(set: RankSet) -> u32 {
-    u32::try_from(set.len()).expect("few members")
 }

@@ -58,8 +58,7 @@ impl LiveMember {
         let none = vec![vec![0; record.view.shards.len()]; record.view.members.len()];
         let not_whole = vec![vec![false; record.view.shards.len()]; record.view.members.len()];
         let next = self.next_view(stay, &[], None);
-        stay.len() >= record.view.majority() as usize
-            && live_end(record, stay, &none, &not_whole, next).is_some()
+        stay.len() >= record.view.majority() && live_end(record, stay, &none, &not_whole, next).is_some()
     }
 
     /// Processes to let in: fewer than members stay.
@@ -90,7 +89,7 @@ impl LiveMember {
         };
         let has_copies = |shard: usize| {
             let holders = (others & view.shards[shard]).iter().filter(|rank| is_whole(*rank, shard)).count();
-            holders >= copies_needed(count(view.shards[shard])).max(1) as usize
+            holders >= copies_needed(view.shards[shard].len()).max(1)
         };
         let may_leave = view.shards_of(view.members[leaver]).all(has_copies) && others.len() >= 2;
         may_leave.then_some(leaver)
@@ -182,9 +181,4 @@ impl LiveMember {
             self.end(vote.end);
         }
     }
-}
-
-/// The number of ranks in a set.
-pub(super) fn count(set: RankSet) -> u32 {
-    u32::try_from(set.len()).expect("few members")
 }

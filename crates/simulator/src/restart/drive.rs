@@ -181,7 +181,7 @@ impl RestartWorld<'_> {
                 other.is_some_and(|other| !other.is_gone && other.stored().view().number >= next)
             };
             let recorded = view.members.iter().filter(|node| has_recorded(**node)).count();
-            if recorded >= view.majority() as usize {
+            if recorded >= view.majority() {
                 self.note(slot, &|| "has left".into());
                 let process = &mut self.processes[slot];
                 (process.activity, process.is_gone, process.wakes_at) = (ProcessActivity::Down, true, None);

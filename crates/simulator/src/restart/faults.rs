@@ -82,7 +82,7 @@ impl RestartWorld<'_> {
         self.prng.shuffle(&mut slots);
         for slot in &slots {
             let here = slots.iter().filter(|slot| back >> **slot & 1 == 1).count();
-            if here < view.majority() as usize {
+            if here < view.majority() {
                 back |= 1 << slot;
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
@@ -151,19 +152,9 @@ impl Builder {
     /// # Errors
     /// [`JoinError`], with what to do next.
     pub fn join(self) -> Result<Group, JoinError> {
-        let core = self.config.core;
-        let timeout = self.config.timeout;
+        let (core, timeout) = (self.config.core, self.config.timeout);
         let (mut group, node) = self.join_polled()?;
-        let finished = Finished(Arc::clone(&group.link.status));
-        let run = move || {
-            // Dropped last, also when the thread panics.
-            let _finished = finished;
-            if let Some(core) = core {
-                pin(core);
-            }
-            node.run();
-        };
-        group.thread = Some(std::thread::Builder::new().name("squall".into()).spawn(run)?);
+        group.thread = Some(spawn(core, &group.link.status, move || node.run())?);
         group.wait_ready(timeout)?;
         Ok(group)
     }
@@ -175,20 +166,11 @@ impl Builder {
     /// # Errors
     /// [`JoinError`], with what to do next.
     pub fn join_shared(self) -> Result<(Group, SharedPoller), JoinError> {
-        let core = self.config.core;
-        let timeout = self.config.timeout;
+        let (core, timeout) = (self.config.core, self.config.timeout);
         let (mut group, node) = self.join_polled()?;
         let poller = SharedPoller::new(node, Arc::clone(&group.link.status))?;
-        let (standby, finished) = (poller.clone(), Finished(Arc::clone(&group.link.status)));
-        let run = move || {
-            // Dropped last, also when the thread panics.
-            let _finished = finished;
-            if let Some(core) = core {
-                pin(core);
-            }
-            standby.stand_by();
-        };
-        group.thread = Some(std::thread::Builder::new().name("squall".into()).spawn(run)?);
+        let standby = poller.clone();
+        group.thread = Some(spawn(core, &group.link.status, move || standby.stand_by())?);
         group.wait_ready(timeout)?;
         Ok((group, poller))
     }
@@ -335,6 +317,24 @@ impl<T: FnMut(MessageBatch<'_>)> Deliver for BatchUpcall<T> {
     fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
         (self.0)(batch);
     }
+}
+
+/// Starts the polling thread, on `core` if there is one.
+fn spawn(
+    core: Option<usize>,
+    status: &Arc<GroupStatus>,
+    poll: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    let finished = Finished(Arc::clone(status));
+    let run = move || {
+        // Dropped last, also when the thread panics.
+        let _finished = finished;
+        if let Some(core) = core {
+            pin(core);
+        }
+        poll();
+    };
+    std::thread::Builder::new().name("squall".into()).spawn(run)
 }
 
 /// Reports the end of the polling thread.

@@ -348,7 +348,7 @@ impl<'a> RestartDriver<'a> {
                 view: standing.view,
                 present: self.shown,
                 members: self.shown + standing.absent.len(),
-                needed: standing.needed as usize,
+                needed: standing.needed,
             });
         }
     }
@@ -361,7 +361,7 @@ impl<'a> RestartDriver<'a> {
             view: standing.view,
             present: standing.present.len(),
             members: standing.present.len() + absent.len(),
-            needed: standing.needed as usize,
+            needed: standing.needed,
             absent: if absent.is_empty() { "none".into() } else { absent.join(", ") },
             obstacle: self.obstacle.unwrap_or_default(),
         }

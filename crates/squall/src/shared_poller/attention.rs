@@ -4,6 +4,11 @@
 //! has to be woken. The *standby* thread polls while no thread has the turn. To wake it at the end of each turn would cost what the turn
 //! saves: mostly the next one begins at once. So it looks after a while whether there was another, and polls if there was none. If that
 //! happens, the end of the next turn wakes it, until turns follow each other quickly again.
+//!
+//! **Invariants.** At most one thread has the turn. While none has, the standby thread polls, or is asleep as a node is, or looks again within
+//! [`GRACE`]: so the node is never left alone for longer than two looks, and what is sent meanwhile ends that at once.
+//!
+//! `Deviation:` (Spindle §2.4) one polling thread there evaluates everything; here it is one thread at a time.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +46,7 @@ pub(super) enum Standby {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Call {
-    None,
+    NoThread,
     /// It sleeps as a node does.
     Bell,
     /// It waits for a turn to end.
@@ -110,8 +115,8 @@ impl Attention {
         }
         let next = if self.returns_soon { Standby::Watching } else { Standby::Polling };
         match self.standby {
-            Standby::Polling => Call::None,
-            Standby::Watching if self.returns_soon => Call::None,
+            Standby::Polling => Call::NoThread,
+            Standby::Watching if self.returns_soon => Call::NoThread,
             Standby::Watching | Standby::Resting => self.call(next, Call::Standby),
             Standby::Asleep => self.call(next, Call::Bell),
         }
@@ -119,7 +124,7 @@ impl Attention {
 
     /// Lets the standby thread poll, if no thread does: there is something to send.
     pub(super) fn attend(&mut self) -> Call {
-        if self.is_unattended() { self.call(Standby::Polling, Call::Standby) } else { Call::None }
+        if self.is_unattended() { self.call(Standby::Polling, Call::Standby) } else { Call::NoThread }
     }
 
     const fn call(&mut self, next: Standby, call: Call) -> Call {
@@ -223,7 +228,7 @@ mod tests {
         let mut attention = Attention::new();
         assert!(attention.begin(at(0)));
         attention.give_way();
-        assert_eq!(attention.end(at(0)), Call::None);
+        assert_eq!(attention.end(at(0)), Call::NoThread);
         attention
     }
 
@@ -248,7 +253,7 @@ mod tests {
         let mut attention = watching();
         for _ in 0..100 {
             assert!(attention.begin(at(0)) && !attention.begin(at(0)), "one thread at a time");
-            assert_eq!(attention.end(at(0)), Call::None);
+            assert_eq!(attention.end(at(0)), Call::NoThread);
             attention.watched();
             assert!(attention.is_unattended(), "there was a turn meanwhile");
         }
@@ -259,7 +264,7 @@ mod tests {
     fn a_thread_that_does_not_come_back_is_replaced() {
         let mut attention = watching();
         assert!(attention.begin(at(0)));
-        assert_eq!(attention.end(at(0)), Call::None);
+        assert_eq!(attention.end(at(0)), Call::NoThread);
         attention.watched();
         attention.watched();
         assert_eq!(attention.standby(), Standby::Polling);
@@ -271,7 +276,7 @@ mod tests {
         }
         assert!(attention.begin(at(3001)));
         attention.give_way();
-        assert_eq!(attention.end(at(3002)), Call::None, "turns are quick again");
+        assert_eq!(attention.end(at(3002)), Call::NoThread, "turns are quick again");
     }
 
     /// A thread that waits long costs the standby thread nothing, and the end of its turn is noticed.
@@ -296,7 +301,7 @@ mod tests {
         let mut attention = Attention::new();
         assert!(attention.fall_asleep() && attention.begin(at(0)));
         attention.wake_up();
-        assert_eq!((attention.standby(), attention.end(at(0))), (Standby::Watching, Call::None));
+        assert_eq!((attention.standby(), attention.end(at(0))), (Standby::Watching, Call::NoThread));
         assert!(attention.begin(at(0)) && !attention.fall_asleep(), "another thread polls");
     }
 
@@ -305,7 +310,7 @@ mod tests {
     fn what_is_sent_is_attended_to() {
         let mut attention = watching();
         assert_eq!((attention.attend(), attention.standby()), (Call::Standby, Standby::Polling));
-        assert_eq!(attention.attend(), Call::None);
+        assert_eq!(attention.attend(), Call::NoThread);
         assert!(!attention.may_be_brief(), "it is polled already");
     }
 
@@ -314,11 +319,11 @@ mod tests {
         let mut attention = watching();
         for _ in 0..BRIEF_MAX {
             assert!(attention.begin_briefly(at(0)));
-            assert_eq!(attention.end(at(0)), Call::None);
+            assert_eq!(attention.end(at(0)), Call::NoThread);
         }
         assert!(!attention.begin_briefly(at(0)));
         assert!(attention.begin(at(0)), "it may wait");
-        assert_eq!(attention.end(at(0)), Call::None);
+        assert_eq!(attention.end(at(0)), Call::NoThread);
         assert!(attention.begin_briefly(at(0)), "and send again");
     }
 }

@@ -52,8 +52,8 @@ pub enum PolledBy {
     Waiting,
     /// The standby thread, which should not be held up.
     Standby,
-    /// None any more: the group has ended.
-    None,
+    /// No thread any more: the group has ended.
+    NoThread,
 }
 
 impl SharedPoller {

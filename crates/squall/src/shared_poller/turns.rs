@@ -217,7 +217,7 @@ impl SharedNode {
         self.turns().is_over = true;
         let node = self.node().take();
         drop(node);
-        self.tell(PolledBy::None);
+        self.tell(PolledBy::NoThread);
         self.notify();
     }
 
@@ -233,7 +233,7 @@ impl SharedNode {
 
     fn call(&self, call: Call) {
         match call {
-            Call::None => {}
+            Call::NoThread => {}
             Call::Bell => self.waker.ring(),
             Call::Standby => self.standby.notify_one(),
         }
