@@ -4,6 +4,8 @@
 //! **Law.** An evaluation looks at the subgroups that had work lately, and at a few of the others in turn. If there was no work in any of
 //! these, it looks at all that are left: so an evaluation that reports no work has looked at everything, and the node may sleep.
 //! With up to [`AT_ONCE`] subgroups it always looks at all, in the order of their ids.
+//!
+//! `Deviation:` (Spindle §2.4) the polling thread there evaluates all subgroups in turn.
 
 use squall_fabric::{Core, Fabric};
 
