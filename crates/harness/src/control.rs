@@ -212,6 +212,9 @@ pub(crate) struct MulticastJob {
     pub(crate) senders: usize,
     /// The number of subgroups, which get the messages in turn.
     pub(crate) subgroups: usize,
+    /// Subgroups of all members beside these, without messages.
+    #[serde(default)]
+    pub(crate) idle_subgroups: usize,
     pub(crate) size: usize,
     /// Of each sender.
     pub(crate) messages: u64,

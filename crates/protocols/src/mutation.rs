@@ -101,6 +101,8 @@ mutations! {
         ForgetLastWords,
         /// \[V7\] Subgroups that had no work for long are not looked at any more.
         ForgetIdle,
+        /// A node sleeps although it has not looked at all subgroups.
+        SleepUnlooked,
         /// \[T5\] A durable subgroup none of whose members stays ends with nothing.
         TrimOrphan,
         /// \[T6\] A member shows that it suspects a leader while its vote for that leader is on its way to the disk.

@@ -279,6 +279,9 @@ impl LargeNode {
         let now = self.fabric.now();
         let sent = self.group.application().send(now, own);
         work += self.group.poll(&mut self.fabric);
+        if work == 0 && Core::<SimFabric>::look_at_all(&mut self.group) {
+            work += self.group.poll(&mut self.fabric);
+        }
         work > 0 || sent || !events.is_empty()
     }
 }

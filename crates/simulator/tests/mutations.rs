@@ -93,8 +93,11 @@ const IN_JOINS: [mutation::GroupMutation; 3] = [
 ];
 
 /// Mutations that only large groups, and those with many subgroups, have.
-const IN_LARGE_GROUPS: [mutation::GroupMutation; 2] =
-    [mutation::GroupMutation::FirstPieceOnly, mutation::GroupMutation::ForgetIdle];
+const IN_LARGE_GROUPS: [mutation::GroupMutation; 3] = [
+    mutation::GroupMutation::FirstPieceOnly,
+    mutation::GroupMutation::ForgetIdle,
+    mutation::GroupMutation::SleepUnlooked,
+];
 
 /// Returns a run that catches a mutation which needs several rare events in a row.
 ///

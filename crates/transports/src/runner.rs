@@ -98,6 +98,7 @@ impl Runner {
             return 0;
         }
         driven.transport().prepare_park();
+        driven.look_at_all();
         let work = driven.poll();
         if work == 0 {
             self.parks += 1;
@@ -124,6 +125,9 @@ pub trait Driven {
 
     /// Polls the transport, passes its events to the cores and polls them; returns the amount of work done.
     fn poll(&mut self) -> usize;
+
+    /// Lets the next `poll` look at everything, as `squall_fabric::Core::look_at_all` does.
+    fn look_at_all(&mut self) {}
 
     /// Returns the instant at which to poll even if nothing happens.
     fn next_deadline(&self) -> Option<Instant> {

@@ -18,7 +18,9 @@ use squall::{GroupError, JoinError, Message, Payload, SendError};
 
 use super::parent_watchdog::ParentWatchdog;
 use super::resident::ResidentMember;
-use super::{Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, config, finish, say};
+use super::{
+    Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, await_all, config, finish, say,
+};
 use crate::clock::now_ns;
 use crate::control::{ChurnJob, GroupJob, MemberEvent, MemberReport, ViewNews};
 
@@ -60,18 +62,14 @@ pub(super) fn perform(group: &GroupJob, job: &ChurnJob, watchdog: &ParentWatchdo
     }
     config.suspicion_after = Some(Duration::from_millis(job.suspicion_ms));
     config.partition_safety = if job.majority { PartitionSafety::Majority } else { PartitionSafety::Off };
-    let begin = || {
-        say(&MemberEvent::Ready);
-        if group.joins.is_empty() { watchdog.await_go() } else { Ok(()) }
-    };
     let Some(store) = &job.store else {
         let mut member = GroupMember::join_with(config, account)?;
-        begin()?;
+        await_all(&mut member, group, watchdog)?;
         let outcome = named(send(&mut member, job, &ledger, watchdog));
         return Ok(finish(member, outcome, watchdog));
     };
     let mut member = named(ResidentMember::join(config, account, store))?;
-    begin()?;
+    await_all(&mut member, group, watchdog)?;
     match named(send(&mut member, job, &ledger, watchdog)) {
         Ok(_) if watchdog.is_leaving() => {
             member.leave()?;

@@ -12,7 +12,7 @@ use squall::config::SubgroupConfig;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use super::parent_watchdog::ParentWatchdog;
-use super::{Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, finish, say};
+use super::{Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, await_all, finish, say};
 use crate::clock::now_ns;
 use crate::control::{DemoJob, GroupJob, LogReport, MemberEvent, MemberReport};
 use crate::digest::SequenceDigest;
@@ -27,10 +27,7 @@ pub(super) fn perform(group: &GroupJob, job: &DemoJob, watchdog: &ParentWatchdog
     let shared = Arc::new(SharedProgress::new(job.window));
     let log = Log::open(group, job, &text, Arc::clone(&shared))?;
     let mut member = GroupMember::join(group, subgroup(job), log)?;
-    say(&MemberEvent::Ready);
-    if group.joins.is_empty() {
-        watchdog.await_go()?;
-    }
+    await_all(&mut member, group, watchdog)?;
     let caught_up = || watchdog.caught_up();
     let outcome = send_and_log(&mut member, group, job, &text, &shared, &caught_up);
     let outcome = outcome.map(|report| {

@@ -13,9 +13,9 @@ mod outlive;
 
 use super::parent_watchdog::ParentWatchdog;
 use super::{
-    Ended, PolledMember, ProgressTicker, SUBGROUP, await_ready, config, finish, report_progress, say,
+    Ended, PolledMember, ProgressTicker, SUBGROUP, await_all, await_ready, config, finish, report_progress,
 };
-use crate::control::{GenuineJob, GroupJob, MemberEvent, MemberReport};
+use crate::control::{GenuineJob, GroupJob, MemberReport};
 use crate::latency::Latencies;
 
 /// Bytes before each message: its destinations, as a set of bits, and the rank of its sender.
@@ -25,8 +25,7 @@ pub(super) fn perform(group: &GroupJob, job: &GenuineJob, watchdog: &ParentWatch
     let own = group.rank / job.replicas;
     let tally = Arc::new(Tally { rank: group.rank as u64, own, origin: Instant::now(), ..Tally::default() });
     let mut member = BenchMember::join(group, job, &tally)?;
-    say(&MemberEvent::Ready);
-    watchdog.await_go()?;
+    await_all(&mut member, group, watchdog)?;
     let outcome = if job.outlives {
         outlive::send_and_outlive(&mut member, job, &tally)
     } else {

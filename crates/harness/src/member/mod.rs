@@ -158,6 +158,22 @@ fn await_ready<M: PolledMember>(member: &mut M, is_ready: impl Fn(&M) -> bool) -
     Ok(())
 }
 
+/// Says that this member is ready, and polls it until all are, unless it has joined a group that runs: a member that is ready may still
+/// have something for the others.
+fn await_all(member: &mut impl PolledMember, group: &GroupJob, watchdog: &ParentWatchdog) -> Result<()> {
+    say(&MemberEvent::Ready);
+    if group.joins.is_empty() { await_go(member, watchdog) } else { Ok(()) }
+}
+
+/// Polls a member until all are ready.
+fn await_go(member: &mut impl PolledMember, watchdog: &ParentWatchdog) -> Result<()> {
+    while !watchdog.may_go()? {
+        member.poll()?;
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    Ok(())
+}
+
 /// What a member's work needs of a group; tests have one without a network.
 pub(crate) trait MulticastMember: PolledMember {
     /// Sends a message to the subgroup with this number, which `write` writes in place; false if the window is full now.

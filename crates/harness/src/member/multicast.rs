@@ -10,17 +10,17 @@ use squall_fabric::atomics::{AtomicU64, Ordering};
 
 use super::parent_watchdog::ParentWatchdog;
 use super::{
-    Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, batching, config, finish, say,
+    Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, await_all, batching, config, finish,
     subgroup_name,
 };
-use crate::control::{GroupJob, MemberEvent, MemberReport, ModeName, MulticastJob};
+use crate::control::{GroupJob, MemberReport, ModeName, MulticastJob};
 use crate::latency::Latencies;
 
 /// Messages sent between two polls: enough to spread the cost of a poll, and a quarter of the usual window, so that
 /// deliveries are not held back.
 const BURST: u64 = 64;
 
-/// The name of the durable subgroup without messages.
+/// The name of the durable subgroup without messages, and the first part of the names of others.
 const IDLE: &str = "without-messages";
 
 /// Bytes that enter a core's cache together; one of each is read.
@@ -36,9 +36,10 @@ pub(super) fn perform(group: &GroupJob, job: &MulticastJob, watchdog: &ParentWat
         .fold(config, |config, number| config.subgroup(&subgroup_name(number), subgroup(job)));
     let beside = (job.storage.is_some() && job.mode != ModeName::Durable).then(|| subgroup(&idle(job)));
     let config = beside.into_iter().fold(config, |config, idle| config.subgroup(IDLE, idle));
+    let config = (0..job.idle_subgroups)
+        .fold(config, |config, number| config.subgroup(&format!("{IDLE}-{number}"), small(job)));
     let mut member = GroupMember::join_all(config, inboxes)?;
-    say(&MemberEvent::Ready);
-    watchdog.await_go()?;
+    await_all(&mut member, group, watchdog)?;
     let outcome = send_and_deliver(&mut member, group.rank, job, &tally);
     let outcome = outcome.map(|report| MemberReport { counters: member.counters(), ..report });
     Ok(finish(member, outcome, watchdog))
@@ -47,6 +48,19 @@ pub(super) fn perform(group: &GroupJob, job: &MulticastJob, watchdog: &ParentWat
 /// A durable subgroup without messages.
 fn idle(job: &MulticastJob) -> MulticastJob {
     MulticastJob { mode: ModeName::Durable, ..job.clone() }
+}
+
+/// A subgroup without messages that takes little memory.
+fn small(job: &MulticastJob) -> SubgroupConfig {
+    let mode = if job.mode == ModeName::Durable { ModeName::Atomic } else { job.mode };
+    subgroup(&MulticastJob {
+        mode,
+        size: 64,
+        window: 16,
+        window_bytes: Some(4096),
+        message_max: None,
+        ..job.clone()
+    })
 }
 
 /// The configuration of the subgroup that is measured.
@@ -234,6 +248,7 @@ mod tests {
         let job = MulticastJob {
             senders: 1,
             subgroups: 1,
+            idle_subgroups: 0,
             size: 100,
             messages: 1000,
             mode: ModeName::Atomic,

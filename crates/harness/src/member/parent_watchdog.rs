@@ -3,7 +3,7 @@
 //! The kernel kills the member when the parent dies, for whatever reason; and the pipe of commands closes. Either is enough.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use anyhow::{Result, anyhow};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -69,6 +69,18 @@ impl ParentWatchdog {
     /// If the parent goes instead.
     pub(crate) fn await_go(&self) -> Result<()> {
         self.go.recv().map_err(|_| anyhow!("the parent has gone"))
+    }
+
+    /// Returns whether all members are ready.
+    ///
+    /// # Errors
+    /// If the parent goes instead.
+    pub(crate) fn may_go(&self) -> Result<bool> {
+        match self.go.try_recv() {
+            Ok(()) => Ok(true),
+            Err(TryRecvError::Empty) => Ok(false),
+            Err(TryRecvError::Disconnected) => Err(anyhow!("the parent has gone")),
+        }
     }
 
     /// What a joiner was sent next, and for which view.

@@ -19,7 +19,9 @@ use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::VerbsFabric;
 
 use super::parent_watchdog::ParentWatchdog;
-use super::{Ended, JOIN_TIMEOUT, PolledMember, ProgressTicker, config, finish, report_progress, say};
+use super::{
+    Ended, JOIN_TIMEOUT, PolledMember, ProgressTicker, await_go, config, finish, report_progress, say,
+};
 use crate::control::{GroupJob, MemberEvent, MemberReport, SstJob, TransportName};
 use crate::latency::Latencies;
 
@@ -72,7 +74,7 @@ fn perform_on<T: TransportFabric>(
     let mut bench = Bench { rows, runner };
     bench.await_ready()?;
     say(&MemberEvent::Ready);
-    watchdog.await_go()?;
+    await_go(&mut bench, watchdog)?;
     let outcome = bench.raise_and_wait(job);
     Ok(finish(bench, outcome, watchdog))
 }

@@ -328,11 +328,11 @@ impl<A: GroupApplication> GroupCore<A> {
     /// Returns whether there is something new for membership: from another member, or, while this member may publish it,
     /// a state that it holds; and whether the disk is to be asked. It costs a load for each member, and one more.
     #[inline]
-    fn has_news(&self) -> bool {
+    fn has_news(&mut self) -> bool {
         if self.register.as_ref().is_some_and(GroupRegister::is_writing) {
             return true;
         }
-        match &self.stage {
+        match &mut self.stage {
             GroupStage::Present(PresentView { membership, .. }) => {
                 let is_normal = membership.state() == MembershipState::Normal;
                 membership.has_news() || (is_normal && self.application.has_state_news())
@@ -353,7 +353,8 @@ impl<A: GroupApplication> GroupCore<A> {
                 core.indexes_max() >= most
             })
         };
-        if present.subgroups.iter().any(is_used_up) {
+        // Only work uses indexes up.
+        if present.rota.awake().iter().any(|place| is_used_up(&present.subgroups[*place])) {
             present.membership.renew();
         }
     }
@@ -447,6 +448,13 @@ impl<F: Fabric, A: GroupApplication> Core<F> for GroupCore<A> {
             (false, false) => self.skipped + if is_idle { IDLE } else { 1 },
         };
         views + subgroups
+    }
+
+    fn look_at_all(&mut self) -> bool {
+        let GroupStage::Present(PresentView { rota, membership, .. }) = &mut self.stage else { return false };
+        rota.look_at_all();
+        membership.look_at_all();
+        rota.is_in_turn() || membership.looks_in_turn()
     }
 
     fn next_deadline(&self) -> Option<Instant> {

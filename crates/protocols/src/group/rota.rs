@@ -1,8 +1,8 @@
 //! Which subgroups an evaluation looks at: a node in a thousand idle ones pays for those that are used (Spindle §4.1.3 measures one
 //! active subgroup among inactive ones; there each costs the active one a visit in each round).
 //!
-//! **Law.** An evaluation looks at the subgroups that had work lately, and at a few of the others in turn. If there was no work in any of
-//! these, it looks at all that are left: so an evaluation that reports no work has looked at everything, and the node may sleep.
+//! **Law.** An evaluation looks at the subgroups that had work lately, and at a few of the others in turn. Before a node sleeps, one
+//! evaluation looks at all ([`squall_fabric::Core::look_at_all`]): if that reports no work, the node may sleep.
 //! With up to [`AT_ONCE`] subgroups it always looks at all, in the order of their ids.
 //!
 //! `Deviation:` (Spindle §2.4) the polling thread there evaluates all subgroups in turn.
@@ -32,12 +32,29 @@ pub(super) struct SubgroupRota {
     awake: Vec<usize>,
     /// The next place of an idle one.
     next: usize,
+    /// The next evaluation looks at all.
+    looks_at_all: bool,
 }
 
 impl SubgroupRota {
     /// Begins with `count` subgroups, all awake.
     pub(super) fn new(count: usize) -> Self {
-        Self { quiet: vec![0; count], awake: (0..count).collect(), next: 0 }
+        Self { quiet: vec![0; count], awake: (0..count).collect(), next: 0, looks_at_all: false }
+    }
+
+    /// Lets the next evaluation look at all.
+    pub(super) fn look_at_all(&mut self) {
+        self.looks_at_all = !mutant!(SleepUnlooked);
+    }
+
+    /// Returns whether an evaluation looks at some of the idle subgroups only.
+    pub(super) const fn is_in_turn(&self) -> bool {
+        self.quiet.len() > AT_ONCE
+    }
+
+    /// Returns the places of the subgroups that had work lately, or all of a few.
+    pub(super) fn awake(&self) -> &[usize] {
+        &self.awake
     }
 
     /// Takes the next place whose turn it is, among the idle ones.
@@ -80,10 +97,10 @@ impl<A: GroupApplication> GroupCore<A> {
         if !self.register.as_ref().is_none_or(|register| register.has_recorded(view)) {
             return work;
         }
-        let found = if present.subgroups.len() <= AT_ONCE {
-            Self::look_at_all(&mut self.relays, present, fabric)
-        } else {
+        let found = if present.rota.is_in_turn() {
             self.look_in_turn(fabric)
+        } else {
+            Self::look_at_all(&mut self.relays, present, fabric)
         };
         match found {
             Ok(done) => work += done,
@@ -112,7 +129,7 @@ impl<A: GroupApplication> GroupCore<A> {
         Ok(work)
     }
 
-    /// Looks at the subgroups whose turn it is, and at all if these had no work.
+    /// Looks at the subgroups whose turn it is, or at all.
     fn look_in_turn<F: Fabric>(&mut self, fabric: &mut F) -> Result<usize, GroupEnd> {
         let GroupStage::Present(PresentView { membership, subgroups, rota, .. }) = &mut self.stage else {
             return Ok(0);
@@ -135,9 +152,9 @@ impl<A: GroupApplication> GroupCore<A> {
         });
         rota.awake = awake;
         outcome?;
-        let mut looked = 0;
-        while looked < rota.quiet.len() && (looked < AT_ONCE || work == 0) && !mutant!(ForgetIdle) {
-            looked += 1;
+        let all = std::mem::take(&mut rota.looks_at_all);
+        let turns = if all { rota.quiet.len() } else { AT_ONCE };
+        for _ in 0..if mutant!(ForgetIdle) { 0 } else { turns } {
             let place = rota.turn();
             if rota.is_idle(place) {
                 let done = look(place)?;

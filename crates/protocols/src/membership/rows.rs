@@ -2,18 +2,26 @@
 //!
 //! A row is read when its heartbeat has changed, since a member posts a heartbeat after everything else that it writes; and once more
 //! when it is frozen, since its last words may have come without one. So an evaluation takes a load for each member, and more only for
-//! those that have written something: idle members cost little, however many they are.
+//! those that have written something: idle members cost little, however many they are. Between evaluations, a look for news looks at some of
+//! many members in turn, and at all before the node sleeps.
 
 use squall_fabric::{Fabric, Region};
 
 use super::{Membership, RankSet, Subgroups};
 use crate::mutation;
 
+/// A look for news looks at this many members.
+const HEARTBEATS_AT_ONCE: usize = 64;
+
 /// What the rows of a view said when they were read last. All sets only grow, but for the news.
 #[derive(Debug)]
 pub(super) struct SeenRows {
     /// The latest heartbeat of each member, by rank.
     pub(super) heartbeats: Vec<u64>,
+    /// The rank at which the next look for news begins.
+    next: usize,
+    /// The next look for news looks at all.
+    looks_at_all: bool,
     /// The members whose heartbeats have changed since the last evaluation.
     news: RankSet,
     /// The members that know the decision.
@@ -27,22 +35,51 @@ pub(super) struct SeenRows {
 impl SeenRows {
     pub(super) fn new(members: usize) -> Self {
         let none = RankSet::EMPTY;
-        Self { heartbeats: vec![0; members], news: none, deciding: none, ending: none, reporting: none }
+        Self {
+            heartbeats: vec![0; members],
+            next: 0,
+            looks_at_all: false,
+            news: none,
+            deciding: none,
+            ending: none,
+            reporting: none,
+        }
     }
 }
 
 impl Membership {
     /// Returns whether another member has written something since the last evaluation, or this member waits for its disk. It
-    /// costs one load for each member. It does not read the clock, so evaluations are nevertheless due from time to time.
+    /// costs one load for each member, in a view of more than 64 members for 64 of them in turn (but see
+    /// [`Self::look_at_all`]). It does not read the clock, so evaluations are nevertheless due from time to time.
     #[inline]
     #[must_use]
-    pub fn has_news(&self) -> bool {
+    pub fn has_news(&mut self) -> bool {
+        if self.awaits_disk || self.awaits_log || self.voting.is_some() {
+            return true;
+        }
+        let members = self.seen.heartbeats.len();
+        let looks = if !self.looks_in_turn() || std::mem::take(&mut self.seen.looks_at_all) {
+            0..members
+        } else {
+            let first = self.seen.next;
+            let end = members.min(first + HEARTBEATS_AT_ONCE);
+            self.seen.next = end % members;
+            first..end
+        };
         let heartbeat = self.row.heartbeat;
         let is_new = |(row, heard): (&Region, &u64)| heartbeat.load(row) != *heard;
-        self.awaits_disk
-            || self.awaits_log
-            || self.voting.is_some()
-            || self.table.rows().iter().zip(&self.seen.heartbeats).any(is_new)
+        self.table.rows()[looks.clone()].iter().zip(&self.seen.heartbeats[looks]).any(is_new)
+    }
+
+    /// Lets the next look for news look at all members.
+    pub const fn look_at_all(&mut self) {
+        self.seen.looks_at_all = true;
+    }
+
+    /// Returns whether looks for news look at some of the members in turn.
+    #[must_use]
+    pub const fn looks_in_turn(&self) -> bool {
+        self.seen.heartbeats.len() > HEARTBEATS_AT_ONCE
     }
 
     /// Notes the others' heartbeats: everything posted before them is processed in this evaluation.

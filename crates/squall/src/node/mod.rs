@@ -259,6 +259,10 @@ impl Driven for Stack {
         work
     }
 
+    fn look_at_all(&mut self) {
+        Core::<AnyFabric>::look_at_all(&mut self.group);
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
         let group = Core::<AnyFabric>::next_deadline(&self.group);
         let log =

@@ -27,12 +27,14 @@ impl Node {
     /// Prepares to sleep: from now on peers ring. Returns the amount of work that was done instead, if there was any.
     pub(crate) fn begin_wait(&mut self) -> usize {
         self.stack.fabric.prepare_park();
+        self.stack.look_at_all();
         let work = self.poll();
         if work > 0 {
             return work;
         }
         // What this poll has posted must not wait as long as the node sleeps, and it may complete at once.
         self.stack.fabric.flush();
+        self.stack.look_at_all();
         self.poll()
     }
 

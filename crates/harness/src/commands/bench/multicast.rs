@@ -61,6 +61,9 @@ pub(crate) struct MulticastArguments {
     /// Send to this many subgroups of all members in turn; not simulated
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     subgroups: u64,
+    /// Have this many subgroups of all members without messages beside them; not simulated
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1000))]
+    idle_subgroups: u64,
     /// Let longer messages travel outside the window, as `large_max` of a configuration does; not simulated
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     message_max: Option<usize>,
@@ -110,6 +113,7 @@ Examples:
   squall bench multicast --latency --senders one --messages 100000
   squall bench multicast --mode durable --storage logs --senders one --latency
   squall bench multicast --mode durable --storage logs --subgroups 16
+  squall bench multicast --idle-subgroups 1000  (what they cost the one that is used)
   squall bench multicast --size 10KB --no-batching --no-nulls  (without Spindle)";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,7 +237,10 @@ fn predict(arguments: &MulticastArguments, members: usize, job: &MulticastJob) -
         arguments.message_max.is_none(),
         "the simulator has no large messages here: omit --message-max"
     );
-    anyhow::ensure!(arguments.subgroups == 1, "the simulator has one subgroup here: omit --subgroups");
+    anyhow::ensure!(
+        arguments.subgroups == 1 && arguments.idle_subgroups == 0,
+        "the simulator has one subgroup here: omit --subgroups and --idle-subgroups"
+    );
     let settings = subgroup(job).settings(members);
     settings.check(members)?;
     let singly = job.latency;
@@ -251,6 +258,7 @@ fn job(arguments: &MulticastArguments, members: usize) -> Result<MulticastJob> {
     Ok(MulticastJob {
         senders: arguments.senders.among(members)?,
         subgroups: usize::try_from(arguments.subgroups).expect("at most 1000"),
+        idle_subgroups: usize::try_from(arguments.idle_subgroups).expect("at most 1000"),
         size: arguments.size,
         messages: arguments.messages.unwrap_or(match arguments.transport {
             BenchFabric::Sim => 300,
@@ -377,6 +385,7 @@ mod tests {
         let job = MulticastJob {
             senders: 1,
             subgroups: 1,
+            idle_subgroups: 0,
             size: 8,
             messages: 100,
             mode: ModeName::Atomic,

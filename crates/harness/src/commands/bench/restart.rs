@@ -142,6 +142,7 @@ fn plan(arguments: &RestartArguments, members: usize, messages: u64, folder: &Pa
         work: MemberWork::Multicast(MulticastJob {
             senders: 1,
             subgroups: 1,
+            idle_subgroups: 0,
             size,
             messages,
             mode: ModeName::Durable,
