@@ -42,7 +42,7 @@ pub struct RunOutcome {
 }
 
 /// A scenario, which turns a seed into an outcome.
-pub trait Scenario {
+pub trait Scenario: Sync {
     /// Returns its name on the command line.
     fn name(&self) -> &'static str;
 

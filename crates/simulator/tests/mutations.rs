@@ -3,7 +3,9 @@
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 
+use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_protocols::restart::mutation::RestartMutation;
 use squall_protocols::{admission, assembly, mutation};
 use squall_simulator::{
@@ -37,18 +39,24 @@ fn caught_in(scenario: &dyn Scenario) -> Option<String> {
     (0..SEEDS).find_map(|seed| run(scenario, seed))
 }
 
-/// Puts each mutation back in turn, and fails with those that were missed.
-fn check<M: Copy + Debug>(mutations: &[M], caught: impl Fn(M) -> Option<String>) {
+/// Puts each mutation back in turn, on all cores, and fails with those that were missed.
+fn check<M: Copy + Debug + Sync>(mutations: &[M], caught: impl Fn(M) -> Option<String> + Sync) {
     // Assertions of the protocol may catch a mutation first; their messages would only be noise.
     std::panic::set_hook(Box::new(|_| ()));
-    let mut missed = Vec::new();
-    for mutation in mutations {
-        match caught(*mutation) {
-            Some(text) => println!("{mutation:?}: {text}"),
-            None => missed.push(*mutation),
+    let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(mutation) = mutations.get(next.fetch_add(1, Ordering::Relaxed)) {
+            match caught(*mutation) {
+                Some(text) => println!("{mutation:?}: {text}"),
+                None => missed.lock().expect("no panic").push(format!("{mutation:?}")),
+            }
         }
-    }
+    };
+    std::thread::scope(|threads| {
+        (0..std::thread::available_parallelism().map_or(1, usize::from)).for_each(|_| drop(threads.spawn(work)));
+    });
     let _ = std::panic::take_hook();
+    let missed = missed.into_inner().expect("no panic");
     assert!(missed.is_empty(), "not caught: {missed:?}");
 }
 
