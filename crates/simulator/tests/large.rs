@@ -34,7 +34,11 @@ fn survives(members: u32) {
     let outcome = case.run(0);
     assert_eq!(outcome.violation, None, "{case}");
     let seconds = (processor_time() - begun) / 1_000_000_000;
-    println!("{members} members: {} parted, {} deliveries, {seconds} s", case.parted.len(), outcome.delivered);
+    println!(
+        "{members} members: {} parted, {} deliveries, {seconds} s",
+        case.parted.len(),
+        outcome.delivered
+    );
 }
 
 #[test]

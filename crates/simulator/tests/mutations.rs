@@ -53,7 +53,8 @@ fn check<M: Copy + Debug + Sync>(mutations: &[M], caught: impl Fn(M) -> Option<S
         }
     };
     std::thread::scope(|threads| {
-        (0..std::thread::available_parallelism().map_or(1, usize::from)).for_each(|_| drop(threads.spawn(work)));
+        (0..std::thread::available_parallelism().map_or(1, usize::from))
+            .for_each(|_| drop(threads.spawn(work)));
     });
     let _ = std::panic::take_hook();
     let missed = missed.into_inner().expect("no panic");

@@ -1,7 +1,7 @@
 //! Which subgroups an evaluation looks at: a node in a thousand idle ones pays for those that are used (Spindle §4.1.3 measures one
 //! active subgroup among inactive ones; there each costs the active one a visit in each round).
 //!
-//! **Law.** An evaluation looks at the subgroups that had work lately, and at a few of the others in turn. Before a node sleeps, one
+//! **Law.** An evaluation looks at the subgroups that had work lately, and at some of the others in turn, fewer beside work. Before a node sleeps, one
 //! evaluation looks at all ([`squall_fabric::Core::look_at_all`]): if that reports no work, the node may sleep.
 //! With up to [`AT_ONCE`] subgroups it always looks at all, in the order of their ids.
 //!
@@ -17,8 +17,11 @@ use crate::membership::{Membership, MembershipState};
 use crate::multicast::Deliver;
 use crate::mutation;
 
-/// An evaluation looks at this many idle subgroups.
-pub(super) const AT_ONCE: usize = 16;
+/// An evaluation without other work looks at this many idle subgroups.
+const AT_ONCE: usize = 16;
+
+/// An evaluation looks at this many idle subgroups beside those that have work.
+const BESIDE_WORK: usize = 4;
 
 /// A subgroup is idle after this many looks in a row without work.
 const QUIET: u8 = 64;
@@ -153,7 +156,11 @@ impl<A: GroupApplication> GroupCore<A> {
         rota.awake = awake;
         outcome?;
         let all = std::mem::take(&mut rota.looks_at_all);
-        let turns = if all { rota.quiet.len() } else { AT_ONCE };
+        let turns = match (all, work) {
+            (true, _) => rota.quiet.len(),
+            (false, 0) => AT_ONCE,
+            (false, _) => BESIDE_WORK,
+        };
         for _ in 0..if mutant!(ForgetIdle) { 0 } else { turns } {
             let place = rota.turn();
             if rota.is_idle(place) {
