@@ -95,6 +95,10 @@ impl Runner {
         if self.fruitless - self.idle.spins <= self.idle.yields {
             std::thread::yield_now();
             driven.transport().yielded();
+            // Others may have run for long.
+            if self.fruitless.is_multiple_of(LOOK_AT_ALL) {
+                driven.look_at_all();
+            }
             return 0;
         }
         driven.transport().prepare_park();
@@ -111,6 +115,9 @@ impl Runner {
         work
     }
 }
+
+/// After one of this many yields the next poll looks at everything.
+pub const LOOK_AT_ALL: u32 = 16;
 
 /// Polls without work before pauses between them begin: some microseconds.
 const EAGER_POLLS: u32 = 100;

@@ -151,6 +151,7 @@ impl<A: GroupApplication> GroupCore<A> {
             subgroups,
             shards,
         });
+        self.standstill = None;
         self.skipped = SKIP;
     }
 

@@ -1,9 +1,9 @@
 //! Which subgroups an evaluation looks at: a node in a thousand idle ones pays for those that are used (Spindle §4.1.3 measures one
 //! active subgroup among inactive ones; there each costs the active one a visit in each round).
 //!
-//! **Law.** An evaluation looks at the subgroups that had work lately, and at some of the others in turn, fewer beside work. Before a node sleeps, one
+//! **Law.** An evaluation looks at the subgroups that had work lately, and at [`AT_ONCE`] of the others in turn. Before a node sleeps, one
 //! evaluation looks at all ([`squall_fabric::Core::look_at_all`]): if that reports no work, the node may sleep.
-//! With up to [`AT_ONCE`] subgroups it always looks at all, in the order of their ids.
+//! With up to [`FEW`] subgroups it always looks at all, in the order of their ids.
 //!
 //! `Deviation:` (Spindle §2.4) the polling thread there evaluates all subgroups in turn.
 
@@ -17,24 +17,30 @@ use crate::membership::{Membership, MembershipState};
 use crate::multicast::Deliver;
 use crate::mutation;
 
-/// An evaluation without other work looks at this many idle subgroups.
-const AT_ONCE: usize = 16;
+/// With up to this many subgroups each evaluation looks at all.
+const FEW: usize = 16;
 
-/// An evaluation looks at this many idle subgroups beside those that have work.
-const BESIDE_WORK: usize = 4;
+/// Of more, it looks at this many idle ones: so few that they do not hold up a message.
+const AT_ONCE: usize = 4;
 
-/// A subgroup is idle after this many looks in a row without work.
-const QUIET: u8 = 64;
+/// A subgroup is idle after this many looks in a row without work: more than a runner polls before it sleeps, so that the
+/// subgroup whose next message a member awaits is looked at until then.
+const QUIET: u16 = 4096;
+
+/// And a new one after this many.
+const QUIET_AT_FIRST: u16 = 64;
 
 /// What is known of each subgroup of a view, by its place.
 #[derive(Debug, Default)]
 pub(super) struct SubgroupRota {
     /// Looks in a row without work, up to [`QUIET`].
-    quiet: Vec<u8>,
+    quiet: Vec<u16>,
     /// The places of those that are not idle.
     awake: Vec<usize>,
     /// The next place of an idle one.
     next: usize,
+    /// The place to be watched next.
+    watched: usize,
     /// The next evaluation looks at all.
     looks_at_all: bool,
 }
@@ -42,7 +48,7 @@ pub(super) struct SubgroupRota {
 impl SubgroupRota {
     /// Begins with `count` subgroups, all awake.
     pub(super) fn new(count: usize) -> Self {
-        Self { quiet: vec![0; count], awake: (0..count).collect(), next: 0, looks_at_all: false }
+        Self { quiet: vec![QUIET - QUIET_AT_FIRST; count], awake: (0..count).collect(), next: 0, watched: 0, looks_at_all: false }
     }
 
     /// Lets the next evaluation look at all.
@@ -52,12 +58,20 @@ impl SubgroupRota {
 
     /// Returns whether an evaluation looks at some of the idle subgroups only.
     pub(super) const fn is_in_turn(&self) -> bool {
-        self.quiet.len() > AT_ONCE
+        self.quiet.len() > FEW
     }
 
     /// Returns the places of the subgroups that had work lately, or all of a few.
     pub(super) fn awake(&self) -> &[usize] {
         &self.awake
+    }
+
+    /// Takes the places whose turn it is to be watched for slow consumers, in no hurry; a view with few subgroups watches all.
+    pub(super) fn watch(&mut self) -> impl Iterator<Item = usize> + use<> {
+        let (count, first) = (self.quiet.len(), self.watched);
+        let looks = if self.is_in_turn() { FEW } else { count };
+        self.watched = (first + looks) % count.max(1);
+        (first..first + looks).map(move |place| place % count)
     }
 
     /// Takes the next place whose turn it is, among the idle ones.
@@ -156,11 +170,7 @@ impl<A: GroupApplication> GroupCore<A> {
         rota.awake = awake;
         outcome?;
         let all = std::mem::take(&mut rota.looks_at_all);
-        let turns = match (all, work) {
-            (true, _) => rota.quiet.len(),
-            (false, 0) => AT_ONCE,
-            (false, _) => BESIDE_WORK,
-        };
+        let turns = if all { rota.quiet.len() } else { AT_ONCE };
         for _ in 0..if mutant!(ForgetIdle) { 0 } else { turns } {
             let place = rota.turn();
             if rota.is_idle(place) {

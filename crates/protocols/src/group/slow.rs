@@ -8,7 +8,7 @@
 use squall_fabric::{Duration, Fabric, Instant};
 
 use super::active::either;
-use super::core::{GroupCore, GroupStage};
+use super::core::{GroupCore, GroupStage, PresentView};
 use super::{GroupApplication, SubgroupId};
 use crate::multicast::HeldUp;
 
@@ -29,13 +29,19 @@ impl<A: GroupApplication> GroupCore<A> {
         let GroupStage::Present(present) = &mut self.stage else { return };
         let now = fabric.now();
         self.flight.look_at_clock(now, present.membership.next_deadline());
-        self.standstill = None;
-        for active in &mut present.subgroups {
+        let PresentView { membership, subgroups, rota, .. } = present;
+        if !rota.is_in_turn() {
+            self.standstill = None;
+        }
+        for place in rota.watch() {
+            let active = &mut subgroups[place];
             let (slow_after, held, since) = either!(&mut active.core, core => {
                 core.look_at_consumers(now);
                 (core.settings().slow_after, core.held_up_by(), core.stands_still_since())
             });
             self.flight.look_at_consumers(now, active.id, held.map(|held| (held.member, held.since)));
+            // Those of the others are as they were when they were looked at.
+            self.standstill.take_if(|longest| longest.subgroup == active.id);
             if let Some(since) = since
                 && self.standstill.is_none_or(|longest| since < longest.since)
             {
@@ -43,7 +49,7 @@ impl<A: GroupApplication> GroupCore<A> {
             }
             let is_too_slow = |held: &HeldUp| slow_after.is_some_and(|after| now.since(held.since) >= after);
             if let Some(held) = held.filter(is_too_slow) {
-                present.membership.report_slow(held.member);
+                membership.report_slow(held.member);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use squall_fabric::Fabric as _;
-use squall_transports::runner::{Driven as _, IdleLimits};
+use squall_transports::runner::{Driven as _, IdleLimits, LOOK_AT_ALL};
 use squall_transports::{TransportFabric as _, Waker};
 
 use super::Node;
@@ -53,9 +53,12 @@ impl Node {
         work
     }
 
-    /// Notes that the thread let others run.
-    pub(crate) fn yielded(&mut self) {
+    /// Notes that the thread let others run, after so many polls without work.
+    pub(crate) fn yielded(&mut self, fruitless: u32) {
         self.stack.fabric.yielded();
+        if fruitless.is_multiple_of(LOOK_AT_ALL) {
+            self.stack.look_at_all();
+        }
     }
 
     /// Sends and announces what was posted.

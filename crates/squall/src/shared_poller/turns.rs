@@ -296,7 +296,7 @@ impl SharedNode {
             if fruitless - limits.spins <= limits.yields && !crowding.is_crowded() {
                 thread::yield_now();
                 crowding.note_yield(now.elapsed());
-                node.yielded();
+                node.yielded(fruitless);
                 continue;
             }
             crowding.note_sleep();
@@ -412,7 +412,7 @@ impl SharedNode {
             if fruitless <= limits.spins {
                 std::hint::spin_loop();
             } else if fruitless - limits.spins <= limits.yields {
-                node.yielded();
+                node.yielded(fruitless);
                 drop(present);
                 thread::yield_now();
             } else {
