@@ -1,22 +1,24 @@
 //! A subgroup that carries topics which keep nothing: one topic that has it for itself, or those that share it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use squall::{
     Deliveries, DeliveryEvent, GroupError, PolledBy, ReceiveError, SendError, Sender, SharedPoller,
 };
-use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::error::WriteError;
 use crate::gate::OrderGate;
+use crate::outbound::{Outbound, Pace};
 use crate::outlet::lock;
-use crate::port::TopicPort;
+use crate::port::{Attempt, TopicPort};
 use crate::reader_core::ArrivedChange;
 use crate::sample::{EndpointId, Position};
 use crate::signal::Signal;
-use crate::wire::{ChangeHeader, EndpointAnnouncement, SetChange, TopicFrame, TopicRole, read_set};
+use crate::wire::{EndpointAnnouncement, SetChange, TopicFrame, TopicRole, read_set};
 
 /// A subgroup that carries topics. Its thread hands what comes to the topic's port, if this participant uses the topic; it remembers what
 /// endpoints of other topics say of themselves, since the participant may use these later.
@@ -33,6 +35,10 @@ pub(crate) struct TopicLane {
     bell: Signal,
     /// Whether a reader's upcalls are made: the lane's thread polls the node while it waits.
     has_upcalls: AtomicBool,
+    /// Whether a reader was full when something was to be taken: then the thread that makes space takes that.
+    lacks_space: AtomicBool,
+    /// What applications have taken since one of their threads polled for that.
+    taken: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -54,7 +60,7 @@ impl TopicLane {
         poller: SharedPoller,
         nodes: BTreeSet<u32>,
     ) -> Self {
-        let outbound = Outbound { sender, own: BTreeMap::new(), pending: VecDeque::new() };
+        let outbound = Outbound::new(sender);
         let routes = LaneRoutes { nodes, ..LaneRoutes::default() };
         Self {
             outbound: Mutex::new(outbound),
@@ -63,6 +69,8 @@ impl TopicLane {
             deliveries: Mutex::new(deliveries),
             bell: Signal::default(),
             has_upcalls: AtomicBool::new(false),
+            lacks_space: AtomicBool::new(false),
+            taken: AtomicUsize::new(0),
         }
     }
 
@@ -88,6 +96,73 @@ impl TopicLane {
         let routes = lock(&self.routes);
         let peers = routes.peers.get(&topic).into_iter().flatten();
         peers.map(|(id, peer)| (*id, peer.role)).collect()
+    }
+
+    /// Sends a message of `length` bytes by `send`, which is called again after it had no space. `now`: in nanoseconds since 1970.
+    pub(crate) fn send(
+        &self,
+        length: usize,
+        now: u64,
+        patience: Duration,
+        mut send: impl FnMut(&mut Outbound) -> Result<(), SendError>,
+    ) -> Result<(), WriteError> {
+        // Mostly there is space, and the clock costs as much as the rest.
+        let mut begun = None;
+        loop {
+            let mut outbound = lock(&self.outbound);
+            match send(&mut outbound) {
+                Ok(()) => {
+                    let pace = outbound.pace(now);
+                    drop(outbound);
+                    match pace {
+                        Pace::Single => self.poller.assist(|| ()),
+                        Pace::Stream { passes_on } if passes_on => self.poller.visit(),
+                        Pace::Stream { .. } => {}
+                    }
+                    return Ok(());
+                }
+                Err(error) if error.is_passing() => {
+                    outbound.begin_stream();
+                    drop(outbound);
+                    let waited = begun.get_or_insert_with(Instant::now).elapsed();
+                    let left = patience.checked_sub(waited).filter(|left| !left.is_zero());
+                    let Some(left) = left else { return Err(WriteError::from_send(error, patience)) };
+                    self.poller.wait_until(left.min(LOOK), || self.has_space(length).then_some(()));
+                }
+                Err(error) => return Err(WriteError::from_send(error, patience)),
+            }
+        }
+    }
+
+    /// Returns whether it is worth trying to send a message of `length` bytes.
+    fn has_space(&self, length: usize) -> bool {
+        // While another thread writes, there is a poll to come that shows that.
+        let outbound = self.outbound.try_lock();
+        outbound.is_ok_and(|mut outbound| {
+            outbound.check_space(length).map_or_else(|error| !error.is_passing(), |()| true)
+        })
+    }
+
+    /// Notes that an application's thread has taken samples, of `bytes` together: every so often it polls the node, since it waits for
+    /// nothing as long as there are more of them.
+    pub(crate) fn note_taken(&self, samples: usize, bytes: usize) {
+        let weight = samples + bytes / SAMPLE_BYTES;
+        let taken = self.taken.load(Ordering::Relaxed) + weight;
+        let polls = taken >= TAKEN_MAX;
+        // Threads that take at the same time may overwrite each other's count: then the node is polled a little later.
+        self.taken.store(if polls { 0 } else { taken }, Ordering::Relaxed);
+        if polls {
+            self.poller.visit();
+        }
+        // It was set before the readers were given back, or there was space already.
+        if self.lacks_space.swap(false, Ordering::Relaxed) {
+            self.serve(PolledBy::Waiting);
+        }
+    }
+
+    /// Lets the lane's thread look again.
+    pub(crate) fn wake(&self) {
+        self.bell.ring();
     }
 
     /// Hands on what the group delivers, until it ends.
@@ -131,7 +206,7 @@ impl TopicLane {
     pub(crate) fn serve(&self, by: PolledBy) {
         let is_left = match self.deliveries.try_lock() {
             Ok(mut deliveries) => match by {
-                PolledBy::Waiting if !self.has_upcalls.load(Ordering::Relaxed) => {
+                PolledBy::Waiting | PolledBy::Standby if !self.has_upcalls.load(Ordering::Relaxed) => {
                     self.take_at_once(&mut deliveries)
                 }
                 PolledBy::Waiting | PolledBy::Standby => deliveries.has_event(),
@@ -148,7 +223,8 @@ impl TopicLane {
         }
     }
 
-    /// Takes what needs no waiting, on a thread that polls the node; returns whether something is left for the lane's thread.
+    /// Takes what needs no waiting; returns whether something is left for the lane's thread. What a reader has no space for is left to
+    /// the thread that takes samples from there.
     fn take_at_once(&self, deliveries: &mut Deliveries) -> bool {
         for _ in 0..ROUNDS_MAX {
             let mut next = None;
@@ -165,20 +241,26 @@ impl TopicLane {
                 Err(_) => return true,
             }
             let Some(port) = next.filter(|port| port.gate.is_none()) else { return true };
-            let (mut batch, mut has_taken) = (port.begin_batch(), false);
+            let (mut batch, mut has_taken, mut is_full) = (port.begin_batch(), false, false);
             let take = |message: squall::Message<'_>| {
                 let position = Position { view: message.view, sequence: message.sequence };
-                let takes = match TopicFrame::decode(message.bytes) {
+                let attempt = match TopicFrame::decode(message.bytes) {
                     Some(TopicFrame::Change(header, data)) if header.topic == port.outlet.topic() => {
                         batch.try_change(&ArrivedChange::new(header, data, 0), position)
                     }
-                    _ => false,
+                    _ => Attempt::Upcall,
                 };
-                has_taken |= takes;
-                takes
+                has_taken |= attempt == Attempt::Taken;
+                if attempt == Attempt::NoSpace {
+                    // While the readers are locked: whoever makes space later sees it.
+                    self.lacks_space.store(true, Ordering::Relaxed);
+                    is_full = true;
+                }
+                attempt == Attempt::Taken
             };
             match deliveries.try_batch_while(take) {
                 Ok(false) => return false,
+                Ok(true) if is_full => return false,
                 Ok(true) if has_taken => {}
                 _ => return true,
             }
@@ -326,93 +408,15 @@ impl TopicLane {
     }
 }
 
-/// The sending end of a subgroup, with what is to be announced before anything else is sent.
-#[derive(Debug)]
-pub(crate) struct Outbound {
-    sender: Sender,
-    /// The announcements of this participant's endpoints, by topic and number.
-    own: BTreeMap<(u32, u16), Vec<u8>>,
-    pending: VecDeque<Vec<u8>>,
-}
-
-impl Outbound {
-    /// Announces an endpoint, as soon as there is space.
-    pub(crate) fn announce(&mut self, topic: u32, number: u16, bytes: Vec<u8>) {
-        self.own.insert((topic, number), bytes.clone());
-        self.pending.push_back(bytes);
-    }
-
-    /// Announces that an endpoint has gone, if it was announced.
-    pub(crate) fn announce_end(&mut self, topic: u32, number: u16, bytes: Vec<u8>) {
-        if self.own.remove(&(topic, number)).is_none() {
-            return;
-        }
-        self.pending.push_back(bytes);
-        // What has no space now is sent before the next sample or view; if the group has ended, it is not needed.
-        let _ = self.flush();
-    }
-
-    /// Announces all endpoints again, as soon as there is space: a member has come that knows none of them.
-    fn announce_again(&mut self) {
-        for bytes in self.own.values() {
-            if !self.pending.contains(bytes) {
-                self.pending.push_back(bytes.clone());
-            }
-        }
-    }
-
-    /// Returns whether announcements wait for space.
-    fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
-    /// Sends what is to be announced.
-    pub(crate) fn flush(&mut self) -> Result<(), SendError> {
-        while let Some(bytes) = self.pending.front() {
-            self.sender.send_bytes(bytes)?;
-            self.pending.pop_front();
-        }
-        Ok(())
-    }
-
-    /// Writes a change whose data, of `length` bytes, `fill` writes in place, if there is space.
-    pub(crate) fn try_write<F: FnOnce(&mut [u8])>(
-        &mut self,
-        header: &ChangeHeader<'_>,
-        length: usize,
-        fill: &mut Option<F>,
-    ) -> Result<(), SendError> {
-        self.flush()?;
-        let mut slot = self.sender.reserve(header.length_with(length))?;
-        let data = header.write(&mut slot);
-        if let Some(fill) = fill.take() {
-            fill(data);
-        }
-        slot.commit();
-        Ok(())
-    }
-
-    /// Sends a message, if there is space.
-    pub(crate) fn try_send(&mut self, bytes: &[u8]) -> Result<(), SendError> {
-        self.flush()?;
-        self.sender.send_bytes(bytes)
-    }
-
-    /// Returns the length of the longest message.
-    pub(crate) fn message_max(&self) -> usize {
-        self.sender.message_max()
-    }
-
-    /// Returns whether everything that was sent has been delivered by all members.
-    pub(crate) fn is_drained(&mut self) -> bool {
-        self.sender.is_drained()
-    }
-}
-
 /// After as many events the thread looks for what is to be announced.
 const BATCH_MAX: usize = 256;
 /// How many batches a thread that polls the node takes at a time.
 const ROUNDS_MAX: usize = 16;
+/// After as many samples, each of so many bytes or one more for each so many, a thread that takes them polls.
+const TAKEN_MAX: usize = 64;
+const SAMPLE_BYTES: usize = 1024;
+/// How long a thread that waits for space does so before it tries again in any case.
+const LOOK: Duration = Duration::from_millis(10);
 /// How often the lane's thread lets others run before it sleeps.
 const YIELDS: u32 = 32;
 /// What a wait without end waits at a time.

@@ -103,6 +103,7 @@ mod lane;
 #[cfg(test)]
 mod late_joiner;
 mod listener;
+mod outbound;
 mod outlet;
 mod participant;
 mod peers;

@@ -13,9 +13,11 @@ use squall::{GroupError, SendError};
 use crate::error::WriteError;
 use crate::kept::KeptReply;
 use crate::lane::TopicLane;
+use crate::outbound::Outbound;
 use crate::pending_write::PendingWrite;
 use crate::qos::DurabilityService;
 use crate::registry::{StoreQuery, StoreReply, TopicRegistry};
+use crate::sample::now_ns;
 use crate::wire::{ChangeHeader, EndpointAnnouncement, OWN_SUBGROUP, encode_service};
 
 /// Where what this participant writes in a topic goes.
@@ -31,6 +33,20 @@ impl Outlet {
     /// Returns whether the topic has a history.
     pub(crate) const fn keeps(&self) -> bool {
         matches!(self, Self::Kept { .. })
+    }
+
+    /// Lets the topic's thread look again: a reader that was full may be gone.
+    pub(crate) fn wake(&self) {
+        if let Self::Lane { lane, .. } = self {
+            lane.wake();
+        }
+    }
+
+    /// Notes that samples, of `bytes` together, were taken.
+    pub(crate) fn note_taken(&self, samples: usize, bytes: usize) {
+        if let Self::Lane { lane, .. } = self {
+            lane.note_taken(samples, bytes);
+        }
     }
 
     /// Notes that a reader's upcalls are to be made.
@@ -106,10 +122,9 @@ impl Outlet {
     ) -> Result<(), WriteError> {
         match self {
             Self::Lane { lane, .. } => {
-                let mut fill = Some(fill);
-                retry(patience, || {
-                    lane.poller.assist(|| lock(&lane.outbound).try_write(header, length, &mut fill))
-                })
+                let (total, mut fill) = (header.length_with(length), Some(fill));
+                let write = |outbound: &mut Outbound| outbound.try_write(header, length, &mut fill);
+                lane.send(total, header.source_time, patience, write)
             }
             Self::Kept { object, service, .. } => {
                 let mut bytes = vec![0; header.length_with(length)];
@@ -141,7 +156,7 @@ impl Outlet {
     pub(crate) fn send(&self, message: &[u8], patience: Duration) -> Result<(), WriteError> {
         match self {
             Self::Lane { lane, .. } => {
-                retry(patience, || lane.poller.assist(|| lock(&lane.outbound).try_send(message)))
+                lane.send(message.len(), now_ns(), patience, |outbound| outbound.try_send(message))
             }
             Self::Kept { object, service, .. } => keep(object, *service, message.to_vec(), patience),
         }

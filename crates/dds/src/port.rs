@@ -141,6 +141,7 @@ impl TopicPort {
         drop(state);
         drop(reader);
         self.bell.ring();
+        self.outlet.wake();
         if !is_over {
             self.outlet.announce_end(&announcement.end());
         }
@@ -150,6 +151,7 @@ impl TopicPort {
     pub(crate) fn release(&self) {
         self.state().is_closed = true;
         self.bell.ring();
+        self.outlet.wake();
     }
 
     /// Says that nothing more comes.
@@ -288,21 +290,26 @@ impl ChangeBatch<'_> {
         }
     }
 
-    /// Takes a change, if no reader makes an upcall for it or has to wait for space; returns whether it has.
-    pub(crate) fn try_change(&mut self, change: &ArrivedChange<'_>, position: Position) -> bool {
+    /// Takes a change, if no reader makes an upcall for it or has to wait for space.
+    pub(crate) fn try_change(&mut self, change: &ArrivedChange<'_>, position: Position) -> Attempt {
         let state = self.state.get_or_insert_with(|| self.port.state());
-        let is_alone = state.readers.len() == 1;
-        let has_to_wait = |reader: &ReaderCore| {
-            reader.upcall.is_some() || (!is_alone && reader.waits_for(std::slice::from_ref(change)))
-        };
-        if state.readers.values().any(has_to_wait) {
-            return false;
+        if let Some(reader) = state.only_reader() {
+            // It says itself that it is full, and has not taken the change.
+            return match reader.upcall.is_none().then(|| reader.handle_alone(change, position, self.now)) {
+                Some(Offer::Done) => Attempt::Taken,
+                Some(Offer::Full) => Attempt::NoSpace,
+                Some(Offer::Upcall) | None => Attempt::Upcall,
+            };
+        }
+        if state.readers.values().any(|reader| reader.upcall.is_some()) {
+            return Attempt::Upcall;
+        }
+        if state.readers.values().any(|reader| reader.waits_for(std::slice::from_ref(change))) {
+            return Attempt::NoSpace;
         }
         state.offer(change, position, self.now, |_| true, &mut self.open);
-        // A reader that is alone says so itself, and has not taken it.
-        let takes = self.open.full.is_empty();
-        self.open.full.clear();
-        takes
+        debug_assert!(self.open.full.is_empty(), "each of them has space");
+        Attempt::Taken
     }
 
     /// Gives the readers back until the next change.
@@ -318,6 +325,16 @@ impl Drop for ChangeBatch<'_> {
     }
 }
 
+/// What has become of a change that was taken only if that needs no waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    Taken,
+    /// A reader has to make space first.
+    NoSpace,
+    /// A reader has to be called.
+    Upcall,
+}
+
 /// What is left to do with a change when the readers are not locked any more.
 #[derive(Default)]
 struct Unsettled {
@@ -327,6 +344,14 @@ struct Unsettled {
 }
 
 impl PortState {
+    /// Returns the reader, if there is exactly one.
+    fn only_reader(&mut self) -> Option<&mut ReaderCore> {
+        if self.readers.len() != 1 {
+            return None;
+        }
+        self.readers.first_entry().map(std::collections::btree_map::OccupiedEntry::into_mut)
+    }
+
     /// Hands a change to the readers that `is_for` names; adds what is left to do to `open`.
     fn offer(
         &mut self,
@@ -336,8 +361,14 @@ impl PortState {
         is_for: impl Fn(&ReaderCore) -> bool,
         open: &mut Unsettled,
     ) {
+        let is_alone = self.readers.len() == 1;
         for reader in self.readers.values_mut().filter(|reader| is_for(reader)) {
-            match reader.handle_change(change, position, now) {
+            let offer = if is_alone {
+                reader.handle_alone(change, position, now)
+            } else {
+                reader.handle_change(change, position, now)
+            };
+            match offer {
                 Offer::Done => {}
                 Offer::Full => open.full.push(reader.id.number),
                 Offer::Upcall => open.upcalls.extend(reader.upcall.clone()),

@@ -5,9 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
-use crate::cache::Selection;
+use crate::cache::{SampleBytes, Selection};
 use crate::data::TopicData;
 use crate::error::{DataError, ReadError};
 use crate::port::TopicPort;
@@ -142,6 +140,9 @@ impl<T: TopicData> DataReader<T> {
             // The topic's thread may wait for space.
             self.port.bell.ring();
         }
+        // Samples may also have expired, which makes space, too.
+        let bytes = found.iter().filter_map(|sample| sample.data.as_ref()).map(|data| data.len()).sum();
+        self.port.outlet.note_taken(found.len(), bytes);
         let mut samples = Vec::with_capacity(found.len());
         for Sample { data, info } in found {
             match data.map(value_of).transpose() {
@@ -297,8 +298,12 @@ impl<T> Drop for DataReader<T> {
 }
 
 /// Returns the value of a sample's bytes; a type that is bytes keeps them if no other reader has them.
-pub(crate) fn value_of<T: TopicData>(bytes: Bytes) -> Result<T, DataError> {
-    if bytes.is_unique() { T::from_owned(bytes.into()) } else { T::from_sample(&bytes) }
+pub(crate) fn value_of<T: TopicData>(bytes: SampleBytes) -> Result<T, DataError> {
+    match bytes {
+        SampleBytes::Own(bytes) => T::from_owned(bytes),
+        SampleBytes::Shared(bytes) if bytes.is_unique() => T::from_owned(bytes.into()),
+        SampleBytes::Shared(bytes) => T::from_sample(&bytes),
+    }
 }
 
 /// Everything, left where it is.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use crate::cache::{Change, ChangeKind, HistoryCache, Insertion, LimitKind};
+use crate::cache::{Change, ChangeKind, HistoryCache, Insertion, LimitKind, SampleBytes};
 use crate::in_place::ReaderUpcall;
 use crate::peers::PeerTable;
 use crate::qos::{DurabilityKind, ReliabilityKind};
@@ -42,8 +42,8 @@ impl<'a> ArrivedChange<'a> {
     }
 
     /// Returns the copy of the data that all readers share.
-    fn stored(&self) -> Bytes {
-        self.copy.get_or_init(|| Bytes::copy_from_slice(self.data)).clone()
+    fn stored(&self) -> SampleBytes {
+        SampleBytes::Shared(self.copy.get_or_init(|| Bytes::copy_from_slice(self.data)).clone())
     }
 }
 
@@ -188,6 +188,23 @@ impl ReaderCore {
         position: Position,
         now: u64,
     ) -> Offer {
+        self.handle_copied(change, position, now, |change| change.stored())
+    }
+
+    /// Takes a change as [`ReaderCore::handle_change`] does. There is no other reader, so the copy that it stores is its own.
+    #[inline]
+    pub(crate) fn handle_alone(&mut self, change: &ArrivedChange<'_>, position: Position, now: u64) -> Offer {
+        self.handle_copied(change, position, now, |change| SampleBytes::Own(change.data.to_vec()))
+    }
+
+    #[inline]
+    fn handle_copied(
+        &mut self,
+        change: &ArrivedChange<'_>,
+        position: Position,
+        now: u64,
+        copy: impl FnOnce(&ArrivedChange<'_>) -> SampleBytes,
+    ) -> Offer {
         let header = &change.header;
         let Some((qos, is_present)) = self.peers.policies(header.writer) else { return Offer::Done };
         let expires = qos.lifespan.map(|lifespan| header.source_time.saturating_add(nanoseconds(lifespan)));
@@ -198,8 +215,8 @@ impl ReaderCore {
         let insertion = self.cache.insert(Change {
             kind: header.kind,
             writer: header.writer,
-            instance: self.cache.instance(header.key),
-            data: change.stored(),
+            instance: header.key,
+            data: copy(change),
             position,
             place: change.place,
             source_time: header.source_time,

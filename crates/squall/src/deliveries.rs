@@ -239,21 +239,27 @@ impl Deliveries {
         &mut self,
         mut upcall: impl FnMut(Message<'_>) -> bool,
     ) -> Result<bool, ReceiveError> {
-        for _ in 0..self.release_every.max(1) {
-            if !self.look_for_event()? {
-                return Ok(false);
-            }
-            let found = self.pull.as_mut().filter(|_| self.views.is_empty());
-            let Some(message) = found.and_then(|pull| pull.peek_message().unwrap_or_default()) else { break };
-            if !upcall(message) {
-                break;
-            }
-            self.take();
+        if !self.look_for_event()? {
+            return Ok(false);
         }
-        if self.held > 0 {
-            self.release();
+        let Some(pull) = self.pull.as_mut().filter(|_| self.views.is_empty()) else { return Ok(true) };
+        let (outflow, taken) = (&mut self.outflow, &mut self.taken);
+        let handed = pull.consume_while(self.release_every as u64, |message: Message<'_>| {
+            let takes = upcall(message);
+            if takes {
+                *taken = Position { view: message.view, sequence: message.sequence + 1 };
+                if outflow.is_watched() {
+                    outflow.take(message);
+                }
+            }
+            takes
+        });
+        self.held = 0;
+        self.waker.wake();
+        match handed {
+            Ok(()) => Ok(true),
+            Err(_) => Err(self.status.failure().unwrap_or(GroupError::Left).into()),
         }
-        Ok(true)
     }
 
     /// Returns whether there is a view or a message now, or the group has ended.

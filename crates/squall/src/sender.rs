@@ -268,6 +268,28 @@ impl Sender {
         }
     }
 
+    /// Checks that a message of `length` bytes could be sent now; then the next one of this length can.
+    ///
+    /// ```
+    /// # use squall::config::SubgroupConfig;
+    /// # use squall::{Config, Group, SendError};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let config = Config::local(&format!("doc-check-{}", std::process::id()), 1);
+    /// # let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+    /// let mut sender = group.subgroup("log")?.sender()?;
+    /// sender.check_space(5)?;
+    /// sender.send_bytes(b"hello")?;
+    /// assert!(matches!(sender.check_space(usize::MAX / 2), Err(SendError::TooLong { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Sender::reserve`].
+    pub fn check_space(&mut self, length: usize) -> Result<(), SendError> {
+        self.timed_window()?.check_space(length).map_err(explain)
+    }
+
     /// Sends a message of `length` bytes, all zeros at first, that `fill` writes in place.
     ///
     /// # Errors

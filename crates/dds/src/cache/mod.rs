@@ -4,20 +4,20 @@
 
 mod instances;
 mod queue;
+mod sample_bytes;
 mod selection;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use bytes::Bytes;
-
 use crate::qos::{HistoryKind, ResourceLimits};
 use crate::sample::{EndpointId, InstanceHandle, InstanceState, Position, ViewState};
 
-use instances::InstanceTable;
+use instances::{EndpointSet, InstanceTable};
 use queue::SampleQueue;
 
+pub(crate) use sample_bytes::SampleBytes;
 pub(crate) use selection::Selection;
 
 /// What a writer does to an instance.
@@ -28,13 +28,13 @@ pub(crate) enum ChangeKind {
     Unregister,
 }
 
-/// A change of an instance, as it comes from the topic.
+/// A change of an instance, which has a key in what comes from the topic, and a place in a reader.
 #[derive(Clone, Debug)]
-pub(crate) struct Change {
+pub(crate) struct Change<I> {
     pub(crate) kind: ChangeKind,
     pub(crate) writer: EndpointId,
-    pub(crate) instance: InstanceHandle,
-    pub(crate) data: Bytes,
+    pub(crate) instance: I,
+    pub(crate) data: SampleBytes,
     pub(crate) position: Position,
     /// Its place in the coherent set that has this position; 0 if it is by itself.
     pub(crate) place: u32,
@@ -73,12 +73,30 @@ pub(crate) enum Insertion {
     Exceeds(LimitKind),
 }
 
+impl Change<&[u8]> {
+    /// Returns the same change of the instance at a place.
+    fn at(self, place: usize) -> Change<usize> {
+        Change {
+            kind: self.kind,
+            writer: self.writer,
+            instance: place,
+            data: self.data,
+            position: self.position,
+            place: self.place,
+            source_time: self.source_time,
+            reception_time: self.reception_time,
+            expires: self.expires,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct CachedInstance {
+    handle: InstanceHandle,
     state: InstanceState,
     view: ViewState,
     /// The writers that have written it and not unregistered it.
-    writers: BTreeSet<EndpointId>,
+    writers: EndpointSet,
     /// The numbers of its samples with data, oldest first.
     samples: VecDeque<u64>,
     /// The number of the sample that reports its state; the latest one replaces the others.
@@ -93,9 +111,7 @@ struct CachedInstance {
 
 #[derive(Debug)]
 struct CachedSample {
-    change: Change,
-    /// The place of its instance.
-    place: usize,
+    change: Change<usize>,
     disposals: u32,
     losses: u32,
     is_read: bool,
@@ -135,14 +151,9 @@ impl HistoryCache {
         }
     }
 
-    /// Returns the instance with this key.
-    pub(crate) fn instance(&self, key: &[u8]) -> InstanceHandle {
-        self.instances.find(key).map_or_else(|| InstanceHandle::from_key(key), |(_, handle)| handle.clone())
-    }
-
     /// Takes the next change in the order of the topic.
-    pub(crate) fn insert(&mut self, change: Change) -> Insertion {
-        let place = self.instances.find(change.instance.key()).map(|(place, _)| place);
+    pub(crate) fn insert(&mut self, change: Change<&[u8]>) -> Insertion {
+        let place = self.instances.locate(change.instance);
         match (change.kind, place) {
             (ChangeKind::Data, place) => self.insert_data(change, place),
             (_, None) => Insertion::Dropped,
@@ -154,7 +165,7 @@ impl HistoryCache {
             }
             (ChangeKind::Unregister, Some(place)) => {
                 let instance = self.instances.at_mut(place);
-                let was_there = instance.writers.remove(&change.writer);
+                let was_there = instance.writers.remove(change.writer);
                 let ends = was_there && instance.writers.is_empty() && instance.state == InstanceState::Alive;
                 if ends {
                     self.end_life(change, place, InstanceState::NotAliveNoWriters)
@@ -167,8 +178,8 @@ impl HistoryCache {
 
     /// Unregisters all instances of a writer that has gone, and disposes of them before if it `disposes`.
     pub(crate) fn remove_writer(&mut self, writer: EndpointId, disposes: bool, position: Position, now: u64) {
-        let of_writer = self.instances.iter().filter(|(_, _, instance)| instance.writers.contains(&writer));
-        let left: Vec<_> = of_writer.map(|(handle, ..)| handle.clone()).collect();
+        let of_writer = self.instances.iter().filter(|(_, _, instance)| instance.writers.contains(writer));
+        let left: Vec<InstanceHandle> = of_writer.map(|(handle, ..)| handle.clone()).collect();
         let kinds: &[ChangeKind] =
             if disposes { &[ChangeKind::Dispose, ChangeKind::Unregister] } else { &[ChangeKind::Unregister] };
         for (instance, kind) in
@@ -177,8 +188,8 @@ impl HistoryCache {
             self.insert(Change {
                 kind,
                 writer,
-                instance: instance.clone(),
-                data: Bytes::new(),
+                instance: instance.key(),
+                data: SampleBytes::Own(Vec::new()),
                 position,
                 place: 0,
                 source_time: now,
@@ -197,7 +208,7 @@ impl HistoryCache {
         let (mut data_count, mut instances) = (self.data_count, self.instances.len());
         for (_, key) in changes.filter(|(kind, _)| *kind == ChangeKind::Data) {
             let handle = InstanceHandle::from_key(key);
-            let present = self.instances.find(key).map(|(place, _)| self.instances.at(place).samples.len());
+            let present = self.instances.find(key).map(|place| self.instances.at(place).samples.len());
             let of_instance = held.entry(handle).or_insert_with(|| {
                 instances += usize::from(present.is_none());
                 present.unwrap_or(0)
@@ -234,7 +245,7 @@ impl HistoryCache {
         self.unread > 0
     }
 
-    fn insert_data(&mut self, change: Change, place: Option<usize>) -> Insertion {
+    fn insert_data(&mut self, change: Change<&[u8]>, place: Option<usize>) -> Insertion {
         if change.expires.is_some_and(|at| at <= change.reception_time) {
             return Insertion::Dropped;
         }
@@ -269,25 +280,25 @@ impl HistoryCache {
             self.remove(number);
         }
         let place = self.begin_life(&change, place);
-        self.store(change, place);
+        self.store(change.at(place));
         if replaced.is_some() { Insertion::Replaced } else { Insertion::Stored }
     }
 
     /// Makes the instance of `change`, which is at `place` if it is known, alive; returns its place.
-    fn begin_life(&mut self, change: &Change, place: Option<usize>) -> usize {
+    fn begin_life(&mut self, change: &Change<&[u8]>, place: Option<usize>) -> usize {
         let place = place.unwrap_or_else(|| {
-            let instance = CachedInstance {
+            self.instances.add(CachedInstance {
+                handle: InstanceHandle::from_key(change.instance),
                 state: InstanceState::Alive,
                 view: ViewState::New,
-                writers: BTreeSet::new(),
+                writers: EndpointSet::default(),
                 samples: VecDeque::new(),
                 report: None,
                 disposals: 0,
                 losses: 0,
                 latest: 0,
                 selected: None,
-            };
-            self.instances.add(change.instance.clone(), instance)
+            })
         });
         let instance = self.instances.at_mut(place);
         match instance.state {
@@ -304,22 +315,22 @@ impl HistoryCache {
     }
 
     /// Ends the life of an instance, and reports that by a sample without data.
-    fn end_life(&mut self, change: Change, place: usize, state: InstanceState) -> Insertion {
+    fn end_life(&mut self, change: Change<&[u8]>, place: usize, state: InstanceState) -> Insertion {
         let instance = self.instances.at_mut(place);
         instance.state = state;
         if let Some(number) = instance.report {
             self.remove(number);
         }
-        self.store(change, place);
+        self.store(change.at(place));
         Insertion::Stored
     }
 
-    fn store(&mut self, change: Change, place: usize) {
+    fn store(&mut self, change: Change<usize>) {
         let number = self.next;
         self.next += 1;
         self.unread += 1;
         self.expires |= change.expires.is_some();
-        let instance = self.instances.at_mut(place);
+        let instance = self.instances.at_mut(change.instance);
         if change.kind == ChangeKind::Data {
             instance.samples.push_back(number);
             self.data_count += 1;
@@ -327,14 +338,14 @@ impl HistoryCache {
             instance.report = Some(number);
         }
         let (disposals, losses) = (instance.disposals, instance.losses);
-        self.samples.push(number, CachedSample { change, place, disposals, losses, is_read: false });
+        self.samples.push(number, CachedSample { change, disposals, losses, is_read: false });
     }
 
     /// Removes a sample, and leaves its instance.
     fn remove(&mut self, number: u64) -> Option<CachedSample> {
         let sample = self.samples.remove(number)?;
         self.unread -= usize::from(!sample.is_read);
-        let instance = self.instances.at_mut(sample.place);
+        let instance = self.instances.at_mut(sample.change.instance);
         if sample.change.kind == ChangeKind::Data {
             self.data_count -= 1;
             // Mostly the oldest one, since samples are taken in their order.
@@ -349,13 +360,12 @@ impl HistoryCache {
         Some(sample)
     }
 
-    /// Forgets an instance that is not alive and has no samples.
-    fn forget_if_over(&mut self, handle: &InstanceHandle) {
-        let Some((place, _)) = self.instances.find(handle.key()) else { return };
+    /// Forgets the instance at this place if it is not alive and has no samples.
+    fn forget_if_over(&mut self, place: usize) {
         let instance = self.instances.at(place);
         if instance.state != InstanceState::Alive && instance.samples.is_empty() && instance.report.is_none()
         {
-            self.instances.remove(handle);
+            self.instances.remove(place);
         }
     }
 
@@ -366,10 +376,12 @@ impl HistoryCache {
         }
         let is_over = |(_, sample): &(u64, &CachedSample)| sample.change.expires.is_some_and(|at| at <= now);
         let over: Vec<u64> = self.samples.iter().filter(is_over).map(|(number, _)| number).collect();
+        let mut forgettable = BTreeSet::new();
         for number in over {
             if let Some(sample) = self.remove(number) {
-                self.forget_if_over(&sample.change.instance);
+                forgettable.insert(sample.change.instance);
             }
         }
+        forgettable.into_iter().for_each(|place| self.forget_if_over(place));
     }
 }

@@ -19,11 +19,18 @@ impl SampleQueue {
         Self { places: VecDeque::new(), left: 0 }
     }
 
+    /// Returns how many samples there are.
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.left
+    }
+
     /// Adds a sample whose number is above all others.
+    #[inline]
     pub(super) fn push(&mut self, number: u64, sample: CachedSample) {
         self.places.push_back((number, Some(sample)));
     }
 
+    #[inline]
     pub(super) fn get(&self, number: u64) -> Option<&CachedSample> {
         self.places[self.place(number)?].1.as_ref()
     }
@@ -33,6 +40,7 @@ impl SampleQueue {
         self.places[place].1.as_mut()
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, number: u64) -> Option<CachedSample> {
         let place = self.place(number)?;
         let sample = self.places[place].1.take()?;
@@ -57,6 +65,7 @@ impl SampleQueue {
         self.places.len()
     }
 
+    #[inline]
     fn place(&self, number: u64) -> Option<usize> {
         // As long as none in between has been removed with its place.
         let first = self.places.front()?.0;

@@ -1,12 +1,10 @@
 //! Reading and taking samples (OMG DDS 1.4 §2.2.2.5.3.8 and §2.2.2.5.1.1 to §2.2.2.5.1.8).
 
-use bytes::Bytes;
-
 use crate::sample::{
     InstanceHandle, Position, Sample, SampleInfo, SampleState, StateMask, ViewState, system_time,
 };
 
-use super::{CachedSample, ChangeKind, HistoryCache};
+use super::{CachedSample, ChangeKind, HistoryCache, SampleBytes};
 
 /// Which samples are wanted, and whether they leave the cache.
 #[derive(Clone, Copy, Debug)]
@@ -26,15 +24,17 @@ impl HistoryCache {
     }
 
     /// Returns samples in their order, and marks them as read or removes them.
-    pub(crate) fn select(&mut self, selection: Selection<'_>, now: u64) -> Vec<Sample<Bytes>> {
+    pub(crate) fn select(&mut self, selection: Selection<'_>, now: u64) -> Vec<Sample<SampleBytes>> {
         self.expire(now);
+        let place = selection.instance.map(|instance| self.instances.find(instance.key()));
         let is_wanted = |(_, sample): &(u64, &CachedSample)| {
             self.is_wanted(sample, selection.states)
                 && selection.before.is_none_or(|before| sample.change.position < before)
-                && selection.instance.is_none_or(|instance| *instance == sample.change.instance)
+                && place.is_none_or(|place| place == Some(sample.change.instance))
         };
         let wanted = self.samples.iter().filter(is_wanted).map(|(number, _)| number);
-        let chosen: Vec<u64> = wanted.take(selection.samples_max).collect();
+        let mut chosen = Vec::with_capacity(self.samples.len().min(selection.samples_max));
+        chosen.extend(wanted.take(selection.samples_max));
         let mut touched = Vec::new();
         let ranks = self.rank(&chosen, &mut touched);
         let mut found = Vec::with_capacity(chosen.len());
@@ -45,15 +45,15 @@ impl HistoryCache {
                 found.push(Sample { data: info.is_valid.then_some(sample.change.data), info });
             } else if let Some(sample) = self.samples.get(number) {
                 let info = self.describe(sample, rank);
-                found.push(Sample { data: info.is_valid.then(|| sample.change.data.clone()), info });
                 let sample = self.samples.sample_mut(number).expect("it was there");
+                found.push(Sample { data: info.is_valid.then(|| sample.change.data.share()), info });
                 self.unread -= usize::from(!std::mem::replace(&mut sample.is_read, true));
             }
         }
-        for (place, handle) in touched {
+        for place in touched {
             let instance = self.instances.at_mut(place);
             (instance.view, instance.selected) = (ViewState::NotNew, None);
-            self.forget_if_over(&handle);
+            self.forget_if_over(place);
         }
         found
     }
@@ -68,19 +68,22 @@ impl HistoryCache {
     }
 
     fn is_wanted(&self, sample: &CachedSample, states: StateMask) -> bool {
-        let instance = self.instances.at(sample.place);
+        if states == StateMask::ANY {
+            return true;
+        }
+        let instance = self.instances.at(sample.change.instance);
         states.accepts(sample.state(), instance.view, instance.state)
     }
 
     /// Returns, from the last one on, how many of these samples of the same instance follow each, and the generation of the last of
     /// them. Adds their instances to `touched`, each once.
-    fn rank(&mut self, chosen: &[u64], touched: &mut Vec<(usize, InstanceHandle)>) -> Vec<(usize, u32)> {
+    fn rank(&mut self, chosen: &[u64], touched: &mut Vec<usize>) -> Vec<(usize, u32)> {
         let mut ranks = Vec::with_capacity(chosen.len());
         for number in chosen.iter().rev() {
             let sample = self.samples.get(*number).expect("it was found");
-            let instance = self.instances.at_mut(sample.place);
+            let instance = self.instances.at_mut(sample.change.instance);
             let rank = instance.selected.unwrap_or_else(|| {
-                touched.push((sample.place, sample.change.instance.clone()));
+                touched.push(sample.change.instance);
                 (0, sample.generation())
             });
             instance.selected = Some((rank.0 + 1, rank.1));
@@ -92,7 +95,7 @@ impl HistoryCache {
     /// Describes a sample as it is now.
     fn describe(&self, sample: &CachedSample, (following, last): (usize, u32)) -> SampleInfo {
         let CachedSample { change, disposals, losses, .. } = sample;
-        let instance = self.instances.at(sample.place);
+        let instance = self.instances.at(change.instance);
         let generation = sample.generation();
         SampleInfo {
             sample_state: sample.state(),
@@ -105,7 +108,7 @@ impl HistoryCache {
             absolute_generation_rank: instance.disposals + instance.losses - generation,
             source_timestamp: system_time(change.source_time),
             reception_timestamp: system_time(change.reception_time),
-            instance: change.instance.clone(),
+            instance: instance.handle.clone(),
             publication: change.writer,
             position: change.position,
             is_valid: change.kind == ChangeKind::Data,

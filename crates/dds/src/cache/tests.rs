@@ -15,12 +15,23 @@ fn cache(history: HistoryKind) -> HistoryCache {
     HistoryCache::new(history, ResourceLimits::DEFAULT, 0)
 }
 
-fn change(kind: ChangeKind, writer: EndpointId, key: u8, number: u8) -> Change {
+/// All keys of one byte.
+static KEYS: [u8; 256] = {
+    let mut keys = [0; 256];
+    let mut key = 0;
+    while key < keys.len() {
+        keys[key] = key as u8;
+        key += 1;
+    }
+    keys
+};
+
+fn change(kind: ChangeKind, writer: EndpointId, key: u8, number: u8) -> Change<&'static [u8]> {
     Change {
         kind,
         writer,
-        instance: InstanceHandle::from_key(&[key]),
-        data: Bytes::copy_from_slice(&[number]),
+        instance: std::slice::from_ref(&KEYS[usize::from(key)]),
+        data: SampleBytes::Own(vec![number]),
         position: Position { view: 0, sequence: number.into() },
         place: 0,
         source_time: u64::from(number),
@@ -29,7 +40,7 @@ fn change(kind: ChangeKind, writer: EndpointId, key: u8, number: u8) -> Change {
     }
 }
 
-fn data(key: u8, number: u8) -> Change {
+fn data(key: u8, number: u8) -> Change<&'static [u8]> {
     change(ChangeKind::Data, WRITER, key, number)
 }
 

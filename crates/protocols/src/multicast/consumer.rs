@@ -106,10 +106,14 @@ impl<'a> MessageBatch<'a> {
     pub fn for_each(self, mut deliver: impl FnMut(Message<'_>)) {
         let Self { consumer, lane, limit, corrupt, tap } = self;
         let walked = match tap {
-            None => consumer.walk(lane, limit, &mut deliver),
+            None => consumer.walk(lane, limit, &mut |message| {
+                deliver(message);
+                true
+            }),
             Some(tap) => consumer.walk(lane, limit, &mut |message| {
                 tap(message);
                 deliver(message);
+                true
             }),
         };
         *corrupt = walked.err();
@@ -277,19 +281,23 @@ impl Consumer {
         corrupt.map_or(Ok(self.taken[lane] - before), Err)
     }
 
-    /// Hands over all messages of `lane` below `limit`.
+    /// Hands over the messages of `lane` below `limit`, until `deliver` returns false: that message is taken, but not handed over, and
+    /// returned.
     #[inline]
-    fn walk(
+    pub(super) fn walk(
         &mut self,
         lane: usize,
         limit: u64,
-        deliver: &mut impl FnMut(Message<'_>),
-    ) -> Result<(), CorruptMemory> {
+        deliver: &mut impl FnMut(Message<'_>) -> bool,
+    ) -> Result<Option<TakenMessage>, CorruptMemory> {
         if self.ends.is_some() {
             while let Some(taken) = self.take_next(lane, limit)? {
-                deliver(self.message(taken));
+                if !deliver(self.look_at(taken)) {
+                    return Ok(Some(taken));
+                }
+                self.message(taken);
             }
-            return Ok(());
+            return Ok(None);
         }
         let before = self.taken[lane];
         let mut walk = Walk { next_sender: lane, round: before, messages: 0, bytes: 0, taken: before };
@@ -388,17 +396,21 @@ impl Walk {
         view: u64,
         ordered: bool,
         limit: u64,
-        deliver: &mut impl FnMut(Message<'_>),
-    ) -> Result<(), CorruptMemory> {
-        while self.taken < limit {
+        deliver: &mut impl FnMut(Message<'_>) -> bool,
+    ) -> Result<Option<TakenMessage>, CorruptMemory> {
+        let mut refused = None;
+        while self.taken < limit && refused.is_none() {
             let source = &mut senders[self.next_sender];
             if let Some(record) = source.take(self.round)? {
                 let bytes = trusted::payload(&source.reader, record);
-                self.messages += 1;
-                self.bytes += bytes.len() as u64;
                 let (sender, node) = (source.member, source.node);
                 let (index, sequence) = (self.round, self.taken);
-                deliver(Message { view, sender, node, index, sequence, bytes });
+                if deliver(Message { view, sender, node, index, sequence, bytes }) {
+                    self.messages += 1;
+                    self.bytes += bytes.len() as u64;
+                } else {
+                    refused = Some(TakenMessage { sender: self.next_sender, index, sequence, record });
+                }
             }
             self.taken += 1;
             if ordered {
@@ -411,7 +423,7 @@ impl Walk {
                 self.next_sender = 0;
             }
         }
-        Ok(())
+        Ok(refused)
     }
 }
 

@@ -215,15 +215,6 @@ impl Pull {
         Ok(self.found.take().map(|(_, taken)| self.consumer.message(taken)))
     }
 
-    /// Returns the next message, in place, and leaves it where it is.
-    ///
-    /// # Errors
-    /// [`CorruptMemory`]: nothing more may be delivered [O6].
-    pub fn peek_message(&mut self) -> Result<Option<Message<'_>>, CorruptMemory> {
-        self.has_message()?;
-        Ok(self.found.map(|(_, taken)| self.consumer.look_at(taken)))
-    }
-
     /// Hands over what is stable, but at most `count` sequences of each lane, then releases it; returns the number of messages.
     ///
     /// # Errors
@@ -242,6 +233,37 @@ impl Pull {
         }
         self.release();
         Ok(self.consumer.handed_over().0 - before)
+    }
+
+    /// Hands over messages as [`Pull::consume`] does, until `deliver` returns false: that message is next again. Releases what was handed over.
+    ///
+    /// # Errors
+    /// [`CorruptMemory`]: nothing more may be delivered [O6].
+    #[inline]
+    pub fn consume_while(
+        &mut self,
+        count: u64,
+        mut deliver: impl FnMut(Message<'_>) -> bool,
+    ) -> Result<(), CorruptMemory> {
+        let mut goes_on = true;
+        if let Some((_, taken)) = self.found {
+            goes_on = deliver(self.consumer.look_at(taken));
+            if goes_on {
+                self.found = None;
+                self.consumer.message(taken);
+            }
+        }
+        for lane in 0..self.handoff.limit.len() {
+            let limit = self.limit(lane);
+            if goes_on && limit > self.consumer.taken()[lane] {
+                let limit = limit.min(self.consumer.taken()[lane].saturating_add(count));
+                let refused = self.consumer.walk(lane, limit, &mut deliver)?;
+                self.found = refused.map(|taken| (lane, taken));
+                goes_on = refused.is_none();
+            }
+        }
+        self.release();
+        Ok(())
     }
 
     /// Returns whether there is anything to release: messages that were handed over, or nulls and messages of an

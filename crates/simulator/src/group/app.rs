@@ -190,7 +190,21 @@ impl NodeProgram for GroupApp {
             let has_next = slot.pulls.len() > 1;
             let Some((view, pull)) = slot.pulls.front_mut() else { continue };
             let is_over = pull.is_closed() && has_next;
-            for _ in 0..1 + prng.below(30) {
+            let most = 1 + prng.below(30);
+            if most % 2 == 0 {
+                // Some of them at once, until the application wants no more; errors appear below, too.
+                let (mut left, mut watch) = (most / 2, self.watch.borrow_mut());
+                let _ = pull.consume_while(u64::MAX, |message| {
+                    let takes = left > 0;
+                    if takes {
+                        left -= 1;
+                        watch.on_delivery(self.node, *id, &message);
+                        worked = true;
+                    }
+                    takes
+                });
+            }
+            for _ in 0..most {
                 let mut watch = self.watch.borrow_mut();
                 match pull.next_message() {
                     Ok(Some(message)) => {

@@ -98,6 +98,15 @@ impl Attention {
         may
     }
 
+    /// Gives the turn to a thread that sends or takes much, for one poll, if no thread polls.
+    pub(super) fn begin_visit(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        let may = self.is_unattended();
+        if may {
+            self.take(now);
+        }
+        may
+    }
+
     fn take(&mut self, now: impl FnOnce() -> Instant) {
         self.is_led = true;
         self.turns += 1;
@@ -209,6 +218,8 @@ const SLEEPS: u32 = 100;
 
 /// What the node is left alone between two turns at most, apart from the scheduler.
 pub(super) const GRACE: Duration = Duration::from_micros(200);
+/// After as long the standby thread has looked twice.
+pub(super) const REGARD: Duration = Duration::from_micros(400);
 
 /// How often a thread sends by itself before it waits for something.
 const BRIEF_MAX: u32 = 8;
@@ -303,6 +314,28 @@ mod tests {
         attention.wake_up();
         assert_eq!((attention.standby(), attention.end(at(0))), (Standby::Watching, Call::NoThread));
         assert!(attention.begin(at(0)) && !attention.fall_asleep(), "another thread polls");
+    }
+
+    /// A thread that sends much polls every so often: meanwhile the standby thread is not woken, and after it the node is not left alone.
+    #[test]
+    fn visits_replace_the_standby_thread_as_long_as_they_go_on() {
+        let mut attention = Attention::new();
+        assert!(!attention.begin_visit(at(0)), "the standby thread polls");
+        assert!(attention.fall_asleep() && !attention.begin_visit(at(0)), "it is woken by what comes");
+        let mut attention = watching();
+        for _ in 0..100 {
+            assert!(attention.begin_visit(at(0)) && !attention.begin_visit(at(0)), "one thread at a time");
+            attention.watched();
+            assert_eq!(attention.standby(), Standby::Resting);
+            assert_eq!(attention.end(at(0)), Call::Standby);
+            assert!(attention.begin_visit(at(0)));
+            assert_eq!(attention.end(at(0)), Call::NoThread);
+            attention.watched();
+            assert!(attention.is_unattended());
+        }
+        attention.watched();
+        assert_eq!(attention.standby(), Standby::Polling, "there was no visit for a whole look");
+        assert!(REGARD >= 2 * GRACE);
     }
 
     /// What is sent while no thread polls does not wait for the next look.

@@ -184,6 +184,16 @@ impl SharedNode {
         begins
     }
 
+    fn begin_visit(&self) -> bool {
+        if !self.is_unattended.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut turns = self.turns();
+        let begins = !turns.is_over && turns.attention.begin_visit(Instant::now);
+        self.show(&turns);
+        begins
+    }
+
     fn begin_briefly(&self) -> bool {
         if !self.may_be_brief.load(Ordering::Relaxed) {
             return false;
@@ -196,19 +206,28 @@ impl SharedNode {
 
     /// Passes on what this thread has just sent, if no other thread is about to.
     pub(super) fn pass_on(&self) {
-        if self.begin_briefly() {
-            let _turn = Turn(self);
-            if let Some(mut present) = self.try_node()
-                && let Some(node) = &mut *present
-            {
-                if node.poll() > 0 {
-                    self.tell(PolledBy::Waiting);
-                }
-                node.flush();
-                return;
-            }
+        if !(self.begin_briefly() && self.poll_once()) {
+            self.attend();
         }
-        self.attend();
+    }
+
+    /// Polls once, if no other thread does or is about to.
+    pub(super) fn visit(&self) {
+        if self.begin_visit() {
+            self.poll_once();
+        }
+    }
+
+    /// Polls once and ends the turn, which this thread has; returns false if there is nothing to poll.
+    fn poll_once(&self) -> bool {
+        let _turn = Turn(self);
+        let Some(mut present) = self.try_node() else { return false };
+        let Some(node) = &mut *present else { return false };
+        if node.poll() > 0 {
+            self.tell(PolledBy::Waiting);
+        }
+        node.flush();
+        true
     }
 
     /// What the standby thread does.

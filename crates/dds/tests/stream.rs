@@ -1,0 +1,84 @@
+//! Samples written as fast as there is space for them: threads that write and take then poll by themselves, and none of them waits in vain.
+
+mod common;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, Reading, TOPIC, configs, domain, reader, take, wait_until, writer};
+use squall::config::{SubgroupConfig, Transport};
+use squall_dds::{DomainParticipant, Qos, ResourceLimits};
+
+const COUNT: u32 = 3000;
+
+/// Starts participants whose windows are soon full.
+fn narrow_domain(test: &str, members: usize) -> Vec<DomainParticipant> {
+    let window = SubgroupConfig { window: 16, ..SubgroupConfig::default() };
+    let configs = configs(Transport::Shm, test, members, 0);
+    let configs: Vec<_> = configs.into_iter().map(|config| config.subgroup(TOPIC, window.clone())).collect();
+    domain(&configs, &[(TOPIC, Qos::ATOMIC)])
+}
+
+const fn reading(sensor: u32, number: u32) -> Reading {
+    Reading { sensor, number }
+}
+
+/// The last samples of a stream are not passed on at once, and their writer does nothing after them.
+#[test]
+fn the_end_of_a_stream_comes_by_itself() {
+    let participants = narrow_domain("stream-end", 2);
+    let (writer, reader) = (writer(&participants[0], Qos::ATOMIC), reader(&participants[1], Qos::ATOMIC));
+    wait_until("they match", || {
+        !writer.matched_subscriptions().is_empty() && !reader.matched_publications().is_empty()
+    });
+    for round in 0..5 {
+        let taken = thread::scope(|scope| {
+            let taker = scope.spawn(|| {
+                let samples = take(&reader, COUNT as usize);
+                (samples, Instant::now())
+            });
+            (0..COUNT).for_each(|number| writer.write(&reading(round, number)).expect("it is written"));
+            let written = Instant::now();
+            let (samples, taken) = taker.join().expect("it does not panic");
+            let late = taken.saturating_duration_since(written);
+            assert!(late < Duration::from_secs(5), "the last sample came {late:?} later");
+            samples
+        });
+        let numbers = taken.iter().map(|sample| sample.data.expect("it has data"));
+        assert!(numbers.eq((0..COUNT).map(|number| reading(round, number))));
+    }
+}
+
+/// Several threads wait for space at the same time, in both participants, and a reader that is full holds them up now and then.
+#[test]
+fn threads_that_wait_for_space_get_it() {
+    let participants = narrow_domain("stream-space", 2);
+    let few = ResourceLimits { samples_max: 8, samples_per_instance_max: 8, ..ResourceLimits::DEFAULT };
+    let readers: Vec<_> = [Qos { resource_limits: few, ..Qos::ATOMIC }, Qos::ATOMIC]
+        .into_iter()
+        .zip(&participants)
+        .map(|(qos, participant)| reader(participant, qos))
+        .collect();
+    let writers: Vec<_> = [0, 0, 1].into_iter().map(|at| writer(&participants[at], Qos::ATOMIC)).collect();
+    wait_until("all match", || {
+        readers.iter().all(|reader| reader.matched_publications().len() == writers.len())
+    });
+    let all = writers.len() * COUNT as usize;
+    let begun = Instant::now();
+    let taken: Vec<Vec<_>> = thread::scope(|scope| {
+        for (sensor, writer) in (0..).zip(&writers) {
+            scope.spawn(move || {
+                (0..COUNT).for_each(|number| writer.write(&reading(sensor, number)).expect("it is written"));
+            });
+        }
+        let takers: Vec<_> = readers.iter().map(|reader| scope.spawn(move || take(reader, all))).collect();
+        takers.into_iter().map(|taker| taker.join().expect("it does not panic")).collect()
+    });
+    assert!(begun.elapsed() < PATIENCE);
+    let data = |at: usize| taken[at].iter().map(|sample| sample.data.expect("it has data"));
+    assert!(data(0).eq(data(1)), "both readers see the same order");
+    for sensor in 0..3 {
+        let numbers = data(0).filter(|reading| reading.sensor == sensor).map(|reading| reading.number);
+        assert!(numbers.eq(0..COUNT), "writer {sensor}");
+    }
+}
