@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Reading, TOPIC, configs, domain, reader, take, wait_until, writer};
 use squall::config::{SubgroupConfig, Transport};
-use squall_dds::{DomainParticipant, Qos, ResourceLimits};
+use squall_dds::{DomainParticipant, Qos, ResourceLimits, StateMask};
 
 const COUNT: u32 = 3000;
 
@@ -81,4 +81,33 @@ fn threads_that_wait_for_space_get_it() {
         let numbers = data(0).filter(|reading| reading.sensor == sensor).map(|reading| reading.number);
         assert!(numbers.eq(0..COUNT), "writer {sensor}");
     }
+}
+
+/// No application makes space in it any more, so nobody but the topic's thread looks again.
+#[test]
+fn a_full_reader_that_is_closed_holds_up_no_other() {
+    const MANY: u32 = 100;
+    let participants = narrow_domain("stream-closed", 2);
+    let few = ResourceLimits { samples_max: 4, samples_per_instance_max: 4, ..ResourceLimits::DEFAULT };
+    let full = reader(&participants[1], Qos { resource_limits: few, ..Qos::ATOMIC });
+    let other = reader(&participants[1], Qos::ATOMIC);
+    let writer = writer(&participants[0], Qos::ATOMIC);
+    wait_until("all match", || {
+        [&full, &other].iter().all(|reader| !reader.matched_publications().is_empty())
+    });
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            (0..MANY).for_each(|number| writer.write(&reading(0, number)).expect("it is written"));
+        });
+        assert_eq!(take(&other, 4).len(), 4);
+        // All threads have come to rest: there is no space for anything.
+        thread::sleep(Duration::from_millis(50));
+        assert!(!other.has(StateMask::ANY), "the other reader is full");
+        let closed = Instant::now();
+        drop(full);
+        let rest = take(&other, MANY as usize - 4);
+        assert!(closed.elapsed() < Duration::from_secs(5));
+        let numbers = rest.iter().map(|sample| sample.data.expect("it has data").number);
+        assert!(numbers.eq(4..MANY));
+    });
 }
