@@ -6,7 +6,8 @@
 //! happens, the end of the next turn wakes it, until turns follow each other quickly again.
 //!
 //! **Invariants.** At most one thread has the turn. While none has, the standby thread polls, or is asleep as a node is, or looks again within
-//! [`GRACE`]: so the node is never left alone for longer than two looks, and what is sent meanwhile ends that at once.
+//! [`GRACE`]: so the node is never left alone for longer than two looks, and what is sent meanwhile ends that at once, unless it is
+//! one of many messages whose sender takes the turn every so often ([`Attention::begin_visit`]).
 //!
 //! `Deviation:` (Spindle §2.4) one polling thread there evaluates everything; here it is one thread at a time.
 
@@ -218,8 +219,6 @@ const SLEEPS: u32 = 100;
 
 /// What the node is left alone between two turns at most, apart from the scheduler.
 pub(super) const GRACE: Duration = Duration::from_micros(200);
-/// After as long the standby thread has looked twice.
-pub(super) const REGARD: Duration = Duration::from_micros(400);
 
 /// How often a thread sends by itself before it waits for something.
 const BRIEF_MAX: u32 = 8;
@@ -335,7 +334,6 @@ mod tests {
         }
         attention.watched();
         assert_eq!(attention.standby(), Standby::Polling, "there was no visit for a whole look");
-        assert!(REGARD >= 2 * GRACE);
     }
 
     /// What is sent while no thread polls does not wait for the next look.

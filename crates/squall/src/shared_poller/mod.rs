@@ -116,13 +116,11 @@ impl SharedPoller {
     }
 
     /// Polls once, if no thread does or is about to. A thread that sends or takes much calls it every so often: that costs less than
-    /// another thread that polls meanwhile. What is sent before the next call is passed on within [`SharedPoller::REGARD`] in any case.
+    /// another thread that polls meanwhile. What is sent before the next call is passed on after 400 µs in any case,
+    /// apart from the scheduler.
     pub fn visit(&self) {
         self.shared.visit();
     }
-
-    /// How long the node is left alone at most after a thread has polled, apart from the scheduler.
-    pub const REGARD: Duration = attention::REGARD;
 
     /// What the standby thread does, until the group ends or its handle leaves.
     pub(crate) fn stand_by(&self) {
