@@ -13,7 +13,7 @@ use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
 use crate::error::WriteError;
 use crate::gate::OrderGate;
 use crate::outbound::{Outbound, Pace};
-use crate::outlet::lock;
+use crate::outlet::{lock, pause};
 use crate::port::{Attempt, TopicPort};
 use crate::reader_core::ArrivedChange;
 use crate::sample::{EndpointId, Position};
@@ -107,7 +107,7 @@ impl TopicLane {
         mut send: impl FnMut(&mut Outbound) -> Result<(), SendError>,
     ) -> Result<(), WriteError> {
         // Mostly there is space, and the clock costs as much as the rest.
-        let mut begun = None;
+        let (mut begun, mut attempt) = (None, 0);
         loop {
             let mut outbound = lock(&self.outbound);
             match send(&mut outbound) {
@@ -127,7 +127,13 @@ impl TopicLane {
                     let waited = begun.get_or_insert_with(Instant::now).elapsed();
                     let left = patience.checked_sub(waited).filter(|left| !left.is_zero());
                     let Some(left) = left else { return Err(WriteError::from_send(error, patience)) };
-                    self.poller.wait_until(left.min(LOOK), || self.has_space(length).then_some(()));
+                    if self.poller.is_polled() {
+                        // That thread should not have to wake this one after each poll.
+                        pause(attempt);
+                        attempt += 1;
+                    } else {
+                        self.poller.wait_until(left.min(LOOK), || self.has_space(length).then_some(()));
+                    }
                 }
                 Err(error) => return Err(WriteError::from_send(error, patience)),
             }

@@ -115,6 +115,12 @@ impl SharedPoller {
         result
     }
 
+    /// Returns whether a thread that waits polls at this moment.
+    #[must_use]
+    pub fn is_polled(&self) -> bool {
+        self.shared.is_led()
+    }
+
     /// Polls once, if no thread does or is about to. A thread that sends or takes much calls it every so often: that costs less than
     /// another thread that polls meanwhile. What is sent before the next call is passed on after 400 µs in any case,
     /// apart from the scheduler.

@@ -184,6 +184,10 @@ impl SharedNode {
         begins
     }
 
+    pub(super) fn is_led(&self) -> bool {
+        self.is_led.load(Ordering::Relaxed)
+    }
+
     fn begin_visit(&self) -> bool {
         if !self.is_unattended.load(Ordering::Relaxed) {
             return false;
