@@ -191,7 +191,7 @@ impl NodeProgram for GroupApp {
             let Some((view, pull)) = slot.pulls.front_mut() else { continue };
             let is_over = pull.is_closed() && has_next;
             let most = 1 + prng.below(30);
-            if most % 2 == 0 {
+            if most.is_multiple_of(2) {
                 // Some of them at once, until the application wants no more; errors appear below, too.
                 let (mut left, mut watch) = (most / 2, self.watch.borrow_mut());
                 let _ = pull.consume_while(u64::MAX, |message| {

@@ -317,7 +317,7 @@ impl Node {
         }
         let mut worked = false;
         let most = 1 + prng.below(30);
-        if most % 2 == 0 {
+        if most.is_multiple_of(2) {
             // Some of them at once, until the application wants no more; errors appear below, too.
             let mut left = most / 2;
             let _ = pull.consume_while(u64::MAX, |message| {
