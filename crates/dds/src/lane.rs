@@ -23,8 +23,11 @@ use crate::wire::{EndpointAnnouncement, SetChange, TopicFrame, TopicRole, read_s
 /// A subgroup that carries topics. Its thread hands what comes to the topic's port, if this participant uses the topic; it remembers what
 /// endpoints of other topics say of themselves, since the participant may use these later.
 ///
-/// The thread waits while a reliable reader is full, so topics that share a lane wait for each other's readers. An application's thread that
-/// polls the node while it waits ([`SharedPoller`]) takes what needs no waiting, nor an upcall, itself ([`TopicLane::serve`]).
+/// The thread waits while a reliable reader is full, so topics that share a lane wait for each other's readers. A thread that polls the node
+/// ([`SharedPoller`]) takes what needs no waiting, nor an upcall, itself ([`TopicLane::serve`]).
+///
+/// **Invariant.** What has come and was not taken, since a reader has no space for it, is looked at again by whoever makes space
+/// ([`TopicLane::note_taken`]), and by the lane's thread when a reader goes ([`TopicLane::wake`]).
 #[derive(Debug)]
 pub(crate) struct TopicLane {
     pub(crate) outbound: Mutex<Outbound>,
