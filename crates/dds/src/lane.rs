@@ -12,9 +12,9 @@ use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::error::WriteError;
 use crate::gate::OrderGate;
-use crate::outbound::{Outbound, Pace};
+use crate::outbound::{Outbound, OutboundPace};
 use crate::outlet::{lock, pause};
-use crate::port::{Attempt, TopicPort};
+use crate::port::{TakingAttempt, TopicPort};
 use crate::reader_core::ArrivedChange;
 use crate::sample::{EndpointId, Position};
 use crate::signal::Signal;
@@ -118,9 +118,9 @@ impl TopicLane {
                     let pace = outbound.pace(now);
                     drop(outbound);
                     match pace {
-                        Pace::Single => self.poller.assist(|| ()),
-                        Pace::Stream { passes_on } if passes_on => self.poller.visit(),
-                        Pace::Stream { .. } => {}
+                        OutboundPace::Single => self.poller.assist(|| ()),
+                        OutboundPace::Stream { passes_on } if passes_on => self.poller.visit(),
+                        OutboundPace::Stream { .. } => {}
                     }
                     return Ok(());
                 }
@@ -257,15 +257,15 @@ impl TopicLane {
                     Some(TopicFrame::Change(header, data)) if header.topic == port.outlet.topic() => {
                         batch.try_change(&ArrivedChange::new(header, data, 0), position)
                     }
-                    _ => Attempt::Upcall,
+                    _ => TakingAttempt::Upcall,
                 };
-                has_taken |= attempt == Attempt::Taken;
-                if attempt == Attempt::NoSpace {
+                has_taken |= attempt == TakingAttempt::Taken;
+                if attempt == TakingAttempt::NoSpace {
                     // While the readers are locked: whoever makes space later sees it.
                     self.lacks_space.store(true, Ordering::Relaxed);
                     is_full = true;
                 }
-                attempt == Attempt::Taken
+                attempt == TakingAttempt::Taken
             };
             match deliveries.try_batch_while(take) {
                 Ok(false) => return false,

@@ -13,12 +13,12 @@ pub(crate) struct Outbound {
     /// The announcements of this participant's endpoints, by topic and number.
     own: BTreeMap<(u32, u16), Vec<u8>>,
     pending: VecDeque<Vec<u8>>,
-    stream: Stream,
+    stream: OutboundStream,
 }
 
 /// Decides who passes on what is sent. No I/O, no clock.
 #[derive(Debug, Default)]
-struct Stream {
+struct OutboundStream {
     /// How many messages more are sent as a stream.
     left: u32,
     /// How many of them have been sent since the last one that was passed on, and when that was.
@@ -28,7 +28,7 @@ struct Stream {
 
 /// Who passes on a message that has just been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum OutboundPace {
     /// Messages come one by one: the thread that has sent it does, or wakes another one for that.
     Single,
     /// Messages come as fast as there is space for them: the thread that sends them passes on several together. Those that
@@ -39,7 +39,7 @@ pub(crate) enum Pace {
 impl Outbound {
     pub(crate) fn new(sender: Sender) -> Self {
         let (own, pending) = (BTreeMap::new(), VecDeque::new());
-        Self { sender, own, pending, stream: Stream::default() }
+        Self { sender, own, pending, stream: OutboundStream::default() }
     }
 
     /// Notes that a message has found no space: from now on messages are sent as a stream.
@@ -48,7 +48,7 @@ impl Outbound {
     }
 
     /// Returns who passes on the message that has just been sent, at this time in nanoseconds since 1970.
-    pub(crate) const fn pace(&mut self, now: u64) -> Pace {
+    pub(crate) const fn pace(&mut self, now: u64) -> OutboundPace {
         self.stream.pace(now)
     }
 
@@ -131,14 +131,14 @@ impl Outbound {
     }
 }
 
-impl Stream {
+impl OutboundStream {
     const fn begin(&mut self) {
         self.left = STREAM;
     }
 
-    const fn pace(&mut self, now: u64) -> Pace {
+    const fn pace(&mut self, now: u64) -> OutboundPace {
         if self.left == 0 {
-            return Pace::Single;
+            return OutboundPace::Single;
         }
         self.left -= 1;
         self.deferred += 1;
@@ -146,7 +146,7 @@ impl Stream {
         if passes_on {
             (self.deferred, self.passed_on) = (0, now);
         }
-        Pace::Stream { passes_on }
+        OutboundPace::Stream { passes_on }
     }
 }
 
@@ -161,21 +161,21 @@ const DEFERRAL_NS: u64 = 20_000;
 mod tests {
     use super::*;
 
-    const PASSED_ON: Pace = Pace::Stream { passes_on: true };
-    const DEFERRED: Pace = Pace::Stream { passes_on: false };
+    const PASSED_ON: OutboundPace = OutboundPace::Stream { passes_on: true };
+    const DEFERRED: OutboundPace = OutboundPace::Stream { passes_on: false };
 
     #[test]
     fn messages_come_one_by_one_until_there_is_no_space() {
-        let mut stream = Stream::default();
-        assert!((0..100).all(|now| stream.pace(now) == Pace::Single));
+        let mut stream = OutboundStream::default();
+        assert!((0..100).all(|now| stream.pace(now) == OutboundPace::Single));
         stream.begin();
-        assert!((0..STREAM).all(|_| stream.pace(0) != Pace::Single));
-        assert_eq!(stream.pace(0), Pace::Single, "there has been space for long");
+        assert!((0..STREAM).all(|_| stream.pace(0) != OutboundPace::Single));
+        assert_eq!(stream.pace(0), OutboundPace::Single, "there has been space for long");
     }
 
     #[test]
     fn a_stream_is_passed_on_in_pieces() {
-        let (mut stream, now) = (Stream::default(), 7 * DEFERRAL_NS);
+        let (mut stream, now) = (OutboundStream::default(), 7 * DEFERRAL_NS);
         stream.begin();
         assert_eq!(stream.pace(now), PASSED_ON, "it is not known that others follow soon");
         for _ in 0..3 {
@@ -187,7 +187,7 @@ mod tests {
     /// One that comes late waits for no others; nor does a clock that is set back stop the stream.
     #[test]
     fn a_message_after_a_pause_is_passed_on() {
-        let (mut stream, now) = (Stream::default(), 7 * DEFERRAL_NS);
+        let (mut stream, now) = (OutboundStream::default(), 7 * DEFERRAL_NS);
         stream.begin();
         assert_eq!(stream.pace(now), PASSED_ON);
         assert_eq!(stream.pace(now + DEFERRAL_NS - 1), DEFERRED);

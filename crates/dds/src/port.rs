@@ -291,25 +291,25 @@ impl ChangeBatch<'_> {
     }
 
     /// Takes a change, if no reader makes an upcall for it or has to wait for space.
-    pub(crate) fn try_change(&mut self, change: &ArrivedChange<'_>, position: Position) -> Attempt {
+    pub(crate) fn try_change(&mut self, change: &ArrivedChange<'_>, position: Position) -> TakingAttempt {
         let state = self.state.get_or_insert_with(|| self.port.state());
         if let Some(reader) = state.only_reader() {
             // It says itself that it is full, and has not taken the change.
             return match reader.upcall.is_none().then(|| reader.handle_alone(change, position, self.now)) {
-                Some(Offer::Done) => Attempt::Taken,
-                Some(Offer::Full) => Attempt::NoSpace,
-                Some(Offer::Upcall) | None => Attempt::Upcall,
+                Some(Offer::Done) => TakingAttempt::Taken,
+                Some(Offer::Full) => TakingAttempt::NoSpace,
+                Some(Offer::Upcall) | None => TakingAttempt::Upcall,
             };
         }
         if state.readers.values().any(|reader| reader.upcall.is_some()) {
-            return Attempt::Upcall;
+            return TakingAttempt::Upcall;
         }
         if state.readers.values().any(|reader| reader.waits_for(std::slice::from_ref(change))) {
-            return Attempt::NoSpace;
+            return TakingAttempt::NoSpace;
         }
         state.offer(change, position, self.now, |_| true, &mut self.open);
         debug_assert!(self.open.full.is_empty(), "each of them has space");
-        Attempt::Taken
+        TakingAttempt::Taken
     }
 
     /// Gives the readers back until the next change.
@@ -327,7 +327,7 @@ impl Drop for ChangeBatch<'_> {
 
 /// What has become of a change that was taken only if that needs no waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attempt {
+pub(crate) enum TakingAttempt {
     Taken,
     /// A reader has to make space first.
     NoSpace,

@@ -243,23 +243,21 @@ impl Deliveries {
             return Ok(false);
         }
         let Some(pull) = self.pull.as_mut().filter(|_| self.views.is_empty()) else { return Ok(true) };
-        let (outflow, taken) = (&mut self.outflow, &mut self.taken);
+        let (outflow, last) = (&mut self.outflow, &mut self.taken);
         let handed = pull.consume_while(self.release_every as u64, |message: Message<'_>| {
-            let takes = upcall(message);
-            if takes {
-                *taken = Position { view: message.view, sequence: message.sequence + 1 };
-                if outflow.is_watched() {
-                    outflow.take(message);
-                }
+            if !upcall(message) {
+                return false;
             }
-            takes
+            *last = Position { view: message.view, sequence: message.sequence + 1 };
+            if outflow.is_watched() {
+                outflow.take(message);
+            }
+            true
         });
         self.held = 0;
         self.waker.wake();
-        match handed {
-            Ok(()) => Ok(true),
-            Err(_) => Err(self.status.failure().unwrap_or(GroupError::Left).into()),
-        }
+        handed.map_err(|_| self.status.failure().unwrap_or(GroupError::Left))?;
+        Ok(true)
     }
 
     /// Returns whether there is a view or a message now, or the group has ended.
