@@ -26,7 +26,7 @@ use crate::wire::{EndpointAnnouncement, SetChange, TopicFrame, TopicRole, read_s
 /// The thread waits while a reliable reader is full, so topics that share a lane wait for each other's readers. A thread that polls the node
 /// ([`SharedPoller`]) takes what needs no waiting, nor an upcall, itself ([`TopicLane::serve`]).
 ///
-/// **Invariant.** What has come and was not taken, since a reader has no space for it, is looked at again by whoever makes space
+/// **Invariant.** What has come and was not taken, since a reader has no space for it, is looked at again by the thread that makes space
 /// ([`TopicLane::note_taken`]), and by the lane's thread when a reader goes ([`TopicLane::wake`]).
 #[derive(Debug)]
 pub(crate) struct TopicLane {
@@ -261,7 +261,7 @@ impl TopicLane {
                 };
                 has_taken |= attempt == TakingAttempt::Taken;
                 if attempt == TakingAttempt::NoSpace {
-                    // While the readers are locked: whoever makes space later sees it.
+                    // While the readers are locked: a thread that makes space later sees it.
                     self.lacks_space.store(true, Ordering::Relaxed);
                     is_full = true;
                 }
@@ -421,7 +421,7 @@ impl TopicLane {
 const BATCH_MAX: usize = 256;
 /// How many batches a thread that polls the node takes at a time.
 const ROUNDS_MAX: usize = 16;
-/// After as many samples, each of so many bytes or one more for each so many, a thread that takes them polls.
+/// A thread that takes samples polls after this many; each has a weight of 1, and of 1 more for each [`SAMPLE_BYTES`].
 const TAKEN_MAX: usize = 64;
 const SAMPLE_BYTES: usize = 1024;
 /// How long a thread that waits for space does so before it tries again in any case.

@@ -16,7 +16,7 @@ pub(crate) struct Outbound {
     stream: OutboundStream,
 }
 
-/// Decides who passes on what is sent. No I/O, no clock.
+/// Decides which thread passes on what is sent. No I/O, no clock.
 #[derive(Debug, Default)]
 struct OutboundStream {
     /// How many messages more are sent as a stream.
@@ -26,7 +26,7 @@ struct OutboundStream {
     passed_on: u64,
 }
 
-/// Who passes on a message that has just been sent.
+/// Which thread passes on a message that has just been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutboundPace {
     /// Messages come one by one: the thread that has sent it does, or wakes another one for that.
@@ -47,7 +47,7 @@ impl Outbound {
         self.stream.begin();
     }
 
-    /// Returns who passes on the message that has just been sent, at this time in nanoseconds since 1970.
+    /// Returns which thread passes on the message that has just been sent, at this time in nanoseconds since 1970.
     pub(crate) const fn pace(&mut self, now: u64) -> OutboundPace {
         self.stream.pace(now)
     }

@@ -49,7 +49,7 @@ fn the_end_of_a_stream_comes_by_itself() {
     }
 }
 
-/// Several threads wait for space at the same time, in both participants, and a reader that is full holds them up now and then.
+/// Several threads wait for space at the same time, in both participants, and a reader that is full holds them up occasionally.
 #[test]
 fn threads_that_wait_for_space_get_it() {
     let participants = narrow_domain("stream-space", 2);
@@ -83,7 +83,7 @@ fn threads_that_wait_for_space_get_it() {
     }
 }
 
-/// No application makes space in it any more, so nobody but the topic's thread looks again.
+/// No application makes space in it any more, so only the topic's thread looks again.
 #[test]
 fn a_full_reader_that_is_closed_holds_up_no_other() {
     const MANY: u32 = 100;
