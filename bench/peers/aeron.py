@@ -31,7 +31,7 @@ class AeronIpc(Contestant):
     def measure(self, case: Case) -> Figure:
         if case.kind == LATENCY:
             return json_of(run(jvm.java("AeronIpc", "latency", case.size, 300_000, 1)))["round_trip_ns"]["p50"]
-        count = max(200_000, 12_000_000 // (1 + case.size // 256) // (case.members - 1))
+        count = max(20_000, 12_000_000 // (1 + case.size // 256) // (case.members - 1))
         command = jvm.java("AeronIpc", "throughput", case.size, count, case.members - 1)
         return json_of(run(command))["messages_per_second"]
 

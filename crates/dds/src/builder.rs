@@ -12,6 +12,7 @@ use squall::{BootstrapProgress, Config, DeliveryMode, Group};
 
 use crate::error::ParticipantError;
 use crate::gate::OrderGate;
+use crate::keeper::Keeper;
 use crate::lane::TopicLane;
 use crate::outlet::{Outlet, lock};
 use crate::participant::{DomainParticipant, TopicEntry};
@@ -219,8 +220,8 @@ impl DomainParticipant {
     fn begin(&mut self, name: String, qos: Qos) -> Result<(), ParticipantError> {
         let port = if keeps(qos.profile()) {
             let store = self.begin_store(&name)?;
-            let object = store.object.clone();
-            let outlet = Outlet::Kept { object, topic: OWN_SUBGROUP, service: service(&qos) };
+            let keeper = store.keeper.clone();
+            let outlet = Outlet::Kept { keeper, topic: OWN_SUBGROUP, service: service(&qos) };
             let port = self.port(&name, &qos, outlet, Arc::clone(&store.bell), None);
             store.connect(OWN_SUBGROUP, &port);
             port
@@ -256,7 +257,8 @@ impl DomainParticipant {
         let object = present.object(subgroup, TopicRegistry::default)?;
         drop(group);
         let (group, changed) = (Arc::clone(&self.group), Arc::clone(&self.changed));
-        let store = Arc::new(HistoryStore::new(subgroup, object, group, changed));
+        let keeper = Keeper::new(object, self.poller.clone());
+        let store = Arc::new(HistoryStore::new(subgroup, keeper, group, changed));
         let of_thread = Arc::clone(&store);
         self.threads.push(start(subgroup, move || of_thread.run())?);
         self.stores.push(Arc::clone(&store));

@@ -98,6 +98,7 @@ mod data;
 mod error;
 mod gate;
 mod in_place;
+mod keeper;
 mod kept;
 mod lane;
 #[cfg(test)]

@@ -1,22 +1,19 @@
 //! The sending side of a topic at a participant: the subgroup itself, or the object that keeps the topic's history.
 
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_bytes::ByteBuf;
-use squall::object::{Object, ObjectError, Pending};
+use squall::object::ObjectError;
 use squall::{GroupError, SendError};
 
 use crate::error::WriteError;
+use crate::keeper::Keeper;
 use crate::kept::KeptReply;
 use crate::lane::TopicLane;
 use crate::outbound::Outbound;
 use crate::pending_write::PendingWrite;
 use crate::qos::DurabilityService;
-use crate::registry::{StoreQuery, StoreReply, TopicRegistry};
 use crate::sample::now_ns;
 use crate::wire::{ChangeHeader, EndpointAnnouncement, OWN_SUBGROUP, encode_service};
 
@@ -26,7 +23,7 @@ pub(crate) enum Outlet {
     /// A subgroup.
     Lane { lane: Arc<TopicLane>, topic: u32 },
     /// The topic's history.
-    Kept { object: Object<TopicRegistry>, topic: u32, service: DurabilityService },
+    Kept { keeper: Keeper, topic: u32, service: DurabilityService },
 }
 
 impl Outlet {
@@ -65,11 +62,11 @@ impl Outlet {
 
     /// Says what this participant expects the topic to keep; returns what the topic keeps instead, if it does.
     pub(crate) fn begin(&self, patience: Duration) -> Result<Option<DurabilityService>, WriteError> {
-        let Self::Kept { object, service, .. } = self else { return Ok(None) };
+        let Self::Kept { keeper, service, .. } = self else { return Ok(None) };
         let begun = Instant::now();
         loop {
             let left = patience.saturating_sub(begun.elapsed());
-            match update(object, encode_service(*service), left) {
+            match keeper.update(encode_service(*service), left) {
                 Ok(KeptReply::Conflict(present)) => return Ok(Some(present)),
                 Ok(_) => return Ok(None),
                 // A participant may say it twice.
@@ -87,7 +84,7 @@ impl Outlet {
     ) -> Result<(), WriteError> {
         let bytes = announcement.encode(self.topic());
         match self {
-            Self::Kept { object, service, .. } => keep(object, *service, bytes, patience),
+            Self::Kept { keeper, service, .. } => keeper.keep(*service, bytes, patience),
             Self::Lane { lane, topic } => {
                 let mut outbound = lock(&lane.outbound);
                 let length_max = outbound.message_max();
@@ -105,7 +102,7 @@ impl Outlet {
     pub(crate) fn announce_end(&self, announcement: &EndpointAnnouncement) {
         let bytes = announcement.encode(self.topic());
         match self {
-            Self::Kept { object, .. } => drop(object.update_shard(0, &ByteBuf::from(bytes))),
+            Self::Kept { keeper, .. } => keeper.mention(bytes),
             Self::Lane { lane, topic } => {
                 lock(&lane.outbound).announce_end(*topic, announcement.id.number, bytes);
             }
@@ -126,10 +123,10 @@ impl Outlet {
                 let write = |outbound: &mut Outbound| outbound.try_write(header, length, &mut fill);
                 lane.send(total, header.source_time, patience, write)
             }
-            Self::Kept { object, service, .. } => {
+            Self::Kept { keeper, service, .. } => {
                 let mut bytes = vec![0; header.length_with(length)];
                 fill(header.write(&mut bytes));
-                keep(object, *service, bytes, patience)
+                keeper.keep(*service, bytes, patience)
             }
         }
     }
@@ -144,10 +141,10 @@ impl Outlet {
     ) -> Result<PendingWrite, WriteError> {
         match self {
             Self::Lane { .. } => self.write(header, length, fill, patience).map(|()| PendingWrite::done()),
-            Self::Kept { object, service, .. } => {
+            Self::Kept { keeper, service, .. } => {
                 let mut bytes = vec![0; header.length_with(length)];
                 fill(header.write(&mut bytes));
-                Ok(PendingWrite::new(begin_update(object, &ByteBuf::from(bytes), patience)?, *service))
+                keeper.begin_write(*service, bytes, patience)
             }
         }
     }
@@ -158,7 +155,7 @@ impl Outlet {
             Self::Lane { lane, .. } => {
                 lane.send(message.len(), now_ns(), patience, |outbound| outbound.try_send(message))
             }
-            Self::Kept { object, service, .. } => keep(object, *service, message.to_vec(), patience),
+            Self::Kept { keeper, service, .. } => keeper.keep(*service, message.to_vec(), patience),
         }
     }
 
@@ -180,7 +177,6 @@ impl Outlet {
         patience: Duration,
         has_ended: impl Fn() -> Option<GroupError>,
     ) -> Result<(), WriteError> {
-        let begun = Instant::now();
         match self {
             Self::Lane { lane, .. } => {
                 let outcome = lane.poller.wait_until(patience, || {
@@ -194,14 +190,7 @@ impl Outlet {
                 });
                 outcome.unwrap_or(Err(WriteError::Timeout(patience)))
             }
-            // The query is in one order with the updates before it, and has its reply when all members have it.
-            Self::Kept { object, .. } => {
-                let pending = object.query_latest(b"", &StoreQuery::Topics).map_err(explain)?;
-                match wait_reply(pending, begun, patience) {
-                    Some(reply) => reply.map(drop).map_err(explain),
-                    None => Err(WriteError::Timeout(patience)),
-                }
-            }
+            Self::Kept { keeper, .. } => keeper.drain(patience),
         }
     }
 }
@@ -226,93 +215,6 @@ fn retry(patience: Duration, mut send: impl FnMut() -> Result<(), SendError>) ->
         }
     }
     Ok(())
-}
-
-/// Adds a message to the history.
-fn keep(
-    object: &Object<TopicRegistry>,
-    service: DurabilityService,
-    bytes: Vec<u8>,
-    patience: Duration,
-) -> Result<(), WriteError> {
-    settle(update(object, bytes, patience)?, service)
-}
-
-/// Translates what has become of a message of a topic.
-pub(crate) fn settle(reply: KeptReply, service: DurabilityService) -> Result<(), WriteError> {
-    match reply {
-        KeptReply::Kept => Ok(()),
-        KeptReply::Full => Err(WriteError::HistoryFull { samples_max: service.samples_max }),
-        KeptReply::TooManyEndpoints => Err(WriteError::TooManyEndpoints),
-        // A participant has begun the topic before; a client may have done so in a domain that is no more.
-        _ => Err(WriteError::Restarted),
-    }
-}
-
-/// Updates the history, and waits for the reply.
-pub(crate) fn update(
-    object: &Object<TopicRegistry>,
-    bytes: Vec<u8>,
-    patience: Duration,
-) -> Result<KeptReply, WriteError> {
-    let (begun, bytes) = (Instant::now(), ByteBuf::from(bytes));
-    loop {
-        let pending = begin_update(object, &bytes, patience.saturating_sub(begun.elapsed()))?;
-        match wait_reply(pending, begun, patience) {
-            // The member was out of the subgroup for a while: the message is in no history.
-            Some(Err(ObjectError::NotDelivered)) if begun.elapsed() < patience => {}
-            Some(Err(ObjectError::NotDelivered)) => return Err(WriteError::Timeout(patience)),
-            Some(reply) => return reply.map_err(explain).and_then(outcome),
-            None => return Err(WriteError::Unknown),
-        }
-    }
-}
-
-/// Updates the history, as soon as it is here.
-fn begin_update(
-    object: &Object<TopicRegistry>,
-    bytes: &ByteBuf,
-    patience: Duration,
-) -> Result<Pending<StoreReply>, WriteError> {
-    object.wait_ready(patience).map_err(|error| match error {
-        ObjectError::Unreachable { .. } => WriteError::Timeout(patience),
-        error => explain(error),
-    })?;
-    object.update_shard(0, bytes).map_err(explain)
-}
-
-/// Returns what has become of an update.
-pub(crate) fn outcome(reply: StoreReply) -> Result<KeptReply, WriteError> {
-    match reply {
-        StoreReply::Update(reply) => Ok(reply),
-        _ => Err(WriteError::History(ObjectError::Form("the answer to a query, for an update".into()))),
-    }
-}
-
-/// Waits for a reply until `patience` after `begun`.
-pub(crate) fn wait_reply(
-    mut pending: Pending<StoreReply>,
-    begun: Instant,
-    patience: Duration,
-) -> Option<Result<StoreReply, ObjectError>> {
-    let waker = Waker::from(Arc::new(Unparker(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(reply) = Pin::new(&mut pending).poll(&mut context) {
-            return Some(reply);
-        }
-        let left = patience.checked_sub(begun.elapsed()).filter(|left| !left.is_zero())?;
-        thread::park_timeout(left);
-    }
-}
-
-/// Wakes a thread that waits for a reply.
-struct Unparker(Thread);
-
-impl Wake for Unparker {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
 }
 
 pub(crate) fn explain(error: ObjectError) -> WriteError {

@@ -3,13 +3,15 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
+use squall::SharedPoller;
 use squall::object::{ObjectError, Pending};
 
 use crate::error::WriteError;
-use crate::outlet::{explain, outcome, settle, wait_reply};
+use crate::keeper::{outcome, poll_for_reply, settle};
+use crate::outlet::explain;
 use crate::qos::DurabilityService;
 use crate::registry::StoreReply;
 
@@ -34,7 +36,7 @@ use crate::registry::StoreReply;
 #[must_use = "whether the sample was written is known only by its outcome"]
 pub struct PendingWrite {
     /// `None` if the sample was written already.
-    reply: Option<(Pending<StoreReply>, DurabilityService)>,
+    reply: Option<(Pending<StoreReply>, DurabilityService, SharedPoller)>,
 }
 
 impl PendingWrite {
@@ -42,8 +44,12 @@ impl PendingWrite {
         Self { reply: None }
     }
 
-    pub(crate) const fn new(pending: Pending<StoreReply>, service: DurabilityService) -> Self {
-        Self { reply: Some((pending, service)) }
+    pub(crate) const fn new(
+        pending: Pending<StoreReply>,
+        service: DurabilityService,
+        poller: SharedPoller,
+    ) -> Self {
+        Self { reply: Some((pending, service, poller)) }
     }
 
     /// Waits for the outcome, at most for `timeout`.
@@ -52,8 +58,8 @@ impl PendingWrite {
     /// [`WriteError::Unknown`] if it is not known by then; [`WriteError::NotDelivered`] if the sample is in no history; other errors of
     /// [`crate::DataWriter::write`].
     pub fn wait(self, timeout: Duration) -> Result<(), WriteError> {
-        let Some((pending, service)) = self.reply else { return Ok(()) };
-        let reply = wait_reply(pending, Instant::now(), timeout).ok_or(WriteError::Unknown)?;
+        let Some((pending, service, poller)) = self.reply else { return Ok(()) };
+        let reply = poll_for_reply(pending, &poller, timeout).ok_or(WriteError::Unknown)?;
         translate(reply, service)
     }
 
@@ -62,10 +68,10 @@ impl PendingWrite {
     /// # Errors
     /// The write itself, if it is still under way.
     pub fn try_wait(self) -> Result<Result<(), WriteError>, Self> {
-        let Some((pending, service)) = self.reply else { return Ok(Ok(())) };
+        let Some((pending, service, poller)) = self.reply else { return Ok(Ok(())) };
         match pending.try_wait() {
             Ok(reply) => Ok(translate(reply, service)),
-            Err(pending) => Err(Self::new(pending, service)),
+            Err(pending) => Err(Self::new(pending, service, poller)),
         }
     }
 }
@@ -81,8 +87,12 @@ impl Future for PendingWrite {
     type Output = Result<(), WriteError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some((pending, service)) = &mut self.reply else { return Poll::Ready(Ok(())) };
-        let reply = ready!(Pin::new(pending).poll(context));
+        let Some((pending, service, poller)) = &mut self.reply else { return Poll::Ready(Ok(())) };
+        let Poll::Ready(reply) = Pin::new(pending).poll(context) else {
+            // The executor waits by other means.
+            poller.attend();
+            return Poll::Pending;
+        };
         Poll::Ready(translate(reply, *service))
     }
 }

@@ -13,7 +13,7 @@ use crate::error::{EntityError, ParticipantError, WriteError};
 use crate::gate::OrderGate;
 use crate::kept::KeptReply;
 use crate::lane::TopicLane;
-use crate::outlet::{Outlet, lock, update};
+use crate::outlet::{Outlet, lock};
 use crate::participant::{DomainParticipant, Topic, TopicEntry};
 use crate::qos::{Profile, Qos};
 use crate::registry::{FIRST_CLIENT, TopicRegistry, is_grouped, keeps, service};
@@ -106,14 +106,14 @@ pub(crate) struct RunTimeTopics {
 impl RunTimeTopics {
     /// Waits until the registry is here.
     pub(crate) fn begin(&self, patience: Duration) -> Result<(), ParticipantError> {
-        self.store.object.wait_ready(patience).map_err(|error| ParticipantError::History {
+        self.store.keeper.object.wait_ready(patience).map_err(|error| ParticipantError::History {
             topic: REGISTRY.into(),
             error: WriteError::History(error),
         })
     }
 
     fn inspect<R>(&self, look: impl FnOnce(&TopicRegistry) -> R) -> Option<R> {
-        self.store.object.inspect(0, |_, registry| look(registry))
+        self.store.keeper.object.inspect(0, |_, registry| look(registry))
     }
 
     fn find(&self, name: &str) -> Option<(u32, Arc<RegisteredTopic>)> {
@@ -210,7 +210,7 @@ impl DomainParticipant {
         }
         let (type_name, type_hash) = (T::type_name().into(), T::type_hash());
         let wanted = RegisteredTopic { name: name.into(), type_name, type_hash, qos };
-        let reply = update(&run_time.store.object, wanted.encode(), CREATION_PATIENCE);
+        let reply = run_time.store.keeper.update(wanted.encode(), CREATION_PATIENCE);
         match reply.map_err(|error| EntityError::Creation { topic: name.into(), error })? {
             KeptReply::QosDiffers(_) => {
                 let present = run_time.find(name).map(|(_, topic)| topic.qos.clone()).unwrap_or(Qos::ATOMIC);
@@ -302,8 +302,8 @@ impl DomainParticipant {
             lane.connect(number, &port);
             port
         } else {
-            let (object, store) = (run_time.store.object.clone(), &run_time.store);
-            let outlet = Outlet::Kept { object, topic: number, service: service(&topic.qos) };
+            let (keeper, store) = (run_time.store.keeper.clone(), &run_time.store);
+            let outlet = Outlet::Kept { keeper, topic: number, service: service(&topic.qos) };
             let gate = is_grouped(&topic.qos).then(|| Arc::clone(&run_time.gates[1]));
             let port = self.port(name, &topic.qos, outlet, Arc::clone(&store.bell), gate);
             store.connect(number, &port);

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use squall::object::Object;
 use squall::{Group, GroupError};
 
 use crate::error::WriteError;
 use crate::gate::OrderGate;
+use crate::keeper::Keeper;
 use crate::kept::{KeptPart, KeptSample, KeptTopic};
-use crate::outlet::{lock, update};
+use crate::outlet::lock;
 use crate::port::{PortState, TopicPort};
 use crate::reader_core::{ArrivedChange, Offer, ReaderCore};
 use crate::registry::TopicRegistry;
@@ -26,7 +26,7 @@ pub(crate) type SharedGroup = Arc<Mutex<Option<Group>>>;
 pub(crate) struct HistoryStore {
     /// The subgroup of the object: a topic that has one for itself, or the registry.
     pub(crate) subgroup: String,
-    pub(crate) object: Object<TopicRegistry>,
+    pub(crate) keeper: Keeper,
     group: SharedGroup,
     /// Rung when the thread may have something to do; the bell of all ports.
     pub(crate) bell: Arc<Signal>,
@@ -45,14 +45,9 @@ struct StoreShelf {
 }
 
 impl HistoryStore {
-    pub(crate) fn new(
-        subgroup: &str,
-        object: Object<TopicRegistry>,
-        group: SharedGroup,
-        changed: Arc<Signal>,
-    ) -> Self {
+    pub(crate) fn new(subgroup: &str, keeper: Keeper, group: SharedGroup, changed: Arc<Signal>) -> Self {
         let (bell, shelf) = Default::default();
-        Self { subgroup: subgroup.into(), object, group, bell, changed, shelf }
+        Self { subgroup: subgroup.into(), keeper, group, bell, changed, shelf }
     }
 
     /// Connects a topic's port.
@@ -77,10 +72,10 @@ impl HistoryStore {
     /// one of an earlier run.
     /// The state has to be here, and the participant must not have endpoints yet.
     pub(crate) fn retire(&self, node: u32, patience: Duration) -> Result<u32, WriteError> {
-        let endpoints = self.object.inspect(0, |_, registry| registry.endpoints_of(node));
+        let endpoints = self.keeper.object.inspect(0, |_, registry| registry.endpoints_of(node));
         let (open, next) = endpoints.unwrap_or_default();
         for (topic, endpoint) in open {
-            update(&self.object, endpoint.end().encode(topic), patience)?;
+            self.keeper.update(endpoint.end().encode(topic), patience)?;
         }
         Ok(next)
     }
@@ -99,7 +94,7 @@ impl HistoryStore {
             let ports = lock(&self.shelf).ports.clone();
             // Before the histories, whose updates would wait otherwise.
             let hold = ports.values().find_map(|port| port.gate.as_ref()).map(OrderGate::hold);
-            let moved = self.object.inspect(0, |_, registry| {
+            let moved = self.keeper.object.inspect(0, |_, registry| {
                 registry.attach(&self.bell);
                 let has_new = registry.topics().len() > topics;
                 topics = registry.topics().len();

@@ -40,6 +40,7 @@ fn caught_in(scenario: &dyn Scenario) -> Option<String> {
 }
 
 /// Puts each mutation back in turn, on all cores, and fails with those that were missed.
+#[expect(clippy::disallowed_methods, reason = "each run is in one thread; this spreads them")]
 fn check<M: Copy + Debug + Sync>(mutations: &[M], caught: impl Fn(M) -> Option<String> + Sync) {
     // Assertions of the protocol may catch a mutation first; their messages would only be noise.
     std::panic::set_hook(Box::new(|_| ()));

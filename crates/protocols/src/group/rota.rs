@@ -48,7 +48,13 @@ pub(super) struct SubgroupRota {
 impl SubgroupRota {
     /// Begins with `count` subgroups, all awake.
     pub(super) fn new(count: usize) -> Self {
-        Self { quiet: vec![QUIET - QUIET_AT_FIRST; count], awake: (0..count).collect(), next: 0, watched: 0, looks_at_all: false }
+        Self {
+            quiet: vec![QUIET - QUIET_AT_FIRST; count],
+            awake: (0..count).collect(),
+            next: 0,
+            watched: 0,
+            looks_at_all: false,
+        }
     }
 
     /// Lets the next evaluation look at all.

@@ -128,6 +128,11 @@ impl SharedPoller {
         self.shared.visit();
     }
 
+    /// Has the node polled by another thread, if none does: this one waits for something by other means.
+    pub fn attend(&self) {
+        self.shared.attend();
+    }
+
     /// What the standby thread does, until the group ends or its handle leaves.
     pub(crate) fn stand_by(&self) {
         self.shared.stand_by();

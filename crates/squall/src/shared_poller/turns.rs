@@ -244,7 +244,7 @@ impl SharedNode {
         self.notify();
     }
 
-    fn attend(&self) {
+    pub(super) fn attend(&self) {
         if self.is_unattended.load(Ordering::Relaxed) {
             let mut turns = self.turns();
             let call = turns.attention.attend();

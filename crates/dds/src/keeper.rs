@@ -1,0 +1,164 @@
+//! The object that keeps the histories of topics, as this participant updates it.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use serde_bytes::ByteBuf;
+use squall::SharedPoller;
+use squall::object::{Object, ObjectError, Pending};
+
+use crate::error::WriteError;
+use crate::kept::KeptReply;
+use crate::outlet::explain;
+use crate::pending_write::PendingWrite;
+use crate::qos::DurabilityService;
+use crate::registry::{StoreQuery, StoreReply, TopicRegistry};
+
+/// The object that keeps histories. A thread that waits for a reply polls the node meanwhile: otherwise another thread would have to be
+/// woken for that, or would look only after a while.
+#[derive(Clone, Debug)]
+pub(crate) struct Keeper {
+    pub(crate) object: Object<TopicRegistry>,
+    poller: SharedPoller,
+}
+
+impl Keeper {
+    pub(crate) const fn new(object: Object<TopicRegistry>, poller: SharedPoller) -> Self {
+        Self { object, poller }
+    }
+
+    /// Adds a message to the history.
+    pub(crate) fn keep(
+        &self,
+        service: DurabilityService,
+        bytes: Vec<u8>,
+        patience: Duration,
+    ) -> Result<(), WriteError> {
+        settle(self.update(bytes, patience)?, service)
+    }
+
+    /// Adds a message to the history; whether it is there is known later.
+    pub(crate) fn begin_write(
+        &self,
+        service: DurabilityService,
+        bytes: Vec<u8>,
+        patience: Duration,
+    ) -> Result<PendingWrite, WriteError> {
+        let pending = self.begin_update(&ByteBuf::from(bytes), patience)?;
+        self.poller.attend();
+        Ok(PendingWrite::new(pending, service, self.poller.clone()))
+    }
+
+    /// Adds a message to the history, and waits for no reply.
+    pub(crate) fn mention(&self, bytes: Vec<u8>) {
+        drop(self.object.update_shard(0, &ByteBuf::from(bytes)));
+        self.poller.attend();
+    }
+
+    /// Updates the history, and waits for the reply.
+    pub(crate) fn update(&self, bytes: Vec<u8>, patience: Duration) -> Result<KeptReply, WriteError> {
+        let (begun, bytes) = (Instant::now(), ByteBuf::from(bytes));
+        loop {
+            let pending = self.begin_update(&bytes, patience.saturating_sub(begun.elapsed()))?;
+            match poll_for_reply(pending, &self.poller, patience.saturating_sub(begun.elapsed())) {
+                // The member was out of the subgroup for a while: the message is in no history.
+                Some(Err(ObjectError::NotDelivered)) if begun.elapsed() < patience => {}
+                Some(Err(ObjectError::NotDelivered)) => return Err(WriteError::Timeout(patience)),
+                Some(reply) => return reply.map_err(explain).and_then(outcome),
+                None => return Err(WriteError::Unknown),
+            }
+        }
+    }
+
+    /// Updates the history, as soon as it is here.
+    fn begin_update(&self, bytes: &ByteBuf, patience: Duration) -> Result<Pending<StoreReply>, WriteError> {
+        self.object.wait_ready(patience).map_err(|error| match error {
+            ObjectError::Unreachable { .. } => WriteError::Timeout(patience),
+            error => explain(error),
+        })?;
+        self.object.update_shard(0, bytes).map_err(explain)
+    }
+
+    /// Waits until all members have what was written.
+    pub(crate) fn drain(&self, patience: Duration) -> Result<(), WriteError> {
+        // The query is in one order with the updates before it, and has its reply when all members have it.
+        let pending = self.object.query_latest(b"", &StoreQuery::Topics).map_err(explain)?;
+        match poll_for_reply(pending, &self.poller, patience) {
+            Some(reply) => reply.map(drop).map_err(explain),
+            None => Err(WriteError::Timeout(patience)),
+        }
+    }
+}
+
+/// Translates what has become of a message of a topic.
+pub(crate) fn settle(reply: KeptReply, service: DurabilityService) -> Result<(), WriteError> {
+    match reply {
+        KeptReply::Kept => Ok(()),
+        KeptReply::Full => Err(WriteError::HistoryFull { samples_max: service.samples_max }),
+        KeptReply::TooManyEndpoints => Err(WriteError::TooManyEndpoints),
+        // A participant has begun the topic before; a client may have done so in a domain that is no more.
+        _ => Err(WriteError::Restarted),
+    }
+}
+
+/// Returns what has become of an update.
+pub(crate) fn outcome(reply: StoreReply) -> Result<KeptReply, WriteError> {
+    match reply {
+        StoreReply::Update(reply) => Ok(reply),
+        _ => Err(WriteError::History(ObjectError::Form("the answer to a query, for an update".into()))),
+    }
+}
+
+/// Waits for a reply, at most for `patience`, and polls the node meanwhile.
+pub(crate) fn poll_for_reply(
+    pending: Pending<StoreReply>,
+    poller: &SharedPoller,
+    patience: Duration,
+) -> Option<Result<StoreReply, ObjectError>> {
+    let waker = Waker::from(Arc::new(PollerBell(poller.clone())));
+    let mut context = Context::from_waker(&waker);
+    let mut pending = pin!(pending);
+    poller.wait_until_notified(patience, || match pending.as_mut().poll(&mut context) {
+        Poll::Ready(reply) => Some(reply),
+        Poll::Pending => None,
+    })
+}
+
+/// Lets a thread that polls look for its reply.
+struct PollerBell(SharedPoller);
+
+impl Wake for PollerBell {
+    fn wake(self: Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+/// Waits for a reply until `patience` after `begun`, outside of the group.
+pub(crate) fn wait_reply(
+    pending: Pending<StoreReply>,
+    begun: Instant,
+    patience: Duration,
+) -> Option<Result<StoreReply, ObjectError>> {
+    let waker = Waker::from(Arc::new(Unparker(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut pending = pin!(pending);
+    loop {
+        if let Poll::Ready(reply) = pending.as_mut().poll(&mut context) {
+            return Some(reply);
+        }
+        let left = patience.checked_sub(begun.elapsed()).filter(|left| !left.is_zero())?;
+        thread::park_timeout(left);
+    }
+}
+
+/// Wakes a thread that waits for a reply.
+struct Unparker(Thread);
+
+impl Wake for Unparker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
