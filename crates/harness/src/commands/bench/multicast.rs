@@ -113,7 +113,7 @@ Examples:
   squall bench multicast --latency --senders one --messages 100000
   squall bench multicast --mode durable --storage logs --senders one --latency
   squall bench multicast --mode durable --storage logs --subgroups 16
-  squall bench multicast --idle-subgroups 1000  (what they cost the one that is used)
+  squall bench multicast --idle-subgroups 1000  (what idle ones cost)
   squall bench multicast --size 10KB --no-batching --no-nulls  (without Spindle)";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
