@@ -53,7 +53,7 @@ impl Node {
         work
     }
 
-    /// Notes that the thread let others run, after so many polls without work.
+    /// Notes that the thread let others run, after `fruitless` polls without work.
     pub(crate) fn yielded(&mut self, fruitless: u32) {
         self.stack.fabric.yielded();
         if fruitless.is_multiple_of(LOOK_AT_ALL) {
