@@ -20,7 +20,7 @@ use crate::mutation;
 /// With up to this many subgroups each evaluation looks at all.
 const FEW: usize = 16;
 
-/// Of more, it looks at this many idle ones: so few that they do not hold up a message.
+/// Of more, it looks at this many idle ones: few, since a message waits for each such look.
 const AT_ONCE: usize = 4;
 
 /// A subgroup is idle after this many looks in a row without work: more than a runner polls before it sleeps, so that the
