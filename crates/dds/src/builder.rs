@@ -8,17 +8,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use squall::config::{IdlePolicy, Ranks, SubgroupConfig, Transport};
-use squall::{BootstrapProgress, Config, DeliveryMode, Group};
+use squall::{BootstrapProgress, Config, DeliveryMode, Group, PolledBy};
 
 use crate::error::ParticipantError;
 use crate::gate::OrderGate;
-use crate::keeper::Keeper;
 use crate::lane::TopicLane;
 use crate::outlet::{Outlet, lock};
-use crate::participant::{DomainParticipant, TopicEntry};
+use crate::participant::{DomainParticipant, ServedTopics, TopicEntry};
 use crate::port::TopicPort;
 use crate::qos::{Profile, Qos};
-use crate::registry::{TopicRegistry, is_grouped, keeps, service};
+use crate::registry::{is_grouped, keeps, service};
 use crate::run_time::{self, TopicStore};
 use crate::signal::Signal;
 use crate::store::{HistoryStore, nodes_of};
@@ -103,11 +102,12 @@ impl ParticipantBuilder {
         let (group, poller) = builder.on_progress(move |progress| on_progress(progress)).join_shared()?;
         let rank = u64::try_from(group.rank()).expect("ranks are few");
         let own = group.view().members.iter().find(|member| member.tag == rank).map(|member| member.node.0);
-        let lanes: Arc<Mutex<Vec<Arc<TopicLane>>>> = Arc::default();
-        let served = Arc::downgrade(&lanes);
+        let served: Arc<Mutex<ServedTopics>> = Arc::default();
+        let to_serve = Arc::downgrade(&served);
         poller.on_news(move |by| {
-            let lanes = served.upgrade();
-            lanes.iter().for_each(|lanes| lock(lanes).iter().for_each(|lane| lane.serve(by)));
+            if let Some(served) = to_serve.upgrade() {
+                lock(&served).serve(by);
+            }
         });
         let mut participant = DomainParticipant {
             node: own.expect("a member is in its view"),
@@ -116,8 +116,7 @@ impl ParticipantBuilder {
             group: Arc::new(Mutex::new(Some(group))),
             changed: Arc::new(Signal::polling(poller.clone())),
             poller,
-            lanes,
-            stores: Vec::new(),
+            served,
             run_time: None,
             threads: Vec::new(),
         };
@@ -127,14 +126,15 @@ impl ParticipantBuilder {
         if let Some(kind) = self.run_time {
             participant.run_time = Some(participant.begin_run_time(kind)?);
         }
-        lock(&bells).extend(participant.stores.iter().map(|store| Arc::clone(&store.bell)));
+        let stores = lock(&participant.served).stores.clone();
+        lock(&bells).extend(stores.iter().map(|store| Arc::clone(&store.bell)));
         for (name, entry) in &*participant.topics_in_use() {
             entry.begin(name, patience)?;
         }
         if let Some(run_time) = &participant.run_time {
             run_time.begin(patience)?;
         }
-        for store in &participant.stores {
+        for store in &stores {
             let next = store
                 .retire(participant.node, patience)
                 .map_err(|error| ParticipantError::History { topic: store.subgroup.clone(), error })?;
@@ -220,8 +220,8 @@ impl DomainParticipant {
     fn begin(&mut self, name: String, qos: Qos) -> Result<(), ParticipantError> {
         let port = if keeps(qos.profile()) {
             let store = self.begin_store(&name)?;
-            let keeper = store.keeper.clone();
-            let outlet = Outlet::Kept { keeper, topic: OWN_SUBGROUP, service: service(&qos) };
+            let outlet =
+                Outlet::Kept { store: Arc::clone(&store), topic: OWN_SUBGROUP, service: service(&qos) };
             let port = self.port(&name, &qos, outlet, Arc::clone(&store.bell), None);
             store.connect(OWN_SUBGROUP, &port);
             port
@@ -252,16 +252,12 @@ impl DomainParticipant {
 
     /// Starts the thread of a subgroup that has histories.
     pub(crate) fn begin_store(&mut self, subgroup: &str) -> Result<Arc<HistoryStore>, ParticipantError> {
-        let mut group = lock(&self.group);
-        let present = group.as_mut().expect("the participant has not left");
-        let object = present.object(subgroup, TopicRegistry::default)?;
-        drop(group);
-        let (group, changed) = (Arc::clone(&self.group), Arc::clone(&self.changed));
-        let keeper = Keeper::new(object, self.poller.clone());
-        let store = Arc::new(HistoryStore::new(subgroup, keeper, group, changed));
+        let store = Arc::new(HistoryStore::open(subgroup, &self.group, &self.poller, &self.changed)?);
         let of_thread = Arc::clone(&store);
         self.threads.push(start(subgroup, move || of_thread.run())?);
-        self.stores.push(Arc::clone(&store));
+        lock(&self.served).stores.push(Arc::clone(&store));
+        // Something may have come before.
+        store.serve(PolledBy::Waiting);
         Ok(store)
     }
 
@@ -274,7 +270,7 @@ impl DomainParticipant {
         let (deliveries, sender) = (handle.deliveries()?, handle.sender()?);
         drop(group);
         let lane = Arc::new(TopicLane::new(sender, deliveries, self.poller.clone(), nodes));
-        lock(&self.lanes).push(Arc::clone(&lane));
+        lock(&self.served).lanes.push(Arc::clone(&lane));
         let of_thread = Arc::clone(&lane);
         self.threads.push(start(subgroup, move || of_thread.run())?);
         Ok(lane)

@@ -1,7 +1,7 @@
 //! The object that keeps the histories of topics, as this participant updates it.
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -12,22 +12,25 @@ use squall::object::{Object, ObjectError, Pending};
 
 use crate::error::WriteError;
 use crate::kept::KeptReply;
-use crate::outlet::explain;
+use crate::outbound::{Passing, PassingPace};
+use crate::outlet::{explain, lock};
 use crate::pending_write::PendingWrite;
 use crate::qos::DurabilityService;
 use crate::registry::{StoreQuery, StoreReply, TopicRegistry};
 
 /// The object that keeps histories. A thread that waits for a reply polls the node meanwhile: otherwise another thread would have to be
 /// woken for that, or would look only after a while.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Keeper {
     pub(crate) object: Object<TopicRegistry>,
-    poller: SharedPoller,
+    pub(crate) poller: SharedPoller,
+    /// Of writes whose outcome is asked for later.
+    pace: Mutex<PassingPace>,
 }
 
 impl Keeper {
-    pub(crate) const fn new(object: Object<TopicRegistry>, poller: SharedPoller) -> Self {
-        Self { object, poller }
+    pub(crate) fn new(object: Object<TopicRegistry>, poller: SharedPoller) -> Self {
+        Self { object, poller, pace: Mutex::default() }
     }
 
     /// Adds a message to the history.
@@ -40,15 +43,21 @@ impl Keeper {
         settle(self.update(bytes, patience)?, service)
     }
 
-    /// Adds a message to the history; whether it is there is known later.
+    /// Adds a message to the history; whether it is there is known later. `now`: in nanoseconds since 1970.
     pub(crate) fn begin_write(
         &self,
         service: DurabilityService,
         bytes: Vec<u8>,
+        now: u64,
         patience: Duration,
     ) -> Result<PendingWrite, WriteError> {
         let pending = self.begin_update(&ByteBuf::from(bytes), patience)?;
-        self.poller.attend();
+        let passing = lock(&self.pace).note(now);
+        match passing {
+            Passing::AfterPause => self.poller.assist(|| ()),
+            Passing::Together => self.poller.relieve(),
+            Passing::Later => {}
+        }
         Ok(PendingWrite::new(pending, service, self.poller.clone()))
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use squall::{
     Deliveries, DeliveryEvent, GroupError, PolledBy, ReceiveError, SendError, Sender, SharedPoller,
 };
-use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
+use squall_fabric::atomics::{AtomicBool, Ordering};
 
 use crate::error::WriteError;
 use crate::gate::OrderGate;
@@ -18,6 +18,7 @@ use crate::port::{TakingAttempt, TopicPort};
 use crate::reader_core::ArrivedChange;
 use crate::sample::{EndpointId, Position};
 use crate::signal::Signal;
+use crate::taking::TakingPace;
 use crate::wire::{EndpointAnnouncement, SetChange, TopicFrame, TopicRole, read_set};
 
 /// A subgroup that carries topics. Its thread hands what comes to the topic's port, if this participant uses the topic; it remembers what
@@ -40,8 +41,7 @@ pub(crate) struct TopicLane {
     has_upcalls: AtomicBool,
     /// Whether a reader was full when something was to be taken: then the thread that makes space takes that.
     lacks_space: AtomicBool,
-    /// What applications have taken since one of their threads polled for that.
-    taken: AtomicUsize,
+    taking: TakingPace,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ impl TopicLane {
             bell: Signal::default(),
             has_upcalls: AtomicBool::new(false),
             lacks_space: AtomicBool::new(false),
-            taken: AtomicUsize::new(0),
+            taking: TakingPace::default(),
         }
     }
 
@@ -88,10 +88,10 @@ impl TopicLane {
         let mut routes = lock(&self.routes);
         let peers = routes.peers.get(&topic).cloned().unwrap_or_default();
         port.begin(peers, routes.nodes.clone());
-        if let Some(end) = &routes.end {
-            port.finish(end.clone());
+        match routes.end.clone() {
+            Some(end) => port.finish(end),
+            None => drop(routes.ports.insert(topic, Arc::clone(port))),
         }
-        routes.ports.insert(topic, Arc::clone(port));
     }
 
     /// Returns the endpoints of a topic.
@@ -155,12 +155,7 @@ impl TopicLane {
     /// Notes that an application's thread has taken samples, of `bytes` together: every so often it polls the node, since it waits for
     /// nothing as long as there are more of them.
     pub(crate) fn note_taken(&self, samples: usize, bytes: usize) {
-        let weight = samples + bytes / SAMPLE_BYTES;
-        let taken = self.taken.load(Ordering::Relaxed) + weight;
-        let polls = taken >= TAKEN_MAX;
-        // Threads that take at the same time may overwrite each other's count: then the node is polled a little later.
-        self.taken.store(if polls { 0 } else { taken }, Ordering::Relaxed);
-        if polls {
+        if self.taking.is_due(samples, bytes) {
             self.poller.visit();
         }
         // It was set before the readers were given back, or there was space already.
@@ -404,8 +399,12 @@ impl TopicLane {
     }
 
     fn finish(&self, error: Option<&GroupError>) {
-        lock(&self.routes).end = Some(error.cloned());
-        self.ports().iter().for_each(|port| port.finish(error.cloned()));
+        let mut routes = lock(&self.routes);
+        routes.end = Some(error.cloned());
+        // A port has the lane for its outlet.
+        let ports = std::mem::take(&mut routes.ports);
+        drop(routes);
+        ports.values().for_each(|port| port.finish(error.cloned()));
     }
 
     fn port(&self, topic: u32) -> Option<Arc<TopicPort>> {
@@ -421,9 +420,6 @@ impl TopicLane {
 const BATCH_MAX: usize = 256;
 /// How many batches a thread that polls the node takes at a time.
 const ROUNDS_MAX: usize = 16;
-/// A thread that takes samples polls after this many; each has a weight of 1, and of 1 more for each [`SAMPLE_BYTES`].
-const TAKEN_MAX: usize = 64;
-const SAMPLE_BYTES: usize = 1024;
 /// How long a thread that waits for space does so before it tries again in any case.
 const LOOK: Duration = Duration::from_millis(10);
 /// How often the lane's thread lets others run before it sleeps.

@@ -122,6 +122,7 @@ mod signal;
 mod status;
 mod store;
 mod subscriber;
+mod taking;
 mod wait_set;
 mod wire;
 mod writer;

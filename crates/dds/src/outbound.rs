@@ -21,9 +21,25 @@ pub(crate) struct Outbound {
 struct OutboundStream {
     /// How many messages more are sent as a stream.
     left: u32,
-    /// How many of them have been sent since the last one that was passed on, and when that was.
+    pace: PassingPace,
+}
+
+/// Decides which messages of a stream are passed on. No I/O, no clock.
+#[derive(Debug, Default)]
+pub(crate) struct PassingPace {
+    /// How many have been sent since the last one that was passed on, and when that was.
     deferred: u32,
     passed_on: u64,
+}
+
+/// Whether a message of a stream is passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passing {
+    /// None was for a while.
+    AfterPause,
+    /// Together with those before it.
+    Together,
+    Later,
 }
 
 /// Which thread passes on a message that has just been sent.
@@ -141,12 +157,21 @@ impl OutboundStream {
             return OutboundPace::Single;
         }
         self.left -= 1;
+        OutboundPace::Stream { passes_on: !matches!(self.pace.note(now), Passing::Later) }
+    }
+}
+
+impl PassingPace {
+    /// Notes that a message is sent now.
+    pub(crate) const fn note(&mut self, now: u64) -> Passing {
         self.deferred += 1;
-        let passes_on = self.deferred >= TOGETHER_MAX || now.saturating_sub(self.passed_on) >= DEFERRAL_NS;
-        if passes_on {
-            (self.deferred, self.passed_on) = (0, now);
-        }
-        OutboundPace::Stream { passes_on }
+        let passing = match () {
+            () if now.saturating_sub(self.passed_on) >= DEFERRAL_NS => Passing::AfterPause,
+            () if self.deferred >= TOGETHER_MAX => Passing::Together,
+            () => return Passing::Later,
+        };
+        (self.deferred, self.passed_on) = (0, now);
+        passing
     }
 }
 

@@ -8,13 +8,13 @@ use squall::object::ObjectError;
 use squall::{GroupError, SendError};
 
 use crate::error::WriteError;
-use crate::keeper::Keeper;
 use crate::kept::KeptReply;
 use crate::lane::TopicLane;
 use crate::outbound::Outbound;
 use crate::pending_write::PendingWrite;
 use crate::qos::DurabilityService;
 use crate::sample::now_ns;
+use crate::store::HistoryStore;
 use crate::wire::{ChangeHeader, EndpointAnnouncement, OWN_SUBGROUP, encode_service};
 
 /// Where what this participant writes in a topic goes.
@@ -23,7 +23,7 @@ pub(crate) enum Outlet {
     /// A subgroup.
     Lane { lane: Arc<TopicLane>, topic: u32 },
     /// The topic's history.
-    Kept { keeper: Keeper, topic: u32, service: DurabilityService },
+    Kept { store: Arc<HistoryStore>, topic: u32, service: DurabilityService },
 }
 
 impl Outlet {
@@ -41,8 +41,9 @@ impl Outlet {
 
     /// Notes that samples, of `bytes` together, were taken.
     pub(crate) fn note_taken(&self, samples: usize, bytes: usize) {
-        if let Self::Lane { lane, .. } = self {
-            lane.note_taken(samples, bytes);
+        match self {
+            Self::Lane { lane, .. } => lane.note_taken(samples, bytes),
+            Self::Kept { store, .. } => store.note_taken(samples, bytes),
         }
     }
 
@@ -62,11 +63,11 @@ impl Outlet {
 
     /// Says what this participant expects the topic to keep; returns what the topic keeps instead, if it does.
     pub(crate) fn begin(&self, patience: Duration) -> Result<Option<DurabilityService>, WriteError> {
-        let Self::Kept { keeper, service, .. } = self else { return Ok(None) };
+        let Self::Kept { store, service, .. } = self else { return Ok(None) };
         let begun = Instant::now();
         loop {
             let left = patience.saturating_sub(begun.elapsed());
-            match keeper.update(encode_service(*service), left) {
+            match store.keeper.update(encode_service(*service), left) {
                 Ok(KeptReply::Conflict(present)) => return Ok(Some(present)),
                 Ok(_) => return Ok(None),
                 // A participant may say it twice.
@@ -84,7 +85,7 @@ impl Outlet {
     ) -> Result<(), WriteError> {
         let bytes = announcement.encode(self.topic());
         match self {
-            Self::Kept { keeper, service, .. } => keeper.keep(*service, bytes, patience),
+            Self::Kept { store, service, .. } => store.keeper.keep(*service, bytes, patience),
             Self::Lane { lane, topic } => {
                 let mut outbound = lock(&lane.outbound);
                 let length_max = outbound.message_max();
@@ -102,7 +103,7 @@ impl Outlet {
     pub(crate) fn announce_end(&self, announcement: &EndpointAnnouncement) {
         let bytes = announcement.encode(self.topic());
         match self {
-            Self::Kept { keeper, .. } => keeper.mention(bytes),
+            Self::Kept { store, .. } => store.keeper.mention(bytes),
             Self::Lane { lane, topic } => {
                 lock(&lane.outbound).announce_end(*topic, announcement.id.number, bytes);
             }
@@ -123,10 +124,10 @@ impl Outlet {
                 let write = |outbound: &mut Outbound| outbound.try_write(header, length, &mut fill);
                 lane.send(total, header.source_time, patience, write)
             }
-            Self::Kept { keeper, service, .. } => {
+            Self::Kept { store, service, .. } => {
                 let mut bytes = vec![0; header.length_with(length)];
                 fill(header.write(&mut bytes));
-                keeper.keep(*service, bytes, patience)
+                store.keeper.keep(*service, bytes, patience)
             }
         }
     }
@@ -141,10 +142,10 @@ impl Outlet {
     ) -> Result<PendingWrite, WriteError> {
         match self {
             Self::Lane { .. } => self.write(header, length, fill, patience).map(|()| PendingWrite::done()),
-            Self::Kept { keeper, service, .. } => {
+            Self::Kept { store, service, .. } => {
                 let mut bytes = vec![0; header.length_with(length)];
                 fill(header.write(&mut bytes));
-                keeper.begin_write(*service, bytes, patience)
+                store.keeper.begin_write(*service, bytes, header.source_time, patience)
             }
         }
     }
@@ -155,7 +156,7 @@ impl Outlet {
             Self::Lane { lane, .. } => {
                 lane.send(message.len(), now_ns(), patience, |outbound| outbound.try_send(message))
             }
-            Self::Kept { keeper, service, .. } => keeper.keep(*service, message.to_vec(), patience),
+            Self::Kept { store, service, .. } => store.keeper.keep(*service, message.to_vec(), patience),
         }
     }
 
@@ -190,7 +191,7 @@ impl Outlet {
                 });
                 outcome.unwrap_or(Err(WriteError::Timeout(patience)))
             }
-            Self::Kept { keeper, .. } => keeper.drain(patience),
+            Self::Kept { store, .. } => store.keeper.drain(patience),
         }
     }
 }

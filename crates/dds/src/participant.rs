@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use squall::{Config, Departure, Group, GroupError, SharedPoller};
+use squall::{Config, Departure, Group, GroupError, PolledBy, SharedPoller};
 
 use crate::builder::ParticipantBuilder;
 use crate::data::TopicData;
@@ -60,12 +60,26 @@ pub struct DomainParticipant {
     pub(crate) group: SharedGroup,
     pub(crate) changed: Arc<Signal>,
     pub(crate) poller: SharedPoller,
-    /// The subgroups that keep nothing, which threads that poll serve.
-    pub(crate) lanes: Arc<Mutex<Vec<Arc<TopicLane>>>>,
-    /// The histories of topics: one for each topic that has a subgroup of its own, and one for those that were created at run time.
-    pub(crate) stores: Vec<Arc<HistoryStore>>,
+    pub(crate) served: Arc<Mutex<ServedTopics>>,
     pub(crate) run_time: Option<RunTimeTopics>,
     pub(crate) threads: Vec<JoinHandle<()>>,
+}
+
+/// What threads that poll serve.
+#[derive(Debug, Default)]
+pub(crate) struct ServedTopics {
+    /// The subgroups that keep nothing.
+    pub(crate) lanes: Vec<Arc<TopicLane>>,
+    /// The histories of topics: one for each topic that has a subgroup of its own, and one for those that were created at run time.
+    pub(crate) stores: Vec<Arc<HistoryStore>>,
+}
+
+impl ServedTopics {
+    /// Takes what has come by a poll.
+    pub(crate) fn serve(&self, by: PolledBy) {
+        self.lanes.iter().for_each(|lane| lane.serve(by));
+        self.stores.iter().for_each(|store| store.serve(by));
+    }
 }
 
 /// A topic that this participant uses, or that was named when it joined.
@@ -293,7 +307,7 @@ impl DomainParticipant {
 impl Drop for DomainParticipant {
     fn drop(&mut self) {
         self.topics_in_use().values().for_each(|entry| entry.port.release());
-        self.stores.iter().for_each(|store| store.release());
+        lock(&self.served).stores.iter().for_each(|store| store.release());
         drop(lock(&self.group).take());
         for thread in self.threads.drain(..) {
             // A thread that panicked has already reported it.

@@ -59,8 +59,11 @@ impl PendingWrite {
     /// [`crate::DataWriter::write`].
     pub fn wait(self, timeout: Duration) -> Result<(), WriteError> {
         let Some((pending, service, poller)) = self.reply else { return Ok(()) };
-        let reply = poll_for_reply(pending, &poller, timeout).ok_or(WriteError::Unknown)?;
-        translate(reply, service)
+        let reply = match pending.try_wait() {
+            Ok(reply) => Some(reply),
+            Err(pending) => poll_for_reply(pending, &poller, timeout),
+        };
+        translate(reply.ok_or(WriteError::Unknown)?, service)
     }
 
     /// Returns the outcome if it is known.

@@ -136,7 +136,7 @@ impl<T: TopicData> DataReader<T> {
         let end = state.end.clone();
         let found = self.core(&mut state.readers).cache.select(selection, now_ns());
         drop(state);
-        if selection.takes && !found.is_empty() {
+        if selection.takes && !found.is_empty() && !self.port.outlet.keeps() {
             // The topic's thread may wait for space.
             self.port.bell.ring();
         }

@@ -7,11 +7,12 @@ use bytes::Bytes;
 
 use crate::cache::{Change, ChangeKind, HistoryCache, Insertion, LimitKind, SampleBytes};
 use crate::in_place::ReaderUpcall;
+use crate::kept::KeptTopic;
 use crate::peers::PeerTable;
 use crate::qos::{DurabilityKind, ReliabilityKind};
 use crate::sample::{EndpointId, Position, nanoseconds};
 use crate::status::{CountStatus, SampleRejectedStatus, StatusKind};
-use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicRole};
+use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole};
 
 /// Whether a change has been dealt with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +33,19 @@ pub(crate) struct ArrivedChange<'a> {
     pub(crate) data: &'a [u8],
     /// Its place in its coherent set; 0 if it is by itself.
     pub(crate) place: u32,
-    /// A copy of the data, from when the first reader has stored it.
+    /// The data as readers hold it, from when the first one has stored it.
     copy: OnceCell<Bytes>,
 }
 
 impl<'a> ArrivedChange<'a> {
     pub(crate) const fn new(header: ChangeHeader<'a>, data: &'a [u8], place: u32) -> Self {
         Self { header, data, place, copy: OnceCell::new() }
+    }
+
+    /// Returns a change that is in a history: readers share the bytes with it.
+    pub(crate) fn of_kept(bytes: &'a Bytes, place: u32) -> Option<Self> {
+        let Some(TopicFrame::Change(header, data)) = TopicFrame::decode(bytes) else { return None };
+        Some(Self { header, data, place, copy: OnceCell::from(bytes.slice_ref(data)) })
     }
 
     /// Returns the copy of the data that all readers share.
@@ -247,6 +254,14 @@ impl ReaderCore {
         for (writer, disposes) in gone {
             self.cache.remove_writer(writer, disposes, position, now);
         }
+    }
+
+    /// Returns whether the history has nothing for this reader but samples, and its members are those of the view.
+    pub(crate) fn takes_only_samples(&self, topic: &KeptTopic) -> bool {
+        self.next_announcement == topic.next_announcement()
+            && self.forgotten == topic.forgotten()
+            && self.next_kept.is_some()
+            && !self.has_late
     }
 
     /// Returns whether a status of this kind has changed since it was asked for last.

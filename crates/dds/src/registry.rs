@@ -13,16 +13,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use squall::object::{Replicated, Snapshot, restored};
 
 use crate::kept::{KeptPart, KeptReply, KeptState, KeptTopic};
-use crate::outlet::lock;
 use crate::qos::{DurabilityService, PresentationScope, Profile, Qos};
-use crate::signal::Signal;
 use crate::wire::{
     EndpointAnnouncement, OWN_SUBGROUP, RegisteredTopic, SetChange, TopicFrame, decode_service, read_set,
 };
@@ -36,8 +35,6 @@ pub(crate) struct TopicRegistry {
     order: u64,
     /// How many clients outside the group there have been.
     clients: u32,
-    /// Rung at each change, if a thread of this member waits for it.
-    bell: Mutex<Option<Arc<Signal>>>,
 }
 
 /// What is the same at all members.
@@ -68,11 +65,6 @@ pub(crate) enum StoreReply {
 }
 
 impl TopicRegistry {
-    /// Rings `bell` at each change from now on.
-    pub(crate) fn attach(&self, bell: &Arc<Signal>) {
-        lock(&self.bell).get_or_insert_with(|| Arc::clone(bell));
-    }
-
     /// Returns the topics that were created at run time; each has its place as its number.
     pub(crate) fn topics(&self) -> &[Arc<RegisteredTopic>] {
         &self.topics
@@ -167,7 +159,7 @@ impl TopicRegistry {
         let order = self.next_order();
         for (place, change) in (0..).zip(changes) {
             let history = self.histories.get_mut(&change.header.topic).expect("it was there before");
-            let kept = history.keep(&change.header, change.bytes.into(), (order, place));
+            let kept = history.keep(&change.header, Bytes::copy_from_slice(change.bytes), (order, place));
             if kept != KeptReply::Kept {
                 debug_assert!(false, "there was space for the whole set: {kept:?}");
                 return kept;
@@ -176,7 +168,7 @@ impl TopicRegistry {
         KeptReply::Kept
     }
 
-    fn change(&mut self, bytes: &[u8]) -> KeptReply {
+    fn change(&mut self, bytes: &Bytes) -> KeptReply {
         match TopicFrame::decode(bytes) {
             None => KeptReply::Malformed,
             Some(TopicFrame::Client) => self.admit(),
@@ -199,7 +191,7 @@ impl TopicRegistry {
                 };
                 let order = self.order;
                 self.order += 1;
-                history.keep(&header, bytes.into(), (order, 0))
+                history.keep(&header, bytes.clone(), (order, 0))
             }
             Some(TopicFrame::Set(body)) => {
                 read_set(body).map_or(KeptReply::Malformed, |changes| self.keep_set(&changes))
@@ -228,11 +220,7 @@ impl Replicated for TopicRegistry {
     type Reply = StoreReply;
 
     fn apply(&mut self, bytes: ByteBuf) -> StoreReply {
-        let reply = self.change(&bytes);
-        if let Some(bell) = &*lock(&self.bell) {
-            bell.ring();
-        }
-        StoreReply::Update(reply)
+        StoreReply::Update(self.change(&Bytes::from(bytes.into_vec())))
     }
 
     fn query(&self, query: StoreQuery) -> StoreReply {
@@ -259,7 +247,7 @@ impl Replicated for TopicRegistry {
     fn restore(source: &mut dyn Read) -> io::Result<Self> {
         let RegistryState { topics, histories, order, clients } = restored(source)?;
         let histories = histories.into_iter().map(|(topic, state)| (topic, KeptTopic::of(state)));
-        Ok(Self { topics, histories: histories.collect(), order, clients, bell: Mutex::default() })
+        Ok(Self { topics, histories: histories.collect(), order, clients })
     }
 }
 

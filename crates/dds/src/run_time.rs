@@ -302,8 +302,9 @@ impl DomainParticipant {
             lane.connect(number, &port);
             port
         } else {
-            let (keeper, store) = (run_time.store.keeper.clone(), &run_time.store);
-            let outlet = Outlet::Kept { keeper, topic: number, service: service(&topic.qos) };
+            let store = &run_time.store;
+            let outlet =
+                Outlet::Kept { store: Arc::clone(store), topic: number, service: service(&topic.qos) };
             let gate = is_grouped(&topic.qos).then(|| Arc::clone(&run_time.gates[1]));
             let port = self.port(name, &topic.qos, outlet, Arc::clone(&store.bell), gate);
             store.connect(number, &port);

@@ -1,10 +1,20 @@
-//! The histories of a participant's topics, and the thread that hands them to the topics' readers.
+//! The histories of a participant's topics, and how they come to the topics' readers.
+//!
+//! A thread of its own hands them on, while it waits for nothing else. Samples that readers have space for are handed on by the thread that polls
+//! the node ([`HistoryStore::serve`]), or that makes space ([`HistoryStore::note_taken`]): announcements, views, topics in one order with others
+//! and the end of the group are left to the store's thread.
+//!
+//! **Invariant.** What a reader has not had of its history, it gets from the thread that makes space, if it was full when that was looked at last
+//! (`lacks_space`, which is set while the reader is locked); from the store's thread, whose bell has rung since; or there is
+//! a poll to come that finds something.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use squall::{Group, GroupError};
+use squall::object::ObjectOptions;
+use squall::{Group, GroupError, HandleError, PolledBy, SharedPoller};
+use squall_fabric::atomics::{AtomicBool, Ordering};
 
 use crate::error::WriteError;
 use crate::gate::OrderGate;
@@ -16,7 +26,7 @@ use crate::reader_core::{ArrivedChange, Offer, ReaderCore};
 use crate::registry::TopicRegistry;
 use crate::sample::{Position, now_ns};
 use crate::signal::Signal;
-use crate::wire::TopicFrame;
+use crate::taking::TakingPace;
 
 /// The group, until the participant leaves it.
 pub(crate) type SharedGroup = Arc<Mutex<Option<Group>>>;
@@ -30,14 +40,19 @@ pub(crate) struct HistoryStore {
     group: SharedGroup,
     /// Rung when the thread may have something to do; the bell of all ports.
     pub(crate) bell: Arc<Signal>,
-    /// Rung when a topic was created.
+    /// Rung when a topic was created, or something has come to a reader.
     changed: Arc<Signal>,
     shelf: Mutex<StoreShelf>,
+    /// Whether a reader was full when something was handed on: then the thread that makes space continues with that.
+    lacks_space: AtomicBool,
+    taking: TakingPace,
 }
 
 #[derive(Debug, Default)]
 struct StoreShelf {
     ports: BTreeMap<u32, Arc<TopicPort>>,
+    /// How many topics that were created at run time are known.
+    topics: usize,
     /// Whether the participant leaves.
     is_closed: bool,
     /// Whether nothing more comes, and why.
@@ -45,18 +60,36 @@ struct StoreShelf {
 }
 
 impl HistoryStore {
-    pub(crate) fn new(subgroup: &str, keeper: Keeper, group: SharedGroup, changed: Arc<Signal>) -> Self {
-        let (bell, shelf) = Default::default();
-        Self { subgroup: subgroup.into(), keeper, group, bell, changed, shelf }
+    /// Takes the object that has the histories: threads that poll call [`HistoryStore::serve`] from now on.
+    pub(crate) fn open(
+        subgroup: &str,
+        group: &SharedGroup,
+        poller: &SharedPoller,
+        changed: &Arc<Signal>,
+    ) -> Result<Self, HandleError> {
+        let bell = Arc::<Signal>::default();
+        let to_ring = Arc::clone(&bell);
+        let options = ObjectOptions {
+            is_served: true,
+            on_applied: Box::new(move || to_ring.ring()),
+            ..ObjectOptions::default()
+        };
+        let mut present = lock(group);
+        let present = present.as_mut().expect("the participant has not left");
+        let object = present.object_with(subgroup, TopicRegistry::default, options)?;
+        let (keeper, shelf) = (Keeper::new(object, poller.clone()), Mutex::default());
+        let (group, changed) = (Arc::clone(group), Arc::clone(changed));
+        let (lacks_space, taking) = Default::default();
+        Ok(Self { subgroup: subgroup.into(), keeper, group, bell, changed, shelf, lacks_space, taking })
     }
 
     /// Connects a topic's port.
     pub(crate) fn connect(&self, topic: u32, port: &Arc<TopicPort>) {
         let mut shelf = lock(&self.shelf);
-        if let Some(end) = &shelf.end {
-            port.finish(end.clone());
+        match shelf.end.clone() {
+            Some(end) => port.finish(end),
+            None => drop(shelf.ports.insert(topic, Arc::clone(port))),
         }
-        shelf.ports.insert(topic, Arc::clone(port));
         drop(shelf);
         self.bell.ring();
     }
@@ -82,7 +115,6 @@ impl HistoryStore {
 
     /// Hands the histories to readers, until the group ends or the participant leaves.
     pub(crate) fn run(&self) {
-        let mut topics = 0;
         loop {
             let seen = self.bell.count();
             if lock(&self.shelf).is_closed {
@@ -91,18 +123,18 @@ impl HistoryStore {
             if let Some(error) = lock(&self.group).as_ref().and_then(Group::failure) {
                 return self.finish(Some(&error));
             }
-            let ports = lock(&self.shelf).ports.clone();
+            let (ports, known) = {
+                let shelf = lock(&self.shelf);
+                (shelf.ports.clone(), shelf.topics)
+            };
             // Before the histories, whose updates would wait otherwise.
             let hold = ports.values().find_map(|port| port.gate.as_ref()).map(OrderGate::hold);
             let moved = self.keeper.object.inspect(0, |_, registry| {
-                registry.attach(&self.bell);
-                let has_new = registry.topics().len() > topics;
-                topics = registry.topics().len();
-                let moved = ports.iter().map(|(topic, port)| pull_port(*topic, port, registry));
-                (moved.collect::<Vec<_>>(), has_new, registry.order())
+                let moved = ports.iter().map(|(topic, port)| self.pull_port(*topic, port, registry));
+                (moved.collect::<Vec<_>>(), registry.topics().len(), registry.order())
             });
             drop(hold);
-            let Some((moved, has_new, sequence)) = moved else {
+            let Some((moved, topics, sequence)) = moved else {
                 self.bell.wait(seen, TICK);
                 continue;
             };
@@ -115,7 +147,8 @@ impl HistoryStore {
                     port.handle_view(nodes.clone(), Position { view: 0, sequence });
                 }
             }
-            if has_new || moved.contains(&true) {
+            lock(&self.shelf).topics = topics;
+            if topics > known || moved.contains(&true) {
                 self.changed.ring();
             }
             if !moved.contains(&true) {
@@ -127,29 +160,116 @@ impl HistoryStore {
     fn finish(&self, error: Option<&GroupError>) {
         let mut shelf = lock(&self.shelf);
         shelf.end = Some(error.cloned());
-        shelf.ports.values().for_each(|port| port.finish(error.cloned()));
+        // A port has the store for its outlet.
+        let ports = std::mem::take(&mut shelf.ports);
+        drop(shelf);
+        ports.values().for_each(|port| port.finish(error.cloned()));
     }
+
+    /// Applies what was delivered, and hands it to readers, after a poll.
+    pub(crate) fn serve(&self, by: PolledBy) {
+        let has_ended = !matches!(by, PolledBy::Waiting | PolledBy::Standby);
+        if has_ended || (self.keeper.object.apply_delivered() && !self.hand_on()) {
+            self.bell.ring();
+        }
+    }
+
+    /// Notes that an application's thread has taken samples, of `bytes` together: every so often it polls the node, and it continues with what
+    /// a reader had no space for.
+    pub(crate) fn note_taken(&self, samples: usize, bytes: usize) {
+        if self.taking.is_due(samples, bytes) {
+            self.keeper.poller.visit();
+        }
+        // It was set before the readers were given back, or there was space already.
+        if self.lacks_space.swap(false, Ordering::Relaxed) && !self.hand_on() {
+            self.bell.ring();
+        }
+    }
+
+    /// Hands samples to readers, without waiting. Returns false if there is something that only the store's thread does.
+    fn hand_on(&self) -> bool {
+        let Ok(shelf) = self.shelf.try_lock() else { return false };
+        let handed = self.keeper.object.try_inspect(0, |_, registry| {
+            let ports = shelf.ports.iter();
+            let each = ports.map(|(topic, port)| self.hand_samples(*topic, port, registry));
+            let whole = each.fold(Handed::default(), |all, each| Handed {
+                has_moved: all.has_moved | each.has_moved,
+                is_left: all.is_left | each.is_left,
+            });
+            Handed { is_left: whole.is_left || registry.topics().len() != shelf.topics, ..whole }
+        });
+        drop(shelf);
+        let Some(Handed { has_moved, is_left }) = handed else { return false };
+        if has_moved {
+            self.changed.ring();
+        }
+        !is_left
+    }
+
+    /// Hands samples to the readers of a topic, as [`HistoryStore::hand_on`] does.
+    fn hand_samples(&self, topic: u32, port: &TopicPort, registry: &TopicRegistry) -> Handed {
+        let Some(history) = registry.history(topic) else { return Handed::default() };
+        let mut state = port.state();
+        let mut handed = Handed {
+            has_moved: false,
+            is_left: state.next_announcement != history.next_announcement()
+                || state.forgotten != history.forgotten(),
+        };
+        let now = now_ns();
+        for reader in state.readers.values_mut() {
+            if reader.next_kept == Some(history.next()) && reader.takes_only_samples(history) {
+                continue;
+            }
+            if port.gate.is_some() || !reader.takes_only_samples(history) {
+                handed.is_left = true;
+                continue;
+            }
+            let (before, mut left) = (reader.next_kept, SAMPLES_AT_ONCE);
+            let has_all = pull_samples(reader, history, history.next(), &mut left, now);
+            handed.has_moved |= reader.next_kept != before;
+            if reader.is_full {
+                self.lacks_space.store(true, Ordering::Relaxed);
+                reader.is_behind = true;
+            } else {
+                // A view may have been passed over meanwhile; and the last samples may be those of a writer that has gone.
+                handed.is_left |= !has_all || reader.is_behind || !reader.takes_only_samples(history);
+            }
+        }
+        handed
+    }
+
+    /// Hands a topic's history to its port. Returns whether there was something.
+    fn pull_port(&self, topic: u32, port: &TopicPort, registry: &TopicRegistry) -> bool {
+        let Some(history) = registry.history(topic) else { return false };
+        let mut state = port.state();
+        for (number, announcement) in history.announcements(state.next_announcement) {
+            state.record(&announcement.endpoint);
+            state.next_announcement = number + 1;
+        }
+        let has_forgotten = state.forgotten != history.forgotten();
+        if has_forgotten {
+            state.forgotten = history.forgotten();
+            state.retain_announced(|id| history.is_announced(id));
+        }
+        let has_moved = pull(&mut state, history, registry.order());
+        if state.readers.values().any(|reader| reader.is_full) {
+            self.lacks_space.store(true, Ordering::Relaxed);
+        }
+        has_moved || has_forgotten
+    }
+}
+
+/// What has become of the samples of a topic.
+#[derive(Clone, Copy, Debug, Default)]
+struct Handed {
+    has_moved: bool,
+    /// Whether there is something for the store's thread.
+    is_left: bool,
 }
 
 /// Returns the members of the present view.
 pub(crate) fn nodes_of(group: &Group) -> BTreeSet<u32> {
     group.view().members.iter().map(|member| member.node.0).collect()
-}
-
-/// Hands a topic's history to its port. Returns whether there was something.
-fn pull_port(topic: u32, port: &TopicPort, registry: &TopicRegistry) -> bool {
-    let Some(history) = registry.history(topic) else { return false };
-    let mut state = port.state();
-    for (number, announcement) in history.announcements(state.next_announcement) {
-        state.record(&announcement.endpoint);
-        state.next_announcement = number + 1;
-    }
-    let has_forgotten = state.forgotten != history.forgotten();
-    if has_forgotten {
-        state.forgotten = history.forgotten();
-        state.retain_announced(|id| history.is_announced(id));
-    }
-    pull(&mut state, history, registry.order()) || has_forgotten
 }
 
 /// Hands each reader what it has not had yet. Returns whether there was something.
@@ -240,14 +360,14 @@ fn pull_samples(reader: &mut ReaderCore, topic: &KeptTopic, end: u64, left: &mut
         reader.pass(number);
         reader.next_kept = Some(last + 1);
     }
+    reader.is_full = false;
     reader.pass(end);
     reader.next_kept = reader.next_kept.max(Some(end));
     true
 }
 
 fn arrived(sample: &KeptSample) -> Option<ArrivedChange<'_>> {
-    let Some(TopicFrame::Change(header, data)) = TopicFrame::decode(&sample.bytes) else { return None };
-    Some(ArrivedChange::new(header, data, sample.place))
+    ArrivedChange::of_kept(&sample.bytes, sample.place)
 }
 
 /// How often a thread looks at what rings no bell: the end of the group, and a state that has arrived.

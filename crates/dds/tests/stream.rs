@@ -83,6 +83,28 @@ fn threads_that_wait_for_space_get_it() {
     }
 }
 
+/// A reader of a history that is soon full gets the rest from the thread that takes samples, and not only when the store's thread looks again,
+/// which would take minutes here.
+#[test]
+fn a_full_reader_of_a_history_continues() {
+    let participants = domain(&configs(Transport::Shm, "stream-history", 2, 0), &[(TOPIC, Qos::KEPT)]);
+    let few = ResourceLimits { samples_max: 1, samples_per_instance_max: 1, ..ResourceLimits::DEFAULT };
+    let reader = reader(&participants[1], Qos { resource_limits: few, ..Qos::KEPT });
+    let writer = writer(&participants[0], Qos::KEPT);
+    let begun = Instant::now();
+    let samples = thread::scope(|scope| {
+        let taker = scope.spawn(|| take(&reader, COUNT as usize));
+        let writes: Vec<_> = (0..COUNT).map(|number| writer.write_async(&reading(0, number))).collect();
+        for write in writes {
+            write.expect("there is space").wait(PATIENCE).expect("it is kept");
+        }
+        taker.join().expect("it does not panic")
+    });
+    assert!(begun.elapsed() < Duration::from_secs(30), "it took {:?}", begun.elapsed());
+    let numbers = samples.iter().map(|sample| sample.data.expect("it has data").number);
+    assert!(numbers.eq(0..COUNT));
+}
+
 /// No application makes space in it any more, so only the topic's thread looks again.
 #[test]
 fn a_full_reader_that_is_closed_holds_up_no_other() {

@@ -22,6 +22,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::ChangeKind;
@@ -82,7 +83,7 @@ pub(crate) struct KeptSample {
     pub(crate) order: u64,
     /// Its place in the coherent set that has this order; 0 if it is by itself.
     pub(crate) place: u32,
-    pub(crate) bytes: Arc<[u8]>,
+    pub(crate) bytes: Bytes,
 }
 
 /// What an endpoint has said of itself, with its order and the number of the first message after it.
@@ -238,6 +239,11 @@ impl KeptTopic {
         self.kept.announcements.range(first..).map(|(number, announcement)| (*number, announcement))
     }
 
+    /// Returns the number of the next announcement.
+    pub(crate) const fn next_announcement(&self) -> u64 {
+        self.kept.next_announcement
+    }
+
     /// Returns the number of the next sample.
     pub(crate) const fn next(&self) -> u64 {
         self.kept.next
@@ -252,7 +258,7 @@ impl KeptTopic {
     pub(crate) fn keep(
         &mut self,
         header: &ChangeHeader<'_>,
-        bytes: Arc<[u8]>,
+        bytes: Bytes,
         (order, place): (u64, u32),
     ) -> KeptReply {
         let (key, mut entry) = (header.key, KeptEntry::of(0, header));

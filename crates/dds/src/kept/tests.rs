@@ -1,5 +1,6 @@
 //! Tests of histories.
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
@@ -16,7 +17,7 @@ fn message(kind: ChangeKind, key: u8, number: u8) -> Vec<u8> {
 
 fn apply(topic: &mut KeptTopic, bytes: &[u8]) -> KeptReply {
     let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(bytes) else { panic!("{bytes:?}") };
-    topic.keep(&header, bytes.into(), (0, 0))
+    topic.keep(&header, Bytes::copy_from_slice(bytes), (0, 0))
 }
 
 fn topic(history: HistoryKind, samples_max: usize) -> KeptTopic {
@@ -130,7 +131,7 @@ proptest! {
                 let bytes = [message(ChangeKind::Data, 0, 0), vec![0; 20_000]].concat();
                 let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(&bytes) else { panic!("{bytes:?}") };
                 let order = u64::try_from(number).expect("few");
-                topic.keep(&header, bytes.as_slice().into(), (order, 0));
+                topic.keep(&header, Bytes::copy_from_slice(&bytes), (order, 0));
             } else {
                 let id = EndpointId { node: u32::try_from(number).expect("few"), number: 0 };
                 topic.announce(EndpointAnnouncement { id, role: TopicRole::Reader, type_name: "T".into(), qos: Qos::KEPT }, 0);

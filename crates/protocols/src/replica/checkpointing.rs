@@ -37,12 +37,17 @@ impl CheckpointSchedule {
 
     /// Whether to begin a checkpoint now; `holds` says whether the state is here, which a joiner waits for while messages come.
     pub fn poll(&mut self, holds: bool) -> bool {
-        let is_due =
-            holds && !self.is_under_way && self.applied >= self.every.max(self.last.saturating_mul(2));
+        let is_due = holds && self.is_due();
         if is_due {
             (self.applied, self.is_under_way) = (0, true);
         }
         is_due
+    }
+
+    /// Whether [`Self::poll`] begins a checkpoint, if the state is here.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        !self.is_under_way && self.applied >= self.every.max(self.last.saturating_mul(2))
     }
 
     /// The checkpoint, of this many bytes, is on the disk.

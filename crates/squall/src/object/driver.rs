@@ -1,9 +1,14 @@
 //! The thread that applies an object's updates, so that slow updates never hold up the polling thread (Derecho app.
-//! A).
+//! A). Objects whose updates are short may have them applied by threads that poll instead ([`Object::apply_delivered`]): then this thread does
+//! what is left, such as views, states and queries that wait.
+//!
+//! **Invariant.** What was delivered and is not applied is found by the next thread that polls and sees something move, or this thread has
+//! been woken since it looked last.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -20,7 +25,8 @@ use super::{Object, ObjectError, ObjectOptions, checkpoint, recovery, transfer};
 use crate::application::SubgroupSlot;
 use crate::config::{Config, Retention};
 use crate::node::NodeHandle;
-use crate::wait::{Awaited, block_for};
+use crate::status::GroupStatus;
+use crate::wait::{Awaited, Waiters, block_for};
 
 /// What a shard needs of its subgroup.
 pub(crate) struct ShardSubgroup {
@@ -66,14 +72,25 @@ pub(crate) fn start<T: Replicated>(
     link.waker.wake();
     service.add(name, Arc::clone(&shards));
     let lanes = shards.iter().map(|shard| Lane { shard: Arc::clone(shard), pull: None, held: 0 }).collect();
-    let driver = Driver { lanes, directory: Arc::clone(&directory) };
+    let applier = Arc::new(Applier { lanes: Mutex::new(lanes), left: Waiters::default() });
+    let (status, of_thread) = (Arc::clone(&link.status), Arc::clone(&applier));
+    let driver = Driver { applier: of_thread, directory: Arc::clone(&directory), status, options };
     std::thread::Builder::new().name(format!("squall {name}")).spawn(move || driver.run())?;
-    Ok(Object { shards, remote: Arc::new(RemoteShards::new(directory)) })
+    Ok(Object { shards, remote: Arc::new(RemoteShards::new(directory)), applier })
 }
 
 struct Driver<T: Replicated> {
-    lanes: Vec<Lane<T>>,
+    applier: Arc<Applier<T>>,
     directory: Arc<Directory>,
+    status: Arc<GroupStatus>,
+    options: Arc<ObjectOptions>,
+}
+
+/// The deliveries of all shards, for the thread that takes them.
+pub(super) struct Applier<T: Replicated> {
+    lanes: Mutex<Vec<Lane<T>>>,
+    /// The object's thread, while it waits: another thread has left something for it.
+    left: Waiters,
 }
 
 /// One shard's deliveries.
@@ -88,19 +105,38 @@ struct Lane<T: Replicated> {
 impl<T: Replicated> Drop for Driver<T> {
     /// Stops the shards, however the thread ends, so that no caller waits forever.
     fn drop(&mut self) {
-        let status = &self.lanes.first().map(|lane| Arc::clone(&lane.shard.link.status));
-        let failure = status.as_ref().and_then(|status| status.failure());
-        let error = failure.map_or(ObjectError::Stopped, ObjectError::Group);
-        self.lanes.iter().for_each(|lane| lane.shard.stop(&error));
+        let error = self.status.failure().map_or(ObjectError::Stopped, ObjectError::Group);
+        self.applier.lanes().iter().for_each(|lane| lane.shard.stop(&error));
+    }
+}
+
+impl<T: Replicated> Applier<T> {
+    fn lanes(&self) -> MutexGuard<'_, Vec<Lane<T>>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies updates that were delivered, on a thread that polls: those that need no waiting. Wakes the object's thread for the rest. Returns
+    /// whether there were any.
+    pub(super) fn apply_delivered(&self) -> bool {
+        let Ok(mut lanes) = self.lanes.try_lock() else {
+            // That thread may have looked before.
+            self.left.notify();
+            return false;
+        };
+        let outcomes = lanes.iter_mut().map(Lane::apply_delivered);
+        let (applied, left) = outcomes.fold((false, false), |all, each| (all.0 | each.0, all.1 | each.1));
+        drop(lanes);
+        if left {
+            self.left.notify();
+        }
+        applied
     }
 }
 
 impl<T: Replicated> Driver<T> {
-    fn run(mut self) {
-        let Some(status) = self.lanes.first().map(|lane| Arc::clone(&lane.shard.link.status)) else { return };
+    fn run(self) {
         loop {
-            let deadline = self.next_deadline();
-            let now = self.lanes.first().map(|lane| lane.shard.now());
+            let (deadline, now) = (self.next_deadline(), self.now());
             let patience = deadline.zip(now).map_or(PATIENCE_MAX, |(deadline, now)| deadline.since(now));
             let mut has_slept = false;
             let step = poll_fn(|context| {
@@ -109,9 +145,12 @@ impl<T: Replicated> Driver<T> {
                     return Poll::Ready(true);
                 }
                 if !self.step() {
-                    status.messages.register_for(context.waker(), self.awaited());
+                    self.status.messages.register_for(context.waker(), self.awaited());
+                    if self.options.is_served {
+                        self.applier.left.register(context.waker());
+                    }
                     // Read before the last check, so that nothing is missed that was delivered before the failure.
-                    let ended = status.failure().is_some();
+                    let ended = self.status.failure().is_some();
                     if !self.step() {
                         if ended {
                             return Poll::Ready(false);
@@ -131,33 +170,70 @@ impl<T: Replicated> Driver<T> {
         }
     }
 
-    /// Returns what wakes this thread, besides views, queries and states.
+    fn now(&self) -> Option<squall_fabric::Instant> {
+        self.applier.lanes().first().map(|lane| lane.shard.now())
+    }
+
+    /// Returns what wakes this thread, besides views, queries and states. Threads that poll an object that is served wake it themselves.
     fn awaited(&self) -> Awaited {
-        let pulls = self.lanes.iter().map(|lane| lane.pull.as_ref().map(Pull::watch));
+        if self.options.is_served {
+            return Awaited::Pulls(Vec::new());
+        }
+        let lanes = self.applier.lanes();
+        let pulls = lanes.iter().map(|lane| lane.pull.as_ref().map(Pull::watch));
         pulls.collect::<Option<_>>().map_or(Awaited::Any, Awaited::Pulls)
     }
 
     /// Returns the latest time at which there is something to do, whatever comes.
     fn next_deadline(&self) -> Option<squall_fabric::Instant> {
-        self.lanes.iter().filter_map(Lane::next_deadline).min()
+        self.applier.lanes().iter().filter_map(Lane::next_deadline).min()
     }
 
     /// Does some of the work that is due; returns whether there was any.
-    fn step(&mut self) -> bool {
-        let Self { lanes, directory } = self;
-        lanes.iter_mut().fold(false, |worked, lane| lane.step(directory) | worked)
+    fn step(&self) -> bool {
+        let (mut worked, mut applied) = (false, false);
+        for lane in &mut *self.applier.lanes() {
+            let step = lane.step(&self.directory);
+            (worked, applied) = (worked | step.worked, applied | step.applied);
+        }
+        if applied {
+            (self.options.on_applied)();
+        }
+        worked
     }
 }
 
+/// What a step has done.
+struct LaneStep {
+    worked: bool,
+    /// Whether the state has changed.
+    applied: bool,
+}
+
 impl<T: Replicated> Lane<T> {
-    fn step(&mut self, directory: &Arc<Directory>) -> bool {
+    fn step(&mut self, directory: &Arc<Directory>) -> LaneStep {
         let answered = self.answer_queries();
         let taken = transfer::tend(&self.shard, directory);
         let delivered = self.take();
         if delivered {
             checkpoint::tend(&self.shard);
         }
-        delivered || answered || taken
+        LaneStep { worked: delivered || answered || taken, applied: delivered || taken }
+    }
+
+    /// Applies updates of the present view, if the state is here. Returns whether there were any, and whether the object's thread has
+    /// something to do.
+    fn apply_delivered(&mut self) -> (bool, bool) {
+        let is_here = self.pull.as_ref().is_some_and(|pull| !pull.is_closed());
+        let is_ready = |core: &ShardCore<T>| core.queries.is_empty() && core.replica.position().is_some();
+        if !(is_here && self.shard.try_core().is_some_and(|core| is_ready(&core))) {
+            return (false, true);
+        }
+        let batches = (0..BATCHES_MAX).take_while(|_| self.take_messages(false)).count();
+        let is_checkpoint_due = || {
+            self.shard.durable.is_some() && self.shard.try_core().is_none_or(|core| core.checkpoints.is_due())
+        };
+        (batches > 0, batches == BATCHES_MAX || is_checkpoint_due())
     }
 
     /// Answers queries that have waited for a view or a state; returns whether there were any.
@@ -238,8 +314,16 @@ impl<T: Replicated> Lane<T> {
     }
 }
 
+impl<T: Replicated> fmt::Debug for Applier<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Applier").field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
 /// How long the thread sleeps when no deadline is set.
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
+/// How many batches of updates a thread that polls applies at a time.
+const BATCHES_MAX: usize = 16;
 /// The number of updates that are applied before queries are answered.
 const BATCH: usize = 64;
 /// Messages are released after this number at the latest.

@@ -97,6 +97,7 @@ pub use watch::ObjectWatch;
 #[doc(hidden)]
 pub use wire::read_foreign;
 
+use driver::Applier;
 pub(crate) use driver::{ShardSubgroup, shards_of, start};
 use remote::RemoteShards;
 use remote_job::RemoteJob;
@@ -141,11 +142,21 @@ pub struct ObjectOptions {
     pub timeout: Duration,
     /// Called while the state is being received, by the thread that receives it.
     pub on_transfer: Box<dyn Fn(Transfer) + Send + Sync>,
+    /// Called by the object's thread after updates were applied, or a state was taken over; it must not block.
+    pub on_applied: Box<dyn Fn() + Send + Sync>,
+    /// Whether threads that poll the group apply updates, by [`Object::apply_delivered`], and the object's thread does only what they leave.
+    pub is_served: bool,
 }
 
 impl Default for ObjectOptions {
     fn default() -> Self {
-        Self { waiting_bytes_max: 256 << 20, timeout: Duration::from_secs(10), on_transfer: Box::new(|_| ()) }
+        Self {
+            waiting_bytes_max: 256 << 20,
+            timeout: Duration::from_secs(10),
+            on_transfer: Box::new(|_| ()),
+            on_applied: Box::new(|| ()),
+            is_served: false,
+        }
     }
 }
 
@@ -189,11 +200,13 @@ impl std::fmt::Debug for ObjectOptions {
 pub struct Object<T: Replicated> {
     shards: Arc<[Arc<Shard<T>>]>,
     remote: Arc<RemoteShards>,
+    applier: Arc<Applier<T>>,
 }
 
 impl<T: Replicated> Clone for Object<T> {
     fn clone(&self) -> Self {
-        Self { shards: Arc::clone(&self.shards), remote: Arc::clone(&self.remote) }
+        let (shards, remote) = (Arc::clone(&self.shards), Arc::clone(&self.remote));
+        Self { shards, remote, applier: Arc::clone(&self.applier) }
     }
 }
 
@@ -319,6 +332,57 @@ impl<T: Replicated> Object<T> {
         let core = self.shards[shard].core();
         let position = core.replica.position()?;
         core.replica.machine().map(|machine| read((position.view, position.sequence), &machine.0))
+    }
+
+    /// Reads this member's replica of a shard, as [`Object::inspect`] does, unless another thread reads it or applies updates: then it returns
+    /// `None`, too.
+    pub fn try_inspect<R>(&self, shard: usize, read: impl FnOnce((u64, u64), &T) -> R) -> Option<R> {
+        let core = self.shards[shard].try_core()?;
+        let position = core.replica.position()?;
+        core.replica.machine().map(|machine| read((position.view, position.sequence), &machine.0))
+    }
+
+    /// Applies the updates that were delivered, on this thread; returns whether there were any. For an object that is served
+    /// ([`ObjectOptions::is_served`]): threads that poll the group call it, in [`crate::SharedPoller::on_news`], and once after they have
+    /// begun to. Then replies come without waking the object's thread. Updates should be short, since the group is not polled meanwhile, and
+    /// must not panic, which would end the group at this member.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use squall::config::SubgroupConfig;
+    /// # use squall::object::{ObjectOptions, Replicated, Snapshot, restored};
+    /// # use squall::{Config, Group};
+    /// # #[derive(Default)]
+    /// # struct Count(u64);
+    /// # impl Replicated for Count {
+    /// #     type Update = u64;
+    /// #     type Query = ();
+    /// #     type Reply = u64;
+    /// #     fn apply(&mut self, more: u64) -> u64 { self.0 += more; self.0 }
+    /// #     fn query(&self, (): ()) -> u64 { self.0 }
+    /// #     fn snapshot(&self) -> Snapshot { Snapshot::of(self.0) }
+    /// #     fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> { restored(source).map(Self) }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let config = Config::local(&format!("doc-served-{}", std::process::id()), 1).subgroup("count", SubgroupConfig::default());
+    /// let (mut group, poller) = Group::builder(config).join_shared()?;
+    /// let options = ObjectOptions { is_served: true, ..ObjectOptions::default() };
+    /// let count = group.object_with("count", Count::default, options)?; // `Count` is an application's type
+    /// let served = count.clone();
+    /// poller.on_news(move |_| {
+    ///     served.apply_delivered();
+    /// });
+    /// count.apply_delivered();
+    /// let mut pending = Some(count.update(b"key", &2)?);
+    /// let reply = poller.wait_until(Duration::from_secs(10), || {
+    ///     pending.take().and_then(|reply| reply.try_wait().map_err(|early| pending = Some(early)).ok())
+    /// });
+    /// assert_eq!(reply.transpose()?, Some(2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn apply_delivered(&self) -> bool {
+        self.applier.apply_delivered()
     }
 
     /// Returns the object as it was at an earlier version, if its subgroup is durable.

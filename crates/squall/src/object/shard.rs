@@ -5,7 +5,7 @@
 //! first. No thread waits while it holds one of them.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -163,6 +163,15 @@ impl<T: Replicated> Shard<T> {
 
     pub(super) fn core(&self) -> MutexGuard<'_, ShardCore<T>> {
         lock(&self.core)
+    }
+
+    /// Locks the core, if no other thread has it.
+    pub(super) fn try_core(&self) -> Option<MutexGuard<'_, ShardCore<T>>> {
+        match self.core.try_lock() {
+            Ok(core) => Some(core),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Sends an update or query of this member; waits while the window is full, or earlier ones are elsewhere.

@@ -128,6 +128,12 @@ impl SharedPoller {
         self.shared.visit();
     }
 
+    /// Polls once, unless a thread that waits does, and lets the standby thread rest that would do so otherwise: for a thread that sends much, and
+    /// seldom waits, while other processes want its cores. It should be called as often as [`SharedPoller::visit`].
+    pub fn relieve(&self) {
+        self.shared.relieve();
+    }
+
     /// Has the node polled by another thread, if none does: this one waits for something by other means.
     pub fn attend(&self) {
         self.shared.attend();

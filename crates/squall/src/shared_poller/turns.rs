@@ -222,11 +222,22 @@ impl SharedNode {
         }
     }
 
+    /// Polls once, if no thread has the turn; the standby thread gives way.
+    pub(super) fn relieve(&self) {
+        if self.begin() {
+            let _turn = Turn(self);
+            self.poll_node(&mut self.node());
+        }
+    }
+
     /// Polls once and ends the turn, which this thread has; returns false if there is nothing to poll.
     fn poll_once(&self) -> bool {
         let _turn = Turn(self);
-        let Some(mut present) = self.try_node() else { return false };
-        let Some(node) = &mut *present else { return false };
+        self.try_node().is_some_and(|mut present| self.poll_node(&mut present))
+    }
+
+    fn poll_node(&self, present: &mut Option<Node>) -> bool {
+        let Some(node) = present else { return false };
         if node.poll() > 0 {
             self.tell(PolledBy::Waiting);
         }
