@@ -134,26 +134,33 @@ fn updates_are_applied_by_threads_that_wait() {
     assert!(of_thread() - before < ROUNDS as usize, "the objects' threads have applied most of them");
 }
 
-/// What a thread that polls cannot apply, since another one reads the state, is applied all the same.
+/// What a thread that polls cannot apply, since another one reads the state, is applied all the same, and soon.
 #[test]
 fn what_is_left_is_applied_by_the_objects_thread() {
     let members = members("left", 2);
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                members[1].object.inspect(0, |_, _| thread::sleep(Duration::from_micros(200)));
+    let mut waited = Duration::ZERO;
+    for round in 0..5 {
+        let is_reading = AtomicBool::new(false);
+        let read = thread::scope(|scope| {
+            // The member does nothing but read, so its standby thread polls.
+            let reader = scope.spawn(|| {
+                members[1].object.inspect(0, |_, _| {
+                    is_reading.store(true, Ordering::Relaxed);
+                    thread::sleep(Duration::from_millis(50));
+                    Instant::now()
+                })
+            });
+            while !is_reading.load(Ordering::Relaxed) {
                 thread::yield_now();
             }
-        });
-        // Member 1 does nothing but read, so its standby thread polls.
-        for round in 0..ROUNDS / 10 {
             members[0].update(round);
-        }
-        let numbers = all_of(&members, ROUNDS as usize / 10);
-        is_over.store(true, Ordering::Relaxed);
+            reader.join().expect("no panic").expect("the state is here")
+        });
+        let numbers = all_of(&members, round as usize + 1);
+        waited += read.elapsed();
         assert_eq!(numbers[0], numbers[1]);
-    });
+    }
+    assert!(waited < Duration::from_secs(3), "nothing woke the thread: it looked after {waited:?} in all");
     assert!(members[1].by_thread.load(Ordering::Relaxed) > 0);
 }
 
