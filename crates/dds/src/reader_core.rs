@@ -223,7 +223,7 @@ impl ReaderCore {
             kind: header.kind,
             writer: header.writer,
             instance: header.key,
-            data: copy(change),
+            data: || copy(change),
             position,
             place: change.place,
             source_time: header.source_time,

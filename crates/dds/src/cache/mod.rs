@@ -30,11 +30,12 @@ pub(crate) enum ChangeKind {
 
 /// A change of an instance, which has a key in what comes from the topic, and a place in a reader.
 #[derive(Clone, Debug)]
-pub(crate) struct Change<I> {
+pub(crate) struct Change<I, D = SampleBytes> {
     pub(crate) kind: ChangeKind,
     pub(crate) writer: EndpointId,
     pub(crate) instance: I,
-    pub(crate) data: SampleBytes,
+    /// What it says; or how to make that, which is done only if there is space for it.
+    pub(crate) data: D,
     pub(crate) position: Position,
     /// Its place in the coherent set that has this position; 0 if it is by itself.
     pub(crate) place: u32,
@@ -73,14 +74,14 @@ pub(crate) enum Insertion {
     Exceeds(LimitKind),
 }
 
-impl Change<&[u8]> {
+impl<D: FnOnce() -> SampleBytes> Change<&[u8], D> {
     /// Returns the same change of the instance at a place.
     fn at(self, place: usize) -> Change<usize> {
         Change {
             kind: self.kind,
             writer: self.writer,
             instance: place,
-            data: self.data,
+            data: (self.data)(),
             position: self.position,
             place: self.place,
             source_time: self.source_time,
@@ -152,7 +153,7 @@ impl HistoryCache {
     }
 
     /// Takes the next change in the order of the topic.
-    pub(crate) fn insert(&mut self, change: Change<&[u8]>) -> Insertion {
+    pub(crate) fn insert(&mut self, change: Change<&[u8], impl FnOnce() -> SampleBytes>) -> Insertion {
         let place = self.instances.locate(change.instance);
         match (change.kind, place) {
             (ChangeKind::Data, place) => self.insert_data(change, place),
@@ -189,7 +190,7 @@ impl HistoryCache {
                 kind,
                 writer,
                 instance: instance.key(),
-                data: SampleBytes::Own(Vec::new()),
+                data: || SampleBytes::Own(Vec::new()),
                 position,
                 place: 0,
                 source_time: now,
@@ -245,7 +246,11 @@ impl HistoryCache {
         self.unread > 0
     }
 
-    fn insert_data(&mut self, change: Change<&[u8]>, place: Option<usize>) -> Insertion {
+    fn insert_data(
+        &mut self,
+        change: Change<&[u8], impl FnOnce() -> SampleBytes>,
+        place: Option<usize>,
+    ) -> Insertion {
         if change.expires.is_some_and(|at| at <= change.reception_time) {
             return Insertion::Dropped;
         }
@@ -285,7 +290,7 @@ impl HistoryCache {
     }
 
     /// Makes the instance of `change`, which is at `place` if it is known, alive; returns its place.
-    fn begin_life(&mut self, change: &Change<&[u8]>, place: Option<usize>) -> usize {
+    fn begin_life<D>(&mut self, change: &Change<&[u8], D>, place: Option<usize>) -> usize {
         let place = place.unwrap_or_else(|| {
             self.instances.add(CachedInstance {
                 handle: InstanceHandle::from_key(change.instance),
@@ -315,7 +320,12 @@ impl HistoryCache {
     }
 
     /// Ends the life of an instance, and reports that by a sample without data.
-    fn end_life(&mut self, change: Change<&[u8]>, place: usize, state: InstanceState) -> Insertion {
+    fn end_life(
+        &mut self,
+        change: Change<&[u8], impl FnOnce() -> SampleBytes>,
+        place: usize,
+        state: InstanceState,
+    ) -> Insertion {
         let instance = self.instances.at_mut(place);
         instance.state = state;
         if let Some(number) = instance.report {

@@ -26,12 +26,17 @@ static KEYS: [u8; 256] = {
     keys
 };
 
-fn change(kind: ChangeKind, writer: EndpointId, key: u8, number: u8) -> Change<&'static [u8]> {
+fn change(
+    kind: ChangeKind,
+    writer: EndpointId,
+    key: u8,
+    number: u8,
+) -> Change<&'static [u8], impl FnOnce() -> SampleBytes> {
     Change {
         kind,
         writer,
         instance: std::slice::from_ref(&KEYS[usize::from(key)]),
-        data: SampleBytes::Own(vec![number]),
+        data: move || SampleBytes::Own(vec![number]),
         position: Position { view: 0, sequence: number.into() },
         place: 0,
         source_time: u64::from(number),
@@ -40,7 +45,7 @@ fn change(kind: ChangeKind, writer: EndpointId, key: u8, number: u8) -> Change<&
     }
 }
 
-fn data(key: u8, number: u8) -> Change<&'static [u8]> {
+fn data(key: u8, number: u8) -> Change<&'static [u8], impl FnOnce() -> SampleBytes> {
     change(ChangeKind::Data, WRITER, key, number)
 }
 
@@ -245,4 +250,28 @@ proptest! {
             prop_assert_eq!(taken, stored);
         }
     }
+}
+
+#[test]
+fn what_has_no_space_is_not_copied() {
+    let limits = ResourceLimits { samples_max: 1, ..ResourceLimits::DEFAULT };
+    let mut cache = HistoryCache::new(HistoryKind::KeepAll, limits, 0);
+    assert_eq!(cache.insert(data(0, 0)), Insertion::Stored);
+    let copied = std::cell::Cell::new(false);
+    let change = Change {
+        data: || {
+            copied.set(true);
+            SampleBytes::Own(vec![1])
+        },
+        kind: ChangeKind::Data,
+        writer: WRITER,
+        instance: std::slice::from_ref(&KEYS[0]),
+        position: Position { view: 0, sequence: 1 },
+        place: 0,
+        source_time: 1,
+        reception_time: 1,
+        expires: None,
+    };
+    assert_eq!(cache.insert(change), Insertion::Exceeds(LimitKind::Samples));
+    assert!(!copied.get());
 }
