@@ -70,7 +70,7 @@ impl HistoryStore {
         let bell = Arc::<Signal>::default();
         let to_ring = Arc::clone(&bell);
         let options = ObjectOptions {
-            is_served: true,
+            poller: Some(poller.clone()),
             on_applied: Box::new(move || to_ring.ring()),
             ..ObjectOptions::default()
         };

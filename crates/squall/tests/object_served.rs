@@ -51,7 +51,7 @@ impl Member {
         let by_thread = Arc::<AtomicUsize>::default();
         let counted = Arc::clone(&by_thread);
         let options = ObjectOptions {
-            is_served: true,
+            poller: Some(poller.clone()),
             on_applied: Box::new(move || {
                 counted.fetch_add(1, Ordering::Relaxed);
             }),

@@ -140,6 +140,31 @@ fn a_poll_wakes_those_that_wait_behind() {
     });
 }
 
+/// A thread that sends much polls in the place of the standby thread, which takes over again for what is left at the end.
+#[test]
+fn a_thread_that_relieves_leaves_nothing_behind() {
+    let mut members = members("relieve", 2);
+    let [one, other] = &mut members[..] else { unreachable!("there are two") };
+    let rounds = 2010;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..rounds {
+                assert_eq!(next(&other.poller, &mut other.deliveries), Some(round));
+            }
+        });
+        for round in 0..rounds {
+            while let Err(error) = one.sender.send_bytes(&round.to_le_bytes()) {
+                assert!(error.is_passing(), "{error}");
+                one.poller.relieve();
+                while one.deliveries.try_next().expect("the group lives").is_some() {}
+            }
+            if round % 32 == 0 {
+                one.poller.relieve();
+            }
+        }
+    });
+}
+
 #[test]
 fn a_wait_ends_in_time() {
     let members = members("time", 1);

@@ -51,9 +51,11 @@ pub(crate) fn start<T: Replicated>(
     link: &NodeHandle,
     service: &ObjectService,
     first: impl Fn() -> T + Send + 'static,
-    options: ObjectOptions,
+    mut options: ObjectOptions,
 ) -> std::io::Result<Object<T>> {
-    let options = Arc::new(options);
+    // The object does not keep the node, whose upcalls have the object.
+    let poller = options.poller.take().map(|poller| poller.downgrade());
+    let (options, is_served) = (Arc::new(options), poller.is_some());
     let subgroups = places.iter().map(|place| place.subgroup.clone()).collect();
     let directory = Arc::new(Directory::of_member(config, link, name, subgroups, options.timeout));
     let shards = places.into_iter().enumerate();
@@ -62,7 +64,8 @@ pub(crate) fn start<T: Replicated>(
         .map(|(number, place)| {
             let transfer = transfer::settings(&directory);
             let versions = Versions::new(Arc::clone(&first));
-            Arc::new(Shard::<T>::new(number, place, link.clone(), Arc::clone(&options), transfer, versions))
+            let (link, options, poller) = (link.clone(), Arc::clone(&options), poller.clone());
+            Arc::new(Shard::<T>::new(number, place, link, options, poller, transfer, versions))
         })
         .collect();
     for shard in &*shards {
@@ -74,7 +77,8 @@ pub(crate) fn start<T: Replicated>(
     let lanes = shards.iter().map(|shard| Lane { shard: Arc::clone(shard), pull: None, held: 0 }).collect();
     let applier = Arc::new(Applier { lanes: Mutex::new(lanes), left: Waiters::default() });
     let (status, of_thread) = (Arc::clone(&link.status), Arc::clone(&applier));
-    let driver = Driver { applier: of_thread, directory: Arc::clone(&directory), status, options };
+    let of_driver = Arc::clone(&directory);
+    let driver = Driver { applier: of_thread, directory: of_driver, status, options, is_served };
     std::thread::Builder::new().name(format!("squall {name}")).spawn(move || driver.run())?;
     Ok(Object { shards, remote: Arc::new(RemoteShards::new(directory)), applier })
 }
@@ -84,6 +88,8 @@ struct Driver<T: Replicated> {
     directory: Arc<Directory>,
     status: Arc<GroupStatus>,
     options: Arc<ObjectOptions>,
+    /// Whether the threads that poll apply updates.
+    is_served: bool,
 }
 
 /// The deliveries of all shards, for the thread that takes them.
@@ -146,7 +152,7 @@ impl<T: Replicated> Driver<T> {
                 }
                 if !self.step() {
                     self.status.messages.register_for(context.waker(), self.awaited());
-                    if self.options.is_served {
+                    if self.is_served {
                         self.applier.left.register(context.waker());
                     }
                     // Read before the last check, so that nothing is missed that was delivered before the failure.
@@ -176,7 +182,7 @@ impl<T: Replicated> Driver<T> {
 
     /// Returns what wakes this thread, besides views, queries and states. Threads that poll an object that is served wake it themselves.
     fn awaited(&self) -> Awaited {
-        if self.options.is_served {
+        if self.is_served {
             return Awaited::Pulls(Vec::new());
         }
         let lanes = self.applier.lanes();

@@ -97,6 +97,7 @@ pub use watch::ObjectWatch;
 #[doc(hidden)]
 pub use wire::read_foreign;
 
+use crate::SharedPoller;
 use driver::Applier;
 pub(crate) use driver::{ShardSubgroup, shards_of, start};
 use remote::RemoteShards;
@@ -144,8 +145,9 @@ pub struct ObjectOptions {
     pub on_transfer: Box<dyn Fn(Transfer) + Send + Sync>,
     /// Called by the object's thread after updates were applied, or a state was taken over; it must not block.
     pub on_applied: Box<dyn Fn() + Send + Sync>,
-    /// Whether threads that poll the group apply updates, by [`Object::apply_delivered`], and the object's thread does only what they leave.
-    pub is_served: bool,
+    /// Of a group that the application's threads poll: they apply updates, by [`Object::apply_delivered`], and the object's thread does only
+    /// what they leave; and a thread that waits for space polls meanwhile.
+    pub poller: Option<SharedPoller>,
 }
 
 impl Default for ObjectOptions {
@@ -155,7 +157,7 @@ impl Default for ObjectOptions {
             timeout: Duration::from_secs(10),
             on_transfer: Box::new(|_| ()),
             on_applied: Box::new(|| ()),
-            is_served: false,
+            poller: None,
         }
     }
 }
@@ -343,7 +345,7 @@ impl<T: Replicated> Object<T> {
     }
 
     /// Applies the updates that were delivered, on this thread; returns whether there were any. For an object that is served
-    /// ([`ObjectOptions::is_served`]): threads that poll the group call it, in [`crate::SharedPoller::on_news`], and once after they have
+    /// ([`ObjectOptions::poller`]): threads that poll the group call it, in [`crate::SharedPoller::on_news`], and once after they have
     /// begun to. Then replies come without waking the object's thread. Updates should be short, since the group is not polled meanwhile, and
     /// must not panic, which would end the group at this member.
     ///
@@ -366,7 +368,7 @@ impl<T: Replicated> Object<T> {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let config = Config::local(&format!("doc-served-{}", std::process::id()), 1).subgroup("count", SubgroupConfig::default());
     /// let (mut group, poller) = Group::builder(config).join_shared()?;
-    /// let options = ObjectOptions { is_served: true, ..ObjectOptions::default() };
+    /// let options = ObjectOptions { poller: Some(poller.clone()), ..ObjectOptions::default() };
     /// let count = group.object_with("count", Count::default, options)?; // `Count` is an application's type
     /// let served = count.clone();
     /// poller.on_news(move |_| {

@@ -26,6 +26,7 @@ use super::{ObjectError, ObjectOptions, wire};
 use crate::application::SubgroupSlot;
 use crate::config::Retention;
 use crate::node::NodeHandle;
+use crate::shared_poller::WeakPoller;
 use crate::wait::{Waiters, block_on};
 
 pub(super) struct Shard<T: Replicated> {
@@ -41,6 +42,8 @@ pub(super) struct Shard<T: Replicated> {
     pub(super) slot: Arc<SubgroupSlot>,
     pub(super) link: NodeHandle,
     pub(super) options: Arc<ObjectOptions>,
+    /// Of an object whose updates are applied by the threads that poll.
+    pub(super) poller: Option<WeakPoller>,
     core: Mutex<ShardCore<T>>,
     /// Signals that the core's readiness may have changed.
     news: Condvar,
@@ -125,6 +128,7 @@ impl<T: Replicated> Shard<T> {
         ShardSubgroup { subgroup, id, slot, durable, message_max, checkpoint_bytes, retention }: ShardSubgroup,
         link: NodeHandle,
         options: Arc<ObjectOptions>,
+        poller: Option<WeakPoller>,
         transfer: StateTransferSettings,
         versions: Versions<T>,
     ) -> Self {
@@ -146,6 +150,7 @@ impl<T: Replicated> Shard<T> {
             slot,
             link,
             options,
+            poller,
             core,
             news,
             changes,
@@ -256,6 +261,13 @@ impl<T: Replicated> Shard<T> {
             }
             result => Some(result),
         };
+        if let Some(poller) = self.poller.as_ref().and_then(WeakPoller::upgrade) {
+            loop {
+                if let Some(result) = poller.wait_until(LOOK, &mut attempt) {
+                    return result;
+                }
+            }
+        }
         block_on(poll_fn(|context| {
             if let Some(result) = attempt() {
                 return Poll::Ready(result);
@@ -372,6 +384,8 @@ impl<T: Replicated> Shard<T> {
 
 /// The same at all members, or their states would diverge.
 pub(super) const SETTINGS: ReplicaSettings = ReplicaSettings::DEFAULT;
+/// How often a thread that waits for space, and polls, looks at what no poll shows.
+const LOOK: Duration = Duration::from_millis(10);
 /// How long a query waits for this member to reach the caller's view.
 const QUERY_PATIENCE: Duration = Duration::from_millis(200);
 

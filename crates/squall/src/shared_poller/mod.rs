@@ -6,7 +6,7 @@ mod attention;
 mod turns;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use self::turns::{Outcome, SharedNode};
@@ -40,6 +40,16 @@ pub struct SharedPoller {
     shared: Arc<SharedNode>,
 }
 
+/// A poller that does not keep the node: the node's upcalls may have it.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakPoller(Weak<SharedNode>);
+
+impl WeakPoller {
+    pub(crate) fn upgrade(&self) -> Option<SharedPoller> {
+        self.0.upgrade().map(|shared| SharedPoller { shared })
+    }
+}
+
 /// Which thread has polled when there is news ([`SharedPoller::on_news`]).
 ///
 /// ```
@@ -59,6 +69,10 @@ pub enum PolledBy {
 impl SharedPoller {
     pub(crate) fn new(node: Node, status: Arc<GroupStatus>) -> std::io::Result<Self> {
         Ok(Self { shared: Arc::new(SharedNode::new(node, status)?) })
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakPoller {
+        WeakPoller(Arc::downgrade(&self.shared))
     }
 
     /// Calls `on_news` after each poll in which something moved, on the thread that has polled, and when the group has ended. Only the first

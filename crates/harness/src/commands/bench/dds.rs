@@ -195,8 +195,8 @@ fn usual_samples(profile: ProfileName, size: usize, latency: bool) -> u64 {
     let small: u64 = match (profile, latency) {
         (ProfileName::Unordered | ProfileName::Atomic, false) => 1_000_000,
         (ProfileName::Unordered | ProfileName::Atomic, true) => 20_000,
-        (ProfileName::Kept, false) => 20_000,
-        (ProfileName::Kept, true) => 5_000,
+        (ProfileName::Kept, false) => 300_000,
+        (ProfileName::Kept, true) => 20_000,
         (ProfileName::Logged, _) => 500,
     };
     // Copies weigh more than the rest from a few KB on.
