@@ -42,8 +42,15 @@ def today() -> str:
 
 
 def command() -> str:
-    """What was typed."""
-    return shlex.join(["bench/run", *sys.argv[1:]])
+    """What was typed, but for where things are on this machine."""
+    words = iter(sys.argv[1:])
+    told = []
+    for word in words:
+        if word in ("--squall", "--folder"):
+            next(words, None)
+        elif not word.startswith(("--squall=", "--folder=")):
+            told.append(word)
+    return shlex.join(["bench/run", *told])
 
 
 def machine_in_words(about: dict) -> str:
