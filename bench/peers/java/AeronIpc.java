@@ -1,9 +1,11 @@
 import io.aeron.Aeron;
 import io.aeron.ExclusivePublication;
+import io.aeron.FragmentAssembler;
 import io.aeron.Subscription;
 import io.aeron.driver.MediaDriver;
 import io.aeron.driver.ThreadingMode;
 import io.aeron.logbuffer.FragmentHandler;
+import io.aeron.protocol.DataHeaderFlyweight;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.util.ArrayList;
@@ -22,6 +24,7 @@ public final class AeronIpc {
   private static final String CHANNEL = "aeron:ipc?term-length=16m";
   private static final int TO_SUBSCRIBERS = 10;
   private static final int BACK = 11;
+  private static final int MTU_BYTES = 16384;
   private static final int FRAGMENTS_A_POLL = 256;
   /** The bytes that a core's cache takes at a time: subscribers read one of each. */
   private static final int LINE_BYTES = 64;
@@ -96,10 +99,13 @@ public final class AeronIpc {
     say("ready");
     long[] received = {0};
     long[] sum = {0};
-    FragmentHandler handler = (buffer, offset, length, header) -> {
+    FragmentHandler each = (buffer, offset, length, header) -> {
       received[0]++;
       for (int place = 0; place < length; place += LINE_BYTES) sum[0] += buffer.getByte(offset + place);
     };
+    // A longer message comes in several fragments.
+    boolean isLong = size + DataHeaderFlyweight.HEADER_LENGTH > MTU_BYTES;
+    FragmentHandler handler = isLong ? new FragmentAssembler(each, size) : each;
     long warmUp = messages / 4;
     while (received[0] < warmUp) if (subscription.poll(handler, FRAGMENTS_A_POLL) == 0) pause();
     long start = System.nanoTime();
@@ -158,7 +164,7 @@ public final class AeronIpc {
             .dirDeleteOnStart(true)
             .dirDeleteOnShutdown(true)
             .ipcTermBufferLength(16 << 20)
-            .ipcMtuLength(16384));
+            .ipcMtuLength(MTU_BYTES));
   }
 
   private Aeron connect() {
