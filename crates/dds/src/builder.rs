@@ -325,6 +325,20 @@ mod tests {
         }
     }
 
+    /// Topics and what carries them know each other while the participant is there, and no longer.
+    #[test]
+    fn a_participant_that_has_left_keeps_nothing() {
+        let builder = DomainParticipant::builder(Config::local("dds-left", 1));
+        let participant =
+            builder.topic("atomic", Qos::ATOMIC).topic("kept", Qos::KEPT).join().expect("it joins");
+        let served = lock(&participant.served);
+        let (lane, store) = (Arc::downgrade(&served.lanes[0]), Arc::downgrade(&served.stores[0]));
+        drop(served);
+        assert!(lane.upgrade().is_some() && store.upgrade().is_some());
+        drop(participant);
+        assert!(lane.upgrade().is_none() && store.upgrade().is_none());
+    }
+
     /// This participant takes no messages of such a subgroup, and would hold up its senders.
     #[test]
     fn a_subgroup_that_is_no_topic_is_refused() {

@@ -1,12 +1,11 @@
-//! The histories of a participant's topics, and how they come to the topics' readers.
+//! The histories of a participant's topics, and how they come to the topics' readers (Spindle §4.6, "volatile storage" and "logged storage").
 //!
-//! A thread of its own hands them on, while it waits for nothing else. Samples that readers have space for are handed on by the thread that polls
-//! the node ([`HistoryStore::serve`]), or that makes space ([`HistoryStore::note_taken`]): announcements, views, topics in one order with others
-//! and the end of the group are left to the store's thread.
+//! The thread that polls the node hands on the samples that readers have space for ([`HistoryStore::serve`]); a thread that takes samples hands on
+//! those for which there was none ([`HistoryStore::note_taken`]). The store's own thread does the rest: announcements, views, topics in one
+//! order with others, and the end of the group.
 //!
-//! **Invariant.** What a reader has not had of its history, it gets from the thread that makes space, if it was full when that was looked at last
-//! (`lacks_space`, which is set while the reader is locked); from the store's thread, whose bell has rung since; or there is
-//! a poll to come that finds something.
+//! **Invariant.** A reader that has not had all of its history gets the rest from the thread that takes its samples, if it was full
+//! (`lacks_space`, which is set while the reader is locked); or from the store's thread, whose bell has rung; or after the next poll.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -168,8 +167,7 @@ impl HistoryStore {
 
     /// Applies what was delivered, and hands it to readers, after a poll.
     pub(crate) fn serve(&self, by: PolledBy) {
-        let has_ended = !matches!(by, PolledBy::Waiting | PolledBy::Standby);
-        if has_ended || (self.keeper.object.apply_delivered() && !self.hand_on()) {
+        if by == PolledBy::NoThread || (self.keeper.object.apply_delivered() && !self.hand_on()) {
             self.bell.ring();
         }
     }
@@ -190,13 +188,13 @@ impl HistoryStore {
     fn hand_on(&self) -> bool {
         let Ok(shelf) = self.shelf.try_lock() else { return false };
         let handed = self.keeper.object.try_inspect(0, |_, registry| {
-            let ports = shelf.ports.iter();
-            let each = ports.map(|(topic, port)| self.hand_samples(*topic, port, registry));
-            let whole = each.fold(Handed::default(), |all, each| Handed {
-                has_moved: all.has_moved | each.has_moved,
-                is_left: all.is_left | each.is_left,
-            });
-            Handed { is_left: whole.is_left || registry.topics().len() != shelf.topics, ..whole }
+            let mut handed = Handed { has_moved: false, is_left: registry.topics().len() != shelf.topics };
+            for (topic, port) in &shelf.ports {
+                if let Some(history) = registry.history(*topic) {
+                    self.hand_samples(port, history, &mut handed);
+                }
+            }
+            handed
         });
         drop(shelf);
         let Some(Handed { has_moved, is_left }) = handed else { return false };
@@ -207,14 +205,10 @@ impl HistoryStore {
     }
 
     /// Hands samples to the readers of a topic, as [`HistoryStore::hand_on`] does.
-    fn hand_samples(&self, topic: u32, port: &TopicPort, registry: &TopicRegistry) -> Handed {
-        let Some(history) = registry.history(topic) else { return Handed::default() };
+    fn hand_samples(&self, port: &TopicPort, history: &KeptTopic, handed: &mut Handed) {
         let mut state = port.state();
-        let mut handed = Handed {
-            has_moved: false,
-            is_left: state.next_announcement != history.next_announcement()
-                || state.forgotten != history.forgotten(),
-        };
+        handed.is_left |=
+            state.next_announcement != history.next_announcement() || state.forgotten != history.forgotten();
         let now = now_ns();
         for reader in state.readers.values_mut() {
             if reader.next_kept == Some(history.next()) && reader.takes_only_samples(history) {
@@ -235,7 +229,6 @@ impl HistoryStore {
                 handed.is_left |= !has_all || reader.is_behind || !reader.takes_only_samples(history);
             }
         }
-        handed
     }
 
     /// Hands a topic's history to its port. Returns whether there was something.
@@ -259,8 +252,7 @@ impl HistoryStore {
     }
 }
 
-/// What has become of the samples of a topic.
-#[derive(Clone, Copy, Debug, Default)]
+/// What has become of samples that were to be handed on.
 struct Handed {
     has_moved: bool,
     /// Whether there is something for the store's thread.

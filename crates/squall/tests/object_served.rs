@@ -1,12 +1,14 @@
 //! Replicated objects whose updates are applied by the threads that poll the group.
 
+use std::fs;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use squall::config::SubgroupConfig;
+use squall::config::{StorageConfig, SubgroupConfig};
 use squall::object::{Object, ObjectOptions, Pending, Replicated, Snapshot, restored};
-use squall::{Config, Departure, Group, SharedPoller};
+use squall::{Config, DeliveryMode, Departure, Group, SharedPoller};
 use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
 
 /// The numbers in the order in which they were applied.
@@ -46,7 +48,11 @@ struct Member {
 
 impl Member {
     fn join(config: Config) -> Self {
-        let config = config.subgroup("numbers", SubgroupConfig::default());
+        Self::join_with(config, SubgroupConfig::default())
+    }
+
+    fn join_with(config: Config, numbers: SubgroupConfig) -> Self {
+        let config = config.subgroup("numbers", numbers);
         let (mut group, poller) = Group::builder(config).join_shared().expect("it joins");
         let by_thread = Arc::<AtomicUsize>::default();
         let counted = Arc::clone(&by_thread);
@@ -184,6 +190,30 @@ fn a_state_outlives_its_members() {
     let numbers = all_of(&members, ROUNDS as usize + 2);
     assert_eq!(numbers[0], numbers[1]);
     assert!(numbers[0].0.iter().copied().eq((0..ROUNDS).chain([7, 7])));
+}
+
+/// A checkpoint is written when it is due, whichever thread has applied the updates: or the log would grow for ever.
+#[test]
+fn a_durable_object_writes_checkpoints() {
+    let test = format!("served-durable-{}", std::process::id());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&test);
+    // An earlier process of this number may have left something.
+    let _ = fs::remove_dir_all(&folder);
+    let config = Config { storage: Some(StorageConfig::new(&folder)), ..Config::local(&test, 1) };
+    let (mode, checkpoint_bytes) = (DeliveryMode::Durable, 1 << 10);
+    let member =
+        Member::join_with(config, SubgroupConfig { mode, checkpoint_bytes, ..SubgroupConfig::default() });
+    let checkpoints = || fs::read_dir(folder.join("rank-0/checkpoints")).map_or(0, Iterator::count);
+    let mut number = 0;
+    while checkpoints() == 0 {
+        assert!(number < ROUNDS, "no checkpoint was written in {number} updates");
+        member.update(number);
+        number += 1;
+        // The object's thread comes to rest, and finds no message that it could apply itself.
+        thread::sleep(Duration::from_millis(1));
+    }
+    drop(member);
+    fs::remove_dir_all(&folder).expect("it can be removed");
 }
 
 const PATIENCE: Duration = Duration::from_secs(30);

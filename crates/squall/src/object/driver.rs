@@ -221,9 +221,8 @@ impl<T: Replicated> Lane<T> {
         let answered = self.answer_queries();
         let taken = transfer::tend(&self.shard, directory);
         let delivered = self.take();
-        if delivered {
-            checkpoint::tend(&self.shard);
-        }
+        // Also if another thread has applied what makes it due.
+        checkpoint::tend(&self.shard);
         LaneStep { worked: delivered || answered || taken, applied: delivered || taken }
     }
 

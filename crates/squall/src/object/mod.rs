@@ -331,17 +331,13 @@ impl<T: Replicated> Object<T> {
     /// Reads this member's replica of a shard: `read` gets the view and the sequence number up to which all updates
     /// are applied, and the object. Returns `None` if this member has no replica. Updates wait meanwhile.
     pub fn inspect<R>(&self, shard: usize, read: impl FnOnce((u64, u64), &T) -> R) -> Option<R> {
-        let core = self.shards[shard].core();
-        let position = core.replica.position()?;
-        core.replica.machine().map(|machine| read((position.view, position.sequence), &machine.0))
+        self.shards[shard].core().read(read)
     }
 
     /// Reads this member's replica of a shard, as [`Object::inspect`] does, unless another thread reads it or applies updates: then it returns
     /// `None`, too.
     pub fn try_inspect<R>(&self, shard: usize, read: impl FnOnce((u64, u64), &T) -> R) -> Option<R> {
-        let core = self.shards[shard].try_core()?;
-        let position = core.replica.position()?;
-        core.replica.machine().map(|machine| read((position.view, position.sequence), &machine.0))
+        self.shards[shard].try_core()?.read(read)
     }
 
     /// Applies the updates that were delivered, on this thread; returns whether there were any. For an object that is served

@@ -66,6 +66,14 @@ pub(super) struct ShardCore<T: Replicated> {
     pub(super) checkpoints: CheckpointSchedule,
 }
 
+impl<T: Replicated> ShardCore<T> {
+    /// Reads the object, if it is here, and the view and the sequence number up to which all updates are applied.
+    pub(super) fn read<R>(&self, read: impl FnOnce((u64, u64), &T) -> R) -> Option<R> {
+        let position = self.replica.position()?;
+        self.replica.machine().map(|machine| read((position.view, position.sequence), &machine.0))
+    }
+}
+
 /// The caller that waits for an update.
 pub(super) enum ShardWaiter<R> {
     Own(ReplySender<R>),

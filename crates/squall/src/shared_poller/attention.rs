@@ -78,7 +78,7 @@ impl Attention {
         self.is_unattended() && self.brief < BRIEF_MAX
     }
 
-    /// Gives the turn to a thread that waits; returns false if another one has it.
+    /// Gives the turn to a thread that waits, or that polls in the place of the standby thread; returns false if another one has it.
     pub(super) fn begin(&mut self, now: impl FnOnce() -> Instant) -> bool {
         if self.is_led {
             return false;
