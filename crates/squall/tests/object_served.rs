@@ -192,7 +192,7 @@ fn a_state_outlives_its_members() {
     assert!(numbers[0].0.iter().copied().eq((0..ROUNDS).chain([7, 7])));
 }
 
-/// A checkpoint is written when it is due, whichever thread has applied the updates: or the log would grow for ever.
+/// A checkpoint is written when it is due, whichever thread has applied the updates: or the log would grow without end.
 #[test]
 fn a_durable_object_writes_checkpoints() {
     let test = format!("served-durable-{}", std::process::id());
