@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_bytes::ByteBuf;
+use bytes::Bytes;
 use squall::object::{Client, ObjectError, Pending};
 use squall::{Config, DeliveryMode};
 
@@ -80,7 +80,7 @@ struct ClientLink {
 impl ClientLink {
     fn update(&self, bytes: Vec<u8>, patience: Duration) -> Result<KeptReply, WriteError> {
         let begun = Instant::now();
-        let pending = self.object.update(b"", &ByteBuf::from(bytes)).map_err(explain)?;
+        let pending = self.object.update(b"", &Bytes::from(bytes)).map_err(explain)?;
         let reply = wait_reply(pending, begun, patience).ok_or(WriteError::Unknown)?;
         outcome(reply.map_err(explain)?)
     }
@@ -143,7 +143,7 @@ impl ClientLink {
 
     /// Announces that an endpoint has gone.
     fn close(&self, topic: u32, announcement: &EndpointAnnouncement) {
-        let pending = self.object.update(b"", &ByteBuf::from(announcement.end().encode(topic)));
+        let pending = self.object.update(b"", &Bytes::from(announcement.end().encode(topic)));
         *lock(&self.last_end) = pending.ok();
     }
 }

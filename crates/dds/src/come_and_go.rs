@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use serde_bytes::ByteBuf;
 use squall::object::Replicated as _;
 
 use crate::cache::{ChangeKind, Selection};
@@ -78,9 +77,7 @@ impl Domain {
     }
 
     fn apply(&mut self, bytes: Vec<u8>) -> KeptReply {
-        let StoreReply::Update(reply) = self.registry.apply(ByteBuf::from(bytes)) else {
-            panic!("it is an update")
-        };
+        let StoreReply::Update(reply) = self.registry.apply(bytes.into()) else { panic!("it is an update") };
         reply
     }
 

@@ -6,9 +6,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use serde_bytes::ByteBuf;
+use bytes::Bytes;
 use squall::SharedPoller;
 use squall::object::{Object, ObjectError, Pending};
+use squall_fabric::atomics::{AtomicBool, Ordering};
 
 use crate::error::WriteError;
 use crate::kept::KeptReply;
@@ -17,6 +18,7 @@ use crate::outlet::{explain, lock};
 use crate::pending_write::PendingWrite;
 use crate::qos::DurabilityService;
 use crate::registry::{StoreQuery, StoreReply, TopicRegistry};
+use crate::wire::ChangeHeader;
 
 /// The object that keeps histories. A thread that waits for a reply polls the node meanwhile: otherwise another thread would have to be
 /// woken for that, or would look only after a while.
@@ -24,13 +26,16 @@ use crate::registry::{StoreQuery, StoreReply, TopicRegistry};
 pub(crate) struct Keeper {
     pub(crate) object: Object<TopicRegistry>,
     pub(crate) poller: SharedPoller,
+    /// Whether the histories have been here.
+    is_ready: AtomicBool,
     /// Of writes whose outcome is asked for later.
     pace: Mutex<PassingPace>,
 }
 
 impl Keeper {
     pub(crate) fn new(object: Object<TopicRegistry>, poller: SharedPoller) -> Self {
-        Self { object, poller, pace: Mutex::default() }
+        let (is_ready, pace) = Default::default();
+        Self { object, poller, is_ready, pace }
     }
 
     /// Adds a message to the history.
@@ -43,15 +48,24 @@ impl Keeper {
         settle(self.update(bytes, patience)?, service)
     }
 
-    /// Adds a message to the history; whether it is there is known later. `now`: in nanoseconds since 1970.
+    /// Adds a change, whose data, of `length` bytes, `fill` writes in place, to the history; whether it is there is known later.
     pub(crate) fn begin_write(
         &self,
         service: DurabilityService,
-        bytes: Vec<u8>,
-        now: u64,
+        header: &ChangeHeader<'_>,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
         patience: Duration,
     ) -> Result<PendingWrite, WriteError> {
-        let pending = self.begin_update(&ByteBuf::from(bytes), patience)?;
+        self.wait_ready(patience)?;
+        let (message, now) = (header.length_with(length), header.source_time);
+        let mut prefix = [0; PREFIX_MAX];
+        let prefix = length_prefix(message, &mut prefix);
+        let written = self.object.update_written(0, prefix.len() + message, |update| {
+            update.put(prefix);
+            fill(header.write(update.zeros(message)));
+        });
+        let pending = written.map_err(explain)?;
         let passing = lock(&self.pace).note(now);
         match passing {
             Passing::AfterPause => self.poller.assist(|| ()),
@@ -63,13 +77,13 @@ impl Keeper {
 
     /// Adds a message to the history, and waits for no reply.
     pub(crate) fn mention(&self, bytes: Vec<u8>) {
-        drop(self.object.update_shard(0, &ByteBuf::from(bytes)));
+        drop(self.object.update_shard(0, &Bytes::from(bytes)));
         self.poller.attend();
     }
 
     /// Updates the history, and waits for the reply.
     pub(crate) fn update(&self, bytes: Vec<u8>, patience: Duration) -> Result<KeptReply, WriteError> {
-        let (begun, bytes) = (Instant::now(), ByteBuf::from(bytes));
+        let (begun, bytes) = (Instant::now(), Bytes::from(bytes));
         loop {
             let pending = self.begin_update(&bytes, patience.saturating_sub(begun.elapsed()))?;
             match poll_for_reply(pending, &self.poller, patience.saturating_sub(begun.elapsed())) {
@@ -83,12 +97,22 @@ impl Keeper {
     }
 
     /// Updates the history, as soon as it is here.
-    fn begin_update(&self, bytes: &ByteBuf, patience: Duration) -> Result<Pending<StoreReply>, WriteError> {
-        self.object.wait_ready(patience).map_err(|error| match error {
-            ObjectError::Unreachable { .. } => WriteError::Timeout(patience),
-            error => explain(error),
-        })?;
+    fn begin_update(&self, bytes: &Bytes, patience: Duration) -> Result<Pending<StoreReply>, WriteError> {
+        self.wait_ready(patience)?;
         self.object.update_shard(0, bytes).map_err(explain)
+    }
+
+    /// Waits until the history is here.
+    fn wait_ready(&self, patience: Duration) -> Result<(), WriteError> {
+        // A member that is out of the subgroup for a while asks others later, as the object does.
+        if !self.is_ready.load(Ordering::Relaxed) {
+            self.object.wait_ready(patience).map_err(|error| match error {
+                ObjectError::Unreachable { .. } => WriteError::Timeout(patience),
+                error => explain(error),
+            })?;
+            self.is_ready.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Waits until all members have what was written.
@@ -100,6 +124,14 @@ impl Keeper {
             None => Err(WriteError::Timeout(patience)),
         }
     }
+}
+
+/// The bytes of the longest serialised length.
+const PREFIX_MAX: usize = 10;
+
+/// Returns what precedes the bytes of a message of this length in an update, as `Bytes` are serialised.
+fn length_prefix(length: usize, space: &mut [u8; PREFIX_MAX]) -> &[u8] {
+    postcard::to_slice(&length, space).expect("a length fits there")
 }
 
 /// Translates what has become of a message of a topic.
@@ -169,5 +201,20 @@ struct Unparker(Thread);
 impl Wake for Unparker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_written_as_it_is_serialised() {
+        for length in [0, 1, 127, 128, 16_383, 16_384, 1 << 21] {
+            let message = Bytes::from(vec![7; length]);
+            let written = [length_prefix(length, &mut [0; PREFIX_MAX]), &message].concat();
+            assert_eq!(written, postcard::to_stdvec(&message).expect("it can be serialised"), "{length}");
+        }
+        assert_eq!(length_prefix(usize::MAX, &mut [0; PREFIX_MAX]).len(), PREFIX_MAX);
     }
 }

@@ -7,7 +7,6 @@
 use std::cell::RefCell;
 
 use proptest::prelude::*;
-use serde_bytes::ByteBuf;
 use squall::object::Replicated as _;
 
 use crate::cache::{ChangeKind, Selection};
@@ -114,7 +113,7 @@ impl Domain {
     fn apply(&mut self, member: usize, count: usize) {
         let (_, member) = &mut self.members[member];
         for update in self.updates.iter().skip(member.applied).take(count) {
-            member.registry.apply(ByteBuf::from(update.clone()));
+            member.registry.apply(update.clone().into());
             member.applied += 1;
         }
     }

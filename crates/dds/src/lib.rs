@@ -112,6 +112,7 @@ mod pending_write;
 mod port;
 mod publisher;
 mod qos;
+mod queue;
 mod reader;
 mod reader_core;
 mod registry;

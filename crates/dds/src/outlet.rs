@@ -143,9 +143,7 @@ impl Outlet {
         match self {
             Self::Lane { .. } => self.write(header, length, fill, patience).map(|()| PendingWrite::done()),
             Self::Kept { store, service, .. } => {
-                let mut bytes = vec![0; header.length_with(length)];
-                fill(header.write(&mut bytes));
-                store.keeper.begin_write(*service, bytes, header.source_time, patience)
+                store.keeper.begin_write(*service, header, length, fill, patience)
             }
         }
     }

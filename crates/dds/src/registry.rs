@@ -17,7 +17,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_bytes::ByteBuf;
 use squall::object::{Replicated, Snapshot, restored};
 
 use crate::kept::{KeptPart, KeptReply, KeptState, KeptTopic};
@@ -159,7 +158,7 @@ impl TopicRegistry {
         let order = self.next_order();
         for (place, change) in (0..).zip(changes) {
             let history = self.histories.get_mut(&change.header.topic).expect("it was there before");
-            let kept = history.keep(&change.header, Bytes::copy_from_slice(change.bytes), (order, place));
+            let kept = history.keep(Bytes::copy_from_slice(change.bytes), (order, place));
             if kept != KeptReply::Kept {
                 debug_assert!(false, "there was space for the whole set: {kept:?}");
                 return kept;
@@ -168,8 +167,8 @@ impl TopicRegistry {
         KeptReply::Kept
     }
 
-    fn change(&mut self, bytes: &Bytes) -> KeptReply {
-        match TopicFrame::decode(bytes) {
+    fn change(&mut self, bytes: Bytes) -> KeptReply {
+        match TopicFrame::decode(&bytes) {
             None => KeptReply::Malformed,
             Some(TopicFrame::Client) => self.admit(),
             Some(TopicFrame::Creation(body)) => {
@@ -191,7 +190,7 @@ impl TopicRegistry {
                 };
                 let order = self.order;
                 self.order += 1;
-                history.keep(&header, bytes.clone(), (order, 0))
+                history.keep(bytes, (order, 0))
             }
             Some(TopicFrame::Set(body)) => {
                 read_set(body).map_or(KeptReply::Malformed, |changes| self.keep_set(&changes))
@@ -215,12 +214,12 @@ impl RegisteredTopic {
 }
 
 impl Replicated for TopicRegistry {
-    type Update = ByteBuf;
+    type Update = Bytes;
     type Query = StoreQuery;
     type Reply = StoreReply;
 
-    fn apply(&mut self, bytes: ByteBuf) -> StoreReply {
-        StoreReply::Update(self.change(&Bytes::from(bytes.into_vec())))
+    fn apply(&mut self, bytes: Bytes) -> StoreReply {
+        StoreReply::Update(self.change(bytes))
     }
 
     fn query(&self, query: StoreQuery) -> StoreReply {
@@ -284,9 +283,7 @@ mod tests {
     }
 
     fn apply(registry: &mut TopicRegistry, bytes: Vec<u8>) -> KeptReply {
-        let StoreReply::Update(reply) = registry.apply(ByteBuf::from(bytes)) else {
-            panic!("it is an update")
-        };
+        let StoreReply::Update(reply) = registry.apply(bytes.into()) else { panic!("it is an update") };
         reply
     }
 

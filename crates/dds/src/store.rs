@@ -329,19 +329,22 @@ fn pull_samples(reader: &mut ReaderCore, topic: &KeptTopic, end: u64, left: &mut
     let Some(first) = reader.next_kept else { return true };
     let mut samples = topic.samples(first).take_while(|(number, _)| *number < end).peekable();
     while let Some((number, sample)) = samples.next() {
-        let (mut last, mut changes) = (number, Vec::from_iter(arrived(sample)));
-        // The rest of its coherent set.
-        while let Some((number, next)) =
-            samples.next_if(|(_, next)| reader.is_coherent && next.order == sample.order)
-        {
-            (last, changes) = (number, changes.into_iter().chain(arrived(next)).collect());
-        }
-        let position = Position { view: 0, sequence: sample.order };
-        let offer = match &*changes {
-            _ if *left == 0 => Offer::Full,
-            [] => Offer::Done,
-            [change] => reader.handle_change(change, position, now),
-            set => reader.handle_set(set, position, now),
+        let (mut last, position) = (number, Position { view: 0, sequence: sample.order });
+        let offer = if *left == 0 {
+            Offer::Full
+        } else if reader.is_coherent {
+            // The rest of its coherent set, too.
+            let mut changes = Vec::from_iter(arrived(sample));
+            while let Some((number, next)) = samples.next_if(|(_, next)| next.order == sample.order) {
+                (last, changes) = (number, changes.into_iter().chain(arrived(next)).collect());
+            }
+            match &*changes {
+                [] => Offer::Done,
+                [change] => reader.handle_change(change, position, now),
+                set => reader.handle_set(set, position, now),
+            }
+        } else {
+            arrived(sample).map_or(Offer::Done, |change| reader.handle_change(&change, position, now))
         };
         reader.is_full = *left > 0 && offer == Offer::Full;
         if offer == Offer::Full {

@@ -111,6 +111,7 @@ impl DataWriter<Vec<u8>> {
     }
 
     /// Writes a sample as [`DataWriter::write_in_place`] does, but returns as soon as it is on its way: see [`DataWriter::write_async`].
+    /// `fill` writes in this member's window in all topics, unless the sample belongs to a coherent set.
     ///
     /// # Errors
     /// [`WriteError`], with what to do next; nothing was written then.

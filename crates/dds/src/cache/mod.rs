@@ -3,7 +3,6 @@
 //! [`HistoryCache::insert`] takes changes in the order of the topic; [`HistoryCache::select`] returns samples in the same order.
 
 mod instances;
-mod queue;
 mod sample_bytes;
 mod selection;
 #[cfg(test)]
@@ -12,10 +11,10 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::qos::{HistoryKind, ResourceLimits};
+use crate::queue::SampleQueue;
 use crate::sample::{EndpointId, InstanceHandle, InstanceState, Position, ViewState};
 
 use instances::{EndpointSet, InstanceTable};
-use queue::SampleQueue;
 
 pub(crate) use sample_bytes::SampleBytes;
 pub(crate) use selection::Selection;
@@ -129,7 +128,7 @@ pub(crate) struct HistoryCache {
     /// The least time between two samples of an instance, in nanoseconds.
     separation: u64,
     instances: InstanceTable,
-    samples: SampleQueue,
+    samples: SampleQueue<CachedSample>,
     data_count: usize,
     unread: usize,
     next: u64,

@@ -19,7 +19,7 @@
 //! `Deviation:` (Spindle §4.6) each receiver stores incoming samples in memory, or appends them to a log. As an object's state, they reach a
 //! joiner together with their place in the order.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::ChangeKind;
 use crate::qos::{DurabilityService, HistoryKind};
+use crate::queue::SampleQueue;
 use crate::sample::EndpointId;
 use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole};
 
@@ -35,7 +36,7 @@ use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole};
 pub(crate) struct KeptTopic {
     kept: KeptState,
     /// The messages of each instance, oldest first.
-    instances: BTreeMap<Vec<u8>, KeptInstance>,
+    instances: HashMap<Vec<u8>, KeptInstance>,
     /// Those that have announcements or messages.
     endpoints: BTreeMap<EndpointId, KeptEndpoint>,
 }
@@ -57,7 +58,7 @@ pub(crate) struct KeptState {
     service: Option<DurabilityService>,
     /// The number of the next message.
     next: u64,
-    samples: BTreeMap<u64, KeptSample>,
+    samples: SampleQueue<KeptSample>,
     announcements: BTreeMap<u64, KeptAnnouncement>,
     /// The number of the next announcement.
     next_announcement: u64,
@@ -147,9 +148,9 @@ pub(crate) enum KeptReply {
 impl KeptTopic {
     pub(crate) fn of(kept: KeptState) -> Self {
         let mut topic = Self { kept, ..Self::default() };
-        for (number, sample) in &topic.kept.samples {
+        for (number, sample) in topic.kept.samples.iter() {
             if let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(&sample.bytes) {
-                topic.instances.entry(header.key.into()).or_default().push(KeptEntry::of(*number, &header));
+                topic.instances.entry(header.key.into()).or_default().push(KeptEntry::of(number, &header));
                 topic.endpoints.entry(header.writer).or_default().messages += 1;
             }
         }
@@ -172,7 +173,7 @@ impl KeptTopic {
     /// `order` is that of the next message of any topic.
     /// Bounded, unless a single coherent set is longer.
     pub(crate) fn part(&self, announcement: u64, first: u64, forgotten: u64, order: u64) -> KeptPart {
-        let (mut bytes, mut samples, mut last) = (0, BTreeMap::new(), None);
+        let (mut bytes, mut samples, mut last) = (0, Vec::new(), None);
         let mut next = self.kept.next;
         for (number, sample) in self.samples(first) {
             if bytes > PART_BYTES && last != Some(sample.order) {
@@ -180,7 +181,7 @@ impl KeptTopic {
                 break;
             }
             (bytes, last) = (bytes + sample.bytes.len(), Some(sample.order));
-            samples.insert(number, sample.clone());
+            samples.push((number, sample));
         }
         let announced = self.announcements(announcement).take_while(|(_, each)| each.next <= next);
         let announcements: BTreeMap<_, _> =
@@ -190,14 +191,17 @@ impl KeptTopic {
         {
             // What comes after the next announcement has to wait for it.
             next = next.min(last.next);
-            samples.split_off(&next);
+        }
+        let mut of_part = SampleQueue::new();
+        for (number, sample) in samples.into_iter().take_while(|(number, _)| *number < next) {
+            of_part.push(number, sample.clone());
         }
         let announced = self.endpoints.keys().copied().filter(|id| self.is_announced(*id));
         let announced = (forgotten != self.kept.forgotten).then(|| announced.collect());
         let state = KeptState {
             service: self.kept.service,
             next,
-            samples,
+            samples: of_part,
             announcements,
             next_announcement: self.kept.next_announcement,
             forgotten: self.kept.forgotten,
@@ -251,37 +255,33 @@ impl KeptTopic {
 
     /// Returns the messages that are kept, from number `first` on.
     pub(crate) fn samples(&self, first: u64) -> impl Iterator<Item = (u64, &KeptSample)> {
-        self.kept.samples.range(first..).map(|(number, sample)| (*number, sample))
+        self.kept.samples.from(first)
     }
 
-    /// Keeps a change, which has this order and place in its set, and forgets what is too old for it.
-    pub(crate) fn keep(
-        &mut self,
-        header: &ChangeHeader<'_>,
-        bytes: Bytes,
-        (order, place): (u64, u32),
-    ) -> KeptReply {
-        let (key, mut entry) = (header.key, KeptEntry::of(0, header));
+    /// Keeps a message, which is a change of this topic and has this order and place in its set, and forgets what is too old for it.
+    pub(crate) fn keep(&mut self, bytes: Bytes, (order, place): (u64, u32)) -> KeptReply {
+        let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(&bytes) else {
+            return KeptReply::Malformed;
+        };
         let Some(service) = self.kept.service else { return KeptReply::Malformed };
-        let present = self.instances.get(key);
+        let entry = KeptEntry::of(self.kept.next, &header);
+        let mut present = self.instances.get_mut(header.key);
         let mut replaces = false;
         if entry.kind == ChangeKind::Data {
-            let of_data = present.map_or(0, |instance| instance.of_data);
+            let of_data = present.as_ref().map_or(0, |instance| instance.of_data);
             replaces = matches!(service.history, HistoryKind::KeepLast(depth) if of_data >= depth);
-        } else if present.is_none_or(|instance| entry.repeats(&instance.entries)) {
+        } else if present.as_ref().is_none_or(|instance| entry.repeats(&instance.entries)) {
             // So the changes of state in a history are bounded by its data and its writers.
             return KeptReply::Kept;
         }
         if !replaces && self.kept.samples.len() >= service.samples_max {
             return KeptReply::Full;
         }
-        entry.number = self.kept.next;
         self.endpoints.entry(entry.writer).or_default().messages += 1;
-        let instance = self.instances.entry(key.into()).or_default();
-        if replaces {
+        if let Some(instance) = present.as_deref_mut().filter(|_| replaces) {
             // The oldest sample with data, and what was said of its instance before.
             while let Some(oldest) = instance.pop() {
-                self.kept.samples.remove(&oldest.number);
+                self.kept.samples.remove(oldest.number);
                 if let Some(endpoint) = self.endpoints.get_mut(&oldest.writer) {
                     endpoint.messages -= 1;
                 }
@@ -291,8 +291,11 @@ impl KeptTopic {
                 }
             }
         }
-        instance.push(entry);
-        self.kept.samples.insert(entry.number, KeptSample { order, place, bytes });
+        match present {
+            Some(instance) => instance.push(entry),
+            None => self.instances.entry(header.key.into()).or_default().push(entry),
+        }
+        self.kept.samples.push(entry.number, KeptSample { order, place, bytes });
         self.kept.next += 1;
         KeptReply::Kept
     }

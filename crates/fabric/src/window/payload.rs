@@ -34,6 +34,17 @@ impl<'m> Payload<'m> {
         self.next(count).fill(byte);
     }
 
+    /// Writes zeros for the next `count` bytes, and returns them, to be filled in place.
+    ///
+    /// # Panics
+    /// Panics if the message has less space left.
+    #[inline]
+    pub fn zeros(&mut self, count: usize) -> &mut [u8] {
+        let bytes = self.next(count);
+        bytes.fill(0);
+        bytes
+    }
+
     /// Returns the number of bytes that are not yet written.
     #[must_use]
     #[inline]
@@ -76,10 +87,13 @@ mod tests {
         let mut bytes = [7; 8];
         let mut payload = Payload::over(&mut bytes);
         payload.put(b"ab");
-        payload.put_repeated(b'c', 3);
-        assert_eq!(payload.remaining(), 3);
+        payload.put_repeated(b'c', 2);
+        let space = payload.zeros(2);
+        assert_eq!(space, [0, 0]);
+        space[1] = b'd';
+        assert_eq!(payload.remaining(), 2);
         payload.finish();
-        assert_eq!(&bytes, b"abccc\0\0\0");
+        assert_eq!(&bytes, b"abcc\0d\0\0");
     }
 
     #[test]

@@ -64,16 +64,29 @@ impl UpdateOrigin {
     /// # Panics
     /// If the update is longer than 4 GiB.
     pub fn append(self, update: &[u8], message: &mut Vec<u8>) {
+        message.extend(self.header(update.len()));
+        message.extend(update);
+    }
+
+    /// Returns what precedes an update of this length.
+    ///
+    /// # Panics
+    /// If it is longer than 4 GiB.
+    #[must_use]
+    pub fn header(self, length: usize) -> [u8; HEADER_BYTES] {
         let (id, number, open) = match self {
             Self::Member(number) => (MEMBER, number, 0),
             Self::Open(number) => (OPEN, number, 0),
             Self::Query(number) => (QUERY, number, 0),
             Self::Session { id, number, open } => (id, number, open),
         };
-        message.extend(id.to_le_bytes());
-        message.extend(number.to_le_bytes());
-        message.extend(open.to_le_bytes());
-        put_bytes(update, message);
+        let length = u32::try_from(length).expect("an update is shorter than 4 GiB");
+        let mut header = [0; HEADER_BYTES];
+        header[..8].copy_from_slice(&id.to_le_bytes());
+        header[8..16].copy_from_slice(&number.to_le_bytes());
+        header[16..20].copy_from_slice(&open.to_le_bytes());
+        header[20..].copy_from_slice(&length.to_le_bytes());
+        header
     }
 }
 

@@ -63,5 +63,7 @@ mutations! {
         LoseDropped,
         /// \[A17\] An update goes through this member's window while other members are asked for earlier ones.
         OvertakeElsewhere,
+        /// \[A17\] An update is sent before those that have found no space.
+        OvertakeBatch,
     }
 }

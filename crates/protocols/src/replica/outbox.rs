@@ -16,7 +16,7 @@
 //! of this member that is applied. [`Outbox::drop_closed`] when a view begins, then [`Outbox::leave`] if this member
 //! is no longer in the shard. [`Outbox::stop`] when it has left the group.
 
-use squall_fabric::window::{ReserveError, WindowWriter};
+use squall_fabric::window::{Payload, ReserveError, WindowWriter};
 
 use super::message::{HEADER_BYTES, UpdateOrigin};
 use super::mutation;
@@ -112,7 +112,14 @@ impl<T> Outbox<T> {
         self.under_way.is_empty()
     }
 
-    /// Takes an update or query of this member and `waiting`, as [`Outbox::submit`] does, unless earlier ones are elsewhere.
+    /// Returns whether everything that was taken is in a window.
+    #[must_use]
+    pub const fn has_sent_all(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// Takes an update or query of this member and `waiting`, as [`Outbox::submit`] does, unless earlier ones are elsewhere. It is sent at
+    /// once if there is space.
     ///
     /// # Errors
     /// [`Hindrance`], [`Hindrance::Full`] also until the earlier ones have their outcomes; then `waiting` is not taken.
@@ -123,11 +130,77 @@ impl<T> Outbox<T> {
         waiting: &mut Option<T>,
         take_writer: impl FnMut() -> Option<(WindowWriter, u64)>,
     ) -> Result<(), Hindrance> {
+        let write = |message: &mut Payload<'_>| message.put(update);
+        self.submit_own_written(source, update.len(), &mut Some(write), waiting, take_writer)
+    }
+
+    /// Takes an update or query of this member as [`Outbox::submit_own`] does; `write` writes its `length` bytes, in the window if there is space.
+    ///
+    /// # Errors
+    /// Those of [`Outbox::submit_own`]; then neither `waiting` nor `write` is taken.
+    ///
+    /// # Panics
+    /// If one of them has been taken.
+    pub fn submit_own_written<W: FnOnce(&mut Payload<'_>)>(
+        &mut self,
+        source: UpdateSource,
+        length: usize,
+        write: &mut Option<W>,
+        waiting: &mut Option<T>,
+        mut take_writer: impl FnMut() -> Option<(WindowWriter, u64)>,
+    ) -> Result<(), Hindrance> {
         let waits = self.elsewhere > 0 && !mutant!(OvertakeElsewhere);
         if waits && self.is_open() {
             return Err(Hindrance::Full);
         }
-        self.submit(source, update, waiting, take_writer)
+        self.check(length)?;
+        let has_gathered = !self.batch.is_empty() && !mutant!(OvertakeBatch);
+        if !has_gathered && self.send(source, length, write, waiting, &mut take_writer).is_ok() {
+            return Ok(());
+        }
+        self.gather(source, length, write, waiting, take_writer)
+    }
+
+    /// Sends an update in a message of its own, if there is space: then it is taken.
+    fn send<W: FnOnce(&mut Payload<'_>)>(
+        &mut self,
+        source: UpdateSource,
+        length: usize,
+        write: &mut Option<W>,
+        waiting: &mut Option<T>,
+        take_writer: &mut impl FnMut() -> Option<(WindowWriter, u64)>,
+    ) -> Result<(), Hindrance> {
+        let writer = window(&mut self.writer, self.under_way.since(), take_writer)?;
+        let sent = writer.send_written(HEADER_BYTES + length, |message| {
+            let origin = source.origin(&mut self.under_way);
+            message.put(&origin.header(length));
+            taken(write)(message);
+            // Before others can see it.
+            self.under_way.send(origin, taken(waiting));
+        });
+        sent.map_err(hindrance)
+    }
+
+    /// Adds an update to the batch; sends that before if it would be too long.
+    fn gather<W: FnOnce(&mut Payload<'_>)>(
+        &mut self,
+        source: UpdateSource,
+        length: usize,
+        write: &mut Option<W>,
+        waiting: &mut Option<T>,
+        take_writer: impl FnMut() -> Option<(WindowWriter, u64)>,
+    ) -> Result<(), Hindrance> {
+        if self.batch.len() + HEADER_BYTES + length > self.message_max {
+            self.flush(take_writer)?;
+        }
+        let origin = source.origin(&mut self.under_way);
+        self.batch.extend(origin.header(length));
+        let first = self.batch.len();
+        self.batch.resize(first + length, 0);
+        taken(write)(&mut Payload::over(&mut self.batch[first..]));
+        self.batched += 1;
+        self.under_way.send(origin, taken(waiting));
+        Ok(())
     }
 
     /// Notes that another member is asked for an update or query of this one, which was refused as [`Hindrance::NotHere`].
@@ -155,30 +228,20 @@ impl<T> Outbox<T> {
         waiting: &mut Option<T>,
         take_writer: impl FnMut() -> Option<(WindowWriter, u64)>,
     ) -> Result<(), Hindrance> {
+        self.check(update.len())?;
+        let write = |message: &mut Payload<'_>| message.put(update);
+        self.gather(source, update.len(), &mut Some(write), waiting, take_writer)
+    }
+
+    /// Returns why an update would not be accepted, if it would not.
+    const fn check(&self, length: usize) -> Result<(), Hindrance> {
         let bytes_max = self.update_bytes_max();
-        if update.len() > bytes_max {
-            return Err(Hindrance::TooLong { bytes_max });
+        match () {
+            () if length > bytes_max => Err(Hindrance::TooLong { bytes_max }),
+            () if self.has_ended => Err(Hindrance::Ended),
+            () if self.under_way.since().is_none() => Err(Hindrance::NotHere),
+            () => Ok(()),
         }
-        if self.has_ended {
-            return Err(Hindrance::Ended);
-        }
-        if self.under_way.since().is_none() {
-            return Err(Hindrance::NotHere);
-        }
-        if self.batch.len() + HEADER_BYTES + update.len() > self.message_max {
-            self.flush(take_writer)?;
-        }
-        let Some(waiting) = waiting.take() else { return Ok(()) };
-        let origin = match source {
-            UpdateSource::Own => UpdateOrigin::Member(self.under_way.number()),
-            UpdateSource::Opening => UpdateOrigin::Open(self.under_way.number()),
-            UpdateSource::Query => UpdateOrigin::Query(self.under_way.number()),
-            UpdateSource::Session { id, number, open } => UpdateOrigin::Session { id, number, open },
-        };
-        origin.append(update, &mut self.batch);
-        self.batched += 1;
-        self.under_way.send(origin, waiting);
-        Ok(())
     }
 
     /// Sends the batch as one message, if there is any. `take_writer` returns the window of the current view, once.
@@ -193,22 +256,8 @@ impl<T> Outbox<T> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        if self.writer.as_ref().is_none_or(|(writer, _)| writer.is_closed()) {
-            // Messages committed in the old window are sent first, when no thread holds it any more.
-            self.writer = None;
-            self.writer = take_writer();
-        }
-        let (writer, stay) = self.writer.as_mut().ok_or(Hindrance::Full)?;
-        if Some(*stay) != self.under_way.since() {
-            return Err(Hindrance::NotHere);
-        }
-        let mut reservation = match writer.reserve(self.batch.len()) {
-            Ok(reservation) => reservation,
-            Err(ReserveError::Full | ReserveError::Closed) => return Err(Hindrance::Full),
-            Err(ReserveError::TooLong { .. }) => unreachable!("the batch is no longer than a message"),
-        };
-        reservation.copy_from_slice(&self.batch);
-        reservation.commit();
+        let writer = window(&mut self.writer, self.under_way.since(), &mut take_writer)?;
+        writer.send_written(self.batch.len(), |message| message.put(&self.batch)).map_err(hindrance)?;
         if self.batched > 1 {
             reach(Point::UpdatesTogether);
         }
@@ -252,6 +301,46 @@ impl<T> Outbox<T> {
         let unsent = outcomes.len() - std::mem::take(&mut self.batched);
         outcomes[unsent..].iter_mut().for_each(|(_, outcome)| *outcome = UpdateOutcome::NotDelivered);
         outcomes
+    }
+}
+
+impl UpdateSource {
+    /// Returns the origin of the next update, which has a new number if it is this member's.
+    const fn origin<T>(self, under_way: &mut UnderWay<T>) -> UpdateOrigin {
+        match self {
+            Self::Own => UpdateOrigin::Member(under_way.number()),
+            Self::Opening => UpdateOrigin::Open(under_way.number()),
+            Self::Query => UpdateOrigin::Query(under_way.number()),
+            Self::Session { id, number, open } => UpdateOrigin::Session { id, number, open },
+        }
+    }
+}
+
+/// Returns the window to send in: `present`, or the next one if its view has ended. It must belong to the stay in the shard that has lasted `since`.
+fn window<'w>(
+    present: &'w mut Option<(WindowWriter, u64)>,
+    since: Option<u64>,
+    take_writer: &mut impl FnMut() -> Option<(WindowWriter, u64)>,
+) -> Result<&'w mut WindowWriter, Hindrance> {
+    if present.as_ref().is_none_or(|(writer, _)| writer.is_closed()) {
+        // Messages committed in the old window are sent first, when no thread holds it any more.
+        *present = None;
+        *present = take_writer();
+    }
+    let (writer, stay) = present.as_mut().ok_or(Hindrance::Full)?;
+    if Some(*stay) == since { Ok(writer) } else { Err(Hindrance::NotHere) }
+}
+
+fn taken<V>(value: &mut Option<V>) -> V {
+    value.take().expect("an update is taken once")
+}
+
+fn hindrance(error: ReserveError) -> Hindrance {
+    match error {
+        ReserveError::Full | ReserveError::Closed => Hindrance::Full,
+        ReserveError::TooLong { .. } => {
+            unreachable!("neither an update nor a batch is longer than a message")
+        }
     }
 }
 

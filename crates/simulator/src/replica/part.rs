@@ -114,7 +114,14 @@ impl ShardPart {
         while let Some(Submission { source, id, waiter }) = self.queue.front().copied() {
             let (succession, in_shard) = (&mut self.succession, self.in_shard);
             let take_writer = || succession.take_writer().zip(in_shard);
-            match self.outbox.submit(source, &update(id), &mut Some(waiter), take_writer) {
+            let (update, waiter_of) = (update(id), &mut Some(waiter));
+            let submitted = match source {
+                UpdateSource::Own | UpdateSource::Query => {
+                    self.outbox.submit_own(source, &update, waiter_of, take_writer)
+                }
+                _ => self.outbox.submit(source, &update, waiter_of, take_writer),
+            };
+            match submitted {
                 Ok(()) => sent = true,
                 Err(Hindrance::Full) => break,
                 Err(Hindrance::NotHere) => refused.push((waiter, self.replica.refusal(), None)),

@@ -84,6 +84,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
+use squall_fabric::window::Payload;
 use squall_protocols::replica::{ShardPosition as Position, UpdateSource, shard_of_key};
 
 pub use client::{Client, ClientEvent};
@@ -244,12 +245,83 @@ impl<T: Replicated> Object<T> {
     /// # Panics
     /// If there is no such shard.
     pub fn update_shard(&self, shard: usize, update: &T::Update) -> Result<Pending<T::Reply>, ObjectError> {
-        let bytes = wire::encode(update)?;
+        wire::with_encoded(update, |bytes| {
+            self.submit(shard, UpdateSource::Own, bytes.len(), |space| space.put(bytes))
+        })?
+    }
+
+    /// Updates the object in a shard as [`Object::update_shard`] does; `write` writes the update's serialised form, `length` bytes, where
+    /// the other members read it if there is space, so that long updates are not copied before. Bytes that it leaves out become zeros.
+    /// It is called once, with this member's part of the shard locked, so it must use neither the object nor the group. What members
+    /// cannot read as an update is skipped by all of them, and its reply is an error.
+    ///
+    /// The serialised form is that of `postcard`: of [`bytes::Bytes`](https://docs.rs/bytes), for instance, the length as a varint, and the
+    /// bytes.
+    ///
+    /// ```
+    /// # use squall::config::SubgroupConfig;
+    /// # use squall::object::{Replicated, Snapshot, restored};
+    /// # use squall::{Config, Group};
+    /// # #[derive(Default)]
+    /// # struct Texts(Vec<String>);
+    /// # impl Replicated for Texts {
+    /// #     type Update = String;
+    /// #     type Query = ();
+    /// #     type Reply = usize;
+    /// #     fn apply(&mut self, text: String) -> usize { self.0.push(text); self.0.len() }
+    /// #     fn query(&self, (): ()) -> usize { self.0.len() }
+    /// #     fn snapshot(&self) -> Snapshot { Snapshot::of(self.0.clone()) }
+    /// #     fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> { restored(source).map(Self) }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let config = Config::local(&format!("doc-written-{}", std::process::id()), 1).subgroup("texts", SubgroupConfig::default());
+    /// # let mut group = Group::join(config)?;
+    /// let texts = group.object("texts", Texts::default)?; // its updates are strings
+    /// let pending = texts.update_written(0, 6, |update| {
+    ///     update.put(&[5]); // the length
+    ///     update.put(b"hello");
+    /// })?;
+    /// assert_eq!(pending.wait()?, 1);
+    /// assert_eq!(texts.inspect(0, |_, texts| texts.0[0].clone()).as_deref(), Some("hello"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Object::update_shard`].
+    ///
+    /// # Panics
+    /// If there is no such shard, or if `write` writes more than `length` bytes.
+    pub fn update_written(
+        &self,
+        shard: usize,
+        length: usize,
+        write: impl FnOnce(&mut Payload<'_>),
+    ) -> Result<Pending<T::Reply>, ObjectError> {
+        self.submit(shard, UpdateSource::Own, length, write)
+    }
+
+    /// Sends an update or a query to a shard, or asks another member to.
+    fn submit(
+        &self,
+        shard: usize,
+        source: UpdateSource,
+        length: usize,
+        write: impl FnOnce(&mut Payload<'_>),
+    ) -> Result<Pending<T::Reply>, ObjectError> {
         let (pending, completion) = pending::pair(self.is_durable(shard));
-        match self.shards[shard].submit_own(UpdateSource::Own, &bytes, completion) {
+        let mut write = Some(write);
+        match self.shards[shard].submit_own(source, length, &mut write, completion) {
             Ok(()) => {}
             Err((RefusedUpdate::NotHere, completion)) => {
-                let job = RemoteJob::update::<T>(shard, bytes, completion);
+                let mut bytes = vec![0; length];
+                if let Some(write) = write {
+                    write(&mut Payload::over(&mut bytes));
+                }
+                let job = match source {
+                    UpdateSource::Query => RemoteJob::query_latest::<T>(shard, bytes, completion),
+                    _ => RemoteJob::update::<T>(shard, bytes, completion),
+                };
                 self.remote.push(job.holding(self.shards[shard].note_elsewhere()));
             }
             Err((RefusedUpdate::Error(error), _)) => return Err(error),
@@ -293,17 +365,9 @@ impl<T: Replicated> Object<T> {
     /// # Errors
     /// The errors of [`Object::update_shard`].
     pub fn query_latest(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
-        let (shard, bytes) = (self.shard(key), wire::encode(query)?);
-        let (pending, completion) = pending::pair(self.is_durable(shard));
-        match self.shards[shard].submit_own(UpdateSource::Query, &bytes, completion) {
-            Ok(()) => {}
-            Err((RefusedUpdate::NotHere, completion)) => {
-                let job = RemoteJob::query_latest::<T>(shard, bytes, completion);
-                self.remote.push(job.holding(self.shards[shard].note_elsewhere()));
-            }
-            Err((RefusedUpdate::Error(error), _)) => return Err(error),
-        }
-        Ok(pending)
+        wire::with_encoded(query, |bytes| {
+            self.submit(self.shard(key), UpdateSource::Query, bytes.len(), |space| space.put(bytes))
+        })?
     }
 
     /// Queries the object in a shard at the member `node`. The answer reflects what that member has applied so far.

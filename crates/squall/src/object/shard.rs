@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
+use squall_fabric::window::Payload;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::replica::{
     AppliedReply, CheckpointSchedule, Hindrance, Outbox, Queries, Readiness, Replica, ReplicaSettings,
@@ -187,17 +188,26 @@ impl<T: Replicated> Shard<T> {
         }
     }
 
-    /// Sends an update or query of this member; waits while the window is full, or earlier ones are elsewhere.
-    pub(super) fn submit_own(
+    /// Sends an update or query of this member, whose `length` bytes `write` writes; waits while the window is full, or earlier ones are elsewhere.
+    /// If it is refused, `write` is not taken.
+    pub(super) fn submit_own<W: FnOnce(&mut Payload<'_>)>(
         &self,
         source: UpdateSource,
-        update: &[u8],
+        length: usize,
+        write: &mut Option<W>,
         completion: ReplySender<T::Reply>,
     ) -> Result<(), (RefusedUpdate, ReplySender<T::Reply>)> {
+        let mut is_sent = false;
         let submitted = self.submit_with(ShardWaiter::Own(completion), |outbox, waiter| {
-            outbox.submit_own(source, update, waiter, || self.slot.take_writer())
+            let result = outbox.submit_own_written(source, length, write, waiter, || self.slot.take_writer());
+            is_sent = outbox.has_sent_all();
+            result
         });
         let refused = match submitted {
+            Ok(()) if is_sent => {
+                self.link.waker.wake();
+                return Ok(());
+            }
             Ok(()) => {
                 self.flush();
                 return Ok(());
@@ -209,7 +219,7 @@ impl<T: Replicated> Shard<T> {
         };
         let refused = match refused.0 {
             Hindrance::TooLong { bytes_max } => {
-                RefusedUpdate::Error(ObjectError::TooLong { bytes: update.len(), bytes_max })
+                RefusedUpdate::Error(ObjectError::TooLong { bytes: length, bytes_max })
             }
             Hindrance::Ended => RefusedUpdate::Error(self.end().unwrap_or(ObjectError::Stopped)),
             Hindrance::NotHere | Hindrance::Full => RefusedUpdate::NotHere,
@@ -232,7 +242,7 @@ impl<T: Replicated> Shard<T> {
     fn submit_with(
         &self,
         waiter: ShardWaiter<T::Reply>,
-        submit: impl Fn(
+        mut submit: impl FnMut(
             &mut Outbox<ShardWaiter<T::Reply>>,
             &mut Option<ShardWaiter<T::Reply>>,
         ) -> Result<(), Hindrance>,
@@ -269,6 +279,9 @@ impl<T: Replicated> Shard<T> {
             }
             result => Some(result),
         };
+        if let Some(result) = attempt() {
+            return result;
+        }
         if let Some(poller) = self.poller.as_ref().and_then(WeakPoller::upgrade) {
             loop {
                 if let Some(result) = poller.wait_until(LOOK, &mut attempt) {

@@ -1,6 +1,7 @@
 //! What members and clients send to each other over a connection: a request, and some time later an answer with the
 //! request's number.
 
+use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
@@ -78,9 +79,28 @@ impl ObjectReply {
     }
 }
 
+/// Serialises an update for `send`, in memory that this thread uses again.
+pub(super) fn with_encoded<R>(
+    value: &impl Serialize,
+    send: impl FnOnce(&[u8]) -> R,
+) -> Result<R, ObjectError> {
+    thread_local!(static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) });
+    let mut scratch = SCRATCH.take();
+    scratch.clear();
+    let bytes = postcard::to_extend(value, scratch)?;
+    let result = send(&bytes);
+    if bytes.capacity() <= SCRATCH_MAX {
+        SCRATCH.set(bytes);
+    }
+    Ok(result)
+}
+
 pub(super) fn encode(value: &impl Serialize) -> Result<Vec<u8>, ObjectError> {
     Ok(postcard::to_stdvec(value)?)
 }
+
+/// How much memory a thread keeps for its next update.
+const SCRATCH_MAX: usize = 256 << 10;
 
 /// Reads the reply of a machine, as [`super::machine::TypedMachine`] encodes it. Not fuzzed: its type is the application's.
 pub(super) fn decode_reply<R: DeserializeOwned>(bytes: &[u8]) -> Result<R, ObjectError> {

@@ -56,8 +56,8 @@ const MUTATIONS: [(ReplicaMutation, &str); 21] = [
     (ReplicaMutation::LoseDropped, "[A15]"),
 ];
 
-/// Mutations of clients with several updates in flight, which only the simulator has.
-const SIMULATED: [ReplicaMutation; 7] = [
+/// Mutations of clients with several updates in flight, and of updates that find no space, which only the simulator has.
+const SIMULATED: [ReplicaMutation; 8] = [
     ReplicaMutation::AskAfterFailures,
     ReplicaMutation::AskOutOfOrder,
     ReplicaMutation::ApplyEarly,
@@ -65,6 +65,7 @@ const SIMULATED: [ReplicaMutation; 7] = [
     ReplicaMutation::SendAgainInNewSession,
     ReplicaMutation::DenySent,
     ReplicaMutation::SkipUnanswered,
+    ReplicaMutation::OvertakeBatch,
 ];
 
 /// A unit test of the outbox breaks it and catches it.
