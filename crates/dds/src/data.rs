@@ -1,5 +1,6 @@
 //! Types of topics: how samples become bytes, and which instance they belong to (OMG DDS 1.4 §2.2.1.2.2, keys).
 
+use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -7,12 +8,14 @@ use crate::error::DataError;
 use crate::sample::InstanceHandle;
 
 /// A type whose values are samples. Types that serde knows implement [`Keyed`]; `Vec<u8>` is bytes as they are, without a key, which
-/// [`crate::DataWriter::write_in_place`] writes without a copy.
+/// [`crate::DataWriter::write_in_place`] writes without a copy. [`Bytes`] are the same for readers that share them with the topic's history
+/// and with other readers of the process, where a vector is a copy for each.
 ///
 /// ```
-/// use squall_dds::TopicData;
+/// use squall_dds::{Bytes, TopicData};
 ///
 /// assert_eq!(Vec::<u8>::from_sample(b"raw")?, b"raw");
+/// assert_eq!(Bytes::type_name(), Vec::<u8>::type_name()); // one reads what the other has written
 /// # Ok::<(), squall_dds::DataError>(())
 /// ```
 pub trait TopicData: Sized + Send + 'static {
@@ -50,6 +53,15 @@ pub trait TopicData: Sized + Send + 'static {
     /// [`DataError`] if they are none.
     fn from_owned(bytes: Vec<u8>) -> Result<Self, DataError> {
         Self::from_sample(&bytes)
+    }
+
+    /// Returns the sample of bytes that the topic's history or other readers may have, too.
+    ///
+    /// # Errors
+    /// [`DataError`] if they are none.
+    fn from_shared(bytes: Bytes) -> Result<Self, DataError> {
+        // What no other has is kept by a type that is bytes.
+        if bytes.is_unique() { Self::from_owned(bytes.into()) } else { Self::from_sample(&bytes) }
     }
 }
 
@@ -129,6 +141,32 @@ impl TopicData for Vec<u8> {
     }
 
     fn from_owned(bytes: Vec<u8>) -> Result<Self, DataError> {
+        Ok(bytes)
+    }
+}
+
+impl TopicData for Bytes {
+    fn type_name() -> &'static str {
+        <Vec<u8>>::type_name()
+    }
+
+    fn key_bytes(&self) -> Result<Vec<u8>, DataError> {
+        Ok(Vec::new())
+    }
+
+    fn to_sample(&self) -> Result<Vec<u8>, DataError> {
+        Ok(self.to_vec())
+    }
+
+    fn from_sample(bytes: &[u8]) -> Result<Self, DataError> {
+        Ok(Self::copy_from_slice(bytes))
+    }
+
+    fn from_owned(bytes: Vec<u8>) -> Result<Self, DataError> {
+        Ok(bytes.into())
+    }
+
+    fn from_shared(bytes: Bytes) -> Result<Self, DataError> {
         Ok(bytes)
     }
 }

@@ -129,6 +129,8 @@ mod wire;
 mod writer;
 
 pub use builder::ParticipantBuilder;
+/// Bytes that readers share with the topic's history, and with each other: see [`TopicData`].
+pub use bytes::Bytes;
 pub use cache::LimitKind;
 pub use client::{ClientReader, ClientWriter, DomainClient};
 pub use data::{Keyed, TopicData};

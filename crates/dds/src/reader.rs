@@ -297,12 +297,11 @@ impl<T> Drop for DataReader<T> {
     }
 }
 
-/// Returns the value of a sample's bytes; a type that is bytes keeps them if no other reader has them.
+/// Returns the value of a sample's bytes.
 pub(crate) fn value_of<T: TopicData>(bytes: SampleBytes) -> Result<T, DataError> {
     match bytes {
         SampleBytes::Own(bytes) => T::from_owned(bytes),
-        SampleBytes::Shared(bytes) if bytes.is_unique() => T::from_owned(bytes.into()),
-        SampleBytes::Shared(bytes) => T::from_sample(&bytes),
+        SampleBytes::Shared(bytes) => T::from_shared(bytes),
     }
 }
 

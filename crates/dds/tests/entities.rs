@@ -11,7 +11,7 @@ use common::{
 use squall::Config;
 use squall::config::{SubgroupConfig, Transport};
 use squall_dds::{
-    DataReader, DomainParticipant, DurabilityService, EntityError, HistoryKind, IncompatibleQosStatus,
+    Bytes, DataReader, DomainParticipant, DurabilityService, EntityError, HistoryKind, IncompatibleQosStatus,
     InstanceHandle, InstanceState, LimitKind, MatchedStatus, ParticipantError, PolicyId, Profile, Qos,
     QosError, ReadError, ReaderListener, ResourceLimits, StateMask, StatusKind, WriteError,
 };
@@ -71,7 +71,27 @@ fn a_sample_that_is_too_large_is_an_error() {
             matches!(error, WriteError::TooLong { length, length_max } if length > length_max),
             "{error}"
         );
+        let error = writer.write_async(&vec![0; 500]).unwrap_err();
+        assert!(matches!(error, WriteError::TooLong { .. }), "{error}");
         writer.write(&vec![0; 50]).expect("a shorter one is written");
+    }
+}
+
+/// Bytes of a sample are in memory once for all readers of a process, and for the history, unless a reader wants a vector of its own.
+#[test]
+fn readers_share_bytes() {
+    for (test, qos) in [("bytes-atomic", Qos::ATOMIC), ("bytes-kept", Qos::KEPT)] {
+        let participant = alone(test, qos.clone());
+        let topic = participant.topic::<Bytes>(TOPIC).expect("there is this topic");
+        let readers = [0, 1].map(|_| participant.reader(&topic, qos.clone()).expect("it is created"));
+        let writer = participant.writer(&topic, patient(qos.clone())).expect("it is created");
+        for length in [0, 1, 200, 9000] {
+            let written = Bytes::from(vec![7; length]);
+            writer.write_async(&written).and_then(|write| write.wait(PATIENCE)).expect("it is written");
+            let taken = readers.each_ref().map(|reader| data(take(reader, 1)).remove(0));
+            assert!(taken.iter().all(|bytes| *bytes == written), "{length}");
+            assert_eq!(taken[0].as_ptr(), taken[1].as_ptr(), "{length}");
+        }
     }
 }
 

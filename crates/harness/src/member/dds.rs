@@ -13,7 +13,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use squall::Config;
 use squall::config::{StorageConfig, SubgroupConfig};
 use squall_dds::{
-    DataReader, DataWriter, DomainParticipant, DurabilityService, HistoryKind, Qos, ReadError, ResourceLimits,
+    Bytes, DataReader, DataWriter, DomainParticipant, DurabilityService, HistoryKind, Qos, ReadError,
+    ResourceLimits,
 };
 
 use self::in_place::InPlaceReader;
@@ -33,9 +34,10 @@ pub(super) fn perform(group: &GroupJob, job: &DdsJob, watchdog: &ParentWatchdog)
         }
         (Role::InPlace { reader, .. }, _) => subscribe_in_place(reader, job),
         (Role::Subscriber { reader, .. }, false) => subscribe(reader, job, |_| Ok(())),
-        (Role::Subscriber { reader, answerer }, true) => {
-            subscribe(reader, job, |sample| Ok(answerer.write(sample)?))
-        }
+        (Role::Subscriber { reader, answerer }, true) => subscribe(reader, job, |sample| {
+            let answered = answerer.write_in_place(sample.len(), |bytes| bytes.copy_from_slice(sample));
+            Ok(answered?)
+        }),
     };
     Ok(finish(member, outcome, watchdog))
 }
@@ -49,18 +51,18 @@ struct TopicMember {
 
 enum Role {
     Publisher { writer: DataWriter<Vec<u8>>, answers: Answers },
-    Subscriber { reader: DataReader<Vec<u8>>, answerer: DataWriter<Vec<u8>> },
+    Subscriber { reader: DataReader<Bytes>, answerer: DataWriter<Vec<u8>> },
     InPlace { reader: InPlaceReader },
 }
 
 /// How answers come.
 enum Answers {
-    Cached(DataReader<Vec<u8>>),
+    Cached(DataReader<Bytes>),
     InPlace(InPlaceReader),
 }
 
 impl Answers {
-    const fn reader(&self) -> &DataReader<Vec<u8>> {
+    const fn reader(&self) -> &DataReader<Bytes> {
         match self {
             Self::Cached(reader) | Self::InPlace(InPlaceReader { reader, .. }) => reader,
         }
@@ -101,14 +103,15 @@ impl TopicMember {
         let builder =
             DomainParticipant::builder(config).topic(SAMPLES, qos.clone()).topic(ANSWERS, qos.clone());
         let participant = builder.on_progress(report_progress).join()?;
-        let samples = participant.topic::<Vec<u8>>(SAMPLES)?;
-        let answers = participant.topic::<Vec<u8>>(ANSWERS)?;
+        let (samples, answers) = (participant.topic(SAMPLES)?, participant.topic(ANSWERS)?);
+        // Readers share the bytes with the history, if there is one.
+        let (samples_read, answers_read) = (participant.topic(SAMPLES)?, participant.topic(ANSWERS)?);
         let others = group.members - 1;
         let role = if group.rank == 0 {
             let answers = if job.in_place {
-                Answers::InPlace(InPlaceReader::of_each(&participant, &answers, qos.clone(), job.size)?)
+                Answers::InPlace(InPlaceReader::of_each(&participant, &answers_read, qos.clone(), job.size)?)
             } else {
-                Answers::Cached(participant.reader(&answers, qos.clone())?)
+                Answers::Cached(participant.reader(&answers_read, qos.clone())?)
             };
             let writer = participant.writer(&samples, qos)?;
             await_peers(|| {
@@ -120,12 +123,12 @@ impl TopicMember {
             let answerer = participant.writer(&answers, qos.clone())?;
             await_peers(|| answerer.matched_subscriptions().len() == 1)?;
             // No sample comes before: the publisher waits for this reader.
-            let reader = InPlaceReader::of_all(&participant, &samples, qos, job, answerer)?;
+            let reader = InPlaceReader::of_all(&participant, &samples_read, qos, job, answerer)?;
             await_peers(|| reader.reader.matched_publications().len() == 1)?;
             Role::InPlace { reader }
         } else {
             let (reader, answerer) =
-                (participant.reader(&samples, qos.clone())?, participant.writer(&answers, qos)?);
+                (participant.reader(&samples_read, qos.clone())?, participant.writer(&answers, qos)?);
             await_peers(|| {
                 reader.matched_publications().len() == 1 && answerer.matched_subscriptions().len() == 1
             })?;
@@ -244,9 +247,9 @@ fn publish_singly(
 
 /// Takes samples, and hands them to `answer`, until everything has come or is known to be lost.
 fn subscribe(
-    reader: &DataReader<Vec<u8>>,
+    reader: &DataReader<Bytes>,
     job: &DdsJob,
-    answer: impl Fn(&Vec<u8>) -> Result<()>,
+    answer: impl Fn(&Bytes) -> Result<()>,
 ) -> Result<MemberReport> {
     let mut ticker = ProgressTicker::new();
     let (mut next, mut taken) = (0, 0);

@@ -5,14 +5,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use squall_dds::{DataReader, DataWriter, DomainParticipant, InPlaceSample, Qos, Topic};
+use squall_dds::{Bytes, DataReader, DataWriter, DomainParticipant, InPlaceSample, Qos, Topic};
 
 use super::check;
 use crate::control::DdsJob;
 
 /// A reader in place, and what its upcall reports: the number of a sample.
 pub(super) struct InPlaceReader {
-    pub(super) reader: DataReader<Vec<u8>>,
+    pub(super) reader: DataReader<Bytes>,
     reports: Receiver<Result<u64>>,
 }
 
@@ -20,7 +20,7 @@ impl InPlaceReader {
     /// Reports each sample.
     pub(super) fn of_each(
         participant: &DomainParticipant,
-        topic: &Topic<Vec<u8>>,
+        topic: &Topic<Bytes>,
         qos: Qos,
         size: usize,
     ) -> Result<Self> {
@@ -33,7 +33,7 @@ impl InPlaceReader {
     /// Answers samples by `answerer`, if the job says so; reports the last of them, or what is wrong with one.
     pub(super) fn of_all(
         participant: &DomainParticipant,
-        topic: &Topic<Vec<u8>>,
+        topic: &Topic<Bytes>,
         qos: Qos,
         job: &DdsJob,
         answerer: DataWriter<Vec<u8>>,
@@ -54,12 +54,12 @@ impl InPlaceReader {
 
     fn new(
         participant: &DomainParticipant,
-        topic: &Topic<Vec<u8>>,
+        topic: &Topic<Bytes>,
         qos: Qos,
         mut look: impl FnMut(&[u8], &Sender<Result<u64>>) + Send + 'static,
     ) -> Result<Self> {
         let (sender, reports) = channel();
-        let upcall = move |sample: InPlaceSample<'_, Vec<u8>>| {
+        let upcall = move |sample: InPlaceSample<'_, Bytes>| {
             look(sample.bytes.unwrap_or_default(), &sender);
         };
         Ok(Self { reader: participant.reader_in_place(topic, qos, upcall)?, reports })
