@@ -398,9 +398,12 @@ impl Membership {
             (accused, self.accused),
             (disputed, self.disputed),
             (vouched, self.vouched),
-            (suspected, self.suspected - self.withheld()),
+            (
+                suspected,
+                if self.voting.is_some() { self.suspected - self.withheld() } else { self.suspected },
+            ),
         ];
-        let is_news = |(column, value): &(SetColumn, RankSet)| column.load(self.table.own()) != *value;
+        let is_news = |(column, value): &(SetColumn, RankSet)| !column.is(self.table.own(), value);
         if is_missed {
             reach(Point::LateReader);
         }
@@ -421,7 +424,8 @@ impl Membership {
     }
 
     fn must_wedge(&self) -> bool {
-        let has_reason = || !(self.seen.ending & self.heard_members()).is_empty();
+        let ending = &self.seen.ending;
+        let has_reason = || !ending.is_empty() && !(*ending & self.heard_members()).is_empty();
         !self.disputed.is_empty() || self.renewing || self.can_admit() || has_reason()
     }
 

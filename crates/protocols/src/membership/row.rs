@@ -78,6 +78,12 @@ impl SetColumn {
         RankSet::from_words(self.range().map(|word| row.load(word)))
     }
 
+    /// Returns whether the set in `row` is this one, of which it holds all ranks.
+    #[must_use]
+    pub fn is(self, row: &Region, set: &RankSet) -> bool {
+        self.range().map(|word| row.load(word)).eq(set.words(64 * self.words))
+    }
+
     /// Returns whether the set contains `rank`, with one load.
     #[must_use]
     pub fn contains(self, row: &Region, rank: usize) -> bool {

@@ -98,7 +98,12 @@ impl Membership {
     pub(super) fn hear_opinions(&mut self) {
         let own = self.table.rank();
         let news = std::mem::take(&mut self.seen.news);
-        news.without(own).iter().for_each(|rank| self.read_row(rank));
+        if !news.is_empty() {
+            news.without(own).iter().for_each(|rank| self.read_row(rank));
+        }
+        if self.disputed.is_empty() {
+            return;
+        }
         let unanswered = (self.disputed & self.heard_members()) - self.vouched;
         for rank in unanswered.without(own).iter() {
             let mut answers = self.row.disputed.contains(self.table.row(rank), rank);
@@ -134,6 +139,9 @@ impl Membership {
         fabric: &mut F,
         subgroups: &mut impl Subgroups<F>,
     ) -> usize {
+        if self.accused.is_empty() {
+            return 0;
+        }
         let news = self.accused - self.frozen;
         for rank in news.iter() {
             self.table.freeze(fabric, rank);

@@ -30,6 +30,9 @@ impl Membership {
 
     /// Leaves if others report that this member is too slow; publishes the members that this one finds too slow.
     pub(super) fn heed_slow(&mut self) {
+        if self.seen.reporting.is_empty() && self.slow.is_empty() {
+            return;
+        }
         let (members, own) = (self.view.members.len(), self.table.rank());
         let reported = self.reported_slow();
         // Itself and younger members.

@@ -64,6 +64,11 @@ impl std::fmt::Display for StopReason {
 impl Membership {
     /// Returns whether this member stops, for good.
     pub(super) fn must_stop(&mut self) -> bool {
+        // While all members are heard, this one continues.
+        let hears_all = self.accused.is_empty() && self.suspected.is_empty();
+        if hears_all && !self.leaving && self.stop.is_none() {
+            return false;
+        }
         if self.stop.is_none() && !self.suffice(self.heard_members().len()) {
             self.stop_as_minority(self.accused);
         }

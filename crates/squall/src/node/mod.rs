@@ -238,8 +238,9 @@ impl Driven for Stack {
             self.status.window_space.notify();
             self.status.messages.notify_watching();
             self.skipped += 1;
-            // The state changes only by work: it is checked as soon as there is no more work.
-            self.unchecked = CHECK;
+            // The state changes only by work: it is checked when there is no more work, but not between two messages of a view.
+            let least = if self.has_new_view() { CHECK } else { CHECK - CHECK_SOON };
+            self.unchecked = self.unchecked.max(least);
             if let Some(figures) = &mut self.figures {
                 figures.has_news = true;
             }
@@ -261,6 +262,7 @@ impl Driven for Stack {
 
     fn look_at_all(&mut self) {
         Core::<AnyFabric>::look_at_all(&mut self.group);
+        self.unchecked = CHECK;
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -281,7 +283,7 @@ impl Stack {
         }
     }
 
-    /// Returns whether there is a view that has not been seen yet, because it is not ready.
+    /// Returns whether there is a view that has not been seen yet, because it is not ready; or the group has ended.
     #[inline]
     fn has_new_view(&self) -> bool {
         self.group.membership().map(|membership| membership.view().id) != self.seen
@@ -433,5 +435,9 @@ impl Stack {
 /// While messages flow, the admission listener is polled in one of this many evaluations.
 const SKIP: u32 = 64;
 
-/// When idle, the state is checked in one of this many evaluations, in case it has changed without any work.
-const CHECK: u32 = 16;
+/// When idle, the state is checked in one of this many evaluations, in case it has changed without any work, and before a node sleeps.
+const CHECK: u32 = 64;
+
+/// After work it is checked in one of this many evaluations without work: more than there are between two messages that are sent one at a
+/// time, each of which would wait for a check otherwise.
+const CHECK_SOON: u32 = 32;
