@@ -180,9 +180,8 @@ impl FlightRecorder {
     /// Records what membership has noticed since the last look.
     #[inline]
     pub(super) fn look(&mut self, now: impl FnOnce() -> Instant, membership: &Membership) {
-        let marks = membership.marks();
-        if marks != self.seen {
-            self.compare(now(), membership, marks);
+        if membership.has_noticed_since(&self.seen) {
+            self.compare(now(), membership, membership.marks());
         }
     }
 

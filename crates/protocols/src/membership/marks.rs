@@ -28,6 +28,22 @@ pub struct MembershipMarks {
 }
 
 impl Membership {
+    /// Returns whether this member has noticed something since `seen`: what [`Membership::marks`] returns differs from it. It copies nothing.
+    #[must_use]
+    pub fn has_noticed_since(&self, seen: &MembershipMarks) -> bool {
+        let sets = [
+            (&self.accused, &seen.accused),
+            (&self.accusers, &seen.accusers),
+            (&self.suspected, &seen.suspected),
+            (&self.slow, &seen.slow),
+        ];
+        self.view.id != seen.view
+            || sets.into_iter().any(|(now, before)| now != before)
+            || (self.concedes, self.leaving, self.wedged) != (seen.concedes, seen.leaving, seen.wedged)
+            || self.echoed.as_ref().map(|(leader, _): &(usize, Proposal)| *leader) != seen.echoed
+            || self.decision.is_some() != seen.decided
+    }
+
     /// Returns what this member has noticed so far. It costs a few loads, of this member's own memory alone.
     #[must_use]
     pub fn marks(&self) -> MembershipMarks {
