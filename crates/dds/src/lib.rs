@@ -129,7 +129,7 @@ mod wire;
 mod writer;
 
 pub use builder::ParticipantBuilder;
-/// Bytes that readers share with the topic's history, and with each other: see [`TopicData`].
+#[doc(no_inline)]
 pub use bytes::Bytes;
 pub use cache::LimitKind;
 pub use client::{ClientReader, ClientWriter, DomainClient};

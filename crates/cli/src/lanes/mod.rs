@@ -138,8 +138,6 @@ impl RunLanes {
         }
         let finish = |mut writer: LaneWriter| {
             writer.close(SpanLevel::Life, end_ns);
-            // A parent in front of what it contains.
-            writer.lane.spans.sort_by_key(|span| (span.begin_ns, span.level));
             writer.lane
         };
         let mut lanes: Vec<NodeLane> = writers.into_values().map(finish).collect();
@@ -155,8 +153,8 @@ impl RunLanes {
 /// A lane that is being written.
 struct LaneWriter {
     lane: NodeLane,
-    /// The spans that have begun, whose levels ascend.
-    open: Vec<LaneSpan>,
+    /// The places of the spans that have not ended, whose levels ascend.
+    open: Vec<usize>,
     /// What is recorded of a process that has died does not show that it lives; it has to start again.
     has_died: bool,
 }
@@ -187,7 +185,7 @@ impl LaneWriter {
             RemarkKind::Suspects => self.mark(at_ns, MarkKind::Suspicion, remark.text.clone()),
             RemarkKind::Enters { period, step } => {
                 let is_in_it = |span: &LaneSpan| span.level == SpanLevel::Period && span.name == *period;
-                if !self.open.iter().any(is_in_it) {
+                if !self.open.iter().any(|place| is_in_it(&self.lane.spans[*place])) {
                     self.mark(at_ns, MarkKind::View, remark.text.clone());
                     self.begin(SpanLevel::Period, period, at_ns, &remark.text);
                 }
@@ -236,7 +234,8 @@ impl LaneWriter {
     /// Begins a span, and ends those that it cannot be in.
     fn begin(&mut self, level: SpanLevel, name: &str, at_ns: u64, detail: &str) {
         self.close(level, at_ns);
-        self.open.push(LaneSpan {
+        self.open.push(self.lane.spans.len());
+        self.lane.spans.push(LaneSpan {
             level,
             name: name.into(),
             begin_ns: at_ns,
@@ -247,9 +246,8 @@ impl LaneWriter {
 
     /// Ends the spans of `level` and later ones.
     fn close(&mut self, level: SpanLevel, at_ns: u64) {
-        while self.open.last().is_some_and(|span| span.level >= level) {
-            let span = self.open.pop().expect("there is one");
-            self.lane.spans.push(LaneSpan { end_ns: at_ns, ..span });
+        while let Some(place) = self.open.pop_if(|place| self.lane.spans[*place].level >= level) {
+            self.lane.spans[place].end_ns = at_ns;
         }
     }
 }
@@ -296,6 +294,7 @@ mod tests {
         }
     }
 
+    /// In run 19 of `revival` a process dies and starts again at the moment at which a step begins.
     #[test]
     fn the_spans_of_each_scenario_nest() {
         for scenario in scenarios() {
