@@ -44,8 +44,9 @@ pub struct ObjectOptions {
     pub on_transfer: Box<dyn Fn(Transfer) + Send + Sync>,
     /// Called by the object's thread after updates were applied, or a state was taken over; it must not block.
     pub on_applied: Box<dyn Fn() + Send + Sync>,
-    /// Of a group that the application's threads poll: they apply updates, by [`Object::apply_delivered`](super::Object::apply_delivered), and the object's thread does only
-    /// what they leave; and a thread that waits for space polls meanwhile.
+    /// Of a group that the application's threads poll: they apply updates, by
+    /// [`Object::apply_delivered`](super::Object::apply_delivered), and the object's thread does only what they leave; and a thread that
+    /// waits for space polls meanwhile.
     pub poller: Option<SharedPoller>,
 }
 
