@@ -158,7 +158,12 @@ impl<T> Outbox<T> {
         if !has_gathered && self.send(source, length, write, waiting, &mut take_writer).is_ok() {
             return Ok(());
         }
-        self.gather(source, length, write, waiting, take_writer)
+        self.make_space(length, take_writer)?;
+        // If this panics, nothing has been added.
+        let mut update = vec![0; length];
+        taken(write)(&mut Payload::over(&mut update));
+        self.gather(source, &update, waiting);
+        Ok(())
     }
 
     /// Sends an update in a message of its own, if there is space: then it is taken.
@@ -181,26 +186,22 @@ impl<T> Outbox<T> {
         sent.map_err(hindrance)
     }
 
-    /// Adds an update to the batch; sends that before if it would be too long.
-    fn gather<W: FnOnce(&mut Payload<'_>)>(
-        &mut self,
-        source: UpdateSource,
-        length: usize,
-        write: &mut Option<W>,
-        waiting: &mut Option<T>,
-        take_writer: impl FnMut() -> Option<(WindowWriter, u64)>,
-    ) -> Result<(), Hindrance> {
-        if self.batch.len() + HEADER_BYTES + length > self.message_max {
-            self.flush(take_writer)?;
-        }
+    /// Adds an update to the batch.
+    fn gather(&mut self, source: UpdateSource, update: &[u8], waiting: &mut Option<T>) {
         let origin = source.origin(&mut self.under_way);
-        self.batch.extend(origin.header(length));
-        let first = self.batch.len();
-        self.batch.resize(first + length, 0);
-        taken(write)(&mut Payload::over(&mut self.batch[first..]));
+        origin.append(update, &mut self.batch);
         self.batched += 1;
         self.under_way.send(origin, taken(waiting));
-        Ok(())
+    }
+
+    /// Sends the batch, if an update of this length would make it too long.
+    fn make_space(
+        &mut self,
+        length: usize,
+        take_writer: impl FnMut() -> Option<(WindowWriter, u64)>,
+    ) -> Result<(), Hindrance> {
+        let is_too_long = self.batch.len() + HEADER_BYTES + length > self.message_max;
+        if is_too_long { self.flush(take_writer) } else { Ok(()) }
     }
 
     /// Notes that another member is asked for an update or query of this one, which was refused as [`Hindrance::NotHere`].
@@ -229,8 +230,9 @@ impl<T> Outbox<T> {
         take_writer: impl FnMut() -> Option<(WindowWriter, u64)>,
     ) -> Result<(), Hindrance> {
         self.check(update.len())?;
-        let write = |message: &mut Payload<'_>| message.put(update);
-        self.gather(source, update.len(), &mut Some(write), waiting, take_writer)
+        self.make_space(update.len(), take_writer)?;
+        self.gather(source, update, waiting);
+        Ok(())
     }
 
     /// Returns why an update would not be accepted, if it would not.
@@ -369,6 +371,24 @@ mod tests {
         assert_eq!(outbox.flush(|| None), Err(Hindrance::Full));
         assert_eq!(outbox.stop(), (0..3).map(|who| (who, UpdateOutcome::NotDelivered)).collect::<Vec<_>>());
         assert_eq!(submit(&mut outbox, 4), Err(Hindrance::Ended));
+    }
+
+    /// What an application writes in place may panic: then nothing has been taken, and others are not concerned.
+    #[test]
+    fn an_update_whose_writing_panics_is_not_taken() {
+        let mut outbox = Outbox::new(MESSAGE_MAX);
+        outbox.begin(3);
+        assert_eq!(submit(&mut outbox, 0), Ok(()));
+        let mut panics = Some(|_: &mut Payload<'_>| panic!("it cannot be written"));
+        let mut waiting = Some(1);
+        let submission = std::panic::AssertUnwindSafe(|| {
+            outbox.submit_own_written(UpdateSource::Own, 4, &mut panics, &mut waiting, || None)
+        });
+        assert!(std::panic::catch_unwind(submission).is_err());
+        assert_eq!(waiting, Some(1));
+        assert_eq!(submit(&mut outbox, 2), Ok(()));
+        assert_eq!(super::super::items(&outbox.batch).count(), 2);
+        assert_eq!(outbox.stop(), [0, 2].map(|who| (who, UpdateOutcome::NotDelivered)));
     }
 
     /// \[A17\] What is submitted when this member holds the state is behind what other members were asked for before.
