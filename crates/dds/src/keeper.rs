@@ -104,7 +104,7 @@ impl Keeper {
 
     /// Waits until the history is here.
     fn wait_ready(&self, patience: Duration) -> Result<(), WriteError> {
-        // A member that is out of the subgroup for a while asks others later, as the object does.
+        // Only once: while this member is out of the subgroup later, its object asks other members.
         if !self.is_ready.load(Ordering::Relaxed) {
             self.object.wait_ready(patience).map_err(|error| match error {
                 ObjectError::Unreachable { .. } => WriteError::Timeout(patience),

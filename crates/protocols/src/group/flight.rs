@@ -180,6 +180,7 @@ impl FlightRecorder {
     /// Records what membership has noticed since the last look.
     #[inline]
     pub(super) fn look(&mut self, now: impl FnOnce() -> Instant, membership: &Membership) {
+        debug_assert_eq!(membership.has_noticed_since(&self.seen), membership.marks() != self.seen);
         if membership.has_noticed_since(&self.seen) {
             self.compare(now(), membership, membership.marks());
         }

@@ -78,7 +78,7 @@ impl SetColumn {
         RankSet::from_words(self.range().map(|word| row.load(word)))
     }
 
-    /// Returns whether the set in `row` is this one, of which it holds all ranks.
+    /// Returns whether the set in `row` is `set`, whose ranks are those of the view.
     #[must_use]
     pub fn is(self, row: &Region, set: &RankSet) -> bool {
         self.range().map(|word| row.load(word)).eq(set.words(64 * self.words))
