@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use squall::object::{Client, ObjectError, Pending};
 use squall::{Config, DeliveryMode};
 
+use crate::buffer::HistoryMessage;
 use crate::cache::{ChangeKind, Selection};
 use crate::data::TopicData;
 use crate::error::{EntityError, ParticipantError, ReadError, WriteError};
@@ -80,7 +80,7 @@ struct ClientLink {
 impl ClientLink {
     fn update(&self, bytes: Vec<u8>, patience: Duration) -> Result<KeptReply, WriteError> {
         let begun = Instant::now();
-        let pending = self.object.update(b"", &Bytes::from(bytes)).map_err(explain)?;
+        let pending = self.object.update(b"", &HistoryMessage::from(bytes)).map_err(explain)?;
         let reply = wait_reply(pending, begun, patience).ok_or(WriteError::Unknown)?;
         outcome(reply.map_err(explain)?)
     }
@@ -143,7 +143,7 @@ impl ClientLink {
 
     /// Announces that an endpoint has gone.
     fn close(&self, topic: u32, announcement: &EndpointAnnouncement) {
-        let pending = self.object.update(b"", &Bytes::from(announcement.end().encode(topic)));
+        let pending = self.object.update(b"", &HistoryMessage::from(announcement.end().encode(topic)));
         *lock(&self.last_end) = pending.ok();
     }
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::buffer::SampleBuffer;
 use crate::error::DataError;
 use crate::sample::InstanceHandle;
 
@@ -51,7 +52,7 @@ pub trait TopicData: Sized + Send + 'static {
     ///
     /// # Errors
     /// [`DataError`] if they are none.
-    fn from_owned(bytes: Vec<u8>) -> Result<Self, DataError> {
+    fn from_owned(bytes: SampleBuffer) -> Result<Self, DataError> {
         Self::from_sample(&bytes)
     }
 
@@ -61,7 +62,7 @@ pub trait TopicData: Sized + Send + 'static {
     /// [`DataError`] if they are none.
     fn from_shared(bytes: Bytes) -> Result<Self, DataError> {
         // What no other has is kept by a type that is bytes.
-        if bytes.is_unique() { Self::from_owned(bytes.into()) } else { Self::from_sample(&bytes) }
+        if bytes.is_unique() { Self::from_owned(Vec::from(bytes).into()) } else { Self::from_sample(&bytes) }
     }
 }
 
@@ -140,8 +141,8 @@ impl TopicData for Vec<u8> {
         Ok(bytes.to_vec())
     }
 
-    fn from_owned(bytes: Vec<u8>) -> Result<Self, DataError> {
-        Ok(bytes)
+    fn from_owned(bytes: SampleBuffer) -> Result<Self, DataError> {
+        Ok(bytes.into_vec())
     }
 }
 
@@ -162,7 +163,7 @@ impl TopicData for Bytes {
         Ok(Self::copy_from_slice(bytes))
     }
 
-    fn from_owned(bytes: Vec<u8>) -> Result<Self, DataError> {
+    fn from_owned(bytes: SampleBuffer) -> Result<Self, DataError> {
         Ok(bytes.into())
     }
 

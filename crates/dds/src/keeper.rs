@@ -6,11 +6,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use squall::SharedPoller;
 use squall::object::{Object, ObjectError, Pending};
+use squall::{Payload, SharedPoller};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
+use crate::buffer::HistoryMessage;
 use crate::error::WriteError;
 use crate::kept::KeptReply;
 use crate::outbound::{Passing, PassingPace};
@@ -54,7 +54,7 @@ impl Keeper {
         service: DurabilityService,
         header: &ChangeHeader<'_>,
         length: usize,
-        fill: impl FnOnce(&mut [u8]),
+        fill: impl FnOnce(&mut Payload<'_>),
         patience: Duration,
     ) -> Result<PendingWrite, WriteError> {
         self.wait_ready(patience)?;
@@ -63,7 +63,7 @@ impl Keeper {
         let prefix = length_prefix(message, &mut prefix);
         let written = self.object.update_written(0, prefix.len() + message, |update| {
             update.put(prefix);
-            fill(header.write(update.zeros(message)));
+            header.put(update, fill);
         });
         let pending = written.map_err(explain)?;
         let passing = lock(&self.pace).note(now);
@@ -77,13 +77,13 @@ impl Keeper {
 
     /// Adds a message to the history, and waits for no reply.
     pub(crate) fn mention(&self, bytes: Vec<u8>) {
-        drop(self.object.update_shard(0, &Bytes::from(bytes)));
+        drop(self.object.update_shard(0, &HistoryMessage::from(bytes)));
         self.poller.attend();
     }
 
     /// Updates the history, and waits for the reply.
     pub(crate) fn update(&self, bytes: Vec<u8>, patience: Duration) -> Result<KeptReply, WriteError> {
-        let (begun, bytes) = (Instant::now(), Bytes::from(bytes));
+        let (begun, bytes) = (Instant::now(), HistoryMessage::from(bytes));
         loop {
             let pending = self.begin_update(&bytes, patience.saturating_sub(begun.elapsed()))?;
             match poll_for_reply(pending, &self.poller, patience.saturating_sub(begun.elapsed())) {
@@ -97,7 +97,11 @@ impl Keeper {
     }
 
     /// Updates the history, as soon as it is here.
-    fn begin_update(&self, bytes: &Bytes, patience: Duration) -> Result<Pending<StoreReply>, WriteError> {
+    fn begin_update(
+        &self,
+        bytes: &HistoryMessage,
+        patience: Duration,
+    ) -> Result<Pending<StoreReply>, WriteError> {
         self.wait_ready(patience)?;
         self.object.update_shard(0, bytes).map_err(explain)
     }
@@ -129,7 +133,7 @@ impl Keeper {
 /// The bytes of the longest serialised length.
 const PREFIX_MAX: usize = 10;
 
-/// Returns what precedes the bytes of a message of this length in an update, as `Bytes` are serialised.
+/// Returns what precedes the bytes of a message of this length in an update, as a [`HistoryMessage`] is serialised.
 fn length_prefix(length: usize, space: &mut [u8; PREFIX_MAX]) -> &[u8] {
     postcard::to_slice(&length, space).expect("a length fits there")
 }
@@ -211,8 +215,8 @@ mod tests {
     #[test]
     fn a_message_is_written_as_it_is_serialised() {
         for length in [0, 1, 127, 128, 16_383, 16_384, 1 << 21] {
-            let message = Bytes::from(vec![7; length]);
-            let written = [length_prefix(length, &mut [0; PREFIX_MAX]), &message].concat();
+            let message = HistoryMessage::from(vec![7; length]);
+            let written = [length_prefix(length, &mut [0; PREFIX_MAX]), &message.0].concat();
             assert_eq!(written, postcard::to_stdvec(&message).expect("it can be serialised"), "{length}");
         }
         assert_eq!(length_prefix(usize::MAX, &mut [0; PREFIX_MAX]).len(), PREFIX_MAX);

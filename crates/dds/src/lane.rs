@@ -10,6 +10,7 @@ use squall::{
 };
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
+use crate::attended::Attended;
 use crate::error::WriteError;
 use crate::gate::OrderGate;
 use crate::outbound::{Outbound, OutboundPace};
@@ -34,7 +35,7 @@ pub(crate) struct TopicLane {
     pub(crate) outbound: Mutex<Outbound>,
     pub(crate) poller: SharedPoller,
     routes: Mutex<LaneRoutes>,
-    deliveries: Mutex<Deliveries>,
+    deliveries: Attended<Deliveries>,
     /// Rung when there may be something for the lane's thread.
     bell: Signal,
     /// Whether a reader's upcalls are made: the lane's thread polls the node while it waits.
@@ -69,7 +70,7 @@ impl TopicLane {
             outbound: Mutex::new(outbound),
             poller,
             routes: Mutex::new(routes),
-            deliveries: Mutex::new(deliveries),
+            deliveries: Attended::new(deliveries),
             bell: Signal::default(),
             has_upcalls: AtomicBool::new(false),
             lacks_space: AtomicBool::new(false),
@@ -179,9 +180,10 @@ impl TopicLane {
                 outbound.has_pending()
             };
             let seen = self.bell.count();
-            let handled = self.handle_events(&mut lock(&self.deliveries));
+            let handled = self.handle_events(&mut self.deliveries.lock());
             match handled {
                 Ok(true) => {}
+                Ok(false) if self.deliveries.take_missed() => {}
                 Ok(false) if is_announcing => thread::sleep(NAP),
                 Ok(false) => self.await_event(seen),
                 Err(ReceiveError::Group(error)) => return self.finish(Some(&error)),
@@ -193,37 +195,36 @@ impl TopicLane {
     /// Waits for an event. Without upcalls, another thread has to find it: the bell has rung `seen` times.
     fn await_event(&self, seen: u64) {
         if self.has_upcalls.load(Ordering::Relaxed) {
-            self.poller.wait_until_notified(LONG, || lock(&self.deliveries).has_event().then_some(()));
-            return;
+            self.poller.wait_until_notified(LONG, || {
+                let has_event = self.deliveries.lock().has_event();
+                (has_event || self.deliveries.take_missed()).then_some(())
+            });
+        } else {
+            // The threads that poll take what comes, and this one would only be in their way.
+            self.bell.wait(seen, LONG);
         }
-        // To sleep and to be woken costs more than some samples, and meanwhile more of them come.
-        for _ in 0..YIELDS {
-            if lock(&self.deliveries).has_event() {
-                return;
-            }
-            thread::yield_now();
-        }
-        self.bell.wait(seen, LONG);
     }
 
     /// Ensures that what has come is taken, after a poll: here, or by the lane's thread.
     pub(crate) fn serve(&self, by: PolledBy) {
-        let is_left = match self.deliveries.try_lock() {
-            Ok(mut deliveries) => match by {
-                PolledBy::Waiting | PolledBy::Standby if !self.has_upcalls.load(Ordering::Relaxed) => {
-                    self.take_at_once(&mut deliveries)
+        self.deliveries.attend(|deliveries| {
+            if self.serve_with(by, deliveries) {
+                self.bell.ring();
+                if self.has_upcalls.load(Ordering::Relaxed) {
+                    self.poller.notify();
                 }
-                PolledBy::Waiting | PolledBy::Standby => deliveries.has_event(),
-                _ => true,
-            },
-            // The thread has them, and may have looked before the poll.
-            Err(_) => true,
-        };
-        if is_left {
-            self.bell.ring();
-            if self.has_upcalls.load(Ordering::Relaxed) {
-                self.poller.notify();
             }
+        });
+    }
+
+    /// Takes what needs neither waiting nor an upcall; returns whether there is something for the lane's thread.
+    fn serve_with(&self, by: PolledBy, deliveries: &mut Deliveries) -> bool {
+        match by {
+            PolledBy::Waiting | PolledBy::Standby if !self.has_upcalls.load(Ordering::Relaxed) => {
+                self.take_at_once(deliveries)
+            }
+            PolledBy::Waiting | PolledBy::Standby => deliveries.has_event(),
+            _ => true,
         }
     }
 
@@ -419,11 +420,9 @@ impl TopicLane {
 /// After as many events the thread looks for what is to be announced.
 const BATCH_MAX: usize = 256;
 /// How many batches a thread that polls the node takes at a time.
-const ROUNDS_MAX: usize = 16;
+const ROUNDS_MAX: usize = 64;
 /// How long a thread that waits for space does so before it tries again in any case.
 const LOOK: Duration = Duration::from_millis(10);
-/// How often the lane's thread lets others run before it sleeps.
-const YIELDS: u32 = 32;
 /// What a wait without end waits at a time.
 const LONG: Duration = Duration::from_secs(60);
 /// How long a thread with announcements that have no space sleeps.

@@ -89,6 +89,8 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+mod attended;
+mod buffer;
 mod builder;
 mod cache;
 mod client;
@@ -128,6 +130,7 @@ mod wait_set;
 mod wire;
 mod writer;
 
+pub use buffer::SampleBuffer;
 pub use builder::ParticipantBuilder;
 #[doc(no_inline)]
 pub use bytes::Bytes;
@@ -150,6 +153,8 @@ pub use sample::{
     EndpointId, InstanceHandle, InstanceState, Position, Sample, SampleInfo, SampleState, StateMask,
     ViewState,
 };
+#[doc(no_inline)]
+pub use squall::Payload;
 pub use status::{
     CountStatus, IncompatibleQosStatus, MatchedPeer, MatchedStatus, SampleRejectedStatus, StatusKind,
 };

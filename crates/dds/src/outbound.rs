@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use squall::{SendError, Sender};
+use squall::{Payload, SendError, Sender};
 
 use crate::wire::ChangeHeader;
 
@@ -114,20 +114,15 @@ impl Outbound {
     }
 
     /// Writes a change whose data, of `length` bytes, `fill` writes in place, if there is space.
-    pub(crate) fn try_write<F: FnOnce(&mut [u8])>(
+    pub(crate) fn try_write<F: FnOnce(&mut Payload<'_>)>(
         &mut self,
         header: &ChangeHeader<'_>,
         length: usize,
         fill: &mut Option<F>,
     ) -> Result<(), SendError> {
         self.flush()?;
-        let mut slot = self.sender.reserve(header.length_with(length))?;
-        let data = header.write(&mut slot);
-        if let Some(fill) = fill.take() {
-            fill(data);
-        }
-        slot.commit();
-        Ok(())
+        let fill = |data: &mut Payload<'_>| fill.take().into_iter().for_each(|fill| fill(data));
+        self.sender.send_written(header.length_with(length), |message| header.put(message, fill))
     }
 
     /// Sends a message, if there is space.

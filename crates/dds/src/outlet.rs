@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::object::ObjectError;
-use squall::{GroupError, SendError};
+use squall::{GroupError, Payload, SendError};
 
 use crate::error::WriteError;
 use crate::kept::KeptReply;
@@ -115,7 +115,7 @@ impl Outlet {
         &self,
         header: &ChangeHeader<'_>,
         length: usize,
-        fill: impl FnOnce(&mut [u8]),
+        fill: impl FnOnce(&mut Payload<'_>),
         patience: Duration,
     ) -> Result<(), WriteError> {
         match self {
@@ -126,7 +126,7 @@ impl Outlet {
             }
             Self::Kept { store, service, .. } => {
                 let mut bytes = vec![0; header.length_with(length)];
-                fill(header.write(&mut bytes));
+                header.put(&mut Payload::over(&mut bytes), fill);
                 store.keeper.keep(*service, bytes, patience)
             }
         }
@@ -137,7 +137,7 @@ impl Outlet {
         &self,
         header: &ChangeHeader<'_>,
         length: usize,
-        fill: impl FnOnce(&mut [u8]),
+        fill: impl FnOnce(&mut Payload<'_>),
         patience: Duration,
     ) -> Result<PendingWrite, WriteError> {
         match self {

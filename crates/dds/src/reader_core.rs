@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
+use crate::buffer::SampleBuffer;
 use crate::cache::{Change, ChangeKind, HistoryCache, Insertion, LimitKind, SampleBytes};
 use crate::in_place::ReaderUpcall;
 use crate::kept::KeptTopic;
@@ -50,7 +51,7 @@ impl<'a> ArrivedChange<'a> {
 
     /// Returns the copy of the data that all readers share.
     fn stored(&self) -> SampleBytes {
-        SampleBytes::Shared(self.copy.get_or_init(|| Bytes::copy_from_slice(self.data)).clone())
+        SampleBytes::Shared(self.copy.get_or_init(|| SampleBuffer::copy_of(self.data).into()).clone())
     }
 }
 
@@ -201,7 +202,9 @@ impl ReaderCore {
     /// Takes a change as [`ReaderCore::handle_change`] does. There is no other reader, so the copy that it stores is its own.
     #[inline]
     pub(crate) fn handle_alone(&mut self, change: &ArrivedChange<'_>, position: Position, now: u64) -> Offer {
-        self.handle_copied(change, position, now, |change| SampleBytes::Own(change.data.to_vec()))
+        self.handle_copied(change, position, now, |change| {
+            SampleBytes::Own(SampleBuffer::copy_of(change.data))
+        })
     }
 
     #[inline]

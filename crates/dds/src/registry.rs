@@ -19,6 +19,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use squall::object::{Replicated, Snapshot, restored};
 
+use crate::buffer::{HistoryMessage, SampleBuffer};
 use crate::kept::{KeptPart, KeptReply, KeptState, KeptTopic};
 use crate::qos::{DurabilityService, PresentationScope, Profile, Qos};
 use crate::wire::{
@@ -158,7 +159,7 @@ impl TopicRegistry {
         let order = self.next_order();
         for (place, change) in (0..).zip(changes) {
             let history = self.histories.get_mut(&change.header.topic).expect("it was there before");
-            let kept = history.keep(Bytes::copy_from_slice(change.bytes), (order, place));
+            let kept = history.keep(SampleBuffer::copy_of(change.bytes).into(), (order, place));
             if kept != KeptReply::Kept {
                 debug_assert!(false, "there was space for the whole set: {kept:?}");
                 return kept;
@@ -214,11 +215,11 @@ impl RegisteredTopic {
 }
 
 impl Replicated for TopicRegistry {
-    type Update = Bytes;
+    type Update = HistoryMessage;
     type Query = StoreQuery;
     type Reply = StoreReply;
 
-    fn apply(&mut self, bytes: Bytes) -> StoreReply {
+    fn apply(&mut self, HistoryMessage(bytes): HistoryMessage) -> StoreReply {
         StoreReply::Update(self.change(bytes))
     }
 

@@ -1,6 +1,7 @@
 //! What participants send each other in the subgroup of a topic: samples with a header, and announcements of endpoints.
 
 use serde::{Deserialize, Serialize};
+use squall::Payload;
 
 use crate::cache::ChangeKind;
 use crate::qos::{DurabilityService, Qos};
@@ -46,23 +47,37 @@ impl ChangeHeader<'_> {
         HEADER_BYTES + self.key.len() + data
     }
 
+    /// Writes the message whose data `fill` writes.
+    pub(crate) fn put(&self, message: &mut Payload<'_>, fill: impl FnOnce(&mut Payload<'_>)) {
+        message.put(&self.head());
+        message.put(self.key);
+        fill(message);
+    }
+
     /// Writes the header and the key, and returns what follows them.
     pub(crate) fn write<'m>(&self, message: &'m mut [u8]) -> &'m mut [u8] {
+        let (head, rest) = message.split_at_mut(HEADER_BYTES);
+        head.copy_from_slice(&self.head());
+        let (key, data) = rest.split_at_mut(self.key.len());
+        key.copy_from_slice(self.key);
+        data
+    }
+
+    fn head(&self) -> [u8; HEADER_BYTES] {
         let kind = match self.kind {
             ChangeKind::Data => DATA,
             ChangeKind::Dispose => DISPOSE,
             ChangeKind::Unregister => UNREGISTER,
         };
         let key_length = u32::try_from(self.key.len()).expect("a key is shorter than a message");
-        message[..2].copy_from_slice(&[kind, 0]);
-        message[2..4].copy_from_slice(&self.writer.number.to_le_bytes());
-        message[4..8].copy_from_slice(&self.writer.node.to_le_bytes());
-        message[8..16].copy_from_slice(&self.source_time.to_le_bytes());
-        message[16..20].copy_from_slice(&key_length.to_le_bytes());
-        message[20..24].copy_from_slice(&self.topic.to_le_bytes());
-        let (key, data) = message[HEADER_BYTES..].split_at_mut(self.key.len());
-        key.copy_from_slice(self.key);
-        data
+        let mut head = [0; HEADER_BYTES];
+        head[..2].copy_from_slice(&[kind, 0]);
+        head[2..4].copy_from_slice(&self.writer.number.to_le_bytes());
+        head[4..8].copy_from_slice(&self.writer.node.to_le_bytes());
+        head[8..16].copy_from_slice(&self.source_time.to_le_bytes());
+        head[16..20].copy_from_slice(&key_length.to_le_bytes());
+        head[20..24].copy_from_slice(&self.topic.to_le_bytes());
+        head
     }
 }
 

@@ -10,6 +10,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::buffer::SampleBuffer;
 use crate::qos::{HistoryKind, ResourceLimits};
 use crate::queue::SampleQueue;
 use crate::sample::{EndpointId, InstanceHandle, InstanceState, Position, ViewState};
@@ -105,8 +106,8 @@ struct CachedInstance {
     losses: u32,
     /// The source time of the latest sample.
     latest: u64,
-    /// While samples are selected: how many of it follow, and the generation of the last of them.
-    selected: Option<(usize, u32)>,
+    /// While samples are selected: how many of it are still to come, and the generation of the last of them.
+    selected: (usize, u32),
 }
 
 #[derive(Debug)]
@@ -189,7 +190,7 @@ impl HistoryCache {
                 kind,
                 writer,
                 instance: instance.key(),
-                data: || SampleBytes::Own(Vec::new()),
+                data: || SampleBytes::Own(SampleBuffer::default()),
                 position,
                 place: 0,
                 source_time: now,
@@ -301,7 +302,7 @@ impl HistoryCache {
                 disposals: 0,
                 losses: 0,
                 latest: 0,
-                selected: None,
+                selected: (0, 0),
             })
         });
         let instance = self.instances.at_mut(place);

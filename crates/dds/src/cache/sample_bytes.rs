@@ -4,10 +4,12 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 
+use crate::buffer::SampleBuffer;
+
 /// A copy that this reader has for itself, so that a type that is bytes can keep it, or one that others have, too.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum SampleBytes {
-    Own(Vec<u8>),
+    Own(SampleBuffer),
     Shared(Bytes),
 }
 
@@ -40,7 +42,7 @@ mod tests {
 
     #[test]
     fn shared_bytes_are_the_same_memory() {
-        let mut first = SampleBytes::Own(vec![1, 2, 3]);
+        let mut first = SampleBytes::Own(vec![1, 2, 3].into());
         let (second, third) = (first.share(), first.share());
         for other in [&second, &third] {
             assert_eq!((**other).as_ptr(), first.as_ptr());

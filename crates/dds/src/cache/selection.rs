@@ -4,7 +4,7 @@ use crate::sample::{
     InstanceHandle, Position, Sample, SampleInfo, SampleState, StateMask, ViewState, system_time,
 };
 
-use super::{CachedSample, ChangeKind, HistoryCache, SampleBytes};
+use super::{CachedInstance, CachedSample, ChangeKind, HistoryCache, SampleBytes};
 
 /// Which samples are wanted, and whether they leave the cache.
 #[derive(Clone, Copy, Debug)]
@@ -35,15 +35,16 @@ impl HistoryCache {
         let wanted = self.samples.iter().filter(is_wanted).map(|(number, _)| number);
         let mut chosen = Vec::with_capacity(self.samples.len().min(selection.samples_max));
         chosen.extend(wanted.take(selection.samples_max));
-        let mut touched = Vec::new();
-        let ranks = self.rank(&chosen, &mut touched);
+        let touched = self.count(&chosen);
         let mut found = Vec::with_capacity(chosen.len());
-        for (number, rank) in chosen.into_iter().zip(ranks.into_iter().rev()) {
+        for number in chosen {
             if selection.takes {
-                let Some(sample) = self.remove(number) else { continue };
+                let sample = self.remove(number).expect("it was found");
+                let rank = self.instances.at_mut(sample.change.instance).rank();
                 let info = self.describe(&sample, rank);
                 found.push(Sample { data: info.is_valid.then_some(sample.change.data), info });
             } else if let Some(sample) = self.samples.get(number) {
+                let rank = self.instances.at_mut(sample.change.instance).rank();
                 let info = self.describe(sample, rank);
                 let sample = self.samples.sample_mut(number).expect("it was there");
                 found.push(Sample { data: info.is_valid.then(|| sample.change.data.share()), info });
@@ -52,7 +53,7 @@ impl HistoryCache {
         }
         for place in touched {
             let instance = self.instances.at_mut(place);
-            (instance.view, instance.selected) = (ViewState::NotNew, None);
+            instance.view = ViewState::NotNew;
             self.forget_if_over(place);
         }
         found
@@ -75,21 +76,19 @@ impl HistoryCache {
         states.accepts(sample.state(), instance.view, instance.state)
     }
 
-    /// Returns, from the last one on, how many of these samples of the same instance follow each, and the generation of the last of
-    /// them. Adds their instances to `touched`, each once.
-    fn rank(&mut self, chosen: &[u64], touched: &mut Vec<usize>) -> Vec<(usize, u32)> {
-        let mut ranks = Vec::with_capacity(chosen.len());
-        for number in chosen.iter().rev() {
+    /// Counts how many of these samples each instance has; returns the places of these instances.
+    fn count(&mut self, chosen: &[u64]) -> Vec<usize> {
+        let mut touched = Vec::new();
+        for number in chosen {
             let sample = self.samples.get(*number).expect("it was found");
-            let instance = self.instances.at_mut(sample.change.instance);
-            let rank = instance.selected.unwrap_or_else(|| {
-                touched.push(sample.change.instance);
-                (0, sample.generation())
-            });
-            instance.selected = Some((rank.0 + 1, rank.1));
-            ranks.push(rank);
+            let (place, generation) = (sample.change.instance, sample.generation());
+            let selected = &mut self.instances.at_mut(place).selected;
+            if selected.0 == 0 {
+                touched.push(place);
+            }
+            *selected = (selected.0 + 1, generation);
         }
-        ranks
+        touched
     }
 
     /// Describes a sample as it is now.
@@ -113,6 +112,14 @@ impl HistoryCache {
             position: change.position,
             is_valid: change.kind == ChangeKind::Data,
         }
+    }
+}
+
+impl CachedInstance {
+    /// Passes over one of its samples that were counted; returns how many of them follow, and the generation of the last one.
+    const fn rank(&mut self) -> (usize, u32) {
+        self.selected.0 -= 1;
+        self.selected
     }
 }
 

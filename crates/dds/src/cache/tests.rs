@@ -36,7 +36,7 @@ fn change(
         kind,
         writer,
         instance: std::slice::from_ref(&KEYS[usize::from(key)]),
-        data: move || SampleBytes::Own(vec![number]),
+        data: move || SampleBytes::Own(vec![number].into()),
         position: Position { view: 0, sequence: number.into() },
         place: 0,
         source_time: u64::from(number),
@@ -261,7 +261,7 @@ fn what_has_no_space_is_not_copied() {
     let change = Change {
         data: || {
             copied.set(true);
-            SampleBytes::Own(vec![1])
+            SampleBytes::Own(vec![1].into())
         },
         kind: ChangeKind::Data,
         writer: WRITER,

@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use squall::Config;
 use squall::config::{StorageConfig, SubgroupConfig};
 use squall_dds::{
-    Bytes, DataReader, DataWriter, DomainParticipant, DurabilityService, HistoryKind, Qos, ReadError,
-    ResourceLimits,
+    Bytes, DataReader, DataWriter, DomainParticipant, DurabilityService, HistoryKind, Payload, Qos,
+    ReadError, ResourceLimits,
 };
 
 use self::in_place::InPlaceReader;
@@ -35,7 +35,7 @@ pub(super) fn perform(group: &GroupJob, job: &DdsJob, watchdog: &ParentWatchdog)
         (Role::InPlace { reader, .. }, _) => subscribe_in_place(reader, job),
         (Role::Subscriber { reader, .. }, false) => subscribe(reader, job, |_| Ok(())),
         (Role::Subscriber { reader, answerer }, true) => subscribe(reader, job, |sample| {
-            let answered = answerer.write_in_place(sample.len(), |bytes| bytes.copy_from_slice(sample));
+            let answered = answerer.write_payload(sample.len(), |answer| answer.put(sample));
             Ok(answered?)
         }),
     };
@@ -206,13 +206,13 @@ fn publish(writer: &DataWriter<Vec<u8>>, job: &DdsJob) -> Result<MemberReport> {
     let mut under_way = VecDeque::new();
     for number in 0..job.samples {
         if job.profile.keeps() {
-            let write = writer.write_in_place_async(job.size, |bytes| fill(bytes, number));
+            let write = writer.write_payload_async(job.size, |sample| fill(sample, number));
             under_way.push_back(write.context(UNWRITTEN)?);
             if under_way.len() >= job.window {
                 under_way.pop_front().map_or(Ok(()), |write| write.wait(PATIENCE)).context(UNWRITTEN)?;
             }
         } else {
-            writer.write_in_place(job.size, |bytes| fill(bytes, number)).context(UNWRITTEN)?;
+            writer.write_payload(job.size, |sample| fill(sample, number)).context(UNWRITTEN)?;
         }
         ticker.tick(number);
     }
@@ -234,7 +234,7 @@ fn publish_singly(
     let begun = Instant::now();
     for number in 0..job.samples {
         let written = Instant::now();
-        writer.write_in_place(job.size, |bytes| fill(bytes, number)).context(UNWRITTEN)?;
+        writer.write_payload(job.size, |sample| fill(sample, number)).context(UNWRITTEN)?;
         answers.wait(number, readers, job.size)?;
         // The first ones find caches and pages cold.
         if number >= job.samples / 10 {
@@ -303,11 +303,10 @@ fn report(job: &DdsJob, delivered: u64, begun: Instant, latencies: Latencies) ->
 }
 
 /// Writes the sample of this number.
-fn fill(bytes: &mut [u8], number: u64) {
+fn fill(sample: &mut Payload<'_>, number: u64) {
     let number = number.to_le_bytes();
-    let (first, rest) = bytes.split_at_mut(number.len());
-    first.copy_from_slice(&number);
-    rest.fill(number[0]);
+    sample.put(&number);
+    sample.put_repeated(number[0], sample.remaining());
 }
 
 /// Returns the number of a sample whose every cache line is as its writer wrote it.
@@ -330,9 +329,9 @@ const ANSWERS: &str = "answers";
 const HEADER_BYTES_MAX: usize = 64;
 const LINE_BYTES: usize = 64;
 /// What a reader holds at most: writers wait for one that falls behind, and what it has is still in a cache of the processor.
-const READER_BYTES: usize = 4 << 20;
+const READER_BYTES: usize = 1 << 20;
 /// No writer waits for an unordered reader, which rejects what it has no space for.
-const UNORDERED_READER_BYTES: usize = 64 << 20;
+const UNORDERED_READER_BYTES: usize = 4 << 20;
 /// What a topic keeps for readers that come later.
 const HISTORY_SAMPLES: usize = 1000;
 const AT_ONCE_MAX: usize = 1000;
@@ -349,7 +348,7 @@ mod tests {
     #[test]
     fn a_sample_that_is_not_as_written_is_noticed() {
         let mut sample = vec![0; 200];
-        fill(&mut sample, 0x1234);
+        fill(&mut Payload::over(&mut sample), 0x1234);
         assert_eq!(check(&sample, 200).unwrap(), 0x1234);
         assert!(check(&sample, 199).is_err());
         sample[8 + LINE_BYTES] ^= 1;

@@ -87,7 +87,7 @@ fn take(bytes: &[u8], size: usize, next: u64, answerer: Option<&DataWriter<Vec<u
     let number = check(bytes, size)?;
     ensure!(number == next, "sample {number} came when sample {next} was due");
     if let Some(answerer) = answerer {
-        let answer = answerer.write_in_place(size, |answer| answer.copy_from_slice(bytes));
+        let answer = answerer.write_payload(size, |answer| answer.put(bytes));
         answer.context("an answer was not written")?;
     }
     Ok(number)
