@@ -1,12 +1,13 @@
 //! What one thread at a time looks after, without others waiting for it.
 //!
-//! **Invariant.** After [`Attended::attend`] has been called, and nothing has been put there since, a look at it has begun after the call: by
-//! the thread that has called, or by one that had it at that moment. A thread that locks it by [`Attended::lock`] keeps that by looking
-//! again when [`Attended::take_missed`] says so.
+//! **Invariant.** What was there when [`Attended::attend`] was called is seen by a look that began after the call: by the thread that has called,
+//! or by one that had it at that moment. A thread that locks it by [`Attended::lock`] keeps that by looking again when
+//! [`Attended::take_missed`] says so.
 
 use std::fmt;
 #[cfg(not(shuttle))]
 use std::sync::{Mutex, MutexGuard};
+use std::sync::{PoisonError, TryLockError};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
 #[cfg(shuttle)]
@@ -26,7 +27,7 @@ impl<T> Attended<T> {
 
     /// Waits for it, and locks it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether a thread has found it with another one; the thread that has given it back asks.
@@ -36,10 +37,19 @@ impl<T> Attended<T> {
         self.was_missed.swap(false, Ordering::AcqRel)
     }
 
+    /// Locks it, unless another thread has it.
+    fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Some(inner),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Looks at it; if another thread has it, that one looks once more, and this one does not wait.
     pub(crate) fn attend(&self, mut look: impl FnMut(&mut T)) {
         loop {
-            if let Ok(mut inner) = self.inner.try_lock() {
+            if let Some(mut inner) = self.try_lock() {
                 look(&mut inner);
                 drop(inner);
                 if !self.take_missed() {

@@ -2,7 +2,8 @@
 //!
 //! A reader's samples leave in the order in which they came, so the memory behind them is at the end of the heap time and again: the
 //! allocator gives it back to the system, and each page of it costs a page fault when the next samples come. The buffers of long samples
-//! are kept here instead, and the one that was given back last is used first, since it is still in a cache of the processor.
+//! are kept here instead, never more than samples have had at a time, and the one that was given back last is used first, since it is still in a
+//! cache of the processor.
 
 use std::fmt;
 use std::mem;

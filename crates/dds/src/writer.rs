@@ -126,7 +126,7 @@ impl DataWriter<Vec<u8>> {
     }
 
     /// Writes a sample of `length` bytes that `fill` writes from its beginning to its end, where [`DataWriter::write_in_place`] does. The
-    /// memory is not cleared before, so long samples take half the time. Bytes that `fill` leaves out become zeros.
+    /// memory is not cleared before, so that each byte is stored once. Bytes that `fill` leaves out become zeros.
     ///
     /// ```
     /// # use std::time::Duration;
