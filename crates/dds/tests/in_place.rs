@@ -1,7 +1,8 @@
-//! Readers that read samples where they are: the same samples in the same order as readers with a cache get, and what an upcall may do.
+//! Samples that are read and written where they are: the same ones in the same order as readers with a cache get, and what an upcall may do.
 
 mod common;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use common::{
 };
 use squall::config::Transport;
 use squall_dds::{
-    DataReader, DomainParticipant, EntityError, InstanceState, PolicyId, Position, Presentation,
+    DataReader, DomainParticipant, EntityError, InstanceState, Payload, PolicyId, Position, Presentation,
     PresentationScope, Qos,
 };
 
@@ -130,6 +131,30 @@ fn what_needs_a_cache_is_refused() {
             matches!(&error, EntityError::NotInPlace { policy: refused, .. } if *refused == policy),
             "{error}"
         );
+    }
+}
+
+/// What an application writes in place may panic: then nothing of it is sent, and others are not concerned.
+#[test]
+fn a_sample_whose_writing_panics_is_not_sent() {
+    for (test, qos) in [("write-panic-atomic", Qos::ATOMIC), ("write-panic-kept", Qos::KEPT)] {
+        let participant = alone(test, qos.clone());
+        let topic = participant.topic::<Vec<u8>>(TOPIC).expect("there is this topic");
+        let reader = participant.reader(&topic, qos.clone()).expect("it is created");
+        let writer = participant.writer(&topic, patient(qos)).expect("it is created");
+        let panics = |data: &mut Payload<'_>| {
+            data.put(b"half");
+            panic!("the test wants this");
+        };
+        for round in 0..3 {
+            let outcome = catch_unwind(AssertUnwindSafe(|| writer.write_payload_async(8, panics)));
+            assert!(outcome.is_err(), "the application's own panic comes back to it");
+            let outcome = catch_unwind(AssertUnwindSafe(|| writer.write_payload(8, panics)));
+            assert!(outcome.is_err(), "the application's own panic comes back to it");
+            writer.write_payload(3, |data| data.put(&[round])).expect("it is written");
+            assert_eq!(data(take(&reader, 1)), [[round, 0, 0]]);
+        }
+        assert!(reader.take(1).expect("it is open").is_empty());
     }
 }
 
