@@ -190,7 +190,7 @@ impl Sender {
         if self.writer.as_ref().is_none_or(WindowWriter::is_closed) {
             self.change_window()?;
         }
-        self.writer.as_mut().ok_or(SendError::ViewChanging)
+        self.known_window()
     }
 
     /// Returns the window to send in, which learns when the next message is sent if it asks for that.
@@ -199,7 +199,16 @@ impl Sender {
         if self.writer.as_ref().is_none_or(WindowWriter::needs_attention) {
             self.attend()?;
         }
-        self.writer.as_mut().ok_or(SendError::ViewChanging)
+        self.known_window()
+    }
+
+    /// Not by `ok_or`, which would drop an error for each message that is sent.
+    #[inline(always)]
+    fn known_window(&mut self) -> Result<&mut WindowWriter, SendError> {
+        match &mut self.writer {
+            Some(writer) => Ok(writer),
+            None => Err(SendError::ViewChanging),
+        }
     }
 
     #[cold]
@@ -261,9 +270,9 @@ impl Sender {
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<MessageSlot<'_>, SendError> {
         self.timed_window()?;
-        let writer = self.writer.as_mut().ok_or(SendError::ViewChanging)?;
+        let Self { writer: Some(writer), waker, .. } = self else { return Err(SendError::ViewChanging) };
         match writer.reserve(length) {
-            Ok(reservation) => Ok(MessageSlot { reservation, waker: &self.waker }),
+            Ok(reservation) => Ok(MessageSlot { reservation, waker }),
             Err(error) => Err(explain(error)),
         }
     }

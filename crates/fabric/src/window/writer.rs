@@ -186,6 +186,10 @@ impl WindowWriter {
     /// Shows the polling thread all messages that are committed.
     #[inline]
     pub fn show(&self) {
+        if self.shared.ready.0.load(Ordering::Relaxed) == self.reserved {
+            // There is nothing new, as after a burst that found no space: the readers need the lines at `head` still.
+            return;
+        }
         self.store_ready();
         // The readers still have the lines of the next record from the lap before. Until it is written, there is
         // usually the time to fetch them; its stores, and the announcement behind them, would wait for that.
