@@ -1,20 +1,14 @@
 //! Durable objects: all members end, and each makes its state again from its log (Derecho §3.4, "Total failures").
 
-#[path = "common/accounts.rs"]
-mod accounts;
-mod common;
-#[path = "common/storage.rs"]
-mod storage;
-
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use accounts::{AccountBook, configs, run};
+use crate::accounts::{AccountBook, configs, run};
+use crate::storage::PATIENCE;
 use squall::config::Transport;
 use squall::object::{Client, Object};
-use storage::PATIENCE;
 
 /// Updates the account of this member.
 fn deposit(rank: usize, accounts: &Object<AccountBook>, count: u64) -> AccountBook {

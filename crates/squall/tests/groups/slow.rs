@@ -17,7 +17,7 @@ fn config(test: &str, slow_consumer: SlowConsumer) -> Config {
         slow_after: Duration::from_millis(600),
         ..SubgroupConfig::default()
     };
-    Config::local(&format!("{test}-{}", std::process::id()), 3).subgroup("log", subgroup)
+    Config::local(&format!("slow-{test}-{}", std::process::id()), 3).subgroup("log", subgroup)
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -1,11 +1,9 @@
 //! Topics that are created while participants run: by one, found by all, without a view change; and what is refused.
 
-mod common;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::common::{
     DomainFolder, Other, PATIENCE, Reading, TOPIC, configs, data, domain, open_domain, patient, reader, take,
     wait_until, writer,
 };

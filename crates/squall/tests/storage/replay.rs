@@ -1,19 +1,15 @@
 //! Readers of a durable subgroup that begin at an earlier position: from the log, then live (Derecho §3.4, "durable" mode).
 
-mod common;
-#[path = "common/storage.rs"]
-mod storage;
-
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::storage::{PATIENCE, TestFolder, wait_until};
 use squall::config::{Config, Transport};
 use squall::external::{Publisher, Replay};
 use squall::{
     Deliveries, DeliveriesFrom, Group, MessageOutcome, Position, ReplayError, Sender, StoredMessage,
 };
-use storage::{PATIENCE, TestFolder, wait_until};
 
 /// The number of messages that each member sends in a run.
 const NUMBERS: usize = 60;
@@ -102,7 +98,7 @@ fn take_run(run: usize, senders: usize, mut next: impl FnMut() -> Entry) -> Vec<
 
 fn configs(transport: Transport, test: &str) -> (TestFolder, Vec<Config>) {
     let folder = TestFolder::new(test);
-    let configs = storage::configs(transport, test, &folder, "log").into_iter().enumerate();
+    let configs = crate::storage::configs(transport, test, &folder, "log").into_iter().enumerate();
     let configs = configs.map(|(rank, config)| Config { rank: Some(rank), ..config }).collect();
     (folder, configs)
 }

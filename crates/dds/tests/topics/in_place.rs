@@ -1,12 +1,10 @@
 //! Samples that are read and written where they are: the same ones in the same order as readers with a cache get, and what an upcall may do.
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use common::{
+use crate::common::{
     PATIENCE, Reading, TOPIC, alone, configs, data, domain, patient, reader, take, wait_until, writer,
 };
 use squall::config::Transport;

@@ -1,11 +1,9 @@
 //! PRESENTATION: topics that are read in one order, and coherent sets, which appear as a whole or not at all (OMG DDS 1.4 §2.2.3.6).
 
-mod common;
-
 use std::thread;
 use std::time::Instant;
 
-use common::{PATIENCE, Reading, TOPIC, alone, configs, data, open_domain, patient, wait_until};
+use crate::common::{PATIENCE, Reading, TOPIC, alone, configs, data, open_domain, patient, wait_until};
 use squall::config::Transport;
 use squall_dds::{
     DataReader, DomainParticipant, EndpointId, EntityError, LimitKind, ParticipantError, Presentation, Qos,
@@ -215,14 +213,14 @@ fn a_set_of_one_topic() {
         (0..3).for_each(|number| writer.write(&reading(0, number)).expect("it is added"));
         set.commit().expect("it is sent");
         for reader in [&whole, &plain] {
-            assert!(data(common::take(reader, 3)).iter().map(|each| each.number).eq(0..3));
+            assert!(data(crate::common::take(reader, 3)).iter().map(|each| each.number).eq(0..3));
         }
         // A set that never fits is rejected, as a whole.
         wait_until("it is rejected", || small.sample_rejected().total_count == 1);
         let status = small.sample_rejected();
         assert_eq!((status.total_count, status.last_reason), (1, Some(LimitKind::Samples)));
         writer.write(&reading(0, 3)).expect("it is written by itself");
-        assert_eq!(data(common::take(&small, 1)), [reading(0, 3)]);
+        assert_eq!(data(crate::common::take(&small, 1)), [reading(0, 3)]);
     }
 }
 

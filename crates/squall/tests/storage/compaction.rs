@@ -1,17 +1,16 @@
 //! Durable objects whose logs are compacted: checkpoints take the place of what was before (Derecho §3.4, persistent mode).
 
-mod common;
-#[path = "compaction/shelves.rs"]
 mod shelves;
-#[path = "common/storage.rs"]
-mod storage;
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::storage::{PATIENCE, TestFolder, wait_until};
 use shelves::{Shelves, THING_BYTES, thing};
 use squall::config::{Retention, SubgroupConfig, Transport};
 use squall::external::{ExternalError, Replay};
@@ -23,12 +22,11 @@ use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_log::{FileDisk, LogSettings, Storage, StorageOwner};
 use squall_protocols::membership::RankSet;
 use squall_protocols::restart::{LogState, Register, SalvagedShard};
-use storage::{PATIENCE, TestFolder, wait_until};
 
 /// Three members with shelves, and a joiner.
 fn configs(test: &str, retain: Option<Retention>) -> (TestFolder, Vec<Config>) {
     let folder = TestFolder::new(test);
-    let configs = storage::configs(Transport::Shm, test, &folder, "shelves").into_iter().enumerate();
+    let configs = crate::storage::configs(Transport::Shm, test, &folder, "shelves").into_iter().enumerate();
     let with = |(rank, mut config): (usize, Config)| {
         let shelves = config.subgroups.get_mut("shelves").expect("it is there");
         (shelves.checkpoint_bytes, shelves.retain) = (1 << 20, retain);
@@ -120,7 +118,12 @@ fn at(shelves: &Object<Shelves>, position: Position) -> Result<Shelves, VersionE
 
 /// How many files a folder of a member has.
 fn files(folder: &TestFolder, rank: usize, name: &str) -> usize {
-    fs::read_dir(folder.0.join(format!("rank-{rank}")).join(name)).expect("it exists").count()
+    names(folder, rank, name).len()
+}
+
+fn names(folder: &TestFolder, rank: usize, name: &str) -> BTreeSet<OsString> {
+    let entries = fs::read_dir(folder.0.join(format!("rank-{rank}")).join(name)).expect("it exists");
+    entries.map(|entry| entry.expect("it can be listed").file_name()).collect()
 }
 
 /// The log does not reach back to its beginning, and says to where, which can be read.
@@ -218,9 +221,12 @@ fn a_lost_subgroup_begins_again() {
         })
         .expect("it is written");
     drop(storage);
-    assert!(files(&folder, 0, "checkpoints") > 0);
+    let lost = names(&folder, 0, "checkpoints");
+    assert!(!lost.is_empty());
     run(&member, found(0));
-    assert_eq!(files(&folder, 0, "checkpoints"), 0);
+    // On a fast disk there may be one of what is there now.
+    let here = names(&folder, 0, "checkpoints");
+    assert!(lost.is_disjoint(&here), "{lost:?} {here:?}");
     run(&member, found(10));
 }
 

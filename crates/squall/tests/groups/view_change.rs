@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 type ByRank = Box<dyn Fn(usize) -> Config + Send + Sync>;
 
 fn shm(test: &str) -> ByRank {
-    let base = Config::local(&format!("{test}-{}", std::process::id()), 3);
+    let base = Config::local(&format!("change-{test}-{}", std::process::id()), 3);
     let base = base.subgroup("log", SubgroupConfig::default());
     Box::new(move |rank| base.clone().for_rank(rank))
 }

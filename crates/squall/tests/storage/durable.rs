@@ -1,19 +1,15 @@
 //! Durable subgroups as applications use them: what is delivered is on the disks of all members (Derecho §2, "durable" mode).
 
-mod common;
-#[path = "common/storage.rs"]
-mod storage;
-
 use std::sync::Arc;
 use std::thread;
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
 
+use crate::storage::{PATIENCE, TestFolder, wait_until};
 use squall::config::{Config, StorageConfig, SubgroupConfig, Transport};
 use squall::{Deliveries, DeliveryMode, Group, GroupError, MessageOutcome};
 use squall_log::{FileDisk, LogSettings, RecordKind, Storage, TailVerdict};
 use squall_protocols::restart::Register;
-use storage::{PATIENCE, TestFolder, wait_until};
 
 /// The number of messages that each member sends.
 const NUMBERS: usize = 60;
@@ -110,7 +106,7 @@ fn send_all(mut sender: squall::Sender, rank: usize) -> squall::Sender {
 /// All deliver the same messages, and each has all of them in its log, as they were delivered.
 fn what_is_delivered_is_in_all_logs(transport: Transport, test: &str) {
     let folder = TestFolder::new(test);
-    let configs = storage::configs(transport, test, &folder, "log");
+    let configs = crate::storage::configs(transport, test, &folder, "log");
     let barrier = Meeting::of(3);
     let delivered = members(&configs[..3], |mut group| {
         let rank = group.rank();
@@ -155,7 +151,7 @@ fn assert_contains(log: &[Entry], delivered: &[Entry]) {
 /// One of three members dies; the others continue, and a joiner takes part from its first view on.
 fn the_others_continue_after_a_death(transport: Transport, test: &str) {
     let folder = TestFolder::new(test);
-    let configs = Arc::new(storage::configs(transport, test, &folder, "log"));
+    let configs = Arc::new(crate::storage::configs(transport, test, &folder, "log"));
     let barriers = Arc::new([2, 3].map(Meeting::of));
     let joiner = {
         let (configs, barriers) = (Arc::clone(&configs), Arc::clone(&barriers));
@@ -227,7 +223,7 @@ fn the_others_continue_after_a_death_on_tcp() {
 fn a_member_whose_disk_fails_leaves_alone() {
     const MESSAGES: usize = 160;
     let folder = TestFolder::new("durable-disk");
-    let configs = storage::configs(Transport::Shm, "durable-disk", &folder, "log");
+    let configs = crate::storage::configs(Transport::Shm, "durable-disk", &folder, "log");
     // A folder where the log makes a file: an error even for the superuser.
     let obstacle = |config: &Config| config.log_folder().unwrap().join("log/0000000003.new");
     let barrier = Meeting::of(2);
@@ -270,7 +266,7 @@ fn a_member_whose_disk_fails_leaves_alone() {
 /// A member that has left joins again with its log, which continues; the registers of all agree on how views have ended \[T8\].
 fn a_member_joins_again_with_its_log(transport: Transport, test: &str) {
     let folder = TestFolder::new(test);
-    let configs = storage::configs(transport, test, &folder, "log");
+    let configs = crate::storage::configs(transport, test, &folder, "log");
     let barrier = Meeting::of(3);
     members(&configs[..3], |group| match group.rank() {
         2 => leave_and_return(group, &configs[2], &barrier),

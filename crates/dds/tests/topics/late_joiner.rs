@@ -1,11 +1,9 @@
 //! Participants that join a topic that is kept, while others write: each sample comes once, in the order that all have.
 
-mod common;
-
 use std::thread;
 use std::time::Duration;
 
-use common::{DomainFolder, PATIENCE, Reading, TOPIC, configs, domain, reader, wait_until, writer};
+use crate::common::{DomainFolder, PATIENCE, Reading, TOPIC, configs, domain, reader, wait_until, writer};
 use squall::Config;
 use squall::config::Transport;
 use squall_dds::{

@@ -1,11 +1,9 @@
 //! Topics, instances, statuses, wait sets and listeners: what writers and readers promise each other (OMG DDS 1.4 §2.2.2 and §2.2.4).
 
-mod common;
-
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::{
+use crate::common::{
     Other, PATIENCE, Reading, TOPIC, alone, configs, data, domain, patient, reader, take, wait_until, writer,
 };
 use squall::Config;
@@ -131,7 +129,7 @@ fn writes_may_be_under_way_together() {
     }
     // In a topic that keeps nothing, the outcome is known at once.
     let participant = alone("at-once", Qos::ATOMIC);
-    let atomic = common::writer(&participant, Qos::ATOMIC);
+    let atomic = crate::common::writer(&participant, Qos::ATOMIC);
     atomic
         .write_async(&reading(0, 0))
         .expect("there is space")

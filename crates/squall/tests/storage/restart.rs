@@ -1,24 +1,20 @@
 //! Total restart: all members of a group with a durable subgroup end, and the group continues from what is on their disks (Derecho
 //! §3.4, "Total failures").
 
-mod common;
-#[path = "common/storage.rs"]
-mod storage;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_log::{FileDisk, LogSettings, Storage, TailVerdict, back_up};
 
+use crate::storage::{PATIENCE, TestFolder, wait_until};
 use squall::config::Transport;
 use squall::recovery::{RecoveryError, SubgroupLoss, accept_loss, expected_loss};
 use squall::{Config, Group, JoinError, MessageOutcome, StoredMessage, SubgroupHandle};
-use storage::{PATIENCE, TestFolder, wait_until};
 
 /// Three members with a durable subgroup, and a joiner.
 fn configs(transport: Transport, test: &str, folder: &TestFolder) -> Vec<Config> {
-    let configs = storage::configs(transport, test, folder, "orders").into_iter().enumerate();
+    let configs = crate::storage::configs(transport, test, folder, "orders").into_iter().enumerate();
     configs.map(|(rank, config)| Config { rank: Some(rank), ..config }).collect()
 }
 
@@ -141,7 +137,7 @@ fn a_majority_restarts() {
                 wait_until("a view of three", || group.members() == 3);
                 let history = whole_history(group.subgroup("orders").unwrap());
                 done.fetch_add(1, Ordering::SeqCst);
-                wait_until("all are there", || done.load(Ordering::SeqCst) == 3);
+                wait_until("all are there", || done.load(Ordering::SeqCst) >= 3);
                 history
             })
         };
@@ -286,7 +282,9 @@ fn a_group_continues_from_one_log(transport: Transport, test: &str) {
     let loss = expected_loss(&configs[1]).expect("it has a log");
     assert!(matches!(Group::join(short), Err(JoinError::Restart { .. })), "to look changes nothing");
     let SubgroupLoss::Tail { messages, missing, .. } = loss.subgroups["orders"] else { panic!("{loss:?}") };
-    assert!(messages >= delivered.len() as u64 && loss.members.len() == 3 && !loss.is_damaged, "{loss:?}");
+    assert!(messages >= delivered.len() as u64 && !loss.is_damaged, "{loss:?}");
+    // On a fast disk the end of the first one may be in the log of the others.
+    assert!(loss.members.len() >= 2 && loss.members.contains(&loss.node), "{loss:?}");
     assert_eq!(missing, 0, "all had everything");
     assert_eq!(accept_loss(&configs[1]).expect("it has a log"), loss);
     let again = expected_loss(&configs[1]);
@@ -306,7 +304,7 @@ fn a_group_continues_from_one_log(transport: Transport, test: &str) {
                 let history = whole_history(group.subgroup("orders").unwrap());
                 assert_holds(&history, delivered);
                 done.fetch_add(1, Ordering::SeqCst);
-                wait_until("all are there", || done.load(Ordering::SeqCst) == 3);
+                wait_until("all are there", || done.load(Ordering::SeqCst) >= 3);
                 // The last view is one of the others, whichever of these ends first.
                 if rank == 0 {
                     group.leave(PATIENCE);

@@ -38,7 +38,7 @@ impl Replicated for Sum {
 
 /// Returns the configuration of the member of this number, which knows only the previous one.
 fn config(test: &str, number: usize) -> Config {
-    let mut config = Config::local(&format!("{test}-{}", std::process::id()), 1);
+    let mut config = Config::local(&format!("clients-{test}-{}", std::process::id()), 1);
     let address = |number: usize| Address::Abstract(format!("squall-{}-{number}", config.cluster));
     let (listen, contact) = (address(number), address(number.saturating_sub(1)));
     (config.listen, config.contacts) = (listen, vec![contact]);

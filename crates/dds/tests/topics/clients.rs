@@ -1,11 +1,9 @@
 //! Clients outside the group: they write and read kept topics through any member, and survive its death; each sample comes once.
 
-mod common;
-
 use std::thread;
 use std::time::Duration;
 
-use common::{Other, PATIENCE, Reading, configs, data, open_domain, patient, take, wait_until};
+use crate::common::{Other, PATIENCE, Reading, configs, data, open_domain, patient, take, wait_until};
 use squall::Config;
 use squall::config::Transport;
 use squall_dds::{

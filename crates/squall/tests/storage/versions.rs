@@ -1,20 +1,14 @@
 //! Earlier versions of durable objects: in a running group, after the end of all members, and at a joiner (Derecho §3.4, persistent mode).
 
-#[path = "common/accounts.rs"]
-mod accounts;
-mod common;
-#[path = "common/storage.rs"]
-mod storage;
-
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use accounts::{AccountBook, configs, run};
+use crate::accounts::{AccountBook, configs, run};
+use crate::storage::PATIENCE;
 use squall::Position;
 use squall::config::{Config, Transport};
 use squall::object::{Object, Version, VersionError, Versioned};
 use squall_log::{FileDisk, LogSettings, Storage};
-use storage::PATIENCE;
 
 /// How many updates each member makes in a run.
 const UPDATES: u64 = 30;

@@ -1,11 +1,9 @@
 //! The four profiles (Spindle §4.6), by members over shared memory and TCP: what each reader gets, and in which order.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::thread;
 
-use common::{
+use crate::common::{
     DomainFolder, PATIENCE, Reading, TOPIC, configs, data, domain, reader, take, wait_until, writer,
 };
 use squall::config::Transport;

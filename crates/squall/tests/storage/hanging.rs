@@ -1,7 +1,5 @@
 //! A member or a joiner that hangs while a view opens does not affect other members (Derecho §2; \[V10\]).
 
-mod common;
-
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -47,7 +45,7 @@ fn member(config: Config, hang: Duration, end: Instant) -> JoinHandle<End> {
 
 fn configs(transport: Transport, name: &str) -> Vec<Config> {
     let subgroup = SubgroupConfig { message_max: 100, window: 64, ..SubgroupConfig::default() };
-    common::configs(transport, name, SUSPICION_AFTER, ("log", subgroup))
+    crate::common::configs(transport, name, SUSPICION_AFTER, ("log", subgroup))
 }
 
 /// Runs three members and a joiner, of which `who` hangs for `hang`; returns how the three and the joiner end.

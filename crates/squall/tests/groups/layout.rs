@@ -9,7 +9,7 @@ use squall::{Config, Group, HandleError, View};
 use squall_fabric::NodeId;
 
 fn config(test: &str, members: usize) -> Config {
-    let mut config = Config::local(&format!("{test}-{}", std::process::id()), members);
+    let mut config = Config::local(&format!("layout-{test}-{}", std::process::id()), members);
     config.timeout = Duration::from_secs(30);
     config
 }

@@ -1,11 +1,9 @@
 //! Samples written as fast as there is space for them: threads that write and take then poll by themselves, and none of them waits in vain.
 
-mod common;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Reading, TOPIC, configs, domain, reader, take, wait_until, writer};
+use crate::common::{PATIENCE, Reading, TOPIC, configs, domain, reader, take, wait_until, writer};
 use squall::config::{SubgroupConfig, Transport};
 use squall_dds::{DomainParticipant, Qos, ResourceLimits};
 

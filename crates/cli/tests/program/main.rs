@@ -1,0 +1,11 @@
+//! The program as its users call it.
+
+mod command_line;
+mod dds;
+mod log;
+mod members;
+mod messages;
+mod node;
+mod shortage;
+mod status;
+mod top;

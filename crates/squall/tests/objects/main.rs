@@ -1,0 +1,8 @@
+//! Replicated objects, over threads and processes (Derecho appendix A; RamCast §2.2).
+
+mod object;
+mod object_clients;
+mod object_joins;
+mod object_served;
+mod object_transfer;
+mod sharded;

@@ -1,0 +1,15 @@
+//! Durable subgroups and objects: what is on disk, and what becomes of it (Derecho §3.4).
+
+#[path = "../common/accounts.rs"]
+mod accounts;
+#[path = "../common/mod.rs"]
+mod common;
+mod compaction;
+mod durable;
+mod hanging;
+mod replay;
+mod restart;
+mod restart_object;
+#[path = "../common/storage.rs"]
+mod storage;
+mod versions;
