@@ -282,9 +282,8 @@ fn a_group_continues_from_one_log(transport: Transport, test: &str) {
     let loss = expected_loss(&configs[1]).expect("it has a log");
     assert!(matches!(Group::join(short), Err(JoinError::Restart { .. })), "to look changes nothing");
     let SubgroupLoss::Tail { messages, missing, .. } = loss.subgroups["orders"] else { panic!("{loss:?}") };
-    assert!(messages >= delivered.len() as u64 && !loss.is_damaged, "{loss:?}");
-    // On a fast disk the end of the first one may be in the log of the others.
-    assert!(loss.members.len() >= 2 && loss.members.contains(&loss.node), "{loss:?}");
+    // On a fast disk, the last view in the logs may be one of two.
+    assert!(messages >= delivered.len() as u64 && loss.members.len() >= 2 && !loss.is_damaged, "{loss:?}");
     assert_eq!(missing, 0, "all had everything");
     assert_eq!(accept_loss(&configs[1]).expect("it has a log"), loss);
     let again = expected_loss(&configs[1]);
