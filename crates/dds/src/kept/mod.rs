@@ -35,8 +35,7 @@ use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole};
 #[derive(Debug, Default)]
 pub(crate) struct KeptTopic {
     kept: KeptState,
-    /// The messages of each instance, oldest first.
-    instances: HashMap<Vec<u8>, KeptInstance>,
+    instances: KeptInstances,
     /// Those that have announcements or messages.
     endpoints: BTreeMap<EndpointId, KeptEndpoint>,
 }
@@ -102,6 +101,36 @@ struct KeptEntry {
     writer: EndpointId,
 }
 
+/// The instances by their keys. A topic without keys has one, which is not looked up: a hash, and a comparison of empty keys, which some
+/// processors do slowly.
+#[derive(Debug, Default)]
+struct KeptInstances {
+    without_key: KeptInstance,
+    by_key: HashMap<Vec<u8>, KeptInstance>,
+}
+
+impl KeptInstances {
+    fn get(&self, key: &[u8]) -> Option<&KeptInstance> {
+        if key.is_empty() {
+            return Some(&self.without_key).filter(|instance| !instance.entries.is_empty());
+        }
+        self.by_key.get(key)
+    }
+
+    fn get_mut(&mut self, key: &[u8]) -> Option<&mut KeptInstance> {
+        if key.is_empty() {
+            return Some(&mut self.without_key).filter(|instance| !instance.entries.is_empty());
+        }
+        self.by_key.get_mut(key)
+    }
+
+    fn push(&mut self, key: &[u8], entry: KeptEntry) {
+        let instance =
+            if key.is_empty() { &mut self.without_key } else { self.by_key.entry(key.into()).or_default() };
+        instance.push(entry);
+    }
+}
+
 /// The messages of an instance, oldest first: `of_data` of them have data.
 #[derive(Debug, Default)]
 struct KeptInstance {
@@ -150,7 +179,7 @@ impl KeptTopic {
         let mut topic = Self { kept, ..Self::default() };
         for (number, sample) in topic.kept.samples.iter() {
             if let Some(TopicFrame::Change(header, _)) = TopicFrame::decode(&sample.bytes) {
-                topic.instances.entry(header.key.into()).or_default().push(KeptEntry::of(number, &header));
+                topic.instances.push(header.key, KeptEntry::of(number, &header));
                 topic.endpoints.entry(header.writer).or_default().messages += 1;
             }
         }
@@ -277,23 +306,30 @@ impl KeptTopic {
         if !replaces && self.kept.samples.len() >= service.samples_max {
             return KeptReply::Full;
         }
-        self.endpoints.entry(entry.writer).or_default().messages += 1;
+        // By how many more messages of its writer are kept than before; mostly one takes the place of another one.
+        let mut more = 1_isize;
         if let Some(instance) = present.as_deref_mut().filter(|_| replaces) {
             // The oldest sample with data, and what was said of its instance before.
             while let Some(oldest) = instance.pop() {
                 self.kept.samples.remove(oldest.number);
-                if let Some(endpoint) = self.endpoints.get_mut(&oldest.writer) {
+                if oldest.writer == entry.writer {
+                    more -= 1;
+                } else if let Some(endpoint) = self.endpoints.get_mut(&oldest.writer) {
                     endpoint.messages -= 1;
+                    forget(&mut self.kept, &mut self.endpoints, oldest.writer);
                 }
-                forget(&mut self.kept, &mut self.endpoints, oldest.writer);
                 if oldest.has_data() {
                     break;
                 }
             }
         }
+        if more != 0 {
+            let messages = &mut self.endpoints.entry(entry.writer).or_default().messages;
+            *messages = messages.checked_add_signed(more).expect("this one is among them");
+        }
         match present {
             Some(instance) => instance.push(entry),
-            None => self.instances.entry(header.key.into()).or_default().push(entry),
+            None => self.instances.push(header.key, entry),
         }
         self.kept.samples.push(entry.number, KeptSample { order, place, bytes });
         self.kept.next += 1;
