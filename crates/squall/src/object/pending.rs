@@ -156,3 +156,34 @@ impl<R> Future for Pending<R> {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_is_taken_when_it_is_there() {
+        let (pending, sender) = pair::<u64>(true);
+        let pending = pending.try_wait().expect_err("it is not there");
+        sender.complete(Ok(7));
+        let pending = pending.durable().expect("it was of a durable subgroup");
+        assert_eq!(pending.try_wait().expect("it is there").expect("it is no error"), 7);
+    }
+
+    #[test]
+    fn a_request_that_is_dropped_has_an_outcome() {
+        let (pending, sender) = pair::<u64>(false);
+        drop(sender);
+        let outcome = pending.try_wait().expect("it is there");
+        assert!(matches!(outcome, Err(ObjectError::Stopped)), "{outcome:?}");
+    }
+
+    #[test]
+    fn a_reply_that_was_awaited_before_is_taken() {
+        let (mut pending, sender) = pair::<u64>(false);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut pending).poll(&mut context).is_pending());
+        sender.complete(Ok(7));
+        assert_eq!(pending.try_wait().expect("it is there").expect("it is no error"), 7);
+    }
+}
