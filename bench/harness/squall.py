@@ -133,7 +133,7 @@ class SquallTopic(Squall):
         latency = case.kind == LATENCY
         if latency:
             command.append("--latency")
-        elif self.profile in ("kept", "logged"):
+        elif self.profile == "logged":
             command += ["--messages", 100_000]
         result = json_of(run(command))["profiles"][0]
         return result["latency_ns"]["p50"] if latency else result["messages_per_second"]

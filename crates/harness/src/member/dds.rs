@@ -220,7 +220,7 @@ fn publish(writer: &DataWriter<Vec<u8>>, job: &DdsJob) -> Result<MemberReport> {
         write.wait(PATIENCE).context(UNWRITTEN)?;
     }
     writer.wait_for_acknowledgments(PATIENCE)?;
-    Ok(report(job, job.samples, begun, Latencies::default()))
+    Ok(report(job, job.samples, begun.elapsed(), Latencies::default()))
 }
 
 /// Writes a sample, waits for the answers of all readers, and so on.
@@ -242,7 +242,7 @@ fn publish_singly(
         }
         ticker.tick(number);
     }
-    Ok(report(job, job.samples, begun, latencies))
+    Ok(report(job, job.samples, begun.elapsed(), latencies))
 }
 
 /// Takes samples, and hands them to `answer`, until everything has come or is known to be lost.
@@ -256,6 +256,8 @@ fn subscribe(
     // What was taken at once is to be in the cache of the processor when it is looked at.
     let at_once = (AT_ONCE_BYTES / job.size).clamp(1, AT_ONCE_MAX);
     let begun = Instant::now();
+    // What is lost is known only when nothing has come for a while, which does not count.
+    let mut ended = begun;
     let lost = || {
         let (rejected, lost) = (reader.sample_rejected().total_count, reader.sample_lost().total_count);
         rejected + lost
@@ -278,6 +280,7 @@ fn subscribe(
             answer(&sample)?;
             ticker.tick(taken);
         }
+        ended = Instant::now();
     }
     // An unordered reader rejects samples when it is full, and a short history replaces some that a slow reader has not taken.
     let may_lose = job.profile != ProfileName::Atomic;
@@ -287,18 +290,18 @@ fn subscribe(
         lost(),
         job.samples
     );
-    Ok(report(job, taken, begun, Latencies::default()))
+    Ok(report(job, taken, ended - begun, Latencies::default()))
 }
 
 /// Waits until the reader has seen all samples.
 fn subscribe_in_place(reader: &InPlaceReader, job: &DdsJob) -> Result<MemberReport> {
     let begun = Instant::now();
     reader.wait(RUN_MAX)?;
-    Ok(report(job, job.samples, begun, Latencies::default()))
+    Ok(report(job, job.samples, begun.elapsed(), Latencies::default()))
 }
 
-fn report(job: &DdsJob, delivered: u64, begun: Instant, latencies: Latencies) -> MemberReport {
-    let (seconds, bytes) = (begun.elapsed().as_secs_f64(), delivered * job.size as u64);
+fn report(job: &DdsJob, delivered: u64, time: Duration, latencies: Latencies) -> MemberReport {
+    let (seconds, bytes) = (time.as_secs_f64(), delivered * job.size as u64);
     MemberReport { sent: job.samples, delivered, bytes, seconds, latencies, ..MemberReport::default() }
 }
 

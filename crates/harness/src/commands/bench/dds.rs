@@ -193,9 +193,9 @@ fn measure(arguments: &DdsBenchArguments, profile: ProfileName, interrupts: &Int
 /// Returns as many samples as take about a second.
 fn usual_samples(profile: ProfileName, size: usize, latency: bool) -> u64 {
     let small: u64 = match (profile, latency) {
-        (ProfileName::Unordered | ProfileName::Atomic, false) => 1_000_000,
+        (ProfileName::Unordered | ProfileName::Atomic, false) => 4_000_000,
         (ProfileName::Unordered | ProfileName::Atomic, true) => 20_000,
-        (ProfileName::Kept, false) => 300_000,
+        (ProfileName::Kept, false) => 2_000_000,
         (ProfileName::Kept, true) => 20_000,
         (ProfileName::Logged, _) => 500,
     };
@@ -204,7 +204,7 @@ fn usual_samples(profile: ProfileName, size: usize, latency: bool) -> u64 {
 }
 
 /// How many times as many samples are read in place in the same time.
-const IN_PLACE_FACTOR: u64 = 6;
+const IN_PLACE_FACTOR: u64 = 2;
 
 fn figures(job: &DdsJob, reports: &[MemberReport]) -> Figures {
     let least = reports.iter().map(|report| report.delivered).min().unwrap_or(0);
