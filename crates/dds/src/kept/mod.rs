@@ -110,14 +110,14 @@ struct KeptInstances {
 }
 
 impl KeptInstances {
-    fn get(&self, key: &[u8]) -> Option<&KeptInstance> {
+    fn find(&self, key: &[u8]) -> Option<&KeptInstance> {
         if key.is_empty() {
             return Some(&self.without_key).filter(|instance| !instance.entries.is_empty());
         }
         self.by_key.get(key)
     }
 
-    fn get_mut(&mut self, key: &[u8]) -> Option<&mut KeptInstance> {
+    fn find_mut(&mut self, key: &[u8]) -> Option<&mut KeptInstance> {
         if key.is_empty() {
             return Some(&mut self.without_key).filter(|instance| !instance.entries.is_empty());
         }
@@ -294,7 +294,7 @@ impl KeptTopic {
         };
         let Some(service) = self.kept.service else { return KeptReply::Malformed };
         let entry = KeptEntry::of(self.kept.next, &header);
-        let mut present = self.instances.get_mut(header.key);
+        let mut present = self.instances.find_mut(header.key);
         let mut replaces = false;
         if entry.kind == ChangeKind::Data {
             let of_data = present.as_ref().map_or(0, |instance| instance.of_data);
@@ -348,7 +348,7 @@ impl KeptTopic {
             }
             let of_key = of_data
                 .entry(header.key)
-                .or_insert_with(|| self.instances.get(header.key).map_or(0, |instance| instance.of_data));
+                .or_insert_with(|| self.instances.find(header.key).map_or(0, |instance| instance.of_data));
             if !matches!(service.history, HistoryKind::KeepLast(depth) if *of_key >= depth) {
                 (*of_key, length) = (*of_key + 1, length + 1);
             }
