@@ -101,8 +101,8 @@ struct KeptEntry {
     writer: EndpointId,
 }
 
-/// The instances by their keys. A topic without keys has one, which is not looked up: a hash, and a comparison of empty keys, which some
-/// processors do slowly.
+/// The instances by their keys. A topic without keys has one, which is not looked up: that would take a hash, and a comparison with the empty
+/// key, which is slow where it has no memory.
 #[derive(Debug, Default)]
 struct KeptInstances {
     without_key: KeptInstance,

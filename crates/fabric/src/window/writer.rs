@@ -187,7 +187,7 @@ impl WindowWriter {
     #[inline]
     pub fn show(&self) {
         if self.shared.ready.0.load(Ordering::Relaxed) == self.reserved {
-            // There is nothing new, as after a burst that found no space: the readers need the lines at `head` still.
+            // Nothing is new, as after a burst that found no space: then readers still need the lines at `head`.
             return;
         }
         self.store_ready();

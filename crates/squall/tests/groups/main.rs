@@ -1,7 +1,10 @@
 //! What applications see of groups: deliveries, views, metrics, external clients.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod external;
 mod flight;
+mod hanging;
 mod layout;
 mod metrics;
 mod owned;

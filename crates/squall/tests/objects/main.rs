@@ -1,4 +1,4 @@
-//! Replicated objects, over threads and processes (Derecho appendix A; RamCast §2.2).
+//! Replicated objects, whose members are threads of one process (Derecho appendix A; RamCast §2.2).
 
 mod object;
 mod object_clients;

@@ -6,7 +6,6 @@ mod accounts;
 mod common;
 mod compaction;
 mod durable;
-mod hanging;
 mod replay;
 mod restart;
 mod restart_object;
