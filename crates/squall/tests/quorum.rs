@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use squall::config::{Address, GenuineConfig, QuorumRule, Transport};
 use squall::genuine::{GenuinePosition, MulticastSender};
 use squall::{Config, Group, MessageOutcome};
@@ -67,9 +68,16 @@ impl Stopped {
         Self(child.unwrap())
     }
 
-    fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([name, &self.0.id().to_string()]).status();
-        assert!(status.unwrap().success(), "kill {name}");
+    /// Stops it; all its threads are stopped when this returns, which may be some time after the signal was sent.
+    fn stop(&self) {
+        let pid = Pid::from_child(&self.0);
+        kill_process(pid, Signal::STOP).expect("it is not yet reaped");
+        let status = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).expect("it is a child");
+        assert!(status.is_some_and(|status| status.stopped()), "it is stopped");
+    }
+
+    fn continue_it(&self) {
+        kill_process(Pid::from_child(&self.0), Signal::CONT).expect("it is not yet reaped");
     }
 
     fn kill(&mut self) {
@@ -147,16 +155,16 @@ fn a_stopped_follower_delays_nothing(transport: Transport) {
     await_delivery(&members, 4);
     members.iter_mut().for_each(sender_knows);
 
-    follower.signal("-STOP");
+    follower.stop();
     members.iter_mut().for_each(|member| send(member, WINDOW));
     await_delivery(&members, 4 + 4 * WINDOW);
     let full = members[0].sender.send(&["a"], b"more");
     assert!(full.is_err(), "[G8] no place is free before the follower has delivered");
 
-    follower.signal("-CONT");
+    follower.continue_it();
     members.iter_mut().for_each(sender_knows);
 
-    follower.signal("-STOP");
+    follower.stop();
     members.iter_mut().for_each(|member| send(member, WINDOW / 2));
     await_delivery(&members, 4 + 6 * WINDOW);
     follower.kill();
@@ -184,10 +192,10 @@ fn with_all_for_quorum_a_stopped_follower_is_waited_for() {
     let (follower, mut members) = begin("all", QuorumRule::All, Transport::Shm);
     members.iter_mut().for_each(|member| send(member, 1));
     await_delivery(&members, 4);
-    follower.signal("-STOP");
+    follower.stop();
     members.iter_mut().for_each(|member| send(member, 2));
     thread::sleep(Duration::from_millis(300));
     assert_eq!(delivered(&members), [4; 4]);
-    follower.signal("-CONT");
+    follower.continue_it();
     await_delivery(&members, 12);
 }

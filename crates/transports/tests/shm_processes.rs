@@ -318,12 +318,12 @@ fn a_removed_peer_stopped_in_the_middle_is_fenced() {
 fn stop_in_the_middle(fabric: &mut ShmFabric, writer: &ChildProcess, region: &Region, block: Range<usize>) {
     let begin = Instant::now();
     loop {
-        writer.signal(Signal::STOP);
-        std::thread::sleep(Duration::from_millis(2));
+        writer.stop();
         if region.load(block.start) != region.load(block.end - 1) {
             return;
         }
         writer.signal(Signal::CONT);
+        std::thread::sleep(Duration::from_micros(300));
         fabric.poll(&mut |_| ());
         assert!(begin.elapsed() < PATIENCE, "the writer never stops in the middle of a block");
     }

@@ -43,7 +43,7 @@ fn a_writer_killed_in_the_middle_shows_nothing_more() {
 fn a_stopped_writer_is_fenced_at_once() {
     let (mut process, mut owner) = Owner::of_writer();
     owner.poll_into_a_block();
-    process.signal(Signal::STOP);
+    process.stop();
     let before = owner.fabric.remote_copies().fetched_bytes;
     owner.fabric.poll(&mut |event| assert!(!matches!(event, FabricEvent::Arrived { .. }), "{event:?}"));
     assert!(owner.fabric.remote_copies().fetched_bytes > before, "its words are fetched while it is stopped");

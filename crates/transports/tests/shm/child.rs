@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use squall_fabric::{Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region};
 use squall_transports::shm::ShmFabric;
 
@@ -40,6 +40,13 @@ impl ChildProcess {
 
     pub(crate) fn signal(&self, signal: Signal) {
         rustix::process::kill_process(self.pid(), signal).expect("the child is not yet reaped");
+    }
+
+    /// Stops it; all its threads are stopped when this returns, which may be some time after the signal was sent.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        let status = waitid(WaitId::Pid(self.pid()), WaitIdOptions::STOPPED).expect("our child");
+        assert!(status.is_some_and(|status| status.stopped()), "it is stopped");
     }
 
     pub(crate) fn pid(&self) -> Pid {
