@@ -143,13 +143,14 @@ impl<T: TopicData> DataReader<T> {
         // Samples may also have expired, which makes space, too.
         let bytes = found.iter().filter_map(|sample| sample.data.as_ref()).map(|data| data.len()).sum();
         self.port.outlet.note_taken(found.len(), bytes);
-        let mut samples = Vec::with_capacity(found.len());
-        for Sample { data, info } in found {
-            match data.map(value_of).transpose() {
-                Ok(data) => samples.push(Sample { data, info }),
-                Err(_) => self.with(|reader| reader.lost.add(1)),
-            }
-        }
+        // Into the same memory, if a value takes no more than its bytes.
+        let samples = found.into_iter().filter_map(|Sample { data, info }| {
+            let data = data.map(value_of).transpose();
+            data.inspect_err(|_| self.with(|reader| reader.lost.add(1)))
+                .ok()
+                .map(|data| Sample { data, info })
+        });
+        let samples: Vec<Sample<T>> = samples.collect();
         match end {
             Some(end) if samples.is_empty() && !self.has(StateMask::ANY) => {
                 Err(end.map_or(ReadError::Left, ReadError::Group))

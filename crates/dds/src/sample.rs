@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::BitOr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -37,13 +38,28 @@ impl fmt::Display for EndpointId {
 /// assert_eq!(InstanceHandle::from_key(b"a key").key(), b"a key");
 /// # Ok::<(), squall_dds::DataError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct InstanceHandle(Arc<[u8]>);
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InstanceHandle(
+    /// `None` if the key is empty: samples without keys count no references.
+    Option<Arc<[u8]>>,
+);
 
-// The order is that of the keys.
+// Order and hash are those of the keys.
 impl Borrow<[u8]> for InstanceHandle {
     fn borrow(&self) -> &[u8] {
-        &self.0
+        self.key()
+    }
+}
+
+impl Hash for InstanceHandle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl fmt::Debug for InstanceHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("InstanceHandle").field(&self.key()).finish()
     }
 }
 
@@ -51,15 +67,20 @@ impl InstanceHandle {
     /// Returns the instance with this key.
     #[must_use]
     pub fn from_key(key: &[u8]) -> Self {
-        Self(key.into())
+        Self((!key.is_empty()).then(|| key.into()))
     }
 
     /// Returns the key as it is in messages.
     #[must_use]
+    #[inline]
     pub fn key(&self) -> &[u8] {
-        &self.0
+        // `memcmp` is slow with addresses where there is no memory, which empty slices mostly have.
+        self.0.as_deref().unwrap_or_else(|| NO_KEY.split_at(0).0)
     }
 }
+
+/// The memory of an empty key.
+static NO_KEY: [u8; 1] = [0];
 
 /// Whether a sample has been read before.
 ///
@@ -266,4 +287,25 @@ pub(crate) fn nanoseconds(duration: Duration) -> u64 {
 /// Returns the time at this number of nanoseconds after 1970.
 pub(crate) fn system_time(nanoseconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(nanoseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{BuildHasher, RandomState};
+
+    use super::*;
+
+    /// It can be looked up by its key, in maps of any kind, with and without bytes.
+    #[test]
+    fn an_instance_is_as_its_key() {
+        let keys: [&[u8]; 4] = [b"", &[0], &[0, 0], &[1]];
+        let state = RandomState::new();
+        for first in keys {
+            let handle = InstanceHandle::from_key(first);
+            assert_eq!((handle.key(), state.hash_one(&handle)), (first, state.hash_one(first)));
+            for second in keys {
+                assert_eq!(handle.cmp(&InstanceHandle::from_key(second)), first.cmp(second));
+            }
+        }
+    }
 }

@@ -354,6 +354,13 @@ impl HistoryCache {
     /// Removes a sample, and leaves its instance.
     fn remove(&mut self, number: u64) -> Option<CachedSample> {
         let sample = self.samples.remove(number)?;
+        self.note_removal(number, &sample);
+        Some(sample)
+    }
+
+    /// Notes that this sample is not there any more.
+    #[inline]
+    fn note_removal(&mut self, number: u64, sample: &CachedSample) {
         self.unread -= usize::from(!sample.is_read);
         let instance = self.instances.at_mut(sample.change.instance);
         if sample.change.kind == ChangeKind::Data {
@@ -367,7 +374,6 @@ impl HistoryCache {
         } else {
             instance.report.take_if(|report| *report == number);
         }
-        Some(sample)
     }
 
     /// Forgets the instance at this place if it is not alive and has no samples.

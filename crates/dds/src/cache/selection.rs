@@ -4,6 +4,7 @@ use crate::sample::{
     InstanceHandle, Position, Sample, SampleInfo, SampleState, StateMask, ViewState, system_time,
 };
 
+use super::instances::InstanceTable;
 use super::{CachedInstance, CachedSample, ChangeKind, HistoryCache, SampleBytes};
 
 /// Which samples are wanted, and whether they leave the cache.
@@ -26,6 +27,9 @@ impl HistoryCache {
     /// Returns samples in their order, and marks them as read or removes them.
     pub(crate) fn select(&mut self, selection: Selection<'_>, now: u64) -> Vec<Sample<SampleBytes>> {
         self.expire(now);
+        if selection.takes_the_first() {
+            return self.take_first(selection.samples_max);
+        }
         let place = selection.instance.map(|instance| self.instances.find(instance.key()));
         let is_wanted = |(_, sample): &(u64, &CachedSample)| {
             self.is_wanted(sample, selection.states)
@@ -33,30 +37,51 @@ impl HistoryCache {
                 && place.is_none_or(|place| place == Some(sample.change.instance))
         };
         let wanted = self.samples.iter().filter(is_wanted).map(|(number, _)| number);
-        let mut chosen = Vec::with_capacity(self.samples.len().min(selection.samples_max));
-        chosen.extend(wanted.take(selection.samples_max));
-        let touched = self.count(&chosen);
+        let chosen: Vec<u64> = wanted.take(selection.samples_max).collect();
+        let samples = chosen.iter().map(|number| self.samples.get(*number).expect("it was found"));
+        let touched = self.instances.count(samples);
         let mut found = Vec::with_capacity(chosen.len());
         for number in chosen {
             if selection.takes {
-                let sample = self.remove(number).expect("it was found");
-                let rank = self.instances.at_mut(sample.change.instance).rank();
-                let info = self.describe(&sample, rank);
-                found.push(Sample { data: info.is_valid.then_some(sample.change.data), info });
-            } else if let Some(sample) = self.samples.get(number) {
-                let rank = self.instances.at_mut(sample.change.instance).rank();
-                let info = self.describe(sample, rank);
-                let sample = self.samples.sample_mut(number).expect("it was there");
+                let sample = self.samples.remove(number).expect("it was found");
+                found.push(self.hand_out(number, sample));
+            } else if let Some(sample) = self.samples.sample_mut(number) {
+                let info = self.instances.at_mut(sample.change.instance).describe(sample);
                 found.push(Sample { data: info.is_valid.then(|| sample.change.data.share()), info });
                 self.unread -= usize::from(!std::mem::replace(&mut sample.is_read, true));
             }
         }
+        self.end_selection(touched);
+        found
+    }
+
+    /// Takes the first samples, in one pass: what applications mostly do.
+    fn take_first(&mut self, samples_max: usize) -> Vec<Sample<SampleBytes>> {
+        let count = self.samples.len().min(samples_max);
+        let touched = self.instances.count(self.samples.iter().take(count).map(|(_, sample)| sample));
+        let mut found = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (number, sample) = self.samples.pop_first().expect("it was counted");
+            found.push(self.hand_out(number, sample));
+        }
+        self.end_selection(touched);
+        found
+    }
+
+    /// Returns a sample that has been removed, as it was.
+    #[inline]
+    fn hand_out(&mut self, number: u64, sample: CachedSample) -> Sample<SampleBytes> {
+        self.note_removal(number, &sample);
+        let info = self.instances.at_mut(sample.change.instance).describe(&sample);
+        Sample { data: info.is_valid.then_some(sample.change.data), info }
+    }
+
+    /// Notes that the application has seen samples of the instances at these places.
+    fn end_selection(&mut self, touched: Vec<usize>) {
         for place in touched {
-            let instance = self.instances.at_mut(place);
-            instance.view = ViewState::NotNew;
+            self.instances.at_mut(place).view = ViewState::NotNew;
             self.forget_if_over(place);
         }
-        found
     }
 
     /// Returns the places of the samples that were not read, before a position, in their order.
@@ -75,14 +100,22 @@ impl HistoryCache {
         let instance = self.instances.at(sample.change.instance);
         states.accepts(sample.state(), instance.view, instance.state)
     }
+}
 
+impl Selection<'_> {
+    /// Whether it takes the first samples, whatever they are.
+    fn takes_the_first(&self) -> bool {
+        self.takes && self.states == StateMask::ANY && self.instance.is_none() && self.before.is_none()
+    }
+}
+
+impl InstanceTable {
     /// Counts how many of these samples each instance has; returns the places of these instances.
-    fn count(&mut self, chosen: &[u64]) -> Vec<usize> {
+    fn count<'a>(&mut self, samples: impl Iterator<Item = &'a CachedSample>) -> Vec<usize> {
         let mut touched = Vec::new();
-        for number in chosen {
-            let sample = self.samples.get(*number).expect("it was found");
+        for sample in samples {
             let (place, generation) = (sample.change.instance, sample.generation());
-            let selected = &mut self.instances.at_mut(place).selected;
+            let selected = &mut self.at_mut(place).selected;
             if selected.0 == 0 {
                 touched.push(place);
             }
@@ -90,36 +123,31 @@ impl HistoryCache {
         }
         touched
     }
+}
 
-    /// Describes a sample as it is now.
-    fn describe(&self, sample: &CachedSample, (following, last): (usize, u32)) -> SampleInfo {
+impl CachedInstance {
+    /// Describes the next one of its samples that were counted, as it is now.
+    #[inline]
+    fn describe(&mut self, sample: &CachedSample) -> SampleInfo {
+        self.selected.0 -= 1;
         let CachedSample { change, disposals, losses, .. } = sample;
-        let instance = self.instances.at(change.instance);
-        let generation = sample.generation();
+        let ((following, last), generation) = (self.selected, sample.generation());
         SampleInfo {
             sample_state: sample.state(),
-            view_state: instance.view,
-            instance_state: instance.state,
+            view_state: self.view,
+            instance_state: self.state,
             disposed_generation_count: *disposals,
             no_writers_generation_count: *losses,
             sample_rank: following,
             generation_rank: last - generation,
-            absolute_generation_rank: instance.disposals + instance.losses - generation,
+            absolute_generation_rank: self.disposals + self.losses - generation,
             source_timestamp: system_time(change.source_time),
             reception_timestamp: system_time(change.reception_time),
-            instance: instance.handle.clone(),
+            instance: self.handle.clone(),
             publication: change.writer,
             position: change.position,
             is_valid: change.kind == ChangeKind::Data,
         }
-    }
-}
-
-impl CachedInstance {
-    /// Passes over one of its samples that were counted; returns how many of them follow, and the generation of the last one.
-    const fn rank(&mut self) -> (usize, u32) {
-        self.selected.0 -= 1;
-        self.selected
     }
 }
 

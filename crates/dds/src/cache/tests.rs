@@ -214,7 +214,8 @@ fn check(cache: &HistoryCache, limits: ResourceLimits) {
 }
 
 proptest! {
-    /// Whatever happens: the bounds hold, and what is taken is what was stored, once each and in order.
+    /// Whatever happens: the bounds hold, and what is taken is what was stored, once each and in order. It is the same if samples in any
+    /// state are asked for by naming the states.
     #[test]
     fn bounds_hold_and_nothing_is_taken_twice(
         steps in proptest::collection::vec(any_step(), 0..80),
@@ -222,7 +223,7 @@ proptest! {
     ) {
         let limits = ResourceLimits { samples_max: 6, instances_max: 3, samples_per_instance_max: 3 };
         let history = if depth == 0 { HistoryKind::KeepAll } else { HistoryKind::KeepLast(depth) };
-        let mut cache = HistoryCache::new(history, limits, 0);
+        let (mut cache, mut asked) = (HistoryCache::new(history, limits, 0), HistoryCache::new(history, limits, 0));
         let (mut stored, mut taken) = (Vec::new(), Vec::new());
         for (number, step) in (0u8..).zip(steps) {
             match step {
@@ -230,15 +231,28 @@ proptest! {
                     let kind = match kind { 0 => ChangeKind::Dispose, 1 => ChangeKind::Unregister, _ => ChangeKind::Data };
                     let writer = EndpointId { node: writer.into(), number: 0 };
                     let insertion = cache.insert(change(kind, writer, key, number));
+                    prop_assert_eq!(asked.insert(change(kind, writer, key, number)), insertion);
                     if kind == ChangeKind::Data && matches!(insertion, Insertion::Stored | Insertion::Replaced) {
                         stored.push(number);
                     }
                 }
-                Step::Take(samples_max) => taken.extend(numbers(&mut cache, Selection { samples_max, ..TAKE })),
-                Step::Read(samples_max) => drop(cache.select(Selection { samples_max, ..READ }, 0)),
+                Step::Take(samples_max) => {
+                    let states = StateMask::READ | StateMask::NOT_READ;
+                    let found = cache.select(Selection { samples_max, ..TAKE }, 0);
+                    let same = asked.select(Selection { samples_max, states, ..TAKE }, 0);
+                    prop_assert_eq!(format!("{found:?}"), format!("{same:?}"));
+                    taken.extend(found.iter().filter_map(|sample| sample.data.as_ref().map(|data| data[0])));
+                }
+                Step::Read(samples_max) => {
+                    for cache in [&mut cache, &mut asked] {
+                        cache.select(Selection { samples_max, ..READ }, 0);
+                    }
+                }
                 Step::Lose(node) => {
                     let writer = EndpointId { node: node.into(), number: 0 };
-                    cache.remove_writer(writer, false, Position::default(), 0);
+                    for cache in [&mut cache, &mut asked] {
+                        cache.remove_writer(writer, false, Position::default(), 0);
+                    }
                 }
             }
             check(&cache, limits);
