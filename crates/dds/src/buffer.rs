@@ -14,6 +14,8 @@ use bytes::Bytes;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::short::copy_to_share;
+
 /// The bytes of a sample, which leave a reader with it. Their memory is used again when this is dropped.
 ///
 /// ```
@@ -35,6 +37,12 @@ impl SampleBuffer {
         let Some(mut buffer) = reused else { return Self(bytes.to_vec()) };
         buffer.extend_from_slice(bytes);
         Self(buffer)
+    }
+
+    /// Returns a copy of `bytes` that several may hold.
+    #[inline]
+    pub(crate) fn copy_to_share(bytes: &[u8]) -> Bytes {
+        copy_to_share(bytes).unwrap_or_else(|| Self::copy_of(bytes).into())
     }
 
     /// Returns the bytes in the same memory, which is not used again by other samples then.
@@ -111,7 +119,7 @@ impl<'de> Deserialize<'de> for HistoryMessage {
             }
 
             fn visit_bytes<E>(self, bytes: &[u8]) -> Result<HistoryMessage, E> {
-                Ok(HistoryMessage(SampleBuffer::copy_of(bytes).into()))
+                Ok(HistoryMessage(SampleBuffer::copy_to_share(bytes)))
             }
         }
 

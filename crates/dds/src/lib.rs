@@ -121,6 +121,7 @@ mod registry;
 mod run_time;
 mod sample;
 mod set;
+mod short;
 mod signal;
 mod status;
 mod store;

@@ -12,6 +12,7 @@ use crate::kept::KeptTopic;
 use crate::peers::PeerTable;
 use crate::qos::{DurabilityKind, ReliabilityKind};
 use crate::sample::{EndpointId, Position, nanoseconds};
+use crate::short::{SHORT_MAX, SamplePiece};
 use crate::status::{CountStatus, SampleRejectedStatus, StatusKind};
 use crate::wire::{ChangeHeader, EndpointAnnouncement, TopicFrame, TopicRole};
 
@@ -51,7 +52,7 @@ impl<'a> ArrivedChange<'a> {
 
     /// Returns the copy of the data that all readers share.
     fn stored(&self) -> SampleBytes {
-        SampleBytes::Shared(self.copy.get_or_init(|| SampleBuffer::copy_of(self.data).into()).clone())
+        SampleBytes::Shared(self.copy.get_or_init(|| SampleBuffer::copy_to_share(self.data)).clone())
     }
 }
 
@@ -61,6 +62,8 @@ pub(crate) struct ReaderCore {
     pub(crate) id: EndpointId,
     pub(crate) peers: PeerTable,
     pub(crate) cache: HistoryCache,
+    /// Where the next short samples go.
+    piece: SamplePiece,
     /// Of a reader in place, whose cache remains empty.
     pub(crate) upcall: Option<ReaderUpcall>,
     pub(crate) lost: CountStatus,
@@ -99,6 +102,7 @@ impl ReaderCore {
             id: own.id,
             peers: PeerTable::new(own, keeps),
             cache: HistoryCache::new(qos.history, qos.resource_limits, separation),
+            piece: SamplePiece::default(),
             upcall,
             lost: CountStatus::default(),
             rejected: SampleRejectedStatus::default(),
@@ -196,14 +200,15 @@ impl ReaderCore {
         position: Position,
         now: u64,
     ) -> Offer {
-        self.handle_copied(change, position, now, |change| change.stored())
+        self.handle_copied(change, position, now, |change, _| change.stored())
     }
 
     /// Takes a change as [`ReaderCore::handle_change`] does. There is no other reader, so the copy that it stores is its own.
     #[inline]
     pub(crate) fn handle_alone(&mut self, change: &ArrivedChange<'_>, position: Position, now: u64) -> Offer {
-        self.handle_copied(change, position, now, |change| {
-            SampleBytes::Own(SampleBuffer::copy_of(change.data))
+        self.handle_copied(change, position, now, |change, piece| match piece {
+            Some(piece) if change.data.len() <= SHORT_MAX => SampleBytes::Shared(piece.copy_of(change.data)),
+            _ => SampleBytes::Own(SampleBuffer::copy_of(change.data)),
         })
     }
 
@@ -213,7 +218,7 @@ impl ReaderCore {
         change: &ArrivedChange<'_>,
         position: Position,
         now: u64,
-        copy: impl FnOnce(&ArrivedChange<'_>) -> SampleBytes,
+        copy: impl FnOnce(&ArrivedChange<'_>, Option<&mut SamplePiece>) -> SampleBytes,
     ) -> Offer {
         let header = &change.header;
         let Some((qos, is_present)) = self.peers.policies(header.writer) else { return Offer::Done };
@@ -222,11 +227,13 @@ impl ReaderCore {
             let is_over = expires.is_some_and(|at| at <= now);
             return if is_over { Offer::Done } else { Offer::Upcall };
         }
+        // A sample that stays would keep the memory of those that came with it.
+        let piece = Some(&mut self.piece).filter(|_| self.cache.is_in_order());
         let insertion = self.cache.insert(Change {
             kind: header.kind,
             writer: header.writer,
             instance: header.key,
-            data: || copy(change),
+            data: || copy(change, piece),
             position,
             place: change.place,
             source_time: header.source_time,

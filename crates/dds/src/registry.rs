@@ -159,7 +159,7 @@ impl TopicRegistry {
         let order = self.next_order();
         for (place, change) in (0..).zip(changes) {
             let history = self.histories.get_mut(&change.header.topic).expect("it was there before");
-            let kept = history.keep(SampleBuffer::copy_of(change.bytes).into(), (order, place));
+            let kept = history.keep(SampleBuffer::copy_to_share(change.bytes), (order, place));
             if kept != KeptReply::Kept {
                 debug_assert!(false, "there was space for the whole set: {kept:?}");
                 return kept;

@@ -7,6 +7,7 @@ use std::ops::BitOr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 /// A writer or a reader: the member of the group that it belongs to, and its number there.
@@ -274,9 +275,16 @@ pub struct Sample<T> {
 }
 
 /// Returns the time of day in nanoseconds since 1970.
+///
+/// Each write asks for it; [`SystemTime::now`] takes half as long again.
+#[inline]
 pub(crate) fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    nanoseconds(since)
+    let now = clock_gettime(ClockId::Realtime);
+    match (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec)) {
+        (Ok(seconds), Ok(nanoseconds)) => seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds),
+        // A clock that is set to a time before 1970.
+        _ => 0,
+    }
 }
 
 /// Returns a duration in nanoseconds; those of more than 500 years are cut.

@@ -241,6 +241,12 @@ impl HistoryCache {
         self.data_count
     }
 
+    /// Returns whether samples with data leave in the order in which they came: there is one instance at most.
+    #[inline]
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.instances.len() <= 1
+    }
+
     /// Returns whether there are samples that were not read.
     pub(crate) const fn has_unread(&self) -> bool {
         self.unread > 0

@@ -337,7 +337,7 @@ const READER_BYTES: usize = 1 << 20;
 const UNORDERED_READER_BYTES: usize = 4 << 20;
 /// What a topic keeps for readers that come later.
 const HISTORY_SAMPLES: usize = 1000;
-const AT_ONCE_MAX: usize = 1000;
+const AT_ONCE_MAX: usize = 256;
 const AT_ONCE_BYTES: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
