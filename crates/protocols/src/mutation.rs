@@ -45,8 +45,8 @@ mutations! {
         RoundsOfFirst,
         /// \[N3\] Rounds that others have begun are not filled.
         NoNulls,
-        /// \[N4\] One more null is sent than is owed.
-        NullTooMany,
+        /// \[N4\] Nulls of others are treated as messages, for which nulls are owed.
+        NullsForNulls,
         /// \[N5\] One null is sent for each receipt, whatever the gap.
         OneNullPerReceipt,
         /// \[N6\] A message of size 0 is treated as a null.

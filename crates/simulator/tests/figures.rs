@@ -55,3 +55,24 @@ fn inactive_subgroups_cost_little() {
     println!("alone {alone:.2} GB/s, with 20 inactive subgroups {among:.2} GB/s");
     assert!(among >= 0.85 * alone, "{among:.2} GB/s instead of {alone:.2} GB/s");
 }
+
+/// The messages of one sender wait for acknowledgements alone when the other senders are idle, as if these could not send; the first ones
+/// also wait for nulls. Each of 4 members is the one that sends.
+#[test]
+fn idle_senders_cost_no_exchange() {
+    for sender in 0..4 {
+        let mut one = Experiment { messages: 100, singly: true, ..Experiment::spindle(4) };
+        one.settings.message_max = 64;
+        let mut all = one.clone();
+        one.settings.senders = vec![sender];
+        // The others send a message at the beginning, and the next one when all is over.
+        let delay = |rank| if rank == sender { Duration::ZERO } else { Duration::from_secs(1) };
+        all.delays = (0..4).map(delay).collect();
+        let (all, one) = (predict(&all).latency_ns, predict(&one).latency_ns);
+        let (median, least, longest) = (all[all.len() / 2], one[one.len() / 2], all[all.len() - 1]);
+        println!("{sender}: alone {least} ns, one of four {median} ns, its first ones {longest} ns");
+        // Their nulls take some time, too, but no message waits for them.
+        assert!(median * 10 <= least * 12, "{median} ns instead of {least} ns");
+        assert!(longest * 10 >= median * 13, "{longest} ns are as short as {median} ns");
+    }
+}

@@ -11,9 +11,10 @@
 //!
 //! **A part of the index is enough.** Each side knows an index that is near: a reader the one that it takes
 //! next, the publisher the one that it has announced. *Near* is less than 2^30 away. Each round that is announced and not
-//! delivered everywhere has a message of at least one sender, since nulls only fill rounds that a message has begun [N4];
+//! delivered everywhere, but the last one, has a message of at least one sender, since nulls only fill rounds that a message has begun and
+//! the one after them [N4];
 //! so there are at most as many such rounds as messages in flight, that is [`RECORDS_MAX`](super::RECORDS_MAX) for each
-//! sender: 2^25 for 1,024 members. What an earlier lap has left at the same place is as near, and has another index.
+//! sender, and one: 2^25 for 1,024 members. What an earlier lap has left at the same place is as near, and has another index.
 
 use super::{HEADER_WORDS, record_words};
 

@@ -44,9 +44,16 @@ impl<D: Deliver> Subgroup<D> {
     /// Notes that the sender with rank `sender` has announced something.
     #[inline]
     pub(super) fn note_announced(&mut self, sender: usize, before: Announcement, now: Announcement) {
-        let own = self.publisher.as_ref().is_some_and(|(_, own)| *own == sender);
-        // Nulls take no memory, so no sender waits for their acknowledgement.
-        if own || before.records == now.records || mutant!(KeepDelivered) {
+        let own = self.publisher.as_ref().map(|(_, own)| *own);
+        // Nulls take no memory, so no sender waits for their acknowledgement, and no null is owed for them.
+        let has_messages = before.records != now.records || mutant!(NullsForNulls);
+        if own == Some(sender) || !has_messages {
+            return;
+        }
+        if let Some(own) = own {
+            self.rounds.note_messages(own, sender, now.indexes);
+        }
+        if mutant!(KeepDelivered) {
             return;
         }
         let behind = (now.indexes - 1) * self.announced.len() as u64 + sender as u64 + 1;

@@ -9,8 +9,8 @@
 //! **Step order** of one evaluation ([`Subgroup`]):
 //! 1. *Send*: give committed messages their indexes, push their words, announce; a single short message is sent
 //!    together with its announcement (`Express`).
-//! 2. *Receive*: load each sender's announcement once; if this member is a sender and has to fill rounds that others
-//!    have begun, raise its announcement by nulls; store `received`.
+//! 2. *Receive*: load each sender's announcement once; if this member is a sender and has to fill rounds that messages of others
+//!    have begun, or the one after them if it is idle, raise its announcement by nulls (`nulls`); store `received`.
 //! 3. *Deliver*: everything below the least `received` of all members is stable; deliver it in order, without the
 //!    nulls; store `delivered`, and publish what the others do not know of both counts (`acknowledgement`).
 //! 4. *Free*: return the words of messages below the least `delivered` of all members to the writer.
@@ -79,7 +79,6 @@ pub use counters::{MulticastCounters, WindowTimes};
 pub use durable::MessageLog;
 pub use failure::SubgroupFailure;
 pub use latency::MessageTrack;
-pub use nulls::indexes_owed;
 pub use order::{indexes_below, sequences_complete};
 pub use pull::{DeliveryTally, NoUpcall, Pull, PullWatch};
 pub use row::MulticastRow;

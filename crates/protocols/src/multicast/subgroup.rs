@@ -12,12 +12,13 @@ use super::bodies::Bodies;
 use super::durable::Persistence;
 use super::freeing::WindowFullness;
 use super::latency::DeliveryLatency;
+use super::nulls::RoundsOwed;
 use super::pull::{Handoff, HandoffProducer, NoUpcall, Pull};
 use super::send::piece_words;
 use super::slow::ConsumerProgress;
 use super::{
     Consumer, CorruptMemory, Deliver, DeliveryMode, MulticastCounters, MulticastRow, SubgroupFailure,
-    SubgroupSettings, ViewStart, indexes_owed, sequences_complete,
+    SubgroupSettings, ViewStart, sequences_complete,
 };
 use crate::coverage::{Point, reach};
 use crate::mutation;
@@ -44,6 +45,8 @@ pub struct Subgroup<D> {
     pub(super) indexes: Vec<u64>,
     /// The rank of each member among the senders.
     pub(super) sender_ranks: Vec<Option<usize>>,
+    /// What this member owes as a sender.
+    pub(super) rounds: RoundsOwed,
     /// `0 <= delivered <= stable <= received` in total order; `received` is what this member acknowledges.
     pub(super) received: u64,
     pub(super) stable: u64,
@@ -131,6 +134,7 @@ impl<D: Deliver> Subgroup<D> {
             announced_indexes: vec![0; senders],
             indexes: vec![0; senders],
             sender_ranks,
+            rounds: RoundsOwed::default(),
             received: 0,
             stable: 0,
             progress_announced: AnnouncedProgress::default(),
@@ -304,16 +308,36 @@ impl<D: Deliver> Subgroup<D> {
     /// round that its next message could have taken. If it stops, the next evaluation fills the gap.
     #[inline]
     fn fill_rounds(&mut self, sent: u64) {
-        let Some((publisher, sender)) = &mut self.publisher else { return };
         mutant!(NoNulls => return);
-        if !self.settings.null_sends || !self.settings.mode.is_ordered() {
-            return;
+        if self.present().is_some_and(|present| self.rounds.due() > present + sent) {
+            self.send_nulls();
         }
-        let mut owed = indexes_owed(*sender, &self.indexes);
+    }
+
+    /// Sends nulls ahead if this member is idle. No message waits for them yet, so this comes after the acknowledgement.
+    #[inline]
+    fn fill_ahead(&mut self, sent: u64) {
+        let is_ahead = |present: u64| self.rounds.due() <= present && self.rounds.owed(present) > present;
+        if sent == 0 && self.failure.is_none() && self.present().is_some_and(is_ahead) {
+            self.send_nulls();
+        }
+    }
+
+    /// Returns how many indexes this member has announced, if it is a sender that sends nulls.
+    #[inline]
+    fn present(&self) -> Option<u64> {
+        let sends_nulls = self.settings.null_sends && self.settings.mode.is_ordered();
+        let (publisher, _) = self.publisher.as_ref().filter(|_| sends_nulls)?;
+        Some(publisher.announcement().indexes)
+    }
+
+    /// Announces as many indexes as are owed, unless the application has committed messages.
+    fn send_nulls(&mut self) {
+        let Some((publisher, sender)) = &mut self.publisher else { return };
         let present = publisher.announcement().indexes;
-        mutant!(NullTooMany if owed >= present && owed > 0 => owed += 1);
+        let mut owed = self.rounds.owed(present);
         mutant!(OneNullPerReceipt => owed = owed.min(present + 1));
-        if owed <= publisher.announcement().indexes + sent || publisher.ready() > 0 {
+        if owed <= present || publisher.ready() > 0 {
             return;
         }
         reach(Point::NullsSent);
@@ -470,6 +494,7 @@ impl<F: Fabric, D: Deliver> Core<F> for Subgroup<D> {
             self.latency.end(fabric.now());
         }
         self.announce();
+        self.fill_ahead(sent);
         work += self.free(work == 0);
         let posts = self.table.flush(fabric);
         self.counters.posts += posts as u64;
