@@ -108,7 +108,8 @@ impl TopicMember {
         let (samples_read, answers_read) = (participant.topic(SAMPLES)?, participant.topic(ANSWERS)?);
         let others = group.members - 1;
         let role = if group.rank == 0 {
-            let answers = if job.in_place {
+            // Without answers, a thread that polls for them would take its core from the others.
+            let answers = if job.in_place && job.latency {
                 Answers::InPlace(InPlaceReader::of_each(&participant, &answers_read, qos.clone(), job.size)?)
             } else {
                 Answers::Cached(participant.reader(&answers_read, qos.clone())?)

@@ -4,8 +4,8 @@
 //! Message `k` of rank `j` is preceded in the order by indexes `0..=k` of ranks below `j` and by `0..k` of ranks
 //! above. So a sender that knows of message `k` of rank `j` owes `k + 1` indexes if its own rank is below `j`, else `k`.
 //!
-//! **Ahead.** A sender that has sent no message for [`IDLE_ROUNDS`] indexes owes one more: with it, the message that may come next waits for
-//! no null, but for acknowledgements alone, which is one exchange less. The sender of that message owes nothing for it, so its
+//! **Ahead.** A sender that has sent nulls [`IDLE_AFTER`] times since its latest message owes one more: with it, the message that may come
+//! next waits for no null, but for acknowledgements alone, which is one exchange less. The sender of that message owes nothing for it, so its
 //! next message has the index that it would have had. If the idle sender sends a message itself, that one takes a later index, and may wait
 //! for nulls of the others once.
 //!
@@ -22,8 +22,8 @@ use squall_fabric::window::INDEXES_MAX;
 pub(super) struct RoundsOwed {
     /// With this many indexes of this sender, no message that it knows of waits for one.
     due: u64,
-    /// How many indexes this sender had after its latest message.
-    sent: u64,
+    /// How often this sender has sent nulls since its latest message.
+    idle: u64,
 }
 
 impl RoundsOwed {
@@ -34,10 +34,15 @@ impl RoundsOwed {
         self.due = self.due.max(owed);
     }
 
-    /// Notes that this sender has sent a message, and `indexes` indexes in total.
+    /// Notes that this sender has sent a message.
     #[inline]
-    pub(super) const fn note_sent(&mut self, indexes: u64) {
-        self.sent = indexes;
+    pub(super) const fn note_sent(&mut self) {
+        self.idle = 0;
+    }
+
+    /// Notes that this sender has sent nulls.
+    pub(super) const fn note_nulls(&mut self) {
+        self.idle += 1;
     }
 
     /// Returns how many indexes this sender owes to the messages that it knows of.
@@ -46,17 +51,17 @@ impl RoundsOwed {
         self.due
     }
 
-    /// Returns how many indexes this sender owes in total, those ahead included, if it has sent `present`.
+    /// Returns how many indexes this sender owes in total, those ahead included.
     #[inline]
-    pub(super) const fn owed(&self, present: u64) -> u64 {
-        let is_idle = present.saturating_sub(self.sent) >= IDLE_ROUNDS;
+    pub(super) const fn owed(&self) -> u64 {
         // A peer whose memory is corrupt may have announced the last index.
-        if is_idle && self.due + 1 < INDEXES_MAX { self.due + 1 } else { self.due }
+        if self.idle >= IDLE_AFTER && self.due + 1 < INDEXES_MAX { self.due + 1 } else { self.due }
     }
 }
 
-/// After as many nulls a sender is likely to send more of them. In between, a sender that takes turns with others is not idle.
-const IDLE_ROUNDS: u64 = 16;
+/// A sender that has sent nulls as often is likely to do so again. One that takes turns with others, or had no core for as long as others sent
+/// many messages, is not idle.
+const IDLE_AFTER: u64 = 16;
 
 #[cfg(test)]
 mod tests {
@@ -80,7 +85,7 @@ mod tests {
                     let mut rounds = RoundsOwed::default();
                     let senders = || (0..3).filter(|rank| *rank != own && indexes[*rank] > 0);
                     senders().for_each(|rank| rounds.note_messages(own, rank, indexes[rank]));
-                    let owed = rounds.owed(0);
+                    let owed = rounds.owed();
                     let waits = |sent: u64| {
                         let mut others = vec![u64::MAX; 3];
                         others[own] = sent;
@@ -93,45 +98,55 @@ mod tests {
         }
     }
 
+    /// Lets a sender send what it owes; returns how many indexes it has sent.
+    fn fill(rounds: &mut RoundsOwed, present: u64) -> u64 {
+        if rounds.owed() > present {
+            rounds.note_nulls();
+        }
+        present.max(rounds.owed())
+    }
+
     /// Whichever rank sends alone: once the others are idle, its next message waits for none of them, and takes the next index.
     #[test]
     fn the_next_message_waits_for_no_idle_sender() {
-        const IDLE_FROM: u64 = IDLE_ROUNDS + 2;
+        const IDLE_FROM: u64 = IDLE_AFTER + 2;
         for sender in 0..3 {
             let (mut rounds, mut indexes) = ([RoundsOwed::default(); 3], [0; 3]);
-            for message in 0..2 * IDLE_ROUNDS {
+            for message in 0..2 * IDLE_AFTER {
                 let (mut before, index) = (indexes, indexes[sender]);
                 before[sender] += 1;
                 let has_waited = waits(sender, index, &before);
                 match message {
                     // Nothing is before the very first one.
                     0 => assert_eq!(has_waited, sender > 0, "{sender}"),
-                    1..IDLE_ROUNDS => assert!(has_waited, "{sender}: message {message}"),
+                    1..IDLE_AFTER => assert!(has_waited, "{sender}: message {message}"),
                     // They become idle, one after the other.
-                    IDLE_ROUNDS..IDLE_FROM => {}
+                    IDLE_AFTER..IDLE_FROM => {}
                     _ => assert!(!has_waited, "{sender}: message {message}"),
                 }
                 assert_eq!(index, message, "{sender}: it has sent no nulls");
                 indexes = before;
-                rounds[sender].note_sent(indexes[sender]);
+                rounds[sender].note_sent();
                 for own in (0..3).filter(|own| *own != sender) {
                     rounds[own].note_messages(own, sender, indexes[sender]);
-                    indexes[own] = indexes[own].max(rounds[own].owed(indexes[own]));
+                    indexes[own] = fill(&mut rounds[own], indexes[own]);
                 }
-                assert!(rounds[sender].owed(indexes[sender]) <= indexes[sender], "it owes nothing for that");
+                assert!(rounds[sender].owed() <= indexes[sender], "it owes nothing for that");
             }
         }
     }
 
-    /// A sender that takes turns with another one is not idle: nothing is sent ahead of it.
+    /// Senders that take turns, or that had no core while others sent many messages, are not idle: nothing is sent ahead of them.
     #[test]
-    fn a_sender_that_takes_turns_owes_exactly_the_gap() {
-        let mut rounds = RoundsOwed::default();
+    fn a_sender_that_is_not_idle_owes_exactly_the_gap() {
+        let (mut rounds, mut indexes) = (RoundsOwed::default(), 0);
         for turn in 1..10 {
-            let indexes = turn * IDLE_ROUNDS;
-            rounds.note_messages(1, 0, indexes);
-            assert_eq!(rounds.owed(indexes - 1), indexes - 1);
-            rounds.note_sent(indexes);
+            for message in 1..IDLE_AFTER {
+                rounds.note_messages(1, 0, turn * 1000 + message);
+                indexes = fill(&mut rounds, indexes);
+                assert_eq!(indexes, turn * 1000 + message - 1);
+            }
+            rounds.note_sent();
         }
     }
 
@@ -139,15 +154,15 @@ mod tests {
     fn the_last_index_is_not_passed() {
         let mut rounds = RoundsOwed::default();
         rounds.note_messages(0, 1, INDEXES_MAX - 1);
-        assert_eq!([rounds.owed(0), rounds.owed(INDEXES_MAX - 2)], [INDEXES_MAX - 1; 2]);
+        (0..IDLE_AFTER).for_each(|_| rounds.note_nulls());
+        assert_eq!(rounds.owed(), INDEXES_MAX - 1);
     }
 
     /// [N4] Each message makes each sender raise its announcement at most once: nulls cause none.
     #[test]
     fn nulls_end() {
         let (mut rounds, mut indexes) = ([RoundsOwed::default(); 4], [0, 70, 30, 0]);
-        rounds[1].note_sent(70);
-        rounds[2].note_sent(30);
+        (0..IDLE_AFTER).for_each(|_| [0, 3].iter().for_each(|idle| rounds[*idle].note_nulls()));
         for own in 0..4 {
             [1, 2].iter().filter(|sender| **sender != own).for_each(|sender| {
                 rounds[own].note_messages(own, *sender, indexes[*sender]);
@@ -155,10 +170,9 @@ mod tests {
         }
         for _ in 0..3 {
             for own in 0..4 {
-                indexes[own] = indexes[own].max(rounds[own].owed(indexes[own]));
+                indexes[own] = fill(&mut rounds[own], indexes[own]);
             }
         }
-        // One more where none was sent: those are idle.
-        assert_eq!(indexes, [71, 70, 70, 70]);
+        assert_eq!(indexes, [71, 70, 69, 70], "one more where a sender is idle");
     }
 }

@@ -76,7 +76,7 @@ impl<D: Deliver> Subgroup<D> {
     fn note_sent(&mut self, messages: u64, announcement: Announcement) {
         self.counters.send_batches += 1;
         self.counters.messages_sent += messages;
-        self.rounds.note_sent(announcement.indexes);
+        self.rounds.note_sent();
         if announcement.indexes >= INDEXES_MAX - self.settings.window as u64 {
             self.fail(SubgroupFailure::Exhausted);
         }

@@ -317,7 +317,7 @@ impl<D: Deliver> Subgroup<D> {
     /// Sends nulls ahead if this member is idle. No message waits for them yet, so this comes after the acknowledgement.
     #[inline]
     fn fill_ahead(&mut self, sent: u64) {
-        let is_ahead = |present: u64| self.rounds.due() <= present && self.rounds.owed(present) > present;
+        let is_ahead = |present: u64| self.rounds.due() <= present && self.rounds.owed() > present;
         if sent == 0 && self.failure.is_none() && self.present().is_some_and(is_ahead) {
             self.send_nulls();
         }
@@ -335,12 +335,13 @@ impl<D: Deliver> Subgroup<D> {
     fn send_nulls(&mut self) {
         let Some((publisher, sender)) = &mut self.publisher else { return };
         let present = publisher.announcement().indexes;
-        let mut owed = self.rounds.owed(present);
+        let mut owed = self.rounds.owed();
         mutant!(OneNullPerReceipt => owed = owed.min(present + 1));
         if owed <= present || publisher.ready() > 0 {
             return;
         }
         reach(Point::NullsSent);
+        self.rounds.note_nulls();
         self.counters.nulls_sent += publisher.raise(owed);
         let announcement = publisher.announcement();
         self.table.raise(self.row.announced, announcement);
