@@ -11,7 +11,7 @@ use crate::sample::InstanceHandle;
 /// A type whose values are samples. Types that serde knows implement [`Keyed`]; `Vec<u8>` is bytes as they are, without a key, which
 /// [`crate::DataWriter::write_in_place`] writes without a copy. [`Bytes`] are the same for readers that share them with the topic's history
 /// and with other readers of the process, where a vector is a copy for each. Short ones may be a part of a larger piece of memory, at most 4 KiB,
-/// which is free when all samples there are dropped: whoever keeps few of many for long should copy these.
+/// which is free when all samples there are dropped: an application that keeps a few of many for long copies them.
 ///
 /// ```
 /// use squall_dds::{Bytes, TopicData};

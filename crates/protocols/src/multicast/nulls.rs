@@ -17,6 +17,10 @@
 
 use squall_fabric::window::INDEXES_MAX;
 
+use super::{Deliver, Subgroup};
+use crate::coverage::{Point, reach};
+use crate::mutation;
+
 /// What a sender owes to the messages of the others. No I/O.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoundsOwed {
@@ -62,6 +66,54 @@ impl RoundsOwed {
 /// A sender that has sent nulls as often is likely to do so again. One that takes turns with others, or had no core for as long as others sent
 /// many messages, is not idle.
 const IDLE_AFTER: u64 = 16;
+
+impl<D: Deliver> Subgroup<D> {
+    /// Sends nulls (Spindle §3.3): committed messages go first; what is still owed is filled by nulls [N1]. A sender
+    /// that has just sent at least as much as it still owes keeps pace, and sends no nulls, since every null is a
+    /// round that its next message could have taken. If it stops, the next evaluation fills the gap.
+    #[inline]
+    pub(super) fn fill_rounds(&mut self, sent: u64) {
+        mutant!(NoNulls => return);
+        if self.present().is_some_and(|present| self.rounds.due() > present + sent) {
+            self.send_nulls();
+        }
+    }
+
+    /// Sends nulls ahead if this member is idle. No message waits for them yet, so this comes after the acknowledgement.
+    #[inline]
+    pub(super) fn fill_ahead(&mut self, sent: u64) {
+        let is_ahead = |present: u64| self.rounds.due() <= present && self.rounds.owed() > present;
+        if sent == 0 && self.failure.is_none() && self.present().is_some_and(is_ahead) {
+            self.send_nulls();
+        }
+    }
+
+    /// Returns how many indexes this member has announced, if it is a sender that sends nulls.
+    #[inline]
+    fn present(&self) -> Option<u64> {
+        let sends_nulls = self.settings.null_sends && self.settings.mode.is_ordered();
+        let (publisher, _) = self.publisher.as_ref().filter(|_| sends_nulls)?;
+        Some(publisher.announcement().indexes)
+    }
+
+    /// Announces as many indexes as are owed, unless the application has committed messages.
+    fn send_nulls(&mut self) {
+        let Some((publisher, sender)) = &mut self.publisher else { return };
+        let present = publisher.announcement().indexes;
+        let mut owed = self.rounds.owed();
+        mutant!(OneNullPerReceipt => owed = owed.min(present + 1));
+        if owed <= present || publisher.ready() > 0 {
+            return;
+        }
+        reach(Point::NullsSent);
+        self.rounds.note_nulls();
+        self.counters.nulls_sent += publisher.raise(owed);
+        let announcement = publisher.announcement();
+        self.table.raise(self.row.announced, announcement);
+        self.announced[*sender] = announcement;
+        self.indexes[*sender] = announcement.indexes;
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -163,14 +215,14 @@ mod tests {
     fn nulls_end() {
         let (mut rounds, mut indexes) = ([RoundsOwed::default(); 4], [0, 70, 30, 0]);
         (0..IDLE_AFTER).for_each(|_| [0, 3].iter().for_each(|idle| rounds[*idle].note_nulls()));
-        for own in 0..4 {
+        for (own, rounds) in rounds.iter_mut().enumerate() {
             [1, 2].iter().filter(|sender| **sender != own).for_each(|sender| {
-                rounds[own].note_messages(own, *sender, indexes[*sender]);
+                rounds.note_messages(own, *sender, indexes[*sender]);
             });
         }
         for _ in 0..3 {
-            for own in 0..4 {
-                indexes[own] = fill(&mut rounds[own], indexes[own]);
+            for (rounds, indexes) in rounds.iter_mut().zip(&mut indexes) {
+                *indexes = fill(rounds, *indexes);
             }
         }
         assert_eq!(indexes, [71, 70, 69, 70], "one more where a sender is idle");

@@ -20,7 +20,6 @@ use super::{
     Consumer, CorruptMemory, Deliver, DeliveryMode, MulticastCounters, MulticastRow, SubgroupFailure,
     SubgroupSettings, ViewStart, sequences_complete,
 };
-use crate::coverage::{Point, reach};
 use crate::mutation;
 use crate::sst::StateTable;
 
@@ -301,52 +300,6 @@ impl<D: Deliver> Subgroup<D> {
             self.acknowledge();
         }
         work
-    }
-
-    /// Sends nulls (Spindle §3.3): committed messages go first; what is still owed is filled by nulls [N1]. A sender
-    /// that has just sent at least as much as it still owes keeps pace, and sends no nulls, since every null is a
-    /// round that its next message could have taken. If it stops, the next evaluation fills the gap.
-    #[inline]
-    fn fill_rounds(&mut self, sent: u64) {
-        mutant!(NoNulls => return);
-        if self.present().is_some_and(|present| self.rounds.due() > present + sent) {
-            self.send_nulls();
-        }
-    }
-
-    /// Sends nulls ahead if this member is idle. No message waits for them yet, so this comes after the acknowledgement.
-    #[inline]
-    fn fill_ahead(&mut self, sent: u64) {
-        let is_ahead = |present: u64| self.rounds.due() <= present && self.rounds.owed() > present;
-        if sent == 0 && self.failure.is_none() && self.present().is_some_and(is_ahead) {
-            self.send_nulls();
-        }
-    }
-
-    /// Returns how many indexes this member has announced, if it is a sender that sends nulls.
-    #[inline]
-    fn present(&self) -> Option<u64> {
-        let sends_nulls = self.settings.null_sends && self.settings.mode.is_ordered();
-        let (publisher, _) = self.publisher.as_ref().filter(|_| sends_nulls)?;
-        Some(publisher.announcement().indexes)
-    }
-
-    /// Announces as many indexes as are owed, unless the application has committed messages.
-    fn send_nulls(&mut self) {
-        let Some((publisher, sender)) = &mut self.publisher else { return };
-        let present = publisher.announcement().indexes;
-        let mut owed = self.rounds.owed();
-        mutant!(OneNullPerReceipt => owed = owed.min(present + 1));
-        if owed <= present || publisher.ready() > 0 {
-            return;
-        }
-        reach(Point::NullsSent);
-        self.rounds.note_nulls();
-        self.counters.nulls_sent += publisher.raise(owed);
-        let announcement = publisher.announcement();
-        self.table.raise(self.row.announced, announcement);
-        self.announced[*sender] = announcement;
-        self.indexes[*sender] = announcement.indexes;
     }
 
     /// Stores `received` if it has grown. Without a total order no member waits for it.
