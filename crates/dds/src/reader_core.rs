@@ -287,10 +287,13 @@ impl ReaderCore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Selection;
     use crate::qos::{HistoryKind, PolicyId, Qos, ResourceLimits};
     use crate::sample::StateMask;
 
     const WRITER: EndpointId = EndpointId { node: 1, number: 0 };
+    const TAKE: Selection<'static> =
+        Selection { samples_max: 9, states: StateMask::ANY, instance: None, takes: true, before: None };
 
     fn announcement(id: EndpointId, role: TopicRole, qos: Qos) -> EndpointAnnouncement {
         EndpointAnnouncement { id, role, type_name: "T".into(), qos }
@@ -384,6 +387,23 @@ mod tests {
         assert_eq!(reliable.rejected.report().last_reason, Some(LimitKind::Instances));
     }
 
+    /// Only samples that leave in their order share memory: one of an instance that is seldom written would keep that of others.
+    #[test]
+    fn samples_of_one_instance_share_memory() {
+        let mut reader = reader(Qos::ATOMIC);
+        announce(&mut reader, TopicRole::Writer, Qos::ATOMIC);
+        for key in [0, 0, 1, 2, 0] {
+            let key = &[key];
+            let header =
+                ChangeHeader { kind: ChangeKind::Data, topic: 0, writer: WRITER, source_time: 0, key };
+            let change = ArrivedChange::new(header, key, 0);
+            assert_eq!(reader.handle_alone(&change, Position::default(), 0), Offer::Done);
+        }
+        let samples = reader.cache.select(TAKE, 0);
+        let shares = samples.iter().map(|sample| matches!(sample.data, Some(SampleBytes::Shared(_))));
+        assert_eq!(shares.collect::<Vec<_>>(), [true, true, true, false, false]);
+    }
+
     /// A set comes as a whole, when there is space for all of it; one that never fits is rejected.
     #[test]
     fn a_set_comes_as_a_whole() {
@@ -401,20 +421,13 @@ mod tests {
         let (position, pair) = (Position::default(), [change(0), change(1)]);
         assert_eq!(write(&mut reader, 0, 0), Offer::Done);
         assert_eq!(reader.handle_set(&pair, position, 0), Offer::Full);
-        let taken = crate::cache::Selection {
-            samples_max: 9,
-            states: StateMask::ANY,
-            instance: None,
-            takes: true,
-            before: None,
-        };
-        assert_eq!(reader.cache.select(taken, 0).len(), 1, "nothing of the set has come");
+        assert_eq!(reader.cache.select(TAKE, 0).len(), 1, "nothing of the set has come");
         // What a writer that does not match has written takes no space.
         let other = ArrivedChange { header: header(EndpointId { node: 9, number: 9 }, b"k"), ..change(2) };
         assert_eq!(reader.handle_set(&[pair[0].clone(), pair[1].clone(), other], position, 0), Offer::Done);
         let places: Vec<_> = reader.cache.unread_places(None).map(|(_, place)| place).collect();
         assert_eq!(places, [0, 1]);
-        assert_eq!(reader.cache.select(taken, 0).len(), 2);
+        assert_eq!(reader.cache.select(TAKE, 0).len(), 2);
         let triple = [change(0), change(1), change(2)];
         assert_eq!(reader.handle_set(&triple, position, 0), Offer::Done);
         assert_eq!(reader.rejected.report().last_reason, Some(LimitKind::Samples));
@@ -460,13 +473,6 @@ mod tests {
         announce(&mut reader, TopicRole::Writer, Qos { lifespan, ..Qos::ATOMIC });
         assert_eq!([write(&mut reader, 0, 9), write(&mut reader, 1, 10)], [Offer::Done; 2]);
         assert!(held(&reader));
-        let taken = crate::cache::Selection {
-            samples_max: 9,
-            states: StateMask::ANY,
-            instance: None,
-            takes: true,
-            before: None,
-        };
-        assert_eq!(reader.cache.select(taken, 9).len(), 1);
+        assert_eq!(reader.cache.select(TAKE, 9).len(), 1);
     }
 }

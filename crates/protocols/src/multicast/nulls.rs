@@ -9,7 +9,7 @@
 //! next message has the index that it would have had. If the idle sender sends a message itself, that one takes a later index, and may wait
 //! for nulls of the others once.
 //!
-//! **Only messages.** What is owed follows from messages, never from nulls: each message makes each sender raise its announcement at most once,
+//! **Only messages.** What is owed follows from messages, never from nulls: each message makes each sender raise its announcement at most twice,
 //! so without messages nulls end \[N4\].
 //!
 //! `Deviation:` Spindle sends one null per received message and proves by induction that this is enough. With
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(rounds.owed(), INDEXES_MAX - 1);
     }
 
-    /// [N4] Each message makes each sender raise its announcement at most once: nulls cause none.
+    /// [N4] Nulls of others cause none.
     #[test]
     fn nulls_end() {
         let (mut rounds, mut indexes) = ([RoundsOwed::default(); 4], [0, 70, 30, 0]);
