@@ -79,6 +79,7 @@
 mod agreement;
 mod concession;
 mod core;
+mod cover;
 mod cut;
 mod departure;
 mod distrust;
