@@ -3,8 +3,8 @@
 use squall_protocols::genuine::mutation::{self, GenuineMutation};
 use squall_simulator::coverage::Point;
 use squall_simulator::{
-    Scenario as _, alive, genuine, group, join, large, multicast, replica, restart, revival, salvage, sst,
-    sweep, takeover,
+    Scenario as _, alive, genuine, group, join, multicast, replica, restart, revival, salvage, sst, sweep,
+    takeover,
 };
 
 #[test]
@@ -164,9 +164,15 @@ fn objects_hold_under_the_adversary() {
 /// knew the trims.
 ///
 /// Join 26019: a process whose report was lost twice, and whose number a stranger took, gives up, and has a reason to.
+///
+/// Three runs failed by mistakes of the scenarios themselves. Group 91002286: the answer to a joiner was lost at a partition that was shorter
+/// than any connection notices. Dying 91000363: a process got a further node in its last microseconds, which lived for ever.
+/// Revival 91021318: the only member that had the beginning of a log left before the joiner had it, and was expected back.
 #[test]
 fn what_failed_once_holds() {
-    for seed in [1_514, 86_109] {
+    assert_eq!(group::DYING.run(91_000_363).violation, None);
+    assert_eq!(revival::SCENARIO.run(91_021_318).violation, None);
+    for seed in [1_514, 86_109, 91_002_286] {
         assert_eq!(group::SCENARIO.run(seed).violation, None, "group {seed}");
     }
     for seed in [18, 22, 24, 25, 1_019, 5_005_137, 5_009_543] {
@@ -183,7 +189,11 @@ fn what_failed_once_holds() {
 fn runs_repeat() {
     for scenario in squall_simulator::scenarios() {
         // A run of the largest groups takes as long as hundreds of others.
-        let seeds = if scenario.name() == large::SCENARIO.name { 1 } else { 50 };
+        let seeds = match scenario.name() {
+            "large" => 1,
+            "medium" => 5,
+            _ => 50,
+        };
         for seed in 0..seeds {
             assert_eq!(
                 scenario.run(seed).trace_hash,

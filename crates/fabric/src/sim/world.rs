@@ -146,6 +146,10 @@ impl WorldState {
             let path = self.path_mut(from, to);
             (path.cut, path.extra) = (cut, extra);
         }
+        // A process that dies visibly still acts for a moment: what it begins then dies with it.
+        if self.nodes[host as usize].dying {
+            self.kill(node);
+        }
         node
     }
 

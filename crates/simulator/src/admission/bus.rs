@@ -1,4 +1,6 @@
 //! What goes from process to process beside the group, each over a connection of its own: requests, answers, ends of connections.
+//!
+//! A message waits at a partition until the network heals, as TCP sends again what was not acknowledged.
 
 use std::collections::BTreeMap;
 
@@ -125,15 +127,26 @@ impl JoinBus {
         self.boxes[to as usize].insert((at, self.posted), message);
     }
 
-    /// The next message that has come.
-    pub(crate) fn take(&mut self, now: Instant, to: u32) -> Option<BusMessage> {
-        let first = self.boxes[to as usize].first_entry()?;
-        (first.key().0 <= now).then(|| first.remove())
+    /// The next message that has come; `reaches` says whether the network brings anything from a process.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        to: u32,
+        reaches: impl Fn(u32) -> bool,
+    ) -> Option<BusMessage> {
+        let messages = &mut self.boxes[to as usize];
+        let mut due = messages.range(..=(now, u64::MAX));
+        let key = *due.find(|(_, message)| reaches(message.from))?.0;
+        messages.remove(&key)
     }
 
-    /// When the next message comes.
-    pub(crate) fn next_at(&self, to: u32) -> Option<Instant> {
-        Some(self.boxes[to as usize].first_key_value()?.0.0)
+    /// When to look for the next message.
+    pub(crate) fn next_at(&self, now: Instant, to: u32) -> Option<Instant> {
+        let messages = &self.boxes[to as usize];
+        // What has come and is not taken waits for the network to heal.
+        let look = messages.first_key_value().filter(|((at, _), _)| *at <= now).map(|_| now + LOOK_EVERY);
+        let next = messages.range((now, u64::MAX)..).next().map(|((at, _), _)| *at);
+        look.into_iter().chain(next).min()
     }
 
     /// The process has died: what was on its way to it is lost. Returns the joiners whose connections it has not taken yet.
@@ -146,3 +159,6 @@ impl JoinBus {
         lost.filter_map(untaken).collect()
     }
 }
+
+/// How often a message looks whether a partition has ended.
+const LOOK_EVERY: Duration = Duration::from_micros(200);

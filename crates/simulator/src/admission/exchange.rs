@@ -9,7 +9,6 @@ use super::{BusBody, BusMessage, JoinHost, SimAdmission, words};
 
 impl<H: JoinHost> SimAdmission<H> {
     pub(super) fn post(&mut self, from: u32, to: u32, call: u64, body: BusBody) {
-        let homes = [from, to].map(|place| self.processes[place as usize].home.node().0);
         let now = self.world.now();
         let body = if self.processes[to as usize].is_up {
             body
@@ -18,11 +17,16 @@ impl<H: JoinHost> SimAdmission<H> {
             self.bus.post(now, from, BusMessage { from: to, call, body: broken });
             return self.wake(from);
         };
-        if self.world.can_reach(homes[0], homes[1]) {
-            self.bus.post(now, to, BusMessage { from, call, body });
-            self.wake(to);
-            self.wake(from);
-        }
+        self.bus.post(now, to, BusMessage { from, call, body });
+        self.wake(to);
+        self.wake(from);
+    }
+
+    /// Takes the next message that has come to the process.
+    pub(crate) fn take_next(&mut self, place: u32) -> Option<BusMessage> {
+        let (now, processes, world) = (self.world.now(), &self.processes, &self.world);
+        let home = |place: u32| processes[place as usize].home.node().0;
+        self.bus.take(now, place, |from| world.can_reach(home(from), home(place)))
     }
 
     /// Takes a message, and the actions of the service after it, before the next view can begin; whether it was the report of a

@@ -191,7 +191,7 @@ impl<H: JoinHost> SimAdmission<H> {
     /// How long from now the next message comes to the process.
     pub(crate) fn next_message(&self, place: u32) -> Option<Duration> {
         let now = self.world.now();
-        self.bus.next_at(place).map(|at| at.max(now).since(now))
+        self.bus.next_at(now, place).map(|at| at.since(now))
     }
 
     /// \[J7\] A joiner is over in time.

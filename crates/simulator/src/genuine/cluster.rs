@@ -193,7 +193,7 @@ impl GenuineCluster {
     /// All that a process does in a turn; whether it worked.
     fn step(&mut self, place: u32) -> bool {
         let mut worked = self.start(place);
-        while let Some(message) = self.all.bus.take(self.all.world.now(), place) {
+        while let Some(message) = self.all.take_next(place) {
             worked = true;
             self.all.handle_message(place, message);
         }

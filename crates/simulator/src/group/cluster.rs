@@ -211,7 +211,7 @@ impl<S: GroupScene> GroupCluster<S> {
 
     fn step(&mut self, place: u32) -> bool {
         let mut worked = self.start(place);
-        while let Some(message) = self.all.bus.take(self.all.world.now(), place) {
+        while let Some(message) = self.all.take_next(place) {
             worked = true;
             self.all.handle_message(place, message);
         }

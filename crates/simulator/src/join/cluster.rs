@@ -115,7 +115,7 @@ impl JoinCluster {
     /// All that a process does in a turn; whether it worked.
     fn step(&mut self, place: u32) -> bool {
         let mut worked = false;
-        while let Some(message) = self.all.bus.take(self.all.world.now(), place) {
+        while let Some(message) = self.all.take_next(place) {
             worked = true;
             let has_reported = self.all.handle_message(place, message);
             if has_reported && self.plan.leader_ends && place == 0 {

@@ -237,6 +237,15 @@ impl RestartWorld<'_> {
                 trims[shard] == 0 || here.iter().any(has_it)
             })
         };
+        // All that had what is before the list of ended views may have left, before those that joined had it.
+        let has_beginning = |shard: usize| {
+            here.iter().map(|process| (process, &process.stored().record)).all(|(process, record)| {
+                let is_needed = record.view.shards_of(process.node).any(|own| own == shard);
+                let first = if record.chain.begun_again(shard) > 0 { 0 } else { record.chain.first() };
+                let has_it = |other: &&SimProcess| other.disk.content(shard).base.view >= first;
+                !is_needed || here.iter().any(has_it)
+            })
+        };
         // What a vote here counts on may be lost here, and be with a process that is away; the vote may have been decided.
         let has_voted = |process: &&SimProcess| {
             let own = process.stored();
@@ -249,7 +258,7 @@ impl RestartWorld<'_> {
         self.oracle.views.range(known..).all(|(_, view)| has_quorum(view))
             && here.iter().all(has_voted)
             && self.votes(*last).iter().all(|vote| has_quorum(&vote.end.next))
-            && (0..self.plan.shards).all(has_base)
+            && (0..self.plan.shards).all(|shard| has_base(shard) && has_beginning(shard))
     }
 
     /// Whether all that are there are live in one view of exactly them, with everything, and deliver.
