@@ -21,6 +21,8 @@ points! {
     WedgedByNews,
     /// A leader waits until it is clear whom to remove.
     CutUnclear,
+    /// Bad links are too many to search all sets of members that have an end of each.
+    CutReduced,
     /// A member is removed that not all members accuse.
     CutByCover,
     /// A member that stalled learns that it is accused, and concedes.

@@ -115,6 +115,10 @@ mutations! {
         VouchUnheard,
         /// \[V11\] The leader removes exactly the members that it accuses.
         CutAccused,
+        /// \[V11\] A leader decides by a cover that may not be a minimum, although reports are missing.
+        CutUnproven,
+        /// \[V11\] A search of covers that ends early counts as complete.
+        SearchCutShort,
         /// \[V15\] A member that stalled does not concede, and its accuser may be removed in its place.
         NeverConcede,
         /// \[V15\] A pause is forgotten when the view ends.

@@ -125,6 +125,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::takeover::SCENARIO),
         Box::new(crate::shape::SCENARIO),
         Box::new(crate::large::SCENARIO),
+        Box::new(crate::large::MEDIUM),
         Box::new(crate::assembly::SCENARIO),
         Box::new(crate::join::SCENARIO),
         Box::new(crate::replica::SCENARIO),

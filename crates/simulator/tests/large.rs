@@ -1,8 +1,11 @@
 //! Groups of more than 64 members (Derecho §2, §3.4).
 
 use squall_fabric::Duration;
+use squall_fabric::sim::Prng;
 use squall_protocols::membership::{MembershipRow, SenderSegment};
-use squall_simulator::large::{CalmCost, LargeCase, calm_cost};
+use squall_protocols::mutation::{self, GroupMutation};
+use squall_simulator::large::{CalmCost, LargeCase, LossNotice, MEDIUM, calm_cost};
+use squall_simulator::sweep;
 
 /// The sizes around which sets take another word, and one in between.
 #[test]
@@ -10,6 +13,35 @@ fn large_groups_survive_deaths_and_partitions() {
     for (seed, members) in [(0, 64), (1, 65), (2, 100), (3, 128), (4, 129), (5, 5), (6, 7)] {
         let case = LargeCase::draw(seed, members);
         assert_eq!(case.run(0).violation, None, "{case}");
+    }
+}
+
+#[test]
+fn groups_survive_losses_that_are_noticed_late() {
+    let summary = sweep(&MEDIUM, 0..25, 1, |_, _| true);
+    if let Some((seed, violation)) = summary.failures.first() {
+        panic!("seed {seed}: {violation}\n{}", LargeCase::draw_medium(*seed));
+    }
+    assert!(summary.delivered > 5_000, "the scenario does too little: {}", summary.delivered);
+}
+
+/// Nearly half of a group are parted from the rest, and each member notices that at another time. If the leader took the first cover that
+/// it finds for a least one, it would remove members of the greater part as well \[V11\].
+#[test]
+fn the_greater_part_stays_whole() {
+    for (members, parted) in [(80, 39), (96, 47)] {
+        let mut ranks: Vec<u32> = (0..members).collect();
+        Prng::new(1).shuffle(&mut ranks);
+        let case = LargeCase {
+            parted: ranks[..parted].to_vec(),
+            deaths: Vec::new(),
+            messages: 2,
+            joins: false,
+            ..LargeCase::draw(1, members)
+        };
+        assert_eq!(case.run(0).violation, None, "{case}");
+        let caught = || members == 96 || case.run(0).violation.is_some();
+        assert!(mutation::with(GroupMutation::SearchCutShort, caught));
     }
 }
 
@@ -26,6 +58,7 @@ fn case(members: u32) -> LargeCase {
         parts_at: Duration::from_micros(350),
         joins: false,
         is_adverse: false,
+        notice: LossNotice::SOON,
     }
 }
 

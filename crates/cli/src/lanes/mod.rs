@@ -299,7 +299,11 @@ mod tests {
     fn the_spans_of_each_scenario_nest() {
         for scenario in scenarios() {
             // A run of the largest groups takes as long as hundreds of others.
-            let seeds = if scenario.name() == "large" { 1 } else { 30 };
+            let seeds = match scenario.name() {
+                "large" => 1,
+                "medium" => 5,
+                _ => 30,
+            };
             for seed in 0..seeds {
                 let lanes = lanes_of(scenario.name(), seed);
                 lanes.lanes.iter().for_each(check_nesting);

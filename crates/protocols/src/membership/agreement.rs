@@ -124,12 +124,18 @@ impl Membership {
     }
 
     /// Returns the members to remove because some members do not hear each other; `None` while that is not clear.
-    fn cut(&self) -> Option<RankSet> {
+    fn cut(&mut self) -> Option<RankSet> {
         if self.disputed.is_empty() {
             return Some(RankSet::EMPTY);
         }
         mutant!(CutAccused => return Some(self.accused));
-        self.reports().cut(self.table.rank(), |stay| self.suffice(stay))
+        let reports = self.reports();
+        if let Some((_, cut)) = self.judged.as_ref().filter(|(judged, _)| *judged == reports) {
+            return *cut;
+        }
+        let cut = reports.cut(self.table.rank(), |stay| self.suffice(stay));
+        self.judged = Some((reports, cut));
+        cut
     }
 
     /// Returns whether `rank` has wedged and will not echo any leader below `leader` any more \[D1\].

@@ -42,6 +42,8 @@ pub struct Membership {
     pub(super) disputed: RankSet,
     /// The disputed ranks that have answered: `vouched ⊆ disputed`.
     pub(super) vouched: RankSet,
+    /// What was reported when this member last determined the cut, and that cut: to find it may take milliseconds.
+    pub(super) judged: Option<(HearingReports, Option<RankSet>)>,
     /// The ranks that this member no longer follows: `accused ⊆ suspected`. Besides the accused, these are leaders
     /// that have resigned, and this member once it has resigned.
     pub(super) suspected: RankSet,
@@ -109,6 +111,7 @@ impl Membership {
             frozen: RankSet::EMPTY,
             disputed: RankSet::EMPTY,
             vouched: RankSet::EMPTY,
+            judged: None,
             suspected: RankSet::EMPTY,
             wedged: false,
             leaving: false,

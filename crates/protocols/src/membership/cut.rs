@@ -25,8 +25,9 @@
 //! every other and a view has few members.
 
 use super::RankSet;
-use super::cover::least_cover;
+use super::cover::{Cover, least_cover};
 use crate::coverage::{Point, reach};
+use crate::mutation;
 
 /// What the members of a view report about each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,19 +49,22 @@ impl HearingReports {
         let accused = |rank: usize| self.accused[rank];
         let forced = heard.iter().fold(self.accused[own], |forced, rank| forced & accused(rank));
         let rest = all - forced;
-        let conceding = forced | self.cover(rest, self.concedes);
-        let counts = suffice((all - conceding).len());
-        let cut = if counts { conceding } else { forced | self.cover(rest, RankSet::EMPTY) };
+        let usual = self.cover(rest, RankSet::EMPTY);
+        let conceding = if self.concedes.is_empty() { usual } else { self.cover(rest, self.concedes) };
+        let concessions_count = suffice((all - forced - conceding.members).len());
+        let cover = if concessions_count { conceding } else { usual };
+        let cut = forced | cover.members;
         let disputed = self.accused.iter().fold(RankSet::EMPTY, |all, these| all | *these) & all;
-        let stays = disputed - cut;
+        // With more reports, another cover may be smaller than one that is not known to be a minimum.
+        let is_least = cover.is_least && conceding.is_least || mutant!(CutUnproven);
+        let (matters, reporters) = if is_least { (disputed - cut, heard - cut) } else { (disputed, heard) };
         let is_missing =
-            |rank: usize| !(stays - self.accused[rank] - self.vouched[rank]).without(rank).is_empty();
-        let is_clear =
-            !(heard - cut).iter().any(is_missing) && self.answers_for(self.accused[own] - cut, heard);
-        if is_clear && cut != forced {
+            |rank: usize| !(matters - self.accused[rank] - self.vouched[rank]).without(rank).is_empty();
+        let is_clear = !reporters.iter().any(is_missing) && self.answers_for(self.accused[own] - cut, heard);
+        if is_clear && !cover.members.is_empty() {
             reach(Point::CutByCover);
         }
-        if is_clear && cut != forced | self.cover(rest, RankSet::EMPTY) {
+        if is_clear && cover != usual {
             reach(Point::CutByConcession);
         }
         is_clear.then_some(cut)
@@ -69,12 +73,13 @@ impl HearingReports {
     /// Returns a set that contains an end of each bad link among `among`, and as few members that do not concede as
     /// possible: a minimum set for the links between members that do not concede; then all members that concede to
     /// one of these that is left; then a minimum set for the links that are left between members that concede.
-    fn cover(&self, among: RankSet, conceded: RankSet) -> RankSet {
-        let cover = least_cover(&self.links(among - conceded));
-        let links = self.links(among - cover);
+    fn cover(&self, among: RankSet, conceded: RankSet) -> Cover {
+        let others = least_cover(&self.links(among - conceded));
+        let links = self.links(among - others.members);
         let yields = |rank: &usize| links.get(*rank).is_some_and(|links| !links.is_subset(&conceded));
-        let cover = cover | (conceded & among).iter().filter(yields).collect();
-        cover | least_cover(&self.links((among & conceded) - cover))
+        let members = others.members | (conceded & among).iter().filter(yields).collect();
+        let rest = least_cover(&self.links((among & conceded) - members));
+        Cover { members: members | rest.members, is_least: others.is_least && rest.is_least }
     }
 
     /// Returns whether some member of `heard` vouches for each of `accused`. A member for which none vouches may
@@ -231,7 +236,7 @@ mod tests {
             let links: Vec<u64> = reports.links(all).into_iter().map(bits).collect();
             let covers = |set: &u64| (0..5).all(|rank| set >> rank & 1 == 1 || links[rank] & !set == 0);
             for conceded in 0..32_u64 {
-                let cover = bits(reports.cover(all, RankSet::from_bits(conceded)));
+                let cover = bits(reports.cover(all, RankSet::from_bits(conceded)).members);
                 let least = (0..32).filter(covers).map(|set| (set & !conceded).count_ones()).min();
                 assert!(
                     covers(&cover) && Some((cover & !conceded).count_ones()) == least,
@@ -245,5 +250,82 @@ mod tests {
     fn each_of_two_separated_parts_removes_the_other() {
         assert_eq!(reports(&[0b10, 0b01], &[0; 2]).cut_of_majority(0), Some(0b10));
         assert_eq!(reports(&[0b10, 0b01], &[0; 2]).cut_of_majority(1), Some(0b01));
+    }
+
+    /// Links of 200 members fail at random: the search of covers ends before it has seen all of them.
+    #[test]
+    fn a_cover_that_may_not_be_the_least_waits_for_all_reports() {
+        let (members, mut below) = (200, random());
+        let mut accused = vec![RankSet::EMPTY; members];
+        for (a, b) in (0..members).flat_map(|a| (0..a).map(move |b| (a, b))) {
+            if below(10) == 0 {
+                accused[a].insert(b);
+                accused[b].insert(a);
+            }
+        }
+        let all = RankSet::all(members);
+        let mut reports = HearingReports { accused, vouched: vec![all; members], concedes: RankSet::EMPTY };
+        let cover = reports.cover(all, RankSet::EMPTY);
+        assert!(!cover.is_least, "otherwise this shows nothing");
+        let cut = |reports: &HearingReports| reports.cut(0, |_| true);
+        assert_eq!(cut(&reports), Some(cover.members));
+        // One report is missing: of two that hear each other so far, one of which the cover has.
+        let link = |a: usize| (cover.members - reports.accused[a]).iter().find(|b| a != *b).map(|b| (a, b));
+        let (a, b) =
+            (all - cover.members - reports.accused[0]).iter().find_map(link).expect("not all links are bad");
+        reports.vouched[a] = all.without(b);
+        assert_eq!(cut(&reports), None);
+        assert_eq!(mutation::with(mutation::Mutation::CutUnproven, || cut(&reports)), Some(cover.members));
+    }
+
+    /// Returns numbers below a bound that are the same in each run.
+    fn random() -> impl FnMut(usize) -> usize {
+        let mut state = 7_u64;
+        move |bound| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % bound
+        }
+    }
+
+    /// Whatever has been reported so far, no member of the greater part is removed.
+    #[test]
+    fn no_member_of_the_greater_part_is_removed_while_reports_come() {
+        let cases =
+            [(9, 4, 0), (40, 19, 1), (64, 31, 0), (100, 49, 0), (130, 58, 3), (160, 79, 0), (256, 120, 6)];
+        for (members, parted, dead) in cases {
+            let removed = removed_as_reports_come(members, parted, dead);
+            assert_eq!(removed, RankSet::EMPTY, "{members} members, {parted} parted, {dead} dead");
+        }
+        let caught = || !removed_as_reports_come(160, 79, 0).is_empty();
+        assert!(mutation::with(mutation::Mutation::SearchCutShort, caught));
+    }
+
+    /// The network parts, some members die, and the others notice that link by link, in any order; in the end the cut has just those. Returns
+    /// the members of the greater part that a cut had before that.
+    fn removed_as_reports_come(members: usize, parted: usize, dead: usize) -> RankSet {
+        let mut below = random();
+        let mut ranks: Vec<usize> = (0..members).collect();
+        (1..members).rev().for_each(|i| ranks.swap(i, below(i + 1)));
+        let set = |ranks: &[usize]| ranks.iter().copied().collect::<RankSet>();
+        let (dying, parted) = (set(&ranks[..dead]), set(&ranks[dead..dead + parted]));
+        let stay = RankSet::all(members) - dying - parted;
+        // Those that stay have answered each other; the parted ones may have noticed the deaths before the network parted.
+        let vouched = (0..members).map(|i| if stay.contains(i) { stay } else { RankSet::EMPTY }).collect();
+        let accused = vec![RankSet::EMPTY; members];
+        let mut reports = HearingReports { accused, vouched, concedes: RankSet::EMPTY };
+        let lost = |i: usize| if stay.contains(i) { dying | parted } else { dying };
+        let mut links: Vec<(usize, usize)> =
+            (stay | parted).iter().flat_map(|i| lost(i).iter().map(move |j| (i, j))).collect();
+        (1..links.len()).rev().for_each(|i| links.swap(i, below(i + 1)));
+        let cut = |reports: &HearingReports| {
+            reports.cut(stay.first().expect("most stay"), |stay| 2 * stay > members)
+        };
+        let mut removed = RankSet::EMPTY;
+        for some in links.chunks(links.len() / 20 + 1) {
+            some.iter().for_each(|(i, j)| reports.accused[*i].insert(*j));
+            removed |= cut(&reports).unwrap_or_default() & stay;
+        }
+        assert_eq!(cut(&reports).map(|cut| cut - stay), Some(dying | parted));
+        removed
     }
 }

@@ -278,3 +278,25 @@ promises!(
     [WedgedByAccusation, WedgedByJoin, ProposedNew, Decided, StoppedAsMinority],
     ["death", "death of the leader", "many subgroups", "partition", "process that joins"]
 );
+
+promises!(
+    MEDIUM,
+    [
+        AccusedSilent,
+        CutByCover,
+        CutUnclear,
+        Decided,
+        ProposedNew,
+        StoppedAsMinority,
+        WedgedByAccusation,
+        WedgedByJoin
+    ],
+    [
+        "death",
+        "death of the leader",
+        "partition",
+        "partition that only silence shows",
+        "process that joins",
+        "suspicion"
+    ]
+);

@@ -21,7 +21,7 @@ pub use squall_log::coverage::LogPoint;
 use squall_protocols::coverage::take;
 pub use squall_protocols::coverage::{IS_ON, Point};
 
-pub(crate) use group_promises::{ALIVE, DYING, GROUP, LARGE, SHAPE, SLOW, TAKEOVER};
+pub(crate) use group_promises::{ALIVE, DYING, GROUP, LARGE, MEDIUM, SHAPE, SLOW, TAKEOVER};
 pub(crate) use promises::{
     ASSEMBLY, GENUINE, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, REVIVAL, SALVAGE, SST,
 };
