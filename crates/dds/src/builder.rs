@@ -135,11 +135,10 @@ impl ParticipantBuilder {
             run_time.begin(patience)?;
         }
         for store in &stores {
-            let next = store
-                .retire(participant.node, patience)
+            let taken = store
+                .retire(patience)
                 .map_err(|error| ParticipantError::History { topic: store.subgroup.clone(), error })?;
-            let mut endpoints = lock(&participant.endpoints);
-            *endpoints = next.max(*endpoints);
+            lock(&participant.endpoints).exclude(taken);
         }
         Ok(participant)
     }
@@ -252,7 +251,8 @@ impl DomainParticipant {
 
     /// Starts the thread of a subgroup that has histories.
     pub(crate) fn begin_store(&mut self, subgroup: &str) -> Result<Arc<HistoryStore>, ParticipantError> {
-        let store = Arc::new(HistoryStore::open(subgroup, &self.group, &self.poller, &self.changed)?);
+        let store =
+            Arc::new(HistoryStore::open(subgroup, self.node, &self.group, &self.poller, &self.changed)?);
         let of_thread = Arc::clone(&store);
         self.threads.push(start(subgroup, move || of_thread.run())?);
         lock(&self.served).stores.push(Arc::clone(&store));

@@ -10,33 +10,33 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use squall::object::{Client, ObjectError, Pending};
+use squall::object::{Client, ObjectError};
 use squall::{Config, DeliveryMode};
 
-use crate::buffer::HistoryMessage;
 use crate::cache::{ChangeKind, Selection};
+use crate::client_link::{ClientEndpoint, ClientLink};
 use crate::data::TopicData;
 use crate::error::{EntityError, ParticipantError, ReadError, WriteError};
-use crate::keeper::{outcome, settle, wait_reply};
+use crate::keeper::settle;
 use crate::kept::KeptReply;
-use crate::outlet::{explain, lock};
-use crate::qos::{DurabilityService, Profile, Qos};
+use crate::outlet::lock;
+use crate::qos::{Profile, Qos};
 use crate::reader::value_of;
 use crate::reader_core::ReaderCore;
-use crate::registry::{StoreQuery, StoreReply, TopicRegistry, is_grouped, keeps, service};
+use crate::registry::{StoreQuery, StoreReply, is_grouped, keeps, service};
 use crate::run_time::{self, TopicStore};
 use crate::sample::{EndpointId, Sample, StateMask, now_ns};
 use crate::status::{CountStatus, MatchedStatus};
 use crate::store::pull_part;
-use crate::wire::{ChangeHeader, EndpointAnnouncement, RegisteredTopic, TopicRole, encode_client};
+use crate::wire::{ChangeHeader, RegisteredTopic, TopicRole};
 
 /// A process outside a domain's group that writes and reads its topics through any member, over TCP or a Unix socket, after the proof of
 /// the group's secret. It changes no view, and no member waits for it. A member that dies is replaced by another one.
 ///
 /// The topics are those that participants have created at run time ([`crate::ParticipantBuilder::run_time_topics`]) and that keep samples; a
-/// client may create others. A process that ends without dropping its writers and readers stays
-/// announced as matched. The last one of the client, its writers and its readers to be dropped waits for a second at most until a member has
-/// noted the ends of the others.
+/// client may create others. The last one of the client, its writers and its readers to be dropped waits for a second at most until a member has
+/// noted the ends of the others. Of a process that ends without that, or that no member hears for a minute, the writers and readers end
+/// by themselves. If it was only cut off, it announces them again when it reaches a member: they continue where they were.
 ///
 /// ```
 /// use std::time::Duration;
@@ -62,50 +62,14 @@ pub struct DomainClient {
     link: Arc<ClientLink>,
 }
 
-/// The connection, which readers and writers share.
-#[derive(Debug)]
-struct ClientLink {
-    object: Client<TopicRegistry>,
-    store: TopicStore,
-    /// How long an answer may take.
-    timeout: Duration,
-    /// This client's number, in place of a node's.
-    node: u32,
-    /// How many endpoints it has had.
-    endpoints: Mutex<u16>,
-    /// The outcome of the last announcement that an endpoint has gone; those before are applied before.
-    last_end: Mutex<Option<Pending<StoreReply>>>,
-}
-
 impl ClientLink {
-    fn update(&self, bytes: Vec<u8>, patience: Duration) -> Result<KeptReply, WriteError> {
-        let begun = Instant::now();
-        let pending = self.object.update(b"", &HistoryMessage::from(bytes)).map_err(explain)?;
-        let reply = wait_reply(pending, begun, patience).ok_or(WriteError::Unknown)?;
-        outcome(reply.map_err(explain)?)
-    }
-
-    fn query(&self, query: &StoreQuery) -> Result<StoreReply, WriteError> {
-        let begun = Instant::now();
-        let pending = self.object.query(b"", query).map_err(explain)?;
-        let reply = wait_reply(pending, begun, self.timeout).ok_or(WriteError::Timeout(self.timeout))?;
-        reply.map_err(explain)
-    }
-
-    fn topics(&self) -> Result<Vec<Arc<RegisteredTopic>>, WriteError> {
-        match self.query(&StoreQuery::Topics)? {
-            StoreReply::Topics(topics) => Ok(topics),
-            _ => Err(WriteError::Unknown),
-        }
-    }
-
-    /// Announces an endpoint; returns its topic's number, what the topic keeps, and the announcement.
-    fn open<T: TopicData>(
+    /// Announces an endpoint; returns its number, what members know of it, and the number of the first message after it.
+    fn enter<T: TopicData>(
         &self,
         name: &str,
         role: TopicRole,
         qos: Qos,
-    ) -> Result<(u32, DurabilityService, EndpointAnnouncement), EntityError> {
+    ) -> Result<(EndpointId, ClientEndpoint, u64), EntityError> {
         qos.check()?;
         if is_grouped(&qos) {
             return Err(EntityError::NeedsSubscriber(name.into()));
@@ -123,36 +87,16 @@ impl ClientLink {
         if role == TopicRole::Writer && wanted != present {
             return Err(EntityError::Profile { topic: name.into(), present, wanted });
         }
-        let own = {
-            let mut endpoints = lock(&self.endpoints);
-            let own = *endpoints;
-            *endpoints = own.checked_add(1).ok_or_else(|| EntityError::TooMany(name.into()))?;
-            own
-        };
-        let id = EndpointId { node: self.node, number: own };
-        let announcement = EndpointAnnouncement { id, role, type_name: topic.type_name.clone(), qos };
-        let kept = service(&topic.qos);
-        let reply = self.update(announcement.encode(number), self.timeout);
-        if let Err(error) = reply.and_then(|reply| settle(reply, kept)) {
-            // The announcement may still arrive.
-            self.close(number, &announcement);
-            return Err(error.into());
-        }
-        Ok((number, kept, announcement))
-    }
-
-    /// Announces that an endpoint has gone.
-    fn close(&self, topic: u32, announcement: &EndpointAnnouncement) {
-        let pending = self.object.update(b"", &HistoryMessage::from(announcement.end().encode(topic)));
-        *lock(&self.last_end) = pending.ok();
-    }
-}
-
-impl Drop for ClientLink {
-    fn drop(&mut self) {
-        if let Some(pending) = lock(&self.last_end).take() {
-            // Without an answer, the endpoints stay announced.
-            drop(wait_reply(pending, Instant::now(), END_PATIENCE));
+        let (type_name, service) = (topic.type_name.clone(), service(&topic.qos));
+        let endpoint = ClientEndpoint { topic: number, role, type_name, qos, service };
+        let own = self.begin(endpoint.clone()).ok_or_else(|| EntityError::TooMany(name.into()))?;
+        match self.announce(own, &endpoint) {
+            Ok((id, next)) => Ok((id, endpoint, next)),
+            Err(error) => {
+                // The announcement may still arrive.
+                self.close(own);
+                Err(error.into())
+            }
         }
     }
 }
@@ -174,14 +118,13 @@ impl DomainClient {
             TopicStore::Disk => DeliveryMode::Durable,
         };
         let object = Client::connect_with(&config, run_time::REGISTRY, timeout)?;
-        let (endpoints, last_end) = Default::default();
-        let mut link = ClientLink { object, store, timeout, node: 0, endpoints, last_end };
-        let failed = |error| ParticipantError::History { topic: run_time::REGISTRY.into(), error };
-        match link.update(encode_client(), timeout).map_err(failed)? {
-            KeptReply::Client(node) => link.node = node,
-            _ => return Err(failed(WriteError::TooManyEndpoints)),
-        }
-        Ok(Self { link: Arc::new(link) })
+        Ok(Self { link: Arc::new(ClientLink::open(object, store, timeout)?) })
+    }
+
+    /// Lets this client renew its lease no more, or again.
+    #[cfg(test)]
+    pub(crate) fn set_silent(&self, is_silent: bool) {
+        self.link.set_silent(is_silent);
     }
 
     /// Returns the names of the topics that were created at run time, with their types and profiles.
@@ -201,7 +144,7 @@ impl DomainClient {
     /// [`EntityError`], with what to do next.
     pub fn create_topic<T: TopicData>(&self, name: &str, qos: Qos) -> Result<(), EntityError> {
         qos.check_topic()?;
-        let (topic, profile, store) = (name.to_owned(), qos.profile(), self.link.store);
+        let (topic, profile, store) = (name.to_owned(), qos.profile(), self.link.store());
         if !store.holds(profile) {
             return Err(EntityError::NoStore { topic, profile, store });
         }
@@ -212,7 +155,7 @@ impl DomainClient {
             let topics = self.link.topics().map_err(failed)?;
             topics.get(number as usize).cloned().ok_or_else(|| EntityError::UnknownTopic(name.into()))
         };
-        match self.link.update(wanted.encode(), self.link.timeout).map_err(failed)? {
+        match self.link.update(wanted.encode()).map_err(failed)? {
             KeptReply::TypeDiffers(number) => present(number)?.check_type(T::type_name(), T::type_hash()),
             KeptReply::QosDiffers(number) => {
                 let present = Box::new(present(number)?.qos.clone());
@@ -232,8 +175,8 @@ impl DomainClient {
     /// # Errors
     /// [`EntityError::NotForClients`] if the topic keeps nothing; or another error, with what to do next.
     pub fn writer<T: TopicData>(&self, topic: &str, qos: Qos) -> Result<ClientWriter<T>, EntityError> {
-        let (topic, kept, announcement) = self.link.open::<T>(topic, TopicRole::Writer, qos)?;
-        Ok(ClientWriter { link: Arc::clone(&self.link), topic, kept, announcement, of: PhantomData })
+        let (id, endpoint, _) = self.link.enter::<T>(topic, TopicRole::Writer, qos)?;
+        Ok(ClientWriter { link: Arc::clone(&self.link), number: id.number, endpoint, of: PhantomData })
     }
 
     /// Creates a reader of a topic that keeps samples.
@@ -241,10 +184,13 @@ impl DomainClient {
     /// # Errors
     /// [`EntityError::NotForClients`] if the topic keeps nothing; or another error, with what to do next.
     pub fn reader<T: TopicData>(&self, topic: &str, qos: Qos) -> Result<ClientReader<T>, EntityError> {
-        let (topic, _, announcement) = self.link.open::<T>(topic, TopicRole::Reader, qos)?;
-        let reader = ReaderCore::new(&announcement, true, None);
-        let state = Mutex::new(ClientReading { reader, next: 0 });
-        Ok(ClientReader { link: Arc::clone(&self.link), topic, announcement, state, of: PhantomData })
+        let (id, endpoint, next) = self.link.enter::<T>(topic, TopicRole::Reader, qos)?;
+        let mut reader = ReaderCore::new(&endpoint.announcement(id), true, None);
+        // Its own announcement may end before it has read that.
+        reader.begin_live(next);
+        let state = Mutex::new(ClientReading { next: reader.next_kept.unwrap_or(next), reader });
+        let (link, topic) = (Arc::clone(&self.link), endpoint.topic);
+        Ok(ClientReader { link, topic, number: id.number, state, of: PhantomData })
     }
 }
 
@@ -253,10 +199,9 @@ impl DomainClient {
 /// [`DomainClient`] has an example.
 pub struct ClientWriter<T> {
     link: Arc<ClientLink>,
-    topic: u32,
-    /// What the topic keeps.
-    kept: DurabilityService,
-    announcement: EndpointAnnouncement,
+    /// Its number among the endpoints of this client.
+    number: u16,
+    endpoint: ClientEndpoint,
     of: PhantomData<fn(T)>,
 }
 
@@ -278,16 +223,16 @@ impl<T: TopicData> ClientWriter<T> {
     }
 
     fn send(&self, kind: ChangeKind, key: &[u8], data: &[u8]) -> Result<(), WriteError> {
-        let header = ChangeHeader {
-            kind,
-            topic: self.topic,
-            writer: self.announcement.id,
-            source_time: now_ns(),
-            key,
+        let (topic, source_time) = (self.endpoint.topic, now_ns());
+        let change = |node| {
+            let writer = EndpointId { node, number: self.number };
+            let header = ChangeHeader { kind, topic, writer, source_time, key };
+            let mut bytes = vec![0; header.length_with(data.len())];
+            header.write(&mut bytes).copy_from_slice(data);
+            bytes
         };
-        let mut bytes = vec![0; header.length_with(data.len())];
-        header.write(&mut bytes).copy_from_slice(data);
-        settle(self.link.update(bytes, self.announcement.qos.max_blocking_time)?, self.kept)
+        let reply = self.link.update_as(change, self.endpoint.qos.max_blocking_time)?;
+        settle(reply, self.endpoint.service)
     }
 }
 
@@ -298,7 +243,8 @@ impl<T: TopicData> ClientWriter<T> {
 pub struct ClientReader<T> {
     link: Arc<ClientLink>,
     topic: u32,
-    announcement: EndpointAnnouncement,
+    /// Its number among the endpoints of this client.
+    number: u16,
     state: Mutex<ClientReading>,
     of: PhantomData<fn() -> T>,
 }
@@ -385,30 +331,28 @@ impl<T: TopicData> ClientReader<T> {
 
 impl<T> fmt::Debug for ClientWriter<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientWriter").field("id", &self.announcement.id).finish_non_exhaustive()
+        f.debug_struct("ClientWriter").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
 impl<T> fmt::Debug for ClientReader<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientReader").field("id", &self.announcement.id).finish_non_exhaustive()
+        f.debug_struct("ClientReader").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
 impl<T> Drop for ClientWriter<T> {
     fn drop(&mut self) {
-        self.link.close(self.topic, &self.announcement);
+        self.link.close(self.number);
     }
 }
 
 impl<T> Drop for ClientReader<T> {
     fn drop(&mut self) {
-        self.link.close(self.topic, &self.announcement);
+        self.link.close(self.number);
     }
 }
 
 /// Between two questions for more: it grows while nothing comes.
 const POLL_PERIOD_LEAST: Duration = Duration::from_millis(2);
 const POLL_PERIOD_MAX: Duration = Duration::from_millis(50);
-/// How long the end of a client waits for a member to note it.
-const END_PATIENCE: Duration = Duration::from_secs(1);

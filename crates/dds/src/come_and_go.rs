@@ -8,12 +8,13 @@ use squall::object::Replicated as _;
 
 use crate::cache::{ChangeKind, Selection};
 use crate::kept::{ANNOUNCEMENTS_MAX, KeptReply};
+use crate::presence::GoneProcess;
 use crate::qos::{DurabilityService, HistoryKind, Qos};
 use crate::reader_core::ReaderCore;
 use crate::registry::{StoreQuery, StoreReply, TopicRegistry};
 use crate::sample::{EndpointId, InstanceState, Position, StateMask};
 use crate::store::{pull_part, pull_reader};
-use crate::wire::{ChangeHeader, EndpointAnnouncement, OWN_SUBGROUP, TopicRole, encode_service};
+use crate::wire::{ChangeHeader, EndpointAnnouncement, OWN_SUBGROUP, TopicRole, encode_gone, encode_service};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -21,6 +22,8 @@ enum Step {
     Come,
     /// A writer goes.
     Go(usize),
+    /// A writer's process dies.
+    Die(usize),
     /// A writer writes, to one of three instances.
     Write(usize, u8),
     /// A reader comes, of a participant or of a client, and reads the history from its beginning.
@@ -37,7 +40,8 @@ fn step() -> impl Strategy<Value = Step> {
     let place = 0usize..64;
     prop_oneof![
         3 => Just(Step::Come),
-        3 => place.clone().prop_map(Step::Go),
+        2 => place.clone().prop_map(Step::Go),
+        2 => place.clone().prop_map(Step::Die),
         6 => (place.clone(), 0u8..3).prop_map(|(writer, key)| Step::Write(writer, key)),
         2 => any::<bool>().prop_map(Step::Read),
         4 => (place.clone(), 0usize..9).prop_map(|(reader, count)| Step::Pull(reader, count)),
@@ -85,12 +89,14 @@ impl Domain {
         let id = EndpointId { node: self.endpoints, number: 0 };
         self.endpoints += 1;
         let announcement = EndpointAnnouncement { id, role, type_name: "T".into(), qos: Qos::KEPT };
-        assert_eq!(self.apply(announcement.encode(OWN_SUBGROUP)), KeptReply::Kept);
+        let announced = self.apply(announcement.encode(OWN_SUBGROUP));
+        assert!(matches!(announced, KeptReply::Announced(_)), "{announced:?}");
         announcement
     }
 
     fn end(&mut self, announcement: &EndpointAnnouncement) {
-        assert_eq!(self.apply(announcement.end().encode(OWN_SUBGROUP)), KeptReply::Kept);
+        let ended = self.apply(announcement.end().encode(OWN_SUBGROUP));
+        assert!(matches!(ended, KeptReply::Announced(_)), "{ended:?}");
     }
 
     fn write(&mut self, writer: EndpointId, key: u8) {
@@ -121,7 +127,7 @@ impl Domain {
             let has_all = pull_reader(core, history, 0);
             if has_all {
                 let position = Position::default();
-                core.retain_announced(history.forgotten(), |id| history.is_announced(id), position, 0);
+                core.retain_announced(history, |id| history.is_announced(id), position, 0);
             }
             has_all
         };
@@ -142,6 +148,11 @@ impl Domain {
             Step::Go(writer) if writers > 0 => {
                 let announcement = self.writers.swap_remove(writer % writers);
                 self.end(&announcement);
+            }
+            Step::Die(writer) if writers > 0 => {
+                let EndpointId { node, .. } = self.writers.swap_remove(writer % writers).id;
+                let before = self.registry.order();
+                assert_eq!(self.apply(encode_gone(GoneProcess { node, before })), KeptReply::Kept);
             }
             Step::Write(writer, key) if writers > 0 => self.write(self.writers[writer % writers].id, key),
             Step::Read(is_client) => {

@@ -269,9 +269,10 @@ pub enum WriteError {
         /// How many it may keep.
         samples_max: usize,
     },
-    /// The history of the topic has as many announcements of endpoints as it may have.
+    /// The topic has as many readers and writers as it may have, or the domain has as many clients.
     #[error(
-        "the topic's history has 65536 announcements of readers and writers, and no more: close some, or keep fewer samples of writers that have gone"
+        "the topic's history has the announcements of 65536 readers and writers, or the domain that many clients, and no more: close some; those \
+         of a client that has died end a minute later"
     )]
     TooManyEndpoints,
     /// The domain does not know the topic of a client any more. Nothing was written.

@@ -141,7 +141,7 @@ fn length_prefix(length: usize, space: &mut [u8; PREFIX_MAX]) -> &[u8] {
 /// Translates what has become of a message of a topic.
 pub(crate) fn settle(reply: KeptReply, service: DurabilityService) -> Result<(), WriteError> {
     match reply {
-        KeptReply::Kept => Ok(()),
+        KeptReply::Kept | KeptReply::Announced(_) => Ok(()),
         KeptReply::Full => Err(WriteError::HistoryFull { samples_max: service.samples_max }),
         KeptReply::TooManyEndpoints => Err(WriteError::TooManyEndpoints),
         // A participant has begun the topic before; a client may have done so in a domain that is no more.

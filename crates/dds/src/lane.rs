@@ -88,7 +88,7 @@ impl TopicLane {
     pub(crate) fn connect(&self, topic: u32, port: &Arc<TopicPort>) {
         let mut routes = lock(&self.routes);
         let peers = routes.peers.get(&topic).cloned().unwrap_or_default();
-        port.begin(peers, routes.nodes.clone());
+        port.begin(peers);
         match routes.end.clone() {
             Some(end) => port.finish(end),
             None => drop(routes.ports.insert(topic, Arc::clone(port))),
@@ -343,7 +343,8 @@ impl TopicLane {
                 Some(changes) => self.handle_set(&changes, position),
                 None => self.ports().iter().for_each(|port| port.lose()),
             },
-            Some(TopicFrame::Service(_) | TopicFrame::Creation(_) | TopicFrame::Client) | None => {
+            // The others are updates of histories.
+            Some(_) | None => {
                 self.ports().iter().for_each(|port| port.lose());
             }
         }
@@ -393,7 +394,7 @@ impl TopicLane {
             peers.retain(|id, _| nodes.contains(&id.node));
         }
         drop(routes);
-        self.ports().iter().for_each(|port| port.handle_view(nodes.clone(), position));
+        self.ports().iter().for_each(|port| port.handle_view(nodes, position));
         if has_new {
             lock(&self.outbound).announce_again();
         }

@@ -54,9 +54,9 @@
 //!
 //! A history is in the memory of every member, at most [`DurabilityService::samples_max`] samples of it, and a reader of such a topic
 //! reads from it: a slow one holds up no other member. If the history is short ([`HistoryKind::KeepLast`]), a sample that is replaced
-//! before a reader has taken it counts in [`DataReader::sample_lost`]. It has 65,536 announcements of readers and writers at most
-//! ([`WriteError::TooManyEndpoints`]): of those that are there, or were on members or clients that have ended without closing them, and of writers
-//! of which samples are kept.
+//! before a reader has taken it counts in [`DataReader::sample_lost`]. It has announcements of 65,536 readers and writers at most
+//! ([`WriteError::TooManyEndpoints`]), besides those of writers that have gone and of which samples are kept. Those of a member that has died
+//! end with the next view, and those of a client outside the group a minute after it was heard last.
 //!
 //! # Topics
 //! A topic that is named when participants join ([`ParticipantBuilder::topic`]) has a subgroup of its own; all name it with the same policies. A
@@ -79,8 +79,8 @@
 //!   participant, and all policies are those of topics, readers and writers.
 //! - Samples are in the postcard format. The program `squall-dds-bridge` (crates/dds-bridge) passes samples of bytes to and from other DDS
 //!   implementations.
-//! - Clients outside the group ([`DomainClient`]) write and read topics that keep samples, and no others. Members do not notice when a client
-//!   dies: its writers and readers stay matched.
+//! - Clients outside the group ([`DomainClient`]) write and read topics that keep samples, and no others. Members notice after a minute that a client
+//!   has died: until then its writers and readers stay matched.
 //! - Topics with [`Qos::KEPT`] and with [`Qos::LOGGED`] in one group: a group that restarts from its logs has lost the states that were in
 //!   memory only, so [`ParticipantError::LosesHistory`] and [`EntityError::NoStore`] refuse that. Participants may be in several groups.
 #![forbid(unsafe_code)]
@@ -94,9 +94,12 @@ mod buffer;
 mod builder;
 mod cache;
 mod client;
+mod client_link;
 #[cfg(test)]
 mod come_and_go;
 mod data;
+#[cfg(test)]
+mod deaths;
 mod error;
 mod gate;
 mod in_place;
@@ -105,6 +108,8 @@ mod kept;
 mod lane;
 #[cfg(test)]
 mod late_joiner;
+#[cfg(test)]
+mod leases;
 mod listener;
 mod outbound;
 mod outlet;
@@ -112,6 +117,7 @@ mod participant;
 mod peers;
 mod pending_write;
 mod port;
+mod presence;
 mod publisher;
 mod qos;
 mod queue;

@@ -19,6 +19,7 @@ use crate::in_place::{InPlaceSample, ReaderUpcall};
 use crate::lane::TopicLane;
 use crate::outlet::lock;
 use crate::port::TopicPort;
+use crate::presence::EndpointNumbers;
 use crate::qos::{DurabilityKind, PolicyId, Qos};
 use crate::reader::DataReader;
 use crate::registry::is_grouped;
@@ -53,8 +54,7 @@ use crate::writer::DataWriter;
 #[derive(Debug)]
 pub struct DomainParticipant {
     pub(crate) node: u32,
-    /// How many endpoints it has had.
-    pub(crate) endpoints: Arc<Mutex<u32>>,
+    pub(crate) endpoints: Arc<Mutex<EndpointNumbers>>,
     /// The topics that this participant uses, and those that were named when it joined.
     pub(crate) topics: Mutex<BTreeMap<String, TopicEntry>>,
     pub(crate) group: SharedGroup,

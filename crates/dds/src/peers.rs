@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::qos::Qos;
-use crate::registry::FIRST_CLIENT;
 use crate::sample::EndpointId;
 use crate::status::{CountStatus, IncompatibleQosStatus, MatchedPeer, MatchedStatus, StatusKind};
 use crate::wire::{EndpointAnnouncement, TopicRole};
@@ -98,9 +97,7 @@ impl PeerTable {
 
     /// Removes the peers whose members are not in `nodes`; returns those that matched.
     pub(crate) fn retain_nodes(&mut self, nodes: &BTreeSet<u32>) -> Vec<EndpointId> {
-        // Clients outside the group are in no view.
-        let is_here = |id: &EndpointId| nodes.contains(&id.node) || id.node >= FIRST_CLIENT;
-        let is_absent = |(id, peer): &(&EndpointId, &KnownPeer)| peer.is_present && !is_here(id);
+        let is_absent = |(id, peer): &(&EndpointId, &KnownPeer)| peer.is_present && !nodes.contains(&id.node);
         let absent: Vec<_> = self.known.iter().filter(is_absent).map(|(id, _)| *id).collect();
         absent.into_iter().filter(|id| self.remove(*id)).collect()
     }

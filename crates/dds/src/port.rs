@@ -11,9 +11,9 @@ use crate::gate::OrderGate;
 use crate::in_place::ReaderUpcall;
 use crate::outlet::{Outlet, lock};
 use crate::peers::PeerTable;
+use crate::presence::EndpointNumbers;
 use crate::qos::{Profile, Qos};
 use crate::reader_core::{ArrivedChange, Offer, ReaderCore};
-use crate::registry::FIRST_CLIENT;
 use crate::sample::{EndpointId, Position, now_ns};
 use crate::signal::Signal;
 use crate::wire::{EndpointAnnouncement, TopicRole};
@@ -25,8 +25,8 @@ pub(crate) struct TopicPort {
     pub(crate) profile: Profile,
     /// This participant's node in the group.
     pub(crate) node: u32,
-    /// How many endpoints the participant has had, in all topics.
-    pub(crate) endpoints: Arc<Mutex<u32>>,
+    /// The numbers of the participant's endpoints, in all topics.
+    pub(crate) endpoints: Arc<Mutex<EndpointNumbers>>,
     pub(crate) outlet: Outlet,
     /// Of a topic that is in one order with others: what is held while something comes to their readers.
     pub(crate) gate: Option<Arc<OrderGate>>,
@@ -44,8 +44,6 @@ pub(crate) struct PortState {
     pub(crate) writers: BTreeMap<u16, PeerTable>,
     /// The endpoints that have been announced and not gone.
     peers: BTreeMap<EndpointId, EndpointAnnouncement>,
-    /// The members of the present view.
-    pub(crate) nodes: BTreeSet<u32>,
     /// The number of the next announcement of the topic's history that is to be recorded.
     pub(crate) next_announcement: u64,
     /// How many endpoints the topic's history had forgotten when that was looked at last.
@@ -90,7 +88,7 @@ impl TopicPort {
         type_name: &str,
         upcall: Option<ReaderUpcall>,
     ) -> Result<EndpointAnnouncement, EntityError> {
-        let number = self.number()?;
+        let number = lock(&self.endpoints).take().ok_or_else(|| EntityError::TooMany(self.name.clone()))?;
         if upcall.is_some() {
             self.outlet.begin_upcalls();
         }
@@ -121,14 +119,6 @@ impl TopicPort {
         }
         self.bell.ring();
         Ok(announcement)
-    }
-
-    /// Returns the number of the participant's next endpoint.
-    fn number(&self) -> Result<u16, EntityError> {
-        let mut endpoints = lock(&self.endpoints);
-        let number = u16::try_from(*endpoints).map_err(|_| EntityError::TooMany(self.name.clone()))?;
-        *endpoints += 1;
-        Ok(number)
     }
 
     /// Ends an endpoint.
@@ -167,9 +157,8 @@ impl TopicPort {
     }
 
     /// Takes what was known of the topic before this participant used it.
-    pub(crate) fn begin(&self, peers: BTreeMap<EndpointId, EndpointAnnouncement>, nodes: BTreeSet<u32>) {
-        let mut state = self.state();
-        (state.peers, state.nodes) = (peers, nodes);
+    pub(crate) fn begin(&self, peers: BTreeMap<EndpointId, EndpointAnnouncement>) {
+        self.state().peers = peers;
     }
 
     pub(crate) fn handle_announcement(&self, peer: &EndpointAnnouncement, position: Position) {
@@ -251,19 +240,18 @@ impl TopicPort {
         }
     }
 
-    /// Takes the members of a view.
-    pub(crate) fn handle_view(&self, nodes: BTreeSet<u32>, position: Position) {
+    /// Takes the members of a view, of a topic that has no history.
+    pub(crate) fn handle_view(&self, nodes: &BTreeSet<u32>, position: Position) {
         let _hold = self.gate.as_ref().map(OrderGate::hold);
         let mut state = self.state();
         let now = now_ns();
         for reader in state.readers.values_mut() {
-            reader.handle_members(&nodes, position, now);
+            reader.handle_members(nodes, position, now);
         }
         for writer in state.writers.values_mut() {
-            writer.retain_nodes(&nodes);
+            writer.retain_nodes(nodes);
         }
-        state.peers.retain(|id, _| nodes.contains(&id.node) || id.node >= FIRST_CLIENT);
-        state.nodes = nodes;
+        state.peers.retain(|id, _| nodes.contains(&id.node));
         drop(state);
         self.changed.ring();
     }

@@ -140,20 +140,20 @@ impl ReaderCore {
         }
     }
 
-    /// Forgets the peers that have no announcements in the history any more, which has forgotten this many endpoints: they have gone. What
-    /// is left there must have come to this reader.
+    /// Forgets the peers that have no announcements in the history any more, of which `topic` is all or a part: they have gone. What is left there must
+    /// have come to this reader.
     pub(crate) fn retain_announced(
         &mut self,
-        forgotten: u64,
+        topic: &KeptTopic,
         is_announced: impl Fn(EndpointId) -> bool,
         position: Position,
         now: u64,
     ) {
-        if std::mem::replace(&mut self.forgotten, forgotten) == forgotten {
+        if std::mem::replace(&mut self.forgotten, topic.forgotten()) == topic.forgotten() {
             return;
         }
         for (writer, disposes) in self.peers.retain_announced(is_announced) {
-            self.cache.remove_writer(writer, disposes, position, now);
+            self.cache.remove_writer(writer, disposes && !topic.is_lost(writer), position, now);
         }
     }
 
@@ -250,23 +250,23 @@ impl ReaderCore {
         Offer::Done
     }
 
-    /// Takes the members of the present view: writers of others have gone, as soon as what they have written was taken.
+    /// Takes the members of the present view, of a topic that has no history: writers of others have gone.
     pub(crate) fn handle_members(&mut self, nodes: &BTreeSet<u32>, position: Position, now: u64) {
-        if self.is_behind {
-            return;
-        }
-        let gone = self.peers.retain_nodes(nodes);
-        let gone = if std::mem::take(&mut self.has_late) {
-            self.peers.departed()
-        } else {
-            gone.into_iter().map(|writer| (writer, false)).collect()
-        };
-        for (writer, disposes) in gone {
-            self.cache.remove_writer(writer, disposes, position, now);
+        for writer in self.peers.retain_nodes(nodes) {
+            self.cache.remove_writer(writer, false, position, now);
         }
     }
 
-    /// Returns whether the history has nothing for this reader but samples, and its members are those of the view.
+    /// Ends the instances of writers that had gone when they wrote, as another member may do for one that has died.
+    pub(crate) fn end_late(&mut self, position: Position, now: u64) {
+        if std::mem::take(&mut self.has_late) {
+            for (writer, disposes) in self.peers.departed() {
+                self.cache.remove_writer(writer, disposes, position, now);
+            }
+        }
+    }
+
+    /// Returns whether the history has nothing for this reader but samples.
     pub(crate) fn takes_only_samples(&self, topic: &KeptTopic) -> bool {
         self.next_announcement == topic.next_announcement()
             && self.forgotten == topic.forgotten()
@@ -439,17 +439,27 @@ mod tests {
         let mut reader = reader(Qos { history: HistoryKind::KeepLast(1), ..Qos::KEPT });
         announce(&mut reader, TopicRole::Writer, Qos::KEPT);
         assert_eq!(write(&mut reader, 0, 0), Offer::Done);
+        let loss = announcement(WRITER, TopicRole::Writer, Qos::KEPT).loss();
+        reader.handle_announcement(&loss, Position::default(), 0);
+        assert_eq!(reader.peers.matched.current_count, 0);
+        assert!(reader.cache.has(StateMask::NOT_ALIVE_NO_WRITERS));
+        // What it had asked another member to write arrives later: the instance does not remain alive.
+        assert_eq!(write(&mut reader, 5, 0), Offer::Done);
+        assert!(reader.cache.has(StateMask::ALIVE));
+        reader.end_late(Position::default(), 0);
+        assert!(!reader.cache.has(StateMask::ALIVE) && !reader.cache.has(StateMask::NOT_ALIVE_DISPOSED));
+    }
+
+    #[test]
+    fn writers_of_members_outside_of_the_view_have_gone() {
+        let mut reader = reader(Qos::ATOMIC);
+        announce(&mut reader, TopicRole::Writer, Qos::ATOMIC);
+        assert_eq!(write(&mut reader, 0, 0), Offer::Done);
         reader.handle_members(&BTreeSet::from([0, 1]), Position::default(), 0);
         assert_eq!(reader.peers.matched.current_count, 1);
         reader.handle_members(&BTreeSet::from([0]), Position::default(), 0);
         assert_eq!(reader.peers.matched.current_count, 0);
-        let states = StateMask::NOT_ALIVE_NO_WRITERS;
-        assert!(reader.cache.has(states));
-        // What it had written arrives from the topic's history: the instance does not remain alive.
-        assert_eq!(write(&mut reader, 5, 0), Offer::Done);
-        assert!(reader.cache.has(StateMask::ALIVE));
-        reader.handle_members(&BTreeSet::from([0]), Position::default(), 0);
-        assert!(!reader.cache.has(StateMask::ALIVE));
+        assert!(reader.cache.has(StateMask::NOT_ALIVE_NO_WRITERS));
     }
 
     #[test]

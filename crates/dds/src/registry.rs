@@ -6,7 +6,7 @@
 //! itself, without a list of topics.
 //!
 //! Invariants: `topics` only grows. A topic whose profile keeps samples has a history. Orders of samples grow in each history, and
-//! a sample's order is below `order`.
+//! a sample's order is below `order`. Those of [`crate::presence`] say which endpoints of processes that have gone are ended.
 //!
 //! `Deviation:` (Spindle §4.6) each topic has a subgroup. Here topics that are created at run time share a fixed set of subgroups, so that
 //! neither creating one nor fifty idle ones cost the others anything.
@@ -21,9 +21,11 @@ use squall::object::{Replicated, Snapshot, restored};
 
 use crate::buffer::{HistoryMessage, SampleBuffer};
 use crate::kept::{KeptPart, KeptReply, KeptState, KeptTopic};
+use crate::presence::{GoneProcess, Presence};
 use crate::qos::{DurabilityService, PresentationScope, Profile, Qos};
 use crate::wire::{
-    EndpointAnnouncement, OWN_SUBGROUP, RegisteredTopic, SetChange, TopicFrame, decode_service, read_set,
+    EndpointAnnouncement, OWN_SUBGROUP, RegisteredTopic, SetChange, TopicFrame, TopicRole, decode_service,
+    read_set,
 };
 
 /// The topics of a domain, and their histories.
@@ -33,8 +35,10 @@ pub(crate) struct TopicRegistry {
     histories: BTreeMap<u32, KeptTopic>,
     /// The order of the next sample of any topic.
     order: u64,
-    /// How many clients outside the group there have been.
-    clients: u32,
+    /// The clients outside the group that are there, each with the order of the last update by which it has said so.
+    leases: BTreeMap<u32, u64>,
+    /// The number of the latest client; `None` before the first one.
+    last_client: Option<u32>,
 }
 
 /// What is the same at all members.
@@ -43,7 +47,8 @@ struct RegistryState {
     topics: Vec<Arc<RegisteredTopic>>,
     histories: BTreeMap<u32, KeptState>,
     order: u64,
-    clients: u32,
+    leases: BTreeMap<u32, u64>,
+    last_client: Option<u32>,
 }
 
 /// What clients outside the group ask for.
@@ -80,16 +85,16 @@ impl TopicRegistry {
         self.histories.get(&topic)
     }
 
-    /// Returns the announcements of the endpoints of `node` that are open in histories, each with its topic, and the number after the
-    /// greatest one that is known of the node.
-    pub(crate) fn endpoints_of(&self, node: u32) -> (Vec<(u32, Arc<EndpointAnnouncement>)>, u32) {
-        let (mut open, mut next) = (Vec::new(), 0);
-        for (topic, history) in &self.histories {
-            let (of_topic, next_of_topic) = history.endpoints_of(node);
-            open.extend(of_topic.into_iter().map(|endpoint| (*topic, endpoint)));
-            next = next.max(next_of_topic);
-        }
-        (open, next)
+    /// Returns the numbers of the endpoints of `node` of which there is something in the histories.
+    pub(crate) fn numbers_of(&self, node: u32) -> BTreeSet<u16> {
+        self.histories.values().flat_map(|history| history.numbers_of(node)).collect()
+    }
+
+    /// Returns which processes have something in the histories.
+    pub(crate) fn presence(&self) -> Presence {
+        let open = self.histories.values().flat_map(KeptTopic::endpoints);
+        let members = open.map(|(id, _)| id.node).filter(|node| *node < FIRST_CLIENT).collect();
+        Presence { order: self.order, members, leases: self.leases.clone() }
     }
 
     /// Returns which of the lanes of its profile carries a topic that keeps nothing: topics that are in one order with others are in the first
@@ -136,19 +141,68 @@ impl TopicRegistry {
         order
     }
 
-    /// Gives a client outside the group a number, below those of the clients before it and above all nodes.
-    fn admit(&mut self) -> KeptReply {
-        let node = u32::MAX - self.clients;
-        if node < FIRST_CLIENT {
+    /// Gives a client outside the group a number above all nodes, and a lease. Numbers are given one after the other, so one of a client that has gone
+    /// is given again after all others; the first client chooses where they begin.
+    fn admit(&mut self, first: u32) -> KeptReply {
+        if self.leases.len() >= CLIENTS_MAX {
             return KeptReply::TooManyEndpoints;
         }
-        self.clients += 1;
+        let first = self.last_client.map_or(first % CLIENT_NUMBERS, |last| last - FIRST_CLIENT + 1);
+        let is_in_use = |node: &u32| {
+            let mut histories = self.histories.values();
+            self.leases.contains_key(node)
+                || histories.any(|history| history.numbers_of(*node).next().is_some())
+        };
+        let numbers = (0..CLIENT_NUMBERS).map(|step| FIRST_CLIENT + (first + step) % CLIENT_NUMBERS);
+        let Some(node) = numbers.into_iter().find(|node| !is_in_use(node)) else {
+            return KeptReply::TooManyEndpoints;
+        };
+        self.last_client = Some(node);
+        self.renew(node);
         KeptReply::Client(node)
+    }
+
+    fn renew(&mut self, client: u32) {
+        let order = self.next_order();
+        self.leases.insert(client, order);
+    }
+
+    /// Returns whether this is a client that was taken to have gone.
+    fn is_expired(&self, node: u32) -> bool {
+        node >= FIRST_CLIENT && !self.leases.contains_key(&node)
+    }
+
+    /// Ends what a process that has gone has announced before an order, unless it is a client that has said later that it is there.
+    fn end_process(&mut self, gone: GoneProcess) {
+        if self.leases.get(&gone.node).is_some_and(|lease| *lease >= gone.before) {
+            return;
+        }
+        self.leases.remove(&gone.node);
+        let order = self.next_order();
+        self.histories.values_mut().for_each(|history| history.end_process(gone, order));
+    }
+
+    fn announce(&mut self, topic: u32, endpoint: EndpointAnnouncement) -> KeptReply {
+        let order = self.next_order();
+        let Some(history) = self.histories.get_mut(&topic) else { return KeptReply::Malformed };
+        let (node, is_gone) = (endpoint.id.node, endpoint.role == TopicRole::Gone);
+        if let Some(lease) = self.leases.get_mut(&node) {
+            *lease = order;
+        } else if node >= FIRST_CLIENT && !is_gone {
+            return KeptReply::Expired;
+        }
+        match history.announce(endpoint, order) {
+            KeptReply::Kept => KeptReply::Announced(history.next()),
+            reply => reply,
+        }
     }
 
     /// Keeps all of these changes, or none, at one place in the order.
     fn keep_set(&mut self, changes: &[SetChange<'_>]) -> KeptReply {
         let topics: BTreeSet<u32> = changes.iter().map(|change| change.header.topic).collect();
+        if changes.iter().any(|change| self.is_expired(change.header.writer.node)) {
+            return KeptReply::Expired;
+        }
         for topic in topics {
             let Some(history) = self.histories.get(&topic) else { return KeptReply::Malformed };
             let of_topic = changes.iter().map(|change| change.header).filter(|header| header.topic == topic);
@@ -171,7 +225,16 @@ impl TopicRegistry {
     fn change(&mut self, bytes: Bytes) -> KeptReply {
         match TopicFrame::decode(&bytes) {
             None => KeptReply::Malformed,
-            Some(TopicFrame::Client) => self.admit(),
+            Some(TopicFrame::Client(first)) => self.admit(first),
+            Some(TopicFrame::Renewal(client)) if self.leases.contains_key(&client) => {
+                self.renew(client);
+                KeptReply::Kept
+            }
+            Some(TopicFrame::Renewal(_)) => KeptReply::Expired,
+            Some(TopicFrame::Gone(gone)) => {
+                self.end_process(gone);
+                KeptReply::Kept
+            }
             Some(TopicFrame::Creation(body)) => {
                 RegisteredTopic::decode(body).map_or(KeptReply::Malformed, |topic| self.create(topic))
             }
@@ -179,16 +242,17 @@ impl TopicRegistry {
                 self.histories.entry(OWN_SUBGROUP).or_default().serve(service)
             }),
             Some(TopicFrame::Announcement(topic, body)) => {
-                let order = self.next_order();
-                let history = self.histories.get_mut(&topic);
-                let announced = history.zip(EndpointAnnouncement::decode(body));
-                announced
-                    .map_or(KeptReply::Malformed, |(history, endpoint)| history.announce(endpoint, order))
+                let endpoint = EndpointAnnouncement::decode(body);
+                endpoint.map_or(KeptReply::Malformed, |endpoint| self.announce(topic, endpoint))
             }
             Some(TopicFrame::Change(header, _)) => {
                 let Some(history) = self.histories.get_mut(&header.topic) else {
                     return KeptReply::Malformed;
                 };
+                // Of what members write, this costs a comparison.
+                if header.writer.node >= FIRST_CLIENT && !self.leases.contains_key(&header.writer.node) {
+                    return KeptReply::Expired;
+                }
                 let order = self.order;
                 self.order += 1;
                 history.keep(bytes, (order, 0))
@@ -236,7 +300,8 @@ impl Replicated for TopicRegistry {
     fn snapshot(&self) -> Snapshot {
         let histories = self.histories.iter().map(|(topic, history)| (*topic, history.state().clone()));
         let (topics, histories) = (self.topics.clone(), histories.collect());
-        let state = RegistryState { topics, histories, order: self.order, clients: self.clients };
+        let (leases, last_client) = (self.leases.clone(), self.last_client);
+        let state = RegistryState { topics, histories, order: self.order, leases, last_client };
         Snapshot::new(move |sink: &mut dyn Write| {
             let mut sink = io::BufWriter::new(sink);
             postcard::to_io(&state, &mut sink).map_err(io::Error::other)?;
@@ -245,9 +310,9 @@ impl Replicated for TopicRegistry {
     }
 
     fn restore(source: &mut dyn Read) -> io::Result<Self> {
-        let RegistryState { topics, histories, order, clients } = restored(source)?;
+        let RegistryState { topics, histories, order, leases, last_client } = restored(source)?;
         let histories = histories.into_iter().map(|(topic, state)| (topic, KeptTopic::of(state)));
-        Ok(Self { topics, histories: histories.collect(), order, clients })
+        Ok(Self { topics, histories: histories.collect(), order, leases, last_client })
     }
 }
 
@@ -267,185 +332,12 @@ pub(crate) fn service(qos: &Qos) -> DurabilityService {
 }
 
 /// Clients outside the group have numbers from here on, which nodes reach after some 66 million views.
-pub(crate) const FIRST_CLIENT: u32 = u32::MAX - (1 << 24);
+pub(crate) const FIRST_CLIENT: u32 = u32::MAX - (CLIENT_NUMBERS - 1);
+const CLIENT_NUMBERS: u32 = 1 << 24;
+/// The bound of the clients outside the group that are there, or have gone within a lease: each is in the memory of every participant.
+pub(crate) const CLIENTS_MAX: usize = 65_536;
 /// The bound of the topics of a domain: each is in the memory of every participant.
 pub(crate) const TOPICS_MAX: usize = 4096;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cache::ChangeKind;
-    use crate::qos::{HistoryKind, Presentation};
-    use crate::sample::EndpointId;
-    use crate::wire::{ChangeHeader, begin_set, encode_client, encode_service, extend_set};
-
-    fn topic(name: &str, qos: Qos) -> RegisteredTopic {
-        RegisteredTopic { name: name.into(), type_name: "T".into(), type_hash: 0, qos }
-    }
-
-    fn apply(registry: &mut TopicRegistry, bytes: Vec<u8>) -> KeptReply {
-        let StoreReply::Update(reply) = registry.apply(bytes.into()) else { panic!("it is an update") };
-        reply
-    }
-
-    fn create(registry: &mut TopicRegistry, topic: &RegisteredTopic) -> KeptReply {
-        apply(registry, topic.encode())
-    }
-
-    fn message(topic: u32, key: u8) -> Vec<u8> {
-        let writer = EndpointId { node: 0, number: 0 };
-        let header = ChangeHeader { kind: ChangeKind::Data, topic, writer, source_time: 0, key: &[key] };
-        let mut bytes = vec![0; header.length_with(0)];
-        header.write(&mut bytes);
-        bytes
-    }
-
-    fn write(registry: &mut TopicRegistry, topic: u32, key: u8) -> KeptReply {
-        apply(registry, message(topic, key))
-    }
-
-    fn transferred(registry: &TopicRegistry) -> TopicRegistry {
-        let mut bytes = Vec::new();
-        registry.snapshot().write(&mut bytes).expect("memory takes it");
-        TopicRegistry::restore(&mut &bytes[..]).expect("it is a state")
-    }
-
-    /// Creating a topic twice finds it; a topic that would differ is refused, and leaves what is there.
-    #[test]
-    fn a_topic_is_created_once() {
-        let mut registry = TopicRegistry::default();
-        for (name, qos, number) in [("a", Qos::ATOMIC, 0), ("b", Qos::KEPT, 1), ("a", Qos::ATOMIC, 0)] {
-            assert_eq!(create(&mut registry, &topic(name, qos)), KeptReply::Topic(number));
-        }
-        assert_eq!(create(&mut registry, &topic("a", Qos::UNORDERED)), KeptReply::QosDiffers(0));
-        let service =
-            DurabilityService { history: HistoryKind::KeepLast(1), ..DurabilityService::EVERYTHING };
-        let short = Qos { durability_service: Some(service), ..Qos::KEPT };
-        assert_eq!(create(&mut registry, &topic("b", short)), KeptReply::QosDiffers(1));
-        let reader_s = Qos { history: HistoryKind::KeepLast(1), ..Qos::KEPT };
-        assert_eq!(create(&mut registry, &topic("b", reader_s)), KeptReply::Topic(1));
-        let other = RegisteredTopic { type_name: "U".into(), ..topic("a", Qos::ATOMIC) };
-        assert_eq!(create(&mut registry, &other), KeptReply::TypeDiffers(0));
-        assert_eq!(registry.topics().len(), 2);
-    }
-
-    /// A type whose form has changed under the same name is another one; a type without a hash suits by its name.
-    #[test]
-    fn hashes_of_types_are_compared_if_both_are_known() {
-        let mut registry = TopicRegistry::default();
-        let with = |name: &str, type_hash| RegisteredTopic { type_hash, ..topic(name, Qos::ATOMIC) };
-        assert_eq!(create(&mut registry, &with("a", 7)), KeptReply::Topic(0));
-        assert_eq!(create(&mut registry, &with("a", 8)), KeptReply::TypeDiffers(0));
-        assert_eq!(create(&mut registry, &with("a", 0)), KeptReply::Topic(0));
-    }
-
-    /// A creation whose policies are refused, as only a faulty member or client would send it, changes nothing.
-    #[test]
-    fn policies_that_are_refused_create_nothing() {
-        let mut registry = TopicRegistry::default();
-        let everything = DurabilityService::EVERYTHING;
-        let none = DurabilityService { samples_max: 0, ..everything };
-        let flat = DurabilityService { history: HistoryKind::KeepLast(0), ..everything };
-        for service in [none, flat] {
-            let wanted = topic("a", Qos { durability_service: Some(service), ..Qos::KEPT });
-            assert_eq!(create(&mut registry, &wanted), KeptReply::Malformed);
-            assert_eq!(apply(&mut registry, encode_service(service)), KeptReply::Malformed);
-        }
-        let other = topic("a", Qos { ownership_strength: 7, ..Qos::ATOMIC });
-        assert_eq!(create(&mut registry, &other), KeptReply::Malformed);
-        assert!(registry.topics().is_empty());
-    }
-
-    #[test]
-    fn topics_are_bounded() {
-        let mut registry = TopicRegistry::default();
-        for number in 0..TOPICS_MAX {
-            let created = create(&mut registry, &topic(&number.to_string(), Qos::ATOMIC));
-            assert_eq!(created, KeptReply::Topic(u32::try_from(number).expect("few")));
-        }
-        assert_eq!(create(&mut registry, &topic("one more", Qos::ATOMIC)), KeptReply::TooManyTopics);
-        assert_eq!(create(&mut registry, &topic("0", Qos::ATOMIC)), KeptReply::Topic(0));
-    }
-
-    /// Each topic has its history; the order extends over all of them, also after the state was transferred.
-    #[test]
-    fn histories_are_apart_and_in_one_order() {
-        let mut registry = TopicRegistry::default();
-        for name in ["a", "b"] {
-            create(&mut registry, &topic(name, Qos::KEPT));
-        }
-        create(&mut registry, &topic("c", Qos::ATOMIC));
-        for (topic, key) in [(0, 0), (1, 1), (0, 2)] {
-            assert_eq!(write(&mut registry, topic, key), KeptReply::Kept);
-        }
-        assert_eq!(write(&mut registry, 2, 0), KeptReply::Malformed, "it keeps nothing");
-        assert_eq!(write(&mut registry, 9, 0), KeptReply::Malformed, "there is no such topic");
-        let mut joiner = transferred(&registry);
-        for registry in [&mut registry, &mut joiner] {
-            assert_eq!(write(registry, 1, 3), KeptReply::Kept);
-            let orders = |topic| registry.history(topic).expect("it keeps").samples(0);
-            let orders =
-                |topic| orders(topic).map(|(number, sample)| (number, sample.order)).collect::<Vec<_>>();
-            assert_eq!([orders(0), orders(1)], [[(0, 0), (1, 2)], [(0, 1), (1, 3)]]);
-            assert_eq!(registry.topics().len(), 3);
-        }
-    }
-
-    /// Topics of one profile take turns, whatever other topics there are; those in one order stay together.
-    #[test]
-    fn a_lane_follows_from_the_registry() {
-        let mut registry = TopicRegistry::default();
-        let grouped = Qos { presentation: Presentation::GROUP_COHERENT, ..Qos::ATOMIC };
-        let topics =
-            [Qos::ATOMIC, Qos::KEPT, grouped.clone(), Qos::ATOMIC, Qos::UNORDERED, grouped, Qos::ATOMIC];
-        for (number, qos) in topics.into_iter().enumerate() {
-            create(&mut registry, &topic(&number.to_string(), qos));
-        }
-        assert_eq!([0, 3, 6].map(|topic| registry.lane(topic, 3)), [1, 2, 1]);
-        assert_eq!([2, 5].map(|topic| registry.lane(topic, 3)), [0, 0]);
-        assert_eq!([0, 2, 4].map(|topic| registry.lane(topic, 1)), [0, 0, 0]);
-    }
-
-    /// A set is kept as a whole, at one place in the order, or not at all.
-    #[test]
-    fn a_set_is_kept_or_not() {
-        let mut registry = TopicRegistry::default();
-        let two = DurabilityService { history: HistoryKind::KeepAll, samples_max: 2 };
-        create(&mut registry, &topic("a", Qos { durability_service: Some(two), ..Qos::KEPT }));
-        create(&mut registry, &topic("b", Qos::KEPT));
-        let set = |changes: &[(u32, u8)]| {
-            let mut set = begin_set();
-            changes.iter().for_each(|(topic, key)| extend_set(&mut set, &message(*topic, *key)));
-            set
-        };
-        let places = |registry: &TopicRegistry, topic| {
-            let samples = registry.history(topic).expect("it keeps").samples(0);
-            samples.map(|(_, sample)| (sample.order, sample.place)).collect::<Vec<_>>()
-        };
-        assert_eq!(write(&mut registry, 0, 0), KeptReply::Kept);
-        assert_eq!(apply(&mut registry, set(&[(1, 0), (0, 1), (0, 2)])), KeptReply::Full);
-        assert_eq!(
-            apply(&mut registry, set(&[(1, 0), (7, 1)])),
-            KeptReply::Malformed,
-            "there is no such topic"
-        );
-        assert!(places(&registry, 1).is_empty());
-        assert_eq!(apply(&mut registry, set(&[(1, 0), (0, 1), (1, 2)])), KeptReply::Kept);
-        assert_eq!([places(&registry, 0), places(&registry, 1)], [[(0, 0), (1, 1)], [(1, 0), (1, 2)]]);
-    }
-
-    /// Clients outside the group have numbers that no node has, also after a transfer of the state.
-    #[test]
-    fn clients_have_numbers_of_their_own() {
-        let mut registry = TopicRegistry::default();
-        let admit = |registry: &mut TopicRegistry| apply(registry, encode_client());
-        assert_eq!(admit(&mut registry), KeptReply::Client(u32::MAX));
-        let mut joiner = transferred(&registry);
-        assert_eq!([admit(&mut registry), admit(&mut joiner)], [KeptReply::Client(u32::MAX - 1); 2]);
-    }
-
-    #[test]
-    fn what_is_no_message_is_refused() {
-        assert_eq!(apply(&mut TopicRegistry::default(), vec![0xff]), KeptReply::Malformed);
-    }
-}
+mod tests;

@@ -160,6 +160,12 @@ impl RegisteredTopic {
 }
 
 impl DomainParticipant {
+    /// Returns the histories of the topics that are created at run time.
+    #[cfg(test)]
+    pub(crate) fn run_time_store(&self) -> Option<&HistoryStore> {
+        self.run_time.as_ref().map(|run_time| &*run_time.store)
+    }
+
     /// Starts the threads of the subgroups that carry topics which are created at run time.
     pub(crate) fn begin_run_time(&mut self, kind: TopicStore) -> Result<RunTimeTopics, ParticipantError> {
         let atomic = (0..ATOMIC_LANES).map(|number| self.begin_lane(&atomic_lane(number)));

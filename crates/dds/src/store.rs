@@ -1,15 +1,15 @@
 //! The histories of a participant's topics, and how they come to the topics' readers (Spindle §4.6, "volatile storage" and "logged storage").
 //!
 //! The thread that polls the node hands on the samples that readers have space for ([`HistoryStore::serve`]); a thread that takes samples hands on
-//! those for which there was none ([`HistoryStore::note_taken`]). The store's own thread does the rest: announcements, views, topics in one
-//! order with others, and the end of the group.
+//! those for which there was none ([`HistoryStore::note_taken`]). The store's own thread does the rest: announcements, topics in one
+//! order with others, the end of the group, and which processes have gone ([`crate::presence`]).
 //!
 //! **Invariant.** A reader that has not had all of its history gets the rest from the thread that takes its samples, if it was full
 //! (`lacks_space`, which is set while the reader is locked); or from the store's thread, whose bell has rung; or after the next poll.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use squall::object::ObjectOptions;
 use squall::{Group, GroupError, HandleError, PolledBy, SharedPoller};
@@ -21,11 +21,13 @@ use crate::keeper::Keeper;
 use crate::kept::{KeptPart, KeptSample, KeptTopic};
 use crate::outlet::lock;
 use crate::port::{PortState, TopicPort};
+use crate::presence::{GONE_AT_ONCE, GoneProcess, LOOK_PERIOD, Presence, PresenceWatch};
 use crate::reader_core::{ArrivedChange, Offer, ReaderCore};
 use crate::registry::TopicRegistry;
 use crate::sample::{Position, now_ns};
 use crate::signal::Signal;
 use crate::taking::TakingPace;
+use crate::wire::encode_gone;
 
 /// The group, until the participant leaves it.
 pub(crate) type SharedGroup = Arc<Mutex<Option<Group>>>;
@@ -36,6 +38,8 @@ pub(crate) struct HistoryStore {
     /// The subgroup of the object: a topic that has one for itself, or the registry.
     pub(crate) subgroup: String,
     pub(crate) keeper: Keeper,
+    /// This participant's node.
+    node: u32,
     group: SharedGroup,
     /// Rung when the thread may have something to do; the bell of all ports.
     pub(crate) bell: Arc<Signal>,
@@ -62,6 +66,7 @@ impl HistoryStore {
     /// Takes the object that has the histories: threads that poll call [`HistoryStore::serve`] from now on.
     pub(crate) fn open(
         subgroup: &str,
+        node: u32,
         group: &SharedGroup,
         poller: &SharedPoller,
         changed: &Arc<Signal>,
@@ -79,7 +84,7 @@ impl HistoryStore {
         let (keeper, shelf) = (Keeper::new(object, poller.clone()), Mutex::default());
         let (group, changed) = (Arc::clone(group), Arc::clone(changed));
         let (lacks_space, taking) = Default::default();
-        Ok(Self { subgroup: subgroup.into(), keeper, group, bell, changed, shelf, lacks_space, taking })
+        Ok(Self { subgroup: subgroup.into(), keeper, node, group, bell, changed, shelf, lacks_space, taking })
     }
 
     /// Connects a topic's port.
@@ -100,20 +105,45 @@ impl HistoryStore {
     }
 
     /// Ends the endpoints that this node has left in the histories: after a restart from logs, nodes have the numbers that they had before.
-    /// Returns the first number that no endpoint has had of which there is something in the histories, so that no reader takes a new endpoint for
-    /// one of an earlier run.
-    /// The state has to be here, and the participant must not have endpoints yet.
-    pub(crate) fn retire(&self, node: u32, patience: Duration) -> Result<u32, WriteError> {
-        let endpoints = self.keeper.object.inspect(0, |_, registry| registry.endpoints_of(node));
-        let (open, next) = endpoints.unwrap_or_default();
-        for (topic, endpoint) in open {
-            self.keeper.update(endpoint.end().encode(topic), patience)?;
+    /// Returns the numbers of the endpoints of which there is something in the histories, so that no reader takes a new endpoint for one of an earlier
+    /// run. The state has to be here, and the participant must not have endpoints yet.
+    pub(crate) fn retire(&self, patience: Duration) -> Result<BTreeSet<u16>, WriteError> {
+        let node = self.node;
+        let look = |registry: &TopicRegistry| (registry.presence(), registry.numbers_of(node));
+        let left = self.keeper.object.inspect(0, |_, registry| look(registry));
+        let (Presence { order, members, .. }, taken) = left.unwrap_or_default();
+        if members.contains(&node) {
+            self.keeper.update(encode_gone(GoneProcess { node, before: order }), patience)?;
         }
-        Ok(next)
+        Ok(taken)
+    }
+
+    /// Proposes which processes have gone, if this is the first member of the view.
+    fn review(&self, review: &mut Review) {
+        let view = || lock(&self.group).as_ref().map(|group| (group.view().id, nodes_of(group)));
+        let Some((id, nodes)) = view() else { return };
+        let is_new = review.view != id;
+        let is_time = review.looked.elapsed() >= LOOK_PERIOD;
+        if !(is_new || is_time) || nodes.first() != Some(&self.node) {
+            return;
+        }
+        let look = |(view, _): (u64, u64), registry: &TopicRegistry| (view, registry.presence());
+        let Some((applied, presence)) = self.keeper.object.inspect(0, look) else { return };
+        let Some((id, nodes)) = view().filter(|(id, _)| *id >= applied) else { return };
+        let mut gone = presence.absent(&nodes);
+        if is_time {
+            review.looked = Instant::now();
+            gone.extend(review.watch.look(&presence.leases));
+        }
+        review.view = id;
+        for gone in gone.into_iter().take(GONE_AT_ONCE) {
+            self.keeper.mention(encode_gone(gone));
+        }
     }
 
     /// Hands the histories to readers, until the group ends or the participant leaves.
     pub(crate) fn run(&self) {
+        let mut review = Review { watch: PresenceWatch::default(), looked: Instant::now(), view: 0 };
         loop {
             let seen = self.bell.count();
             if lock(&self.shelf).is_closed {
@@ -129,28 +159,22 @@ impl HistoryStore {
             // Before the histories, whose updates would wait otherwise.
             let hold = ports.values().find_map(|port| port.gate.as_ref()).map(OrderGate::hold);
             let moved = self.keeper.object.inspect(0, |_, registry| {
-                let moved = ports.iter().map(|(topic, port)| self.pull_port(*topic, port, registry));
-                (moved.collect::<Vec<_>>(), registry.topics().len(), registry.order())
+                let pulls = ports.iter().map(|(topic, port)| self.pull_port(*topic, port, registry));
+                // All of them are pulled.
+                let has_moved = pulls.fold(false, |any, has_moved| any | has_moved);
+                (has_moved, registry.topics().len())
             });
             drop(hold);
-            let Some((moved, topics, sequence)) = moved else {
+            let Some((has_moved, topics)) = moved else {
                 self.bell.wait(seen, TICK);
                 continue;
             };
-            // The view is looked at after the histories: it has every member that has announced something there and has not gone.
-            let nodes = lock(&self.group).as_ref().map(nodes_of);
-            for (port, has_moved) in ports.values().zip(&moved) {
-                if let Some(nodes) =
-                    nodes.as_ref().filter(|nodes| *has_moved || **nodes != port.state().nodes)
-                {
-                    port.handle_view(nodes.clone(), Position { view: 0, sequence });
-                }
-            }
+            self.review(&mut review);
             lock(&self.shelf).topics = topics;
-            if topics > known || moved.contains(&true) {
+            if topics > known || has_moved {
                 self.changed.ring();
             }
-            if !moved.contains(&true) {
+            if !has_moved {
                 self.bell.wait(seen, TICK);
             }
         }
@@ -225,7 +249,7 @@ impl HistoryStore {
                 self.lacks_space.store(true, Ordering::Relaxed);
                 reader.is_behind = true;
             } else {
-                // A view may have been passed over meanwhile; and the last samples may be those of a writer that has gone.
+                // The last samples may be those of a writer that has gone.
                 handed.is_left |= !has_all || reader.is_behind || !reader.takes_only_samples(history);
             }
         }
@@ -252,6 +276,15 @@ impl HistoryStore {
     }
 }
 
+/// What the store's thread knows of other processes.
+struct Review {
+    watch: PresenceWatch,
+    /// When it looked at the leases of clients.
+    looked: Instant,
+    /// The view at which it looked.
+    view: u64,
+}
+
 /// What has become of samples that were to be handed on.
 struct Handed {
     has_moved: bool,
@@ -273,7 +306,8 @@ fn pull(state: &mut PortState, topic: &KeptTopic, order: u64) -> bool {
         reader.is_behind = !pull_reader(reader, topic, now);
         if !reader.is_behind {
             let position = Position { view: 0, sequence: order };
-            reader.retain_announced(topic.forgotten(), |id| topic.is_announced(id), position, now);
+            reader.retain_announced(topic, |id| topic.is_announced(id), position, now);
+            reader.end_late(position, now);
         }
         if !reader.is_behind {
             reader.behind_at = None;
@@ -310,9 +344,10 @@ pub(crate) fn pull_part(reader: &mut ReaderCore, part: KeptPart, first: u64, now
     loop {
         let before = reader.next_kept;
         if pull_reader(reader, &topic, now) {
+            let position = Position { view: 0, sequence: order };
+            reader.end_late(position, now);
             if let Some(announced) = announced {
-                let position = Position { view: 0, sequence: order };
-                reader.retain_announced(topic.forgotten(), |id| announced.contains(&id), position, now);
+                reader.retain_announced(&topic, |id| announced.contains(&id), position, now);
             }
             return topic.next();
         }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use squall::Payload;
 
 use crate::cache::ChangeKind;
+use crate::presence::GoneProcess;
 use crate::qos::{DurabilityService, Qos};
 use crate::sample::EndpointId;
 
@@ -22,8 +23,12 @@ pub(crate) enum TopicFrame<'a> {
     Service(&'a [u8]),
     /// A serialised [`RegisteredTopic`] that is to be created.
     Creation(&'a [u8]),
-    /// A client outside the group wants a number.
-    Client,
+    /// A client outside the group wants a number; if it is the first one, this number chooses it.
+    Client(u32),
+    /// The client with this number is there.
+    Renewal(u32),
+    /// A process has gone.
+    Gone(GoneProcess),
     /// Changes that become visible together; [`read_set`] returns them.
     Set(&'a [u8]),
 }
@@ -91,7 +96,9 @@ impl<'a> TopicFrame<'a> {
             }
             SERVICE => return Some(Self::Service(&bytes[1..])),
             CREATION => return Some(Self::Creation(&bytes[1..])),
-            CLIENT => return Some(Self::Client),
+            CLIENT => return Some(Self::Client(u32::from_le_bytes(bytes[1..].try_into().ok()?))),
+            RENEWAL => return Some(Self::Renewal(u32::from_le_bytes(bytes[1..].try_into().ok()?))),
+            GONE => return postcard::from_bytes(&bytes[1..]).ok().map(Self::Gone),
             SET => return Some(Self::Set(&bytes[1..])),
             DATA => ChangeKind::Data,
             DISPOSE => ChangeKind::Dispose,
@@ -136,6 +143,13 @@ impl EndpointAnnouncement {
         Self { id: self.id, role: TopicRole::Gone, type_name: String::new(), qos }
     }
 
+    /// Returns the announcement that the endpoint has gone with its process: it does not dispose of its instances.
+    pub(crate) fn loss(&self) -> Self {
+        let mut end = self.end();
+        end.qos.autodispose_unregistered_instances = false;
+        end
+    }
+
     pub(crate) fn encode(&self, topic: u32) -> Vec<u8> {
         let body = postcard::to_stdvec(self).expect("policies can be serialised");
         [&[ANNOUNCEMENT], &topic.to_le_bytes()[..], &body[..]].concat()
@@ -148,8 +162,19 @@ impl EndpointAnnouncement {
 }
 
 /// Returns the message by which a client outside the group asks for a number.
-pub(crate) fn encode_client() -> Vec<u8> {
-    vec![CLIENT]
+pub(crate) fn encode_client(first: u32) -> Vec<u8> {
+    [&[CLIENT], &first.to_le_bytes()[..]].concat()
+}
+
+/// Returns the message by which a client says that it is there.
+pub(crate) fn encode_renewal(client: u32) -> Vec<u8> {
+    [&[RENEWAL], &client.to_le_bytes()[..]].concat()
+}
+
+/// Returns the message that a process has gone.
+pub(crate) fn encode_gone(gone: GoneProcess) -> Vec<u8> {
+    let body = postcard::to_stdvec(&gone).expect("numbers can be serialised");
+    [&[GONE], &body[..]].concat()
 }
 
 /// Returns the message of an empty set.
@@ -230,6 +255,8 @@ const SERVICE: u8 = 5;
 const CREATION: u8 = 6;
 const SET: u8 = 7;
 const CLIENT: u8 = 8;
+const RENEWAL: u8 = 9;
+const GONE: u8 = 10;
 
 #[cfg(test)]
 mod tests {
@@ -255,7 +282,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..100), kind in 0u8..10) {
+        fn arbitrary_bytes_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..100), kind in 0u8..12) {
             let bytes = [&[kind], &bytes[..]].concat();
             match TopicFrame::decode(&bytes) {
                 Some(TopicFrame::Announcement(_, body)) => drop(EndpointAnnouncement::decode(body)),
@@ -289,6 +316,15 @@ mod tests {
         let mut nested = begin_set();
         extend_set(&mut nested, &set);
         assert_eq!(read_set(&nested[1..]), None, "a set has no sets");
+    }
+
+    #[test]
+    fn what_is_said_of_processes_arrives_as_it_was_sent() {
+        assert_eq!(TopicFrame::decode(&encode_client(7)), Some(TopicFrame::Client(7)));
+        assert_eq!(TopicFrame::decode(&encode_renewal(7)), Some(TopicFrame::Renewal(7)));
+        let gone = GoneProcess { node: u32::MAX, before: u64::MAX };
+        assert_eq!(TopicFrame::decode(&encode_gone(gone)), Some(TopicFrame::Gone(gone)));
+        assert_eq!(TopicFrame::decode(&encode_client(7)[..3]), None);
     }
 
     #[test]

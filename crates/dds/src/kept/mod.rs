@@ -7,13 +7,15 @@
 //! or what was applied later.
 //!
 //! What an endpoint has announced is needed as long as the endpoint is there, or a message of it is kept. Then it is forgotten, so that endpoints
-//! may come and go for as long as the topic is there. Invariants:
+//! may come and go for as long as the topic is there. The endpoints of a process that has died are ended by another one ([`crate::presence`]).
+//! Invariants:
 //! - Numbers of announcements grow, and so do the numbers of the first messages after them.
 //! - An endpoint is open if its last announcement is not that it has gone.
 //! - An endpoint has announcements if it is open, or has been announced and has messages that are kept: so a reader that comes at any moment knows
 //!   the writer of each message, and no others that have gone.
 //! - `forgotten` counts endpoints whose announcements are not there any more. A reader, or a port, for which it has changed may have read that one of
-//!   them came, and not that it has gone: it forgets those that have no announcement. Nothing of theirs comes to it any more.
+//!   them came, and not that it has gone: it forgets those that have no announcement. Nothing of theirs comes to it any more. `lost` has those
+//!   of them that have not disposed of their instances, although they had announced that they would: their processes have died.
 //! - All of this follows from the messages and their order, so it is the same at all members.
 //!
 //! `Deviation:` (Spindle §4.6) each receiver stores incoming samples in memory, or appends them to a log. As an object's state, they reach a
@@ -26,6 +28,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::ChangeKind;
+use crate::presence::GoneProcess;
 use crate::qos::{DurabilityService, HistoryKind};
 use crate::queue::SampleQueue;
 use crate::sample::EndpointId;
@@ -63,6 +66,8 @@ pub(crate) struct KeptState {
     next_announcement: u64,
     /// How many endpoints have been forgotten.
     forgotten: u64,
+    /// The latest of those that would have disposed of their instances, and have gone with their processes instead.
+    lost: VecDeque<EndpointId>,
 }
 
 /// A part of a history, for a client outside the group.
@@ -156,7 +161,9 @@ impl KeptInstance {
 pub(crate) enum KeptReply {
     Kept,
     Full,
-    /// There are [`ANNOUNCEMENTS_MAX`] announcements.
+    /// The endpoint is announced, before the message of this number.
+    Announced(u64),
+    /// There are as many endpoints, or clients, as there may be.
     TooManyEndpoints,
     /// The topic keeps something else than this participant expects.
     Conflict(DurabilityService),
@@ -172,6 +179,8 @@ pub(crate) enum KeptReply {
     TooManyTopics,
     /// A client outside the group has this number.
     Client(u32),
+    /// The client was taken to have gone ([`crate::presence`]); nothing is kept of this message.
+    Expired,
 }
 
 impl KeptTopic {
@@ -227,6 +236,7 @@ impl KeptTopic {
         }
         let announced = self.endpoints.keys().copied().filter(|id| self.is_announced(*id));
         let announced = (forgotten != self.kept.forgotten).then(|| announced.collect());
+        let lost = announced.as_ref().map_or_else(VecDeque::new, |_| self.kept.lost.clone());
         let state = KeptState {
             service: self.kept.service,
             next,
@@ -234,32 +244,51 @@ impl KeptTopic {
             announcements,
             next_announcement: self.kept.next_announcement,
             forgotten: self.kept.forgotten,
+            lost,
         };
         KeptPart { state, announced, order }
     }
 
-    /// Returns the endpoints that have been announced and have not gone, with what they do; those of members that have died included.
+    /// Returns the endpoints that have been announced and have not gone, with what they do.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = (EndpointId, TopicRole)> {
-        self.endpoints.values().filter_map(|endpoint| self.present(endpoint)).map(|each| (each.id, each.role))
+        let present = self.endpoints.values().filter_map(|endpoint| self.present(endpoint));
+        present.map(|each| (each.endpoint.id, each.endpoint.role))
     }
 
-    /// Returns the announcements of the endpoints of `node` that are open, and the number after the greatest one that is known of the node.
-    pub(crate) fn endpoints_of(&self, node: u32) -> (Vec<Arc<EndpointAnnouncement>>, u32) {
+    /// Returns the endpoints of `node` of which there is something.
+    fn endpoints_of(&self, node: u32) -> impl Iterator<Item = (EndpointId, &KeptEndpoint)> {
         let of = |number| EndpointId { node, number };
-        let of_node = || self.endpoints.range(of(0)..=of(u16::MAX));
-        let next = of_node().next_back().map_or(0, |(id, _)| u32::from(id.number) + 1);
-        (of_node().filter_map(|(_, endpoint)| self.present(endpoint)).cloned().collect(), next)
+        self.endpoints.range(of(0)..=of(u16::MAX)).map(|(id, endpoint)| (*id, endpoint))
+    }
+
+    /// Returns the numbers of the endpoints of `node` of which there is something.
+    pub(crate) fn numbers_of(&self, node: u32) -> impl Iterator<Item = u16> {
+        self.endpoints_of(node).map(|(id, _)| id.number)
+    }
+
+    /// Ends the endpoints that a process which has gone has announced before an order. The announcements that they have gone have this `order`.
+    pub(crate) fn end_process(&mut self, GoneProcess { node, before }: GoneProcess, order: u64) {
+        let open = self.endpoints_of(node).filter_map(|(_, endpoint)| self.present(endpoint));
+        let ends: Vec<_> = open.filter(|each| each.order < before).map(|each| each.endpoint.loss()).collect();
+        for end in ends {
+            self.announce(end, order);
+        }
     }
 
     /// Returns what an endpoint that is open has announced.
-    fn present(&self, endpoint: &KeptEndpoint) -> Option<&Arc<EndpointAnnouncement>> {
+    fn present(&self, endpoint: &KeptEndpoint) -> Option<&KeptAnnouncement> {
         let last = endpoint.announcements.last().filter(|_| endpoint.is_open)?;
-        self.kept.announcements.get(last).map(|announcement| &announcement.endpoint)
+        self.kept.announcements.get(last)
     }
 
     /// Returns whether the history has announcements of an endpoint.
     pub(crate) fn is_announced(&self, id: EndpointId) -> bool {
         self.endpoints.get(&id).is_some_and(|endpoint| !endpoint.announcements.is_empty())
+    }
+
+    /// Returns whether an endpoint that is forgotten has left its instances as they were.
+    pub(crate) fn is_lost(&self, id: EndpointId) -> bool {
+        self.kept.lost.contains(&id)
     }
 
     /// Returns how many endpoints have been forgotten.
@@ -359,13 +388,17 @@ impl KeptTopic {
     pub(crate) fn announce(&mut self, announcement: EndpointAnnouncement, order: u64) -> KeptReply {
         let (id, is_gone) = (announcement.id, announcement.role == TopicRole::Gone);
         let present = self.endpoints.get(&id).and_then(|endpoint| self.present(endpoint));
-        let is_repeated = present.is_some_and(|present| **present == announcement);
+        let is_repeated = present.is_some_and(|present| *present.endpoint == announcement);
         if is_repeated || (is_gone && present.is_none()) {
             return KeptReply::Kept;
         }
-        if !is_gone && self.kept.announcements.len() >= ANNOUNCEMENTS_MAX {
+        // A writer that has gone, and of which messages are kept, has two announcements.
+        let announcements_max = ANNOUNCEMENTS_MAX + 2 * self.kept.samples.len();
+        if !is_gone && self.kept.announcements.len() >= announcements_max {
             return KeptReply::TooManyEndpoints;
         }
+        // It is another one, of a later run.
+        self.kept.lost.retain(|lost| *lost != id);
         let number = self.kept.next_announcement;
         self.kept.next_announcement += 1;
         self.endpoints.entry(id).or_default().note(number, &announcement);
@@ -411,19 +444,28 @@ impl KeptEndpoint {
 fn forget(kept: &mut KeptState, endpoints: &mut BTreeMap<EndpointId, KeptEndpoint>, id: EndpointId) {
     let is_needed = |endpoint: &KeptEndpoint| endpoint.is_open || endpoint.messages > 0;
     let Some(endpoint) = endpoints.get(&id).filter(|endpoint| !is_needed(endpoint)) else { return };
-    for number in &endpoint.announcements {
-        kept.announcements.remove(number);
+    let announced = endpoint.announcements.iter().filter_map(|number| kept.announcements.remove(number));
+    let announced: Vec<_> = announced.map(|each| each.endpoint).collect();
+    if let [first, .., last] = &announced[..] {
+        let disposes = |endpoint: &EndpointAnnouncement| endpoint.qos.autodispose_unregistered_instances;
+        if first.role == TopicRole::Writer && disposes(first) && !disposes(last) {
+            kept.lost.push_back(id);
+            kept.lost.drain(..kept.lost.len().saturating_sub(LOST_MAX));
+        }
     }
-    kept.forgotten += u64::from(!endpoint.announcements.is_empty());
+    kept.forgotten += u64::from(!announced.is_empty());
     endpoints.remove(&id);
 }
 
 /// How many bytes of samples a client gets at a time, and how many announcements.
 const PART_BYTES: usize = 1 << 20;
 const PART_ANNOUNCEMENTS: usize = 256;
-/// The bound of the announcements in a topic's history: of endpoints that are there, and of writers that have gone and whose messages are kept. Above it
-/// only endpoints that are there can go.
+/// The bound of the announcements in a topic's history, besides two for each message that is kept, whose writer may have gone. Above it only endpoints
+/// that are there can go.
 pub(crate) const ANNOUNCEMENTS_MAX: usize = 65_536;
+/// How many writers that are forgotten are known to have gone with their processes. Of one before these, a reader that has known it and read nothing
+/// since takes the instances to be disposed of.
+const LOST_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests;

@@ -120,6 +120,24 @@ fn announcements_are_bounded() {
     assert_eq!(announce(&mut topic, 0, TopicRole::Gone), KeptReply::Kept);
 }
 
+/// Writers of which a sample is kept may be more than there may be endpoints: the samples bound them.
+#[test]
+fn writers_that_have_gone_leave_space_for_others() {
+    let mut topic = topic(HistoryKind::KeepAll, ANNOUNCEMENTS_MAX);
+    for node in 0..u32::try_from(ANNOUNCEMENTS_MAX / 2 + 1).expect("few") {
+        let id = EndpointId { node, number: 0 };
+        let writer =
+            EndpointAnnouncement { id, role: TopicRole::Writer, type_name: "T".into(), qos: Qos::KEPT };
+        assert_eq!(topic.announce(writer.clone(), 0), KeptReply::Kept);
+        let header = ChangeHeader { kind: ChangeKind::Data, topic: 0, writer: id, source_time: 0, key: &[] };
+        let mut bytes = vec![0; header.length_with(0)];
+        header.write(&mut bytes);
+        assert_eq!(apply(&mut topic, &bytes), KeptReply::Kept);
+        topic.end_process(GoneProcess { node, before: u64::MAX }, 0);
+    }
+    assert!(topic.announcements(0).count() > ANNOUNCEMENTS_MAX);
+}
+
 proptest! {
     /// What is read in parts, in any steps, is what is read at once: every announcement before the samples after it.
     #[test]
