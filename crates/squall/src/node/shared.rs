@@ -1,31 +1,33 @@
-//! What a node that threads share needs: to sleep outside of its lock.
+//! The node as threads see it that share it: they sleep outside of its lock.
 
-use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
 
 use squall_fabric::Fabric as _;
 use squall_transports::runner::{Driven as _, IdleLimits, LOOK_AT_ALL};
-use squall_transports::{TransportFabric as _, Waker};
+use squall_transports::{TransportFabric as _, Waker, wait_readable};
 
 use super::Node;
+use crate::shared_poller::{NodeBells, PolledNode};
 
-impl Node {
-    /// Returns a descriptor that is readable when a peer has something for a node that is about to sleep.
-    pub(crate) fn bell(&self) -> std::io::Result<OwnedFd> {
-        self.stack.fabric.readiness().0.try_clone_to_owned()
+impl PolledNode for Node {
+    type Bells = KernelBells;
+
+    fn bells(&self) -> io::Result<KernelBells> {
+        let fabric = &self.stack.fabric;
+        Ok(KernelBells { peers: fabric.readiness().0.try_clone_to_owned()?, waker: fabric.waker() })
     }
 
-    pub(crate) fn waker(&self) -> Waker {
-        self.stack.fabric.waker()
+    fn poll(&mut self) -> usize {
+        Self::poll(self)
     }
 
-    /// Returns how to wait while there is nothing to do.
-    pub(crate) fn idle_limits(&self) -> IdleLimits {
-        self.stack.idle_limits()
+    fn flush(&mut self) {
+        self.stack.fabric.flush();
     }
 
-    /// Prepares to sleep: from now on peers ring. Returns the amount of work that was done instead, if there was any.
-    pub(crate) fn begin_wait(&mut self) -> usize {
+    fn begin_wait(&mut self) -> usize {
         self.stack.fabric.prepare_park();
         self.stack.look_at_all();
         let work = self.poll();
@@ -38,31 +40,55 @@ impl Node {
         self.poll()
     }
 
-    /// Returns how long to sleep at most.
-    pub(crate) fn patience(&self) -> Option<Duration> {
+    fn end_wait(&mut self, polls: bool) -> usize {
+        let work = if polls { self.poll() } else { 0 };
+        self.stack.fabric.unpark();
+        work
+    }
+
+    fn patience(&self) -> Option<Duration> {
         let (_, patience) = self.stack.fabric.readiness();
         let now = self.stack.fabric.now();
         let deadline = self.stack.next_deadline().map(|deadline| deadline.since(now));
         [patience, deadline].into_iter().flatten().min()
     }
 
-    /// Ends a sleep, if there was one; returns the amount of work that has been done. `polls`: looks first for what has ended it.
-    pub(crate) fn end_wait(&mut self, polls: bool) -> usize {
-        let work = if polls { self.poll() } else { 0 };
-        self.stack.fabric.unpark();
-        work
+    fn idle_limits(&self) -> IdleLimits {
+        self.stack.idle_limits()
     }
 
-    /// Notes that the thread let others run, after `fruitless` polls without work.
-    pub(crate) fn yielded(&mut self, fruitless: u32) {
+    fn yielded(&mut self, fruitless: u32) {
         self.stack.fabric.yielded();
         if fruitless.is_multiple_of(LOOK_AT_ALL) {
             self.stack.look_at_all();
         }
     }
 
-    /// Sends and announces what was posted.
-    pub(crate) fn flush(&mut self) {
-        self.stack.fabric.flush();
+    fn has_failed(&self) -> bool {
+        self.failure().is_some()
+    }
+}
+
+/// What the threads that share a node sleep on.
+#[derive(Debug)]
+pub(crate) struct KernelBells {
+    /// Readable when a peer has something for a node that is about to sleep.
+    peers: OwnedFd,
+    /// What other threads ring.
+    waker: Waker,
+}
+
+impl NodeBells for KernelBells {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn sleep(&self, patience: Option<Duration>) {
+        // An error is no reason to stop polling; without sleep it only takes more time of the processor.
+        let _ = wait_readable(&[self.peers.as_fd(), self.waker.doorbell()], patience);
+    }
+
+    fn wake(&self) {
+        self.waker.ring();
     }
 }

@@ -3,13 +3,15 @@
 //! polls while no thread waits ([`attention`] decides when).
 
 mod attention;
+mod polled_node;
 mod turns;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use self::turns::{Outcome, SharedNode};
+pub(crate) use self::polled_node::{NodeBells, PolledNode};
+use self::turns::SharedNode;
 use crate::node::Node;
 use crate::status::GroupStatus;
 
@@ -37,12 +39,12 @@ use crate::status::GroupStatus;
 /// ```
 #[derive(Clone)]
 pub struct SharedPoller {
-    shared: Arc<SharedNode>,
+    shared: Arc<SharedNode<Node>>,
 }
 
 /// A poller that does not keep the node: the node's upcalls may have it.
 #[derive(Clone, Debug)]
-pub(crate) struct WeakPoller(Weak<SharedNode>);
+pub(crate) struct WeakPoller(Weak<SharedNode<Node>>);
 
 impl WeakPoller {
     pub(crate) fn upgrade(&self) -> Option<SharedPoller> {
@@ -84,36 +86,13 @@ impl SharedPoller {
     /// Waits until `look` returns something, at most for `limit`, and polls meanwhile. `look` is called after polls in which something
     /// moved, and after each [`SharedPoller::notify`]; it must not wait by means of this poller.
     pub fn wait_until<R>(&self, limit: Duration, look: impl FnMut() -> Option<R>) -> Option<R> {
-        self.wait(limit, true, look)
+        self.shared.wait(limit, true, look)
     }
 
     /// Waits as [`SharedPoller::wait_until`], for something of which [`SharedPoller::notify`] is called: while another thread polls, what
     /// polls move does not wake this one.
     pub fn wait_until_notified<R>(&self, limit: Duration, look: impl FnMut() -> Option<R>) -> Option<R> {
-        self.wait(limit, false, look)
-    }
-
-    fn wait<R>(&self, limit: Duration, watches: bool, mut look: impl FnMut() -> Option<R>) -> Option<R> {
-        let mut deadline = None;
-        loop {
-            let seen = self.shared.seen();
-            if let Some(found) = look() {
-                return Some(found);
-            }
-            if limit.is_zero() {
-                return None;
-            }
-            let until = *deadline.get_or_insert_with(|| Instant::now().checked_add(limit));
-            if self.shared.begin() {
-                match self.shared.lead(until, &mut look) {
-                    Outcome::Found(found) => return Some(found),
-                    Outcome::Late => return look(),
-                    Outcome::Over => {}
-                }
-            } else if !self.shared.wait_behind(seen, watches, until) {
-                return look();
-            }
-        }
+        self.shared.wait(limit, false, look)
     }
 
     /// Lets those that wait look again: something has changed that no poll shows.

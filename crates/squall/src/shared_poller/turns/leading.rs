@@ -1,0 +1,103 @@
+//! A turn: a thread that waits polls meanwhile.
+
+use std::thread;
+use std::time::Instant;
+
+use super::{Crowding, NodeBells, Outcome, PolledBy, PolledNode, SharedNode, Turn};
+
+impl<N: PolledNode> SharedNode<N> {
+    /// Polls until `look` returns something: this thread has the turn.
+    pub(super) fn lead<R>(&self, until: Option<Instant>, look: &mut impl FnMut() -> Option<R>) -> Outcome<R> {
+        let turn = Turn(self);
+        let mut crowding = self.turns().crowding;
+        let outcome = self.lead_with(&mut crowding, until, look);
+        self.turns().crowding = crowding;
+        drop(turn);
+        outcome
+    }
+
+    fn lead_with<R>(
+        &self,
+        crowding: &mut Crowding,
+        until: Option<Instant>,
+        look: &mut impl FnMut() -> Option<R>,
+    ) -> Outcome<R> {
+        let mut present = self.node();
+        let (mut fruitless, mut seen) = (0u32, None);
+        loop {
+            let Some(node) = &mut *present else { return self.close_turns() };
+            if fruitless == 0 {
+                node.end_wait(false);
+            }
+            let changes = self.changes();
+            let work = node.poll();
+            if work > 0 {
+                self.tell(PolledBy::Waiting);
+            }
+            if (work > 0 || seen != Some(changes))
+                && let Some(found) = look()
+            {
+                node.flush();
+                return Outcome::Found(found);
+            }
+            seen = Some(changes);
+            if work > 0 {
+                fruitless = 1;
+                continue;
+            }
+            if node.has_failed() || self.status.is_stopping() {
+                return self.close_turns();
+            }
+            fruitless = fruitless.saturating_add(1);
+            let limits = node.idle_limits();
+            if fruitless <= limits.spins {
+                std::hint::spin_loop();
+                continue;
+            }
+            let now = self.bells.now();
+            let left = until.map(|until| until.saturating_duration_since(now));
+            if left.is_some_and(|left| left.is_zero()) {
+                node.flush();
+                return Outcome::Late;
+            }
+            if fruitless - limits.spins <= limits.yields && !crowding.is_crowded() {
+                thread::yield_now();
+                crowding.note_yield(self.bells.now().saturating_duration_since(now));
+                node.yielded(fruitless);
+                continue;
+            }
+            crowding.note_sleep();
+            if node.begin_wait() > 0 {
+                self.tell(PolledBy::Waiting);
+                // They may be for this thread.
+                seen = None;
+            } else if self.may_sleep(changes) {
+                let patience = [left, node.patience()].into_iter().flatten().min();
+                drop(present);
+                self.bells.sleep(patience);
+                self.turns().is_leader_asleep = false;
+                present = self.node();
+                if let Some(node) = &mut *present
+                    && node.end_wait(true) > 0
+                {
+                    self.tell(PolledBy::Waiting);
+                }
+                seen = None;
+            }
+            fruitless = 0;
+        }
+    }
+
+    /// Returns whether nothing has changed since the thread that has the turn has looked; whatever changes from now on wakes it.
+    fn may_sleep(&self, seen: u64) -> bool {
+        let mut turns = self.turns();
+        turns.is_leader_asleep = turns.changes == seen;
+        turns.is_leader_asleep
+    }
+
+    /// Gives the turn to no thread any more: the standby thread has to end the group.
+    fn close_turns<R>(&self) -> Outcome<R> {
+        self.turns().is_over = true;
+        Outcome::Over
+    }
+}

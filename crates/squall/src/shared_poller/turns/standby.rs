@@ -1,0 +1,118 @@
+//! The standby thread: it polls while no thread has the turn.
+
+use std::sync::{MutexGuard, PoisonError};
+use std::thread;
+
+use squall_fabric::atomics::Ordering;
+
+use super::{GRACE, NodeBells, PolledBy, PolledNode, SharedNode};
+use crate::shared_poller::attention::Standby;
+
+impl<N: PolledNode> SharedNode<N> {
+    /// What the standby thread does.
+    pub(in crate::shared_poller) fn stand_by(&self) {
+        while self.await_duty() && self.poll_for_all() {}
+        self.turns().is_over = true;
+        let node = self.node().take();
+        drop(node);
+        self.tell(PolledBy::NoThread);
+        self.notify();
+    }
+
+    /// Waits until the standby thread has to poll; returns false if it never has to again.
+    fn await_duty(&self) -> bool {
+        let mut turns = self.turns();
+        loop {
+            if turns.is_over || self.status.is_stopping() {
+                return false;
+            }
+            match turns.attention.standby() {
+                Standby::Polling | Standby::Asleep => return true,
+                Standby::Watching => {
+                    let waited = self.standby.wait_timeout(turns, GRACE);
+                    let (after, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
+                    turns = after;
+                    if outcome.timed_out() {
+                        turns.attention.watched();
+                        self.show(&turns);
+                    }
+                }
+                Standby::Resting => {
+                    turns = self.standby.wait(turns).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    /// Polls until a thread has the turn; returns false if the group has ended.
+    fn poll_for_all(&self) -> bool {
+        let mut fruitless = 0u32;
+        loop {
+            let mut present = self.node();
+            if self.is_led.load(Ordering::Relaxed) {
+                drop(present);
+                let mut turns = self.turns();
+                if turns.attention.is_led() {
+                    turns.attention.give_way();
+                    self.show(&turns);
+                    return true;
+                }
+                continue;
+            }
+            let Some(node) = &mut *present else { return false };
+            if node.poll() > 0 {
+                self.tell(PolledBy::Standby);
+                fruitless = 0;
+                continue;
+            }
+            if node.has_failed() || self.status.is_stopping() {
+                return false;
+            }
+            fruitless = fruitless.saturating_add(1);
+            let limits = node.idle_limits();
+            if fruitless <= limits.spins {
+                std::hint::spin_loop();
+            } else if fruitless - limits.spins <= limits.yields {
+                node.yielded(fruitless);
+                drop(present);
+                thread::yield_now();
+            } else {
+                fruitless = limits.spins;
+                if node.begin_wait() > 0 {
+                    self.tell(PolledBy::Standby);
+                    node.end_wait(false);
+                } else if !self.doze(present) {
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Sleeps as a node does; returns whether the standby thread polls again.
+    fn doze(&self, mut present: MutexGuard<'_, Option<N>>) -> bool {
+        let Some(node) = &mut *present else { return true };
+        let patience = node.patience();
+        let mut turns = self.turns();
+        if turns.attention.fall_asleep() {
+            self.show(&turns);
+            drop((turns, present));
+            self.bells.sleep(patience);
+            turns = self.turns();
+            turns.attention.wake_up();
+        } else {
+            drop(present);
+        }
+        self.show(&turns);
+        let polls = turns.attention.standby() == Standby::Polling;
+        drop(turns);
+        let mut present = self.node();
+        // A thread that has the turn may sleep, and has asked to be woken.
+        if !self.is_led.load(Ordering::Relaxed)
+            && let Some(node) = &mut *present
+            && node.end_wait(true) > 0
+        {
+            self.tell(PolledBy::Standby);
+        }
+        polls
+    }
+}
