@@ -70,10 +70,10 @@ impl Waker {
         }
     }
 
-    /// Silences the doorbell until it is rung again.
-    pub(crate) fn silence(&self) {
+    /// Silences the doorbell until it is rung again; returns whether it was rung.
+    pub fn silence(&self) -> bool {
         // EAGAIN means that it was not rung.
-        let _ = rustix::io::read(&self.shared.doorbell, &mut [0u8; 8]);
+        rustix::io::read(&self.shared.doorbell, &mut [0u8; 8]).is_ok()
     }
 
     /// Returns the doorbell, which is readable when it was rung.

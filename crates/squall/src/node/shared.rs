@@ -16,7 +16,8 @@ impl PolledNode for Node {
 
     fn bells(&self) -> io::Result<KernelBells> {
         let fabric = &self.stack.fabric;
-        Ok(KernelBells { peers: fabric.readiness().0.try_clone_to_owned()?, waker: fabric.waker() })
+        let peers = fabric.readiness().0.try_clone_to_owned()?;
+        Ok(KernelBells { peers, waker: fabric.waker(), calls: Waker::new()? })
     }
 
     fn poll(&mut self) -> usize {
@@ -76,6 +77,9 @@ pub(crate) struct KernelBells {
     peers: OwnedFd,
     /// What other threads ring.
     waker: Waker,
+    /// What the standby thread is called by. The thread that has the turn silences the others, and may do so before the standby thread has
+    /// seen them; this one only the standby thread silences.
+    calls: Waker,
 }
 
 impl NodeBells for KernelBells {
@@ -90,5 +94,19 @@ impl NodeBells for KernelBells {
 
     fn wake(&self) {
         self.waker.ring();
+    }
+
+    fn sleep_until_called(&self, patience: Option<Duration>) {
+        let _ = wait_readable(&[self.peers.as_fd(), self.waker.doorbell(), self.calls.doorbell()], patience);
+        self.calls.silence();
+    }
+
+    fn await_call(&self, limit: Option<Duration>) -> bool {
+        let _ = wait_readable(&[self.calls.doorbell()], limit);
+        self.calls.silence()
+    }
+
+    fn call(&self) {
+        self.calls.ring();
     }
 }

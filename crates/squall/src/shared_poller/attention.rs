@@ -7,7 +7,8 @@
 //!
 //! **Invariants.** At most one thread has the turn. While none has, the standby thread polls, or is asleep as a node is, or looks again within
 //! [`GRACE`]: so the node is never left alone for longer than two looks, and what is sent meanwhile ends that at once, unless it is
-//! one of many messages whose sender takes the turn every so often ([`Attention::begin_visit`]).
+//! one of many messages whose sender takes the turn every so often ([`Attention::begin_visit`]). What this decides reaches
+//! the standby thread by a call, which it cannot miss ([`turns`](super::turns)).
 //!
 //! `Deviation:` (Spindle §2.4) one polling thread there evaluates everything; here it is one thread at a time.
 
@@ -41,17 +42,6 @@ pub(super) enum Standby {
     Watching,
     /// It sleeps until the turn ends.
     Resting,
-}
-
-/// How to wake the standby thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(super) enum Call {
-    NoThread,
-    /// It sleeps as a node does.
-    Bell,
-    /// It waits for a turn to end.
-    Standby,
 }
 
 impl Attention {
@@ -117,30 +107,32 @@ impl Attention {
         }
     }
 
-    /// Ends the turn.
-    pub(super) fn end(&mut self, now: impl FnOnce() -> Instant) -> Call {
+    /// Ends the turn; returns whether to call the standby thread.
+    #[must_use]
+    pub(super) fn end(&mut self, now: impl FnOnce() -> Instant) -> bool {
         self.is_led = false;
         if !self.returns_soon {
             self.ended_at = Some(now());
         }
         let next = if self.returns_soon { Standby::Watching } else { Standby::Polling };
         match self.standby {
-            Standby::Polling => Call::NoThread,
-            Standby::Watching if self.returns_soon => Call::NoThread,
-            Standby::Watching | Standby::Resting => self.call(next, Call::Standby),
-            Standby::Asleep => self.call(next, Call::Bell),
+            Standby::Polling => false,
+            Standby::Watching if self.returns_soon => false,
+            Standby::Watching | Standby::Resting | Standby::Asleep => self.call(next),
         }
     }
 
-    /// Lets the standby thread poll, if no thread does: there is something to send.
-    pub(super) fn attend(&mut self) -> Call {
-        if self.is_unattended() { self.call(Standby::Polling, Call::Standby) } else { Call::NoThread }
+    /// Lets the standby thread poll, if no thread does: there is something to send. Returns whether to call it.
+    #[must_use]
+    pub(super) fn attend(&mut self) -> bool {
+        self.is_unattended() && self.call(Standby::Polling)
     }
 
-    const fn call(&mut self, next: Standby, call: Call) -> Call {
+    /// Decides what the standby thread does when it has been called, which it has to be.
+    const fn call(&mut self, next: Standby) -> bool {
         self.standby = next;
         self.noticed = self.turns;
-        call
+        true
     }
 
     /// The standby thread stops polling, since a thread has the turn.
@@ -238,7 +230,7 @@ mod tests {
         let mut attention = Attention::new();
         assert!(attention.begin(at(0)));
         attention.give_way();
-        assert_eq!(attention.end(at(0)), Call::NoThread);
+        assert!(!attention.end(at(0)));
         attention
     }
 
@@ -263,7 +255,7 @@ mod tests {
         let mut attention = watching();
         for _ in 0..100 {
             assert!(attention.begin(at(0)) && !attention.begin(at(0)), "one thread at a time");
-            assert_eq!(attention.end(at(0)), Call::NoThread);
+            assert!(!attention.end(at(0)));
             attention.watched();
             assert!(attention.is_unattended(), "there was a turn meanwhile");
         }
@@ -274,19 +266,19 @@ mod tests {
     fn a_thread_that_does_not_come_back_is_replaced() {
         let mut attention = watching();
         assert!(attention.begin(at(0)));
-        assert_eq!(attention.end(at(0)), Call::NoThread);
+        assert!(!attention.end(at(0)));
         attention.watched();
         attention.watched();
         assert_eq!(attention.standby(), Standby::Polling);
         for round in 1..4 {
             assert!(attention.begin(at(round * 1000)));
             attention.give_way();
-            assert_eq!(attention.end(at(round * 1000)), Call::Standby, "it waits no longer");
+            assert!(attention.end(at(round * 1000)), "it waits no longer");
             assert_eq!(attention.standby(), Standby::Polling);
         }
         assert!(attention.begin(at(3001)));
         attention.give_way();
-        assert_eq!(attention.end(at(3002)), Call::NoThread, "turns are quick again");
+        assert!(!attention.end(at(3002)), "turns are quick again");
     }
 
     /// A thread that waits long costs the standby thread nothing, and the end of its turn is noticed.
@@ -296,22 +288,22 @@ mod tests {
         assert!(attention.begin(at(0)));
         attention.watched();
         assert_eq!(attention.standby(), Standby::Resting);
-        assert_eq!(attention.end(at(0)), Call::Standby);
+        assert!(attention.end(at(0)));
         assert_eq!(attention.standby(), Standby::Watching);
     }
 
     #[test]
-    fn a_turn_that_begins_while_the_standby_thread_sleeps_ends_with_a_bell() {
+    fn a_turn_that_begins_while_the_standby_thread_sleeps_ends_with_a_call() {
         let mut attention = Attention::new();
         assert!(attention.fall_asleep() && attention.begin(at(0)));
-        assert_eq!(attention.end(at(0)), Call::Bell);
+        assert!(attention.end(at(0)));
         attention.wake_up();
         assert_eq!(attention.standby(), Standby::Watching);
         // It may also wake by itself during the turn.
         let mut attention = Attention::new();
         assert!(attention.fall_asleep() && attention.begin(at(0)));
         attention.wake_up();
-        assert_eq!((attention.standby(), attention.end(at(0))), (Standby::Watching, Call::NoThread));
+        assert_eq!((attention.standby(), attention.end(at(0))), (Standby::Watching, false));
         assert!(attention.begin(at(0)) && !attention.fall_asleep(), "another thread polls");
     }
 
@@ -326,9 +318,9 @@ mod tests {
             assert!(attention.begin_visit(at(0)) && !attention.begin_visit(at(0)), "one thread at a time");
             attention.watched();
             assert_eq!(attention.standby(), Standby::Resting);
-            assert_eq!(attention.end(at(0)), Call::Standby);
+            assert!(attention.end(at(0)));
             assert!(attention.begin_visit(at(0)));
-            assert_eq!(attention.end(at(0)), Call::NoThread);
+            assert!(!attention.end(at(0)));
             attention.watched();
             assert!(attention.is_unattended());
         }
@@ -340,8 +332,8 @@ mod tests {
     #[test]
     fn what_is_sent_is_attended_to() {
         let mut attention = watching();
-        assert_eq!((attention.attend(), attention.standby()), (Call::Standby, Standby::Polling));
-        assert_eq!(attention.attend(), Call::NoThread);
+        assert_eq!((attention.attend(), attention.standby()), (true, Standby::Polling));
+        assert!(!attention.attend());
         assert!(!attention.may_be_brief(), "it is polled already");
     }
 
@@ -350,11 +342,11 @@ mod tests {
         let mut attention = watching();
         for _ in 0..BRIEF_MAX {
             assert!(attention.begin_briefly(at(0)));
-            assert_eq!(attention.end(at(0)), Call::NoThread);
+            assert!(!attention.end(at(0)));
         }
         assert!(!attention.begin_briefly(at(0)));
         assert!(attention.begin(at(0)), "it may wait");
-        assert_eq!(attention.end(at(0)), Call::NoThread);
+        assert!(!attention.end(at(0)));
         assert!(attention.begin_briefly(at(0)), "and send again");
     }
 }

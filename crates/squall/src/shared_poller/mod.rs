@@ -4,6 +4,8 @@
 
 mod attention;
 mod polled_node;
+#[cfg(all(test, shuttle))]
+mod schedules;
 mod turns;
 
 use std::fmt;

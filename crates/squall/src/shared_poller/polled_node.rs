@@ -45,6 +45,15 @@ pub(crate) trait NodeBells {
     /// Sleeps until the node has something to do, the waker has rung, or `patience` has passed.
     fn sleep(&self, patience: Option<Duration>);
 
-    /// Ends the sleep of a thread.
+    /// Rings the waker: ends the sleep of the thread that has the turn.
     fn wake(&self);
+
+    /// Sleeps as [`NodeBells::sleep`], for the standby thread: a call ends it, too. Takes the call.
+    fn sleep_until_called(&self, patience: Option<Duration>);
+
+    /// Waits for a call, for the standby thread, at most for `limit`. Takes the call; returns whether there was one.
+    fn await_call(&self, limit: Option<Duration>) -> bool;
+
+    /// Calls the standby thread: ends what it waits in, or what it waits in next.
+    fn call(&self);
 }

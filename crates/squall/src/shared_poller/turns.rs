@@ -1,17 +1,46 @@
 //! Turns at the node: threads that wait, and the standby thread.
+//!
+//! **Who sleeps in what.**
+//!
+//! | thread | sleeps while | on | is woken by |
+//! |---|---|---|---|
+//! | with the turn | it finds nothing | the node's bell and waker | peers and threads that store something for the node, which is marked as parked; `notify` |
+//! | behind it | another one has the turn | `others` | a poll that moved something, if it watches for that; `notify`; the end of the turn |
+//! | standby, asleep | no thread has the turn, and it finds nothing | the node's bell and waker, and its calls | as the first one; the end of a turn |
+//! | standby, watching | turns follow each other quickly | its calls | [`GRACE`]; `attend`; the end of a turn, when they no longer do |
+//! | standby, resting | a turn is long | its calls | the end of the turn |
+//!
+//! **Invariant.** Whenever work can arrive, a thread polls; or a thread sleeps on the node's bell, and the node is marked as parked; or the
+//! standby thread looks within [`GRACE`]; or it has been called.
+//!
+//! **Steps.** A thread marks the node as parked and looks once more ([`PolledNode::begin_wait`]), notes under the lock of `turns` that it
+//! sleeps, unlocks the node, and sleeps. What is stored after the mark rings; what was stored before it is found by the last look. When the
+//! thread continues, it locks the node, looks, and removes the mark, which silences bell and waker ([`PolledNode::end_wait`]).
+//!
+//! **Silencing.** Bell and waker are silenced by the thread that has the turn, or by the standby thread if none has it. Both threads may sleep
+//! on them at once, and then one may silence them before the other one has woken. The thread with the turn loses nothing by that, since the
+//! standby thread checks, with the node locked, that none has it; the standby thread loses nothing that the other one does not poll for. But
+//! the end of the turn must reach it: that is a *call*, which only the standby thread takes back, and after that it looks at what it has to do. A
+//! call follows the decision that it announces. So that decision is seen, or the call ends the next sleep.
 
 mod leading;
 mod standby;
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
+#[cfg(not(all(test, shuttle)))]
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
+#[cfg(all(test, shuttle))]
+use squall_fabric::explore::sync::{Mutex, MutexGuard};
 
 use super::PolledBy;
-use super::attention::{Attention, Call, Crowding, GRACE};
+use super::attention::{Attention, Crowding, GRACE};
 use super::polled_node::{NodeBells, PolledNode};
+#[cfg(all(test, shuttle))]
+use super::schedules::Condvar;
 use crate::status::GroupStatus;
 
 /// What all threads share.
@@ -19,8 +48,7 @@ pub(super) struct SharedNode<N: PolledNode> {
     /// `None` when the group has ended.
     node: Mutex<Option<N>>,
     turns: Mutex<Turns>,
-    /// For the standby thread, and for threads that wait while another one has the turn.
-    standby: Condvar,
+    /// For threads that wait while another one has the turn.
     others: Condvar,
     /// What `turns` says, for looks without the lock.
     is_led: AtomicBool,
@@ -69,7 +97,7 @@ struct Turn<'a, N: PolledNode>(&'a SharedNode<N>);
 impl<N: PolledNode> Drop for Turn<'_, N> {
     fn drop(&mut self) {
         let mut turns = self.0.turns();
-        let call = turns.attention.end(|| self.0.bells.now());
+        let calls = turns.attention.end(|| self.0.bells.now());
         turns.is_leader_asleep = false;
         self.0.show(&turns);
         let has_others = turns.waiting > 0;
@@ -77,7 +105,9 @@ impl<N: PolledNode> Drop for Turn<'_, N> {
         if has_others {
             self.0.others.notify_all();
         }
-        self.0.call(call);
+        if calls {
+            self.0.bells.call();
+        }
     }
 }
 
@@ -97,7 +127,6 @@ impl<N: PolledNode> SharedNode<N> {
         Ok(Self {
             node: Mutex::new(Some(node)),
             turns: Mutex::new(turns),
-            standby: Condvar::new(),
             others: Condvar::new(),
             is_led: AtomicBool::new(false),
             is_unattended: AtomicBool::new(false),
@@ -245,18 +274,12 @@ impl<N: PolledNode> SharedNode<N> {
     pub(super) fn attend(&self) {
         if self.is_unattended.load(Ordering::Relaxed) {
             let mut turns = self.turns();
-            let call = turns.attention.attend();
+            let calls = turns.attention.attend();
             self.show(&turns);
             drop(turns);
-            self.call(call);
-        }
-    }
-
-    fn call(&self, call: Call) {
-        match call {
-            Call::NoThread => {}
-            Call::Bell => self.bells.wake(),
-            Call::Standby => self.standby.notify_one(),
+            if calls {
+                self.bells.call();
+            }
         }
     }
 

@@ -1,7 +1,11 @@
 //! A turn: a thread that waits polls meanwhile.
 
+#[cfg(not(all(test, shuttle)))]
 use std::thread;
 use std::time::Instant;
+
+#[cfg(all(test, shuttle))]
+use squall_fabric::explore::thread;
 
 use super::{Crowding, NodeBells, Outcome, PolledBy, PolledNode, SharedNode, Turn};
 

@@ -1,11 +1,13 @@
 //! The standby thread: it polls while no thread has the turn.
 
-use std::sync::{MutexGuard, PoisonError};
+#[cfg(not(all(test, shuttle)))]
 use std::thread;
 
 use squall_fabric::atomics::Ordering;
+#[cfg(all(test, shuttle))]
+use squall_fabric::explore::thread;
 
-use super::{GRACE, NodeBells, PolledBy, PolledNode, SharedNode};
+use super::{GRACE, MutexGuard, NodeBells, PolledBy, PolledNode, SharedNode};
 use crate::shared_poller::attention::Standby;
 
 impl<N: PolledNode> SharedNode<N> {
@@ -21,25 +23,21 @@ impl<N: PolledNode> SharedNode<N> {
 
     /// Waits until the standby thread has to poll; returns false if it never has to again.
     fn await_duty(&self) -> bool {
-        let mut turns = self.turns();
         loop {
+            let turns = self.turns();
             if turns.is_over || self.status.is_stopping() {
                 return false;
             }
-            match turns.attention.standby() {
+            let look = match turns.attention.standby() {
                 Standby::Polling | Standby::Asleep => return true,
-                Standby::Watching => {
-                    let waited = self.standby.wait_timeout(turns, GRACE);
-                    let (after, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
-                    turns = after;
-                    if outcome.timed_out() {
-                        turns.attention.watched();
-                        self.show(&turns);
-                    }
-                }
-                Standby::Resting => {
-                    turns = self.standby.wait(turns).unwrap_or_else(PoisonError::into_inner);
-                }
+                Standby::Watching => Some(GRACE),
+                Standby::Resting => None,
+            };
+            drop(turns);
+            if !self.bells.await_call(look) && look.is_some() {
+                let mut turns = self.turns();
+                turns.attention.watched();
+                self.show(&turns);
             }
         }
     }
@@ -96,7 +94,7 @@ impl<N: PolledNode> SharedNode<N> {
         if turns.attention.fall_asleep() {
             self.show(&turns);
             drop((turns, present));
-            self.bells.sleep(patience);
+            self.bells.sleep_until_called(patience);
             turns = self.turns();
             turns.attention.wake_up();
         } else {
