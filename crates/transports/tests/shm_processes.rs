@@ -14,7 +14,7 @@ use squall_fabric::{BreakReason, Channel, Fabric, FabricEvent, Grant, MirrorKey,
 use squall_transports::TransportFabric;
 use squall_transports::shm::ShmFabric;
 
-use child::{ChildProcess, PATIENCE, WordPair, poll_until, role};
+use child::{ChildProcess, WordPair, patience, patient, poll_until, role};
 use roles::{BLOCK_WORDS, STORM_WORDS};
 
 /// The role of a child of the tests below; not a test of its own.
@@ -57,7 +57,7 @@ fn a_killed_owner_is_lost_and_its_attachment_survives() {
     assert_eq!(snapshot(&attachment), before, "a dead owner's words changed");
     fabric.freeze(&attachment);
     assert_eq!(snapshot(&attachment), before, "freezing changed words");
-    assert!(detected < Duration::from_secs(2), "detected only after {detected:?}");
+    assert!(detected < patient(Duration::from_secs(2)), "detected only after {detected:?}");
     eprintln!("death detected after {detected:?}");
 }
 
@@ -325,7 +325,7 @@ fn stop_in_the_middle(fabric: &mut ShmFabric, writer: &ChildProcess, region: &Re
         writer.signal(Signal::CONT);
         std::thread::sleep(Duration::from_micros(300));
         fabric.poll(&mut |_| ());
-        assert!(begin.elapsed() < PATIENCE, "the writer never stops in the middle of a block");
+        assert!(begin.elapsed() < patience(), "the writer never stops in the middle of a block");
     }
 }
 

@@ -3,6 +3,9 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+#[path = "../patience/mod.rs"]
+mod patience;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,6 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use squall_fabric::{Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region};
 use squall_transports::shm::ShmFabric;
+
+pub(crate) use patience::patient;
 
 /// A child process; killed when dropped.
 pub(crate) struct ChildProcess(Child);
@@ -40,6 +45,14 @@ impl ChildProcess {
 
     pub(crate) fn signal(&self, signal: Signal) {
         rustix::process::kill_process(self.pid(), signal).expect("the child is not yet reaped");
+    }
+
+    /// Kills it; it has ended when this returns, which may be some time after the signal was sent. Until then it continues to write.
+    pub(crate) fn kill(&self) {
+        self.signal(Signal::KILL);
+        // It is not reaped, so that its number stays its own.
+        let status = waitid(WaitId::Pid(self.pid()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        assert!(status.expect("our child").is_some_and(|status| status.killed()), "it is killed");
     }
 
     /// Stops it; all its threads are stopped when this returns, which may be some time after the signal was sent.
@@ -81,7 +94,8 @@ pub(crate) fn fabric_of_child(node: u32) -> ShmFabric {
     ShmFabric::new(NodeId(node), vec![(NodeId(0), UnixStream::from(socket))]).expect("a fabric")
 }
 
-/// Polls until `done`, which sees the events of each poll, returns true.
+/// Polls until `done`, which sees the events of each poll, returns true. The poll may have served the peer's next post already, which came
+/// after those events: memory that posts land in is checked by [`poll_until_event`].
 pub(crate) fn poll_until(
     fabric: &mut ShmFabric,
     what: &str,
@@ -94,7 +108,21 @@ pub(crate) fn poll_until(
         if done(fabric, &events) {
             return;
         }
-        assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}");
+        assert!(begin.elapsed() < patience(), "waited {:?} for: {what}", patience());
+        std::thread::yield_now();
+    }
+}
+
+/// Polls until `is_awaited`, which sees each event before the poll continues, has returned true.
+pub(crate) fn poll_until_event(
+    fabric: &mut ShmFabric,
+    what: &str,
+    mut is_awaited: impl FnMut(&FabricEvent) -> bool,
+) {
+    let (begin, mut is_found) = (Instant::now(), false);
+    while !is_found {
+        fabric.poll(&mut |event| is_found |= is_awaited(&event));
+        assert!(begin.elapsed() < patience(), "waited {:?} for: {what}", patience());
         std::thread::yield_now();
     }
 }
@@ -147,5 +175,9 @@ impl WordPair {
     }
 }
 
+/// How long a process waits for something; a child that waits for its parent's end, for its whole life.
+pub(crate) fn patience() -> Duration {
+    patient(Duration::from_secs(30))
+}
+
 const ROLE: &str = "SQUALL_SHM_ROLE";
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
