@@ -6,11 +6,14 @@ mod bank {
     pub(crate) mod ledger;
     pub(crate) mod teller;
 }
+#[path = "../../transports/tests/patience/mod.rs"]
+mod patience;
 
 use std::process::Command;
 use std::time::Duration;
 
 use bank::branches::{Disturbance, ROLE, configuration};
+use patience::patient;
 use squall::config::Transport;
 
 /// Not a test by itself: what a member does.
@@ -26,6 +29,7 @@ fn the_member() {
 }
 
 fn the_total_never_changes(transport: Transport, duration: Duration, stops: bool) {
+    let duration = patient(duration);
     let program = std::env::current_exe().unwrap();
     let command = || {
         let mut command = Command::new(&program);

@@ -12,6 +12,8 @@ mod hostile;
 mod large;
 #[path = "tcp/parking.rs"]
 mod parking;
+#[path = "patience/mod.rs"]
+mod patience;
 #[path = "tcp/processes.rs"]
 mod processes;
 #[path = "tcp/raw.rs"]

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use squall_fabric::{Fabric, FabricEvent, MirrorKey, NodeId};
 use squall_transports::tcp::TcpFabric;
 
+use crate::patience::patient;
+
 /// 16 MiB, and the counter.
 const WORDS: usize = (2 << 20) + 16;
 const PORT: &str = "SQUALL_TCP_TEST_PORT";
@@ -81,11 +83,11 @@ fn a_writer_killed_in_mid_frame_leaves_a_readable_attachment() {
                 child.kill().expect("it is running");
                 killed = Some(Instant::now());
             }
-            assert!(begin.elapsed() < Duration::from_secs(60), "push {seen}");
+            assert!(begin.elapsed() < patient(Duration::from_secs(60)), "push {seen}");
         }
         let killed = killed.expect("nothing else ends the second process");
         assert!(
-            killed.elapsed() < Duration::from_secs(5),
+            killed.elapsed() < patient(Duration::from_secs(5)),
             "its death was detected after {:?}",
             killed.elapsed()
         );

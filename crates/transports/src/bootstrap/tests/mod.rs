@@ -5,6 +5,8 @@
 mod join;
 mod joiners;
 mod meeting;
+#[path = "../../../tests/patience/mod.rs"]
+mod patience;
 mod strangers;
 mod versions;
 
@@ -20,6 +22,7 @@ use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use self::join::{TestJoined, join};
+use self::patience::patient;
 use super::message::{BootstrapAnswer, BootstrapRequest};
 use super::wire::FramedSocket;
 use super::*;
@@ -42,8 +45,8 @@ fn plan(members: u32, contact: &Address) -> BootstrapPlan {
     let secret = Secret::new("the secret of the tests").unwrap();
     let mut plan = BootstrapPlan::new("tests", &secret, members);
     plan.contacts = vec![contact.clone()];
-    plan.timeout = Duration::from_secs(20);
-    plan.handshake_timeout = Duration::from_millis(600);
+    plan.timeout = patient(Duration::from_secs(20));
+    plan.handshake_timeout = patient(Duration::from_millis(600));
     plan
 }
 
@@ -86,7 +89,7 @@ impl<S: LinkSocket> Host<S> {
 
     /// Waits for the next claim.
     fn claim(&self) -> ClaimFrame {
-        match self.events.recv_timeout(Duration::from_secs(10)).unwrap() {
+        match self.events.recv_timeout(patient(Duration::from_secs(10))).unwrap() {
             MeetingEvent::Claimed { claim, .. } => claim,
             other => panic!("{other:?}"),
         }
@@ -138,13 +141,13 @@ fn assert_open<S: LinkSocket>(host: &Host<S>) {
 }
 
 fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(10)
+    Instant::now() + patient(Duration::from_secs(10))
 }
 
 /// Waits until `address` answers, as a member that starts early would.
 fn connect_tcp(address: &Address) -> TcpStream {
     let stream = <TcpStream as LinkSocket>::connect(address, soon(), None).unwrap();
     LinkSocket::set_nonblocking(&stream, false).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(patient(Duration::from_secs(10)))).unwrap();
     stream
 }

@@ -28,7 +28,7 @@ fn silent_clients_exclude_no_member() {
 fn a_client_that_trickles_is_closed() {
     let host = Host::<TcpStream>::open(&any_port(), |_| {});
     let mut stream = connect_tcp(&host.address);
-    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    stream.set_read_timeout(Some(patient(Duration::from_millis(50)))).unwrap();
     let started = Instant::now();
     let proof = Proof::new(&Secret::random(), "tests", PURPOSE);
     let (_, hello) = proof.initiate(None);
@@ -36,7 +36,11 @@ fn a_client_that_trickles_is_closed() {
         // The read serves as the pause, and detects when the other end has closed.
         stream.write_all(&[**byte]).is_err() || matches!(stream.read(&mut [0; 1]), Ok(0))
     });
-    assert!(closed.is_some() && started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(
+        closed.is_some() && started.elapsed() < patient(Duration::from_secs(2)),
+        "{:?}",
+        started.elapsed()
+    );
     assert_open(&host);
     host.close();
 }
@@ -126,7 +130,7 @@ fn a_foreign_protocol_is_reported() {
 fn a_flood_from_one_host_excludes_no_other() {
     let host = Host::<TcpStream>::open(&any_port(), |plan| {
         plan.unauthenticated_max = 8;
-        plan.handshake_timeout = Duration::from_secs(5);
+        plan.handshake_timeout = patient(Duration::from_secs(5));
     });
     let Address::Tcp { port, .. } = host.address.clone() else { unreachable!() };
     let over = std::sync::Arc::new(squall_fabric::atomics::AtomicBool::new(false));
@@ -144,16 +148,16 @@ fn a_flood_from_one_host_excludes_no_other() {
     let floods: Vec<_> = (0..2).map(|_| flood(over.clone())).collect();
     std::thread::sleep(Duration::from_millis(100));
     let begun = Instant::now();
-    let mut patient = plan(3, &host.address);
-    patient.handshake_timeout = Duration::from_secs(5);
+    let mut plan = plan(3, &host.address);
+    plan.handshake_timeout = patient(Duration::from_secs(5));
     for _ in 0..2 {
-        let event = claim_at::<TcpStream>(&patient, |_| {});
+        let event = claim_at::<TcpStream>(&plan, |_| {});
         assert!(matches!(event, MeetingEvent::Answered(_)), "{event:?}");
     }
     let took = begun.elapsed();
     over.store(true, Ordering::Relaxed);
     floods.into_iter().for_each(|flood| flood.join().unwrap());
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < patient(Duration::from_secs(5)), "{took:?}");
     host.close();
 }
 
