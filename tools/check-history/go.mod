@@ -1,0 +1,5 @@
+module check-history
+
+go 1.19
+
+require github.com/anishathalye/porcupine v1.0.2
