@@ -3,6 +3,7 @@
 //! The parent writes a [`MemberJob`], then [`ParentCommand`]s; a member answers with [`MemberEvent`]s. The job travels by pipe
 //! and not as an argument, so that the secret is not seen in the list of processes.
 
+mod churn;
 mod topic;
 
 use std::net::IpAddr;
@@ -15,6 +16,8 @@ use squall_protocols::group::ViewChange;
 use squall_protocols::membership::{ViewChangeStep, ViewChangeSteps};
 
 use crate::latency::Latencies;
+use crate::operations::OperationEvent;
+pub(crate) use churn::{ChurnJob, StoreJob};
 pub(crate) use topic::{DdsJob, ProfileName};
 
 /// All that a member needs to know.
@@ -280,38 +283,6 @@ pub(crate) struct SstJob {
     pub(crate) rounds: u64,
 }
 
-/// Every member sends without end, while others die, stop and join; each keeps account of what it delivers.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ChurnJob {
-    /// Bytes of a message, at least [`ChurnJob::SIZE_MIN`].
-    pub(crate) size: usize,
-    /// Messages per second of each member; without a limit if none.
-    pub(crate) pace: Option<u32>,
-    /// Silence after which a member is suspected.
-    pub(crate) suspicion_ms: u64,
-    /// Whether a majority is needed to continue.
-    pub(crate) majority: bool,
-    /// The file for the account.
-    pub(crate) account: Option<std::path::PathBuf>,
-    /// A replicated object besides; then the group has a polling thread of its own.
-    #[serde(default)]
-    pub(crate) store: Option<StoreJob>,
-}
-
-/// A replicated object of the members, which others update.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct StoreJob {
-    /// At how many members each of its shards is; 0: at all.
-    pub(crate) replicas: usize,
-    /// How long the state of a shard takes to travel.
-    pub(crate) transfer_ms: u64,
-}
-
-impl ChurnJob {
-    /// The sender's number and the message's.
-    pub(crate) const SIZE_MIN: usize = 16;
-}
-
 /// The root sends objects, one after the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RdmcJob {
@@ -381,6 +352,8 @@ pub(crate) enum MemberEvent {
     Gone { member: usize },
     /// A joiner is in the view; what it needs, as in [`ParentCommand::CatchUp`].
     Arrived { view: u64, missing: Vec<u64> },
+    /// What it has asked of the object that it shares with the others, or was answered.
+    Operation(OperationEvent),
     /// The member has delivered in a new view.
     View(ViewNews),
     /// The work is done.

@@ -18,6 +18,7 @@ mod digest;
 mod latency;
 pub mod lines;
 mod member;
+mod operations;
 mod progress;
 pub mod terminal;
 mod text;

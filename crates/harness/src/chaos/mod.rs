@@ -9,7 +9,7 @@ mod strangers;
 mod witness;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
@@ -25,7 +25,7 @@ use fault::{Fault, FaultKind};
 use load::ProcessorLoad;
 use network::NetworkNamespaces;
 use strangers::StrangerCounters;
-use witness::WitnessWriters;
+use witness::WitnessClients;
 
 /// What happened, and whether all held.
 #[derive(Debug, Default, Serialize)]
@@ -81,7 +81,7 @@ pub(crate) struct ChaosRun {
     // Members end before their network does.
     pool: ProcessPool,
     network: Option<NetworkNamespaces>,
-    witness: Option<WitnessWriters>,
+    witness: Option<WitnessClients>,
     plan: ChaosPlan,
     dice: Prng,
     begun: Instant,
@@ -118,7 +118,7 @@ impl ChaosRun {
             outcome,
         };
         if run.plan.store.is_some() {
-            run.witness = Some(WitnessWriters::start(run.client()?));
+            run.witness = Some(WitnessClients::start(run.client()?, Arc::clone(&run.pool.recorder)));
         }
         Ok(run)
     }
@@ -346,11 +346,10 @@ impl ChaosRun {
         self.await_calm()?;
         self.note_outage();
         let client = self.client()?;
-        if let Some(witness) = self.witness.take() {
+        let mut witness = self.witness.take();
+        if let Some(witness) = &mut witness {
             witness.set_config(client);
-            let testimony = witness.end()?;
-            self.outcome.acknowledged = testimony.acknowledged;
-            self.outcome.update_outage_ms = u64::try_from(testimony.outage.as_millis())?;
+            self.outcome.update_outage_ms = u64::try_from(witness.stop()?.as_millis())?;
         }
         for number in self.pool.running() {
             self.pool.send(number, ParentCommand::Drain);
@@ -359,7 +358,13 @@ impl ChaosRun {
             let lives = pool.lives.iter().filter(|life| life.state == ProcessState::Running);
             lives.into_iter().all(|life| life.report.is_some())
         };
-        self.pool.wait("all have delivered all of their own", self.outage_max() + START_TIMEOUT, is_done)
+        self.pool.wait("all have delivered all of their own", self.outage_max() + START_TIMEOUT, is_done)?;
+        if let Some(witness) = witness {
+            witness.judge()?;
+        }
+        let recorder = self.pool.recorder.lock().unwrap_or_else(PoisonError::into_inner);
+        self.outcome.acknowledged = recorder.acknowledged();
+        Ok(())
     }
 
     /// Compares the accounts.

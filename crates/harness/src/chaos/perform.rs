@@ -89,11 +89,21 @@ impl ChaosRun {
         let is_spare = |number: &usize| {
             let life = &self.pool.lives[*number];
             let is_needed = self.plan.store.is_some() && life.has_states && holders <= HOLDERS_MIN;
-            ranks.contains(&life.rank) && !is_needed && !needs_all
+            ranks.contains(&life.rank) && !is_needed && !needs_all && !self.is_last_of_shard(*number)
         };
         let members: Vec<usize> = running.iter().copied().filter(is_spare).collect();
         let place = self.dice.below(members.len() as u64);
         members.get(usize::try_from(place).unwrap_or(0)).copied()
+    }
+
+    /// Whether no other well member has the state of its shard for transactions.
+    fn is_last_of_shard(&self, number: usize) -> bool {
+        let shard = |number: usize| self.pool.lives[number].rank % 2;
+        let is_other = |other: &usize| {
+            *other != number && shard(*other) == shard(number) && self.pool.lives[*other].has_states
+        };
+        let has_transactions = self.plan.store.as_ref().is_some_and(|store| store.has_transactions);
+        has_transactions && !self.well().iter().any(is_other)
     }
 
     fn kill(&mut self) -> bool {

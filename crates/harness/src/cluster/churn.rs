@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -12,6 +13,7 @@ use crate::control::{
     ChurnJob, EncryptionName, GroupJob, IdleName, MemberEvent, MemberJob, MemberLocation, MemberReport,
     MemberWork, ParentCommand, TransportName, ViewNews,
 };
+use crate::operations::recorder::OperationRecorder;
 use crate::terminal::{Interrupted, Interrupts};
 
 /// What the members do.
@@ -33,6 +35,8 @@ pub(crate) struct ProcessPool {
     name: String,
     secret: String,
     pub(crate) lives: Vec<PoolProcess>,
+    /// Takes the operations that members report.
+    pub(crate) recorder: Arc<Mutex<OperationRecorder>>,
     notices: Receiver<Notice>,
     sender: Sender<Notice>,
 }
@@ -81,13 +85,25 @@ pub(crate) enum ProcessState {
 }
 
 impl ProcessPool {
-    /// Starts the first members and waits until all are ready; messages flow then.
-    pub(crate) fn start(plan: ChurnPlan, interrupts: &Interrupts) -> Result<Self> {
+    /// Starts the first members and waits until all are ready; messages flow then. The recorder takes what members ask of their object.
+    pub(crate) fn start(
+        plan: ChurnPlan,
+        recorder: OperationRecorder,
+        interrupts: &Interrupts,
+    ) -> Result<Self> {
         let (sender, notices) = channel();
         let to_pool = sender.clone();
         interrupts.set(move || drop(to_pool.send(Notice::Interrupted)));
         let (name, secret) = (unique_name(), random_secret()?);
-        let mut pool = Self { plan, name, secret, lives: Vec::new(), notices, sender };
+        let mut pool = Self {
+            plan,
+            name,
+            secret,
+            lives: Vec::new(),
+            recorder: Arc::new(Mutex::new(recorder)),
+            notices,
+            sender,
+        };
         for rank in 0..pool.plan.members {
             pool.add(rank, Vec::new())?;
             if rank == 0 {
@@ -264,6 +280,9 @@ impl ProcessPool {
         };
         match notice {
             Notice::Interrupted => return Err(Interrupted::ENDED.into()),
+            Notice::Event(number, MemberEvent::Operation(event)) => {
+                self.recorder.lock().unwrap_or_else(PoisonError::into_inner).take(number, &event);
+            }
             Notice::Event(number, event) => self.lives[number].handle(event),
             Notice::Closed(number, nonsense) => {
                 let life = &mut self.lives[number];

@@ -13,6 +13,8 @@ use crate::chaos::{ChaosOutcome, ChaosPlan, ChaosRun};
 use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, ProcessPool};
 use crate::control::{ChurnJob, MemberLocation, StoreJob, TransportName};
+use crate::operations::history::HistoryFile;
+use crate::operations::recorder::OperationRecorder;
 use crate::terminal::{CommandVerdict, Interrupts, output, units};
 
 /// Kill, halt, cut off, restart and disturb members under load, and check that the others continue and agree
@@ -59,18 +61,25 @@ pub struct ChaosArguments {
     /// Keep the accounts in this folder
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
+    /// Members carry out transactions, too, on a second object with two shards of members; needs four. Faults that do not spare a
+    /// member of each shard are left out
+    #[arg(long, conflicts_with = "locations")]
+    transactions: bool,
+    /// Write what clients of the replicated object ask and are answered into this file, for tools/check-history
+    #[arg(long, value_name = "FILE", conflicts_with = "locations")]
+    history: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
 const EXAMPLES: &str =
-    "All members send all the time, and a client updates a replicated object. A majority of each view is \
+    "All members send all the time, and clients, of which each member has one, use lists and registers in a replicated object. A majority of each view is \
 left alone, and the last two members that have all states. The healthy members must keep delivering, \
 within four suspicion times and ten seconds, and none of them may be excluded. At the end all must be \
 in one view and have delivered the same messages in the same order in each view, without a gap; every \
 message that any member has delivered, also one that died, must have been delivered by all that \
-continued; each acknowledged update must be there once; and nothing may be left behind.
+continued; each acknowledged append must be there once, in a linearizable order; and nothing may be left behind.
 
 With a suspicion time below two seconds, members that only wait for a processor are taken for dead \
 where processors are few: then healthy members are excluded, and the run fails.
@@ -80,7 +89,9 @@ Examples:
   squall chaos --transport tcp --seconds 600 --seed 7 --json
   squall chaos --faults kill,halt,join-halt --members 5
   squall chaos --script join-halt@2,kill-halt@8,restart --repeat 50
-  squall chaos --transport tcp --members 4 --script cut,cut-one-way";
+  squall chaos --transport tcp --members 4 --script cut,cut-one-way
+  squall chaos --seconds 30 --history history.jsonl
+  squall chaos --transactions --history history.jsonl";
 
 /// Injects faults into a group, compares its members' accounts, and prints what has happened.
 ///
@@ -95,6 +106,8 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
     let store = arguments.locations.is_empty().then(|| StoreJob {
         replicas: arguments.replicas.map_or(0, |replicas| usize::try_from(replicas).expect("at most 16")),
         transfer_ms: arguments.transfer_ms,
+        has_clients: true,
+        has_transactions: arguments.transactions,
     });
     let job = ChurnJob {
         size: 64,
@@ -108,8 +121,11 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
     let locations =
         network.as_ref().map_or_else(|| arguments.locations.clone(), NetworkNamespaces::locations);
     let transport = arguments.transport;
+    let about = format!("squall chaos --transport {} --seed {}", transport.title(), arguments.seed);
+    let history = arguments.history.as_deref().map(|path| HistoryFile::create(path, &about)).transpose()?;
     let plan = ChurnPlan { transport, members, locations, job, folder: Some(folder.path.clone()) };
-    let pool = ProcessPool::start(plan, &interrupts)?;
+    let recorder = OperationRecorder::new(history);
+    let pool = ProcessPool::start(plan, recorder, &interrupts)?;
     let outcome = ChaosOutcome {
         transport: Some(transport),
         seed: arguments.seed,
@@ -138,6 +154,11 @@ fn choose(arguments: &ChaosArguments) -> Result<(Vec<FaultKind>, Option<NetworkN
         kinds = FaultKind::value_variants().to_vec();
     }
     let (mut network, mut left_out) = (None, Vec::new());
+    if arguments.transactions {
+        ensure!(arguments.members >= 4, "--transactions needs at least --members 4: two in each shard");
+        let kinds = kinds.extract_if(.., |kind| kind.needs_links() || *kind == FaultKind::Restart);
+        left_out.extend(kinds.map(|kind| format!("{} is left out: of --transactions", kind.name())));
+    }
     if kinds.iter().any(|kind| kind.needs_links()) {
         match links(arguments) {
             Ok(links) => network = Some(links),
@@ -188,7 +209,7 @@ fn print(outcome: &ChaosOutcome, json: bool) -> Result<()> {
     }
     if outcome.acknowledged > 0 {
         output::line(format_args!(
-            "{} updates acknowledged, each of them there once and linearizable; at most {} ms between two",
+            "{} updates acknowledged, appends each there once and linearizable; at most {} ms between two",
             units::grouped(outcome.acknowledged),
             outcome.update_outage_ms
         ));

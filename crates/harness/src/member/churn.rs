@@ -59,6 +59,7 @@ pub(super) fn perform(group: &GroupJob, job: &ChurnJob, watchdog: &ParentWatchdo
     );
     if let Some(store) = &job.store {
         config = config.subgroup(super::store::NAME, super::store::subgroup(store));
+        config.genuine = store.has_transactions.then(super::store::transaction_shards);
     }
     config.suspicion_after = Some(Duration::from_millis(job.suspicion_ms));
     config.partition_safety = if job.majority { PartitionSafety::Majority } else { PartitionSafety::Off };
@@ -70,7 +71,11 @@ pub(super) fn perform(group: &GroupJob, job: &ChurnJob, watchdog: &ParentWatchdo
     };
     let mut member = named(ResidentMember::join(config, account, store))?;
     await_all(&mut member, group, watchdog)?;
-    match named(send(&mut member, job, &ledger, watchdog)) {
+    let outcome = named(send(&mut member, job, &ledger, watchdog));
+    if outcome.is_ok() {
+        member.stop_client();
+    }
+    match outcome {
         Ok(_) if watchdog.is_leaving() => {
             member.leave()?;
             say(&MemberEvent::Left);

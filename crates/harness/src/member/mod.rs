@@ -7,6 +7,7 @@ mod genuine;
 #[cfg(test)]
 mod loopback;
 mod multicast;
+mod object_client;
 pub(crate) mod parent_watchdog;
 mod rdmc;
 mod resident;

@@ -7,14 +7,16 @@ use squall::config::Config;
 use squall::object::{Object, ObjectError};
 use squall::{Departure, Group, Payload, Sender};
 
-use super::store::{self, StoredNotes};
+use super::object_client::{ClientObjects, ClientSwitch};
+use super::store::{self, StoredValues};
 use super::{MemberInbox, MulticastMember, PolledMember, SUBGROUP, builder, say};
 use crate::control::{MemberEvent, StoreJob};
 
 pub(super) struct ResidentMember {
     group: Group,
     sender: Sender,
-    _notes: Object<StoredNotes>,
+    _values: Object<StoredValues>,
+    client: ClientSwitch,
 }
 
 impl ResidentMember {
@@ -23,15 +25,33 @@ impl ResidentMember {
         let mut group = builder(config, vec![inbox]).join()?;
         let sender = group.subgroup(SUBGROUP)?.sender()?;
         let transfer_ms = job.transfer_ms;
-        let notes = group.object(store::NAME, move || StoredNotes::new(transfer_ms))?;
-        let waiting = notes.clone();
-        std::thread::spawn(move || match waiting.wait_ready(PATIENCE) {
-            Ok(()) => say(&MemberEvent::Held),
+        let values = group.object(store::NAME, move || StoredValues::new(transfer_ms))?;
+        let sharded =
+            job.has_transactions.then(|| group.sharded_object(move || StoredValues::new(transfer_ms)));
+        let objects = ClientObjects {
+            values: values.clone(),
+            sharded: sharded.transpose()?,
+            has_all: job.replicas == 0,
+        };
+        let client = ClientSwitch::default();
+        let (switch, has_clients) = (client.clone(), job.has_clients);
+        std::thread::spawn(move || match objects.wait_ready(PATIENCE) {
+            Ok(()) => {
+                say(&MemberEvent::Held);
+                if has_clients {
+                    objects.run(&switch);
+                }
+            }
             // The sending thread reports it.
             Err(ObjectError::Group(_)) => {}
             Err(error) => say(&MemberEvent::Failed { message: format!("it does not get a state: {error}") }),
         });
-        Ok(Self { group, sender, _notes: notes })
+        Ok(Self { group, sender, _values: values, client })
+    }
+
+    /// Ends what this member itself asks of the object.
+    pub(super) fn stop_client(&self) {
+        self.client.stop();
     }
 
     /// Leaves in order: what only this member holds is handed over first.

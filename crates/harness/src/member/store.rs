@@ -1,25 +1,23 @@
-//! The replicated object of members that join and leave: notes in the order in which they were written, whose state takes
-//! a chosen time to travel.
+//! The replicated object of members that join and leave: lists and registers, whose state takes a chosen time to travel.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::thread;
 use std::time::Duration;
 
-use squall::config::SubgroupConfig;
-use squall::object::{Replicated, Snapshot};
+use squall::config::{GenuineConfig, SubgroupConfig};
+use squall::object::{Replicated, Snapshot, restored};
 
 use crate::control::StoreJob;
+use crate::operations::{StoreReply, StoreStep};
 
 /// The name of the object.
-pub(crate) const NAME: &str = "notes";
+pub(crate) const NAME: &str = "values";
 
 /// The number of its shards.
-pub(crate) const SHARDS: usize = 4;
+const SHARDS: usize = 4;
 
-/// Notes at most in the answer to one query.
-pub(crate) const PAGE: usize = 4096;
-
-/// The parts in which a state is written, with a pause after each.
+/// The parts in which the beginning of a state is written, with a pause after each.
 const PARTS: u8 = 15;
 
 /// The subgroup that the object lives in.
@@ -33,53 +31,86 @@ pub(crate) fn subgroup(job: &StoreJob) -> SubgroupConfig {
     }
 }
 
-pub(crate) struct StoredNotes {
-    notes: Vec<u64>,
+/// The shards of the object for transactions: members of even ranks and of odd ones.
+pub(crate) fn transaction_shards() -> GenuineConfig {
+    let ranks = |first: usize| (first..RANKS).step_by(2).collect::<Vec<_>>();
+    let shards = GenuineConfig::default().shard("even", &ranks(0)).shard("odd", &ranks(1));
+    GenuineConfig { object: true, ..shards }
+}
+
+/// More than members have at a time.
+const RANKS: usize = 32;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct StoredValues {
+    lists: BTreeMap<u64, Vec<u64>>,
+    registers: BTreeMap<u64, u64>,
     transfer_ms: u64,
 }
 
-impl StoredNotes {
+impl StoredValues {
     pub(crate) const fn new(transfer_ms: u64) -> Self {
-        Self { notes: Vec::new(), transfer_ms }
+        Self { lists: BTreeMap::new(), registers: BTreeMap::new(), transfer_ms }
+    }
+
+    /// Replies to a step that changes nothing.
+    fn see(&self, step: &StoreStep) -> StoreReply {
+        match step {
+            StoreStep::List { list } => StoreReply::List(self.lists.get(list).cloned().unwrap_or_default()),
+            step => StoreReply::Value(self.registers.get(&step.key()).copied()),
+        }
     }
 }
 
-impl Replicated for StoredNotes {
-    type Update = u64;
-    /// From this place on.
-    type Query = u64;
-    type Reply = Vec<u64>;
+impl Replicated for StoredValues {
+    type Update = StoreStep;
+    type Query = StoreStep;
+    type Reply = StoreReply;
 
-    /// Replies with the note's place.
-    fn apply(&mut self, note: u64) -> Vec<u64> {
-        self.notes.push(note);
-        vec![self.notes.len() as u64 - 1]
+    fn apply(&mut self, step: StoreStep) -> StoreReply {
+        match step {
+            StoreStep::Append { list, value } => {
+                let values = self.lists.entry(list).or_default();
+                values.push(value);
+                StoreReply::Place(values.len() as u64 - 1)
+            }
+            StoreStep::Write { register, value } => {
+                self.registers.insert(register, value);
+                StoreReply::Done
+            }
+            StoreStep::Swap { register, expected, value } => {
+                let is_expected = self.registers.get(&register).copied() == expected;
+                if is_expected {
+                    self.registers.insert(register, value);
+                }
+                StoreReply::Swapped(is_expected)
+            }
+            step => self.see(&step),
+        }
     }
 
-    fn query(&self, from: u64) -> Vec<u64> {
-        let from = usize::try_from(from).unwrap_or(usize::MAX);
-        self.notes.iter().skip(from).take(PAGE).copied().collect()
+    fn query(&self, step: StoreStep) -> StoreReply {
+        self.see(&step)
     }
 
     fn snapshot(&self) -> Snapshot {
-        let (notes, transfer_ms) = (self.notes.clone(), self.transfer_ms);
+        let (values, transfer_ms) = ((self.lists.clone(), self.registers.clone()), self.transfer_ms);
         Snapshot::new(move |sink: &mut dyn Write| {
             sink.write_all(&transfer_ms.to_le_bytes())?;
             for part in 0..PARTS {
                 sink.write_all(&[part])?;
                 thread::sleep(Duration::from_millis(transfer_ms) / u32::from(PARTS));
             }
-            notes.iter().try_for_each(|note| sink.write_all(&note.to_le_bytes()))
+            Snapshot::of(values).write(sink)
         })
     }
 
     fn restore(source: &mut dyn Read) -> std::io::Result<Self> {
         let mut head = [0; 8 + PARTS as usize];
         source.read_exact(&mut head)?;
-        let mut bytes = Vec::new();
-        source.read_to_end(&mut bytes)?;
-        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("a word"));
-        Ok(Self { notes: bytes.chunks_exact(8).map(word).collect(), transfer_ms: word(&head[..8]) })
+        let transfer_ms = u64::from_le_bytes(head[..8].try_into().expect("a word"));
+        let (lists, registers) = restored(source)?;
+        Ok(Self { lists, registers, transfer_ms })
     }
 }
 
@@ -89,11 +120,23 @@ mod tests {
 
     #[test]
     fn a_state_travels_whole() {
-        let mut notes = StoredNotes::new(30);
-        (0..1000).for_each(|note| assert_eq!(notes.apply(note), [note]));
+        let mut values = StoredValues::new(30);
+        for value in 0..1000 {
+            assert_eq!(values.apply(StoreStep::Append { list: 7, value }), StoreReply::Place(value));
+        }
+        values.apply(StoreStep::Write { register: 3, value: 4 });
         let mut bytes = Vec::new();
-        notes.snapshot().write(&mut bytes).unwrap();
-        let copy = StoredNotes::restore(&mut &bytes[..]).unwrap();
-        assert_eq!((copy.notes.len(), copy.transfer_ms, copy.query(990)), (1000, 30, (990..1000).collect()));
+        values.snapshot().write(&mut bytes).unwrap();
+        assert_eq!(StoredValues::restore(&mut &bytes[..]).unwrap(), values);
+    }
+
+    #[test]
+    fn a_value_is_replaced_if_it_is_the_expected_one() {
+        let mut values = StoredValues::new(0);
+        let swap = |expected, value| StoreStep::Swap { register: 1, expected, value };
+        assert_eq!(values.apply(swap(Some(1), 2)), StoreReply::Swapped(false));
+        assert_eq!(values.apply(swap(None, 1)), StoreReply::Swapped(true));
+        assert_eq!(values.apply(swap(None, 5)), StoreReply::Swapped(false));
+        assert_eq!(values.query(StoreStep::Read { register: 1 }), StoreReply::Value(Some(1)));
     }
 }

@@ -12,7 +12,9 @@ use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, ProcessPool};
 use crate::control::{ChurnJob, StoreJob, TransportName};
 use crate::member;
-use crate::member::store::{NAME, StoredNotes};
+use crate::member::store::{NAME, StoredValues};
+use crate::operations::StoreStep;
+use crate::operations::recorder::OperationRecorder;
 use crate::terminal::{CommandVerdict, Interrupts, output};
 
 /// Measure updates of a replicated object by a client outside the group
@@ -65,7 +67,8 @@ pub(crate) fn run(arguments: &ObjectArguments) -> Result<CommandVerdict> {
     check_locations(arguments.transport, &[])?;
     let replicas = arguments.replicas.unwrap_or(arguments.members).min(arguments.members);
     let few = |number: u64| usize::try_from(number).expect("at most 256");
-    let store = StoreJob { replicas: few(replicas), transfer_ms: 0 };
+    let store =
+        StoreJob { replicas: few(replicas), transfer_ms: 0, has_clients: false, has_transactions: false };
     let subgroup = member::store::subgroup(&store);
     let job = ChurnJob {
         size: ChurnJob::SIZE_MIN,
@@ -79,9 +82,9 @@ pub(crate) fn run(arguments: &ObjectArguments) -> Result<CommandVerdict> {
     let (transport, members) = (arguments.transport, few(arguments.members));
     let plan = ChurnPlan { transport, members, locations: Vec::new(), job, folder: None };
     let interrupts = Interrupts::take()?;
-    let mut pool = ProcessPool::start(plan, &interrupts)?;
+    let mut pool = ProcessPool::start(plan, OperationRecorder::default(), &interrupts)?;
     let config = member::config(&pool.contact())?.subgroup(NAME, subgroup);
-    let client = Client::<StoredNotes>::connect_with(&config, NAME, Duration::from_secs(10))?;
+    let client = Client::<StoredValues>::connect_with(&config, NAME, Duration::from_secs(10))?;
     let seconds = Duration::try_from_secs_f64(arguments.seconds).context("--seconds is no time")?;
     let mut times = Vec::new();
     let started = Instant::now() + seconds / 5;
@@ -90,7 +93,10 @@ pub(crate) fn run(arguments: &ObjectArguments) -> Result<CommandVerdict> {
     let ended = loop {
         while under_way.len() < few(arguments.under_way) {
             number += 1;
-            under_way.push_back((Instant::now(), client.update(b"", &number)?));
+            under_way.push_back((
+                Instant::now(),
+                client.update(b"", &StoreStep::Append { list: 0, value: number })?,
+            ));
         }
         let (begun, reply) = under_way.pop_front().context("one was begun")?;
         reply.wait().context("an update failed")?;

@@ -10,6 +10,7 @@ use crate::clock::now_ns;
 use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, ProcessPool, ProcessState, START_TIMEOUT};
 use crate::control::{ChurnJob, MemberLocation, TransportName};
+use crate::operations::recorder::OperationRecorder;
 use crate::terminal::{CommandVerdict, Interrupts, output};
 
 /// Measure how long members stall when one dies (kill -9) and when one joins
@@ -89,7 +90,7 @@ pub(crate) fn run(arguments: &ViewArguments) -> Result<CommandVerdict> {
     let (transport, locations) = (arguments.transport, arguments.locations.clone());
     let plan = ChurnPlan { transport, members, locations, job, folder: None };
     let interrupts = Interrupts::take()?;
-    let mut pool = ProcessPool::start(plan, &interrupts)?;
+    let mut pool = ProcessPool::start(plan, OperationRecorder::default(), &interrupts)?;
     let (mut crashes, mut joins, mut starts) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..arguments.rounds {
         pool.rest(PAUSE)?;
