@@ -14,7 +14,8 @@
 //! - The register of the copy is not newer than its records, so that a member with this register had at least these; and it is not older,
 //!   so that no record is of a view that the register does not know. Both follow from step 1: the process writes a register before it
 //!   appends what depends on it, and what the register depends on is on the disk before it.
-//! - A checkpoint of the copy is not newer than its records.
+//! - A checkpoint of the copy is not newer than its records. One that is newer is a proof that records were persisted which are not there:
+//!   the disk has lost the end of the log, and nothing in the log itself may say so. Then there is no copy.
 //!
 //! A copy is no member's folder: it has forgotten what its member has promised since. It has a file that says so ([`BACKUP_FILE`]), and
 //! [`Storage::open`] refuses it until [`Storage::open_backup`] and [`Storage::release_backup`] have made it one.
@@ -128,6 +129,7 @@ pub fn back_up(
     let (copied, unread) = (BTreeSet::new(), BTreeSet::new());
     let mut copying = Copying { target, storage, end: None, copied, unread, bytes: 0, progress };
     let (register, found, checkpoints) = copying.copy()?;
+    let checkpoints = checkpoints.len() as u64;
     copying.cut(&found)?;
     CopyPair::create(target, names::REGISTER, block, &register.to_bytes())?;
     CopyPair::create(target, names::IDENTITY, block, &copying.storage.identity().to_bytes())?;
@@ -172,6 +174,9 @@ pub(crate) fn is_backup(disk: &dyn Disk) -> Result<bool, StorageError> {
     Ok(names.iter().any(|name| name == names::BACKUP))
 }
 
+/// The subgroup and the position of a checkpoint.
+type CheckpointName = (u32, LogPosition);
+
 /// A log that is being copied.
 struct Copying<'a> {
     target: &'a dyn Disk,
@@ -187,12 +192,22 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    /// Copies until the register is the same before and after; returns it, what the copy has, and how many checkpoints.
-    fn copy(&mut self) -> Result<(RegisterValue, Recovered, u64), BackupError> {
+    /// Copies until the register is the same before and after; returns it, what the copy has, and its checkpoints.
+    fn copy(&mut self) -> Result<(RegisterValue, Recovered, BTreeSet<CheckpointName>), BackupError> {
+        let mut was_behind = false;
         for _ in 0..ATTEMPTS_MAX {
             let before = self.register()?;
             let Some(checkpoints) = self.copy_checkpoints(&before)? else { continue };
             let Some(found) = self.copy_segments(&before)? else { continue };
+            if is_behind(&found, &before, &checkpoints) && !mutant!(BackUpNewerCheckpoint) {
+                if was_behind {
+                    reach(LogPoint::BackupBehind);
+                    return Err(BackupError::Damaged { last: found.last });
+                }
+                // A checkpoint of another process is there before the register says so.
+                was_behind = true;
+                continue;
+            }
             let after = self.register()?;
             if mutant!(BackUpLaterRegister) {
                 return Ok((after, found, checkpoints));
@@ -215,9 +230,12 @@ impl Copying<'_> {
         Err(StorageError::RegisterLost.into())
     }
 
-    /// Copies the checkpoints that have a log behind them, and returns how many; `None` if one was removed meanwhile.
-    fn copy_checkpoints(&mut self, register: &RegisterValue) -> Result<Option<u64>, BackupError> {
-        let counts = |(subgroup, at): &(u32, LogPosition)| {
+    /// Copies the checkpoints that have a log behind them, and returns which; `None` if one was removed meanwhile.
+    fn copy_checkpoints(
+        &mut self,
+        register: &RegisterValue,
+    ) -> Result<Option<BTreeSet<CheckpointName>>, BackupError> {
+        let counts = |(subgroup, at): &CheckpointName| {
             register.recycled.get(subgroup).is_none_or(|recycled| at >= recycled)
         };
         let names = |disk: &dyn Disk| -> Result<BTreeSet<_>, DiskError> {
@@ -228,7 +246,7 @@ impl Copying<'_> {
         for (subgroup, position) in names(self.target)?.difference(&wanted) {
             self.target.remove(&names::checkpoint(*subgroup, *position))?;
         }
-        let mut copied = 0;
+        let mut copied = BTreeSet::new();
         for (subgroup, position) in &wanted {
             let read = self.storage.read_checkpoint(*subgroup, *position, &mut |_| ());
             let path = names::checkpoint(*subgroup, *position);
@@ -244,7 +262,7 @@ impl Copying<'_> {
                 Err(error) if error.is_absent() => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
-            copied += 1;
+            copied.insert((*subgroup, *position));
         }
         Ok(Some(copied))
     }
@@ -381,6 +399,16 @@ impl Copying<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether one of these checkpoints is newer than the records of its subgroup that were found, and than those that a checkpoint has
+/// replaced before.
+fn is_behind(found: &Recovered, register: &RegisterValue, checkpoints: &BTreeSet<CheckpointName>) -> bool {
+    checkpoints.iter().any(|(subgroup, at)| {
+        let here = found.frontiers.get(subgroup).max(register.recycled.get(subgroup));
+        // The end of a view, which need not have records, says nothing.
+        at.sequence < u64::MAX && here < Some(at)
+    })
 }
 
 /// Copies a file, whose length is a multiple of the block, and returns how many bytes it has.

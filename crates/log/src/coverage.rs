@@ -32,4 +32,6 @@ points! {
     BackupRepeated,
     /// A backup ends before a frame that was being written when it was copied.
     BackupCut,
+    /// A backup ends before what one of its checkpoints covers.
+    BackupBehind,
 }

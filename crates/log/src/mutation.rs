@@ -39,6 +39,8 @@ mutations! {
         BackUpEarlierRegister,
         /// [W13] A backup is made of a damaged log.
         BackUpDamaged,
+        /// [W13] A backup has a checkpoint that is newer than its records.
+        BackUpNewerCheckpoint,
         /// [W13] A backup has what was being written when it was copied.
         BackUpUncut,
     }

@@ -58,3 +58,11 @@ fn what_failed_once_holds() {
         assert_eq!(log::run(&plan, 0).violation, None, "seed {seed}");
     }
 }
+
+/// Seeds in which the disk had lost the end of the log, without a trace in the log itself, and a backup had a checkpoint of it.
+#[test]
+fn backups_that_failed_once_hold() {
+    for seed in [91_019_638, 91_024_366] {
+        assert_eq!(log::SCENARIO.run(seed).violation, None, "seed {seed}");
+    }
+}

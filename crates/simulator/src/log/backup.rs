@@ -57,7 +57,8 @@ impl Disk for BusyDisk<'_> {
 struct BackupBegin {
     persisted: usize,
     written: Vec<ModelFrame>,
-    checkpoints: BTreeMap<u32, BTreeSet<LogPosition>>,
+    /// Whether a recovery before has cut records that a checkpoint has, and that have not been persisted again.
+    is_behind: bool,
 }
 
 impl LogRun<'_> {
@@ -69,7 +70,7 @@ impl LogRun<'_> {
         let before = BackupBegin {
             persisted,
             written: self.model.frames.clone(),
-            checkpoints: open.storage.checkpoints(),
+            is_behind: self.is_behind(&open.storage.checkpoints(), persisted),
         };
         let opening = open.opening;
         let pace = [50, 300, 1000][self.prng.index(3)];
@@ -93,7 +94,7 @@ impl LogRun<'_> {
             Ok(_) => self.check_backup(target, &before, is_harmed),
             Err(_) if self.disk.is_stopped() || self.violation.is_some() => {}
             Err(BackupError::Busy(_)) => {}
-            Err(BackupError::Damaged { .. }) if is_harmed => {}
+            Err(BackupError::Damaged { .. }) if is_harmed || before.is_behind => {}
             Err(error) => self.fail("backup", format!("[W13] {error}")),
         }
     }
@@ -105,7 +106,7 @@ impl LogRun<'_> {
     }
 
     fn wrong_with_backup(&self, target: SimDisk, before: &BackupBegin, is_harmed: bool) -> Option<String> {
-        let BackupBegin { persisted, written, checkpoints } = before;
+        let BackupBegin { persisted, written, .. } = before;
         let copy = match Storage::inspect(target, self.plan.settings) {
             Ok(copy) => copy,
             Err(error) => return Some(error.to_string()),
@@ -155,37 +156,37 @@ impl LogRun<'_> {
                 "the copy has {held} records, and behind {after} the register was another one"
             ));
         }
-        self.wrong_with_checkpoints(&copy, checkpoints, begin, held)
+        self.wrong_with_checkpoints(&copy, begin, held)
     }
 
-    fn wrong_with_checkpoints(
-        &self,
-        copy: &Storage<SimDisk>,
-        before: &BTreeMap<u32, BTreeSet<LogPosition>>,
-        begin: usize,
-        held: usize,
-    ) -> Option<String> {
-        let greatest = |subgroup: u32, end: usize| {
-            let records = self.model.records[..end].iter();
-            records.filter(|record| record.subgroup == subgroup).map(|record| record.position).max()
-        };
+    /// The greatest position of a subgroup among the first records of the log.
+    fn greatest(&self, subgroup: u32, end: usize) -> Option<LogPosition> {
+        let records = self.model.records[..end].iter();
+        records.filter(|record| record.subgroup == subgroup).map(|record| record.position).max()
+    }
+
+    /// Whether a checkpoint is newer than the first `held` records of the log.
+    fn is_behind(&self, checkpoints: &BTreeMap<u32, BTreeSet<LogPosition>>, held: usize) -> bool {
+        let is_newer = |(group, all): (&u32, &BTreeSet<_>)| all.last() > self.greatest(*group, held).as_ref();
+        checkpoints.iter().any(is_newer)
+    }
+
+    fn wrong_with_checkpoints(&self, copy: &Storage<SimDisk>, begin: usize, held: usize) -> Option<String> {
         let verified = copy.checkpoints();
         for (subgroup, position) in
             verified.iter().flat_map(|(group, all)| all.iter().map(|at| (*group, *at)))
         {
             let mut bytes = Vec::new();
             let outcome = copy.read_checkpoint(subgroup, position, &mut |part| bytes.extend_from_slice(part));
-            // A log that has lost its end may have checkpoints beyond it.
-            let is_covered = before.get(&subgroup).is_some_and(|all| all.contains(&position));
             if outcome.is_err() || bytes != state(subgroup, position) {
                 return Some(format!("checkpoint {subgroup} {position:?}: {outcome:?}"));
             }
-            if !is_covered && greatest(subgroup, held).is_none_or(|greatest| greatest < position) {
-                return Some(format!("checkpoint {subgroup} {position:?} is newer than the records"));
-            }
+        }
+        if self.is_behind(&verified, held) {
+            return Some(format!("of the checkpoints {verified:?} one is newer than the records"));
         }
         (0..self.plan.subgroups).find_map(|subgroup| {
-            let recycled: Option<LogPosition> = greatest(subgroup, begin.min(held));
+            let recycled = self.greatest(subgroup, begin.min(held));
             let newest = verified.get(&subgroup).and_then(|all| all.last()).copied();
             (recycled.is_some() && newest < recycled)
                 .then(|| format!("{subgroup} is recycled up to {recycled:?}, and the copy has {newest:?}"))
