@@ -14,7 +14,10 @@
 //!   just that. So the trim is a number of sequences, below which all members that continue have everything on their disks. A
 //!   member that is excluded, and one that stops, deliver no more than that, too.
 //!
-//! Nulls are not appended: a sequence below the log's count that has no message is a null.
+//! **Nulls** are not appended: a sequence below the log's count that has no message is a null. Those behind the last message count when
+//! a message follows them, and else nowhere: no member waits for a null that stands before no message, and the trim, which is the least of
+//! counts that each end with a message, leaves none out that matters. So the nulls that idle senders send ahead, by which a message comes to the
+//! disks one exchange earlier, cost the disks nothing.
 //!
 //! Votes and views are on the disk in a register of their own \[T6\] \[T8\] ([`crate::group`]); restarts are in
 //! [`crate::restart`].
@@ -31,11 +34,11 @@ pub trait MessageLog {
     /// Takes the next message; the sequences between the previous one and this one are nulls.
     fn append(&mut self, message: Message<'_>);
 
-    /// Notes that everything below `sequences` was appended; what follows the last message is nulls.
-    fn advance(&mut self, sequences: u64);
+    /// Notes that a batch of messages, which have come at the same time, was appended.
+    fn end_batch(&mut self) {}
 
-    /// Returns how many sequences are on the disk, with everything before them. It never decreases. The node should be polled soon
-    /// after it has grown.
+    /// Returns how many sequences are on the disk, with everything before them: none behind the last message. It never decreases. The
+    /// node should be polled soon after it has grown.
     fn persisted(&self) -> u64;
 
     /// Notes that all members have everything below `sequences` on their disks: it is delivered everywhere, now or at the end of the
@@ -50,6 +53,8 @@ pub trait MessageLog {
 pub(super) struct Persistence {
     log: Box<dyn MessageLog + Send>,
     walk: Consumer,
+    /// One more than the sequence of the last message that was appended: `persisted <= appended`.
+    appended: u64,
 }
 
 impl fmt::Debug for Persistence {
@@ -57,6 +62,7 @@ impl fmt::Debug for Persistence {
         let persisted = self.log.persisted();
         f.debug_struct("Persistence")
             .field("walk", &self.walk)
+            .field("appended", &self.appended)
             .field("persisted", &persisted)
             .finish_non_exhaustive()
     }
@@ -71,7 +77,7 @@ impl<D: Deliver> Subgroup<D> {
         assert!(self.is_durable(), "a log of a subgroup that is not durable");
         assert!(self.indexes.iter().all(|indexes| *indexes == 0), "a log without the first messages");
         let walk = Consumer::new(&self.table, &self.row, &self.settings, &self.start, self.bodies.as_ref());
-        self.persistence = Some(Persistence { log, walk });
+        self.persistence = Some(Persistence { log, walk, appended: 0 });
     }
 
     /// Returns whether messages are delivered when they are on the disks.
@@ -82,21 +88,23 @@ impl<D: Deliver> Subgroup<D> {
     /// Appends what has been received without a gap; returns how many sequences are on the disk \[T1\].
     pub(super) fn persist(&mut self) -> u64 {
         let complete = sequences_complete(&self.indexes);
-        let Some(Persistence { log, walk }) = &mut self.persistence else { return 0 };
+        let Some(Persistence { log, walk, appended }) = &mut self.persistence else { return 0 };
         if complete > walk.taken()[0] {
-            let appended =
-                walk.consume(0, complete, u64::MAX, &mut |message: Message<'_>| log.append(message));
-            match appended {
-                Ok(_) => log.advance(complete),
-                Err(corrupt) => {
-                    let persisted = log.persisted();
-                    self.fail(SubgroupFailure::Corrupt(corrupt));
-                    return persisted;
-                }
+            let consumed = walk.consume(0, complete, u64::MAX, &mut |message: Message<'_>| {
+                *appended = message.sequence + 1;
+                log.append(message);
+            });
+            log.end_batch();
+            if let Err(corrupt) = consumed {
+                let persisted = log.persisted();
+                self.fail(SubgroupFailure::Corrupt(corrupt));
+                return persisted;
             }
         }
         mutant!(AcknowledgeUnflushed => return complete);
-        log.persisted()
+        let persisted = log.persisted();
+        assert!(persisted <= *appended, "[T1] {persisted} sequences of {appended} are on the disk");
+        persisted
     }
 
     /// Informs the log of what is stable.
@@ -117,7 +125,7 @@ impl<D: Deliver> Subgroup<D> {
     /// Returns how many indexes of each sender a wedged member counts, when these are on its disk \[T4\].
     pub(super) fn durable_counts(&mut self) -> Option<Vec<u64>> {
         let persisted = self.persist();
-        let appended = self.persistence.as_ref().map_or(0, |persistence| persistence.walk.taken()[0]);
+        let appended = self.persistence.as_ref().map_or(0, |persistence| persistence.appended);
         if persisted < appended && self.failure.is_none() && !mutant!(WedgeUnflushed) {
             reach(Point::WedgeFlushed);
             return None;

@@ -65,14 +65,6 @@ impl MessageLog for ModelLog {
         queue.under_way.push_back((message.sequence + 1, confirmed));
     }
 
-    fn advance(&mut self, sequences: u64) {
-        let queue = &mut *self.lock();
-        match queue.under_way.back_mut() {
-            Some((last, _)) => *last = sequences,
-            None => queue.persisted = sequences,
-        }
-    }
-
     fn persisted(&self) -> u64 {
         self.lock().persisted
     }

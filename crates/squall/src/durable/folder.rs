@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use squall_log::{
     CheckpointError, Disk, DiskError, FileDisk, FolderError, LogBegin, LogIdentity, LogSettings,
@@ -16,7 +17,7 @@ use squall_transports::bootstrap::digest;
 
 use super::found::last_before;
 use super::index::LogIndex;
-use super::{ProcessLog, SharedDisk, discarder};
+use super::{ProcessLog, SharedDisk, discarder, time_ns};
 use crate::config::{Config, Ranks, SubgroupConfig};
 
 squall_fabric::debug_as_text!(LogFolderError);
@@ -177,7 +178,8 @@ fn open_as(
     if let Some((subgroup, (id, _))) = shards(config).into_iter().find(|(_, (id, _))| is_lost(*id)) {
         return Err(LogFolderError::checkpoints_lost(&storage, config, (&subgroup, id)));
     }
-    let log = ProcessLog::start(storage, found, (recovered, index), folder.clone(), timeout)?;
+    let clock = Box::new(|| time_ns(SystemTime::now()));
+    let log = ProcessLog::start(storage, found, (recovered, index), folder.clone(), timeout, clock)?;
     if log.found_register().as_ref().is_some_and(of_other_subgroups) {
         return Err(LogFolderError::OtherSubgroups { folder });
     }
@@ -236,7 +238,7 @@ fn window_bytes(subgroup: &SubgroupConfig) -> usize {
     let small = subgroup.window_bytes.max(subgroup.message_max.saturating_mul(2));
     let longest = subgroup.large_max.unwrap_or(0);
     let large = subgroup.large_window_bytes.unwrap_or(2 * longest).max(longest).saturating_add(longest);
-    // Each record has a header and padding, and the trailing nulls a record of their own.
-    let headers = (subgroup.window + 1).saturating_mul(RECORD_HEADER_BYTES + 8);
+    // Each record has a header and padding.
+    let headers = subgroup.window.saturating_mul(RECORD_HEADER_BYTES + 8);
     small.saturating_add(large).saturating_add(headers).saturating_mul(senders)
 }

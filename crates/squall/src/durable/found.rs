@@ -1,7 +1,6 @@
 //! What a process finds in its log when it starts, and what it adds before its group runs (Derecho §3.4, "Total failures").
 
 use std::io::Write;
-use std::time::SystemTime;
 
 use squall_fabric::atomics::Ordering;
 use squall_log::{
@@ -14,7 +13,6 @@ use squall_protocols::restart::{LogStart, LogState, Register};
 use super::LogFolderError;
 use super::index::{KeptRecords, LogIndex};
 use super::process_log::{ProcessLog, lock};
-use super::time_ns;
 use crate::config::Retention;
 use crate::error::GroupError;
 
@@ -212,7 +210,12 @@ impl ProcessLog {
 
     /// The last position that need not be kept. What is behind the end of this look is not recycled, so that the next one can begin
     /// there.
-    fn wanted(&self, subgroup: SubgroupId, newest: LogStart, retention: &Retention) -> LogPosition {
+    pub(super) fn wanted(
+        &self,
+        subgroup: SubgroupId,
+        newest: LogStart,
+        retention: &Retention,
+    ) -> LogPosition {
         self.look();
         let Retention { time, bytes, versions, .. } = *retention;
         let walk = self.walk();
@@ -220,7 +223,7 @@ impl ProcessLog {
         let end = u64::from(walk.end.segment) * segment_bytes + walk.end.offset;
         let first = end.saturating_sub(bytes);
         let first_segment = u32::try_from(first / segment_bytes).unwrap_or(u32::MAX);
-        let now = time_ns(SystemTime::now());
+        let now = self.now();
         let kept = KeptRecords {
             sequences: versions,
             since: (!time.is_zero())

@@ -12,7 +12,7 @@
 //!
 //! **Invariants.**
 //! - \[T1\] What [`SubgroupLog::persisted`](squall_protocols::multicast::MessageLog::persisted) counts is on the disk: the last
-//!   message or trailing null below has a record there, and so has everything before it.
+//!   message below has a record there, and so has every one before it.
 //! - Nothing that was appended is dropped: what is not on the disk yet is in the windows of the senders, since they are freed when
 //!   all members have delivered, and the log has buffers for as many bytes as the windows ([`queue_frames`]).
 //! - A log that has failed takes and acknowledges nothing more [W6]; the member leaves its group at the next check, and says why.
@@ -21,9 +21,9 @@
 //! subgroups and shards), the view, the sequence, the sender's rank in the subgroup, the time at which this member received it (by
 //! its clock, in nanoseconds since 1970, growing by at least one from record to record of a subgroup and view, and later than any time up
 //! to which a version was read, [`ProcessLog::pass`]), and the bytes. A
-//! sequence without a record, below one that has a record, is a null. Trailing nulls get a record of kind `Frontier` when nothing has
-//! followed them for a while ([`FRONTIER_AFTER`]): earlier, it would cost each message a second write; but a member that ends its view counts nulls, too
-//! \[T4\], so that its log must show them.
+//! sequence without a record, below one that has a record, is a null. Nulls behind the last message have no record, and no member counts
+//! them ([`squall_protocols::multicast::MessageLog`]): a message costs one record, and one write if it comes alone. Where what was fetched
+//! from another log ends with nulls, a record of kind `Frontier` says so; there may also be others in logs of earlier releases.
 //!
 //! **Register.** What the group keeps of views and votes \[T6\] \[T8\] is in the register of the same folder, written by a thread of
 //! its own ([`RegisterThread`]). A process that joins its group again, or restarts it ([`crate::restart`]), continues its log and
@@ -55,8 +55,8 @@ pub(crate) use folder::{durable_layout, open, open_backup, shards};
 pub(crate) use found::{LogRange, StoredRecord};
 pub(crate) use index::LogIndex;
 pub(crate) use lender::{BorrowedLog, LogBorrower, LogLender};
-use process_log::{FRONTIER_AFTER, LogProgress, SharedDisk};
 pub(crate) use process_log::{LogMember, ProcessLog};
+use process_log::{LogProgress, SharedDisk};
 use register_thread::RegisterThread;
 use subgroup_log::SubgroupLog;
 pub(crate) use subgroup_log::time_ns;

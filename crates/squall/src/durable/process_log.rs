@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
-use squall_fabric::{Duration, NodeId};
 use squall_log::{
     AppendError, Disk, DiskError, DurableLog, LogAnswer, LogRecord, Recovered, Storage, StorageError,
     WatchedDisk, WriteTally,
@@ -66,7 +66,11 @@ pub(crate) struct ProcessLog {
     pub(super) readers: Mutex<BTreeMap<SubgroupId, LogStart>>,
     /// The latest time up to which a version was read: what is received later gets a later time.
     passed: AtomicU64,
+    clock: LogClock,
 }
+
+/// The clock of a log: returns the nanoseconds since 1970.
+pub(super) type LogClock = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// A member, as its register names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,20 +99,18 @@ struct LogSignals {
     registers: AtomicU64,
     /// Wakes the polling thread; none before the member has a transport. Reports are stored under its lock.
     waker: Mutex<Option<Waker>>,
-    /// The number of subgroups whose trailing nulls have no record yet, although nothing else is under way.
-    trailing: AtomicU64,
     /// Learns when the log begins to fill another segment.
     segments: Mutex<Option<SyncSender<()>>>,
 }
 
-/// How far the log of a subgroup is in a view, in sequences: `persisted <= appended`.
+/// How far the log of a subgroup is in a view, in sequences: `persisted <= messages`.
 #[derive(Debug, Default)]
 pub(super) struct LogProgress {
     /// The view.
     pub(super) view: u64,
     /// One more than the sequence of the last message.
     pub(super) messages: AtomicU64,
-    pub(super) appended: AtomicU64,
+    /// Everything below is on the disk.
     pub(super) persisted: AtomicU64,
     /// All members have everything below on their disks: `stable <= persisted`.
     pub(super) stable: AtomicU64,
@@ -125,6 +127,7 @@ impl ProcessLog {
         (mut recovered, index): (Recovered, LogIndex),
         folder: PathBuf,
         timeout: std::time::Duration,
+        clock: LogClock,
     ) -> Result<Arc<Self>, LogFolderError> {
         let failed =
             |cause: StorageError| LogFolderError::Storage { folder: folder.clone(), cause: Box::new(cause) };
@@ -169,6 +172,7 @@ impl ProcessLog {
             progress: Mutex::default(),
             readers: Mutex::default(),
             passed: AtomicU64::new(0),
+            clock,
         };
         this.note_base();
         Ok(Arc::new(this))
@@ -343,6 +347,11 @@ impl ProcessLog {
         Some(ShardPosition { view: progress.view, sequence })
     }
 
+    /// Returns the time by the log's clock.
+    pub(super) fn now(&self) -> u64 {
+        (self.clock)()
+    }
+
     /// Returns the latest time that was passed.
     #[inline]
     pub(super) fn passed(&self) -> u64 {
@@ -398,26 +407,12 @@ impl ProcessLog {
         Some(GroupError::Log { folder: self.folder.clone().into(), cause: cause.into() })
     }
 
-    /// Returns after which time the polling thread has to look again, if it has to.
-    pub(crate) fn patience(&self) -> Option<Duration> {
-        (self.signals.trailing.load(Ordering::Relaxed) > 0).then_some(FRONTIER_AFTER)
-    }
-
-    /// Notes that the trailing nulls of one subgroup more, or one less, wait for a record.
-    pub(super) fn note_trailing(&self, waits: bool) {
-        if waits {
-            self.signals.trailing.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.signals.trailing.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns how many sequences of a subgroup this member has received in its view that are not on its disk yet; `None` if the
-    /// subgroup is not durable.
+    /// Returns how many sequences of a subgroup, up to the last message that this member has received in its view, are not on its disk
+    /// yet; `None` if the subgroup is not durable.
     pub(crate) fn unpersisted(&self, id: SubgroupId) -> Option<u64> {
         let progress = lock(&self.progress).get(&id).cloned()?;
         let persisted = progress.persisted.load(Ordering::Relaxed);
-        Some(progress.appended.load(Ordering::Relaxed).saturating_sub(persisted))
+        Some(progress.messages.load(Ordering::Relaxed).saturating_sub(persisted))
     }
 }
 
@@ -492,7 +487,3 @@ const NOT_ENTERED: u64 = u64::MAX;
 
 /// Between looks whether the disk has written everything.
 const SETTLE_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
-
-/// How long nothing follows trailing nulls before they get a record: longer than a message takes to go round a group on one host, so
-/// that the next message makes the record superfluous, and short compared with the change of a view.
-pub(super) const FRONTIER_AFTER: Duration = Duration::from_millis(1);

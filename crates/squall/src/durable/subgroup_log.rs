@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use squall_fabric::atomics::Ordering;
 use squall_log::{LogPosition, LogRecord, RecordKind};
@@ -11,13 +11,12 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::{Message, MessageLog};
 use squall_transports::barrier;
 
-use super::{FRONTIER_AFTER, LogProgress, ProcessLog};
+use super::{LogProgress, ProcessLog};
 
 /// The log of a subgroup in a view. The polling thread uses it.
 ///
-/// **Law.** The core appends messages in the order of their sequences, then advances to what it has received without a gap, and asks
-/// in each evaluation how much is on the disk. That also gives trailing nulls their record, [`FRONTIER_AFTER`] after everything
-/// before them has come to the disk; until then [`ProcessLog::patience`] bounds how long the thread may park.
+/// **Law.** The core appends messages in the order of their sequences, then ends the batch, and asks in each evaluation how much is on the
+/// disk. Nulls have no records: each message has one, and nothing else has.
 #[derive(Debug)]
 pub(crate) struct SubgroupLog {
     process: Arc<ProcessLog>,
@@ -27,13 +26,11 @@ pub(crate) struct SubgroupLog {
     progress: Arc<LogProgress>,
 }
 
-/// How far the log is, in sequences: `persisted <= recorded <= appended`.
+/// How far the log is, in sequences: `persisted <= appended`, and both are behind a message.
 #[derive(Debug, Default)]
 struct AppendedWalk {
     /// Everything below was appended.
     appended: u64,
-    /// Everything below is shown by records that were appended.
-    recorded: u64,
     /// Everything below is shown by records on the disk.
     persisted: u64,
     /// The records that are not on the disk, oldest first: how many records are when it is, and what it shows then. At most as
@@ -41,8 +38,6 @@ struct AppendedWalk {
     under_way: VecDeque<(u64, u64)>,
     /// The number of records on the disk when this was last looked at.
     records: u64,
-    /// Since when only trailing nulls have been waiting for a record.
-    trailing_since: Option<Instant>,
     /// The time of the last record, in nanoseconds since 1970.
     time: u64,
     /// The time at which the present batch of records began, once it was asked for.
@@ -59,28 +54,6 @@ impl SubgroupLog {
         Self { process, subgroup: id.0, view, walk: RefCell::default(), progress }
     }
 
-    /// Appends the record of a message or of trailing nulls, which shows everything up to `sequence`. If the log has failed,
-    /// nothing more comes to the disk, and the member is about to leave.
-    fn record(&self, walk: &mut AppendedWalk, kind: RecordKind, sequence: u64, sender: usize, bytes: &[u8]) {
-        self.set_trailing(walk, None);
-        walk.time = (*walk.now.get_or_insert_with(now_ns)).max(walk.time + 1).max(self.process.passed() + 1);
-        let position = LogPosition { view: self.view, sequence };
-        let sender = u32::try_from(sender).expect("a subgroup has few members");
-        let record = LogRecord { subgroup: self.subgroup, kind, position, sender, time: walk.time, bytes };
-        if let Some(records) = self.process.append(&record) {
-            walk.under_way.push_back((records, sequence + 1));
-            walk.recorded = sequence + 1;
-        }
-    }
-
-    /// Notes since when only trailing nulls have been waiting.
-    fn set_trailing(&self, walk: &mut AppendedWalk, since: Option<Instant>) {
-        if walk.trailing_since.is_some() != since.is_some() {
-            self.process.note_trailing(since.is_some());
-        }
-        walk.trailing_since = since;
-    }
-
     /// Takes note of what has come to the disk.
     #[cold]
     fn note_persisted(&self, walk: &mut AppendedWalk, records: u64) {
@@ -90,45 +63,32 @@ impl SubgroupLog {
         }
         self.progress.persisted.store(walk.persisted, Ordering::Relaxed);
     }
-
-    /// Gives trailing nulls a record if nothing has followed them for a while.
-    #[cold]
-    fn record_trailing(&self, walk: &mut AppendedWalk) {
-        if !walk.under_way.is_empty() || self.process.has_failed() {
-            return;
-        }
-        let now = Instant::now();
-        match walk.trailing_since {
-            None => self.set_trailing(walk, Some(now)),
-            Some(since) if now - since >= FRONTIER_AFTER => {
-                walk.now = None;
-                self.record(walk, RecordKind::Frontier, walk.appended - 1, 0, &[]);
-            }
-            Some(_) => {}
-        }
-    }
 }
 
 impl MessageLog for SubgroupLog {
     fn append(&mut self, message: Message<'_>) {
         let Message { view, sender, sequence, bytes, .. } = message;
-        let mut walk = self.walk.borrow_mut();
+        let walk = self.walk.get_mut();
         let is_next = view == self.view && sequence >= walk.appended;
         assert!(is_next, "[T1] message {sequence} of view {view} after {} of {}", walk.appended, self.view);
         walk.appended = sequence + 1;
         // SYNC: pairs with `ProcessLog::pass`: this store, then the barrier, then the look at the time that was passed.
         self.progress.messages.store(sequence + 1, Ordering::Relaxed);
         barrier::light();
-        self.record(&mut walk, RecordKind::Message, sequence, sender, bytes);
+        let now = *walk.now.get_or_insert_with(|| self.process.now());
+        walk.time = now.max(walk.time + 1).max(self.process.passed() + 1);
+        let position = LogPosition { view, sequence };
+        let (kind, sender) =
+            (RecordKind::Message, u32::try_from(sender).expect("a subgroup has few members"));
+        let record = LogRecord { subgroup: self.subgroup, kind, position, sender, time: walk.time, bytes };
+        // If the log has failed, nothing more comes to the disk, and the member is about to leave.
+        if let Some(records) = self.process.append(&record) {
+            walk.under_way.push_back((records, sequence + 1));
+        }
     }
 
-    fn advance(&mut self, sequences: u64) {
-        let mut walk = self.walk.borrow_mut();
-        assert!(sequences >= walk.appended, "[T1] {sequences} sequences after {}", walk.appended);
-        (walk.appended, walk.now) = (sequences, None);
-        // They have not been waiting while more came.
-        self.set_trailing(&mut walk, None);
-        self.progress.appended.store(sequences, Ordering::Relaxed);
+    fn end_batch(&mut self) {
+        self.walk.get_mut().now = None;
     }
 
     #[inline]
@@ -137,9 +97,6 @@ impl MessageLog for SubgroupLog {
         let records = self.process.persisted();
         if records != walk.records {
             self.note_persisted(&mut walk, records);
-        }
-        if walk.recorded < walk.appended {
-            self.record_trailing(&mut walk);
         }
         walk.persisted
     }
@@ -152,18 +109,6 @@ impl MessageLog for SubgroupLog {
     fn note_delivered(&mut self, sequences: u64) {
         self.progress.delivered.store(sequences, Ordering::Relaxed);
     }
-}
-
-impl Drop for SubgroupLog {
-    fn drop(&mut self) {
-        let mut walk = self.walk.take();
-        self.set_trailing(&mut walk, None);
-    }
-}
-
-/// The time in nanoseconds since 1970.
-fn now_ns() -> u64 {
-    time_ns(SystemTime::now())
 }
 
 /// A time in nanoseconds since 1970, as records have it.

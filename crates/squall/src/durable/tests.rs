@@ -1,7 +1,7 @@
 //! The log of durable subgroups on a simulated disk and in a real folder.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use squall_fabric::NodeId;
 use squall_log::{DiskFault, LogPosition, LogSettings, RecordKind, SimDisk, Storage, StorageOwner};
@@ -12,9 +12,12 @@ use squall_protocols::restart::{DurableView, Register};
 
 use super::discarder::Discarded;
 use super::index::LogIndex;
+use super::process_log::LogClock;
 use super::*;
 use crate::application::SubgroupSlot;
 use crate::config::{Config, Ranks, Retention, StorageConfig, SubgroupConfig};
+
+mod times;
 
 type TestDisk = Arc<Mutex<SimDisk>>;
 
@@ -32,11 +35,20 @@ fn start(disk: &TestDisk, settings: LogSettings) -> Arc<ProcessLog> {
 
 /// Starts a log that counts a disk as hanging after `timeout`.
 fn start_impatient(disk: &TestDisk, settings: LogSettings, timeout: Duration) -> Arc<ProcessLog> {
+    start_by_clock(disk, settings, timeout, Box::new(|| time_ns(SystemTime::now())))
+}
+
+fn start_by_clock(
+    disk: &TestDisk,
+    settings: LogSettings,
+    timeout: Duration,
+    clock: LogClock,
+) -> Arc<ProcessLog> {
     let owner = StorageOwner { cluster: "c".into(), member: "m".into() };
     let storage =
         Storage::open(SharedDisk::new(Arc::clone(disk) as _), &owner, settings, 7).expect("it is empty");
     let recovered = storage.recover(&mut |_, _| ()).expect("it can be read");
-    ProcessLog::start(storage, None, (recovered, LogIndex::default()), "/logs/m".into(), timeout)
+    ProcessLog::start(storage, None, (recovered, LogIndex::default()), "/logs/m".into(), timeout, clock)
         .expect("the disk works")
 }
 
@@ -80,39 +92,16 @@ fn sequences_are_counted_when_their_messages_are_on_the_disk() {
     let blocked = disk.lock().expect("no panic");
     log.append(message(2, b"two"));
     log.append(message(5, b""));
-    log.advance(6);
+    log.end_batch();
     assert_eq!((log.persisted(), process.unpersisted(SubgroupId(4))), (0, Some(6)));
     drop(blocked);
     wait_until("both are on the disk", || log.persisted() == 6);
-    assert_eq!((process.unpersisted(SubgroupId(4)), process.patience()), (Some(0), None));
+    assert_eq!(process.unpersisted(SubgroupId(4)), Some(0));
     assert_eq!(process.unpersisted(SubgroupId(1)), None);
     drop((log, process));
     let expected = [(2, b"two".to_vec()), (5, Vec::new())];
     let expected = expected.map(|(sequence, bytes)| (4, RecordKind::Message, at(sequence), 1, bytes));
     assert_eq!(records(&disk), expected);
-}
-
-/// \[T4\] Trailing nulls count when a record shows them, which they get when nothing follows them.
-#[test]
-fn trailing_nulls_get_a_record() {
-    let disk = disk();
-    let process = start(&disk, SETTINGS);
-    let mut log = process.subgroup(SubgroupId(0), 3);
-    log.append(message(0, b"a"));
-    log.advance(3);
-    wait_until("the message is on the disk", || log.persisted() > 0);
-    assert_eq!(log.persisted(), 1);
-    assert!(process.patience().is_some(), "the thread looks again soon");
-    wait_until("the nulls are on the disk", || log.persisted() == 3);
-    assert_eq!(process.patience(), None);
-    log.advance(4);
-    let _ = log.persisted();
-    assert!(process.patience().is_some());
-    drop(log);
-    assert_eq!(process.patience(), None, "the view has ended");
-    drop(process);
-    let kinds: Vec<_> = records(&disk).into_iter().map(|(_, kind, position, ..)| (kind, position)).collect();
-    assert_eq!(kinds, [(RecordKind::Message, at(0)), (RecordKind::Frontier, at(2))]);
 }
 
 /// What the application may still take is not discarded, nor what is behind a view that is not on the disk.
@@ -127,7 +116,7 @@ fn what_was_taken_can_be_discarded() {
     let mut log = process.subgroup(SubgroupId(0), 3);
     log.append(message(0, b"a"));
     log.append(message(1, b"b"));
-    log.advance(4);
+    log.end_batch();
     log.note_stable(4);
     assert_eq!(taken(), None, "nothing was taken, also of the view before");
     log.note_delivered(1);
@@ -151,16 +140,16 @@ fn a_failed_disk_is_said_and_counts_nothing() {
     let process = start(&disk, SETTINGS);
     let mut log = process.subgroup(SubgroupId(0), 3);
     log.append(message(0, b"a"));
-    log.advance(1);
+    log.end_batch();
     wait_until("the disk works", || log.persisted() == 1);
     assert!(!process.has_failed() && process.failure().is_none());
     disk.lock().expect("no panic").arm(DiskFault::WriteError, "log/", 0);
     log.append(message(1, b"b"));
-    log.advance(2);
+    log.end_batch();
     wait_until("the failure is reported", || process.has_failed());
     for sequence in 2..10 {
         log.append(message(sequence, b"c"));
-        log.advance(sequence + 1);
+        log.end_batch();
         assert_eq!(log.persisted(), 1);
     }
     let error = process.failure().expect("it has failed").to_string();
@@ -178,7 +167,7 @@ fn a_disk_that_hangs_ends_the_log_and_holds_no_member_up() {
     let reading = lender.borrower().borrow().expect("the member lives");
     let hangs = disk.lock().expect("no panic");
     log.append(message(0, b"a"));
-    log.advance(1);
+    log.end_batch();
     process.write_register(&Register::new(1, NodeId(0), DurableView::default()));
     assert!(!process.has_failed(), "no thread has looked");
     wait_until("the disk hangs", || {
@@ -227,7 +216,7 @@ fn the_log_takes_as_much_as_the_windows_hold() {
     let count = 2 * (128 << 10) / bytes.len() as u64;
     for sequence in 0..count {
         log.append(message(sequence, &bytes));
-        log.advance(sequence + 1);
+        log.end_batch();
     }
     assert!(!process.has_failed(), "{:?}", process.failure());
     drop(blocked);

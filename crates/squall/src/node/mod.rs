@@ -267,10 +267,8 @@ impl Driven for Stack {
 
     fn next_deadline(&self) -> Option<Instant> {
         let group = Core::<AnyFabric>::next_deadline(&self.group);
-        let log =
-            self.log.as_ref().and_then(|log| log.patience()).map(|patience| self.fabric.now() + patience);
         let figures = self.figures.as_ref().and_then(FiguresWriter::deadline);
-        [group, self.admission.next_deadline(), log, figures].into_iter().flatten().min()
+        [group, self.admission.next_deadline(), figures].into_iter().flatten().min()
     }
 }
 

@@ -67,22 +67,22 @@ fn content(rank: usize, number: usize) -> Vec<u8> {
 }
 
 /// A barrier with a timeout, in case one of the threads panics.
-struct Meeting(AtomicUsize, usize);
+pub(crate) struct Meeting(AtomicUsize, usize);
 
 impl Meeting {
-    fn of(threads: usize) -> Self {
+    pub(crate) fn of(threads: usize) -> Self {
         Self(AtomicUsize::new(0), threads)
     }
 
     /// Waits for all threads, and may be used again when all have gone.
-    fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let round = self.0.fetch_add(1, Ordering::SeqCst) / self.1 + 1;
         wait_until("all threads meet", || self.0.load(Ordering::SeqCst) >= round * self.1);
     }
 }
 
 /// Runs `member` for each configuration, each in a thread, and returns what they return.
-fn members<T: Send>(configs: &[Config], member: impl Fn(Group) -> T + Sync) -> Vec<T> {
+pub(crate) fn members<T: Send>(configs: &[Config], member: impl Fn(Group) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let member = &member;
         let join = |config: &Config| {

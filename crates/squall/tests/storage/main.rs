@@ -11,4 +11,5 @@ mod restart;
 mod restart_object;
 #[path = "../common/storage.rs"]
 mod storage;
+mod times;
 mod versions;

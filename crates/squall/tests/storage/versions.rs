@@ -35,7 +35,7 @@ fn deposit(rank: usize, accounts: &Object<AccountBook>) -> Vec<Seen> {
 }
 
 /// Reads a version; waits for what this member has not got from the others, or not delivered, yet.
-fn state_at(accounts: &Object<AccountBook>, version: Version) -> Versioned<AccountBook> {
+pub(crate) fn state_at(accounts: &Object<AccountBook>, version: Version) -> Versioned<AccountBook> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match accounts.at(version).inspect(0, AccountBook::clone) {
