@@ -43,7 +43,7 @@ impl<D: Disk> Storage<D> {
 
     /// Writes a checkpoint without a state, a *mark*, as [`Self::write_checkpoint`] does: the records of the subgroup up to `position` are
     /// not wanted any more, but for those behind `wanted`. One is enough: if it is lost it can be made again at the position up to
-    /// which the register says that records were removed ([`LogBegin::Lost`], [`Self::renew_mark`]).
+    /// which the register says that records were removed ([`LogBegin::Lost`], [`Self::replace_by_mark`]).
     ///
     /// # Errors
     /// If the disk fails, or has not written what it was given.
@@ -63,6 +63,15 @@ impl<D: Disk> Storage<D> {
     pub fn has_marks_only(&self, subgroup: u32) -> Result<bool, DiskError> {
         let lengths = self.checkpoint_lengths(subgroup)?;
         Ok(!lengths.is_empty() && lengths.iter().all(|length| *length <= self.settings.block as u64))
+    }
+
+    /// Returns whether a checkpoint is a mark.
+    ///
+    /// # Errors
+    /// If its file is absent, or the disk fails.
+    pub fn is_mark(&self, subgroup: u32, position: LogPosition) -> Result<bool, DiskError> {
+        let length = self.disk.length(&names::checkpoint(subgroup, position))?;
+        Ok(length <= self.settings.block as u64)
     }
 
     /// Returns whether some file of a subgroup's checkpoints, good or bad, is longer than a mark.
@@ -120,12 +129,12 @@ impl<D: Disk> Storage<D> {
         self.replace(CheckpointKind::State, subgroup, position, write)
     }
 
-    /// Writes a mark whose file is lost again, at the position up to which the register says that records were removed
-    /// ([`LogBegin::Lost`]).
+    /// Writes a mark that takes the place of all records before it: that of another process, or one whose file is lost, at the position
+    /// up to which the register says that records were removed ([`LogBegin::Lost`]).
     ///
     /// # Errors
     /// If the disk fails, or has not written what it was given.
-    pub fn renew_mark(&self, subgroup: u32, position: LogPosition) -> Result<(), CheckpointError> {
+    pub fn replace_by_mark(&self, subgroup: u32, position: LogPosition) -> Result<(), CheckpointError> {
         self.replace(CheckpointKind::Mark, subgroup, position, &mut |_| Ok(()))
     }
 

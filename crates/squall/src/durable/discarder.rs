@@ -66,7 +66,7 @@ pub(super) fn renew<D: Disk>(storage: &Storage<D>, config: &Config) -> Result<()
                 subgroup = %id,
                 "the mark of what was discarded is lost, and is made again from the register"
             );
-            storage.renew_mark(id.0, position)?;
+            storage.replace_by_mark(id.0, position)?;
         }
     }
     Ok(())

@@ -105,6 +105,12 @@ impl ProcessLog {
         checkpoints.into_iter().map(behind).collect()
     }
 
+    /// Returns whether a checkpoint that is there is a mark, which has no state.
+    pub(crate) fn is_mark(&self, subgroup: SubgroupId, start: LogStart) -> bool {
+        let position = last_before(start).unwrap_or_default();
+        self.log().storage().is_mark(subgroup.0, position).unwrap_or(false)
+    }
+
     /// Reads a block of a checkpoint; returns its bytes, and whether it is the last one.
     ///
     /// # Errors
@@ -191,7 +197,8 @@ impl ProcessLog {
         self.base.store(base.unwrap_or(NO_BASE), Ordering::Relaxed);
     }
 
-    /// Takes a checkpoint of another member, which takes the place of the records before `start`, and waits until it is on the disk.
+    /// Takes a checkpoint of another member, which takes the place of the records before `start`, and waits until it is on the disk. One
+    /// without blocks is a mark, of which one is enough [W11].
     ///
     /// # Errors
     /// [`GroupError::Log`] if the disk has failed.
@@ -204,7 +211,11 @@ impl ProcessLog {
         // No checkpoint is before the first record.
         let position = last_before(start).unwrap_or_default();
         let mut write = |sink: &mut dyn Write| blocks.iter().try_for_each(|block| sink.write_all(block));
-        let written = self.log().storage().replace_checkpoints(subgroup.0, position, &mut write);
+        let storage = self.log().storage();
+        let written = match blocks {
+            [] => storage.replace_by_mark(subgroup.0, position),
+            _ => storage.replace_checkpoints(subgroup.0, position, &mut write),
+        };
         written.map_err(|error| self.failed(DiskError::from(error).into()))
     }
 

@@ -49,9 +49,12 @@ fn read_checkpoint(log: &ProcessLog, subgroup: SubgroupId, part: CheckpointPart)
         // The asker begins again with what has taken the place of one that was removed meanwhile.
         let read = log.read_checkpoint(subgroup, LogStart { view, sequence }, block);
         let Ok((bytes, ends)) = read else { return FetchReply::Nothing };
+        is_last = ends;
+        if block == 0 && ends && log.is_mark(subgroup, LogStart { view, sequence }) {
+            break;
+        }
         space = space.saturating_sub(bytes.len());
         blocks.push(bytes);
-        is_last = ends;
         if ends || space < CHECKPOINT_BLOCK_MAX {
             break;
         }
@@ -97,7 +100,7 @@ pub(super) enum Fetched {
     Records(u64, Vec<StoredRecord>),
     /// A message of the core.
     Views(Vec<u8>),
-    /// A checkpoint of everything before a position, by blocks.
+    /// A checkpoint of everything before a position, by blocks; a mark has none.
     Checkpoint(LogStart, Vec<Vec<u8>>),
     Nothing,
 }
@@ -122,7 +125,8 @@ pub(super) fn fetch(
             FetchReply::Records { count, records, rest } => (count, records, rest),
             FetchReply::Checkpoint { part, blocks, is_last } => {
                 let is_next = call.checkpoint.map_or(part.block == 0, |asked| asked == part);
-                if !is_next || blocks.is_empty() {
+                let is_mark = part.block == 0 && is_last;
+                if !is_next || blocks.is_empty() && !is_mark {
                     return Fetched::Nothing;
                 }
                 let CheckpointPart { view, sequence, .. } = part;
@@ -190,5 +194,59 @@ pub(super) fn call_of(group: u64, request: FetchRequest) -> FetchCall {
         FetchRequest::Checkpoint { shard: of, from, to } => {
             FetchCall { group, shard: shard(of), view: from, from: to, to: 0, skip: 0, checkpoint: None }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use squall_fabric::NodeId;
+    use squall_protocols::multicast::DeliveryMode;
+    use squall_protocols::restart::DurableView;
+
+    use super::*;
+    use crate::config::{Config, Retention, StorageConfig, SubgroupConfig};
+    use crate::durable;
+
+    /// [W11] A mark that was fetched is a mark: if its file rots, it is made again from the register when the log is opened.
+    #[test]
+    fn a_mark_that_was_fetched_may_rot() {
+        let path = std::env::temp_dir().join(format!("squall-fetched-mark-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        let retain = Some(Retention { automatic: true, ..Retention::default() });
+        let subgroup = SubgroupConfig { mode: DeliveryMode::Durable, retain, ..SubgroupConfig::default() };
+        let config = Config::local("fetched-mark", 2).subgroup("log", subgroup);
+        let storage = Some(StorageConfig::new(&path));
+        let [here, there] =
+            [0, 1].map(|rank| Config { storage: storage.clone(), ..config.clone().for_rank(rank) });
+        let open = |config: &Config| durable::open(config).map(|log| log.expect("a subgroup is durable"));
+        let (id, start) = (SubgroupId(0), LogStart { view: 3, sequence: 8 });
+        let register = Register::new(9, NodeId(0), DurableView::default());
+        let begin = |log: &Arc<ProcessLog>| log.begin_of(id);
+
+        let provider = open(&there).expect("it is empty");
+        provider.take_checkpoint(id, start, &[]).expect("the disk works");
+        let mut state = provider.state(&[id]);
+        state.cover(0, begin(&provider));
+        let call = FetchCall { group: 9, shard: 0, view: 1, from: 4, to: 0, skip: 0, checkpoint: None };
+        let reply = answer(&provider, &[id], &register, &state, call);
+        let FetchReply::Checkpoint { blocks, is_last: true, .. } = reply else { panic!("{reply:?}") };
+        let log = open(&here).expect("it is empty");
+        log.take_checkpoint(id, start, &blocks).expect("the disk works");
+        drop((provider, log));
+        for file in
+            fs::read_dir(here.log_folder().expect("it has one").join("checkpoints")).expect("it exists")
+        {
+            let file = file.expect("it can be listed").path();
+            let mut bytes = fs::read(&file).expect("it can be read");
+            bytes[35] ^= 1;
+            fs::write(&file, bytes).expect("it can be written");
+        }
+        let log = open(&here).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(begin(&log), start);
+        drop(log);
+        fs::remove_dir_all(&path).expect("it can be removed");
     }
 }

@@ -93,7 +93,7 @@ pub(crate) enum FetchReply {
     Checkpoint {
         /// Which part.
         part: CheckpointPart,
-        /// What is in the blocks.
+        /// What is in the blocks. None if it is a mark, which has no state.
         blocks: Vec<Vec<u8>>,
         /// Whether the last one is the last of the checkpoint.
         is_last: bool,
