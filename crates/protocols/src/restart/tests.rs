@@ -242,6 +242,19 @@ fn another_member_leads_after_a_time() {
     assert!(!with(RestartMutation::LeadByLowestOnly, leads));
 }
 
+/// The members that are absent have no turn, however many they are: of two that are present, the second one leads after its own \[T11\].
+#[test]
+fn absent_members_have_no_turn() {
+    let nodes: Vec<u32> = (0..300).collect();
+    let present = view(0, &nodes);
+    let mut bench = Bench::new(150, present.clone(), false);
+    (149..300).filter(|node| *node != 150).for_each(|node| bench.hear(node, &report(&present, 1)));
+    bench.pass(45);
+    assert_eq!(bench.lead(), None, "it is the turn of node 149");
+    bench.pass(10);
+    assert!(bench.lead().is_some());
+}
+
 /// A member accepts what its disk has; what it lacks, it fetches first \[T15\] \[T17\].
 #[test]
 fn nothing_is_accepted_that_is_not_here() {
