@@ -5,11 +5,11 @@ mod shelves;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::aborting::or_abort;
 use crate::storage::{PATIENCE, TestFolder, wait_until};
 use shelves::{Shelves, THING_BYTES, thing};
 use squall::config::{Retention, SubgroupConfig, Transport};
@@ -18,7 +18,7 @@ use squall::object::{Object, Version, VersionError};
 use squall::recovery::{SubgroupLoss, expected_loss};
 use squall::{Config, Group, HandleError, HistoryError, Position, ReplayError};
 use squall_fabric::NodeId;
-use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 use squall_log::{FileDisk, LogSettings, Storage, StorageOwner};
 use squall_protocols::membership::RankSet;
 use squall_protocols::restart::{LogState, Register, SalvagedShard};
@@ -57,12 +57,10 @@ fn run_members<R: Send>(configs: &[Config], act: impl Fn(usize, &mut Group, &Bar
         all.wait();
         result
     };
-    // The others would wait for one that has panicked.
-    let member = |config: &Config| {
-        panic::catch_unwind(AssertUnwindSafe(|| member(config))).unwrap_or_else(|_| std::process::abort())
-    };
     thread::scope(|scope| {
-        let threads: Vec<_> = configs.iter().map(|config| scope.spawn(|| member(config))).collect();
+        let member = &member;
+        let start = |config| scope.spawn(move || or_abort(move || member(config)));
+        let threads: Vec<_> = configs.iter().map(start).collect();
         threads.into_iter().map(|thread| thread.join().expect("it would have aborted")).collect()
     })
 }
@@ -443,30 +441,38 @@ fn a_reader_that_is_behind_finds_everything() {
         let mut sender = shelves.sender().expect("it is free");
         let mut reader =
             shelves.deliveries().expect("they are free").from(Position::default()).expect("it is durable");
+        let is_sent = AtomicBool::new(false);
         thread::scope(|scope| {
+            // Each waits for the other one.
             scope.spawn(|| {
-                for number in 0..THINGS {
-                    let sent = thing(round * THINGS + number);
-                    sender
-                        .send_blocking(sent.len(), |space| space.copy_from_slice(&sent))
-                        .expect("it is sent");
-                }
+                or_abort(|| {
+                    for number in 0..THINGS {
+                        let sent = thing(round * THINGS + number);
+                        sender
+                            .send_blocking(sent.len(), |space| space.copy_from_slice(&sent))
+                            .expect("it is sent");
+                    }
+                    is_sent.store(true, Ordering::Relaxed);
+                });
             });
-            let read = AssertUnwindSafe(|| {
+            or_abort(|| {
+                if round == 1 {
+                    // With each call the sender continues, and the log grows by some segments.
+                    let mut read_first = || {
+                        reader.seek(Position::default());
+                        assert_eq!(reader.next().expect("it is there").bytes, thing(0));
+                    };
+                    while !is_sent.load(Ordering::Relaxed) {
+                        read_first();
+                    }
+                    wait_until("what the reader needs is kept", || files(&folder, 0, "log") > 10);
+                    reader.seek(Position::default());
+                }
                 for number in 0..(round + 1) * THINGS {
                     assert_eq!(reader.next().expect("it is there").bytes, thing(number));
-                    if round == 1 && number < 100 {
-                        // Meanwhile the log grows by some segments: with each call the sender continues.
-                        thread::sleep(Duration::from_millis(10));
-                    }
                 }
             });
-            // The sender would wait for a reader that has panicked.
-            panic::catch_unwind(read).unwrap_or_else(|_| std::process::abort());
         });
-        if round == 1 {
-            assert!(files(&folder, 0, "log") > 10, "what the reader needed was kept");
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Durable subgroups and objects: what is on disk, and what becomes of it (Derecho §3.4).
 
+#[path = "../common/aborting.rs"]
+mod aborting;
 #[path = "../common/accounts.rs"]
 mod accounts;
 #[path = "../common/mod.rs"]
