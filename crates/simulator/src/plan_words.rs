@@ -4,10 +4,9 @@ use squall_fabric::Duration;
 use squall_fabric::sim::Adversary;
 use squall_protocols::multicast::{Batching, Carrier, DeliveryMode, LargeMessages};
 
-/// A set of nodes, as in `nodes 0, 2 and 3`; those of `count` nodes alone.
-pub(crate) fn nodes(set: u64, count: u32) -> String {
-    let named: Vec<String> =
-        (0..count.min(u64::BITS)).filter(|node| set >> node & 1 == 1).map(|node| node.to_string()).collect();
+/// Those of `count` nodes that `is_in` accepts, as in `nodes 0, 2 and 3`.
+pub(crate) fn nodes(count: u32, is_in: impl Fn(u32) -> bool) -> String {
+    let named: Vec<String> = (0..count).filter(|node| is_in(*node)).map(|node| node.to_string()).collect();
     match (&*named, named.len() == count as usize) {
         ([], _) => "no node".into(),
         (_, true) => "all nodes".into(),
@@ -118,12 +117,9 @@ mod tests {
 
     #[test]
     fn sets_of_nodes_are_lists() {
-        let texts = [0, 0b100, 0b101, 0b1101, 0b1111, u64::MAX].map(|set| nodes(set, 4));
-        assert_eq!(
-            texts,
-            ["no node", "node 2", "nodes 0 and 2", "nodes 0, 2 and 3", "all nodes", "all nodes"]
-        );
-        assert_eq!(nodes(u64::MAX, 64), "all nodes");
+        let texts = [0, 0b100, 0b101, 0b1101, 0b1111].map(|set| nodes(4, |i| set >> i & 1 == 1));
+        assert_eq!(texts, ["no node", "node 2", "nodes 0 and 2", "nodes 0, 2 and 3", "all nodes"]);
+        assert_eq!(nodes(70, |node| node % 64 == 5), "nodes 5 and 69");
     }
 
     #[test]

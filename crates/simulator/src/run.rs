@@ -134,6 +134,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::salvage::SCENARIO),
         Box::new(crate::rdmc::SCENARIO),
         Box::new(crate::genuine::SCENARIO),
+        Box::new(crate::genuine::LARGE),
         Box::new(crate::log::SCENARIO),
     ]
 }

@@ -137,7 +137,13 @@ fn rare(mutation: mutation::GroupMutation) -> Option<fn() -> RunOutcome> {
 fn every_mutation_is_caught() {
     let mut scenarios = scenarios();
     // Other scenarios have all of their views, too, and smaller groups.
-    let others = [join::SCENARIO.name, revival::SCENARIO.name, large::SCENARIO.name, large::MEDIUM.name];
+    let others = [
+        join::SCENARIO.name,
+        revival::SCENARIO.name,
+        large::SCENARIO.name,
+        large::MEDIUM.name,
+        genuine::LARGE.name,
+    ];
     scenarios.retain(|scenario| !others.contains(&scenario.name()));
     let caught = |mutation| match rare(mutation) {
         _ if UNIT_TESTED.contains(&mutation) => Some("a unit test".into()),
@@ -236,6 +242,7 @@ fn every_mutation_in_genuine_multicast_is_caught() {
     let rare = || run(&genuine::SCENARIO, WITH_LATE_FETCH);
     check(GenuineMutation::ALL, |mutation| match mutation {
         GenuineMutation::ForgetLog => with(mutation, rare),
+        GenuineMutation::WrapRanks => with(mutation, || caught_in(&genuine::LARGE)),
         _ => with(mutation, caught),
     });
     let of_views = [mutation::GroupMutation::TrimOfOne, mutation::GroupMutation::DecideAlone];

@@ -190,7 +190,7 @@ fn runs_repeat() {
     for scenario in squall_simulator::scenarios() {
         // A run of the largest groups takes as long as hundreds of others.
         let seeds = match scenario.name() {
-            "large" => 1,
+            "large" | "genuine-large" => 1,
             "medium" => 5,
             _ => 50,
         };

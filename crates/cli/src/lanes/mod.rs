@@ -300,7 +300,7 @@ mod tests {
         for scenario in scenarios() {
             // A run of the largest groups takes as long as hundreds of others.
             let seeds = match scenario.name() {
-                "large" => 1,
+                "large" | "genuine-large" => 1,
                 "medium" => 5,
                 _ => 30,
             };

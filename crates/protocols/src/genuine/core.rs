@@ -13,7 +13,7 @@ use super::table::{ShardRow, ShardTable};
 use super::wedge::GenuineCarryover;
 use super::{GenuineMessage, GenuineSettings, ShardPlacement};
 use crate::coverage::{Point, reach};
-use crate::membership::View;
+use crate::membership::{RankSet, View};
 
 /// A member's part in one view. See the module above for the step order and the invariants.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ pub struct GenuineMember {
     pub(super) shard: Option<ShardMember>,
     /// The view is over: nothing is sent, sequenced, acknowledged or delivered any more \[G9\].
     pub(super) is_wedged: bool,
-    /// The members whose rows are frozen, by rank, as a set of bits.
-    pub(super) frozen: u64,
+    /// The members whose rows are frozen.
+    pub(super) frozen: RankSet,
     /// What this member lacks of its shard's log, and what it sends others of it \[G11\].
     pub(super) fetch: LogFetch,
     pub(super) relays: Vec<LogRelay>,
@@ -83,7 +83,7 @@ impl GenuineMember {
             time_base: 0,
             shard,
             is_wedged: false,
-            frozen: 0,
+            frozen: RankSet::EMPTY,
             fetch: LogFetch::default(),
             relays: Vec::new(),
             failure: None,

@@ -22,6 +22,7 @@ use super::relay::{LogRelay, LogRequest, RelayGeometry};
 use super::table::ShardTable;
 use super::{GenuineMember, QuorumRule};
 use crate::coverage::{Point, reach};
+use crate::membership::RankSet;
 
 /// What a member asks for, and which member.
 #[derive(Debug, Default)]
@@ -29,8 +30,8 @@ pub(super) struct LogFetch {
     /// The log is wanted up to this timestamp.
     wanted: u64,
     source: Option<LogSource>,
-    /// The ranks of the members that were asked, as a set of bits.
-    asked: u64,
+    /// The members that were asked.
+    asked: RankSet,
 }
 
 #[derive(Debug)]
@@ -61,7 +62,7 @@ impl GenuineMember {
         let Some(shard) = &self.shard else { return false };
         let is_gone = |rank: &usize| {
             let closed = self.row.closed.load(self.table.row(*rank));
-            self.frozen >> rank & 1 == 1 || closed != 0 && closed <= self.fetch.wanted
+            has(&self.frozen, *rank) || closed != 0 && closed <= self.fetch.wanted
         };
         let mut others = self.placement.members(shard.shard).iter().filter(|rank| **rank != self.rank);
         self.fetch.wanted > shard.order.reach() && others.all(is_gone)
@@ -103,17 +104,17 @@ impl GenuineMember {
         let (row, table, frozen) = (&self.row, &mut self.table, self.frozen);
         // A count is one less than the word.
         let has_it = |table: &ShardTable, rank: usize| {
-            frozen >> rank & 1 == 0 && row.closed.load(table.row(rank)) > *wanted
+            !has(&frozen, rank) && row.closed.load(table.row(rank)) > *wanted
         };
         let geometry = RelayGeometry::new(&self.settings, self.placement.count());
         source.take_if(|source| !has_it(table, source.request.provider));
         let Some(LogSource { request, relay }) = source else {
-            let candidate = |rank: &&usize| **rank != self.rank && *asked >> **rank & 1 == 0;
+            let candidate = |rank: &&usize| **rank != self.rank && !has(asked, **rank);
             let mut candidates = self.placement.members(shard.shard).iter().filter(candidate);
             let Some(provider) = candidates.find(|rank| has_it(table, **rank)).copied() else { return 0 };
             reach(Point::GenuineLogAsked);
-            *asked |= 1 << provider;
-            let attempt = u64::from(asked.count_ones());
+            asked.insert(provider);
+            let attempt = asked.len() as u64;
             let request = LogRequest { attempt, provider, taken: 0 };
             let relay = fabric.attach(self.nodes[provider], table.relay_key(self.rank), geometry.words());
             table.raise(shard.shard, row.asks, request.to_word());
@@ -157,3 +158,12 @@ impl GenuineMember {
         self.relays.iter().map(LogRelay::mirror)
     }
 }
+
+/// Whether a member is in a set.
+fn has(set: &RankSet, rank: usize) -> bool {
+    mutant!(WrapRanks => return set.iter().any(|other| other % 64 == rank % 64));
+    set.contains(rank)
+}
+
+#[cfg(test)]
+mod tests;

@@ -114,15 +114,18 @@ impl FetchedEntry {
         4 + shards + record_max.div_ceil(8)
     }
 
-    /// Takes an entry from the front of `words`; `None` if it is none. Not fuzzed: a list of words, of which only the two counts
+    /// Takes an entry from the front of `words`, in a group with this many shards; `None` if it is none. Not fuzzed: a list of words, of which only the two counts
     /// decide what is read.
-    pub(super) fn take(words: &mut &[u64]) -> Option<Self> {
+    pub(super) fn take(words: &mut &[u64], shards: usize) -> Option<Self> {
         let ([name, clock, stamped], rest) = words.split_first_chunk()?;
         *words = rest;
         let mut entry =
             Self { key: key_of(*name), clock: *clock, timestamps: Vec::new(), record: Vec::new() };
         if *stamped == 0 {
             return Some(entry);
+        }
+        if shards_of(*stamped).any(|shard| shard >= shards) {
+            return None;
         }
         let (clocks, rest) = words.split_at_checked(stamped.count_ones() as usize)?;
         let timestamps =
@@ -164,8 +167,8 @@ mod tests {
         let record = b"abcdefghijk".to_vec();
         let mut rest = &words[..];
         let expected = FetchedEntry { key: (2, 5), clock: 7, timestamps: stamps, record };
-        assert_eq!(FetchedEntry::take(&mut rest), Some(expected));
+        assert_eq!(FetchedEntry::take(&mut rest, 3), Some(expected));
         assert!(rest.is_empty());
-        assert!((1..words.len()).all(|length| FetchedEntry::take(&mut &words[..length]).is_none()));
+        assert!((1..words.len()).all(|length| FetchedEntry::take(&mut &words[..length], 3).is_none()));
     }
 }

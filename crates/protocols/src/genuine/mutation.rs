@@ -43,6 +43,8 @@ mutations! {
         TrimOfAll,
         /// \[G11\] A member echoes and installs a proposal although it lacks a part of the log up to the trim.
         SkipFetch,
+        /// \[G11\] A member takes another one for frozen or asked whose rank is the same modulo 64.
+        WrapRanks,
         /// \[G11\] A member keeps nothing of the log for others once it is in the next view.
         ForgetLog,
         /// \[G12\] The trim of the own shard alone decides what is in.

@@ -1,7 +1,7 @@
 //! Placement: which members of a view form which shard, and who leads it (RamCast §2.2, §3.2) \[G1\].
 
-/// The most shards: a set of destinations is one word.
-pub const SHARDS_MAX: usize = 64;
+/// The most shards: a set of destinations is one word, in records as well.
+pub const SHARDS_MAX: usize = u64::BITS as usize;
 
 /// The shards of a view, by number. They have no common members; a shard may have none, and a member may be in none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

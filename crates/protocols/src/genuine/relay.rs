@@ -12,6 +12,7 @@ use super::GenuineSettings;
 use super::kept::FetchedEntry;
 use super::record::HEADER_BYTES;
 use super::shard::ShardMember;
+use crate::membership::MEMBERS_MAX;
 
 /// Where things are in a relay's mirror.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +23,7 @@ pub(super) struct RelayGeometry {
     first: usize,
     length_max: usize,
     words: usize,
+    shards: usize,
 }
 
 impl RelayGeometry {
@@ -30,7 +32,7 @@ impl RelayGeometry {
         let pieces = layout.column();
         let length_max = ENTRIES * FetchedEntry::words_max(shards, HEADER_BYTES + settings.message_max);
         let first = layout.block(1 + length_max);
-        Self { pieces, first, length_max, words: layout.words() }
+        Self { pieces, first, length_max, words: layout.words(), shards }
     }
 
     pub(super) const fn words(self) -> usize {
@@ -48,7 +50,7 @@ impl RelayGeometry {
         let words: Vec<u64> = (1..=length).map(|i| region.load(self.first + i)).collect();
         let (mut rest, mut entries) = (&words[..], Vec::new());
         while !rest.is_empty() {
-            let Some(entry) = FetchedEntry::take(&mut rest) else { return Some(Err(())) };
+            let Some(entry) = FetchedEntry::take(&mut rest, self.shards) else { return Some(Err(())) };
             entries.push(entry);
         }
         Some(Ok(entries))
@@ -66,6 +68,9 @@ impl RelayGeometry {
 
 /// A piece has space for this many of the longest entries.
 const ENTRIES: usize = 8;
+
+// A request has 16 bits for the rank, and for how many members were asked.
+const _: () = assert!(MEMBERS_MAX <= 1 << 16);
 
 /// Which member one asks for the log of its shard: one word, which only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +169,8 @@ mod tests {
     #[test]
     fn requests_grow_from_piece_to_piece_and_from_member_to_member() {
         let request = |attempt, provider, taken| LogRequest { attempt, provider, taken };
-        let all = [request(1, 63, 0), request(1, 63, 9), request(2, 0, 0)];
+        let last = MEMBERS_MAX - 1;
+        let all = [request(1, last, 0), request(1, last, 9), request(last as u64, 0, 0)];
         let words = all.map(LogRequest::to_word);
         assert!(words.is_sorted());
         assert_eq!(words.map(LogRequest::from_word), all.map(Some));
@@ -184,6 +190,8 @@ mod tests {
         assert_eq!(put(&[3, 7, 0, 4, 8, 0]), Ok(2));
         assert_eq!(put(&[3, 7, 0, 4, 8]), Err(()));
         assert_eq!(put(&[3, 7, 1, 7, u64::MAX]), Err(()));
+        assert_eq!(put(&[3, 7, 0b10, 7, 0]), Ok(1));
+        assert_eq!(put(&[3, 7, 0b100, 7, 0]), Err(()), "there is no such shard");
         region.store(geometry.first, u64::MAX);
         assert_eq!(geometry.piece(&region, 0), Some(Err(())));
     }

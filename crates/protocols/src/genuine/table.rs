@@ -277,6 +277,9 @@ impl ShardTable {
 /// The purposes of mirrors for shards, and for reports.
 const SHARDS_AND_MEMBERS: u32 = (SHARDS_MAX + MEMBERS_MAX) as u32;
 
+// A purpose has 20 bits, and those of relays are the last ones.
+const _: () = assert!(FIRST_PURPOSE + SHARDS_AND_MEMBERS + MEMBERS_MAX as u32 <= 1 << 20);
+
 /// The mirror of each member for a shard.
 fn shard_key(view: &View, shard: usize) -> MirrorKey {
     view.key(FIRST_PURPOSE + u32::try_from(shard).expect("few shards"))

@@ -2,6 +2,7 @@
 //!
 //! All of its shards get the whole message, and each applies its own parts, in their order.
 
+use super::SHARDS_MAX;
 use crate::words::{put_bytes, put_words, take_byte, take_bytes, take_word};
 
 /// What a part does in its shard.
@@ -39,6 +40,9 @@ pub const UPDATE_HEADER_BYTES: usize = 16;
 
 /// The bytes of a part without its own.
 pub const PART_HEADER_BYTES: usize = 6;
+
+// A part has a byte for its shard.
+const _: () = assert!(SHARDS_MAX <= 1 << 8);
 
 impl<'a> ShardedUpdate<'a> {
     /// Returns the update as bytes.

@@ -30,7 +30,7 @@ impl GenuineMember {
         let rank = self.nodes.iter().position(|node| *node == member).expect("a member of the view");
         self.table.freeze(fabric, rank);
         self.table.excuse(member);
-        self.frozen |= 1 << rank;
+        self.frozen.insert(rank);
         self.stop();
     }
 

@@ -7,8 +7,12 @@ use super::{BadLink, LinkFailure};
 
 /// Returns the size of a minimum vertex cover of `pairs`, which it finds by trying all sets. The pairs consist of
 /// nodes below `nodes`.
+///
+/// # Panics
+/// If there are more than 31 nodes, of which there are too many sets.
 #[must_use]
 pub fn least_cover(nodes: u32, pairs: &[(u32, u32)]) -> u32 {
+    assert!(nodes < u32::BITS, "all sets of {nodes} nodes");
     let covers = |set: &u32| pairs.iter().all(|(a, b)| set >> a & 1 == 1 || set >> b & 1 == 1);
     (0..1_u32 << nodes).filter(covers).map(u32::count_ones).min().expect("all nodes cover all pairs")
 }

@@ -43,6 +43,7 @@ struct QueuedBody {
 
 impl<'a> AssemblyWorld<'a> {
     pub(super) fn new(plan: &'a AssemblyPlan, trace_records_max: usize) -> Self {
+        assert!(plan.processes() < u32::BITS, "sets of {} processes in one word", plan.processes());
         Self {
             plan,
             prng: Prng::new(plan.seed ^ 0x77),

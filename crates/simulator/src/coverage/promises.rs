@@ -153,6 +153,8 @@ promises!(
     ]
 );
 
+promises!(GENUINE_LARGE, [], ["shard of more than 64 members",]);
+
 promises!(
     REPLICA,
     [

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use squall_fabric::sim::{CostModel, Prng, SimConfig, SimWorld};
-use squall_fabric::{Core as _, Duration, Instant, NodeId};
+use squall_fabric::sim::{CostModel, Prng, SimConfig, SimFabric, SimWorld};
+use squall_fabric::{Core, Duration, Instant, NodeId};
 use squall_protocols::admission::AdmissionSettings;
 use squall_protocols::genuine::{AskForReplies, DeliveredMarks, GenuineMember, UpdateReplies};
 use squall_protocols::group::{GroupCore, GroupEnd, GroupSettings, SubgroupLayout};
@@ -257,6 +257,9 @@ impl GenuineCluster {
         let Some(group) = &mut process.group else { return worked };
         group.set_time_base(self.plan.time_base(place));
         worked |= group.poll(&mut process.fabric) > 0;
+        if !worked && Core::<SimFabric>::look_at_all(group) {
+            worked = group.poll(&mut process.fabric) > 0;
+        }
         if !is_member && group.application_ref().has_heard {
             self.all
                 .fail("attempts", format!("[J8] process {place} is given a message, and has not arrived"));

@@ -34,7 +34,7 @@ impl GenuinePlan {
 
     /// A member of a shard of three or more is behind the others when one that sends to the shard dies, and perhaps another one soon
     /// after.
-    fn add_member_behind(&mut self, prng: &mut Prng) {
+    pub(super) fn add_member_behind(&mut self, prng: &mut Prng) {
         let Some((home, peers)) = self.draw_shard(prng) else { return };
         let to = peers[prng.index(peers.len())];
         let members = 0..self.group.members;
@@ -46,7 +46,7 @@ impl GenuinePlan {
         for _ in 0..1 + prng.below(3).saturating_sub(1) {
             let node = others[prng.index(others.len())];
             let nth = first + prng.below(60);
-            self.senders |= 1 << node;
+            self.senders.insert(node as usize);
             self.group.rules.push(Rule { when: RuleTrigger::Post { node, nth }, what: Verdict::Crash(node) });
         }
     }
@@ -78,7 +78,7 @@ impl GenuinePlan {
 
     /// What is sent to a shard comes late to all its members but the leader when its sender dies, and then the leader dies, too, which
     /// alone has that.
-    fn add_lost_holder(&mut self, prng: &mut Prng) {
+    pub(super) fn add_lost_holder(&mut self, prng: &mut Prng) {
         let Some((home, peers)) = self.draw_shard(prng) else { return };
         let others: Vec<u32> = (0..self.group.members).filter(|node| !peers.contains(node)).collect();
         if others.is_empty() {
@@ -91,7 +91,7 @@ impl GenuinePlan {
             }
         }
         self.add_messages(home, prng);
-        self.senders |= 1 << sender;
+        self.senders.insert(sender as usize);
         let at = prng.below(600_000);
         self.add_death(sender, at);
         self.add_death(peers[0], at + prng.below(1_200_000));
@@ -99,7 +99,7 @@ impl GenuinePlan {
 
     /// A member that is behind loses the leader of the view while the view ends, so that the others decide without its echo, and it gets
     /// what it lacks from members of the next view.
-    fn add_late_fetch(&mut self, prng: &mut Prng) {
+    pub(super) fn add_late_fetch(&mut self, prng: &mut Prng) {
         let Some((home, peers)) = self.draw_shard(prng) else { return };
         let (to, leader) = (peers[peers.len() - 1], 0);
         let sender = self.group.members - 1;
@@ -110,7 +110,7 @@ impl GenuinePlan {
             self.add_slow_link(from, to, Duration::from_nanos(150_000 + prng.below(250_000)));
         }
         self.add_messages(home, prng);
-        self.senders |= 1 << sender;
+        self.senders.insert(sender as usize);
         let at = 100_000 + prng.below(400_000);
         self.add_death(sender, at);
         let when = RuleTrigger::At(Instant::from_nanos(at + prng.below(1_200_000)));
@@ -125,7 +125,7 @@ impl GenuinePlan {
             self.add_slow_link(from, to, Duration::from_nanos(100_000 + prng.below(200_000)));
         }
         self.add_messages(home, prng);
-        self.senders |= peers.iter().fold(0, |set, node| set | 1 << node);
+        peers.iter().for_each(|node| self.senders.insert(*node as usize));
         let (at, count) = (prng.below(600_000), QuorumRule::Majority.least(peers.len() + 1));
         for node in peers.into_iter().take(count) {
             self.add_death(node, at + prng.below(3_000));
@@ -133,7 +133,7 @@ impl GenuinePlan {
     }
 
     /// A shard of three or more members of the first view, and these, its first leader first.
-    fn draw_shard(&self, prng: &mut Prng) -> Option<(usize, Vec<u32>)> {
+    pub(super) fn draw_shard(&self, prng: &mut Prng) -> Option<(usize, Vec<u32>)> {
         let members = |shard: usize| {
             let is_in = |node: &u32| self.homes[*node as usize] == Some(shard);
             (0..self.group.members).filter(is_in).collect::<Vec<u32>>()
@@ -144,18 +144,18 @@ impl GenuinePlan {
     }
 
     /// Some messages are for a shard, perhaps with others.
-    fn add_messages(&mut self, shard: usize, prng: &mut Prng) {
+    pub(super) fn add_messages(&mut self, shard: usize, prng: &mut Prng) {
         let more = self.destinations[prng.index(self.destinations.len())];
         self.destinations.push(1 << shard | if prng.chance(500) { more } else { 0 });
         self.group.messages = self.group.messages.max(4);
     }
 
-    fn add_slow_link(&mut self, from: u32, to: u32, extra: Duration) {
+    pub(super) fn add_slow_link(&mut self, from: u32, to: u32, extra: Duration) {
         let when = RuleTrigger::At(Instant::from_nanos(0));
         self.group.rules.push(Rule { when, what: Verdict::Slow { from, to, extra } });
     }
 
-    fn add_death(&mut self, node: u32, at_ns: u64) {
+    pub(super) fn add_death(&mut self, node: u32, at_ns: u64) {
         let when = RuleTrigger::At(Instant::from_nanos(at_ns));
         self.group.rules.push(Rule { when, what: Verdict::Crash(node) });
     }

@@ -12,6 +12,7 @@ mod caller;
 mod checks;
 mod cluster;
 mod end;
+mod large;
 mod majority;
 mod plan;
 pub mod prediction;
@@ -31,6 +32,16 @@ pub const SCENARIO: PlannedScenario<GenuinePlan> = PlannedScenario {
     run,
     faults: GenuinePlan::faults,
     promises: coverage::GENUINE,
+};
+
+/// The scenario in large groups.
+pub const LARGE: PlannedScenario<GenuinePlan> = PlannedScenario {
+    name: "genuine-large",
+    about: "messages to shards of 65 to 96 members, or to up to 64 shards, in one order; deaths of ranks in several words",
+    draw: GenuinePlan::draw_large,
+    run,
+    faults: GenuinePlan::faults,
+    promises: coverage::GENUINE_LARGE,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.

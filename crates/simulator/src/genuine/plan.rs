@@ -5,8 +5,9 @@ use std::fmt;
 use squall_fabric::sim::{Adversary, Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::genuine::{
-    ClockKind, GenuineSettings, PART_HEADER_BYTES, QuorumRule, UPDATE_HEADER_BYTES,
+    ClockKind, GenuineSettings, PART_HEADER_BYTES, QuorumRule, SHARDS_MAX, UPDATE_HEADER_BYTES,
 };
+use squall_protocols::membership::RankSet;
 
 use crate::admission::BusPlan;
 use crate::explain::Shrink;
@@ -22,8 +23,8 @@ pub struct GenuinePlan {
     pub shards: usize,
     /// The shard of each node, if it is in one.
     pub homes: Vec<Option<usize>>,
-    /// The nodes that send, as a set of bits.
-    pub senders: u64,
+    /// The nodes that send.
+    pub senders: RankSet,
     /// The sets of destinations that messages have.
     pub destinations: Vec<u64>,
     /// The settings.
@@ -149,7 +150,7 @@ impl GenuinePlan {
         Self {
             shards,
             homes,
-            senders: prng.draw() | prng.draw(),
+            senders: RankSet::from_bits(prng.draw() | prng.draw()),
             destinations,
             settings,
             request_max: Duration::ZERO,
@@ -235,7 +236,7 @@ impl GenuinePlan {
         self.request_max = Duration::from_nanos(1 + prng.below(6_000_000));
         self.group.messages = self.group.messages.max(8);
         let sender = u32::try_from(prng.below(u64::from(self.group.members))).expect("few");
-        self.senders |= 1 << sender;
+        self.senders.insert(sender as usize);
         let late = Duration::from_nanos(prng.below(1_500_000));
         let when = RuleTrigger::At(Instant::from_nanos(0) + self.group.joins[0] + late);
         self.group.rules.push(Rule { when, what: Verdict::Crash(sender) });
@@ -262,6 +263,11 @@ impl GenuinePlan {
         }
     }
 
+    fn has_large_shard(&self) -> bool {
+        let members = |shard: usize| self.homes.iter().filter(|home| **home == Some(shard)).count();
+        (0..self.shards).any(|shard| members(shard) > 64)
+    }
+
     /// What can happen in the run, by kinds.
     pub(crate) fn faults(&self) -> Vec<&'static str> {
         let own = [
@@ -271,6 +277,8 @@ impl GenuinePlan {
             ("wrong clocks", !self.time_error_max.is_zero()),
             ("member of no shard", self.homes.contains(&None)),
             ("eight shards", self.shards == 8),
+            ("as many shards as there may be", self.shards == SHARDS_MAX),
+            ("shard of more than 64 members", self.has_large_shard()),
             ("shards without states", !self.settings.has_states),
             ("majority", self.settings.quorum == QuorumRule::Majority),
             ("follower that stalls", self.standstill.is_some()),
@@ -293,11 +301,8 @@ impl Shrink for GenuinePlan {
             plan.destinations.remove(i);
             plans.push(plan);
         }
-        for node in 0..self.group.nodes() {
-            if self.senders >> node & 1 == 1 {
-                plans.push(Self { senders: self.senders & !(1 << node), ..self.clone() });
-            }
-        }
+        let senders = self.senders.iter().filter(|node| *node < self.group.nodes() as usize);
+        plans.extend(senders.map(|node| Self { senders: self.senders.without(node), ..self.clone() }));
         plans
     }
 }
@@ -306,21 +311,20 @@ impl fmt::Display for GenuinePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.group)?;
         let nodes = self.group.nodes();
-        let members = |of: Option<usize>| {
-            let is_there = |node: &usize| self.homes.get(*node) == Some(&of);
-            let set = (0..nodes as usize).filter(is_there).fold(0, |set, node| set | 1_u64 << node);
-            plan_words::nodes(set, nodes)
-        };
+        let members =
+            |of: Option<usize>| plan_words::nodes(nodes, |node| self.homes.get(node as usize) == Some(&of));
         for shard in 0..self.shards {
             writeln!(f, "  shard {shard}: {}", members(Some(shard)))?;
         }
         if self.homes.contains(&None) {
             writeln!(f, "  in no shard: {}", members(None))?;
         }
-        writeln!(f, "  senders: {}", plan_words::nodes(self.senders, nodes))?;
+        let sends = |node: u32| self.senders.contains(node as usize);
+        writeln!(f, "  senders: {}", plan_words::nodes(nodes, sends))?;
         let shards = u32::try_from(self.shards).expect("few");
         for set in &self.destinations {
-            let named = plan_words::nodes(*set, shards).replace("nodes", "shards").replace("node", "shard");
+            let named = plan_words::nodes(shards, |shard| set >> shard & 1 == 1);
+            let named = named.replace("nodes", "shards").replace("node", "shard");
             writeln!(f, "  messages to {named}")?;
         }
         let GenuineSettings { quorum, clock, window, has_states, express, message_max, window_bytes } =

@@ -121,7 +121,7 @@ pub(super) struct Workload {
 
 impl Workload {
     pub(super) fn new(plan: &GenuinePlan, place: u32) -> Self {
-        let unsent = if plan.senders >> place & 1 == 1 { plan.group.messages } else { 0 };
+        let unsent = if plan.senders.contains(place as usize) { plan.group.messages } else { 0 };
         Self { unsent, next: Instant::from_nanos(0), is_blocked: false }
     }
 

@@ -436,7 +436,7 @@ impl fmt::Display for GroupPlan {
         for (node, at) in &self.leaves {
             writeln!(f, "  node {node} leaves after {at:?}")?;
         }
-        let named = |set: u64| plan_words::nodes(set, self.nodes());
+        let named = |set: u64| plan_words::nodes(self.nodes(), |node| has(set, NodeId(node)));
         for SubgroupPlan { id, nodes, senders, pullers, settings } in &self.subgroups {
             let SubgroupSettings { mode, window, window_bytes, piece_bytes, batching, large, .. } = settings;
             let (mode, batching) = (plan_words::mode(*mode), plan_words::batching(*batching));

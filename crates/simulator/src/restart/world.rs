@@ -67,6 +67,7 @@ impl<'a> RestartWorld<'a> {
     }
 
     fn empty(plan: &'a RestartPlan, trace_records_max: usize) -> Self {
+        assert!(plan.processes < u32::BITS as usize, "sets of {} processes in one word", plan.processes);
         Self {
             plan,
             prng: Prng::new(plan.seed ^ 0x1e57),
