@@ -91,6 +91,17 @@ pub(crate) fn names_are_nouns(file: &SourceFile) -> Vec<String> {
     lines.map(|(n, _)| format!("{}:{n}: no `get_` and no `utils`: say what it is", file.path)).collect()
 }
 
+/// A word has a bit for 64 members, and a group may have more: a shift by a rank is `rank % 64`, in a set that has more words.
+pub(crate) fn shifts_by_no_member(file: &SourceFile) -> Vec<String> {
+    if FEW_MEMBERS.contains(&file.path.as_str()) {
+        return vec![];
+    }
+    let code = file.code();
+    let lines = numbered(&code).filter(|(_, line)| MEMBERS.iter().any(|name| shifts_by(line, name)));
+    let advice = "a group may have more members than a word has bits: use `RankSet`";
+    lines.map(|(n, _)| format!("{}:{n}: {advice}", file.path)).collect()
+}
+
 /// A path or host of one machine means nothing on another.
 pub(crate) fn names_no_machine(file: &SourceFile) -> Vec<String> {
     let paths: Vec<String> = MACHINE_FOLDERS.iter().map(|folder| format!("/{folder}/")).collect();
@@ -121,6 +132,7 @@ pub(crate) fn all(file: &SourceFile) -> Vec<String> {
             pairs_its_orderings,
             is_finished,
             names_are_nouns,
+            shifts_by_no_member,
         ];
         found.extend(rules.iter().flat_map(|rule| rule(file)));
     }
@@ -136,6 +148,14 @@ fn words_in_code(file: &SourceFile, words: &[&str], advice: &str) -> Vec<String>
 /// Whether `line` calls the macro `name`.
 fn is_called(line: &str, name: &str) -> bool {
     has_word(line, name) && line.contains(&format!("{name}!"))
+}
+
+/// Whether `line` shifts by the value of `name`, not by what is computed from it.
+fn shifts_by(line: &str, name: &str) -> bool {
+    let shifts = line.match_indices("<<").chain(line.match_indices(">>"));
+    let rests = shifts.map(|(at, _)| line[at + 2..].trim_start_matches(['=', ' ', '*', '&']));
+    let mut rests = rests.filter_map(|rest| rest.strip_prefix(name));
+    rests.any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || "_.(".contains(c)))
 }
 
 /// Whether `line` has an absolute path that begins with `path`.
@@ -183,6 +203,16 @@ const TRUSTED: [&str; 10] = [
     "crates/squall/src/bulk/network.rs",
     "crates/squall/src/genuine.rs",
     "crates/squall/src/stream/socket.rs",
+];
+/// Names of the numbers of members.
+const MEMBERS: [&str; 11] = [
+    "rank", "node", "member", "sender", "place", "process", "provider", "peer", "leader", "reader", "writer",
+];
+/// What tries all sets of a few members, or has a bound of its own.
+const FEW_MEMBERS: [&str; 3] = [
+    "crates/protocols/src/assembly/contacts.rs",
+    "crates/protocols/src/membership/cut.rs",
+    "crates/simulator/src/group/health.rs",
 ];
 const ORDERINGS: [&str; 3] = ["Ordering::Acquire", "Ordering::Release", "Ordering::AcqRel"];
 /// A partner may be named in a comment of some lines.
@@ -273,4 +303,17 @@ fn names_of_one_machine_are_refused() {
     let (bad, good) =
         (format!("https{}mirror.example.net/a", "://"), "https://crates.io/crates/a, tcp://*:80");
     assert_rule(names_no_machine, "README.md", &bad, good);
+}
+
+#[test]
+fn a_set_of_members_in_one_word_is_refused() {
+    let path = "crates/protocols/src/a.rs";
+    assert_rule(shifts_by_no_member, path, "set |= 1 << rank;", "set[rank / 64] |= 1 << (rank % 64);");
+    assert_rule(
+        shifts_by_no_member,
+        path,
+        "let is_in = set >> **provider & 1 == 1;",
+        "set >> shard & 1 == 1",
+    );
+    assert_rule(shifts_by_no_member, path, "set <<= node", "rank - (1 << rank.ilog2())");
 }
