@@ -317,7 +317,7 @@ fn await_taken(shared: &SharedNode<ModelNode>, world: &World, count: u64) {
     shared.wait(LIMIT, true, || (world.taken() >= count).then_some(())).expect("there is time");
 }
 
-/// Turns of all kinds while messages come, of which some come after all turns: no message waits for ever, nor for more looks than promised.
+/// Turns of all kinds while messages come, of which some come after all turns: no message waits forever, nor for more looks than promised.
 fn turns_of_all_kinds() {
     let model = Model::start(true);
     let waiting = model.spawn(|shared, world| (1..=2).for_each(|count| await_taken(shared, world, count)));
@@ -409,7 +409,7 @@ fn ends_while_threads_wait() {
 }
 
 #[test]
-fn no_message_waits_for_ever() {
+fn no_message_waits_forever() {
     explore(SCHEDULES, turns_of_all_kinds);
     explore(SCHEDULES, turns_in_quick_succession);
 }

@@ -1,6 +1,6 @@
 //! Turns at the node: threads that wait, and the standby thread.
 //!
-//! **Who sleeps in what.**
+//! **What each thread sleeps on.**
 //!
 //! | thread | sleeps while | on | is woken by |
 //! |---|---|---|---|
