@@ -33,8 +33,13 @@ impl LogRun<'_> {
             // A frame that recovery has misread is there until the opening takes its place.
             return;
         }
+        self.take_struck();
         if let Err(error) = open.storage.follow(read, &mut |_| ()) {
             return self.fail("notes", format!("[W15] {error}"));
+        }
+        if !self.disk.take_struck().is_empty() {
+            // This reader has misread a bit, as the recovery before was to; it looks again later.
+            return;
         }
         if facts(noted) != facts(read) {
             let (noted, read) = (format!("{:?}", facts(noted)), format!("{:?}", facts(read)));
