@@ -71,7 +71,7 @@ pub struct LargeCase {
     pub parts_at: Duration,
     /// Whether a process joins; then no leader dies.
     pub joins: bool,
-    /// Whether an adversary delays what it may; otherwise messages take the time of [`CostModel::SPINDLE`].
+    /// Whether an adversary delays what it may; otherwise messages take the time of [`CostModel::SPINDLE`](squall_fabric::sim::CostModel::SPINDLE).
     pub is_adverse: bool,
     /// When members notice that they do not hear others.
     pub notice: LossNotice,
