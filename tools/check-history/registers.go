@@ -147,7 +147,7 @@ func (view *registerView) checkSwaps(verdict *Verdict) {
 			if seen.op.IsTxn || other.IsTxn {
 				class = "lost-update"
 			}
-			verdict.fault(class, "%v: two operations have seen and replaced %s, which was written once: %v; %v", view.at, seen.value, other, seen.op)
+			verdict.fault(class, "%v: two operations have seen and replaced %s, which was there once: %v; %v", view.at, seen.value, other, seen.op)
 			return
 		}
 		from[seen.value] = seen.op

@@ -16,7 +16,7 @@ use crate::cluster::churn::START_TIMEOUT;
 use crate::member::store::{NAME, StoredValues};
 use crate::operations::recorder::{OUTSIDE, OperationRecorder};
 use crate::operations::{
-    OperationOutcome, OperationSource, ReadPromise, StoreOperation, StoreReply, StoreStep,
+    OperationOutcome, OperationSource, ReadPromise, StepReply, StoreOperation, StoreStep,
 };
 
 /// How the clients fare.
@@ -114,7 +114,7 @@ impl WitnessClients {
             for (list, number, pending) in under_way {
                 let result = pending.wait().map(|reply| vec![reply]);
                 lock(&shared.recorder).done(number, now_ns(), &OperationOutcome::of(&result));
-                if let [StoreReply::List(values)] = &mut result?[..] {
+                if let [StepReply::List(values)] = &mut result?[..] {
                     found.insert(list, std::mem::take(values));
                 }
             }
@@ -143,7 +143,7 @@ fn connect(config: &Config) -> Result<Client<StoredValues>> {
 struct Begun {
     number: u64,
     operation: StoreOperation,
-    pending: Pending<StoreReply>,
+    pending: Pending<StepReply>,
 }
 
 /// Asks one thing after the other; several are under way while members do not answer.
@@ -215,7 +215,7 @@ fn end(begun: Begun, source: &mut OperationSource, shared: &Shared) -> Result<()
 }
 
 /// Notes what has become of an operation.
-fn note(number: u64, result: &Result<Vec<StoreReply>, ObjectError>, shared: &Shared) {
+fn note(number: u64, result: &Result<Vec<StepReply>, ObjectError>, shared: &Shared) {
     let is_acknowledged = lock(&shared.recorder).done(number, now_ns(), &OperationOutcome::of(result));
     let mut progress = lock(&shared.progress);
     if is_acknowledged {
@@ -237,5 +237,5 @@ const UNDER_WAY: usize = 16;
 const UNDER_WAY_READS: usize = 256;
 /// Between a client's operations.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Who reads the lists at the end.
+/// The client that reads the lists at the end.
 const AUDITOR: &str = "auditor";

@@ -10,7 +10,7 @@ use super::store::StoredValues;
 use crate::clock::now_ns;
 use crate::control::MemberEvent;
 use crate::operations::{
-    OperationEvent, OperationOutcome, OperationSource, ReadPromise, StoreOperation, StoreReply, StoreStep,
+    OperationEvent, OperationOutcome, OperationSource, ReadPromise, StepReply, StoreOperation, StoreStep,
 };
 
 /// Ends a member's client.
@@ -84,7 +84,7 @@ impl ClientObjects {
         }
     }
 
-    fn perform(&self, operation: &StoreOperation) -> Result<Vec<StoreReply>, ObjectError> {
+    fn perform(&self, operation: &StoreOperation) -> Result<Vec<StepReply>, ObjectError> {
         match (operation, &self.sharded) {
             (StoreOperation::Single(step, promise), _) => {
                 let key = step.key().to_le_bytes();

@@ -9,7 +9,7 @@ use squall::config::{GenuineConfig, SubgroupConfig};
 use squall::object::{Replicated, Snapshot, restored};
 
 use crate::control::StoreJob;
-use crate::operations::{StoreReply, StoreStep};
+use crate::operations::{StepReply, StoreStep};
 
 /// The name of the object.
 pub(crate) const NAME: &str = "values";
@@ -54,10 +54,10 @@ impl StoredValues {
     }
 
     /// Replies to a step that changes nothing.
-    fn see(&self, step: &StoreStep) -> StoreReply {
+    fn see(&self, step: &StoreStep) -> StepReply {
         match step {
-            StoreStep::List { list } => StoreReply::List(self.lists.get(list).cloned().unwrap_or_default()),
-            step => StoreReply::Value(self.registers.get(&step.key()).copied()),
+            StoreStep::List { list } => StepReply::List(self.lists.get(list).cloned().unwrap_or_default()),
+            step => StepReply::Value(self.registers.get(&step.key()).copied()),
         }
     }
 }
@@ -65,31 +65,31 @@ impl StoredValues {
 impl Replicated for StoredValues {
     type Update = StoreStep;
     type Query = StoreStep;
-    type Reply = StoreReply;
+    type Reply = StepReply;
 
-    fn apply(&mut self, step: StoreStep) -> StoreReply {
+    fn apply(&mut self, step: StoreStep) -> StepReply {
         match step {
             StoreStep::Append { list, value } => {
                 let values = self.lists.entry(list).or_default();
                 values.push(value);
-                StoreReply::Place(values.len() as u64 - 1)
+                StepReply::Place(values.len() as u64 - 1)
             }
             StoreStep::Write { register, value } => {
                 self.registers.insert(register, value);
-                StoreReply::Done
+                StepReply::Done
             }
             StoreStep::Swap { register, expected, value } => {
                 let is_expected = self.registers.get(&register).copied() == expected;
                 if is_expected {
                     self.registers.insert(register, value);
                 }
-                StoreReply::Swapped(is_expected)
+                StepReply::Swapped(is_expected)
             }
             step => self.see(&step),
         }
     }
 
-    fn query(&self, step: StoreStep) -> StoreReply {
+    fn query(&self, step: StoreStep) -> StepReply {
         self.see(&step)
     }
 
@@ -122,7 +122,7 @@ mod tests {
     fn a_state_travels_whole() {
         let mut values = StoredValues::new(30);
         for value in 0..1000 {
-            assert_eq!(values.apply(StoreStep::Append { list: 7, value }), StoreReply::Place(value));
+            assert_eq!(values.apply(StoreStep::Append { list: 7, value }), StepReply::Place(value));
         }
         values.apply(StoreStep::Write { register: 3, value: 4 });
         let mut bytes = Vec::new();
@@ -134,9 +134,9 @@ mod tests {
     fn a_value_is_replaced_if_it_is_the_expected_one() {
         let mut values = StoredValues::new(0);
         let swap = |expected, value| StoreStep::Swap { register: 1, expected, value };
-        assert_eq!(values.apply(swap(Some(1), 2)), StoreReply::Swapped(false));
-        assert_eq!(values.apply(swap(None, 1)), StoreReply::Swapped(true));
-        assert_eq!(values.apply(swap(None, 5)), StoreReply::Swapped(false));
-        assert_eq!(values.query(StoreStep::Read { register: 1 }), StoreReply::Value(Some(1)));
+        assert_eq!(values.apply(swap(Some(1), 2)), StepReply::Swapped(false));
+        assert_eq!(values.apply(swap(None, 1)), StepReply::Swapped(true));
+        assert_eq!(values.apply(swap(None, 5)), StepReply::Swapped(false));
+        assert_eq!(values.query(StoreStep::Read { register: 1 }), StepReply::Value(Some(1)));
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::{OperationOutcome, ReadPromise, StoreOperation, StoreReply, StoreStep};
+use super::{OperationOutcome, ReadPromise, StepReply, StoreOperation, StoreStep};
 
 /// A file of calls and returns. Without [`HistoryFile::end`], readers take it for truncated.
 pub(crate) struct HistoryFile {
@@ -108,13 +108,13 @@ fn fields(step: &StoreStep, promise: ReadPromise) -> Value {
     }
 }
 
-fn result(reply: &StoreReply) -> Value {
+fn result(reply: &StepReply) -> Value {
     match reply {
-        StoreReply::Place(place) => json!(place),
-        StoreReply::List(values) => json!(values),
-        StoreReply::Done => Value::Null,
-        StoreReply::Value(value) => json!(value),
-        StoreReply::Swapped(is_expected) => json!(is_expected),
+        StepReply::Place(place) => json!(place),
+        StepReply::List(values) => json!(values),
+        StepReply::Done => Value::Null,
+        StepReply::Value(value) => json!(value),
+        StepReply::Swapped(is_expected) => json!(is_expected),
     }
 }
 

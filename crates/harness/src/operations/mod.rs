@@ -55,7 +55,7 @@ impl StoreStep {
 /// The reply to a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum StoreReply {
+pub(crate) enum StepReply {
     /// The place of an appended value.
     Place(u64),
     List(Vec<u64>),
@@ -103,7 +103,7 @@ impl StoreOperation {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OperationOutcome {
     /// It was applied, with a reply to each step.
-    Ok(Vec<StoreReply>),
+    Ok(Vec<StepReply>),
     /// It is in no state, and never will be.
     Fail,
     /// It may have been applied, or may be applied later.
@@ -112,7 +112,7 @@ pub(crate) enum OperationOutcome {
 
 impl OperationOutcome {
     /// The outcome that the object's replies or error stand for.
-    pub(crate) fn of(result: &Result<Vec<StoreReply>, ObjectError>) -> Self {
+    pub(crate) fn of(result: &Result<Vec<StepReply>, ObjectError>) -> Self {
         match result {
             Ok(replies) => Self::Ok(replies.clone()),
             Err(
@@ -213,14 +213,14 @@ impl OperationSource {
     }
 
     /// Notes what a register was seen to have.
-    pub(crate) fn note(&mut self, operation: &StoreOperation, replies: &[StoreReply]) {
+    pub(crate) fn note(&mut self, operation: &StoreOperation, replies: &[StepReply]) {
         let (StoreOperation::Single(step, _), [reply]) = (operation, replies) else { return };
         match (step, reply) {
             (StoreStep::Write { register, value }, _)
-            | (StoreStep::Swap { register, value, .. }, StoreReply::Swapped(true)) => {
+            | (StoreStep::Swap { register, value, .. }, StepReply::Swapped(true)) => {
                 self.last = Some((*register, Some(*value)));
             }
-            (StoreStep::Read { register }, StoreReply::Value(value)) => self.last = Some((*register, *value)),
+            (StoreStep::Read { register }, StepReply::Value(value)) => self.last = Some((*register, *value)),
             _ => {}
         }
     }

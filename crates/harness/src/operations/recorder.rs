@@ -11,7 +11,7 @@ use squall_simulator::checker::linearizable::{
 };
 
 use super::history::HistoryFile;
-use super::{OperationEvent, OperationOutcome, ReadPromise, StoreOperation, StoreReply, StoreStep};
+use super::{OperationEvent, OperationOutcome, ReadPromise, StepReply, StoreOperation, StoreStep};
 
 /// All operations of a run.
 #[derive(Default)]
@@ -82,7 +82,7 @@ impl OperationRecorder {
                 OperationOutcome::Ok(replies) => {
                     done.returned = Some(at_ns);
                     // Another reply makes no sense, and no place is this one.
-                    let place = if let [StoreReply::Place(place)] = replies[..] { place } else { u64::MAX };
+                    let place = if let [StepReply::Place(place)] = replies[..] { place } else { u64::MAX };
                     done.answer = Some(ListAnswer::Place(place));
                 }
                 // It is nowhere; what is read without an answer says nothing.
@@ -228,7 +228,7 @@ mod tests {
             &OperationEvent::Return {
                 number: 0,
                 at_ns: 9,
-                outcome: OperationOutcome::Ok(vec![StoreReply::Place(0)]),
+                outcome: OperationOutcome::Ok(vec![StepReply::Place(0)]),
             },
         );
         assert!(recorder.compare(&found(&[])).is_err());
