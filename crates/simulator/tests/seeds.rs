@@ -165,8 +165,8 @@ fn objects_hold_under_the_adversary() {
 ///
 /// Join 26019: a process whose report was lost twice, and whose number a stranger took, gives up, and has a reason to.
 ///
-/// Three runs failed by mistakes of the scenarios themselves. Group 91002286: the answer to a joiner was lost at a partition that was shorter
-/// than any connection notices. Dying 91000363: a process got a further node in its last microseconds, which lived for ever.
+/// Three runs failed by faults of the scenarios themselves. Group 91002286: the answer to a joiner was lost at a partition that was shorter
+/// than any connection notices. Dying 91000363: a process got a further node in its last microseconds, which lived forever.
 /// Revival 91021318: the only member that had the beginning of a log left before the joiner had it, and was expected back.
 #[test]
 fn what_failed_once_holds() {
