@@ -284,6 +284,7 @@ promises!(
     [
         AccusedSilent,
         CutByCover,
+        CutReduced,
         CutUnclear,
         Decided,
         ProposedNew,
