@@ -233,6 +233,10 @@ fn every_mutation_in_assembly_is_caught() {
 /// are in the next view.
 const WITH_LATE_FETCH: u64 = 30_192;
 
+/// A run of large shards that catches `WrapRanks`: a member that lacks a part of its shard's log hears the others of the shard, and does not
+/// hear two whose ranks are the same modulo 64.
+const WITH_RANKS_A_WORD_APART: u64 = 28;
+
 /// Messages to several shards. At the end of a view they rest on the agreement of all groups \[G11\], whose mutations break them
 /// too: two of these are looked for here.
 #[test]
@@ -242,7 +246,7 @@ fn every_mutation_in_genuine_multicast_is_caught() {
     let rare = || run(&genuine::SCENARIO, WITH_LATE_FETCH);
     check(GenuineMutation::ALL, |mutation| match mutation {
         GenuineMutation::ForgetLog => with(mutation, rare),
-        GenuineMutation::WrapRanks => with(mutation, || caught_in(&genuine::LARGE)),
+        GenuineMutation::WrapRanks => with(mutation, || run(&genuine::LARGE, WITH_RANKS_A_WORD_APART)),
         _ => with(mutation, caught),
     });
     let of_views = [mutation::GroupMutation::TrimOfOne, mutation::GroupMutation::DecideAlone];

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use squall::config::{Address, GenuineConfig, Transport};
+use rustix::process::Resource;
+use squall::config::{Address, GenuineConfig, QuorumRule, Transport};
 use squall::genuine::{GenuinePosition, MulticastSender};
 use squall::{Config, Group, HandleError, JoinError, MessageOutcome, SendError};
-use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 /// What a member has delivered, in order.
 type Log = Arc<Mutex<Vec<(GenuinePosition, Text)>>>;
@@ -246,6 +247,60 @@ fn a_leader_is_killed_over_shm() {
 #[test]
 fn a_leader_is_killed_over_tcp() {
     a_leader_is_killed_and_another_process_takes_its_place(Transport::Tcp);
+}
+
+/// Two shards in a group of more members than a word has bits, each with a connection to each other. The one of rank 66 ends without
+/// leaving, and the others continue.
+#[test]
+fn a_group_of_seventy_outlives_a_member() {
+    const MEMBERS: usize = 70;
+    const GONE: usize = 66;
+    if rustix::process::getrlimit(Resource::Nofile).current.is_some_and(|most| most < 6_000) {
+        return println!("skipped: too few descriptors (ulimit -n 6000)");
+    }
+    let (name, ports) =
+        (format!("genuine-seventy-{}", std::process::id()), free_ports(Transport::Tcp, MEMBERS));
+    let [even, odd] = [0, 1].map(|first| (first..MEMBERS).step_by(2).collect::<Vec<_>>());
+    let shards = GenuineConfig::default().shard("a", &even).shard("b", &odd);
+    let genuine = GenuineConfig { window: 2, message_max: 64, quorum: QuorumRule::Majority, ..shards };
+    let join = |rank: usize| {
+        let config = member_config(&name, MEMBERS, rank, &ports);
+        // They share the cores of one machine.
+        let config = Config { suspicion_after: None, genuine: Some(genuine.clone()), ..config };
+        let delivered = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&delivered);
+        thread::spawn(move || {
+            let builder = Group::builder(config);
+            let builder = builder.on_multicast(move |_| _ = count.fetch_add(1, Ordering::Relaxed));
+            (builder.join().expect("the member joins"), delivered)
+        })
+    };
+    let threads: Vec<_> = (0..MEMBERS).map(join).collect();
+    let mut members: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    send_from_each(&mut members, &[0, 65, GONE], 3);
+    drop(members.remove(GONE));
+    wait_until("they are in the next view", || {
+        members.iter().all(|(group, _)| group.members() == MEMBERS - 1)
+    });
+    send_from_each(&mut members, &[0, 64, 68], 6);
+}
+
+/// Sends a message of each of these members to both shards; returns when each member has delivered `total`.
+fn send_from_each(members: &mut [(Group, Arc<AtomicU64>)], senders: &[usize], total: u64) {
+    for sender in senders {
+        let group = &mut members[*sender].0;
+        wait_until("it is sent", || group.multicast(&["a", "b"], b"message").is_ok());
+    }
+    let have_all = || members.iter().all(|(_, delivered)| delivered.load(Ordering::Relaxed) == total);
+    wait_until("all are delivered", have_all);
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not yet");
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 #[test]

@@ -153,7 +153,32 @@ promises!(
     ]
 );
 
-promises!(GENUINE_LARGE, [], ["shard of more than 64 members",]);
+promises!(
+    GENUINE_LARGE,
+    [
+        WedgedByAccusation,
+        CutByCover,
+        ProposedNew,
+        Decided,
+        DecisionTakenOver,
+        SignWhileOpening,
+        ExpressTaken,
+        GenuineResent,
+        GenuineKnown,
+        GenuineDropped,
+        GenuineFlushed,
+        GenuineLogAwaited,
+        GenuineLogAsked
+    ],
+    [
+        "as many shards as there may be",
+        "crash at a time",
+        "majority",
+        "shard of more than 64 members",
+        "shards without states",
+        "slow link"
+    ]
+);
 
 promises!(
     REPLICA,

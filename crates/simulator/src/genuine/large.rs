@@ -17,7 +17,7 @@ use crate::group::GroupPlan;
 const WORD: u32 = u64::BITS;
 
 impl GenuinePlan {
-    /// The plan of `seed` with 65 to 96 members in the first view.
+    /// The plan of `seed` with 66 to 96 members in the first view.
     #[must_use]
     pub(super) fn draw_large(seed: u64) -> Self {
         let mut prng = Prng::new(seed ^ 0x1a49e);
@@ -45,8 +45,8 @@ impl GenuinePlan {
 
     /// Shards and workload, without faults.
     fn draw_large_shape(seed: u64, prng: &mut Prng) -> Self {
-        let most = if prng.chance(250) { 32 } else { 8 };
-        let mut members = WORD + 1 + u32::try_from(prng.below(most)).expect("few");
+        let most = if prng.chance(200) { 31 } else { 8 };
+        let mut members = WORD + 2 + u32::try_from(prng.below(most)).expect("few");
         let shards = match prng.below(8) {
             0..3 => 1,
             3..5 => 2 + prng.index(3),
@@ -54,7 +54,7 @@ impl GenuinePlan {
             _ => SHARDS_MAX,
         };
         if shards == SHARDS_MAX {
-            members = WORD + 1 + u32::try_from(prng.below(4)).expect("few");
+            members = WORD + 2 + u32::try_from(prng.below(4)).expect("few");
         }
         let mut homes: Vec<Option<usize>> = (0..members as usize).map(|nth| Some(nth % shards)).collect();
         if prng.chance(200) {
@@ -115,27 +115,43 @@ impl GenuinePlan {
         }
     }
 
-    /// A member is behind the others of its shard when members of other shards, or of none, die, whose ranks are a word apart from those
-    /// of the others.
+    /// Two senders die whose ranks are a word apart from those of two members of a shard, and the third one of it lacks what they have
+    /// sent: it gets that from these two, which live.
     fn add_deaths_a_word_apart(&mut self, prng: &mut Prng) {
-        let Some((home, peers)) = self.draw_shard(prng) else { return };
-        let to = peers[prng.index(peers.len())];
-        for from in (0..self.group.members).filter(|from| *from != to) {
-            self.add_slow_link(from, to, Duration::from_nanos(50_000 + prng.below(200_000)));
+        let beyond = self.group.members - WORD;
+        let mut below = |most: u32| u32::try_from(prng.below(u64::from(most))).expect("few");
+        let low = below(beyond);
+        let high = WORD + (low + 1 + below(beyond - 1)) % beyond;
+        let to = beyond + below(WORD - beyond);
+        if !self.fill_first_shard([low, to, high]) {
+            return;
         }
-        self.add_messages(home, prng);
-        let apart = |node: u32| if node < WORD { node + WORD } else { node - WORD };
-        let others = peers.iter().filter(|peer| **peer != to).map(|peer| apart(*peer));
-        let is_outsider = |node: &u32| *node < self.group.members && !peers.contains(node);
-        let mut dying: Vec<u32> = others.filter(is_outsider).take(4).collect();
-        if dying.is_empty() {
-            dying.push(apart(to).min(self.group.members - 1));
-        }
-        let at = 50_000 + prng.below(LAST_FAULT_NS);
-        for node in dying {
+        self.add_messages(0, prng);
+        let at = prng.below(LAST_FAULT_NS);
+        for node in [low + WORD, high - WORD] {
+            self.add_slow_link(node, to, Duration::from_nanos(100_000 + prng.below(300_000)));
             self.senders.insert(node as usize);
             self.add_death(node, at + prng.below(3_000));
         }
+    }
+
+    /// Makes these nodes the members of shard 0, and the others of it members of the shards that these were in. Returns false if shards
+    /// are so small that one would have no member.
+    fn fill_first_shard(&mut self, nodes: [u32; 3]) -> bool {
+        if self.shards == SHARDS_MAX {
+            return false;
+        }
+        self.shards = self.shards.max(2);
+        let is_out = |node: &u32| self.homes[*node as usize] == Some(0) && !nodes.contains(node);
+        let mut out: Vec<u32> = (0..self.group.members).filter(is_out).collect();
+        for node in nodes {
+            let before = self.homes[node as usize].replace(0);
+            if let Some(other) = out.pop_if(|_| before != Some(0)) {
+                self.homes[other as usize] = before;
+            }
+        }
+        out.into_iter().for_each(|node| self.homes[node as usize] = Some(1));
+        true
     }
 }
 

@@ -37,7 +37,7 @@ pub const SCENARIO: PlannedScenario<GenuinePlan> = PlannedScenario {
 /// The scenario in large groups.
 pub const LARGE: PlannedScenario<GenuinePlan> = PlannedScenario {
     name: "genuine-large",
-    about: "messages to shards of 65 to 96 members, or to up to 64 shards, in one order; deaths of ranks in several words",
+    about: "messages to shards of up to 96 members, or to up to 64 shards, in one order; deaths of ranks in several words",
     draw: GenuinePlan::draw_large,
     run,
     faults: GenuinePlan::faults,

@@ -190,7 +190,7 @@ pub(super) fn read(
 
 #[cfg(test)]
 mod tests {
-    use super::{ClockKind, GenuineConfig, QuorumRule};
+    use super::{ClockKind, GenuineConfig, MEMBERS_MAX, QuorumRule, SHARDS_MAX};
     use crate::config::{StorageConfig, SubgroupConfig};
     use crate::{Config, DeliveryMode};
 
@@ -233,6 +233,26 @@ mod tests {
         ] {
             assert!(refusal(lines).contains(text), "{lines}: {}", refusal(lines));
         }
+    }
+
+    /// All members that a group may have may be in one shard, and there are as many shards as a set of them has bits.
+    #[test]
+    fn shards_may_be_as_large_as_the_group() {
+        let check = |genuine| {
+            let config = Config { genuine: Some(genuine), ..Config::local("genuine", MEMBERS_MAX) };
+            config.check().map_err(|error| error.to_string())
+        };
+        let all = |ranks: usize| GenuineConfig::default().shard("a", &(0..ranks).collect::<Vec<_>>());
+        assert_eq!(check(all(MEMBERS_MAX)), Ok(()));
+        let refused = check(all(MEMBERS_MAX + 1)).unwrap_err();
+        assert!(refused.contains("rank 1024: a group has at most 1024 members"), "{refused}");
+        let many = |count: usize| {
+            let shards = (0..count).map(|rank| (format!("s{rank}"), vec![rank])).collect();
+            GenuineConfig { shards, ..GenuineConfig::default() }
+        };
+        assert_eq!(check(many(SHARDS_MAX)), Ok(()));
+        let refused = check(many(SHARDS_MAX + 1)).unwrap_err();
+        assert!(refused.contains("65 shards: write 1 to 64"), "{refused}");
     }
 
     /// A group that restarts from its logs would begin without the object.

@@ -17,7 +17,8 @@ pub(in crate::config) const GENUINE: [ConfigKey; 7] = [
         default: KeyDefault::Value("64"),
         example: "256",
         scope: KeyScope::Group,
-        meaning: "The most messages to shards that a member has under way.",
+        meaning: "The most messages to shards that a member has under way. The leader of a shard reserves 32 bytes for each of \
+                  them, for each member of the group and each shard.",
     },
     ConfigKey {
         name: "message_max",
@@ -66,7 +67,7 @@ pub(in crate::config) const GENUINE: [ConfigKey; 7] = [
 
 pub(in crate::config) const GENUINE_SHARD: [ConfigKey; 1] = [ConfigKey {
     name: "members",
-    takes: "a list of ranks, ascending, the first of them below `members` of the group",
+    takes: "a list of ranks from 0 to 1023, ascending, the first of them below `members` of the group",
     default: KeyDefault::Required,
     example: "[0, 1]",
     scope: KeyScope::Group,
