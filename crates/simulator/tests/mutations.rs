@@ -255,7 +255,7 @@ fn every_mutation_in_genuine_multicast_is_caught() {
 
 /// A run of restarts that catches `ForgetTooSoon`: all live members of a shard forget a trim that a process needs which comes
 /// back.
-const WITH_FORGOTTEN_TRIMS: u64 = 16_118;
+const WITH_FORGOTTEN_TRIMS: u64 = 4_317;
 
 /// A run of restarts that catches `DecideByOneAcceptance`: a leader that has decided alone dies, and the others end the view otherwise.
 const WITH_LONE_DECISION: u64 = 5_122;
