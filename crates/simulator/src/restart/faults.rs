@@ -237,14 +237,13 @@ impl RestartWorld<'_> {
                 trims[shard] == 0 || here.iter().any(has_it)
             })
         };
-        // All that had what is before the list of ended views may have left, before those that joined had it.
+        // All that had the beginning of a log may have left, before those that joined had it.
+        let views = self.oracle.trims.keys().chain(self.oracle.views.keys());
+        let first = views.copied().min().unwrap_or(0);
         let has_beginning = |shard: usize| {
-            here.iter().map(|process| (process, &process.stored().record)).all(|(process, record)| {
-                let is_needed = record.view.shards_of(process.node).any(|own| own == shard);
-                let first = if record.chain.begun_again(shard) > 0 { 0 } else { record.chain.first() };
-                let has_it = |other: &&SimProcess| other.disk.content(shard).base.view >= first;
-                !is_needed || here.iter().any(has_it)
-            })
+            let begins_again = |process: &&SimProcess| process.stored().record.chain.begun_again(shard) > 0;
+            let has_it = |process: &&SimProcess| process.disk.content(shard).base.view >= first;
+            here.iter().any(|process| begins_again(process) || has_it(process))
         };
         // What a vote here counts on may be lost here, and be with a process that is away; the vote may have been decided.
         let has_voted = |process: &&SimProcess| {
