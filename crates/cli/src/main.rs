@@ -23,7 +23,7 @@ use commands::{
     completions, config, cp, dds, doctor as doctor_command, explain, log, man, messages, node, recover,
     serve, simulate, status, top as top_command, trace,
 };
-use squall_harness::commands::{bench, chaos, demo, process};
+use squall_harness::commands::{bench, chaos, demo, lab, process};
 use squall_harness::terminal::log::{LogArguments, UsualLevel, journal_priority};
 use squall_harness::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupted, output};
 use squall_transports::session::PROTOCOL_VERSION;
@@ -68,6 +68,7 @@ enum Command {
     Demo(demo::DemoArguments),
     Bench(bench::BenchArguments),
     Chaos(chaos::ChaosArguments),
+    Lab(lab::LabArguments),
     Doctor(doctor_command::DoctorArguments),
     Config(config::ConfigArguments),
     Node(node::NodeArguments),
@@ -124,6 +125,7 @@ fn perform(command: Command) -> Result<CommandVerdict> {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
+        Command::Lab(arguments) => lab::run(&arguments),
         Command::Doctor(arguments) => doctor_command::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
         Command::Node(arguments) => node::run(&arguments),

@@ -15,6 +15,7 @@ use squall_fabric::Instant;
 use squall_protocols::group::ViewChange;
 use squall_protocols::membership::{ViewChangeStep, ViewChangeSteps};
 
+use crate::lab::{LAB_VARIABLE, LabHost, LabMap, addresses, outside};
 use crate::latency::Latencies;
 use crate::operations::OperationEvent;
 pub(crate) use churn::{ChurnJob, StoreJob};
@@ -98,7 +99,7 @@ impl From<EncryptionName> for squall::config::Encryption {
 pub(crate) enum TransportName {
     /// Shared memory
     Shm,
-    /// TCP over the loopback interface
+    /// TCP over the loopback interface, or the lab's network
     Tcp,
     /// Shared memory, RDMA or TCP, the fastest that each pair of members has
     Auto,
@@ -107,6 +108,11 @@ pub(crate) enum TransportName {
 }
 
 impl TransportName {
+    /// The name of what members use by default: on hosts of a lab, they share no memory.
+    pub(crate) fn usual() -> &'static str {
+        if std::env::var_os(LAB_VARIABLE).is_some() { "tcp" } else { "shm" }
+    }
+
     /// The name for people.
     pub(crate) const fn title(self) -> &'static str {
         match self {
@@ -123,10 +129,26 @@ impl TransportName {
 pub(crate) struct MemberLocation {
     /// The network namespace, as `ip netns` lists it.
     pub(crate) netns: Option<String>,
+    /// The host of the lab.
+    #[serde(default)]
+    pub(crate) host: Option<LabHost>,
     /// The address at which the member listens.
     pub(crate) address: Option<IpAddr>,
     /// The RDMA device.
     pub(crate) device: Option<String>,
+}
+
+impl MemberLocation {
+    /// A host of a lab.
+    pub(crate) fn on_host(map: &LabMap, host: usize) -> Self {
+        let host = map.hosts[host].clone();
+        Self { address: Some(host.addresses[0]), host: Some(host), ..Self::default() }
+    }
+
+    /// Beside the hosts of the lab in which this process runs.
+    pub(crate) fn outside(map: &LabMap) -> Self {
+        Self { address: Some(addresses(outside(map.hosts.len()))[0]), ..Self::default() }
+    }
 }
 
 impl FromStr for MemberLocation {
@@ -460,10 +482,8 @@ mod tests {
     fn locations_are_read() {
         let location: MemberLocation = "netns=m0,address=10.78.0.1,device=rxe0".parse().unwrap();
         let address = "10.78.0.1".parse().ok();
-        assert_eq!(
-            location,
-            MemberLocation { netns: Some("m0".into()), address, device: Some("rxe0".into()) }
-        );
+        let (netns, device) = (Some("m0".into()), Some("rxe0".into()));
+        assert_eq!(location, MemberLocation { netns, host: None, address, device });
         assert_eq!("device=rxe1".parse::<MemberLocation>().unwrap().netns, None);
         for text in ["", "m0", "netns=", "address=10.78", "netns=m0,", "host=a"] {
             assert!(text.parse::<MemberLocation>().is_err(), "{text}");

@@ -15,6 +15,7 @@ pub mod commands;
 mod control;
 mod cores;
 mod digest;
+pub mod lab;
 mod latency;
 pub mod lines;
 mod member;

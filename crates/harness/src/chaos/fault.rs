@@ -19,7 +19,7 @@ pub(crate) enum FaultKind {
     JoinHalt,
     /// A member is killed, and another one halted some milliseconds later
     KillHalt,
-    /// The link between two members is cut, both ways, until one of them is removed (TCP in network namespaces)
+    /// The link between two members is cut, both ways, until one of them is removed (TCP in a lab)
     Cut,
     /// As cut, but the packets of one direction still arrive
     CutOneWay,
@@ -48,7 +48,7 @@ impl FaultKind {
         }
     }
 
-    /// Whether it needs network namespaces.
+    /// Whether it needs a lab's network.
     pub(crate) const fn needs_links(self) -> bool {
         matches!(self, Self::Cut | Self::CutOneWay)
     }

@@ -3,7 +3,6 @@
 
 pub(crate) mod fault;
 mod load;
-pub(crate) mod network;
 mod perform;
 mod strangers;
 mod witness;
@@ -23,7 +22,6 @@ use crate::member::churn::EXCLUDED;
 use crate::terminal::output;
 use fault::{Fault, FaultKind};
 use load::ProcessorLoad;
-use network::NetworkNamespaces;
 use strangers::StrangerCounters;
 use witness::WitnessClients;
 
@@ -78,9 +76,7 @@ pub(crate) struct ChaosPlan {
 
 /// The group, and what is done to it.
 pub(crate) struct ChaosRun {
-    // Members end before their network does.
     pool: ProcessPool,
-    network: Option<NetworkNamespaces>,
     witness: Option<WitnessClients>,
     plan: ChaosPlan,
     dice: Prng,
@@ -97,15 +93,9 @@ pub(crate) struct ChaosRun {
 }
 
 impl ChaosRun {
-    pub(crate) fn new(
-        pool: ProcessPool,
-        network: Option<NetworkNamespaces>,
-        plan: ChaosPlan,
-        outcome: ChaosOutcome,
-    ) -> Result<Self> {
+    pub(crate) fn new(pool: ProcessPool, plan: ChaosPlan, outcome: ChaosOutcome) -> Result<Self> {
         let mut run = Self {
             pool,
-            network,
             witness: None,
             dice: Prng::new(outcome.seed ^ 0x5eed),
             begun: Instant::now(),
@@ -392,7 +382,7 @@ impl ChaosRun {
             outcome.faults.push("no update was acknowledged".into());
         }
         let name = self.pool.name().to_owned();
-        drop((self.pool, self.network));
+        drop(self.pool);
         outcome.faults.extend(left_behind(&name));
         outcome.agree = outcome.faults.is_empty() && outcome.messages > 0;
         Ok(outcome)
@@ -440,7 +430,6 @@ fn left_behind(name: &str) -> Vec<String> {
         left.push(format!("{sockets} sockets are left"));
     }
     left.extend(memory.into_iter().map(|file| format!("/dev/shm/{file} is left")));
-    left.extend(network::left().into_iter().map(|space| format!("the network namespace {space} is left")));
     left
 }
 

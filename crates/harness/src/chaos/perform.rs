@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use squall::Config;
 
 use super::fault::{Fault, FaultKind};
 use super::load::ProcessorLoad;
 use super::{ChaosRun, strangers};
 use crate::cluster::churn::{ProcessState, START_TIMEOUT};
+use crate::lab::{self, LinkConditions};
 use crate::member::{self, store};
 
 impl ChaosRun {
@@ -203,9 +204,9 @@ impl ChaosRun {
     }
 
     fn set_cut(&self, [one, other]: [usize; 2], both_ways: bool, is_cut: bool) -> Result<()> {
-        let network = self.network.as_ref().context("there are no links to cut")?;
-        network.cut(one, other, is_cut)?;
-        if both_ways { network.cut(other, one, is_cut) } else { Ok(()) }
+        let conditions = LinkConditions { is_cut, ..LinkConditions::default() };
+        lab::set_from_inside(Some(one), Some(other), conditions)?;
+        if both_ways { lab::set_from_inside(Some(other), Some(one), conditions) } else { Ok(()) }
     }
 
     /// Replaces each member: a process joins, and a member leaves in order as soon as that has joined.

@@ -150,7 +150,7 @@ struct Begun {
 fn ask(number: u64, shared: &Shared) {
     let name = format!("{OUTSIDE} {number}");
     // Clients outside ask any member.
-    let mut source = OperationSource::new(number, CLIENTS, ReadPromise::Past);
+    let mut source = OperationSource::new(0, number, CLIENTS, ReadPromise::Past);
     let mut client = None;
     let mut under_way = VecDeque::new();
     while !shared.is_over.load(Ordering::Relaxed) {

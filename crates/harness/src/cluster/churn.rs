@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::process::MemberProcess;
-use super::{Notice, random_secret, unique_name};
+use super::{Notice, check_locations, lab_locations, random_secret, unique_name};
 use crate::control::{
     ChurnJob, EncryptionName, GroupJob, IdleName, MemberEvent, MemberJob, MemberLocation, MemberReport,
     MemberWork, ParentCommand, TransportName, ViewNews,
@@ -91,6 +91,8 @@ impl ProcessPool {
         recorder: OperationRecorder,
         interrupts: &Interrupts,
     ) -> Result<Self> {
+        let plan = ChurnPlan { locations: lab_locations(&plan.locations)?, ..plan };
+        check_locations(plan.transport, &plan.locations)?;
         let (sender, notices) = channel();
         let to_pool = sender.clone();
         interrupts.set(move || drop(to_pool.send(Notice::Interrupted)));
@@ -146,7 +148,9 @@ impl ProcessPool {
         let place = self.free_place();
         let location = self.plan.locations.get(place).cloned().unwrap_or_default();
         let group = GroupJob { location, ..self.group(rank, joins) };
-        let work = MemberWork::Churn(ChurnJob { account: account.clone(), ..self.plan.job.clone() });
+        let process = u32::try_from(number).expect("few processes") + 1;
+        let job = ChurnJob { process, account: account.clone(), ..self.plan.job.clone() };
+        let work = MemberWork::Churn(job);
         let process = MemberProcess::start(&MemberJob { group, work }, number, &self.sender)?;
         self.lives.push(PoolProcess {
             rank,

@@ -21,6 +21,7 @@ use crate::control::{
     ParentCommand, TransportName,
 };
 use crate::cores;
+use crate::lab::LabMap;
 use crate::terminal::{Interrupted, Interrupts};
 pub(crate) use death::MemberDeaths;
 use process::MemberProcess;
@@ -231,7 +232,7 @@ impl<'o> ProcessCluster<'o> {
         interrupts: &Interrupts,
         observer: &'o mut dyn ClusterObserver,
     ) -> Result<Self> {
-        check_locations(plan.transport, &plan.locations)?;
+        check_locations(plan.transport, &lab_locations(&plan.locations)?)?;
         let (sender, notices) = channel();
         let to_cluster = sender.clone();
         // Fails if the cluster has gone, and then there is nothing to interrupt.
@@ -427,6 +428,8 @@ impl<'o> ProcessCluster<'o> {
 
 /// The job of the member with this rank, except for what belongs to this one run.
 fn blank(plan: &ClusterPlan, rank: usize) -> GroupJob {
+    // It has been checked that they can be read.
+    let locations = lab_locations(&plan.locations).unwrap_or_default();
     GroupJob {
         name: String::new(),
         secret: String::new(),
@@ -438,7 +441,7 @@ fn blank(plan: &ClusterPlan, rank: usize) -> GroupJob {
         joins: Vec::new(),
         core: None,
         idle: plan.idle,
-        location: plan.locations.get(rank % plan.locations.len().max(1)).cloned().unwrap_or_default(),
+        location: locations.get(rank % locations.len().max(1)).cloned().unwrap_or_default(),
     }
 }
 
@@ -450,6 +453,16 @@ pub(crate) fn check_locations(transport: TransportName, locations: &[MemberLocat
         ),
         TransportName::Verbs => check_devices(locations),
         _ => Ok(()),
+    }
+}
+
+/// These locations or, without any, the hosts of the lab in which this process runs.
+pub(crate) fn lab_locations(locations: &[MemberLocation]) -> Result<Vec<MemberLocation>> {
+    match LabMap::of_this_process()? {
+        Some(map) if locations.is_empty() => {
+            Ok((0..map.hosts.len()).map(|host| MemberLocation::on_host(&map, host)).collect())
+        }
+        _ => Ok(locations.to_vec()),
     }
 }
 

@@ -8,9 +8,11 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::Notice;
-use crate::control::{MemberJob, ParentCommand};
+use crate::control::{MemberJob, MemberLocation, ParentCommand};
+use crate::lab;
 use crate::lines::{read_line, write_line};
 use crate::terminal::{log, output};
 
@@ -33,8 +35,10 @@ impl MemberProcess {
     /// Starts a member and sends it its job. Its reports go to `notices`, as member `number`.
     pub(super) fn start(job: &MemberJob, number: usize, notices: &Sender<Notice>) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's file")?;
-        let mut child = launcher(program, job.group.location.netns.as_deref())
-            .args(["member", "--parent", &std::process::id().to_string()])
+        let location = &job.group.location;
+        let parent = if location.host.is_some() { 0 } else { std::process::id() };
+        let mut child = launcher(program, location)
+            .args(["member", "--parent", &parent.to_string()])
             .args(log::inherited())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -78,17 +82,20 @@ impl MemberProcess {
 
     /// Kills it, as `kill -9` does.
     pub(super) fn kill(&mut self) {
-        // It fails only if the member has ended meanwhile.
-        let _ = self.child.kill();
+        self.signal(Signal::KILL);
     }
 
     /// Stops it, as `kill -STOP` does, or lets it continue.
     pub(super) fn halt(&mut self, halted: bool) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
-        let signal = if halted { rustix::process::Signal::STOP } else { rustix::process::Signal::CONT };
-        if let Some(pid) = pid.filter(|_| self.is_running()) {
-            // It has not been reaped, so the number is its own.
-            let _ = rustix::process::kill_process(pid, signal);
+        self.signal(if halted { Signal::STOP } else { Signal::CONT });
+    }
+
+    /// Sends a signal to its process group: on a host of the lab, its launcher is part of it.
+    fn signal(&mut self, signal: Signal) {
+        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(group) = group.filter(|_| self.is_running()) {
+            // It has not been reaped, so the number is its own. It fails only if the member has ended meanwhile.
+            let _ = kill_process_group(group, signal);
         }
     }
 
@@ -114,8 +121,7 @@ impl MemberProcess {
 impl Drop for MemberProcess {
     fn drop(&mut self) {
         if self.is_running() {
-            // It fails only if the member has ended meanwhile.
-            let _ = self.child.kill();
+            self.kill();
             let _ = self.child.wait();
         }
         // It ends with the member's pipe; a panic of that thread has been reported.
@@ -123,9 +129,12 @@ impl Drop for MemberProcess {
     }
 }
 
-/// A command that runs `program` in a network namespace. `ip` replaces itself by the program, so the process is the member.
-pub(crate) fn launcher(program: PathBuf, netns: Option<&str>) -> Program {
-    let Some(netns) = netns else { return Program::new(program) };
+/// A command that runs `program` at a location. In a network namespace, `ip` replaces itself by the program, so the process is the member.
+pub(crate) fn launcher(program: PathBuf, location: &MemberLocation) -> Program {
+    if let Some(host) = &location.host {
+        return lab::command_in(host, program);
+    }
+    let Some(netns) = &location.netns else { return Program::new(program) };
     let mut launcher = Program::new("ip");
     launcher.args(["netns", "exec", netns]).arg(program);
     launcher

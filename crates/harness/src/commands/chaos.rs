@@ -7,12 +7,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum as _};
 
+use super::lab::run_again_in_lab;
 use crate::chaos::fault::{Fault, FaultKind};
-use crate::chaos::network::NetworkNamespaces;
 use crate::chaos::{ChaosOutcome, ChaosPlan, ChaosRun};
 use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, ProcessPool};
 use crate::control::{ChurnJob, MemberLocation, StoreJob, TransportName};
+use crate::lab::{LabMap, LinkConditions};
 use crate::operations::history::HistoryFile;
 use crate::operations::recorder::OperationRecorder;
 use crate::terminal::{CommandVerdict, Interrupts, output, units};
@@ -28,7 +29,7 @@ pub struct ChaosArguments {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(3..=16))]
     members: u64,
     /// How they reach each other
-    #[arg(long, value_enum, default_value = "shm")]
+    #[arg(long, value_enum, default_value = TransportName::usual())]
     transport: TransportName,
     /// Which faults may happen [default: all that are possible here]
     #[arg(long, value_enum, value_name = "FAULT", value_delimiter = ',')]
@@ -68,6 +69,9 @@ pub struct ChaosArguments {
     /// Write what clients of the replicated object ask and are answered into this file, for tools/check-history
     #[arg(long, value_name = "FILE", conflicts_with = "locations")]
     history: Option<PathBuf>,
+    /// Run members on hosts of a lab (`squall lab`), whose links have these conditions, as in --lab=delay=1ms,loss=0.1%
+    #[arg(long, value_name = "CONDITIONS", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with = "locations")]
+    lab: Option<LinkConditions>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -91,6 +95,7 @@ Examples:
   squall chaos --script join-halt@2,kill-halt@8,restart --repeat 50
   squall chaos --transport tcp --members 4 --script cut,cut-one-way
   squall chaos --seconds 30 --history history.jsonl
+  squall chaos --lab=delay=1ms,loss=1% --seconds 60
   squall chaos --transactions --history history.jsonl";
 
 /// Injects faults into a group, compares its members' accounts, and prints what has happened.
@@ -100,8 +105,11 @@ Examples:
 pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
     check_locations(arguments.transport, &arguments.locations)?;
     let interrupts = Interrupts::take()?;
+    if let Some(conditions) = arguments.lab {
+        match run_again_in_lab(hosts(arguments), conditions, arguments.seed, &interrupts)? {}
+    }
+    let (kinds, left_out) = choose(arguments, &interrupts)?;
     let folder = Folder::open(arguments.keep.as_deref())?;
-    let (kinds, network, left_out) = choose(arguments)?;
     // A client here may not reach members that the user has placed elsewhere.
     let store = arguments.locations.is_empty().then(|| StoreJob {
         replicas: arguments.replicas.map_or(0, |replicas| usize::try_from(replicas).expect("at most 16")),
@@ -110,6 +118,7 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
         has_transactions: arguments.transactions,
     });
     let job = ChurnJob {
+        process: 0,
         size: 64,
         pace: Some(arguments.pace),
         suspicion_ms: arguments.suspicion_ms,
@@ -118,8 +127,7 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
         store: store.clone(),
     };
     let members = usize::try_from(arguments.members).expect("at most 16");
-    let locations =
-        network.as_ref().map_or_else(|| arguments.locations.clone(), NetworkNamespaces::locations);
+    let locations = arguments.locations.clone();
     let transport = arguments.transport;
     let about = format!("squall chaos --transport {} --seed {}", transport.title(), arguments.seed);
     let history = arguments.history.as_deref().map(|path| HistoryFile::create(path, &about)).transpose()?;
@@ -134,7 +142,7 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
     };
     let suspicion = Duration::from_millis(arguments.suspicion_ms);
     let chaos_plan = ChaosPlan { kinds, members, suspicion, store, is_quiet: arguments.json };
-    let mut run = ChaosRun::new(pool, network, chaos_plan, outcome)?;
+    let mut run = ChaosRun::new(pool, chaos_plan, outcome)?;
     if arguments.script.is_empty() {
         run.rage(Duration::from_secs(arguments.seconds))?;
     } else {
@@ -146,27 +154,25 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
     Ok(if outcome.agree { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
-/// The faults that are possible here, the network that they need, and what is left out and why.
-fn choose(arguments: &ChaosArguments) -> Result<(Vec<FaultKind>, Option<NetworkNamespaces>, Vec<String>)> {
+/// The faults that are possible here, and what is left out and why. Faults of links need a lab: if this is none, the command is run again in
+/// one.
+fn choose(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<(Vec<FaultKind>, Vec<String>)> {
     let scripted = arguments.script.iter().map(|fault| fault.kind);
     let mut kinds: Vec<FaultKind> = scripted.chain(arguments.faults.iter().copied()).collect();
     if kinds.is_empty() {
         kinds = FaultKind::value_variants().to_vec();
     }
-    let (mut network, mut left_out) = (None, Vec::new());
+    let mut left_out = Vec::new();
     if arguments.transactions {
         ensure!(arguments.members >= 4, "--transactions needs at least --members 4: two in each shard");
         let kinds = kinds.extract_if(.., |kind| kind.needs_links() || *kind == FaultKind::Restart);
         left_out.extend(kinds.map(|kind| format!("{} is left out: of --transactions", kind.name())));
     }
-    if kinds.iter().any(|kind| kind.needs_links()) {
-        match links(arguments) {
-            Ok(links) => network = Some(links),
-            Err(error) => {
-                let kinds = kinds.extract_if(.., |kind| kind.needs_links());
-                left_out.extend(kinds.map(|kind| format!("{} is left out: {error:#}", kind.name())));
-            }
-        }
+    if kinds.iter().any(|kind| kind.needs_links())
+        && let Err(error) = find_links(arguments, interrupts)
+    {
+        let kinds = kinds.extract_if(.., |kind| kind.needs_links());
+        left_out.extend(kinds.map(|kind| format!("{} is left out: {error:#}", kind.name())));
     }
     if !arguments.locations.is_empty() {
         let kinds = kinds.extract_if(.., |kind| matches!(kind, FaultKind::Strangers | FaultKind::Restart));
@@ -176,14 +182,29 @@ fn choose(arguments: &ChaosArguments) -> Result<(Vec<FaultKind>, Option<NetworkN
     left_out.iter().for_each(output::note);
     let is_whole = arguments.script.is_empty() || left_out.is_empty();
     ensure!(is_whole && !kinds.is_empty(), "these faults are not possible here: {}", left_out.join("; "));
-    Ok((kinds, network, left_out))
+    Ok((kinds, left_out))
 }
 
-/// Namespaces for as many processes as there are at a time.
-fn links(arguments: &ChaosArguments) -> Result<NetworkNamespaces> {
+/// Finds that this process runs in a lab, or runs the command again in one, which ends this process.
+fn find_links(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<()> {
     ensure!(arguments.transport == TransportName::Tcp, "links can be cut with --transport tcp");
     ensure!(arguments.locations.is_empty(), "`--at` has placed the members");
-    NetworkNamespaces::build(usize::try_from(arguments.members).expect("at most 16") + SPARE_PLACES)
+    match LabMap::of_this_process()? {
+        Some(map) => ensure!(
+            map.hosts.len() >= hosts(arguments),
+            "the lab has too few hosts: it needs {}",
+            hosts(arguments)
+        ),
+        None => {
+            match run_again_in_lab(hosts(arguments), LinkConditions::default(), arguments.seed, interrupts)? {}
+        }
+    }
+    Ok(())
+}
+
+/// Hosts for as many processes as there are at a time.
+fn hosts(arguments: &ChaosArguments) -> usize {
+    usize::try_from(arguments.members).expect("at most 16") + SPARE_PLACES
 }
 
 fn print(outcome: &ChaosOutcome, json: bool) -> Result<()> {

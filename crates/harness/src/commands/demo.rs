@@ -30,7 +30,7 @@ pub struct DemoArguments {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=64))]
     members: u64,
     /// How they reach each other
-    #[arg(long, value_enum, default_value = "shm")]
+    #[arg(long, value_enum, default_value = TransportName::usual())]
     transport: TransportName,
     /// Send the lines of this file instead of poems of the sea
     #[arg(long, value_name = "FILE")]

@@ -3,5 +3,6 @@
 pub mod bench;
 pub mod chaos;
 pub mod demo;
+pub mod lab;
 pub mod process;
 mod total_failure;

@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use crate::terminal::CommandVerdict;
-use crate::{blast, member};
+use crate::{blast, lab, member};
 
 /// A process that another `squall` has started
 #[derive(Debug, Subcommand)]
@@ -17,6 +17,12 @@ pub enum ProcessCommand {
         #[arg(long)]
         parent: u32,
     },
+    /// The network of a lab
+    #[command(hide = true)]
+    LabWire,
+    /// Process 1 of a host of a lab
+    #[command(hide = true)]
+    LabHost,
     /// The receiving end of `bench stream`
     #[command(hide = true)]
     StreamReceiver {
@@ -32,6 +38,8 @@ pub enum ProcessCommand {
 pub fn run(command: &ProcessCommand) -> Result<CommandVerdict> {
     match command {
         ProcessCommand::Member { parent } => std::process::exit(member::run(*parent)),
+        ProcessCommand::LabWire => lab::run_wire().map(|()| CommandVerdict::Good),
+        ProcessCommand::LabHost => lab::run_host().map(|()| CommandVerdict::Good),
         ProcessCommand::StreamReceiver { job } => blast::receive(job).map(|()| CommandVerdict::Good),
     }
 }

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 /// Every member sends without end, while others die, stop and join; each keeps account of what it delivers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ChurnJob {
+    /// The number of the member's process among all of the run, from 1 on: two on different hosts may have the same process number there.
+    pub(crate) process: u32,
     /// Bytes of a message, at least [`ChurnJob::SIZE_MIN`].
     pub(crate) size: usize,
     /// Messages per second of each member; without a limit if none.

@@ -43,7 +43,7 @@ pub(super) fn perform(group: &GroupJob, job: &ChurnJob, watchdog: &ParentWatchdo
     let account = Account {
         ledger: Arc::clone(&ledger),
         // Of all incarnations of all ranks, each has its own.
-        own: u64::from(std::process::id()),
+        own: u64::from(job.process),
         view: 0,
         digest: 0,
         members: Vec::new(),
@@ -69,7 +69,7 @@ pub(super) fn perform(group: &GroupJob, job: &ChurnJob, watchdog: &ParentWatchdo
         let outcome = named(send(&mut member, job, &ledger, watchdog));
         return Ok(finish(member, outcome, watchdog));
     };
-    let mut member = named(ResidentMember::join(config, account, store))?;
+    let mut member = named(ResidentMember::join(config, account, store, job.process))?;
     await_all(&mut member, group, watchdog)?;
     let outcome = named(send(&mut member, job, &ledger, watchdog));
     if outcome.is_ok() {
@@ -197,7 +197,7 @@ fn send(
     ledger: &Mutex<Ledger>,
     watchdog: &ParentWatchdog,
 ) -> Result<MemberReport> {
-    let own = u64::from(std::process::id()).to_le_bytes();
+    let own = u64::from(job.process).to_le_bytes();
     let begun = Instant::now();
     let (mut sent, mut heard, mut quiet_since) = (0, 0, Instant::now());
     let mut ticker = ProgressTicker::new();

@@ -38,6 +38,8 @@ pub(super) struct ClientObjects {
     pub(super) sharded: Option<ShardedObject<StoredValues>>,
     /// Whether this member has all shards of the values, so that each reply is of its own replica.
     pub(super) has_all: bool,
+    /// The number of this process in the run.
+    pub(super) process: u32,
 }
 
 impl ClientObjects {
@@ -59,7 +61,7 @@ impl ClientObjects {
     pub(super) fn run(&self, switch: &ClientSwitch) {
         // A member's own replica never goes back, and has what was acknowledged here.
         let promise = if self.has_all { ReadPromise::Session } else { ReadPromise::Past };
-        let mut source = OperationSource::new(0, 1, promise);
+        let mut source = OperationSource::new(self.process, 0, 1, promise);
         for number in 0_u64.. {
             let is_over = switch.lock();
             if *is_over {

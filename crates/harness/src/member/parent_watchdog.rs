@@ -15,12 +15,11 @@ use crate::lines::read_line;
 /// The exit status of a member whose parent has gone.
 const PARENT_GONE: i32 = 3;
 
-/// Asks the kernel to kill this process when the parent dies.
+/// Asks the kernel to kill this process when the parent dies, which has no number (0) if it is on another host of the lab.
 pub(crate) fn die_with(parent: u32) {
     // Where the system does not know the call, the pipe remains.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    let is_parent = |pid: Pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(parent);
-    if !getppid().is_some_and(is_parent) {
+    if Pid::as_raw(getppid()).unsigned_abs() != parent {
         // It died before this request.
         std::process::exit(PARENT_GONE);
     }

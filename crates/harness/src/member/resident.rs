@@ -21,7 +21,12 @@ pub(super) struct ResidentMember {
 
 impl ResidentMember {
     /// Joins, and reports when it has all states that it should have.
-    pub(super) fn join(config: Config, inbox: impl MemberInbox, job: &StoreJob) -> Result<Self> {
+    pub(super) fn join(
+        config: Config,
+        inbox: impl MemberInbox,
+        job: &StoreJob,
+        process: u32,
+    ) -> Result<Self> {
         let mut group = builder(config, vec![inbox]).join()?;
         let sender = group.subgroup(SUBGROUP)?.sender()?;
         let transfer_ms = job.transfer_ms;
@@ -32,6 +37,7 @@ impl ResidentMember {
             values: values.clone(),
             sharded: sharded.transpose()?,
             has_all: job.replicas == 0,
+            process,
         };
         let client = ClientSwitch::default();
         let (switch, has_clients) = (client.clone(), job.has_clients);

@@ -157,9 +157,9 @@ pub(crate) struct OperationSource {
 }
 
 impl OperationSource {
-    /// The operations of client `number` of `count` in this process.
-    pub(crate) fn new(number: u64, count: u64, promise: ReadPromise) -> Self {
-        let process = u64::from(std::process::id()) << 32;
+    /// The operations of client `number` of `count` in a process that has this number in the run.
+    pub(crate) fn new(process: u32, number: u64, count: u64, promise: ReadPromise) -> Self {
+        let process = u64::from(process) << 32;
         Self { dice: Prng::new(process | number), process, number, step: count, promise, last: None }
     }
 

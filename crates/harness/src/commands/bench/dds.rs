@@ -21,7 +21,7 @@ use crate::terminal::{CommandVerdict, Interrupts, output, table, units};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DdsBenchArguments {
     /// How the participants reach each other
-    #[arg(long, value_enum, default_value = "shm")]
+    #[arg(long, value_enum, default_value = TransportName::usual())]
     transport: TransportName,
     /// The profiles to measure, one after the other [default: all; logged only with --storage]
     #[arg(long = "profile", value_name = "PROFILE", value_enum, value_delimiter = ',')]

@@ -25,7 +25,7 @@ use crate::terminal::{CommandVerdict, Interrupts, output, table, units};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GenuineArguments {
     /// How the members reach each other
-    #[arg(long, value_enum, default_value = "shm")]
+    #[arg(long, value_enum, default_value = TransportName::usual())]
     transport: BenchFabric,
     /// Shards
     #[arg(long, value_name = "G", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]

@@ -16,7 +16,9 @@ mod view;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-use crate::terminal::CommandVerdict;
+use super::lab::run_again_in_lab;
+use crate::lab::LinkConditions;
+use crate::terminal::{CommandVerdict, Interrupts};
 
 use dds::DdsBenchArguments;
 use genuine::GenuineArguments;
@@ -34,6 +36,9 @@ use view::ViewArguments;
 pub struct BenchArguments {
     #[command(subcommand)]
     what: Bench,
+    /// Run members on hosts of a lab (`squall lab`), whose links have these conditions, as in --lab=delay=1ms,loss=0.1%
+    #[arg(long, global = true, value_name = "CONDITIONS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    lab: Option<LinkConditions>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -55,6 +60,9 @@ enum Bench {
 /// # Errors
 /// If it cannot be measured.
 pub fn run(arguments: &BenchArguments) -> Result<CommandVerdict> {
+    if let Some(conditions) = arguments.lab {
+        match run_again_in_lab(LAB_HOSTS, conditions, 0, &Interrupts::take()?)? {}
+    }
     match &arguments.what {
         Bench::Dds(arguments) => dds::run(arguments),
         Bench::Genuine(arguments) => genuine::run(arguments),
@@ -68,3 +76,6 @@ pub fn run(arguments: &BenchArguments) -> Result<CommandVerdict> {
         Bench::View(arguments) => view::run(arguments),
     }
 }
+
+/// The hosts of `--lab`, which members take in turn.
+const LAB_HOSTS: usize = 8;

@@ -25,7 +25,7 @@ use crate::terminal::{CommandVerdict, Interrupts, output, table, units};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MulticastArguments {
     /// How the members reach each other
-    #[arg(long, value_enum, default_value = "shm")]
+    #[arg(long, value_enum, default_value = TransportName::usual())]
     transport: BenchFabric,
     /// What is encrypted: what travels by TCP between hosts, within this host, too, or nothing
     #[arg(long, value_enum, default_value = "on")]

@@ -71,6 +71,7 @@ pub(crate) fn run(arguments: &ObjectArguments) -> Result<CommandVerdict> {
         StoreJob { replicas: few(replicas), transfer_ms: 0, has_clients: false, has_transactions: false };
     let subgroup = member::store::subgroup(&store);
     let job = ChurnJob {
+        process: 0,
         size: ChurnJob::SIZE_MIN,
         pace: Some(1),
         suspicion_ms: 5000,

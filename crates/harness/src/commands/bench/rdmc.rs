@@ -19,7 +19,7 @@ use crate::terminal::{CommandVerdict, Interrupts, output, units};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RdmcArguments {
     /// How the members reach each other
-    #[arg(long, value_enum, default_value = "shm")]
+    #[arg(long, value_enum, default_value = TransportName::usual())]
     transport: Transport,
     /// With `--transport sim`: which cluster of the paper
     #[arg(long, value_enum, default_value = "fractus")]

@@ -33,7 +33,7 @@ pub(crate) struct RestartArguments {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=64))]
     members: u64,
     /// How the members reach each other
-    #[arg(long, value_enum, default_value = "shm")]
+    #[arg(long, value_enum, default_value = TransportName::usual())]
     transport: TransportName,
     /// How often the group begins again
     #[arg(long, value_name = "K", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]

@@ -15,7 +15,7 @@ use crate::terminal::{CommandVerdict, Interrupts, output, units};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SstArguments {
     /// How the members reach each other
-    #[arg(long, value_enum, default_value = "shm")]
+    #[arg(long, value_enum, default_value = TransportName::usual())]
     transport: TransportName,
     /// Processes
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]

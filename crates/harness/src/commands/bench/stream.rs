@@ -15,6 +15,7 @@ use crate::latency::Percentiles;
 use squall_transports::composite::PeerTransport;
 
 use crate::cores;
+use crate::lab::LabMap;
 use crate::terminal::{CommandVerdict, log, output, units};
 
 /// Measure a stream between two processes: its rate, or the time of a round trip
@@ -22,7 +23,7 @@ use crate::terminal::{CommandVerdict, log, output, units};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StreamArguments {
     /// How the processes reach each other
-    #[arg(long, value_enum, default_value = "shm")]
+    #[arg(long, value_enum, default_value = TransportName::usual())]
     transport: Means,
     /// What is encrypted: what travels by TCP between hosts, within this host, too, or nothing
     #[arg(long, value_enum, default_value = "on")]
@@ -214,8 +215,12 @@ impl StreamArguments {
     /// Where the two ends run.
     fn ends(&self) -> Result<[MemberLocation; 2]> {
         let mut locations = self.locations.iter().cloned();
+        ensure!(self.locations.len() <= 2, "a stream has two ends: give --at twice at most");
+        if let Some(map) = LabMap::of_this_process()?.filter(|_| self.locations.is_empty()) {
+            ensure!(self.transport != Means::Shm, "hosts share no memory: choose --transport tcp");
+            return Ok([MemberLocation::outside(&map), MemberLocation::on_host(&map, 0)]);
+        }
         let ends = [(); 2].map(|()| locations.next().unwrap_or_default());
-        ensure!(self.locations.len() <= ends.len(), "a stream has two ends: give --at twice at most");
         ensure!(ends[0].netns.is_none(), "the sender runs here: give the first --at without netns");
         let is_shm = self.transport == Means::Shm;
         ensure!(
@@ -267,9 +272,10 @@ impl Means {
 fn measure(blast: &BlastSettings, cores: &[Option<usize>]) -> Result<Outcome> {
     let listener = blast.listen()?;
     let address = listener.address().to_string();
-    let job = BlastReceiver { blast: blast.clone(), address, parent: std::process::id(), core: cores[1] };
+    let parent = if blast.locations[1].host.is_some() { 0 } else { std::process::id() };
+    let job = BlastReceiver { blast: blast.clone(), address, parent, core: cores[1] };
     let program = std::env::current_exe().context("cannot find this program's file")?;
-    let child = launcher(program, blast.locations[1].netns.as_deref())
+    let child = launcher(program, &blast.locations[1])
         .args(["stream-receiver", &serde_json::to_string(&job)?])
         .args(log::inherited())
         .stdin(Stdio::null())

@@ -21,7 +21,7 @@ pub(crate) struct ViewArguments {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=32))]
     members: u64,
     /// How they reach each other
-    #[arg(long, value_enum, default_value = "shm")]
+    #[arg(long, value_enum, default_value = TransportName::usual())]
     transport: TransportName,
     /// Where processes run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
@@ -79,6 +79,7 @@ pub(crate) fn run(arguments: &ViewArguments) -> Result<CommandVerdict> {
     check_locations(arguments.transport, &arguments.locations)?;
     let members = usize::try_from(arguments.members).expect("at most 32");
     let job = ChurnJob {
+        process: 0,
         size: usize::try_from(arguments.size).expect("at most a million"),
         pace: arguments.pace,
         suspicion_ms: 5000,
