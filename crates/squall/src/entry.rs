@@ -10,7 +10,7 @@ use squall_protocols::membership::View;
 use squall_transports::barrier;
 use squall_transports::bootstrap::{self, Address, BootstrapListener, BootstrapProgress, Joined, LinkSocket};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
-use squall_transports::shm::ShmFabric;
+use squall_transports::shm::{self, ShmFabric};
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::{self, VerbsFabric, VerbsSettings};
 
@@ -97,6 +97,8 @@ pub(crate) fn enter(
     barrier::expedited();
     match (config.transport, listener) {
         (Transport::Shm, AnyListener::Unix(listener)) => {
+            // This check comes before any member waits for this one.
+            shm::check()?;
             enter_by(config, entering, listener, on_progress, |node, streams, _| {
                 Ok(AnyFabric::Shm(ShmFabric::new(node, streams)?))
             })

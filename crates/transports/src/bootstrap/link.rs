@@ -10,11 +10,11 @@ use std::time::Instant;
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::Address;
 use super::wire::{WaitLimit, wait};
+use crate::peer_process::PeerProcess;
 use crate::session::{ConnectionEnds, PeerStream, SessionKeys};
 
 mod sealed {
@@ -191,10 +191,7 @@ impl LinkSocket for UnixStream {
     }
 
     fn peer(&self) -> String {
-        socket_peercred(self).map_or_else(
-            |_| "an unknown process".into(),
-            |peer| format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),
-        )
+        PeerProcess::of(self).map_or_else(|_| "an unknown process".into(), |peer| peer.to_string())
     }
 
     fn peer_ip(&self) -> Option<IpAddr> {
@@ -215,8 +212,8 @@ impl LinkSocket for UnixStream {
     }
 
     fn foreign_user(&self) -> io::Result<Option<u32>> {
-        let user = socket_peercred(self)?.uid;
-        Ok((user != rustix::process::geteuid()).then(|| user.as_raw()))
+        let peer = PeerProcess::of(self)?;
+        Ok((!peer.is_of_this_user()).then_some(peer.user))
     }
 }
 

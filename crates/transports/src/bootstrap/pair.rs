@@ -37,6 +37,7 @@ use super::handshake_queue::{HandshakeQueue, ProvedVisitor};
 use super::message::{BootstrapAnswer, BootstrapRequest, PairWish, Refusal};
 use super::{Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, Proof, Secret};
 use crate::session::{Encryption, PeerStream};
+use crate::shm;
 use crate::verbs::VerbsSettings;
 use rdma::local_address;
 
@@ -80,9 +81,26 @@ pub enum StreamTransport {
 }
 
 impl StreamTransport {
-    /// Returns whether this end may use shared memory.
-    const fn may_share(self) -> bool {
-        matches!(self, Self::Auto | Self::Shm)
+    /// Returns whether this end may use shared memory, and can.
+    ///
+    /// # Errors
+    /// Returns an error if it must, and cannot.
+    fn shares_memory(self) -> Result<bool, BootstrapError> {
+        match self {
+            Self::Auto => Ok(shm::check_or_warn().is_ok()),
+            Self::Shm => shm::check().map(|()| true).map_err(|why| BootstrapError::Plan(why.to_string())),
+            Self::Tcp | Self::Verbs => Ok(false),
+        }
+    }
+
+    /// Checks that this end can use the Unix socket at `address`, over which there is only shared memory.
+    fn check_unix(self, address: &Address) -> Result<(), BootstrapError> {
+        match self {
+            Self::Auto | Self::Shm => Self::Shm.shares_memory().map(drop),
+            Self::Tcp | Self::Verbs => {
+                Err(BootstrapError::Plan(format!("{address} is not a TCP address: write `host:port`")))
+            }
+        }
     }
 
     /// Returns the wish of a caller with this choice at a TCP address; calls `would_use_rdma` only if it
@@ -218,12 +236,12 @@ impl PairListener {
             }
             let listener = BootstrapListener::<TcpStream>::bind(address)?;
             door.address = listener.address().clone();
-            if terms.choice.may_share() {
+            if terms.choice.shares_memory()? {
                 twin = twins(&door.address).into_iter().next_back();
             }
             door.spawn(listener, terms, serve(&door))?;
-        } else if !terms.choice.may_share() {
-            return Err(BootstrapError::Plan(format!("{address} is not a TCP address: write `host:port`")));
+        } else {
+            terms.choice.check_unix(address)?;
         }
         if let Some(twin) = twin {
             let listener = BootstrapListener::<UnixStream>::bind(&twin)?;
@@ -388,13 +406,13 @@ impl<'a> PairCall<'a> {
     /// # Errors
     /// [`BootstrapError::Plan`] if `terms` ask for a transport that this kind of address does not have.
     pub fn new(address: &'a Address, terms: &'a PairTerms) -> Result<Self, BootstrapError> {
-        if address.is_unix() && !terms.choice.may_share() {
-            return Err(BootstrapError::Plan(format!("{address} is not a TCP address: write `host:port`")));
-        }
-        let twins = match terms.choice {
-            StreamTransport::Tcp | StreamTransport::Verbs => Vec::new(),
-            _ if address.is_unix() => vec![address.clone()],
-            _ => twins(address),
+        let twins = if address.is_unix() {
+            terms.choice.check_unix(address)?;
+            vec![address.clone()]
+        } else if terms.choice.shares_memory()? {
+            twins(address)
+        } else {
+            Vec::new()
         };
         Ok(Self { address, terms, plan: terms.plan(), proof: terms.proof(), twins, would_use_rdma: None })
     }
@@ -435,10 +453,10 @@ impl Caller<'_> {
         for twin in twins {
             match self.try_door::<UnixStream>(twin, PairWish::Stream) {
                 Ok(meeting) => return Ok(meeting),
-                // The socket belongs to another user, or no process listens there: the process at the TCP
-                // port may nevertheless be the right one.
-                Err(CallError::Unproved(_)) if by_tcp => {}
                 Err(CallError::Unheard(text) | CallError::Again(text)) => cause = text,
+                // Whatever happens at the Unix socket, the process at the TCP port may be the right one: this
+                // one may belong to another user.
+                Err(error) if by_tcp => tracing::debug!(%twin, %error, "TCP is tried instead"),
                 Err(error) => return Err(error),
             }
         }
