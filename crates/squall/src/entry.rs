@@ -66,10 +66,11 @@ impl EntryStart {
 impl AnyListener {
     /// Listens where the configuration says.
     pub(crate) fn bind(config: &Config) -> Result<Self, JoinError> {
+        let advertise = config.advertise.as_ref();
         Ok(if config.transport.needs_unix_socket() {
             Self::Unix(Arc::new(BootstrapListener::bind(&config.listen)?))
         } else {
-            Self::Tcp(Arc::new(BootstrapListener::bind(&config.listen)?))
+            Self::Tcp(Arc::new(BootstrapListener::bind_as(&config.listen, advertise)?))
         })
     }
 }
@@ -168,7 +169,7 @@ fn enter_by<S: LinkSocket>(
     };
     let (Joined { node, session, members, streams }, rank) = joining.link(&name, listener, on_progress)?;
     let nodes = members.iter().map(|member| member.node).collect();
-    let own = (node, listener.address().clone());
+    let own = (node, listener.announced().clone());
     let roster = members.into_iter().map(|member| (member.node, member.address)).chain([own]).collect();
     let start = EntryStart::Joining { members: nodes, rank, joining };
     Ok(GroupEntry { fabric: build(node, streams, true)?, start, session, roster })

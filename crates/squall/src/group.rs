@@ -186,6 +186,8 @@ impl Group {
     /// [`BootstrapError`](crate::BootstrapError) if the group has ended here.
     pub fn status(&self) -> Result<MemberStatus, BootstrapError> {
         let own = self.link.status.roster().get(&self.link.node).cloned();
+        // What is advertised may not be reached from here.
+        let own = own.filter(|_| self.config.advertise.is_none());
         inquiry::ask_status(&self.config, own.as_ref().unwrap_or(&self.config.listen))
     }
 
@@ -300,7 +302,7 @@ impl Group {
         if self.service.is_none() {
             let service = object::ObjectService::open(&self.config)
                 .map_err(|error| HandleError::Service { cause: error.to_string() })?;
-            *self.link.status.service() = Some(service.address().clone());
+            *self.link.status.service() = Some(self.config.announced(service.address()));
             self.service = Some(service);
         }
         Ok(self.service.as_ref().expect("it is open"))

@@ -263,7 +263,13 @@ pub struct HeldUpLine {
 /// # Errors
 /// [`BootstrapError`], with what to do next.
 pub fn ask_status(config: &Config, address: &Address) -> Result<MemberStatus, BootstrapError> {
-    ask(&config.plan(), address, &StatusQuestion::Status)
+    let mut status: MemberStatus = ask(&config.plan(), address, &StatusQuestion::Status)?;
+    for line in &mut status.members {
+        if let Ok(listen) = line.address.parse::<Address>() {
+            line.address = listen.as_reached_by(address).to_string();
+        }
+    }
+    Ok(status)
 }
 
 /// Asks the member `node` where it serves its objects. Returns `None` if it is not a member, or serves none.
@@ -282,7 +288,9 @@ pub(crate) fn ask_service_at(
     address: &Address,
 ) -> Result<Option<Address>, BootstrapError> {
     let service: Option<String> = ask(plan, address, &StatusQuestion::Service)?;
-    Ok(service.and_then(|service| service.parse().ok()))
+    Ok(service
+        .and_then(|service| service.parse().ok())
+        .map(|service: Address| service.as_reached_by(address)))
 }
 
 /// Asks the member that listens at `address` where it serves external clients. Returns `None` if it does not, or not
@@ -292,7 +300,9 @@ pub(crate) fn ask_clients_at(
     address: &Address,
 ) -> Result<Option<Address>, BootstrapError> {
     let service: Option<String> = ask(plan, address, &StatusQuestion::Clients)?;
-    Ok(service.and_then(|service| service.parse().ok()))
+    Ok(service
+        .and_then(|service| service.parse().ok())
+        .map(|service: Address| service.as_reached_by(address)))
 }
 
 pub(crate) fn ask<T: DeserializeOwned>(

@@ -191,6 +191,7 @@ impl MemberFinder {
             match self.call(&candidate, &service, request) {
                 Ok(FoundMember { notice: ExternalNotice::Elsewhere { why, members }, .. }) => {
                     let named = members.iter().filter_map(|member| member.parse::<Address>().ok());
+                    let named = named.map(|named| named.as_reached_by(&candidate));
                     let named: Vec<Address> = named.take(CANDIDATES_MAX).collect();
                     self.hints.clone_from(&named);
                     candidates.extend(named);

@@ -125,7 +125,7 @@ impl Hub {
     pub(crate) fn answer(self: &Arc<Self>, asker: Asker) {
         let mut door = self.door();
         match &*door {
-            Door::Open(reception) => answer_with(asker, Some(reception.address())),
+            Door::Open(reception) => answer_with(asker, Some(&self.config.announced(reception.address()))),
             // The client will ask again.
             Door::Opening | Door::Closed => answer_with(asker, None),
             Door::Shut => {
@@ -148,7 +148,7 @@ impl Hub {
         let mut door = self.door();
         match opened {
             Ok(reception) if matches!(*door, Door::Opening) => {
-                answer_with(asker, Some(reception.address()));
+                answer_with(asker, Some(&self.config.announced(reception.address())));
                 *door = Door::Open(reception);
             }
             // The member has ended meanwhile.

@@ -3,11 +3,14 @@
 //!
 //! Each test runs in a network of its own (`lab`), as root or in a user namespace.
 
+mod addresses;
 mod lab;
 mod roles;
 mod sandboxes;
+mod trial;
 
 use lab::{Host, Network, in_lab};
+use trial::GroupTrial;
 
 /// Where all members listen in `lab::Network::OwnEach`, and a host's clients.
 const PORT: u16 = 7400;

@@ -52,6 +52,9 @@ pub(crate) fn play() {
     while let Some(line) = input.next().filter(|line| line != "begin") {
         connect(line.strip_prefix("net ").unwrap());
     }
+    if let Some(setting) = words.find("sysctl") {
+        std::fs::write(format!("/proc/sys/{setting}"), "1").unwrap();
+    }
     if words.find("sandbox") == Some("no-memfd") {
         refuse_memfd();
     }
@@ -86,6 +89,7 @@ impl<'a> Words<'a> {
         config.contacts = addresses.map(|address| address.parse().unwrap()).collect();
         config.listen =
             self.find("listen").map_or_else(|| config.contacts[0].clone(), |listen| listen.parse().unwrap());
+        config.advertise = self.find("advertise").map(|advertise| advertise.parse().unwrap());
         config.rank = self.find("rank").map(|rank| rank.parse().unwrap());
         config.partition_safety = PartitionSafety::Off;
         let settings = SubgroupConfig { window: 16, message_max: 1000, ..SubgroupConfig::default() };
@@ -96,9 +100,16 @@ impl<'a> Words<'a> {
 /// Gives this process's network namespace its addresses.
 fn connect(number: &str) {
     run("ip", "link set lo up");
+    run("ip", "link set eth0 addrgenmode none");
+    run("ip", &format!("addr add fe80::{number}/64 dev eth0 nodad"));
     run("ip", &format!("addr add 10.77.0.{number}/24 dev eth0"));
     run("ip", &format!("addr add fd77::{number}/64 dev eth0 nodad"));
     run("ip", "link set eth0 up");
+    // The names of all hosts, in this process's mount namespace.
+    run("mount", "-t tmpfs none /mnt");
+    let lines: String = (1..=5).map(|number| format!("10.77.0.{number} member-{number}\n")).collect();
+    std::fs::write("/mnt/hosts", lines).unwrap();
+    run("mount", "--bind /mnt/hosts /etc/hosts");
 }
 
 /// Has the kernel refuse this process's calls of memfd_create from now on.

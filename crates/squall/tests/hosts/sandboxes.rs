@@ -2,37 +2,14 @@
 
 use super::*;
 
-/// Returns the addresses of three members.
-fn contacts(network: Network) -> Vec<String> {
-    let address = |number: u16| match network {
-        Network::Shared => format!("127.0.0.1:{}", PORT + number),
+/// Two members and a joiner, in containers.
+fn group_with_joiner(network: Network, transport: &'static str, sandbox: &str) {
+    let address = |number| match network {
+        Network::Shared => format!("127.0.0.1:{}", usize::from(PORT) + number),
         Network::OwnEach => format!("10.77.0.{number}:{PORT}"),
     };
-    (1..=3).map(address).collect()
-}
-
-/// Two members and a joiner, in containers: the joiner gets the object's state, and clients reach all of them.
-fn group_with_joiner(network: Network, transport: &str, sandbox: &str) {
-    let contacts = contacts(network);
-    let all = contacts.join(",");
-    let role = |number: usize| {
-        let rank = if number <= 2 { format!(" rank={}", number - 1) } else { String::new() };
-        let listen = &contacts[number - 1];
-        format!("member transport={transport} contacts={all} listen={listen} sandbox={sandbox}{rank}")
-    };
-    let start = |number| Host::start(network, number, &role(number)).begin();
-    let mut members = vec![start(1), start(2)];
-    members.iter().for_each(|member| member.expect("ready"));
-    members[0].tell("add 7");
-    members[0].expect("sum 7");
-    members.push(start(3));
-    members[2].expect("ready");
-    members[2].tell("query");
-    members[2].expect("sum 7");
-    let client = Host::start(network, 4, &format!("client transport={transport} contacts={all}")).begin();
-    (1..=3).for_each(|round| client.expect(&format!("sum {}", 7 + 100 * round)));
-    let talker = Host::start(network, 5, &format!("talker transport={transport} contacts={all}")).begin();
-    (0..3).for_each(|_| talker.expect("hello"));
+    let more = [(); 3].map(|()| format!(" sandbox={sandbox}"));
+    GroupTrial { more, ..GroupTrial::at(network, transport, address) }.run();
 }
 
 fn stream(sandboxes: [&str; 2], transport: &str, network: Network) -> String {

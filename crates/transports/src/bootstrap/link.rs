@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::Address;
+use super::own_addresses::{host_text, link_local};
 use super::wire::{WaitLimit, wait};
 use crate::peer_process::PeerProcess;
 use crate::session::{ConnectionEnds, PeerStream, SessionKeys};
@@ -62,6 +63,10 @@ pub trait LinkSocket: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Sen
     #[doc(hidden)]
     fn peer_ip(&self) -> Option<IpAddr>;
 
+    /// Returns an address with the host that the peer's packets come from, with its zone; its port means nothing.
+    #[doc(hidden)]
+    fn peer_host(&self) -> Option<Address>;
+
     /// Returns the address of this end.
     #[doc(hidden)]
     fn local_ip(&self) -> Option<IpAddr>;
@@ -92,9 +97,16 @@ impl LinkSocket for TcpStream {
         Ok(listener)
     }
 
-    fn bound_address(listener: &TcpListener, _asked: &Address) -> io::Result<Address> {
+    fn bound_address(listener: &TcpListener, asked: &Address) -> io::Result<Address> {
         let bound = listener.local_addr()?;
-        Ok(Address::Tcp { host: bound.ip().to_string(), port: bound.port() })
+        // The zone as people write it, rather than the number of the interface.
+        let host = match asked {
+            Address::Tcp { host, .. } if link_local(host).is_some_and(|(_, zone)| zone.is_some()) => {
+                host.clone()
+            }
+            _ => host_text(&bound),
+        };
+        Ok(Address::Tcp { host, port: bound.port() })
     }
 
     fn accept(listener: &TcpListener) -> io::Result<Self> {
@@ -128,6 +140,10 @@ impl LinkSocket for TcpStream {
 
     fn peer_ip(&self) -> Option<IpAddr> {
         self.peer_addr().ok().map(|address| address.ip())
+    }
+
+    fn peer_host(&self) -> Option<Address> {
+        self.peer_addr().ok().map(|peer| Address::of_socket(&peer))
     }
 
     fn local_ip(&self) -> Option<IpAddr> {
@@ -198,6 +214,10 @@ impl LinkSocket for UnixStream {
         None
     }
 
+    fn peer_host(&self) -> Option<Address> {
+        None
+    }
+
     fn local_ip(&self) -> Option<IpAddr> {
         None
     }
@@ -229,11 +249,6 @@ fn connect_tcp(address: SocketAddr, until: WaitLimit<'_>) -> io::Result<TcpStrea
         connected => connected?,
     }
     Ok(socket.into())
-}
-
-/// Returns whether a contact's host is this host: only then can it be bound.
-pub(super) fn is_this_host(host: &str) -> bool {
-    TcpListener::bind((host, 0)).is_ok()
 }
 
 /// Returns whether the stream is connected to itself, which can happen at a port of the ephemeral range at

@@ -36,6 +36,7 @@ mod link;
 mod listener;
 mod meeting;
 mod message;
+mod own_addresses;
 pub mod pair;
 mod pre_join_responder;
 mod request;
