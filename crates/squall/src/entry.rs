@@ -64,6 +64,14 @@ impl EntryStart {
 }
 
 impl AnyListener {
+    /// Returns the address at which it listens, with the port that the kernel has chosen.
+    pub(crate) fn address(&self) -> &Address {
+        match self {
+            Self::Unix(listener) => listener.address(),
+            Self::Tcp(listener) => listener.address(),
+        }
+    }
+
     /// Listens where the configuration says.
     pub(crate) fn bind(config: &Config) -> Result<Self, JoinError> {
         let advertise = config.advertise.as_ref();

@@ -300,9 +300,9 @@ impl Group {
     /// Returns what serves this member's objects, which begins with the first one.
     fn open_service(&mut self) -> Result<&object::ObjectService, HandleError> {
         if self.service.is_none() {
-            let service = object::ObjectService::open(&self.config)
+            let service = object::ObjectService::open(&self.config, &self.link.status)
                 .map_err(|error| HandleError::Service { cause: error.to_string() })?;
-            *self.link.status.service() = Some(self.config.announced(service.address()));
+            self.link.status.set_serves_objects();
             self.service = Some(service);
         }
         Ok(self.service.as_ref().expect("it is open"))

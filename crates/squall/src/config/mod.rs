@@ -447,16 +447,6 @@ impl Config {
         plan
     }
 
-    /// Returns the address at which others reach what this member serves at `address`.
-    pub(crate) fn announced(&self, address: &Address) -> Address {
-        match (&self.advertise, address) {
-            (Some(Address::Tcp { host, .. }), Address::Tcp { port, .. }) => {
-                Address::Tcp { host: host.clone(), port: *port }
-            }
-            _ => address.clone(),
-        }
-    }
-
     /// Returns the settings that must be the same at all members, as text.
     fn agreement(&self) -> String {
         let mut text = format!("transport {:?}\n", self.transport);

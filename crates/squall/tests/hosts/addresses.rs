@@ -51,3 +51,18 @@ fn members_that_advertise_names() {
         GroupTrial { listen, more, ..GroupTrial::at(Network::OwnEach, "tcp", address) }.run();
     });
 }
+
+/// Members behind a gateway that maps one port to each: members and clients reach them there, whatever they ask for.
+#[test]
+fn members_behind_port_maps() {
+    in_lab("addresses::members_behind_port_maps", || {
+        let mapped = |number| 17000 + u16::try_from(number).unwrap();
+        for number in 1..=3 {
+            lab::map_port(mapped(number), format!("10.77.0.{number}:{PORT}"));
+        }
+        let address = |number| format!("{}:{}", lab::GATEWAY, mapped(number));
+        let listen = [1, 2, 3].map(|number| format!("10.77.0.{number}:{PORT}"));
+        let more = [1, 2, 3].map(|number| format!(" advertise={}", address(number)));
+        GroupTrial { listen, more, ..GroupTrial::at(Network::OwnEach, "tcp", address) }.run();
+    });
+}

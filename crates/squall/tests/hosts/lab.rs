@@ -4,6 +4,7 @@
 //! first process, so that nothing of it remains when it ends.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -93,6 +94,7 @@ impl Host {
     fn connect(&mut self, number: usize) {
         if number == 1 {
             run("ip", "link add br0 type bridge");
+            run("ip", &format!("addr add {GATEWAY}/24 dev br0"));
             run("ip", "link set br0 up");
         }
         let pid = self.child.id();
@@ -119,6 +121,14 @@ impl Host {
         self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{} says nothing more", self.name))
     }
 
+    /// Returns whether its next line that is no message of the log is this one.
+    pub(crate) fn heard_is(&self, wanted: &str) -> bool {
+        let line = self.heard();
+        let is_message = line.starts_with("log ");
+        assert!(is_message || line == wanted, "{}: {line}", self.name);
+        !is_message
+    }
+
     pub(crate) fn expect(&self, wanted: &str) {
         assert_eq!(self.heard(), wanted, "{}", self.name);
     }
@@ -133,6 +143,23 @@ impl Drop for Host {
     }
 }
 
+/// Maps a port of the lab's own address to an address, as the gateway of a private network does.
+pub(crate) fn map_port(port: u16, to: String) {
+    let listener = TcpListener::bind(("0.0.0.0", port)).unwrap();
+    std::thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            // Until a member listens there, its callers find nothing.
+            let Ok(far) = TcpStream::connect(&to) else { continue };
+            for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)] {
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Write);
+                });
+            }
+        }
+    });
+}
+
 /// Runs a program with words as arguments.
 pub(crate) fn run(program: &str, words: &str) {
     let status = Command::new(program).args(words.split(' ')).status();
@@ -145,6 +172,8 @@ pub(crate) fn say(line: &str) {
     println!("\n{SAID}{line}");
 }
 
+/// The lab's own address in the hosts' network.
+pub(crate) const GATEWAY: &str = "10.77.0.254";
 const OWN_PROCESSES: [&str; 5] = ["-m", "-p", "-f", "--mount-proc", "--kill-child"];
 const LAB: &str = "SQUALL_TEST_LAB";
 const SAID: &str = "said: ";

@@ -1,5 +1,6 @@
 //! What the processes of the tests do: each reads lines and prints lines.
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
@@ -138,12 +139,28 @@ fn member(words: &Words<'_>, input: &mut dyn Iterator<Item = String>) {
     }
     say("ready");
     for line in input {
+        if line == "ports" {
+            say(&format!("ports {:?}", listening_ports()));
+            continue;
+        }
         let sum = match line.strip_prefix("add ") {
             Some(more) => object.update(b"", &more.parse::<u64>().unwrap()).unwrap().wait().unwrap(),
             None => object.query(b"", &()).unwrap().wait().unwrap(),
         };
         say(&format!("sum {sum}"));
     }
+}
+
+/// The TCP ports at which this process's network namespace listens.
+fn listening_ports() -> BTreeSet<u16> {
+    let tables = ["tcp", "tcp6"].map(|table| std::fs::read_to_string(format!("/proc/net/{table}")).unwrap());
+    let port = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let (local, state) = (words.next()?, words.nth(1)?);
+        let port = u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()?;
+        (state == "0A").then_some(port)
+    };
+    tables.iter().flat_map(|table| table.lines().filter_map(port)).collect()
 }
 
 /// A client of the object at all members in turn.

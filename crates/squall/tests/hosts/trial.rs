@@ -43,5 +43,12 @@ impl GroupTrial {
         (1..=3).for_each(|round| client.expect(&format!("sum {}", 7 + 100 * round)));
         let talker = Host::start(network, 5, &format!("talker transport={transport} contacts={all}")).begin();
         (0..3).for_each(|_| talker.expect("hello"));
+        if network == Network::OwnEach {
+            // Members, joiners and clients of all kinds have reached each member at one port.
+            for member in &mut members {
+                member.tell("ports");
+                while !member.heard_is(&format!("ports {{{PORT}}}")) {}
+            }
+        }
     }
 }

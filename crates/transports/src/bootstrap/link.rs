@@ -14,6 +14,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::Address;
 use super::own_addresses::{host_text, link_local};
+use super::pair::PairedStream;
 use super::wire::{WaitLimit, wait};
 use crate::peer_process::PeerProcess;
 use crate::session::{ConnectionEnds, PeerStream, SessionKeys};
@@ -74,6 +75,10 @@ pub trait LinkSocket: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Sen
     /// Returns how this end sees the connection, if it is a TCP connection.
     #[doc(hidden)]
     fn ends(&self) -> io::Result<Option<ConnectionEnds>>;
+
+    /// Returns what the stream of a pair becomes; `None` if it cannot become what the peer wants.
+    #[doc(hidden)]
+    fn meet(secured: Self::Secured, by_rdma: bool) -> Option<PairedStream>;
 
     #[doc(hidden)]
     fn secure(self, session: SessionKeys) -> Self::Secured;
@@ -154,6 +159,10 @@ impl LinkSocket for TcpStream {
         ConnectionEnds::of(self).map(Some)
     }
 
+    fn meet(secured: PeerStream, by_rdma: bool) -> Option<PairedStream> {
+        Some(if by_rdma { PairedStream::Verbs(secured) } else { PairedStream::Tcp(secured) })
+    }
+
     fn secure(self, session: SessionKeys) -> PeerStream {
         PeerStream::new(self, session)
     }
@@ -224,6 +233,10 @@ impl LinkSocket for UnixStream {
 
     fn ends(&self) -> io::Result<Option<ConnectionEnds>> {
         Ok(None)
+    }
+
+    fn meet(secured: Self, by_rdma: bool) -> Option<PairedStream> {
+        (!by_rdma).then_some(PairedStream::Shm(secured))
     }
 
     fn secure(self, session: SessionKeys) -> Self {

@@ -261,7 +261,8 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
             }
             BootstrapRequest::Enter { .. }
             | BootstrapRequest::Hello { .. }
-            | BootstrapRequest::Pair { .. } => {
+            | BootstrapRequest::Pair { .. }
+            | BootstrapRequest::Serve { .. } => {
                 visitor.reject(Refusal::Assembling, on_progress);
                 return None;
             }
