@@ -10,7 +10,7 @@ use squall_protocols::membership::View;
 use squall_transports::barrier;
 use squall_transports::bootstrap::{self, Address, BootstrapListener, BootstrapProgress, Joined, LinkSocket};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
-use squall_transports::shm::ShmFabric;
+use squall_transports::shm::{self, ShmFabric};
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::{self, VerbsFabric, VerbsSettings};
 
@@ -64,12 +64,21 @@ impl EntryStart {
 }
 
 impl AnyListener {
+    /// Returns the address at which it listens, with the port that the kernel has chosen.
+    pub(crate) fn address(&self) -> &Address {
+        match self {
+            Self::Unix(listener) => listener.address(),
+            Self::Tcp(listener) => listener.address(),
+        }
+    }
+
     /// Listens where the configuration says.
     pub(crate) fn bind(config: &Config) -> Result<Self, JoinError> {
+        let advertise = config.advertise.as_ref();
         Ok(if config.transport.needs_unix_socket() {
             Self::Unix(Arc::new(BootstrapListener::bind(&config.listen)?))
         } else {
-            Self::Tcp(Arc::new(BootstrapListener::bind(&config.listen)?))
+            Self::Tcp(Arc::new(BootstrapListener::bind_as(&config.listen, advertise)?))
         })
     }
 }
@@ -97,6 +106,8 @@ pub(crate) fn enter(
     barrier::expedited();
     match (config.transport, listener) {
         (Transport::Shm, AnyListener::Unix(listener)) => {
+            // This check comes before any member waits for this one.
+            shm::check()?;
             enter_by(config, entering, listener, on_progress, |node, streams, _| {
                 Ok(AnyFabric::Shm(ShmFabric::new(node, streams)?))
             })
@@ -166,7 +177,7 @@ fn enter_by<S: LinkSocket>(
     };
     let (Joined { node, session, members, streams }, rank) = joining.link(&name, listener, on_progress)?;
     let nodes = members.iter().map(|member| member.node).collect();
-    let own = (node, listener.address().clone());
+    let own = (node, listener.announced().clone());
     let roster = members.into_iter().map(|member| (member.node, member.address)).chain([own]).collect();
     let start = EntryStart::Joining { members: nodes, rank, joining };
     Ok(GroupEntry { fabric: build(node, streams, true)?, start, session, roster })

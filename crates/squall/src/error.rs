@@ -10,6 +10,7 @@ use squall_protocols::membership::StopReason;
 use squall_protocols::multicast::{SubgroupFailure, SubgroupSettingsError};
 use squall_transports::bootstrap::{Address, BootstrapError};
 use squall_transports::composite::CompositeError;
+use squall_transports::shm::ShmUnavailable;
 use squall_transports::verbs::VerbsError;
 
 use crate::config::ConfigError;
@@ -160,6 +161,9 @@ pub enum JoinError {
     /// The transport could not be set up.
     #[error("cannot set up the transport: {0}")]
     Transport(#[from] std::io::Error),
+    /// `transport = "shm"` is configured, and this process cannot share memory.
+    #[error(transparent)]
+    SharedMemory(#[from] ShmUnavailable),
     /// The members did not agree on how to reach each other.
     #[error(transparent)]
     Transports(#[from] CompositeError),

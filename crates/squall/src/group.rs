@@ -186,6 +186,8 @@ impl Group {
     /// [`BootstrapError`](crate::BootstrapError) if the group has ended here.
     pub fn status(&self) -> Result<MemberStatus, BootstrapError> {
         let own = self.link.status.roster().get(&self.link.node).cloned();
+        // What is advertised may not be reached from here.
+        let own = own.filter(|_| self.config.advertise.is_none());
         inquiry::ask_status(&self.config, own.as_ref().unwrap_or(&self.config.listen))
     }
 
@@ -298,9 +300,9 @@ impl Group {
     /// Returns what serves this member's objects, which begins with the first one.
     fn open_service(&mut self) -> Result<&object::ObjectService, HandleError> {
         if self.service.is_none() {
-            let service = object::ObjectService::open(&self.config)
+            let service = object::ObjectService::open(&self.config, &self.link.status)
                 .map_err(|error| HandleError::Service { cause: error.to_string() })?;
-            *self.link.status.service() = Some(service.address().clone());
+            self.link.status.set_serves_objects();
             self.service = Some(service);
         }
         Ok(self.service.as_ref().expect("it is open"))

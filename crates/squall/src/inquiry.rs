@@ -263,10 +263,16 @@ pub struct HeldUpLine {
 /// # Errors
 /// [`BootstrapError`], with what to do next.
 pub fn ask_status(config: &Config, address: &Address) -> Result<MemberStatus, BootstrapError> {
-    ask(&config.plan(), address, &StatusQuestion::Status)
+    let mut status: MemberStatus = ask(&config.plan(), address, &StatusQuestion::Status)?;
+    for line in &mut status.members {
+        if let Ok(listen) = line.address.parse::<Address>() {
+            line.address = listen.as_reached_by(address).to_string();
+        }
+    }
+    Ok(status)
 }
 
-/// Asks the member `node` where it serves its objects. Returns `None` if it is not a member, or serves none.
+/// Asks the member `node` whether it serves objects, and returns the address at which it listens if so.
 pub(crate) fn ask_service(
     plan: &BootstrapPlan,
     status: &GroupStatus,
@@ -276,23 +282,18 @@ pub(crate) fn ask_service(
     ask_service_at(plan, &address)
 }
 
-/// Asks the member that listens at `address` where it serves its objects. Returns `None` if it serves none.
+/// Asks the member that listens at `address` whether it serves objects, and returns that address if so.
 pub(crate) fn ask_service_at(
     plan: &BootstrapPlan,
     address: &Address,
 ) -> Result<Option<Address>, BootstrapError> {
-    let service: Option<String> = ask(plan, address, &StatusQuestion::Service)?;
-    Ok(service.and_then(|service| service.parse().ok()))
+    let serves: bool = ask(plan, address, &StatusQuestion::Service)?;
+    Ok(serves.then(|| address.clone()))
 }
 
-/// Asks the member that listens at `address` where it serves external clients. Returns `None` if it does not, or not
-/// yet.
-pub(crate) fn ask_clients_at(
-    plan: &BootstrapPlan,
-    address: &Address,
-) -> Result<Option<Address>, BootstrapError> {
-    let service: Option<String> = ask(plan, address, &StatusQuestion::Clients)?;
-    Ok(service.and_then(|service| service.parse().ok()))
+/// Asks the member that listens at `address` whether it serves external clients, which it begins to do for the first that asks.
+pub(crate) fn ask_clients_at(plan: &BootstrapPlan, address: &Address) -> Result<bool, BootstrapError> {
+    ask(plan, address, &StatusQuestion::Clients)
 }
 
 pub(crate) fn ask<T: DeserializeOwned>(
@@ -335,7 +336,7 @@ pub fn read_foreign(bytes: &[u8]) -> usize {
     }
     again::<StatusQuestion>(bytes)
         + again::<MemberStatus>(bytes)
-        + again::<Option<String>>(bytes)
+        + again::<bool>(bytes)
         + again::<JoinToken>(bytes)
         + again::<RestartAnswer>(bytes)
         + again::<FetchReply>(bytes)

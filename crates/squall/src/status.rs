@@ -11,6 +11,7 @@ use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use squall_protocols::membership::View;
 use squall_transports::bootstrap::Address;
+use squall_transports::bootstrap::pair::PairServices;
 
 use crate::error::GroupError;
 use crate::external::Hub;
@@ -30,8 +31,12 @@ pub(crate) struct GroupStatus {
     view: Mutex<Option<View>>,
     /// The addresses at which the members and the joiners listen.
     roster: Mutex<BTreeMap<NodeId, Address>>,
-    /// The address at which this member's objects are served.
-    service: Mutex<Option<Address>>,
+    /// Whether this member's objects are served.
+    serves_objects: AtomicBool,
+    /// What this member serves at its port.
+    services: PairServices,
+    /// Where it listens.
+    listen: Mutex<Option<Address>>,
     /// Serves external clients, as long as the member's handle exists.
     hub: Mutex<Option<Arc<Hub>>>,
     /// The number that identifies this start of the group.
@@ -110,8 +115,21 @@ impl GroupStatus {
     }
 
     /// Returns the address at which this member's objects are served, if it has any.
-    pub(crate) fn service(&self) -> MutexGuard<'_, Option<Address>> {
-        self.service.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) const fn services(&self) -> &PairServices {
+        &self.services
+    }
+
+    pub(crate) fn listen(&self) -> MutexGuard<'_, Option<Address>> {
+        self.listen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether this member serves objects.
+    pub(crate) fn serves_objects(&self) -> bool {
+        self.serves_objects.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_serves_objects(&self) {
+        self.serves_objects.store(true, Ordering::Relaxed);
     }
 
     /// Serves external clients, as long as the member's handle exists.

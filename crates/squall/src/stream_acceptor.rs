@@ -1,27 +1,26 @@
 //! Accepts streams from processes that stay connected to a member for a while: those that send requests about its
 //! objects, and external clients.
 //!
-//! There is a listener with a thread that accepts, and a thread for each connection, at most [`CONNECTIONS_MAX`].
+//! They connect to the port at which the member listens. A thread accepts, and each connection has a thread, at most
+//! [`CONNECTIONS_MAX`].
 //! Each process that connects has proved the cluster's secret.
 
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
-use squall_transports::bootstrap::Address;
+use squall_transports::bootstrap::pair::PairService;
 
-use crate::config::Config;
+use crate::status::GroupStatus;
 use crate::stream::{Listener, Socket, Stream, StreamError, StreamOptions};
 
 /// Accepts streams. Dropping it stops listening, and asks the conversations to end.
 #[derive(Debug)]
 pub(crate) struct StreamAcceptor {
-    address: Address,
     state: Arc<State>,
     /// Wakes the accepting thread, to end it.
     bell: UnixStream,
@@ -40,25 +39,22 @@ pub(crate) trait Conversation: Send + Sync + 'static {
 }
 
 impl StreamAcceptor {
-    /// Listens at an address derived from the member's own; `what` names the service, in the address and in logs.
+    /// Serves callers of the member's `service`.
     pub(crate) fn open(
-        config: &Config,
+        status: &GroupStatus,
+        service: PairService,
         options: &StreamOptions,
-        what: &'static str,
         partner: impl Conversation,
     ) -> Result<Self, StreamError> {
-        let listener = Listener::bind(&address_beside(&config.listen, what), options)?;
-        let address = listener.address().clone();
+        let not_there = || StreamError::Transport(io::ErrorKind::NotConnected.into());
+        let address = status.listen().clone().ok_or_else(not_there)?;
+        let listener = Listener::serve(&address, (status.services(), service), options)?;
         let state = Arc::new(State::default());
         let (bell, rung) = UnixStream::pair().map_err(StreamError::Transport)?;
         let (accepting, partner) = (Arc::clone(&state), Arc::new(partner));
-        let run = move || accept(&listener, &rung, &accepting, &partner, what);
-        let thread = std::thread::Builder::new().name(format!("squall {what}")).spawn(run);
-        Ok(Self { address, state, bell, thread: Some(thread.map_err(StreamError::Transport)?) })
-    }
-
-    pub(crate) const fn address(&self) -> &Address {
-        &self.address
+        let run = move || accept(&listener, &rung, &accepting, &partner, service);
+        let thread = std::thread::Builder::new().name(format!("squall {service}")).spawn(run);
+        Ok(Self { state, bell, thread: Some(thread.map_err(StreamError::Transport)?) })
     }
 
     /// Asks the conversations to end, and waits for them, `patience` at most.
@@ -85,25 +81,12 @@ impl Drop for StreamAcceptor {
     }
 }
 
-/// Returns the address at which a member that listens at `listen` serves `what`.
-fn address_beside(listen: &Address, what: &str) -> Address {
-    match listen {
-        Address::Tcp { host, .. } => Address::Tcp { host: host.clone(), port: 0 },
-        Address::Abstract(name) => Address::Abstract(format!("{name}-{what}")),
-        Address::Path(path) => {
-            let mut name = path.clone().into_os_string();
-            name.push(format!("-{what}"));
-            Address::Path(PathBuf::from(name))
-        }
-    }
-}
-
 fn accept<C: Conversation>(
     listener: &Listener,
     bell: &UnixStream,
     state: &Arc<State>,
     partner: &Arc<C>,
-    what: &str,
+    what: PairService,
 ) {
     while !state.is_closed.load(Ordering::Relaxed) {
         let waited = squall_transports::wait_readable(&[listener.as_fd(), bell.as_fd()], None);
@@ -122,13 +105,13 @@ fn accept<C: Conversation>(
 }
 
 /// Gives a connection a thread, unless there are too many: a client that is turned away asks another member.
-fn accept_socket<C: Conversation>(socket: Socket, state: &Arc<State>, partner: &Arc<C>, what: &str) {
+fn accept_socket<C: Conversation>(socket: Socket, state: &Arc<State>, partner: &Arc<C>, what: PairService) {
     if state.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
         state.connections.fetch_sub(1, Ordering::Relaxed);
         tracing::warn!("closed a connection to this member's {what}: there are already {CONNECTIONS_MAX}");
         return;
     }
-    let (own, partner, what) = (Arc::clone(state), Arc::clone(partner), what.to_owned());
+    let (own, partner) = (Arc::clone(state), Arc::clone(partner));
     let run = move || {
         let ended = Stream::new(socket)
             .map_err(io::Error::from)

@@ -13,6 +13,7 @@ pub mod bootstrap;
 mod clock;
 pub mod composite;
 mod pages;
+mod peer_process;
 pub mod runner;
 pub mod session;
 pub mod shm;

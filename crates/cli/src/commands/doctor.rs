@@ -1,4 +1,4 @@
-//! `squall doctor`: which RDMA devices there are, whether they keep the axioms, how long the disk for a log takes, and how members
+//! `squall doctor`: whether processes can share memory, which RDMA devices there are, whether they keep the axioms, how long the disk for a log takes, and how members
 //! would reach each other.
 
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use squall::Config;
 use squall::config::{Address, Transport, VerbsSettings};
 use squall_harness::terminal::{CommandVerdict, output, units};
-use squall_transports::verbs;
+use squall_transports::{shm, verbs};
 
 use crate::doctor::devices::{self, DeviceReport};
 use crate::doctor::disk::{self, DiskReport};
@@ -63,6 +63,10 @@ struct Report {
     chosen: Option<String>,
     /// Bytes that this process may lock; none if there is no limit.
     memory_lock_bytes_max: Option<u64>,
+    /// Why this process cannot share memory, if it cannot.
+    no_shared_memory: Option<String>,
+    /// Why this process cannot read the memory of others, if it cannot.
+    no_reading: Option<String>,
     /// What the tests on the chosen device found.
     axioms: Vec<AxiomReport>,
     /// Of the folder for logs, if there is one.
@@ -96,6 +100,8 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<CommandVerdict> {
         devices: devices::devices(chosen.as_deref()),
         chosen,
         memory_lock_bytes_max: devices::memory_lock_bytes_max(),
+        no_shared_memory: shm::check().err().map(|why| why.to_string()),
+        no_reading: shm::can_read_processes().err().map(|why| why.to_string()),
         axioms,
         disk: storage.map(|folder| disk::examine(&folder)),
         peers: Vec::new(),
@@ -115,11 +121,23 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<CommandVerdict> {
     let is_wanted = |config: &Config| config.transport == Transport::Verbs;
     let is_missing =
         report.no_rdma.is_some() && (arguments.device.is_some() || config.as_ref().is_some_and(is_wanted));
+    let must_share = config.as_ref().is_some_and(|config| config.transport == Transport::Shm);
+    let is_missing = is_missing || (must_share && report.no_shared_memory.is_some());
     let is_unusable = report.disk.as_ref().is_some_and(|disk| disk.failure.is_some());
     Ok(if kept && !is_missing && !is_unusable { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
 fn print(report: &Report) {
+    match &report.no_shared_memory {
+        Some(why) => output::line(format_args!("shared memory    cannot be used here: {why}")),
+        None => output::line("shared memory    can be used"),
+    }
+    match &report.no_reading {
+        Some(why) => output::line(format_args!(
+            "reading others   is refused ({why}): received messages in memory of the application's own are copied twice"
+        )),
+        None => output::line("reading others   is allowed"),
+    }
     match &report.no_rdma {
         Some(why) => output::line(format_args!("RDMA             cannot be used here: {why}")),
         None => output::line("RDMA             can be used"),

@@ -1,7 +1,7 @@
 //! A receiving host: answers one request, takes part in its session, and keeps the files.
 
 use std::fs::File;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -63,7 +63,7 @@ pub(crate) fn serve(
         "there is no rank {rank} among {members} members"
     );
     let options = BulkOptions { block_bytes: Some(BLOCK_BYTES), ..BulkOptions::default() };
-    let mut session = Session::join_with(&config(&begin, line.peer()?.ip(), secret, verbs), &options)?;
+    let mut session = Session::join_with(&config(&begin, &line.peer()?, secret, verbs), &options)?;
     let (mut received, mut memory) = (0, session.buffer(0));
     for parcel in &begin.send {
         let kind = request
@@ -222,7 +222,7 @@ fn compare(place: &FilePlace, file: &File, slot: &Slot, right: &str) -> Result<(
     Ok(())
 }
 
-fn config(begin: &CopyBegin, source: IpAddr, secret: &Secret, verbs: &VerbsSettings) -> Config {
+fn config(begin: &CopyBegin, source: &SocketAddr, secret: &Secret, verbs: &VerbsSettings) -> Config {
     let anywhere = if source.is_ipv4() { "0.0.0.0" } else { "::" };
     let mut config = Config::local("copy", begin.members).for_rank(begin.rank);
     config.cluster.clone_from(&begin.name);
@@ -230,7 +230,9 @@ fn config(begin: &CopyBegin, source: IpAddr, secret: &Secret, verbs: &VerbsSetti
     config.transport = begin.transport.named();
     config.verbs = verbs.clone();
     config.listen = Address::Tcp { host: anywhere.into(), port: 0 };
-    config.contacts = vec![Address::Tcp { host: source.to_string(), port: begin.port }];
+    let mut contact = *source;
+    contact.set_port(begin.port);
+    config.contacts = vec![Address::of_socket(&contact)];
     config.timeout = JOIN_TIMEOUT;
     // Blocks are long, and the digests need the cores as well.
     config.idle = IdlePolicy::Park;

@@ -49,7 +49,9 @@ impl MemberAdmission {
         status: Arc<GroupStatus>,
         fabric: &AnyFabric,
     ) -> Result<Self, BootstrapError> {
-        let (plan, waker) = (config.plan(), fabric.waker());
+        let (mut plan, waker) = (config.plan(), fabric.waker());
+        plan.services = status.services().clone();
+        *status.listen() = Some(listener.address().clone());
         let (admission_listener, events) = match listener {
             AnyListener::Unix(listener) => {
                 let (admission_listener, events) = AdmissionListener::open(listener, &plan, session, waker)?;

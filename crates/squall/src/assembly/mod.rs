@@ -76,8 +76,8 @@ fn meet_answering<S: LinkSocket>(
     on_progress: &mut dyn FnMut(BootstrapProgress),
 ) -> Result<MeetOutcome<S::Secured>, BootstrapError> {
     MeetingPoint::with(plan, listener, |point| {
-        let own = listener.address().clone();
-        on_progress(BootstrapProgress::Listening { address: own.clone() });
+        let own = listener.announced().clone();
+        on_progress(BootstrapProgress::Listening { address: listener.address().clone() });
         let contacts = contacts(plan, listener);
         if contacts.own().is_some() {
             on_progress(BootstrapProgress::Joined { joined: 1, members: plan.members });

@@ -41,6 +41,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
         }
         None => read_listen(&root, listen.as_ref())?,
     };
+    let advertise = values.get("advertise").map(|value| read_advertise(&value, &listen)).transpose()?;
     let transport = read_transport(values.get("transport").as_ref(), &listen)?;
     let contacts = values.get("contacts").map_or(Ok(Vec::new()), |list| read_contacts(&list, &listen))?;
     let (members, rank) = read_members(&root, values.get("members").as_ref(), rank.as_ref())?;
@@ -61,6 +62,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
         cluster: cluster.name()?,
         secret,
         listen,
+        advertise,
         contacts,
         members,
         rank,
@@ -98,6 +100,21 @@ pub(super) struct OwnSettings {
 fn read_listen(root: &ConfigTable<'_>, listen: Option<&ConfigValue<'_>>) -> Result<Address, ConfigError> {
     let listen = listen.ok_or_else(|| root.missing("listen", LISTEN_ADVICE))?;
     listen.parse()
+}
+
+fn read_advertise(value: &ConfigValue<'_>, listen: &Address) -> Result<Address, ConfigError> {
+    let advertise: Address = value.parse()?;
+    let fault = match &advertise {
+        _ if listen.is_unix() => {
+            "`listen` is a Unix socket, which has no other address: leave `advertise` out"
+        }
+        Address::Tcp { host, .. } if ["0.0.0.0", "::"].contains(&host.as_str()) => {
+            "others cannot connect to it: write the name or the address at which they reach this member"
+        }
+        Address::Tcp { .. } => return Ok(advertise),
+        _ => "write `HOST:PORT`",
+    };
+    Err(value.conflict(format!("`advertise = \"{advertise}\"`: {fault}")))
 }
 
 /// Returns the address that stands for `listen` at a client: it shows how members are reached.

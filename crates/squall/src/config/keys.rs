@@ -122,7 +122,7 @@ pub const TABLES: [KeyTable; 10] = [
     },
 ];
 
-pub(super) const GROUP: [ConfigKey; 20] = [
+pub(super) const GROUP: [ConfigKey; 21] = [
     ConfigKey {
         name: "cluster",
         takes: "a name of 1 to 64 letters, digits, `-`, `_` or `.`",
@@ -155,6 +155,14 @@ pub(super) const GROUP: [ConfigKey; 20] = [
         example: "\"127.0.0.1:7400\"",
         scope: KeyScope::Member,
         meaning: "The address of this member. A Unix socket means that all members share memory on one host.",
+    },
+    ConfigKey {
+        name: "advertise",
+        takes: "`host:port`; port 0 is that of `listen`",
+        default: KeyDefault::Words("`listen`, or the address that others see if that is `0.0.0.0` or `[::]`"),
+        example: "\"node-1.example:7400\"",
+        scope: KeyScope::Member,
+        meaning: "Where others reach this member, if that is not where it listens (port maps, NAT). A name is resolved at each attempt.",
     },
     ConfigKey {
         name: "contacts",

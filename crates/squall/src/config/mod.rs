@@ -158,6 +158,9 @@ pub struct Config {
     pub secret: Secret,
     /// The address at which this member listens.
     pub listen: Address,
+    /// The address at which others reach this member, if that is not where it listens, as behind a port map or NAT: a name or an
+    /// address, and a port (0: that of `listen`). A name is resolved at each attempt to connect.
+    pub advertise: Option<Address>,
     /// The addresses at which some of the members listen; the list is the same at all members. Any contact can
     /// coordinate the first start, in which a majority of the contacts has to take part; a process that joins later
     /// asks them in turn. There should be several, preferably three or more. If the list is empty, this member
@@ -317,6 +320,7 @@ impl Config {
             secret: Secret::new("a group of one user on one host").expect("it is long enough"),
             contacts: (0..members.max(1)).map(address).collect(),
             listen: address(0),
+            advertise: None,
             members,
             rank: Some(0),
             transport: Transport::Shm,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use squall_fabric::Backoff;
+use squall_transports::bootstrap::pair::PairService;
 use squall_transports::bootstrap::{Address, BootstrapError, BootstrapPlan};
 
 use super::error::ExternalError;
@@ -107,8 +108,6 @@ pub(super) struct FoundMember {
     pub(super) connection: FrameConnection,
     /// The address at which it listens.
     pub(super) member: Address,
-    /// The address at which it serves clients.
-    pub(super) service: Address,
     /// Its answer.
     pub(super) notice: ExternalNotice,
 }
@@ -174,9 +173,9 @@ impl MemberFinder {
                 continue;
             }
             tried.push(candidate.clone());
-            let service = match inquiry::ask_clients_at(&self.plan, &candidate) {
-                Ok(Some(service)) => service,
-                Ok(None) => {
+            match inquiry::ask_clients_at(&self.plan, &candidate) {
+                Ok(true) => {}
+                Ok(false) => {
                     is_final = false;
                     causes.push(format!("{candidate} does not accept clients yet, or not any more"));
                     continue;
@@ -186,11 +185,12 @@ impl MemberFinder {
                     causes.push(error.to_string());
                     continue;
                 }
-            };
+            }
             is_final = false;
-            match self.call(&candidate, &service, request) {
+            match self.call(&candidate, request) {
                 Ok(FoundMember { notice: ExternalNotice::Elsewhere { why, members }, .. }) => {
                     let named = members.iter().filter_map(|member| member.parse::<Address>().ok());
+                    let named = named.map(|named| named.as_reached_by(&candidate));
                     let named: Vec<Address> = named.take(CANDIDATES_MAX).collect();
                     self.hints.clone_from(&named);
                     candidates.extend(named);
@@ -205,19 +205,14 @@ impl MemberFinder {
         Err((causes.join("; "), is_final))
     }
 
-    /// Connects to `member`, which serves clients at `service`, and awaits its first notice.
-    pub(super) fn call(
-        &self,
-        member: &Address,
-        service: &Address,
-        request: &ExternalRequest,
-    ) -> io::Result<FoundMember> {
-        let stream = Stream::connect(service, &options(&self.config))?;
+    /// Connects to `member`, and awaits its first notice.
+    pub(super) fn call(&self, member: &Address, request: &ExternalRequest) -> io::Result<FoundMember> {
+        let stream = Stream::connect_service(member, PairService::Clients, &options(&self.config))?;
         let mut connection = FrameConnection::new(stream, self.frame_bytes_max);
         connection.send(request)?;
         let answer = connection.receive(SILENCE_MAX)?;
         let (notice, _) = answer.ok_or(io::ErrorKind::TimedOut)?;
-        Ok(FoundMember { connection, member: member.clone(), service: service.clone(), notice })
+        Ok(FoundMember { connection, member: member.clone(), notice })
     }
 }
 

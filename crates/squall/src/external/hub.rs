@@ -1,11 +1,12 @@
-//! Where a member serves external clients: it listens from the time at which the first of them asks for it.
+//! Where a member serves external clients: from the time at which the first of them asks for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
+use squall_transports::bootstrap::pair::PairService;
 use squall_transports::bootstrap::{Address, Asker};
 
 use super::connection::{FrameConnection, options};
@@ -19,7 +20,8 @@ use crate::deliveries::DurablePlace;
 use crate::inquiry;
 use crate::node::NodeHandle;
 use crate::sender::Sender;
-use crate::stream::Stream;
+use crate::status::GroupStatus;
+use crate::stream::{Stream, StreamError};
 use crate::stream_acceptor::{Conversation, StreamAcceptor};
 
 /// A subgroup, as a member serves it to external clients.
@@ -93,6 +95,8 @@ pub(crate) struct Hub {
     /// The bytes of all observers' queues.
     queue_bytes: AtomicUsize,
     door: Mutex<Door>,
+    /// Has this.
+    status: Weak<GroupStatus>,
 }
 
 impl std::fmt::Debug for Hub {
@@ -112,22 +116,26 @@ enum Door {
 }
 
 impl Hub {
-    pub(crate) fn new(config: Arc<Config>, sources: BTreeMap<String, ServedSubgroup>) -> Arc<Self> {
+    pub(crate) fn new(
+        config: Arc<Config>,
+        sources: BTreeMap<String, ServedSubgroup>,
+        status: &Arc<GroupStatus>,
+    ) -> Arc<Self> {
         let (clients, queue_bytes, door) = (Mutex::default(), AtomicUsize::new(0), Mutex::new(Door::Shut));
-        Arc::new(Self { config, sources, clients, queue_bytes, door })
+        Arc::new(Self { config, sources, clients, queue_bytes, door, status: Arc::downgrade(status) })
     }
 
     fn door(&self) -> MutexGuard<'_, Door> {
         self.door.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers with the address at which external clients are served, once they are served.
+    /// Answers whether external clients are served, which begins with the first that asks.
     pub(crate) fn answer(self: &Arc<Self>, asker: Asker) {
         let mut door = self.door();
         match &*door {
-            Door::Open(reception) => answer_with(asker, Some(reception.address())),
+            Door::Open(_) => answer_with(asker, true),
             // The client will ask again.
-            Door::Opening | Door::Closed => answer_with(asker, None),
+            Door::Opening | Door::Closed => answer_with(asker, false),
             Door::Shut => {
                 *door = Door::Opening;
                 drop(door);
@@ -144,21 +152,23 @@ impl Hub {
     }
 
     fn open(self: &Arc<Self>, asker: Asker) {
-        let opened = StreamAcceptor::open(&self.config, &options(&self.config), "clients", Arc::clone(self));
+        let opened = self.status.upgrade().ok_or_else(gone).and_then(|status| {
+            StreamAcceptor::open(&status, PairService::Clients, &options(&self.config), Arc::clone(self))
+        });
         let mut door = self.door();
         match opened {
             Ok(reception) if matches!(*door, Door::Opening) => {
-                answer_with(asker, Some(reception.address()));
+                answer_with(asker, true);
                 *door = Door::Open(reception);
             }
             // The member has ended meanwhile.
-            Ok(_) => answer_with(asker, None),
+            Ok(_) => answer_with(asker, false),
             Err(error) => {
                 tracing::warn!(%error, "this member cannot listen for external clients");
                 if matches!(*door, Door::Opening) {
                     *door = Door::Shut;
                 }
-                answer_with(asker, None);
+                answer_with(asker, false);
             }
         }
     }
@@ -183,8 +193,13 @@ impl Hub {
     }
 }
 
-fn answer_with(asker: Asker, address: Option<&Address>) {
-    asker.answer(inquiry::write(&address.map(Address::to_string)));
+fn answer_with(asker: Asker, serves: bool) {
+    asker.answer(inquiry::write(&serves));
+}
+
+/// The error if the member has ended.
+fn gone() -> StreamError {
+    StreamError::Transport(io::ErrorKind::NotConnected.into())
 }
 
 impl Conversation for Arc<Hub> {

@@ -161,8 +161,8 @@ impl Publisher {
     fn resume(&self, session: &Session) -> Option<Session> {
         let request =
             ExternalRequest::Publish { subgroup: self.subgroup.clone(), client: Some(session.client) };
-        let FoundMember { member, service, .. } = &session.found;
-        let found = self.finder.call(member, service, &request).ok()?;
+        let FoundMember { member, .. } = &session.found;
+        let found = self.finder.call(member, &request).ok()?;
         Session::begin(found).filter(|resumed| resumed.client == session.client)
     }
 }

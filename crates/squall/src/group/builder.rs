@@ -264,7 +264,7 @@ impl Builder {
             subgroups.insert(name.clone(), handle);
         }
         let (config, slots) = (Arc::new(self.config), named_slots);
-        let hub = Hub::new(Arc::clone(&config), sources);
+        let hub = Hub::new(Arc::clone(&config), sources, &link.status);
         *link.status.hub() = Some(Arc::clone(&hub));
         let service = None;
         let shards = writer.zip(genuine).map(|(writer, config)| {

@@ -26,12 +26,10 @@ impl Stack {
     pub(super) fn answer(&self, asker: Asker, question: &[u8]) {
         match inquiry::read_question(question) {
             None => asker.answer(Vec::new()),
-            Some(StatusQuestion::Service) => {
-                asker.answer(inquiry::write(&self.status.service().as_ref().map(Address::to_string)))
-            }
+            Some(StatusQuestion::Service) => asker.answer(inquiry::write(&self.status.serves_objects())),
             Some(StatusQuestion::Clients) => match &*self.status.hub() {
                 Some(hub) => hub.answer(asker),
-                None => asker.answer(inquiry::write(&None::<String>)),
+                None => asker.answer(inquiry::write(&false)),
             },
             Some(StatusQuestion::Status) => asker.answer(inquiry::write(&self.report())),
             Some(StatusQuestion::Restart(call)) => asker.answer(inquiry::write(&self.answer_restart(&call))),

@@ -16,6 +16,7 @@ use squall_protocols::replica::{
     ClientAction, ClientSettings, ReplicaSettings, ShardClient, ShardRequest, TaskOutcome,
 };
 use squall_transports::bootstrap::Address;
+use squall_transports::bootstrap::pair::PairService;
 
 use super::bell::Bell;
 use super::client::ClientEvent;
@@ -180,7 +181,7 @@ impl Directory {
     pub(super) fn connect(&self, node: NodeId) -> io::Result<Stream> {
         self.forget_others();
         let address = self.service(node)?;
-        let stream = Stream::connect(&address, &service::options(&self.config));
+        let stream = Stream::connect_service(&address, PairService::Objects, &service::options(&self.config));
         Ok(stream.inspect_err(|_| drop(lock(&self.services).remove(&node)))?)
     }
 

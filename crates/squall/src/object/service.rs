@@ -12,7 +12,7 @@ use squall_protocols::replica::{
     Hindrance, OPEN_MAX, ShardAnswer, ShardPosition, ShardRequest, StateReply, UpdateSource,
 };
 use squall_transports::Waker;
-use squall_transports::bootstrap::Address;
+use squall_transports::bootstrap::pair::PairService;
 
 use super::ObjectError;
 use super::frame_stream::FrameStream;
@@ -20,13 +20,14 @@ use super::machine::{Replicated, Snapshot};
 use super::shard::{Shard, ShardWaiter};
 use super::wire::{ChunkWriter, ObjectReply, ObjectRequest};
 use crate::config::Config;
+use crate::status::GroupStatus;
 use crate::stream::{Stream, StreamError, StreamOptions};
 use crate::stream_acceptor::{Conversation, StreamAcceptor};
 
 /// Serves a member's objects to other processes. Dropping it stops listening.
 #[derive(Debug)]
 pub(crate) struct ObjectService {
-    reception: StreamAcceptor,
+    _reception: StreamAcceptor,
     objects: Objects,
 }
 
@@ -94,14 +95,11 @@ impl Mailbox {
 }
 
 impl ObjectService {
-    pub(crate) fn open(config: &Config) -> Result<Self, StreamError> {
+    pub(crate) fn open(config: &Config, status: &GroupStatus) -> Result<Self, StreamError> {
         let objects = Objects::default();
-        let reception = StreamAcceptor::open(config, &options(config), "objects", objects.clone())?;
-        Ok(Self { reception, objects })
-    }
-
-    pub(crate) const fn address(&self) -> &Address {
-        self.reception.address()
+        let reception =
+            StreamAcceptor::open(status, PairService::Objects, &options(config), objects.clone())?;
+        Ok(Self { _reception: reception, objects })
     }
 
     pub(super) fn add<T: Replicated>(&self, name: &str, shards: Arc<[Arc<Shard<T>>]>) {

@@ -72,7 +72,7 @@ impl RestartRequest<'_> {
         let deadline = Instant::now() + plan.timeout;
         let (own, contacts): (Vec<_>, Vec<_>) =
             plan.contacts.iter().cloned().partition(|contact| listener.is_at(contact));
-        let own = own.first().unwrap_or(listener.address());
+        let own = own.first().unwrap_or(listener.announced());
         loop {
             let exchange = Exchange::open(plan, listener)?;
             let layout = (self.layout)();

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 use squall_protocols::stream::{PostRefused, ReceiveOutcome, SocketFailure};
+use squall_transports::bootstrap::pair::PairService;
 
 use super::{Address, Buffer, Socket, SocketEvent, StreamError, StreamOptions};
 
@@ -217,6 +218,19 @@ impl Stream {
     /// [`StreamError`], with what to do next.
     pub fn connect(address: &Address, options: &StreamOptions) -> Result<Self, StreamError> {
         Self::new(Socket::connect(address, options)?)
+    }
+
+    /// Connects to a service of the member that listens at `address`.
+    ///
+    /// # Errors
+    /// [`StreamError`], with what to do next.
+    #[doc(hidden)]
+    pub fn connect_service(
+        address: &Address,
+        service: PairService,
+        options: &StreamOptions,
+    ) -> Result<Self, StreamError> {
+        Self::new(Socket::connect_service(address, service, options)?)
     }
 
     /// Creates a stream over a socket with nothing posted.

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use squall_fabric::{Backoff, trusted};
-use squall_transports::bootstrap::pair::{PairCall, PairCallError, PairListener, PairedStream};
+use squall_transports::bootstrap::pair::{
+    PairCall, PairCallError, PairListener, PairService, PairServices, PairedStream,
+};
 
 use super::endpoint::EndpointSide;
 use super::{
@@ -117,7 +119,20 @@ impl Socket {
     /// [`StreamError`], with what to do next.
     pub fn connect(address: &Address, options: &StreamOptions) -> Result<Self, StreamError> {
         options.check()?;
-        let meeting = call(address, options)?;
+        let terms = options.terms();
+        let meeting = call(PairCall::new(address, &terms)?, options)?;
+        Ok(Self::over(Endpoint::new(meeting, EndpointSide::Calling, options)?, options))
+    }
+
+    /// Same as [`Socket::connect`], for a service of the member that listens at `address`.
+    pub(crate) fn connect_service(
+        address: &Address,
+        service: PairService,
+        options: &StreamOptions,
+    ) -> Result<Self, StreamError> {
+        options.check()?;
+        let terms = options.terms();
+        let meeting = call(PairCall::of_service(address, service, &terms)?, options)?;
         Ok(Self::over(Endpoint::new(meeting, EndpointSide::Calling, options)?, options))
     }
 
@@ -312,6 +327,16 @@ impl Listener {
         Ok(Self { door: PairListener::open(address, &options.terms())?, options: options.clone() })
     }
 
+    /// Serves callers of a service of the member that listens at `address`.
+    pub(crate) fn serve(
+        address: &Address,
+        service: (&PairServices, PairService),
+        options: &StreamOptions,
+    ) -> Result<Self, StreamError> {
+        options.check()?;
+        Ok(Self { door: PairListener::serve(address, service, &options.terms())?, options: options.clone() })
+    }
+
     /// Returns the address at which it listens, with the port that the kernel has chosen.
     #[must_use]
     pub const fn address(&self) -> &Address {
@@ -355,11 +380,9 @@ impl AsFd for Listener {
     }
 }
 
-/// Calls the listener at `address` until it answers or the options' time is over.
-fn call(address: &Address, options: &StreamOptions) -> Result<PairedStream, StreamError> {
+/// Calls a listener until it answers or the options' time is over.
+fn call(mut call: PairCall<'_>, options: &StreamOptions) -> Result<PairedStream, StreamError> {
     let deadline = Instant::now() + options.timeout;
-    let terms = options.terms();
-    let mut call = PairCall::new(address, &terms)?;
     let mut pauses = Backoff::new(PAUSE_MIN, PAUSE_MAX);
     loop {
         match call.attempt() {

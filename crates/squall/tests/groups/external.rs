@@ -6,10 +6,11 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use squall::config::{Address, PartitionSafety, SubgroupConfig, Transport};
+use squall::config::{PartitionSafety, SubgroupConfig, Transport};
 use squall::external::{ExternalError, Observed, Observer, ObserverOptions, Publisher, Replay};
 use squall::stream::{Secret, Stream, StreamOptions};
 use squall::{Config, Group, Position};
+use squall_transports::bootstrap::pair::PairService;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const BOTH: [Transport; 2] = [Transport::Shm, Transport::Tcp];
@@ -213,9 +214,8 @@ fn test_options() -> ObserverOptions {
 
 /// Connects to the first member's service for clients, to send arbitrary bytes.
 fn raw(config: &Config) -> Stream {
-    let Address::Abstract(name) = &config.contacts[0] else { panic!("the group is on shared memory") };
-    let address = Address::Abstract(format!("{name}-clients"));
-    let mut stream = Stream::connect(&address, &StreamOptions::new(&config.cluster, &config.secret)).unwrap();
+    let options = StreamOptions::new(&config.cluster, &config.secret);
+    let mut stream = Stream::connect_service(&config.contacts[0], PairService::Clients, &options).unwrap();
     stream.set_read_timeout(Some(PATIENCE));
     stream
 }

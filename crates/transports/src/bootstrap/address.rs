@@ -2,10 +2,13 @@
 //! `unix:@name`, `unix:/path`.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+use super::own_addresses::{host_text, is_wildcard, link_local};
 
 /// The longest address in bytes; with [`super::MEMBERS_MAX`] it bounds the roster.
 pub const ADDRESS_BYTES_MAX: usize = 255;
@@ -67,6 +70,27 @@ impl Address {
     #[must_use]
     pub const fn is_unix(&self) -> bool {
         !matches!(self, Self::Tcp { .. })
+    }
+
+    /// Returns the address of a TCP socket; that of an interface has its zone.
+    #[must_use]
+    pub fn of_socket(address: &SocketAddr) -> Self {
+        Self::Tcp { host: host_text(address), port: address.port() }
+    }
+
+    /// Returns this address as a process reaches it that has learnt it from another process, which it has reached at `reached`: a
+    /// wildcard stands for that process's host, and the zone of an address on one link is this process's own.
+    #[must_use]
+    pub fn as_reached_by(&self, reached: &Self) -> Self {
+        let (Self::Tcp { host, port }, Self::Tcp { host: reached, .. }) = (self, reached) else {
+            return self.clone();
+        };
+        let host = match (link_local(host), link_local(reached)) {
+            _ if is_wildcard(host) => reached.clone(),
+            (Some((ip, _)), Some((_, Some(zone)))) => format!("{ip}%{zone}"),
+            _ => host.clone(),
+        };
+        Self::Tcp { host, port: *port }
     }
 }
 
@@ -162,9 +186,30 @@ mod tests {
     }
 
     #[test]
+    fn a_wildcard_and_a_zone_are_those_of_whoever_connects() {
+        let of = |own: &str, reached: &str| {
+            let (own, reached): (Address, Address) = (own.parse().unwrap(), reached.parse().unwrap());
+            own.as_reached_by(&reached).to_string()
+        };
+        assert_eq!(of("0.0.0.0:34", "host-1:7400"), "host-1:34");
+        assert_eq!(of("[::]:34", "[fe80::1%eth0]:7400"), "[fe80::1%eth0]:34");
+        assert_eq!(of("[fe80::2%7]:34", "[fe80::1%eth0]:7400"), "[fe80::2%eth0]:34");
+        assert_eq!(of("[fe80::2%7]:34", "10.0.0.1:7400"), "[fe80::2%7]:34");
+        assert_eq!(of("10.0.0.2:34", "[fe80::1%eth0]:7400"), "10.0.0.2:34");
+        assert_eq!(of("unix:@a", "10.0.0.1:7400"), "unix:@a");
+        assert_eq!(of("0.0.0.0:34", "unix:@a"), "0.0.0.0:34");
+    }
+
+    #[test]
     fn printed_addresses_can_be_parsed() {
-        for text in ["127.0.0.1:7000", "node-1.example:0", "[::1]:65535", "unix:@squall", "unix:/run/squall"]
-        {
+        for text in [
+            "[fe80::1%eth0]:7000",
+            "127.0.0.1:7000",
+            "node-1.example:0",
+            "[::1]:65535",
+            "unix:@squall",
+            "unix:/run/squall",
+        ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
     }

@@ -79,7 +79,9 @@ impl Caller<'_> {
                 _ => error.to_string(),
             })
         })?;
-        if let Ok(Some(user)) = stream.foreign_user() {
+        let unknown_user =
+            |error| CallError::Unheard(format!("the system does not report its user: {error}"));
+        if let Some(user) = stream.foreign_user().map_err(unknown_user)? {
             return Err(CallError::Unproved(BootstrapError::OtherUser { address: address.clone(), user }));
         }
         let wire = FramedSocket::new(stream).map_err(system("to set a socket non-blocking"));

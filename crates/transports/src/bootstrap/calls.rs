@@ -105,7 +105,7 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
             );
             return Err(BootstrapError::Plan(text));
         }
-        let (proof, own) = (plan.proof(), listener.address().to_string());
+        let (proof, own) = (plan.proof(), listener.announced().to_string());
         let (agreement, listen) = (plan.agreement, vec![own.clone()]);
         let request = BootstrapRequest::Enter { agreement, listen, name: name.into(), rank: plan.rank };
         let (admission, links) = (None, BTreeMap::new());
@@ -136,7 +136,7 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
         match answer {
             BootstrapAnswer::Admit(admittance) => self.on_admitted(contact, wire, admittance),
             BootstrapAnswer::Redirect { leader } => Ok(match read_address(&leader).filter(S::takes) {
-                Some(leader) => JoinReply::Redirect(leader),
+                Some(leader) => JoinReply::Redirect(leader.as_reached_by(contact)),
                 None => JoinReply::Wait("the member does not know the leader".into()),
             }),
             BootstrapAnswer::Wait { reason } | BootstrapAnswer::Later { reason } => {
@@ -165,6 +165,7 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
     ) -> Result<JoinReply, CallError> {
         let mut members =
             read_members(&admittance, S::takes).map_err(|what| CallError::Never(nonsense(contact, what)))?;
+        members.iter_mut().for_each(|member| member.address = member.address.as_reached_by(contact));
         // Its own address may be a wildcard, but this process has reached it at the contact's.
         let leads = |member: &&mut BootstrapMember| member.node.0 == admittance.leader;
         members.iter_mut().filter(leads).for_each(|member| member.address.clone_from(contact));

@@ -146,11 +146,13 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
             };
             let peer = stream.peer();
             let source = stream.peer_ip().map(network);
-            if let Ok(Some(user)) = stream.foreign_user() {
-                on_progress(BootstrapProgress::Rejected {
-                    peer,
-                    cause: format!("it runs as another user ({user})"),
-                });
+            let stranger = match stream.foreign_user() {
+                Ok(None) => None,
+                Ok(Some(user)) => Some(format!("it runs as another user ({user})")),
+                Err(error) => Some(format!("the system does not report its user: {error}")),
+            };
+            if let Some(cause) = stranger {
+                on_progress(BootstrapProgress::Rejected { peer, cause });
                 continue;
             }
             let wire = FramedSocket::new(stream).map_err(system("to set a socket non-blocking"))?;

@@ -10,11 +10,13 @@ use std::time::Instant;
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::Address;
+use super::own_addresses::{host_text, link_local};
+use super::pair::PairedStream;
 use super::wire::{WaitLimit, wait};
+use crate::peer_process::PeerProcess;
 use crate::session::{ConnectionEnds, PeerStream, SessionKeys};
 
 mod sealed {
@@ -62,6 +64,10 @@ pub trait LinkSocket: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Sen
     #[doc(hidden)]
     fn peer_ip(&self) -> Option<IpAddr>;
 
+    /// Returns an address with the host that the peer's packets come from, with its zone; its port means nothing.
+    #[doc(hidden)]
+    fn peer_host(&self) -> Option<Address>;
+
     /// Returns the address of this end.
     #[doc(hidden)]
     fn local_ip(&self) -> Option<IpAddr>;
@@ -69,6 +75,10 @@ pub trait LinkSocket: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Sen
     /// Returns how this end sees the connection, if it is a TCP connection.
     #[doc(hidden)]
     fn ends(&self) -> io::Result<Option<ConnectionEnds>>;
+
+    /// Returns what the stream of a pair becomes; `None` if it cannot become what the peer wants.
+    #[doc(hidden)]
+    fn meet(secured: Self::Secured, by_rdma: bool) -> Option<PairedStream>;
 
     #[doc(hidden)]
     fn secure(self, session: SessionKeys) -> Self::Secured;
@@ -92,9 +102,16 @@ impl LinkSocket for TcpStream {
         Ok(listener)
     }
 
-    fn bound_address(listener: &TcpListener, _asked: &Address) -> io::Result<Address> {
+    fn bound_address(listener: &TcpListener, asked: &Address) -> io::Result<Address> {
         let bound = listener.local_addr()?;
-        Ok(Address::Tcp { host: bound.ip().to_string(), port: bound.port() })
+        // The zone as people write it, rather than the number of the interface.
+        let host = match asked {
+            Address::Tcp { host, .. } if link_local(host).is_some_and(|(_, zone)| zone.is_some()) => {
+                host.clone()
+            }
+            _ => host_text(&bound),
+        };
+        Ok(Address::Tcp { host, port: bound.port() })
     }
 
     fn accept(listener: &TcpListener) -> io::Result<Self> {
@@ -130,12 +147,20 @@ impl LinkSocket for TcpStream {
         self.peer_addr().ok().map(|address| address.ip())
     }
 
+    fn peer_host(&self) -> Option<Address> {
+        self.peer_addr().ok().map(|peer| Address::of_socket(&peer))
+    }
+
     fn local_ip(&self) -> Option<IpAddr> {
         self.local_addr().ok().map(|address| address.ip())
     }
 
     fn ends(&self) -> io::Result<Option<ConnectionEnds>> {
         ConnectionEnds::of(self).map(Some)
+    }
+
+    fn meet(secured: PeerStream, by_rdma: bool) -> Option<PairedStream> {
+        Some(if by_rdma { PairedStream::Verbs(secured) } else { PairedStream::Tcp(secured) })
     }
 
     fn secure(self, session: SessionKeys) -> PeerStream {
@@ -191,13 +216,14 @@ impl LinkSocket for UnixStream {
     }
 
     fn peer(&self) -> String {
-        socket_peercred(self).map_or_else(
-            |_| "an unknown process".into(),
-            |peer| format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),
-        )
+        PeerProcess::of(self).map_or_else(|_| "an unknown process".into(), |peer| peer.to_string())
     }
 
     fn peer_ip(&self) -> Option<IpAddr> {
+        None
+    }
+
+    fn peer_host(&self) -> Option<Address> {
         None
     }
 
@@ -209,14 +235,18 @@ impl LinkSocket for UnixStream {
         Ok(None)
     }
 
+    fn meet(secured: Self, by_rdma: bool) -> Option<PairedStream> {
+        (!by_rdma).then_some(PairedStream::Shm(secured))
+    }
+
     fn secure(self, session: SessionKeys) -> Self {
         assert!(!session.is_sealed(), "nothing is encrypted on Unix sockets");
         self
     }
 
     fn foreign_user(&self) -> io::Result<Option<u32>> {
-        let user = socket_peercred(self)?.uid;
-        Ok((user != rustix::process::geteuid()).then(|| user.as_raw()))
+        let peer = PeerProcess::of(self)?;
+        Ok((!peer.is_of_this_user()).then_some(peer.user))
     }
 }
 
@@ -232,11 +262,6 @@ fn connect_tcp(address: SocketAddr, until: WaitLimit<'_>) -> io::Result<TcpStrea
         connected => connected?,
     }
     Ok(socket.into())
-}
-
-/// Returns whether a contact's host is this host: only then can it be bound.
-pub(super) fn is_this_host(host: &str) -> bool {
-    TcpListener::bind((host, 0)).is_ok()
 }
 
 /// Returns whether the stream is connected to itself, which can happen at a port of the ephemeral range at

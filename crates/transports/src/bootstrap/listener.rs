@@ -1,13 +1,14 @@
 //! The socket at which a process can be reached.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fd::{AsFd, BorrowedFd};
 
-use super::link::{LinkSocket, is_this_host};
+use super::link::LinkSocket;
+use super::own_addresses::{is_same_host, is_this_host, is_wildcard};
 use super::{Address, BootstrapError};
 
 /// A bound socket. It outlives the bootstrap, so that later connections can be answered.
@@ -15,6 +16,7 @@ use super::{Address, BootstrapError};
 pub struct BootstrapListener<S: LinkSocket> {
     socket: S::Listener,
     address: Address,
+    announced: Address,
     /// Removes the file of a `unix:/path` socket when dropped.
     _file: Option<SocketFile>,
 }
@@ -26,6 +28,15 @@ impl<S: LinkSocket> BootstrapListener<S> {
     /// Returns [`BootstrapError::AddressInUse`], [`BootstrapError::AddressElsewhere`],
     /// [`BootstrapError::Listen`], or [`BootstrapError::Plan`] if `address` is of another kind than `S`.
     pub fn bind(address: &Address) -> Result<Self, BootstrapError> {
+        Self::bind_as(address, None)
+    }
+
+    /// Same as [`BootstrapListener::bind`], for a process that others reach at another address: `advertise`, whose port 0 stands for
+    /// the port at which this process listens.
+    ///
+    /// # Errors
+    /// The errors of [`BootstrapListener::bind`].
+    pub fn bind_as(address: &Address, advertise: Option<&Address>) -> Result<Self, BootstrapError> {
         if !S::takes(address) {
             let wanted = if address.is_unix() { "`host:port`" } else { "`unix:@name`" };
             return Err(BootstrapError::Plan(format!("{address} is of the wrong kind: write {wanted}")));
@@ -44,7 +55,19 @@ impl<S: LinkSocket> BootstrapListener<S> {
             _ => None,
         };
         let address = S::bound_address(&socket, address).map_err(failed)?;
-        Ok(Self { socket, address, _file })
+        let announced = match (advertise, &address) {
+            (Some(Address::Tcp { host, port: 0 }), Address::Tcp { port, .. }) => {
+                Address::Tcp { host: host.clone(), port: *port }
+            }
+            (advertise, address) => advertise.unwrap_or(address).clone(),
+        };
+        Ok(Self { socket, address, announced, _file })
+    }
+
+    /// Returns the address at which others reach this process: a wildcard, if they are to take the address that they see.
+    #[must_use]
+    pub const fn announced(&self) -> &Address {
+        &self.announced
     }
 
     /// Returns the address at which it listens, with the port that the kernel has chosen.
@@ -61,10 +84,19 @@ impl<S: LinkSocket> BootstrapListener<S> {
         else {
             return *contact == self.address;
         };
-        let Ok(own) = own.parse::<IpAddr>() else { return false };
-        let named =
-            || (host.as_str(), *port).to_socket_addrs().is_ok_and(|mut all| all.any(|one| one.ip() == own));
-        port == own_port && (named() || own.is_unspecified() && is_this_host(host))
+        if *contact == self.announced {
+            return true;
+        }
+        if port != own_port {
+            return false;
+        }
+        if is_wildcard(own) {
+            return is_this_host(host);
+        }
+        let addresses =
+            |host: &str| (host, 0).to_socket_addrs().map_or_else(|_| Vec::new(), Iterator::collect);
+        let (named, own): (Vec<SocketAddr>, Vec<SocketAddr>) = (addresses(host), addresses(own));
+        named.iter().any(|named| own.iter().any(|own| is_same_host(named, own)))
     }
 
     pub(super) fn accept(&self) -> io::Result<S> {

@@ -15,7 +15,7 @@ use super::error::system;
 use super::handshake_queue::{HandshakeQueue, ProvedVisitor};
 use super::link::LinkSocket;
 use super::message::{BootstrapAnswer, BootstrapRequest, ClaimFrame, CoordinatorNotice, LinkReport, Refusal};
-use super::request::{can_use, read_address, read_claim};
+use super::request::{can_use, notice_from, read_address, read_claim};
 use super::secret::random_bytes;
 use super::wire::{FramedSocket, FramingError};
 use super::{Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, CallError};
@@ -261,7 +261,8 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
             }
             BootstrapRequest::Enter { .. }
             | BootstrapRequest::Hello { .. }
-            | BootstrapRequest::Pair { .. } => {
+            | BootstrapRequest::Pair { .. }
+            | BootstrapRequest::Serve { .. } => {
                 visitor.reject(Refusal::Assembling, on_progress);
                 return None;
             }
@@ -275,9 +276,12 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
 
     /// Reads one notice at a time, since the bytes after the last one belong to the members.
     fn poll_coordinator(&mut self) -> Option<MeetingEvent> {
-        match self.coordinator.as_mut()?.poll_frame() {
+        let coordinator = self.coordinator.as_mut()?;
+        match coordinator.poll_frame() {
             Ok(None) => None,
-            Ok(Some(notice)) if can_use::<S>(&notice) => Some(MeetingEvent::Noticed(notice)),
+            Ok(Some(notice)) if can_use::<S>(&notice) => {
+                Some(MeetingEvent::Noticed(notice_from(notice, coordinator.stream())))
+            }
             Ok(Some(_)) => Some(MeetingEvent::Nonsense("an address that cannot be used")),
             Err(FramingError::Malformed(what)) => Some(MeetingEvent::Nonsense(what)),
             Err(_) => {
@@ -465,7 +469,7 @@ fn read_answer<S: LinkSocket>(
     Ok(MeetingEvent::Answered(match answer {
         BootstrapAnswer::Accepted => ClaimAnswer::Accepted,
         BootstrapAnswer::Redirect { leader } => match read_address(&leader).filter(S::takes) {
-            Some(contact) => ClaimAnswer::Redirect(contact),
+            Some(contact) => ClaimAnswer::Redirect(contact.as_reached_by(address)),
             None => ClaimAnswer::Later("it sent an unusable address".into()),
         },
         BootstrapAnswer::Later { reason } => ClaimAnswer::Later(reason),

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::Address;
+use super::pair::PairService;
 
 /// The first message of the process that has connected.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +23,8 @@ pub(super) enum BootstrapRequest {
     Status { question: Vec<u8> },
     /// To a process outside any group: the sender wants a pair of two processes.
     Pair { wish: PairWish },
+    /// To a member of a running group: the sender wants a pair with one of its services.
+    Serve { service: PairService, wish: PairWish },
 }
 
 /// The claim of a process that wants to be one of the first members.

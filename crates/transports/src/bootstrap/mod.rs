@@ -21,6 +21,9 @@
 //! starts cannot know whether it is one of the first, or one that has died and rejoins: it sends its claim,
 //! and an admission listener answers that the group is running.
 //!
+//! A member's port also takes the callers of its services ([`pair::PairServices`]): clients of its log and its
+//! objects. `hello.md` beside this file lays out the first message of a connection for all that is to come.
+//!
 //! All frames travel in the encrypted records of a session ([`crate::session`]), on every kind of socket: a
 //! relay that forwards the proof can neither read nor write them. After the bootstrap the streams carry no
 //! more bootstrap data: not a byte is read beyond its last frame. Later data are encrypted if the session
@@ -36,6 +39,7 @@ mod link;
 mod listener;
 mod meeting;
 mod message;
+mod own_addresses;
 pub mod pair;
 mod pre_join_responder;
 mod request;
@@ -92,6 +96,8 @@ pub struct BootstrapPlan {
     pub unauthenticated_max: usize,
     /// Whether the links are encrypted once they are established.
     pub encryption: Encryption,
+    /// What a member serves at its port, beside its group.
+    pub services: pair::PairServices,
 }
 
 impl BootstrapPlan {
@@ -110,6 +116,7 @@ impl BootstrapPlan {
             handshake_timeout: Duration::from_secs(2),
             unauthenticated_max: 64,
             encryption: Encryption::On,
+            services: pair::PairServices::default(),
         }
     }
 

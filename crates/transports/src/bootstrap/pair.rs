@@ -16,10 +16,13 @@
 //! contains the same address. A caller tries that first if the address is one of its own host; if no process
 //! of the same user listens there, it uses TCP.
 
+mod choice;
 mod rdma;
+mod services;
+mod twins;
 
 use std::io;
-use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -31,14 +34,17 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::caller::{CallError, Caller};
 use super::error::system;
-use super::link::{LinkSocket, is_this_host};
+use super::link::LinkSocket;
 
 use super::handshake_queue::{HandshakeQueue, ProvedVisitor};
 use super::message::{BootstrapAnswer, BootstrapRequest, PairWish, Refusal};
 use super::{Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, Proof, Secret};
 use crate::session::{Encryption, PeerStream};
 use crate::verbs::VerbsSettings;
+pub use choice::StreamTransport;
 use rdma::local_address;
+pub use services::{PairService, PairServices};
+use twins::{twin_prefix, twins};
 
 /// The parameters of a pair.
 #[derive(Clone, Debug)]
@@ -64,59 +70,6 @@ pub struct PairTerms {
     pub encryption: Encryption,
 }
 
-/// The transport between two ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StreamTransport {
-    /// Shared memory if both are on one host and run as the same user; else RDMA if both have it on the
-    /// network by which they meet, or the other end requires it; else TCP.
-    #[default]
-    Auto,
-    /// Shared memory only.
-    Shm,
-    /// TCP only.
-    Tcp,
-    /// RDMA only; the ends meet by TCP.
-    Verbs,
-}
-
-impl StreamTransport {
-    /// Returns whether this end may use shared memory.
-    const fn may_share(self) -> bool {
-        matches!(self, Self::Auto | Self::Shm)
-    }
-
-    /// Returns the wish of a caller with this choice at a TCP address; calls `would_use_rdma` only if it
-    /// matters.
-    fn wish(self, would_use_rdma: impl FnOnce() -> bool) -> PairWish {
-        match self {
-            Self::Auto if would_use_rdma() => PairWish::RdmaIfYouToo,
-            Self::Auto => PairWish::Any,
-            Self::Shm | Self::Tcp => PairWish::Stream,
-            Self::Verbs => PairWish::Rdma,
-        }
-    }
-
-    /// Returns the answer of a listener with this choice to a wish that arrives by TCP. Only where it
-    /// matters, it calls `has_rdma`, or `would_use_rdma` for callers that do not require RDMA.
-    fn answer(
-        self,
-        wish: PairWish,
-        has_rdma: impl FnOnce() -> bool,
-        would_use_rdma: impl FnOnce() -> bool,
-    ) -> BootstrapAnswer {
-        match (self, wish) {
-            (Self::Verbs, PairWish::Rdma | PairWish::Any | PairWish::RdmaIfYouToo) => {
-                BootstrapAnswer::AcceptedByRdma
-            }
-            (Self::Verbs, PairWish::Stream) => BootstrapAnswer::Refused(Refusal::RdmaOnly),
-            (Self::Auto, PairWish::Rdma) if has_rdma() => BootstrapAnswer::AcceptedByRdma,
-            (Self::Auto, PairWish::RdmaIfYouToo) if would_use_rdma() => BootstrapAnswer::AcceptedByRdma,
-            (_, PairWish::Rdma) => BootstrapAnswer::Refused(Refusal::NoRdma),
-            (_, PairWish::Stream | PairWish::Any | PairWish::RdmaIfYouToo) => BootstrapAnswer::Accepted,
-        }
-    }
-}
-
 /// A connection whose ends have authenticated each other.
 #[derive(Debug)]
 pub enum PairedStream {
@@ -126,24 +79,6 @@ pub enum PairedStream {
     Tcp(PeerStream),
     /// The peer may be on any host; the data are carried by RDMA.
     Verbs(PeerStream),
-}
-
-/// A stream over which two processes have met.
-trait Meet: LinkSocket {
-    /// Returns what the stream becomes; `None` if it cannot become what the peer wants.
-    fn meet(secured: Self::Secured, by_rdma: bool) -> Option<PairedStream>;
-}
-
-impl Meet for UnixStream {
-    fn meet(secured: Self, by_rdma: bool) -> Option<PairedStream> {
-        (!by_rdma).then_some(PairedStream::Shm(secured))
-    }
-}
-
-impl Meet for TcpStream {
-    fn meet(secured: PeerStream, by_rdma: bool) -> Option<PairedStream> {
-        Some(if by_rdma { PairedStream::Verbs(secured) } else { PairedStream::Tcp(secured) })
-    }
 }
 
 impl PairTerms {
@@ -184,6 +119,8 @@ pub struct PairListener {
     arrivals: Mutex<Receiver<Result<PairedStream, BootstrapError>>>,
     shared: Arc<Bells>,
     threads: Vec<JoinHandle<()>>,
+    /// If it is a service of a member.
+    service: Option<(PairServices, PairService)>,
 }
 
 /// The descriptors that wake threads.
@@ -201,6 +138,50 @@ impl PairListener {
     /// # Errors
     /// Returns [`BootstrapError`] if the address is not available or does not suit the terms.
     pub fn open(address: &Address, terms: &PairTerms) -> Result<Self, BootstrapError> {
+        let (mut door, reporter) = Self::closed(address)?;
+        let mut twin = Some(address.clone()).filter(Address::is_unix);
+        if !address.is_unix() {
+            if terms.unauthenticated_max == 0 {
+                return Err(BootstrapError::Plan("`unauthenticated_max` is 0: set it to at least 1".into()));
+            }
+            let listener = BootstrapListener::<TcpStream>::bind(address)?;
+            door.address = listener.address().clone();
+            if terms.choice.shares_memory()? {
+                twin = twins(&door.address, PURPOSE).into_iter().next_back();
+            }
+            door.spawn(listener, terms, Arc::clone(&reporter))?;
+        } else {
+            terms.choice.check_unix(address)?;
+        }
+        if let Some(twin) = twin {
+            door.spawn(BootstrapListener::<UnixStream>::bind(&twin)?, terms, reporter)?;
+        }
+        Ok(door)
+    }
+
+    /// Serves callers of a member that listens at `address`, whose admission listener has `services` in its plan.
+    ///
+    /// # Errors
+    /// Returns [`BootstrapError`] if the system has no more descriptors or threads.
+    pub fn serve(
+        address: &Address,
+        (services, service): (&PairServices, PairService),
+        terms: &PairTerms,
+    ) -> Result<Self, BootstrapError> {
+        let (mut door, reporter) = Self::closed(address)?;
+        if !address.is_unix()
+            && terms.choice.shares_memory()?
+            && let Some(twin) = twins(address, &twin_prefix(service)).into_iter().next_back()
+        {
+            door.spawn(BootstrapListener::<UnixStream>::bind(&twin)?, terms, Arc::clone(&reporter))?;
+        }
+        services.add(service, reporter, terms);
+        door.service = Some((services.clone(), service));
+        Ok(door)
+    }
+
+    /// Returns a listener that no caller reaches yet.
+    fn closed(address: &Address) -> Result<(Self, Arc<Reporter>), BootstrapError> {
         let bell = |flags| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | flags);
         let no_bell = |error: rustix::io::Errno| system("to create a file descriptor")(error.into());
         let shared = Arc::new(Bells {
@@ -209,34 +190,16 @@ impl PairListener {
         });
         let (sender, arrivals) = sync_channel(BACKLOG);
         let arrivals = Mutex::new(arrivals);
-        let mut door = Self { address: address.clone(), arrivals, shared, threads: Vec::new() };
-        let serve = |door: &Self| Reporter { sender: sender.clone(), bells: door.shared.clone() };
-        let mut twin = Some(address.clone()).filter(Address::is_unix);
-        if !address.is_unix() {
-            if terms.unauthenticated_max == 0 {
-                return Err(BootstrapError::Plan("`unauthenticated_max` is 0: set it to at least 1".into()));
-            }
-            let listener = BootstrapListener::<TcpStream>::bind(address)?;
-            door.address = listener.address().clone();
-            if terms.choice.may_share() {
-                twin = twins(&door.address).into_iter().next_back();
-            }
-            door.spawn(listener, terms, serve(&door))?;
-        } else if !terms.choice.may_share() {
-            return Err(BootstrapError::Plan(format!("{address} is not a TCP address: write `host:port`")));
-        }
-        if let Some(twin) = twin {
-            let listener = BootstrapListener::<UnixStream>::bind(&twin)?;
-            door.spawn(listener, terms, serve(&door))?;
-        }
-        Ok(door)
+        let reporter = Arc::new(Reporter { sender, bells: Arc::clone(&shared) });
+        let door = Self { address: address.clone(), arrivals, shared, threads: Vec::new(), service: None };
+        Ok((door, reporter))
     }
 
-    fn spawn<S: Meet>(
+    fn spawn<S: LinkSocket>(
         &mut self,
         listener: BootstrapListener<S>,
         terms: &PairTerms,
-        reporter: Reporter,
+        reporter: Arc<Reporter>,
     ) -> Result<(), BootstrapError> {
         let terms = terms.clone();
         let thread = std::thread::Builder::new().name("squall-accept".into());
@@ -292,6 +255,9 @@ impl AsFd for PairListener {
 
 impl Drop for PairListener {
     fn drop(&mut self) {
+        if let Some((services, service)) = self.service.take() {
+            services.remove(service);
+        }
         let _ = rustix::io::write(&self.shared.closing, &1u64.to_ne_bytes());
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -307,7 +273,7 @@ struct Reporter {
 
 impl Reporter {
     /// Receives callers until the listener closes.
-    fn receive<S: Meet>(&self, listener: &BootstrapListener<S>, terms: &PairTerms) {
+    fn receive<S: LinkSocket>(&self, listener: &BootstrapListener<S>, terms: &PairTerms) {
         let (plan, proof) = (terms.plan(), terms.proof());
         let mut queue = HandshakeQueue::new(&plan, listener, &proof);
         let mut log = |progress: BootstrapProgress| tracing::debug!(?progress, "a caller");
@@ -329,16 +295,26 @@ impl Reporter {
         }
     }
 
-    fn answer_visitor<S: Meet>(
+    fn answer_visitor<S: LinkSocket>(
         &self,
-        mut visitor: ProvedVisitor<S>,
+        visitor: ProvedVisitor<S>,
         terms: &PairTerms,
         log: &mut dyn FnMut(BootstrapProgress),
     ) {
-        let BootstrapRequest::Pair { wish } = visitor.request else {
-            visitor.reject(Refusal::Unusable, log);
-            return;
-        };
+        match visitor.request {
+            BootstrapRequest::Pair { wish } => self.accept(visitor, wish, terms, log),
+            _ => visitor.reject(Refusal::Unusable, log),
+        }
+    }
+
+    /// Accepts a caller, if the two ends have a transport in common.
+    fn accept<S: LinkSocket>(
+        &self,
+        mut visitor: ProvedVisitor<S>,
+        wish: PairWish,
+        terms: &PairTerms,
+        log: &mut dyn FnMut(BootstrapProgress),
+    ) {
         let local = visitor.wire.stream().local_ip();
         let answer = terms.choice.answer(wish, || terms.has_rdma(), || terms.would_use_rdma(local));
         if let BootstrapAnswer::Refused(refusal) = answer {
@@ -368,6 +344,8 @@ pub struct PairCall<'a> {
     terms: &'a PairTerms,
     plan: BootstrapPlan,
     proof: Proof,
+    /// At a member: the service, and what it proves at its port.
+    service: Option<(PairService, Proof)>,
     twins: Vec<Address>,
     /// Whether to ask for RDMA: searched once, and only by a caller that cannot use shared memory.
     would_use_rdma: Option<bool>,
@@ -388,15 +366,35 @@ impl<'a> PairCall<'a> {
     /// # Errors
     /// [`BootstrapError::Plan`] if `terms` ask for a transport that this kind of address does not have.
     pub fn new(address: &'a Address, terms: &'a PairTerms) -> Result<Self, BootstrapError> {
-        if address.is_unix() && !terms.choice.may_share() {
-            return Err(BootstrapError::Plan(format!("{address} is not a TCP address: write `host:port`")));
-        }
-        let twins = match terms.choice {
-            StreamTransport::Tcp | StreamTransport::Verbs => Vec::new(),
-            _ if address.is_unix() => vec![address.clone()],
-            _ => twins(address),
+        let twins = if address.is_unix() {
+            terms.choice.check_unix(address)?;
+            vec![address.clone()]
+        } else if terms.choice.shares_memory()? {
+            twins(address, PURPOSE)
+        } else {
+            Vec::new()
         };
-        Ok(Self { address, terms, plan: terms.plan(), proof: terms.proof(), twins, would_use_rdma: None })
+        let (plan, proof) = (terms.plan(), terms.proof());
+        Ok(Self { address, terms, plan, proof, service: None, twins, would_use_rdma: None })
+    }
+
+    /// A call of a service of the member that listens at `address`.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Plan`] as for [`PairCall::new`].
+    pub fn of_service(
+        address: &'a Address,
+        service: PairService,
+        terms: &'a PairTerms,
+    ) -> Result<Self, BootstrapError> {
+        let twins = match terms.choice.shares_memory()? {
+            true if !address.is_unix() => twins(address, &twin_prefix(service)),
+            _ => Vec::new(),
+        };
+        let (plan, proof) = (terms.plan(), terms.proof());
+        let plan = BootstrapPlan { encryption: terms.encryption, ..plan };
+        let service = Some((service, plan.proof()));
+        Ok(Self { address, terms, plan, proof, service, twins, would_use_rdma: None })
     }
 
     /// Tries once.
@@ -404,19 +402,25 @@ impl<'a> PairCall<'a> {
     /// # Errors
     /// [`PairCallError`], whose [`BootstrapError`] says what to do next.
     pub fn attempt(&mut self) -> Result<PairedStream, PairCallError> {
-        let Self { address, terms, plan, proof, twins, would_use_rdma } = self;
+        let Self { address, terms, plan, proof, service, twins, would_use_rdma } = self;
         let caller = Caller { plan, proof, patience: plan.timeout };
         let mut wish = || {
             let answer =
                 || *would_use_rdma.get_or_insert_with(|| terms.would_use_rdma(local_address(address)));
             terms.choice.wish(answer)
         };
-        caller.try_doors(address, twins, terms.choice, &mut wish).map_err(|error| match error {
-            CallError::Never(error) => PairCallError::Final(error),
-            CallError::Unproved(error) => PairCallError::Again(error),
-            CallError::Unheard(cause) | CallError::Again(cause) => {
-                let contacts = vec![address.clone()];
-                PairCallError::Again(BootstrapError::Unreachable { contacts, waited: plan.timeout, cause })
+        caller.try_doors(address, service.as_ref(), twins, terms.choice, &mut wish).map_err(|error| {
+            match error {
+                CallError::Never(error) => PairCallError::Final(error),
+                CallError::Unproved(error) => PairCallError::Again(error),
+                CallError::Unheard(cause) | CallError::Again(cause) => {
+                    let contacts = vec![address.clone()];
+                    PairCallError::Again(BootstrapError::Unreachable {
+                        contacts,
+                        waited: plan.timeout,
+                        cause,
+                    })
+                }
             }
         })
     }
@@ -426,32 +430,47 @@ impl Caller<'_> {
     fn try_doors(
         &self,
         address: &Address,
+        service: Option<&(PairService, Proof)>,
         twins: &[Address],
         choice: StreamTransport,
         wish: &mut dyn FnMut() -> PairWish,
     ) -> Result<PairedStream, CallError> {
+        if let (Some((service, proof)), true) = (service, address.is_unix()) {
+            let request = BootstrapRequest::Serve { service: *service, wish: PairWish::Stream };
+            return Caller { proof, ..*self }.try_door::<UnixStream>(address, request);
+        }
         let by_tcp = choice != StreamTransport::Shm && !address.is_unix();
         let mut cause = format!("{address} is not on this host, but shared memory is required");
         for twin in twins {
-            match self.try_door::<UnixStream>(twin, PairWish::Stream) {
+            match self.try_door::<UnixStream>(twin, BootstrapRequest::Pair { wish: PairWish::Stream }) {
                 Ok(meeting) => return Ok(meeting),
-                // The socket belongs to another user, or no process listens there: the process at the TCP
-                // port may nevertheless be the right one.
-                Err(CallError::Unproved(_)) if by_tcp => {}
                 Err(CallError::Unheard(text) | CallError::Again(text)) => cause = text,
+                // Whatever happens at the Unix socket, the process at the TCP port may be the right one: this
+                // one may belong to another user.
+                Err(error) if by_tcp => tracing::debug!(%twin, %error, "TCP is tried instead"),
                 Err(error) => return Err(error),
             }
         }
         if !by_tcp {
             return Err(CallError::Again(cause));
         }
-        self.try_door::<TcpStream>(address, wish())
+        let wish = wish();
+        match service {
+            None => self.try_door::<TcpStream>(address, BootstrapRequest::Pair { wish }),
+            Some((service, proof)) => {
+                let request = BootstrapRequest::Serve { service: *service, wish };
+                Caller { proof, ..*self }.try_door::<TcpStream>(address, request)
+            }
+        }
     }
 
-    fn try_door<S: Meet>(&self, address: &Address, wish: PairWish) -> Result<PairedStream, CallError> {
+    fn try_door<S: LinkSocket>(
+        &self,
+        address: &Address,
+        request: BootstrapRequest,
+    ) -> Result<PairedStream, CallError> {
         let wait = (self.plan.handshake_timeout * PATIENCE_FACTOR).min(self.plan.timeout);
-        let (wire, answer) =
-            self.ask::<S>(address, &BootstrapRequest::Pair { wish }, (Instant::now() + wait).into())?;
+        let (wire, answer) = self.ask::<S>(address, &request, (Instant::now() + wait).into())?;
         let by_rdma = match answer {
             BootstrapAnswer::AcceptedByRdma => true,
             answer => Self::accepted(address, answer).map(|()| false)?,
@@ -461,24 +480,6 @@ impl Caller<'_> {
         S::meet(stream, by_rdma)
             .ok_or_else(|| CallError::Again("it sent an answer to a different request".into()))
     }
-}
-
-/// Returns the Unix sockets of listeners at a TCP address of this host: of one that listens at all addresses,
-/// and of one at this address. The last is the one at which a listener with exactly this address listens.
-fn twins(address: &Address) -> Vec<Address> {
-    let Address::Tcp { host, port } = address else { return Vec::new() };
-    if !is_this_host(host) {
-        return Vec::new();
-    }
-    let name = |ip: IpAddr| {
-        let ip = if ip.is_unspecified() { "*".into() } else { ip.to_string() };
-        Address::Abstract(format!("squall-pair/{ip}:{port}"))
-    };
-    let mut names = vec![Address::Abstract(format!("squall-pair/*:{port}"))];
-    let found = (host.as_str(), *port).to_socket_addrs().into_iter().flatten();
-    names.extend(found.map(|address| name(address.ip())));
-    names.dedup();
-    names
 }
 
 /// The purpose of the proofs of this sub-protocol.

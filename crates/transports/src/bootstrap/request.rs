@@ -1,7 +1,5 @@
 //! Validation of foreign messages: pure functions from bytes to a value or a refusal.
 
-use std::net::IpAddr;
-
 use squall_fabric::NodeId;
 
 use super::admission::{JoinInfo, TOKEN_BYTES_MAX};
@@ -72,16 +70,25 @@ pub(super) fn can_use<S: LinkSocket>(notice: &CoordinatorNotice) -> bool {
     }
 }
 
-/// Replaces a wildcard address by the one that the process's packets come from.
+/// Replaces a wildcard address by the one that the process's packets come from, and the zone of an address on one link by this
+/// process's.
 fn seen_from_here<S: LinkSocket>(listen: Address, stream: &S) -> Address {
-    match (&listen, stream.peer_ip()) {
-        (Address::Tcp { host, port }, Some(ip))
-            if host.parse::<IpAddr>().is_ok_and(|host| host.is_unspecified()) =>
-        {
-            Address::Tcp { host: ip.to_string(), port: *port }
-        }
-        _ => listen,
+    stream.peer_host().map_or_else(|| listen.clone(), |peer| listen.as_reached_by(&peer))
+}
+
+/// Returns a notice with the addresses as they are reached from here.
+pub(super) fn notice_from<S: LinkSocket>(mut notice: CoordinatorNotice, stream: &S) -> CoordinatorNotice {
+    let see = |address: &mut Address| *address = seen_from_here(address.clone(), stream);
+    match &mut notice {
+        CoordinatorNotice::Roster { listen, .. } => listen.iter_mut().for_each(see),
+        CoordinatorNotice::Released(
+            ReleaseFrame::Redirect(address)
+            | ReleaseFrame::Running(address)
+            | ReleaseFrame::MemberLost { listen: address, .. },
+        ) => see(address),
+        CoordinatorNotice::Joined { .. } | CoordinatorNotice::Go | CoordinatorNotice::Released(_) => {}
     }
+    notice
 }
 
 /// Reads an address of bounded length. Fuzzed as `bootstrap`.

@@ -8,6 +8,8 @@ use squall_fabric::{
 };
 
 use super::joining::CompositeAttachment;
+use crate::tcp;
+
 use super::{ALL_TRANSPORTS, CompositeFabric, Mirror, PeerTransport, TRANSPORTS, named, split};
 
 /// Calls the same method of the part that `$transport` names.
@@ -53,7 +55,11 @@ impl Fabric for CompositeFabric {
     }
 
     fn try_register(&mut self, words: usize) -> Result<Region, Shortage> {
-        self.shm.try_register(words)
+        match self.no_shm {
+            None => self.shm.try_register(words),
+            // Memory that cannot be shared serves the other parts.
+            Some(_) => tcp::memory::allocate(self.shm.next_region_id(), words),
+        }
     }
 
     fn adopt(&mut self, memory: &Region) -> Region {

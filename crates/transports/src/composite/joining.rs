@@ -98,7 +98,7 @@ impl CompositeFabric {
             });
         let sharing = self.choices.iter().filter(|choice| choice.transport == PeerTransport::Shm).count()
             + self.meetings.len();
-        let shares = self.settings.shm && sharing < SHARING_PEERS_MAX;
+        let shares = self.no_shm.is_none() && sharing < SHARING_PEERS_MAX;
         let socket = if shares { Some(self.meetings.rendezvous()?) } else { None };
         Ok(TransportOffer { host: host()?, user: geteuid().as_raw(), socket, network })
     }
@@ -125,7 +125,7 @@ impl CompositeFabric {
     /// Continues the meetings and adds the peers that have met.
     pub(super) fn meet(&mut self) -> Vec<Result<(), (NodeId, CompositeError)>> {
         let no_device = self.device.as_ref().err().map(String::as_str);
-        let over = self.meetings.advance(no_device);
+        let over = self.meetings.advance(no_device, self.no_shm.as_deref());
         over.into_iter()
             .map(|met| {
                 let met = met?;

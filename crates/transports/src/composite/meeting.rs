@@ -17,13 +17,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::geteuid;
 use squall_fabric::NodeId;
 
 use super::CompositeError;
 use super::transport_choice::{OFFER_BYTES, PeerTransport, Rendezvous, TransportOffer};
+use crate::peer_process::PeerProcess;
 use crate::session::PeerStream;
 
 /// The meetings of a node that are in progress.
@@ -89,7 +88,8 @@ impl Meetings {
         // The socket's buffer is empty, so there is space for this; if the peer is gone, reading detects it.
         let _ = stream.write_all(&ours.to_bytes());
         let (input, deadline) = (Input::default(), Instant::now() + PATIENCE);
-        let meeting = Meeting { peer, stream, ours, theirs: None, stage: Stage::Offer, input, deadline };
+        let stage = Stage::Offer;
+        let meeting = Meeting { peer, stream, ours, theirs: None, stage, unreachable: None, input, deadline };
         let place = self.meetings.partition_point(|other| other.peer < peer);
         self.meetings.insert(place, meeting);
         Ok(())
@@ -106,6 +106,7 @@ impl Meetings {
     pub(super) fn advance(
         &mut self,
         no_device: Option<&str>,
+        no_shm: Option<&str>,
     ) -> Vec<Result<MetPeer, (NodeId, CompositeError)>> {
         if let Some(reception) = &mut self.reception {
             reception.receive(&self.bell);
@@ -115,7 +116,7 @@ impl Meetings {
             match meeting.advance(self.node, self.reception.as_mut()) {
                 Ok(None) => self.meetings.push(meeting),
                 Ok(Some(socket)) => {
-                    let (transport, reason) = meeting.choose(socket.is_some(), no_device);
+                    let (transport, reason) = meeting.choose(socket.is_some(), no_device, no_shm);
                     // The stream is passed on. An error means that it is not watched.
                     let _ = epoll::delete(&self.bell, &meeting.stream);
                     let Meeting { peer, stream, .. } = meeting;
@@ -151,6 +152,8 @@ struct Meeting {
     ours: TransportOffer,
     theirs: Option<TransportOffer>,
     stage: Stage,
+    /// Why the peer's socket could not be used, if this node has tried.
+    unreachable: Option<String>,
     input: Input<OFFER_BYTES>,
     deadline: Instant,
 }
@@ -192,7 +195,7 @@ impl Meeting {
             let socket = self.theirs.as_ref().and_then(|theirs| theirs.socket).expect("both have one");
             let socket = match connect(&socket, node) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return self.wait(),
-                connected => connected.ok(),
+                connected => connected.map_err(|error| self.unreachable = Some(error.to_string())).ok(),
             };
             let _ = self.stream.write_all(&[u8::from(socket.is_some())]);
             return Ok(Some(socket));
@@ -230,20 +233,17 @@ impl Meeting {
         Err(CompositeError::Silent { peer: self.peer, cause: ErrorKind::TimedOut.into() })
     }
 
-    fn choose(&self, has_socket: bool, no_device: Option<&str>) -> (PeerTransport, String) {
+    fn choose(
+        &self,
+        has_socket: bool,
+        no_device: Option<&str>,
+        no_shm: Option<&str>,
+    ) -> (PeerTransport, String) {
         let theirs = self.theirs.as_ref().expect("they have met");
         if has_socket {
             return (PeerTransport::Shm, "it runs on this host under the same user".into());
         }
-        let why_no_memory = if self.ours.host != theirs.host {
-            "it runs on another host"
-        } else if self.ours.user != theirs.user {
-            "it runs on this host under another user"
-        } else if self.ours.may_share_memory(theirs) {
-            "it runs on this host in another network namespace"
-        } else {
-            "shared memory is disabled"
-        };
+        let why_no_memory = self.why_no_memory(theirs, no_shm);
         if self.ours.shares_network(theirs) {
             return (PeerTransport::Verbs, format!("{why_no_memory}; both have RDMA devices on one network"));
         }
@@ -254,6 +254,29 @@ impl Meeting {
             (None, Some(_), Some(_)) => "its RDMA device is on another network",
         };
         (PeerTransport::Tcp, format!("{why_no_memory}; {why_no_rdma}"))
+    }
+}
+
+impl Meeting {
+    /// Returns why the two do not share memory.
+    fn why_no_memory(&self, theirs: &TransportOffer, no_shm: Option<&str>) -> String {
+        if self.ours.host != theirs.host {
+            return "it runs on another host".into();
+        }
+        if self.ours.user != theirs.user {
+            return "it runs on this host under another user".into();
+        }
+        match (&self.ours.socket, &theirs.socket, &self.unreachable) {
+            (None, ..) => no_shm.unwrap_or("too many peers share memory already").into(),
+            (_, None, _) => "it runs on this host, but does not share memory (its log says why)".into(),
+            (.., Some(error)) => format!(
+                "it runs on this host, but its socket cannot be reached ({error}), as in another network namespace"
+            ),
+            (.., None) => {
+                "it runs on this host, but cannot reach this process's socket, as in another network namespace"
+                    .into()
+            }
+        }
     }
 }
 
@@ -318,7 +341,7 @@ impl Reception {
         while self.callers.len() < CALLERS_MAX
             && let Ok((stream, _)) = self.listener.accept()
         {
-            let ours = socket_peercred(&stream).is_ok_and(|peer| peer.uid == geteuid());
+            let ours = PeerProcess::of(&stream).is_ok_and(|peer| peer.is_of_this_user());
             if ours && stream.set_nonblocking(true).is_ok() && watch(bell, &stream).is_ok() {
                 self.callers.push((stream, Input::default(), Instant::now() + GREETING_PATIENCE));
             }
@@ -349,7 +372,7 @@ fn connect(socket: &Rendezvous, node: NodeId) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&stream, &SocketAddrUnix::new_abstract_name(text(&socket.name).as_bytes())?)?;
-    if socket_peercred(&stream)?.uid != geteuid() {
+    if !PeerProcess::of(&stream)?.is_of_this_user() {
         return Err(ErrorKind::PermissionDenied.into());
     }
     let mut stream = UnixStream::from(stream);

@@ -16,8 +16,9 @@
 //! # How the axioms are kept
 //! - All of a peer's connections and mirrors use one part, which keeps the axioms. Nothing is promised
 //!   between connections [F1]. A push to readers on several parts is one push on each [M1].
-//! - *Memory.* Regions are created by the shared-memory part, which always exists. The other parts use them
-//!   in place: TCP reads and writes any memory, verbs registers it.
+//! - *Memory.* Regions are created by the shared-memory part, which always exists; where this process cannot
+//!   share memory, they are its own. The other parts use them in place: TCP reads and writes any memory,
+//!   verbs registers it.
 //! - *Revocation* [F9]. Shared memory may have to move a region to other pages to exclude a stopped writer. A
 //!   device does not follow, so it is first kept from writing the old pages: writers on verbs are refused
 //!   [F10] and ask for new grants.
@@ -50,7 +51,7 @@ use self::joining::CompositeAttachment;
 use self::meeting::Meetings;
 use crate::clock::Clock;
 use crate::session::PeerStream;
-use crate::shm::ShmFabric;
+use crate::shm::{self, ShmFabric};
 use crate::slot_map::SlotMap;
 use crate::tcp::TcpFabric;
 use crate::verbs::{TriedDevice, VerbsFabric};
@@ -62,6 +63,8 @@ pub struct CompositeFabric {
     settings: CompositeSettings,
     /// The device that is offered to peers, or why there is none.
     device: Result<TriedDevice, String>,
+    /// Why no memory is shared, if this process cannot or must not share any.
+    no_shm: Option<String>,
     /// Ordered by their nodes.
     choices: Vec<TransportChoice>,
     /// Meetings with nodes that are not peers yet.
@@ -152,6 +155,7 @@ impl CompositeFabric {
             node,
             settings: settings.clone(),
             device: device(settings, &streams),
+            no_shm: no_shm(settings),
             choices: Vec::new(),
             meetings: Meetings::new(node)?,
             events: VecDeque::new(),
@@ -209,6 +213,14 @@ impl CompositeFabric {
         let place = self.choices.binary_search_by_key(&node, |choice| choice.peer);
         place.ok().map(|place| self.choices[place].transport)
     }
+}
+
+/// Returns why no memory is shared, if so.
+fn no_shm(settings: &CompositeSettings) -> Option<String> {
+    if !settings.shm {
+        return Some("shared memory is disabled".into());
+    }
+    shm::check_or_warn().err().map(|why| why.to_string())
 }
 
 /// Returns the device that will be used, or why there is none.

@@ -267,7 +267,7 @@ pub(super) fn check_peer_file(file: &OwnedFd, first: u64, words: u64) -> Result<
 }
 
 fn new_file(bytes: usize) -> io::Result<OwnedFd> {
-    let file = rustix::fs::memfd_create("squall", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let file = anonymous_file()?;
     rustix::fs::ftruncate(&file, bytes as u64)?;
     if bytes >= MANY_BYTES {
         // The pages are cleared later: a page that is missing then would kill the process.
@@ -275,6 +275,17 @@ fn new_file(bytes: usize) -> io::Result<OwnedFd> {
     }
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(file)
+}
+
+/// Creates an anonymous file that can be sealed, and never be executed where the kernel knows that: some refuse other files
+/// (`vm.memfd_noexec = 2`).
+pub(super) fn anonymous_file() -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match rustix::fs::memfd_create("squall", flags | MemfdFlags::NOEXEC_SEAL) {
+        // Before Linux 6.3.
+        Err(Errno::INVAL) => Ok(rustix::fs::memfd_create("squall", flags)?),
+        created => Ok(created?),
+    }
 }
 
 /// The id of the transport's own regions, which no protocol sees.

@@ -43,6 +43,7 @@ mod remote_copy;
 mod revocation;
 mod ring;
 mod socket;
+mod support;
 mod wire;
 mod writes;
 
@@ -60,6 +61,7 @@ use squall_fabric::{
 use self::connection::ShmConnections;
 use self::grants::assert_own;
 pub use self::remote_copy::RemoteCopyCounters;
+pub use self::support::{ShmUnavailable, can_read_processes, check, check_or_warn};
 
 use self::event_queue::EventQueue;
 use self::fetching::OwnProbeWord;
@@ -188,7 +190,7 @@ impl ShmFabric {
         self.links.find(peer).unwrap_or_else(|| panic!("{peer} is not a peer of {}: add it first", self.node))
     }
 
-    fn next_region_id(&mut self) -> RegionId {
+    pub(crate) fn next_region_id(&mut self) -> RegionId {
         self.regions += 1;
         RegionId(self.regions)
     }

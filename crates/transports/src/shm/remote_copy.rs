@@ -19,6 +19,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Once;
 
 use squall_fabric::{BreakReason, FabricEvent, Grant, NodeId, Region, Write, WriteSource};
 
@@ -43,6 +44,9 @@ pub struct RemoteCopyCounters {
     /// process read the writer: two copies.
     pub relayed_bytes: u64,
 }
+
+/// That a peer's memory cannot be read is reported once.
+static REPORTED: Once = Once::new();
 
 /// What to do about a connection whose requests were served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +223,9 @@ impl ShmFabric {
             }
             Err(error) => {
                 let peer = self.links[link].peer;
-                tracing::debug!(%peer, %error, "the peer's memory cannot be read: writes into adopted memory take two copies");
+                REPORTED.call_once(|| {
+                    tracing::info!(%peer, %error, "a peer's memory cannot be read: writes into adopted memory take two copies");
+                });
             }
         }
     }

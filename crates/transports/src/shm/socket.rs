@@ -13,6 +13,7 @@ use rustix::net::{
 };
 
 use super::wire::{ShmFrame, ShmMessage, ShmViolation};
+use crate::peer_process::PeerProcess;
 use crate::shortage::shortage;
 
 /// A connected Unix stream socket, never blocking.
@@ -53,16 +54,15 @@ pub(super) enum ReadOutcome {
 impl UnixSocket {
     /// Takes over a connected socket whose other end is a process of the same user.
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
-        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
-        let user = rustix::process::geteuid();
-        if peer.uid != user {
+        let peer = PeerProcess::of(&stream)?;
+        if !peer.is_of_this_user() {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 format!(
                     "shared memory requires processes of one user, but this one runs as user {} and the peer as user {}: \
                      start both as the same user, or use `tcp`",
-                    user.as_raw(),
-                    peer.uid.as_raw()
+                    rustix::process::geteuid().as_raw(),
+                    peer.user
                 ),
             ));
         }

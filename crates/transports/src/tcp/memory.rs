@@ -25,7 +25,7 @@ use crate::shortage;
 ///
 /// # Errors
 /// Returns an error if allocation fails.
-pub(super) fn allocate(id: RegionId, words: usize) -> Result<Region, Shortage> {
+pub(crate) fn allocate(id: RegionId, words: usize) -> Result<Region, Shortage> {
     if words < PAGE_BYTES / 8 {
         return Ok(Region::heap(id, words));
     }

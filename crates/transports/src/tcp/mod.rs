@@ -83,7 +83,7 @@ mod grants;
 mod inbound;
 mod input;
 mod joining;
-mod memory;
+pub(crate) mod memory;
 mod mirror;
 mod output;
 mod peer;

@@ -116,6 +116,9 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
     }
 
     fn on_visitor(&mut self, visitor: ProvedVisitor<S>) {
+        if let BootstrapRequest::Serve { .. } = visitor.request {
+            return self.plan.services.receive(visitor);
+        }
         let ProvedVisitor { mut wire, peer, request } = visitor;
         let full = self.is_full(&request);
         let answer = match request {
@@ -149,7 +152,8 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
             },
             BootstrapRequest::Hello { .. }
             | BootstrapRequest::Link { .. }
-            | BootstrapRequest::Pair { .. } => BootstrapAnswer::Refused(Refusal::OtherSession),
+            | BootstrapRequest::Pair { .. }
+            | BootstrapRequest::Serve { .. } => BootstrapAnswer::Refused(Refusal::OtherSession),
         };
         tracing::info!(peer, ?answer, "admission rejected a request");
         // A process that has closed its connection needs no answer.

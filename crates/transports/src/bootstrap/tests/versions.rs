@@ -4,6 +4,7 @@ use super::message::{
     AdmissionFrame, ClaimFrame, CoordinatorNotice, LinkReport, PairWish, Refusal, ReleaseFrame,
 };
 use super::*;
+use crate::bootstrap::pair::PairService;
 use crate::session::{ANSWER_BYTES, HELLO_BYTES, PROTOCOL_VERSION};
 
 /// Both ends of a claim at a process of another version name both versions and the end that is older.
@@ -48,6 +49,7 @@ enter 02070707070707070707070707070707070707070707070707070707070707070701016101
 hello 0301020161
 status 040105
 pair 0503
+serve 060102
 accepted 00
 refused 010a
 redirect 020161
@@ -97,6 +99,7 @@ fn messages() -> Vec<(&'static str, String)> {
         ("hello", BootstrapRequest::Hello { session: 1, node: 2, listen: "a".into() }),
         ("status", BootstrapRequest::Status { question: vec![5] }),
         ("pair", BootstrapRequest::Pair { wish: PairWish::RdmaIfYouToo }),
+        ("serve", BootstrapRequest::Serve { service: PairService::Objects, wish: PairWish::Any }),
     ];
     let answers = [
         ("accepted", BootstrapAnswer::Accepted),
