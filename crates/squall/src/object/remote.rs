@@ -312,11 +312,14 @@ impl Worker {
     }
 
     fn run(mut self) {
-        while !self.is_closed || !self.core.is_empty() {
+        loop {
             self.take_jobs();
             self.converse();
             // The answers may have made more actions possible.
             self.act();
+            if self.is_closed && self.core.is_empty() {
+                return;
+            }
             self.wait();
         }
     }
@@ -483,5 +486,5 @@ const UNDER_WAY_MAX: usize = 256;
 const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// The pause between rounds of requests.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long a worker with nothing to do sleeps.
+/// How long a worker sleeps in any case; answers, jobs and the end of jobs wake it.
 const WAIT_MAX: Duration = Duration::from_secs(1);
