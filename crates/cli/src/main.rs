@@ -106,7 +106,11 @@ impl Command {
 
 fn main() -> ExitCode {
     let CommandLine { log, command } = CommandLine::parse();
-    match log.start(command.usual_level()).and_then(|()| perform(command)) {
+    let outcome = log
+        .start(command.usual_level())
+        .and_then(|()| perform(command));
+    output::flush_log();
+    match outcome {
         Ok(CommandVerdict::Good) => ExitCode::SUCCESS,
         Ok(CommandVerdict::Bad) => ExitCode::FAILURE,
         Err(error) => {

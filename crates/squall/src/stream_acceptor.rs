@@ -16,6 +16,7 @@ use std::time::Duration;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use squall_transports::Waker;
 use squall_transports::bootstrap::Address;
+use squall_transports::log;
 
 use crate::config::Config;
 use crate::stream::{Listener, Socket, Stream, StreamError, StreamOptions};
@@ -141,7 +142,7 @@ fn accept<C: Conversation>(
             Ok(Some(socket)) => accept_socket(socket, state, partner, what),
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%error, "failed to accept a connection to this member's {what}");
+                log::warn!(%error, "failed to accept a connection to this member's {what}");
                 std::thread::sleep(ACCEPT_PATIENCE);
             }
         }
@@ -152,13 +153,13 @@ fn accept<C: Conversation>(
 fn accept_socket<C: Conversation>(socket: Socket, state: &Arc<State>, partner: &Arc<C>, what: &str) {
     if state.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
         state.connections.fetch_sub(1, Ordering::Relaxed);
-        tracing::warn!("closed a connection to this member's {what}: there are already {CONNECTIONS_MAX}");
+        log::warn!("closed a connection to this member's {what}: there are already {CONNECTIONS_MAX}");
         return;
     }
     let (own, partner, what) = (Arc::clone(state), Arc::clone(partner), what.to_owned());
     let run = move || {
         if let Err(error) = own.converse(socket, &*partner) {
-            tracing::debug!(%error, "a connection to this member's {what} has ended");
+            log::debug!(%error, "a connection to this member's {what} has ended");
         }
         own.connections.fetch_sub(1, Ordering::Relaxed);
     };

@@ -12,6 +12,7 @@ pub mod barrier;
 pub mod bootstrap;
 mod clock;
 pub mod composite;
+pub mod log;
 mod pages;
 pub mod runner;
 pub mod session;

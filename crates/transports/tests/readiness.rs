@@ -1,4 +1,4 @@
-//! Readiness covers all that ends a park: whoever waits for it watches nothing else of the node.
+//! Readiness covers all that ends a park: a thread that waits for it watches nothing else of the node.
 
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;

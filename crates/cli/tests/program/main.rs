@@ -2,6 +2,7 @@
 
 mod command_line;
 mod dds;
+mod hanging;
 mod log;
 mod members;
 mod messages;

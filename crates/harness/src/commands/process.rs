@@ -4,7 +4,7 @@
 use anyhow::Result;
 use clap::Subcommand;
 
-use crate::terminal::CommandVerdict;
+use crate::terminal::{CommandVerdict, output};
 use crate::{blast, member};
 
 /// A process that another `squall` has started
@@ -31,7 +31,7 @@ pub enum ProcessCommand {
 /// If the receiving end fails; a member reports its failure to its parent.
 pub fn run(command: &ProcessCommand) -> Result<CommandVerdict> {
     match command {
-        ProcessCommand::Member { parent } => std::process::exit(member::run(*parent)),
+        ProcessCommand::Member { parent } => output::exit(member::run(*parent)),
         ProcessCommand::StreamReceiver { job } => blast::receive(job).map(|()| CommandVerdict::Good),
     }
 }

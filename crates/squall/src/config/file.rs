@@ -9,6 +9,7 @@ use squall_protocols::membership::{MEMBERS_MAX, PartitionSafety};
 use squall_protocols::multicast::{Batching, Carrier, DeliveryMode};
 use squall_transports::bootstrap::pair::StreamTransport;
 use squall_transports::bootstrap::{Address, Encryption, Secret};
+use squall_transports::log;
 use squall_transports::verbs::VerbsSettings;
 
 use super::error::ConfigError;
@@ -195,7 +196,7 @@ fn read_secret(
         (None, Some(file)) => {
             let path = read_path(root, file)?;
             if let Some(warning) = exposed_secret(&path) {
-                tracing::warn!("{warning}");
+                log::warn!("{warning}");
             }
             let bytes = std::fs::read(&path).map_err(|cause| ConfigError::Read { file: path, cause })?;
             // The line break with which an editor or `base64` ends a file is not part of the secret.

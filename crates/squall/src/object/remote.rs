@@ -16,6 +16,7 @@ use squall_protocols::replica::{
     ClientAction, ClientSettings, ReplicaSettings, ShardClient, ShardRequest, TaskOutcome,
 };
 use squall_transports::bootstrap::Address;
+use squall_transports::log;
 
 use super::bell::Bell;
 use super::client::ClientEvent;
@@ -362,7 +363,7 @@ impl Worker {
                     }
                 }
                 ClientAction::HangUp(node) => {
-                    tracing::debug!(shard = self.shard, %node, "a member does not answer: asking another one");
+                    log::debug!(shard = self.shard, %node, "a member does not answer: asking another one");
                     self.lose(node, "it does not answer".into());
                     self.directory.handle_failure();
                 }
@@ -416,7 +417,7 @@ impl Worker {
 
     /// Gives up the connection to a member, which may have left the group.
     fn handle_failure(&mut self, node: NodeId, error: &io::Error) {
-        tracing::debug!(shard = self.shard, %node, %error, "lost a member: asking another one");
+        log::debug!(shard = self.shard, %node, %error, "lost a member: asking another one");
         self.lose(node, error.to_string());
         self.core.handle_failure(self.now(), node, &error.to_string());
         self.directory.handle_failure();

@@ -219,7 +219,7 @@ impl ShmFabric {
             }
             Err(error) => {
                 let peer = self.links[link].peer;
-                tracing::debug!(%peer, %error, "the peer's memory cannot be read: writes into adopted memory take two copies");
+                crate::log::debug!(%peer, %error, "the peer's memory cannot be read: writes into adopted memory take two copies");
             }
         }
     }
@@ -312,7 +312,7 @@ impl ShmFabric {
             }
             Err(error) => {
                 let peer = self.links[link].peer;
-                tracing::debug!(%peer, %error, "failed to fetch the words of a write: its connection breaks");
+                crate::log::debug!(%peer, %error, "failed to fetch the words of a write: its connection breaks");
                 false
             }
         }

@@ -9,6 +9,7 @@ use squall_fabric::NodeId;
 use squall_fabric::atomics::Ordering;
 use squall_protocols::genuine::{AskForReplies, PartReplies};
 use squall_protocols::replica::{ShardAnswer, ShardRequest};
+use squall_transports::log;
 use squall_transports::wakeups;
 
 use super::ShardedShared;
@@ -32,7 +33,7 @@ impl<T: Replicated> ShardLineWorker<T> {
             // SYNC: pairs with `Bell::ring`, before what there is to ask is looked at.
             let rung = self.bell.jobs.load(Ordering::Acquire);
             if let Err((node, error)) = self.converse(&mut line) {
-                tracing::debug!(shard = self.shard, %node, %error, "lost a member: asking another one");
+                log::debug!(shard = self.shard, %node, %error, "lost a member: asking another one");
                 self.hang_up(&mut line);
                 self.shared.gathering().handle_failure(self.shard, node);
                 thread::sleep(PAUSE);
