@@ -8,5 +8,6 @@ mod members;
 mod messages;
 mod node;
 mod shortage;
+mod signals;
 mod status;
 mod top;
