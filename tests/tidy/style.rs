@@ -84,6 +84,20 @@ pub(crate) fn is_finished(file: &SourceFile) -> Vec<String> {
     lines.map(|(n, _)| format!("{}:{n}: finish this, or remove it", file.path)).collect()
 }
 
+/// What the library's threads report goes through the queue of its log: a thread that waits until a line is read would stop its member.
+pub(crate) fn logs_without_waiting(file: &SourceFile) -> Vec<String> {
+    let is_library = LIBRARY.iter().any(|folder| file.path.starts_with(folder));
+    if !is_library || file.path.contains("/tests") || MAY_WAIT.contains(&file.path.as_str()) {
+        return vec![];
+    }
+    let code = file.code();
+    let waits = |line: &str| line.contains("tracing::") || PRINTERS.iter().any(|name| is_called(line, name));
+    let lines = numbered(&code).filter(|(_, line)| waits(line));
+    lines
+        .map(|(n, _)| format!("{}:{n}: log by `squall_transports::log`, which never waits", file.path))
+        .collect()
+}
+
 /// Names are words of the papers, not of habit.
 pub(crate) fn names_are_nouns(file: &SourceFile) -> Vec<String> {
     let code = file.code();
@@ -131,6 +145,7 @@ pub(crate) fn all(file: &SourceFile) -> Vec<String> {
             trusts_few,
             pairs_its_orderings,
             is_finished,
+            logs_without_waiting,
             names_are_nouns,
             shifts_by_no_member,
         ];
@@ -218,6 +233,11 @@ const ORDERINGS: [&str; 3] = ["Ordering::Acquire", "Ordering::Release", "Orderin
 /// A partner may be named in a comment of some lines.
 const SYNC_LINES_ABOVE: usize = 8;
 const UNFINISHED: [&str; 3] = ["todo", "unimplemented", "dbg"];
+/// The crates whose code runs on polling threads.
+const LIBRARY: [&str; 3] = ["crates/transports/src/", "crates/squall/src/", "crates/dds/src/"];
+/// The log's own thread, and a child process of a test.
+const MAY_WAIT: [&str; 2] = ["crates/transports/src/log.rs", "crates/dds/src/leases.rs"];
+const PRINTERS: [&str; 4] = ["print", "println", "eprint", "eprintln"];
 const MACHINE_FOLDERS: [&str; 3] = ["work", "root", "home"];
 const PUBLIC_HOSTS: [&str; 12] = [
     "127.0.0.1",
@@ -287,6 +307,15 @@ fn an_ordering_without_partner_is_refused() {
 fn unfinished_code_is_refused() {
     assert_rule(is_finished, "crates/a/src/b.rs", "fn a() { todo!() }", "fn a() {} // todo!()");
     assert_rule(is_finished, "crates/a/src/b.rs", "fn a() { dbg!(1); }", "fn a() { not_dbg!(1); }");
+}
+
+#[test]
+fn a_log_line_that_may_wait_is_refused() {
+    let queued = "use squall_transports::log;\nfn a() { log::warn!(\"println!\") } // tracing::warn!";
+    for bad in ["fn a() { tracing::warn!(1); }", "use tracing::warn;", "fn a() { eprintln!(\"b\"); }"] {
+        assert_rule(logs_without_waiting, "crates/squall/src/b.rs", bad, queued);
+        assert_eq!(logs_without_waiting(&SourceFile::new("crates/cli/src/b.rs", bad)).len(), 0, "{bad}");
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ use commands::{
 };
 use squall_harness::commands::{bench, chaos, demo, lab, process};
 use squall_harness::terminal::log::{LogArguments, UsualLevel, journal_priority};
-use squall_harness::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupted, output};
+use squall_harness::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupted, Interrupts, output};
 use squall_transports::session::PROTOCOL_VERSION;
 
 /// Group communication at memory speed
@@ -91,6 +91,12 @@ enum Command {
 }
 
 impl Command {
+    /// Lets Ctrl-C and requests to terminate end the process until the command takes them over. A process of this program that
+    /// another one has started is ended by that.
+    fn obey_signals(&self) -> Result<()> {
+        if matches!(self, Self::Process(_)) { Ok(()) } else { Interrupts::take().map(drop) }
+    }
+
     /// What it logs unless the user asks for more or less.
     const fn usual_level(&self) -> UsualLevel {
         match self {
@@ -107,7 +113,12 @@ impl Command {
 
 fn main() -> ExitCode {
     let CommandLine { log, command } = CommandLine::parse();
-    match log.start(command.usual_level()).and_then(|()| perform(command)) {
+    let outcome = log
+        .start(command.usual_level())
+        .and_then(|()| command.obey_signals())
+        .and_then(|()| perform(command));
+    output::flush_log();
+    match outcome {
         Ok(CommandVerdict::Good) => ExitCode::SUCCESS,
         Ok(CommandVerdict::Bad) => ExitCode::FAILURE,
         Err(error) => {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use squall::Config;
 use squall::config::{Address, quantity};
 use squall_dds::{DomainParticipant, TopicStore};
@@ -59,8 +60,7 @@ fn main() -> Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let is_interrupted = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&is_interrupted);
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot handle Ctrl-C")?;
+    set_at_signals(&is_interrupted).context("cannot handle Ctrl-C")?;
 
     let settings = BridgeSettings::load(&arguments.topics)?;
     let mut config = Config::load_for_domain(&arguments.config, Some(arguments.listen.clone()), None)?;
@@ -83,6 +83,19 @@ fn main() -> Result<()> {
     };
     let _ = participant.leave(LEAVE_PATIENCE);
     outcome
+}
+
+/// Has the signals that end a process set `flag`, except those that the parent has had this process ignore, as `nohup` does.
+fn set_at_signals(flag: &Arc<AtomicBool>) -> std::io::Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        if ignored >> (signal - 1) & 1 == 0 {
+            signal_hook::flag::register(signal, Arc::clone(flag))?;
+        }
+    }
+    Ok(())
 }
 
 /// Runs a bridge until it is interrupted or cannot continue.

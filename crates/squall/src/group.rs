@@ -13,6 +13,7 @@ use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::multicast::DeliveryMode;
+use squall_transports::log;
 
 use crate::BootstrapError;
 use crate::application::SubgroupSlot;
@@ -372,5 +373,10 @@ impl Drop for Group {
         }
         *self.link.status.hub() = None;
         self.hub.close();
+        // The process may end now, and the member's last words are its most important ones.
+        log::flush(LOG_PATIENCE);
     }
 }
+
+/// How long the end of a group waits until its events are logged.
+const LOG_PATIENCE: Duration = Duration::from_millis(200);

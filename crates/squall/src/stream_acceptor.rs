@@ -5,15 +5,18 @@
 //! [`CONNECTIONS_MAX`].
 //! Each process that connects has proved the cluster's secret.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
+use squall_fabric::atomics::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use squall_transports::Waker;
 use squall_transports::bootstrap::pair::PairService;
+use squall_transports::log;
 
 use crate::status::GroupStatus;
 use crate::stream::{Listener, Socket, Stream, StreamError, StreamOptions};
@@ -31,6 +34,31 @@ pub(crate) struct StreamAcceptor {
 struct State {
     connections: AtomicUsize,
     is_closed: AtomicBool,
+    /// What ends the waits of the conversations, by their numbers.
+    wakers: Mutex<BTreeMap<u64, Waker>>,
+    next_number: AtomicU64,
+}
+
+impl State {
+    fn wakers(&self) -> MutexGuard<'_, BTreeMap<u64, Waker>> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the conversations to end.
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.wakers().values().for_each(Waker::wake);
+    }
+
+    /// Lets `partner` converse, so that it is woken when this closes.
+    fn converse(&self, socket: Socket, partner: &impl Conversation) -> io::Result<()> {
+        let mut stream = Stream::new(socket)?;
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        self.wakers().insert(number, stream.waker());
+        let ended = partner.converse(stream, &self.is_closed);
+        self.wakers().remove(&number);
+        ended
+    }
 }
 
 /// Serves one peer until the connection ends, or until the flag says that the member ends.
@@ -59,7 +87,7 @@ impl StreamAcceptor {
 
     /// Asks the conversations to end, and waits for them, `patience` at most.
     pub(crate) fn end_conversations(&self, patience: Duration) {
-        self.state.is_closed.store(true, Ordering::Relaxed);
+        self.state.close();
         let pause = Duration::from_millis(1);
         let mut waited = Duration::ZERO;
         while self.state.connections.load(Ordering::Relaxed) > 0 && waited < patience {
@@ -71,7 +99,7 @@ impl StreamAcceptor {
 
 impl Drop for StreamAcceptor {
     fn drop(&mut self) {
-        self.state.is_closed.store(true, Ordering::Relaxed);
+        self.state.close();
         // If the write fails, the thread has already ended.
         let _ = self.bell.write_all(&[0]);
         if let Some(thread) = self.thread.take() {
@@ -97,7 +125,7 @@ fn accept<C: Conversation>(
             Ok(Some(socket)) => accept_socket(socket, state, partner, what),
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%error, "failed to accept a connection to this member's {what}");
+                log::warn!(%error, "failed to accept a connection to this member's {what}");
                 std::thread::sleep(ACCEPT_PATIENCE);
             }
         }
@@ -108,16 +136,13 @@ fn accept<C: Conversation>(
 fn accept_socket<C: Conversation>(socket: Socket, state: &Arc<State>, partner: &Arc<C>, what: PairService) {
     if state.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
         state.connections.fetch_sub(1, Ordering::Relaxed);
-        tracing::warn!("closed a connection to this member's {what}: there are already {CONNECTIONS_MAX}");
+        log::warn!("closed a connection to this member's {what}: there are already {CONNECTIONS_MAX}");
         return;
     }
     let (own, partner) = (Arc::clone(state), Arc::clone(partner));
     let run = move || {
-        let ended = Stream::new(socket)
-            .map_err(io::Error::from)
-            .and_then(|stream| partner.converse(stream, &own.is_closed));
-        if let Err(error) = ended {
-            tracing::debug!(%error, "a connection to this member's {what} has ended");
+        if let Err(error) = own.converse(socket, &*partner) {
+            log::debug!(%error, "a connection to this member's {what} has ended");
         }
         own.connections.fetch_sub(1, Ordering::Relaxed);
     };

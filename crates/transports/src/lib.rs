@@ -12,6 +12,7 @@ pub mod barrier;
 pub mod bootstrap;
 mod clock;
 pub mod composite;
+pub mod log;
 mod pages;
 mod peer_process;
 pub mod runner;
@@ -23,6 +24,7 @@ pub mod tcp;
 mod traffic;
 pub mod verbs;
 mod waker;
+pub mod wakeups;
 
 pub use crate::traffic::PeerTraffic;
 pub use crate::waker::Waker;
@@ -32,18 +34,20 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use squall_fabric::{Duration, Fabric};
 
-/// Blocks until one of `fds` can be read, or for `timeout`.
+/// Blocks until one of `fds` can be read, or for `timeout`. Returns false if the time has run out; otherwise one of
+/// them can be read, or the wait was interrupted.
 ///
 /// # Errors
 /// Returns the system's error; an interruption is not an error.
-pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> std::io::Result<()> {
+pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> std::io::Result<bool> {
     let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     let timeout = timeout.map(|timeout| Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     });
     match rustix::event::poll(&mut fds, timeout.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }
@@ -82,8 +86,9 @@ pub trait TransportFabric: Fabric {
     }
 
     /// Returns a descriptor for callers that wait for several events at once instead of calling `park`: it
-    /// becomes readable when a peer has something for this node (not on a [`Waker`]). Also returns the
-    /// longest time to wait in any case.
+    /// becomes readable on all that ends a `park`, when a peer has something for this node and when a
+    /// [`Waker`] is used; a caller that waits for it watches nothing else of this node. After a [`Waker`] it
+    /// stays readable until `unpark`. Also returns the longest time to wait in any case.
     fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>);
 
     /// Returns a handle with which any thread of this process ends a `park`.
@@ -99,7 +104,7 @@ trait Sleeper: TransportFabric {
     /// `timeout`.
     fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>>;
 
-    /// Returns a descriptor that is readable when there may be work. (A waker may ring independently.)
+    /// Returns a descriptor that is readable when there may be work, or a waker was used.
     fn bell(&self) -> BorrowedFd<'_>;
 
     /// Ends the sleep.

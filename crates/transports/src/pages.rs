@@ -200,7 +200,7 @@ fn touch_by_parts(pages: &Weak<Pages>, access: Access) {
         let end = (start + PART_BYTES).min(pages.bytes);
         if let Err(error) = pages.touch_part(start..end, access) {
             // A thread that uses the pages gets them then, or an error.
-            tracing::debug!(bytes = pages.bytes, %error, "failed to touch pages in advance");
+            crate::log::debug!(bytes = pages.bytes, %error, "failed to touch pages in advance");
             return;
         }
         start = end;

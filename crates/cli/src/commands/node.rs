@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use squall::config::{MetricsConfig, quantity};
-use squall::{BootstrapProgress, Config, Group, View};
+use squall::{BootstrapProgress, Config, FlightRecord, Group, View};
 use squall_harness::terminal::{CommandVerdict, Interrupts, output};
 
 use crate::service_manager::ServiceManager;
@@ -57,6 +57,45 @@ Examples:
   squall node -c squall.toml --timeout 10s --log-format json
   squall node -c squall.toml --trace member0.json";
 
+/// What a node reports: that takes as long as the reader takes.
+enum NodeReport {
+    View(View),
+    Trace(FlightRecord),
+    /// Everything before it has been reported.
+    End(SyncSender<()>),
+}
+
+/// The thread that prints views and writes traces, so that a node ends when it is asked to although they are not read.
+struct NodeReporter(SyncSender<NodeReport>);
+
+impl NodeReporter {
+    fn start(own: usize, json: bool, trace: Option<PathBuf>) -> Result<Self> {
+        let (sender, reports) = sync_channel(REPORTS_MAX);
+        let report = move |report| match report {
+            NodeReport::View(view) => print(&view, own, json),
+            NodeReport::Trace(record) => write_trace(trace.as_deref(), &record),
+            NodeReport::End(done) => _ = done.send(()),
+        };
+        let run = move || reports.into_iter().for_each(report);
+        std::thread::Builder::new().name("squall reports".into()).spawn(run)?;
+        Ok(Self(sender))
+    }
+
+    fn put(&self, report: NodeReport) {
+        if self.0.try_send(report).is_err() {
+            tracing::warn!("a view or a trace is not reported, as those before it are not read");
+        }
+    }
+
+    /// Waits until everything is reported, for a short time at most.
+    fn finish(&self) {
+        let (done, is_done) = sync_channel(1);
+        if self.0.try_send(NodeReport::End(done)).is_ok() {
+            let _ = is_done.recv_timeout(REPORT_PATIENCE);
+        }
+    }
+}
+
 /// What a node learns of.
 enum NodeNews {
     Interrupted,
@@ -92,21 +131,24 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
     let builder = names.iter().fold(builder, |builder, name| builder.on_message(name, |_| ()));
     let group = builder.join()?;
     manager.ready(&described(&group.view(), group.rank()));
+    let reporter = NodeReporter::start(group.rank(), arguments.json, trace)?;
     interrupts.set(move || drop(sender.send(NodeNews::Interrupted)));
     loop {
         match news.recv_timeout(LOOK_PERIOD) {
             Ok(NodeNews::Interrupted) => {
                 manager.stopping();
                 group.leave(patience);
+                reporter.finish();
                 return Ok(CommandVerdict::Good);
             }
-            Ok(NodeNews::TraceWanted) => write_trace(trace.as_deref(), &group),
+            Ok(NodeNews::TraceWanted) => reporter.put(NodeReport::Trace(group.flight_record())),
             Ok(NodeNews::View(view)) => {
                 manager.status(&described(&view, group.rank()));
-                print(&view, group.rank(), arguments.json)?;
+                reporter.put(NodeReport::View(view));
             }
             Err(_) => {
                 if let Some(failure) = group.failure() {
+                    reporter.finish();
                     return Err(failure.into());
                 }
             }
@@ -115,27 +157,26 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
 }
 
 /// Writes what the member has noticed lately; the member continues if that fails.
-fn write_trace(file: Option<&Path>, group: &Group) {
+fn write_trace(file: Option<&Path>, record: &FlightRecord) {
     let Some(file) = file else {
         tracing::warn!(
             "there is no file for the trace that SIGUSR1 asks for: start the node with --trace FILE, or use `squall trace`"
         );
         return;
     };
-    match trace_signal::write(file, &group.flight_record()) {
+    match trace_signal::write(file, record) {
         Ok(()) => tracing::info!("what this member has noticed lately is in {}", file.display()),
         Err(error) => tracing::error!("{error:#}"),
     }
 }
 
-fn print(view: &View, own: usize, json: bool) -> Result<()> {
+fn print(view: &View, own: usize, json: bool) {
     if json {
         let ranks: Vec<u64> = view.members.iter().map(|member| member.tag).collect();
-        output::json(&json!({ "view": view.id, "ranks": ranks, "rank": own }))?;
+        output::write(&format!("{}\n", json!({ "view": view.id, "ranks": ranks, "rank": own })));
     } else {
-        output::line(format_args!("{}", described(view, own)));
+        output::line(described(view, own));
     }
-    Ok(())
 }
 
 /// The view in a line.
@@ -208,6 +249,10 @@ fn leave_patience(config: &Config) -> Duration {
 
 /// Between looks whether the group has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
+/// How many views and traces may wait for their reader.
+const REPORTS_MAX: usize = 256;
+/// How long a node that ends waits for the reader of its views.
+const REPORT_PATIENCE: Duration = Duration::from_secs(1);
 /// Between log lines about refusals for one cause.
 const REFUSAL_PERIOD: Duration = Duration::from_secs(10);
 const CAUSES_MAX: usize = 64;

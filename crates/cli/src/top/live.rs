@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_harness::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupted, Interrupts};
+use squall_harness::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupted, Interrupts, output};
 
 use super::draw::{TopScreen, draw};
 use super::{GroupActivity, GroupLook};
@@ -26,7 +26,7 @@ pub(crate) fn watch(
         std::thread::sleep(END_PATIENCE);
         // The terminal has gone: reading keys neither ends nor fails then.
         drop(ratatui::try_restore());
-        std::process::exit(INTERRUPTED_STATUS.into());
+        output::exit(INTERRUPTED_STATUS.into());
     });
     let (sender, looks) = channel();
     // It may still wait for an answer when the process ends.

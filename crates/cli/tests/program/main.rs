@@ -2,10 +2,12 @@
 
 mod command_line;
 mod dds;
+mod hanging;
 mod log;
 mod members;
 mod messages;
 mod node;
 mod shortage;
+mod signals;
 mod status;
 mod top;

@@ -83,7 +83,7 @@ fn too_few_descriptors_are_an_error() {
     let place = Place::new("descriptors");
     let subgroups: String = (0..40).map(|i| format!("[subgroups.s{i}]\n")).collect();
     let config = place.config(0, 1, "shm", &subgroups);
-    for limit in [12, 30] {
+    for limit in [15, 30] {
         let (status, text) = end(begin(squall(&format!("-n {limit}"), &["node"], &config)));
         assert_eq!(status, Some(1), "{limit}: {text}");
         assert!(text.contains("Too many open files"), "{limit}: {text}");

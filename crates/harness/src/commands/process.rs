@@ -4,7 +4,7 @@
 use anyhow::Result;
 use clap::Subcommand;
 
-use crate::terminal::CommandVerdict;
+use crate::terminal::{CommandVerdict, output};
 use crate::{blast, lab, member};
 
 /// A process that another `squall` has started
@@ -37,7 +37,7 @@ pub enum ProcessCommand {
 /// If the receiving end fails; a member reports its failure to its parent.
 pub fn run(command: &ProcessCommand) -> Result<CommandVerdict> {
     match command {
-        ProcessCommand::Member { parent } => std::process::exit(member::run(*parent)),
+        ProcessCommand::Member { parent } => output::exit(member::run(*parent)),
         ProcessCommand::LabWire => lab::run_wire().map(|()| CommandVerdict::Good),
         ProcessCommand::LabHost => lab::run_host().map(|()| CommandVerdict::Good),
         ProcessCommand::StreamReceiver { job } => blast::receive(job).map(|()| CommandVerdict::Good),

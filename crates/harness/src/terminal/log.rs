@@ -134,7 +134,7 @@ impl<'w> MakeWriter<'w> for LogLines {
     }
 }
 
-/// Writes whole lines to standard error, beside the progress bars.
+/// Writes whole lines to standard error, beside the progress bars. It does not wait until they are read.
 struct LogWriter {
     /// In front of each line.
     priority: &'static str,
@@ -145,7 +145,7 @@ impl Write for LogWriter {
         let text = String::from_utf8_lossy(bytes);
         let lines: Vec<String> =
             text.trim_end_matches('\n').split('\n').map(|line| format!("{}{line}", self.priority)).collect();
-        output::note(lines.join("\n"));
+        output::log_line(lines.join("\n"));
         Ok(bytes.len())
     }
 

@@ -2,6 +2,7 @@
 //! command ends.
 
 pub mod bars;
+mod error_output;
 mod interrupts;
 pub mod log;
 pub mod output;

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
+use std::time::Duration;
 
 use anyhow::Result;
 use console::{Term, measure_text_width};
@@ -9,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::bars;
+use super::{bars, error_output};
 
 /// The exit status that shells show for a program that ended because its output was no longer read.
 pub const UNREAD_STATUS: u8 = 141;
@@ -35,10 +36,10 @@ pub fn write(text: &str) {
         out.write_all(text.as_bytes()).and_then(|()| out.flush())
     };
     match if console::user_attended() { bars::suspend(print) } else { print() } {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(UNREAD_STATUS.into()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => exit(UNREAD_STATUS.into()),
         Err(error) => {
             note(format_args!("squall: failed to print the result: {error}"));
-            std::process::exit(1);
+            exit(1);
         }
         Ok(()) => {}
     }
@@ -52,9 +53,7 @@ pub fn end_with_reader() {
         loop {
             let mut waited = [PollFd::new(&out, PollFlags::empty())];
             match rustix::event::poll(&mut waited, None) {
-                Ok(_) if waited[0].revents().contains(PollFlags::ERR) => {
-                    std::process::exit(UNREAD_STATUS.into())
-                }
+                Ok(_) if waited[0].revents().contains(PollFlags::ERR) => exit(UNREAD_STATUS.into()),
                 Err(Errno::INTR) => {}
                 // It is no pipe.
                 _ => return,
@@ -65,10 +64,27 @@ pub fn end_with_reader() {
     let _ = std::thread::Builder::new().name("output".into()).spawn(wait);
 }
 
-/// Prints a line to standard error, if it is still read.
+/// Prints a line to standard error. If that is not read, it is printed later, or never.
 pub fn note(text: impl Display) {
-    let text = fitted(&text.to_string(), &Term::stderr());
-    let _ = bars::suspend(|| writeln!(std::io::stderr(), "{text}"));
+    log_line(text);
+    error_output::flush(NOTE_PATIENCE);
+}
+
+/// As [`note`], without waiting until the line is printed.
+pub(super) fn log_line(text: impl Display) {
+    error_output::put(fitted(&text.to_string(), &Term::stderr()));
+}
+
+/// Ends the process with this status, once the log is written; a log that is not read does not delay it for long.
+pub fn exit(status: i32) -> ! {
+    flush_log();
+    std::process::exit(status)
+}
+
+/// Waits until the log is written, for a short time at most: for the end of a process.
+pub fn flush_log() {
+    squall_transports::log::flush(NOTE_PATIENCE);
+    error_output::flush(NOTE_PATIENCE);
 }
 
 /// `text` with its long lines broken between words, if it is printed on a terminal.
@@ -100,6 +116,8 @@ fn wrapped(text: &str, columns: usize) -> String {
     text.split('\n').map(wrap).collect::<Vec<_>>().join("\n")
 }
 
+/// How long a line may take to be written, if standard error is read.
+const NOTE_PATIENCE: Duration = Duration::from_secs(1);
 /// In front of the rest of a broken line.
 const INDENT: &str = "    ";
 

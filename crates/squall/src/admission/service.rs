@@ -14,6 +14,7 @@ use squall_transports::TransportFabric as _;
 use squall_transports::bootstrap::{
     self, Address, AdmissionEvent, AdmissionEvents, AdmissionListener, Asker, BootstrapError, JoinInfo,
 };
+use squall_transports::log;
 use squall_transports::session::PeerStream;
 
 use super::JoinToken;
@@ -170,7 +171,7 @@ impl MemberAdmission {
         let text = address.to_string();
         let verdict = self.service.handle_link(fabric.now(), node, address, view, is_lost);
         if verdict != LinkVerdict::Take {
-            tracing::warn!(%node, address = text, "refused a link: {verdict}");
+            log::warn!(%node, address = text, "refused a link: {verdict}");
         }
         Some(verdict)
     }
@@ -191,10 +192,10 @@ impl MemberAdmission {
         let takes = is_taken
             || is_candidate && self.judge_link(node, address, fabric, group) == Some(LinkVerdict::Take);
         if !takes {
-            return tracing::warn!(%node, address = text, "closed the link of a process that was given up");
+            return log::warn!(%node, address = text, "closed the link of a process that was given up");
         }
         if let Err(error) = fabric.add_peer(node, stream) {
-            tracing::warn!(%node, address = text, %error, "failed to add the link of a joiner");
+            log::warn!(%node, address = text, %error, "failed to add the link of a joiner");
             self.service.handle_link_failed(node);
         }
     }
@@ -251,7 +252,7 @@ impl MemberAdmission {
         while let Some(action) = self.service.poll_action() {
             match action {
                 AdmissionAction::Part(node, why) => {
-                    tracing::info!(%node, why, "closed the link of a process that is not a member");
+                    log::info!(%node, why, "closed the link of a process that is not a member");
                     fabric.remove_peer(node);
                 }
                 AdmissionAction::ReportLost(peer) => {

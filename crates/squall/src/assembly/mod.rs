@@ -16,6 +16,7 @@ use squall_transports::bootstrap::{
     Address, BootstrapError, BootstrapListener, BootstrapMember, BootstrapPlan, BootstrapProgress,
     ClaimAnswer, LinkSocket, LinkSource, MeetingEvent, MeetingPoint,
 };
+use squall_transports::log;
 
 use crate::admission::failure_of;
 
@@ -294,7 +295,7 @@ impl<S: LinkSocket> AssemblyDriver<'_, '_, '_, S> {
             AssemblyProgress::Calling { contact, cause } => BootstrapProgress::Calling { contact, cause },
             AssemblyProgress::MemberLost { address } => BootstrapProgress::Left { peer: address.to_string() },
             AssemblyProgress::Following { contact } => {
-                return tracing::debug!(%contact, "following another contact");
+                return log::debug!(%contact, "following another contact");
             }
         });
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use squall_fabric::window::RECORDS_MAX;
 use squall_protocols::membership::{MEMBERS_MAX, PartitionSafety};
 use squall_protocols::multicast::{Batching, Carrier, DeliveryMode};
+use squall_transports::bootstrap::pair::StreamTransport;
 use squall_transports::bootstrap::{Address, Encryption, Secret};
+use squall_transports::log;
 use squall_transports::verbs::VerbsSettings;
 
 use super::error::ConfigError;
@@ -70,6 +72,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
         encryption: values
             .get("encryption")
             .map_or(Ok(Encryption::On), |value| value.choice(&ENCRYPTIONS))?,
+        streams: StreamTransport::Auto,
         verbs: read_verbs(values.get("verbs").as_ref())?,
         subgroups,
         genuine,
@@ -210,7 +213,7 @@ fn read_secret(
         (None, Some(file)) => {
             let path = read_path(root, file)?;
             if let Some(warning) = exposed_secret(&path) {
-                tracing::warn!("{warning}");
+                log::warn!("{warning}");
             }
             let bytes = std::fs::read(&path).map_err(|cause| ConfigError::Read { file: path, cause })?;
             // The line break with which an editor or `base64` ends a file is not part of the secret.

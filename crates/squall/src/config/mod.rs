@@ -44,6 +44,7 @@ pub use squall_protocols::genuine::{ClockKind, QuorumRule};
 use squall_protocols::membership::MEMBERS_MAX;
 pub use squall_protocols::membership::PartitionSafety;
 pub use squall_protocols::multicast::{Batching, Carrier, DeliveryMode};
+use squall_transports::bootstrap::pair::StreamTransport;
 pub use squall_transports::bootstrap::{Address, BootstrapPlan, Encryption, Secret};
 use squall_transports::runner::IdleLimits;
 pub use squall_transports::verbs::VerbsSettings;
@@ -172,6 +173,10 @@ pub struct Config {
     pub rank: Option<usize>,
     /// How members reach each other.
     pub transport: Transport,
+    /// The transport of streams between a process and one member: requests of clients of objects, and states of joiners. Each
+    /// stream takes the best one unless a test or a measurement chooses; the file has no key for it.
+    #[doc(hidden)]
+    pub streams: StreamTransport,
     /// Whether TCP traffic is encrypted; RDMA and shared memory are not. If two members differ, the stricter setting
     /// applies.
     pub encryption: Encryption,
@@ -324,6 +329,7 @@ impl Config {
             members,
             rank: Some(0),
             transport: Transport::Shm,
+            streams: StreamTransport::Auto,
             encryption: Encryption::On,
             verbs: VerbsSettings::default(),
             subgroups: BTreeMap::new(),

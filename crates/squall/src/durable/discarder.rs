@@ -24,6 +24,7 @@ use squall_fabric::atomics::Ordering;
 use squall_log::{CheckpointError, Disk, DiskError, LogBegin, Storage};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogStart, TakenCounts, taken};
+use squall_transports::log;
 
 use super::found::{begin_of, behind};
 use super::process_log::lock;
@@ -62,7 +63,7 @@ pub(super) fn renew<D: Disk>(storage: &Storage<D>, config: &Config) -> Result<()
         if let LogBegin::Lost(position) = storage.begin_of(id.0)
             && storage.has_marks_only(id.0)?
         {
-            tracing::warn!(
+            log::warn!(
                 subgroup = %id,
                 "the mark of what was discarded is lost, and is made again from the register"
             );
@@ -101,7 +102,7 @@ fn discard(borrower: &LogBorrower, all: &[Discarded], turns: &Receiver<()>) {
         for one in all.iter().filter(|one| one.slot.is_for_messages()) {
             let Some(log) = borrower.borrow() else { return };
             if let Err(error) = log.mark(one) {
-                tracing::warn!(subgroup = %one.id, %error, "failed to discard messages: the log keeps them");
+                log::warn!(subgroup = %one.id, %error, "failed to discard messages: the log keeps them");
             }
         }
     }

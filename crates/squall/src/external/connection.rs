@@ -81,7 +81,7 @@ impl FrameConnection {
 /// memory.
 pub(super) fn options(config: &Config) -> StreamOptions {
     let mut options = StreamOptions::new(&config.cluster, &config.secret);
-    options.encryption = config.encryption;
+    (options.encryption, options.transport) = (config.encryption, config.streams);
     (options.timeout, options.linger) = (CONNECT_TIMEOUT, LINGER);
     (options.buffer_bytes, options.buffers) = (BUFFER_BYTES, BUFFERS);
     options.settings.ring_words = RING_WORDS;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
 use squall_transports::bootstrap::pair::PairService;
 use squall_transports::bootstrap::{Address, Asker};
+use squall_transports::log;
 
 use super::connection::{FrameConnection, options};
 use super::lease::SenderLease;
@@ -164,7 +165,7 @@ impl Hub {
             // The member has ended meanwhile.
             Ok(_) => answer_with(asker, false),
             Err(error) => {
-                tracing::warn!(%error, "this member cannot listen for external clients");
+                log::warn!(%error, "this member cannot listen for external clients");
                 if matches!(*door, Door::Opening) {
                     *door = Door::Shut;
                 }

@@ -9,6 +9,7 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{Deliver, Message, MessageBatch};
 use squall_transports::bootstrap::BootstrapProgress;
+use squall_transports::log;
 use squall_transports::runner::pin;
 
 use super::{Group, GroupShards};
@@ -303,7 +304,7 @@ fn open_metrics(
     let board = Arc::new(FiguresBoard::new(names, tallies, Arc::clone(status)));
     let server = MetricsServer::open(metrics, Arc::clone(&board))
         .map_err(|cause| JoinError::Metrics { address: metrics.listen.clone(), cause })?;
-    tracing::info!("metrics are at http://{}/metrics", server.address());
+    log::info!("metrics are at http://{}/metrics", server.address());
     Ok(Some((board, server)))
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use prometheus_client::registry::Registry;
 use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
 use squall_transports::bootstrap::Address;
+use squall_transports::log;
 
 use super::board::FiguresBoard;
 use super::exposition;
@@ -84,7 +85,7 @@ fn accept(listener: &TcpListener, bell: &UnixStream, state: &Arc<ServerState>) {
             Ok((stream, _)) => begin(stream, state),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                tracing::warn!(%error, "failed to accept a connection to this member's metrics");
+                log::warn!(%error, "failed to accept a connection to this member's metrics");
                 std::thread::sleep(ACCEPT_PAUSE);
             }
         }
@@ -104,7 +105,7 @@ fn begin(stream: TcpStream, state: &Arc<ServerState>) {
         && std::thread::Builder::new().name("squall metrics".into()).spawn(run).is_ok();
     if !spawned {
         state.connections.fetch_sub(1, Ordering::Relaxed);
-        tracing::debug!("closed a connection to this member's metrics: there are {before} already");
+        log::debug!("closed a connection to this member's metrics: there are {before} already");
     }
 }
 

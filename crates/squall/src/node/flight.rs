@@ -1,11 +1,16 @@
 //! Copies what this member has noticed to where others read it, and writes it to a file when the group ends here.
 
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+
 use squall_fabric::{Duration, Fabric as _, Instant};
 use squall_protocols::membership::Membership;
+use squall_transports::log;
 
 use super::Stack;
 use crate::error::GroupError;
-use crate::flight;
+use crate::flight::{self, FlightRecord};
 
 /// What others can read of the flight record.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,13 +64,32 @@ impl Stack {
         copy.end(self.fabric.now(), why);
     }
 
-    /// Writes the record to its file, if it has one.
+    /// Writes the record to its file, if it has one. A file that hangs delays the end of the member for a short time only.
     pub(super) fn write_flight(&self) {
-        let Some(file) = &self.flight_file else { return };
+        let Some(file) = self.flight_file.clone() else { return };
         let record = self.status.flight().record();
-        match flight::write(file, &record) {
-            Ok(()) => tracing::info!("what this member has noticed lately is in {}", file.display()),
-            Err(error) => tracing::error!(%error, "failed to write the flight record to {}", file.display()),
+        let (done, is_done) = mpsc::channel();
+        let write = move || {
+            write_record(&file, &record);
+            // The polling thread may have stopped waiting.
+            let _ = done.send(());
+        };
+        match thread::Builder::new().name("squall flight".into()).spawn(write) {
+            Ok(_) if is_done.recv_timeout(WRITE_PATIENCE) == Err(RecvTimeoutError::Timeout) => {
+                log::warn!("the flight record is still being written");
+            }
+            Ok(_) => {}
+            Err(error) => log::error!(%error, "failed to start the thread that writes the flight record"),
         }
     }
 }
+
+fn write_record(file: &Path, record: &FlightRecord) {
+    match flight::write(file, record) {
+        Ok(()) => log::info!("what this member has noticed lately is in {}", file.display()),
+        Err(error) => log::error!(%error, "failed to write the flight record to {}", file.display()),
+    }
+}
+
+/// How long the end of a member waits for its flight record.
+const WRITE_PATIENCE: Duration = Duration::from_secs(2);

@@ -14,6 +14,7 @@ use squall_fabric::{Core, Fabric as _, FabricEvent, Instant, NodeId, Shortage};
 use squall_protocols::group::{ConsumerStandstill, GroupCore, GroupEnd, SubgroupId, ViewChange};
 use squall_protocols::membership::{Membership, StopReason};
 use squall_protocols::multicast::MulticastCounters;
+use squall_transports::log;
 use squall_transports::runner::{Driven, IdleLimits, Runner};
 
 use crate::admission::MemberAdmission;
@@ -317,7 +318,7 @@ impl Stack {
         // Before readiness is announced: a record that is read then has the view that has begun.
         self.copy_flight_news();
         if let Some(error) = self.log.as_ref().and_then(|log| log.failure()) {
-            tracing::error!(%error, "this member ends");
+            log::error!(%error, "this member ends");
             self.end(error);
         } else if let Some(cause) = self.feed.as_ref().and_then(FeedPoller::failure) {
             self.end(GroupError::Object { cause });
@@ -351,7 +352,7 @@ impl Stack {
         for (node, why) in membership.distrusted() {
             if self.distrusted != Some(*node) {
                 self.distrusted = Some(*node);
-                tracing::error!(%node, "this member asks the others to exclude a member that wrote {why}");
+                log::error!(%node, "this member asks the others to exclude a member that wrote {why}");
             }
         }
     }
@@ -399,7 +400,7 @@ impl Stack {
             self.peers.extend(arrived);
             // All others know by now that these are no longer members.
             for departed in self.peers.extract_if(.., |peer| view.rank(*peer).is_none()) {
-                tracing::info!(view = view.id, node = %departed, "a member has left, or was found dead or silent");
+                log::info!(view = view.id, node = %departed, "a member has left, or was found dead or silent");
                 self.fabric.remove_peer(departed);
             }
         }
@@ -409,7 +410,7 @@ impl Stack {
     #[cold]
     fn run_short(&mut self, shortage: Shortage) -> usize {
         self.is_short = true;
-        tracing::error!(%shortage, "this member ends");
+        log::error!(%shortage, "this member ends");
         self.end(GroupError::Shortage(shortage));
         1
     }

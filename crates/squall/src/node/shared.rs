@@ -73,7 +73,7 @@ impl PolledNode for Node {
 /// What the threads that share a node sleep on.
 #[derive(Debug)]
 pub(crate) struct KernelBells {
-    /// Readable when a peer has something for a node that is about to sleep.
+    /// Readable when a peer has something for a node that is about to sleep, and when the waker was used.
     peers: OwnedFd,
     /// What other threads ring.
     waker: Waker,
@@ -89,7 +89,7 @@ impl NodeBells for KernelBells {
 
     fn sleep(&self, patience: Option<Duration>) {
         // An error is no reason to stop polling; without sleep it only takes more time of the processor.
-        let _ = wait_readable(&[self.peers.as_fd(), self.waker.doorbell()], patience);
+        let _ = wait_readable(&[self.peers.as_fd()], patience);
     }
 
     fn wake(&self) {
@@ -97,7 +97,7 @@ impl NodeBells for KernelBells {
     }
 
     fn sleep_until_called(&self, patience: Option<Duration>) {
-        let _ = wait_readable(&[self.peers.as_fd(), self.waker.doorbell(), self.calls.doorbell()], patience);
+        let _ = wait_readable(&[self.peers.as_fd(), self.calls.doorbell()], patience);
         self.calls.silence();
     }
 

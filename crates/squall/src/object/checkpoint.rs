@@ -18,6 +18,7 @@ use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::replica::{Sessions, ShardPosition, ShardSnapshot, StateRecovery, TimedPosition};
 use squall_protocols::restart::LogStart;
+use squall_transports::log;
 
 use super::machine::{Replicated, Snapshot, TypedMachine};
 use super::recovery::has_ended;
@@ -61,14 +62,14 @@ pub(super) fn tend<T: Replicated>(shard: &Arc<Shard<T>>) {
             Err(error) => {
                 schedule.handle_failed();
                 if !has_ended(&own) {
-                    tracing::warn!(shard = own.number, %error, "wrote no checkpoint: the log keeps what is behind the last one");
+                    log::warn!(shard = own.number, %error, "wrote no checkpoint: the log keeps what is behind the last one");
                 }
             }
         }
     };
     let name = format!("squall checkpoint {}", shard.subgroup);
     if let Err(error) = std::thread::Builder::new().name(name).spawn(run) {
-        tracing::warn!(shard = shard.number, %error, "failed to start the thread that writes a checkpoint");
+        log::warn!(shard = shard.number, %error, "failed to start the thread that writes a checkpoint");
         shard.core().checkpoints.handle_failed();
     }
 }
@@ -98,7 +99,7 @@ fn write<T: Replicated>(
     .map_err(io::Error::other)?;
     shard.versions.note_checkpoint(time);
     let (bytes, took) = (written.into_inner(), begun.elapsed());
-    tracing::info!(
+    log::info!(
         shard = shard.number,
         view = position.view,
         sequence = position.sequence,

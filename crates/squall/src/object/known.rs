@@ -10,6 +10,7 @@ use squall_fabric::NodeId;
 use squall_protocols::membership::{MEMBERS_MAX, Member, RankSet, View};
 use squall_protocols::replica::Contacts;
 use squall_transports::bootstrap::Address;
+use squall_transports::log;
 
 use crate::config::Config;
 use crate::inquiry::{self, MemberLine, MemberStatus};
@@ -79,7 +80,7 @@ impl KnownMembers {
             match inquiry::ask_status(config, &address) {
                 Ok(status) => {
                     let (node, view, members) = read(status);
-                    tracing::debug!(view = view.id, members = members.len(), %node, "a member names the members");
+                    log::debug!(view = view.id, members = members.len(), %node, "a member names the members");
                     self.contacts().handle_members(self.now(), node, view, members);
                     return Ok(());
                 }
@@ -116,7 +117,7 @@ fn refresh_due(known: &Weak<KnownMembers>, config: &Config) -> bool {
     if at <= known.now()
         && let Err(error) = known.refresh(config)
     {
-        tracing::debug!(error, "no member answers this client: it will ask again");
+        log::debug!(error, "no member answers this client: it will ask again");
     }
     true
 }

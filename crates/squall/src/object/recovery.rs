@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use squall_protocols::replica::{StateRecovery, TimedPosition};
 use squall_protocols::restart::LogStart;
+use squall_transports::log;
 
 use super::ObjectError;
 use super::checkpoint::{self, ReadCheckpoint};
@@ -29,13 +30,13 @@ pub(super) fn recover<T: Replicated>(shard: &Shard<T>) -> bool {
             Some(Err(error @ HistoryError::Compacted { .. })) => {
                 // Nothing that could come would help.
                 let text = format!("none of the checkpoints of this object can be read, and {error}");
-                tracing::error!(shard = shard.number, text);
+                log::error!(shard = shard.number, "{text}");
                 shard.stop(&ObjectError::Form(text));
                 return false;
             }
             Some(Err(error)) => {
                 if !std::mem::replace(&mut has_warned, true) {
-                    tracing::warn!(shard = shard.number, %error, "the state waits for the rest of this member's log");
+                    log::warn!(shard = shard.number, %error, "the state waits for the rest of this member's log");
                 }
                 shard.link.status.wait_for_change(AGAIN, || has_ended(shard).then_some(()));
             }
@@ -68,7 +69,7 @@ fn replay<T: Replicated>(shard: &Shard<T>) -> Option<Result<StateRecovery<TypedM
     }
     let took = begun.elapsed();
     let (view, sequence) = (from.view, from.sequence);
-    tracing::info!(
+    log::info!(
         shard = shard.number,
         view,
         sequence,
@@ -87,7 +88,7 @@ fn newest<T: Replicated>(shard: &Shard<T>, log: &ProcessLog) -> ReadCheckpoint<T
             Ok(checkpoint) => return checkpoint,
             Err(error) => {
                 let LogStart { view, sequence } = start;
-                tracing::warn!(shard = shard.number, view, sequence, %error, "cannot read a checkpoint: an older one is tried");
+                log::warn!(shard = shard.number, view, sequence, %error, "cannot read a checkpoint: an older one is tried");
             }
         }
     }

@@ -17,6 +17,7 @@ use squall_protocols::replica::{
 };
 use squall_transports::bootstrap::Address;
 use squall_transports::bootstrap::pair::PairService;
+use squall_transports::log;
 
 use super::bell::Bell;
 use super::client::ClientEvent;
@@ -313,11 +314,14 @@ impl Worker {
     }
 
     fn run(mut self) {
-        while !self.is_closed || !self.core.is_empty() {
+        loop {
             self.take_jobs();
             self.converse();
             // The answers may have made more actions possible.
             self.act();
+            if self.is_closed && self.core.is_empty() {
+                return;
+            }
             self.wait();
         }
     }
@@ -360,7 +364,7 @@ impl Worker {
                     }
                 }
                 ClientAction::HangUp(node) => {
-                    tracing::debug!(shard = self.shard, %node, "a member does not answer: asking another one");
+                    log::debug!(shard = self.shard, %node, "a member does not answer: asking another one");
                     self.lose(node, "it does not answer".into());
                     self.directory.handle_failure();
                 }
@@ -414,7 +418,7 @@ impl Worker {
 
     /// Gives up the connection to a member, which may have left the group.
     fn handle_failure(&mut self, node: NodeId, error: &io::Error) {
-        tracing::debug!(shard = self.shard, %node, %error, "lost a member: asking another one");
+        log::debug!(shard = self.shard, %node, %error, "lost a member: asking another one");
         self.lose(node, error.to_string());
         self.core.handle_failure(self.now(), node, &error.to_string());
         self.directory.handle_failure();
@@ -484,5 +488,5 @@ const UNDER_WAY_MAX: usize = 256;
 const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// The pause between rounds of requests.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long a worker with nothing to do sleeps.
+/// How long a worker sleeps in any case; answers, jobs and the end of jobs wake it.
 const WAIT_MAX: Duration = Duration::from_secs(1);

@@ -116,6 +116,7 @@ impl ObjectService {
 pub(super) fn options(config: &Config) -> StreamOptions {
     let mut options = StreamOptions::new(&config.cluster, &config.secret);
     options.timeout = CONNECT_TIMEOUT;
+    options.transport = config.streams;
     options
 }
 
@@ -166,8 +167,10 @@ impl Conversation for Objects {
             if line.unsent() >= UNSENT_MAX || open >= OPEN_MAX as usize {
                 std::thread::park_timeout(OVERLOAD_PAUSE);
             } else if !line.has_frame() {
-                // SYNC: pairs with `RemoteCall::answer`.
-                line.wait(TICK, || mailbox.has_answers.load(Ordering::Acquire))?;
+                // SYNC: pairs with `RemoteCall::answer`; the flag is set before this thread is woken.
+                line.wait(WAIT_MAX, || {
+                    mailbox.has_answers.load(Ordering::Acquire) || is_closed.load(Ordering::Relaxed)
+                })?;
             }
         }
         Ok(())
@@ -281,8 +284,8 @@ const NO_SHARD: &str = "there is no such shard: use the members' configuration";
 const UNSENT_MAX: usize = 1 << 20;
 /// How long a connection pauses that has too many answers or requests.
 const OVERLOAD_PAUSE: Duration = Duration::from_millis(1);
-/// How often a connection's thread checks whether the member ends.
-const TICK: Duration = Duration::from_secs(1);
+/// How long a connection's thread sleeps in any case; requests, answers and the member's end wake it.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long a connection may be silent; a client that needs it again connects again.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long to try to connect to a member: if it does not answer, another is asked.

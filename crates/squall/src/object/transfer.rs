@@ -12,6 +12,7 @@ use squall_fabric::NodeId;
 use squall_protocols::replica::{
     ArrivedState, AskForState, Sessions, ShardAnswer, ShardRequest, SnapshotOutcome, StateTransferSettings,
 };
+use squall_transports::log;
 
 use super::frame_stream::FrameStream;
 use super::machine::{Replicated, TypedMachine};
@@ -85,7 +86,7 @@ pub(super) fn tend<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directo
         shard.link.status.set_state_news();
         shard.link.waker.wake();
         shard.notify();
-        tracing::info!(shard = shard.number, "took over a state");
+        log::info!(shard = shard.number, "took over a state");
     }
     if let Some(asked) = asked {
         fetch(shard, directory, asked);
@@ -103,7 +104,7 @@ fn fetch<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directory>, asked
         match fetched {
             Ok(state) => transfer.handle_state(state),
             Err(error) => {
-                tracing::debug!(node = %asked.node, %error, "a member sent no state");
+                log::debug!(node = %asked.node, %error, "a member sent no state");
                 match error.kind() {
                     ErrorKind::TimedOut => transfer.handle_silence(now),
                     _ => transfer.handle_refusal(now),
@@ -118,7 +119,7 @@ fn fetch<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directory>, asked
     };
     let spawned = std::thread::Builder::new().name(format!("squall fetch {}", shard.subgroup)).spawn(run);
     if let Err(error) = spawned {
-        tracing::error!(%error, "failed to start the thread of a state transfer: it will be tried again");
+        log::error!(%error, "failed to start the thread of a state transfer: it will be tried again");
         shard.core().transfer.handle_refusal(shard.now());
     }
 }
@@ -151,7 +152,7 @@ fn fetch_from<T: Replicated>(
     let machine = TypedMachine(T::restore(&mut source)?);
     source.into_inner().finish()?;
     let sessions = Sessions::decode(&sessions).map_err(io::Error::other)?;
-    tracing::info!(shard = shard.number, %node, bytes = transfer.bytes, "received a state");
+    log::info!(shard = shard.number, %node, bytes = transfer.bytes, "received a state");
     transfer.is_done = true;
     (shard.options.on_transfer)(transfer);
     Ok(ArrivedState { position, sessions, machine })

@@ -14,6 +14,7 @@ use squall_protocols::restart::{
     RestartSettings, Restarter, ViewRecord,
 };
 use squall_transports::bootstrap::{Address, Asker, BootstrapProgress, QUESTION_BYTES_MAX};
+use squall_transports::log;
 
 use super::exchange::{Exchange, ExchangeEvent, RESTARTS};
 use super::fetch::{self, Fetched};
@@ -144,7 +145,7 @@ impl<'a> RestartDriver<'a> {
     /// Carries out the core's actions.
     fn act(&mut self) -> Result<(), JoinError> {
         while let Some(action) = self.restarter.poll_action(self.now()) {
-            tracing::debug!(?action, "restart");
+            log::debug!(?action, "restart");
             match action {
                 RestartAction::WriteRegister(register) => {
                     self.log.store_register(&register)?;
@@ -291,7 +292,7 @@ impl<'a> RestartDriver<'a> {
         for message in messages {
             match RestartMessage::decode(&message, self.shards.len()) {
                 Ok(message) => self.restarter.handle_message(self.now(), from, message),
-                Err(error) => tracing::warn!(%from, %error, "a message of a process that restarts is no use"),
+                Err(error) => log::warn!(%from, %error, "a message of a process that restarts is no use"),
             }
         }
     }

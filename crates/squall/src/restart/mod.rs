@@ -31,6 +31,7 @@ use squall_protocols::restart::{LogState, Register, RestartMessage, RestartRepor
 use squall_transports::bootstrap::{
     Address, BootstrapListener, BootstrapMember, BootstrapPlan, BootstrapProgress, LinkSocket,
 };
+use squall_transports::log;
 
 pub(crate) use self::base::{BaseFetcher, answer_fetch};
 use self::driver::{RestartDriver, RestartEnd, refusal};
@@ -88,7 +89,7 @@ impl RestartRequest<'_> {
             self.log.set_register(register.clone());
             let RestartEnd::Enter(record) = end else { return Ok(RestartOutcome::Join) };
             let Some(members) = members else {
-                tracing::info!(view = record.view.number, "not all members of the next view are here");
+                log::info!(view = record.view.number, "not all members of the next view are here");
                 continue;
             };
             let view = View {
@@ -148,7 +149,7 @@ impl Linking<'_> {
         match linked {
             Ok(group) => Ok(Some(group)),
             Err(error) if Instant::now() < deadline => {
-                tracing::info!(view, %error, "the members of the next view have not all linked; they meet again");
+                log::info!(view, %error, "the members of the next view have not all linked; they meet again");
                 Ok(None)
             }
             Err(error) => Err(error.into()),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use squall_protocols::stream::{PostRefused, ReceiveOutcome, SocketFailure};
 use squall_transports::bootstrap::pair::PairService;
+use squall_transports::{wait_readable, wakeups};
 
 use super::{Address, Buffer, Socket, SocketEvent, StreamError, StreamOptions};
 
@@ -306,16 +307,19 @@ impl Stream {
             return Ok(());
         }
         let endpoint = self.flow.socket.endpoint();
-        let waited = if endpoint.begin_wait() && !is_there() {
+        let mut waited = Ok(true);
+        if endpoint.begin_wait() && !is_there() {
             let (fd, patience) = endpoint.readiness();
             let timeout = [patience, timeout].into_iter().flatten().min();
-            squall_transports::wait_readable(&[fd], timeout)
-        } else {
-            Ok(())
-        };
+            waited = wait_readable(&[fd], timeout);
+            if let Ok(false) = waited {
+                let rings = |time| wait_readable(&[fd], Some(time)).unwrap_or(true);
+                wakeups::check_fallback("a stream", is_there, rings);
+            }
+        }
         endpoint.end_wait();
         self.flow.step();
-        waited
+        waited.map(drop)
     }
 
     /// Returns a waker of the thread that is in [`Stream::wait_for`], for any other thread.

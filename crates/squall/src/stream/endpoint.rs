@@ -456,7 +456,7 @@ pub fn wait_any(endpoints: &mut [&mut Endpoint], timeout: Option<Duration>) -> s
         let patience = waits.iter().filter_map(|(_, patience)| *patience);
         let timeout = patience.chain(timeout).min();
         let fds: Vec<_> = waits.into_iter().map(|(fd, _)| fd).collect();
-        squall_transports::wait_readable(&fds, timeout)
+        squall_transports::wait_readable(&fds, timeout).map(drop)
     } else {
         Ok(())
     };

@@ -276,7 +276,7 @@ impl Reporter {
     fn receive<S: LinkSocket>(&self, listener: &BootstrapListener<S>, terms: &PairTerms) {
         let (plan, proof) = (terms.plan(), terms.proof());
         let mut queue = HandshakeQueue::new(&plan, listener, &proof);
-        let mut log = |progress: BootstrapProgress| tracing::debug!(?progress, "a caller");
+        let mut log = |progress: BootstrapProgress| crate::log::debug!(?progress, "a caller");
         loop {
             let closing = [self.bells.closing.as_fd()];
             let visitors = queue.poll(&closing, Instant::now() + PATIENCE, &mut log);

@@ -41,7 +41,7 @@ impl<'p, S: LinkSocket> PreJoinResponder<'p, S> {
                     visitors.into_iter().for_each(|visitor| visitor.reject(Refusal::Assembling, &mut |_| ()));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a joining process cannot accept connections at present")
+                    crate::log::warn!(%error, "a joining process cannot accept connections at present")
                 }
             }
         }

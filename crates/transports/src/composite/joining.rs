@@ -109,7 +109,7 @@ impl CompositeFabric {
         let over = self.meet();
         let met = over.len();
         for (peer, error) in over.into_iter().filter_map(Result::err) {
-            tracing::warn!(node = self.node.0, peer = peer.0, "lost a peer: {error}");
+            crate::log::warn!(node = self.node.0, peer = peer.0, "lost a peer: {error}");
             let reason = match &error {
                 CompositeError::Silent { cause, .. } if cause.kind() != io::ErrorKind::TimedOut => {
                     BreakReason::PeerClosed
@@ -138,7 +138,7 @@ impl CompositeFabric {
     /// Adds a peer that has met this node to its part, with everything that has waited for it.
     fn take_in(&mut self, met: MetPeer) -> Result<(), CompositeError> {
         let MetPeer { peer, transport, reason, stream, socket } = met;
-        tracing::info!(peer = peer.0, "reached by {transport}: {reason}");
+        crate::log::info!(peer = peer.0, "reached by {transport}: {reason}");
         self.begin_part(transport)?;
         self.settle_attachments(peer, transport);
         self.settle_mirrors(peer, transport);

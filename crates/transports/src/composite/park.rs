@@ -1,14 +1,10 @@
 //! Parking: a node sleeps on all its parts at once.
 
-use std::time::Duration as StdDuration;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd as _, BorrowedFd};
-use rustix::io::Errno;
 use squall_fabric::Duration;
 
 use super::CompositeFabric;
-use crate::{PeerTraffic, Sleeper, TransportFabric, Waker};
+use crate::{PeerTraffic, Sleeper, TransportFabric, Waker, wait_readable};
 
 impl CompositeFabric {
     /// Returns the parts that exist.
@@ -20,17 +16,11 @@ impl CompositeFabric {
         shm.chain(verbs).chain(tcp)
     }
 
-    /// Blocks until a part, a meeting or the waker has work, or the timeout has passed.
+    /// Blocks until a part or a meeting has work, the waker was used, or the timeout has passed.
     fn sleep(&self, timeout: Option<Duration>) {
-        let timeout = timeout.map(|timeout: StdDuration| Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
-        let bells = [self.waker.doorbell(), self.bells.as_fd()];
-        let mut bells = bells.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
-        match poll(&mut bells, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => panic!("ppoll failed, which only a bug can cause: {error}"),
+        // The waker is in the set of each part.
+        if let Err(error) = wait_readable(&[self.bells.as_fd()], timeout) {
+            panic!("ppoll failed, which only a bug can cause: {error}");
         }
     }
 }

@@ -215,7 +215,7 @@ impl ShmFabric {
     /// Disconnects a peer that violated the protocol.
     pub(super) fn disconnect(&mut self, link: usize, violation: ShmViolation) {
         let peer = self.links[link].peer;
-        tracing::warn!(%peer, "disconnected a peer that violated the shared-memory protocol: it sent {violation}");
+        crate::log::warn!(%peer, "disconnected a peer that violated the shared-memory protocol: it sent {violation}");
         self.lose(link, BreakReason::Protocol);
     }
 

@@ -95,7 +95,7 @@ pub(super) fn watch() {
             // A mark has been set, or was set before the wait; or the list has changed.
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => {
-                tracing::debug!(%error, "a sleeping node learns of deaths from its sockets only");
+                crate::log::debug!(%error, "a sleeping node learns of deaths from its sockets only");
                 return;
             }
         }

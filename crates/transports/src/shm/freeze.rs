@@ -35,7 +35,7 @@ impl ShmFabric {
             let twin =
                 twin.unwrap_or_else(|error| shortage::shortage("memory to freeze a row", &error).unwind());
             if !copy_consistently(attachment.mapping.words(), twin.words(), FREEZE_MAX) {
-                tracing::warn!(
+                crate::log::warn!(
                     view = ?region,
                     "the owner of a frozen attachment stores into it without pause: a guard may be newer than the words that it guards"
                 );

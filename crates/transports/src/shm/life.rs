@@ -89,7 +89,7 @@ fn list() -> Option<&'static LifeList> {
     let announce = || {
         let list = LifeList::announce();
         list.inspect_err(
-            |error| tracing::debug!(%error, "peers learn of this process's death from its sockets only"),
+            |error| crate::log::debug!(%error, "peers learn of this process's death from its sockets only"),
         )
         .ok()
     };

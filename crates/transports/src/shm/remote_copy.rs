@@ -224,7 +224,7 @@ impl ShmFabric {
             Err(error) => {
                 let peer = self.links[link].peer;
                 REPORTED.call_once(|| {
-                    tracing::info!(%peer, %error, "a peer's memory cannot be read: writes into adopted memory take two copies");
+                    crate::log::info!(%peer, %error, "a peer's memory cannot be read: writes into adopted memory take two copies");
                 });
             }
         }
@@ -318,7 +318,7 @@ impl ShmFabric {
             }
             Err(error) => {
                 let peer = self.links[link].peer;
-                tracing::debug!(%peer, %error, "failed to fetch the words of a write: its connection breaks");
+                crate::log::debug!(%peer, %error, "failed to fetch the words of a write: its connection breaks");
                 false
             }
         }

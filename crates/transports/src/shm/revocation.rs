@@ -213,7 +213,7 @@ impl ShmFabric {
             std::thread::sleep(Duration::from_nanos(DRAIN_NS));
         }
         if let Err(error) = under_way.segment.move_to_new_pages() {
-            tracing::warn!(%error, "no memory to move a granted region; its revocation must wait");
+            crate::log::warn!(%error, "no memory to move a granted region; its revocation must wait");
             self.moves.push(under_way);
             return;
         }

@@ -187,7 +187,7 @@ impl TcpFabric {
             swept_attachments: 0,
             local,
             buffer: ReceiveBuffer::new(),
-            poller: TcpPoller::new()?,
+            poller: TcpPoller::new(&waker)?,
             waker,
             next_region: 0,
         };

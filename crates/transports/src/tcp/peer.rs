@@ -444,7 +444,7 @@ impl TcpPeer {
             return;
         }
         let reason = loss.reason();
-        tracing::warn!(node = local.grants.owner().0, peer = self.node.0, "lost a peer: {loss}");
+        crate::log::warn!(node = local.grants.owner().0, peer = self.node.0, "lost a peer: {loss}");
         self.lost = Some(reason);
         if let TcpLoss::Violation(_) = loss {
             // The peer's log then contains the cause, if the socket still takes it.

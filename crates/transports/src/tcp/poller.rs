@@ -2,13 +2,14 @@
 //!
 //! The sockets are in one edge-triggered `epoll` set, so that one call per poll reports all of them, and a
 //! poll that finds nothing costs one short call, whatever the number of peers. The peer remembers an edge
-//! until a read or a write has found the end of the data or space.
+//! until a read or a write has found the end of the data or space. The doorbell of the node's waker is in the
+//! set, too, so that the set alone is all that can wake the node; `unpark` silences it.
 
 use std::io;
 use std::mem::MaybeUninit;
 
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use squall_fabric::{Duration, Fabric};
@@ -16,17 +17,19 @@ use squall_fabric::{Duration, Fabric};
 use super::TcpFabric;
 use super::peer::TcpPeer;
 use super::socket::TcpSocket;
-use crate::{PeerTraffic, Sleeper, TransportFabric, Waker, barrier};
+use crate::{PeerTraffic, Sleeper, TransportFabric, Waker, barrier, wait_readable};
 
-/// The set of all sockets.
+/// The set of all sockets and the doorbell.
 #[derive(Debug)]
 pub(super) struct TcpPoller {
     set: OwnedFd,
 }
 
 impl TcpPoller {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { set: epoll::create(CreateFlags::CLOEXEC)? })
+    pub(super) fn new(waker: &Waker) -> io::Result<Self> {
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&set, waker.doorbell(), EventData::new_u64(DOORBELL), EventFlags::IN)?;
+        Ok(Self { set })
     }
 
     /// Watches the socket of the peer at `index`.
@@ -45,6 +48,10 @@ impl TcpPoller {
             Err(error) => panic!("epoll_wait failed, which only a bug can cause: {error}"),
         };
         for event in ready {
+            // Silenced by `unpark`.
+            if event.data.u64() == DOORBELL {
+                continue;
+            }
             let index = usize::try_from(event.data.u64()).expect("a peer's place");
             let peer = &mut peers[index];
             if peer.lost.is_some() {
@@ -60,16 +67,9 @@ impl TcpPoller {
     }
 
     /// Blocks until a socket is ready, the doorbell rings or the timeout has passed.
-    fn wait(&self, doorbell: BorrowedFd<'_>, timeout: Option<Duration>) {
-        let mut fds =
-            [PollFd::new(&self.set, PollFlags::IN), PollFd::from_borrowed_fd(doorbell, PollFlags::IN)];
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
-        match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => panic!("ppoll failed, which only a bug can cause: {error}"),
+    fn wait(&self, timeout: Option<Duration>) {
+        if let Err(error) = wait_readable(&[self.set.as_fd()], timeout) {
+            panic!("ppoll failed, which only a bug can cause: {error}");
         }
     }
 }
@@ -83,7 +83,7 @@ impl TransportFabric for TcpFabric {
 
     fn park(&mut self, timeout: Option<Duration>) {
         if let Some(timeout) = self.before_sleep(timeout) {
-            self.poller.wait(self.waker.doorbell(), timeout);
+            self.poller.wait(timeout);
         }
     }
 
@@ -140,5 +140,7 @@ impl TcpFabric {
     }
 }
 
+/// What the set reports for the doorbell; a peer has its place.
+const DOORBELL: u64 = u64::MAX;
 /// Later calls report further sockets.
 const EVENTS_MAX: usize = 64;

@@ -109,7 +109,7 @@ impl VerbsFabric {
         };
         attachment.detachment = Detachment::Asked;
         if let Err(error) = memory.revoke() {
-            tracing::error!(%error, "failed to revoke the key of an attachment");
+            crate::log::error!(%error, "failed to revoke the key of an attachment");
             // This ends the queue pair through which the attachment is written.
             self.lose(peer, &VerbsLoss::Unreachable("an attachment could not be frozen".into()));
         }

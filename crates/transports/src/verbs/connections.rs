@@ -130,7 +130,7 @@ impl VerbsFabric {
             Ok(endpoint) => endpoint,
             Err(error) => {
                 let node = self.peers[peer].node;
-                tracing::error!(%error, "failed to create a queue pair for a connection with {node}");
+                crate::log::error!(%error, "failed to create a queue pair for a connection with {node}");
                 self.forget(number, BreakReason::Unreachable);
                 return false;
             }
@@ -159,7 +159,7 @@ impl VerbsFabric {
         match endpoint.pair.connect(&address, offer.pair, writable) {
             Ok(()) => self.peers[peer].send(VerbsFrame::Accept { number, partner: offer.number }),
             Err(error) => {
-                tracing::warn!(%error, "failed to connect a queue pair with {}", self.peers[peer].node);
+                crate::log::warn!(%error, "failed to connect a queue pair with {}", self.peers[peer].node);
                 self.break_connection(conn, VerbsCloseReason::Unreachable);
             }
         }
@@ -219,7 +219,7 @@ impl VerbsFabric {
             let endpoint = self.endpoints.live(number).expect("of a live connection");
             if let Err(error) = endpoint.pair.set_writable(writable) {
                 // A pair that has failed cannot be changed, and need not be.
-                tracing::debug!(%error, writable, "the access of {} is unchanged", self.peers[peer].node);
+                crate::log::debug!(%error, writable, "the access of {} is unchanged", self.peers[peer].node);
             }
         }
     }
@@ -230,7 +230,7 @@ impl VerbsFabric {
             let endpoint = self.connections.end(number).endpoint;
             let endpoint = self.endpoints.live(endpoint);
             if let Some(Err(error)) = endpoint.map(|endpoint| endpoint.pair.fail()) {
-                tracing::error!(%error, "failed to move a queue pair to the error state");
+                crate::log::error!(%error, "failed to move a queue pair to the error state");
             }
             self.break_connection(number, VerbsCloseReason::Refused);
         }

@@ -125,7 +125,7 @@ impl MemoryKey {
 impl Drop for MemoryKey {
     fn drop(&mut self) {
         if let Err(error) = self.deregister() {
-            tracing::error!(%error, "failed to deregister memory with {}", self.domain.device.name());
+            crate::log::error!(%error, "failed to deregister memory with {}", self.domain.device.name());
         }
     }
 }

@@ -193,7 +193,7 @@ impl VerbsFabric {
             self.set_writable(place, false);
         }
         if let Err(error) = self.grants.revoke(grant) {
-            tracing::error!(%error, "failed to revoke a grant's key: {} is fenced off", grant.peer);
+            crate::log::error!(%error, "failed to revoke a grant's key: {} is fenced off", grant.peer);
             self.fence_off(place);
         }
     }

@@ -251,7 +251,7 @@ impl VerbsFabric {
             return;
         }
         let reason = loss.reason();
-        tracing::warn!(node = self.node.0, peer = peer.node.0, "lost a peer: {loss}");
+        crate::log::warn!(node = self.node.0, peer = peer.node.0, "lost a peer: {loss}");
         if let VerbsLoss::Violation(_) = loss {
             // This puts the reason into the peer's log, if the socket still takes the frame.
             peer.control.push(VerbsFrame::Goodbye);

@@ -26,7 +26,7 @@ impl VerbsFabric {
     pub(crate) fn leave_pages(&mut self, base: NonNull<AtomicU64>) {
         let Some(place) = self.regions.adopted_at(base.cast()) else { return };
         for peer in self.grants.withdraw_over(base) {
-            tracing::error!("failed to revoke a key: {} is fenced off", self.peers[peer].node);
+            crate::log::error!("failed to revoke a key: {} is fenced off", self.peers[peer].node);
             self.fence_off(peer);
         }
         self.break_receivers(base);

@@ -235,7 +235,7 @@ impl VerbsFabric {
     /// Reads the device's events that concern no single post.
     fn read_notices(&mut self) {
         while let Some((text, device_is_lost)) = self.device.take_notice() {
-            tracing::warn!(device = self.device.name(), "event of the device: {text}");
+            crate::log::warn!(device = self.device.name(), "event of the device: {text}");
             if device_is_lost {
                 for peer in self.peers.all() {
                     self.lose(peer, &VerbsLoss::Unreachable(text.clone()));

@@ -31,7 +31,7 @@ impl VerbsFabric {
             Err(error) => failed.push((number, error)),
         });
         for (number, error) in failed {
-            tracing::error!(%error, "the device accepts no post");
+            crate::log::error!(%error, "the device accepts no post");
             self.fail(number, Some(VerbsCloseReason::Unreachable));
         }
         flushed
@@ -76,7 +76,7 @@ impl VerbsFabric {
             // The queue pair has ended; the peer reports the reason.
             (true, ffi::IBV_WC_WR_FLUSH_ERR) => endpoint.state = EndpointState::Failed,
             (true, status) => {
-                tracing::warn!(status, "a receive failed");
+                crate::log::warn!(status, "a receive failed");
                 self.fail(number, Some(VerbsCloseReason::Protocol));
             }
         }

@@ -211,7 +211,7 @@ impl Drop for QueuePair {
         // SAFETY: created by `create`, and destroyed once.
         let code = unsafe { self.library().ibv_destroy_qp(self.pair.as_ptr()) };
         if let Err(error) = status(code) {
-            tracing::error!(%error, "failed to destroy a queue pair of {}", self.domain.device().name());
+            crate::log::error!(%error, "failed to destroy a queue pair of {}", self.domain.device().name());
         }
     }
 }

@@ -46,6 +46,12 @@ fn every_part_and_the_waker_end_a_sleep() {
     assert!(begun.elapsed() < LIMIT, "the waker did not end the sleep");
     nodes.fabric(0).unpark();
     ringer.join().unwrap();
+    // Its descriptor alone shows all that ends a sleep.
+    sleep(nodes.fabric(0));
+    nodes.fabric(0).waker().wake();
+    let (ready, _) = nodes.fabric(0).readiness();
+    assert!(squall_transports::wait_readable(&[ready], Some(LIMIT)).expect("a descriptor"));
+    nodes.fabric(0).unpark();
 }
 
 /// Prepares the node so that the next `park` would block.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_protocols::replica::{ShardAnswer, ShardRequest};
+use squall_transports::log;
 
 use super::ShardedShared;
 use super::part::{ArrivedPart, PANICKED, read_header};
@@ -42,7 +43,7 @@ pub(super) fn fetch<T: Replicated>(shared: &Arc<ShardedShared<T>>) {
         match fetched {
             Ok(Ok(())) => pause = PAUSE,
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                tracing::warn!(%node, %error, "the state of the shard cannot be read here");
+                log::warn!(%node, %error, "the state of the shard cannot be read here");
                 unreadable += 1;
                 if unreadable == UNREADABLE_MAX {
                     return shared.fail(&format!("it cannot read the state of its shard: {error}"));
@@ -50,11 +51,11 @@ pub(super) fn fetch<T: Replicated>(shared: &Arc<ShardedShared<T>>) {
                 turn += 1;
             }
             Ok(Err(error)) if pause == PAUSE_MAX => {
-                tracing::warn!(%node, %error, "a member sent no state of the shard: asking again");
+                log::warn!(%node, %error, "a member sent no state of the shard: asking again");
                 turn += 1;
             }
             Ok(Err(error)) => {
-                tracing::debug!(%node, %error, "a member sent no state");
+                log::debug!(%node, %error, "a member sent no state");
                 turn += 1;
             }
             Err(_) => return shared.fail(PANICKED),
@@ -90,7 +91,7 @@ fn fetch_from<T: Replicated>(
     let (marks, replies) = read_header(&header).ok_or_else(|| invalid("a state that cannot be read"))?;
     let machine = T::restore(&mut source)?;
     source.into_inner().finish()?;
-    tracing::info!(%node, "received the state of the shard");
+    log::info!(%node, "received the state of the shard");
     shared.part().arrived = Some(ArrivedPart { machine, replies, position: marks.last() });
     shared.feed.offer(marks);
     shared.link.waker.wake();

@@ -3,12 +3,14 @@
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::Ordering;
 use squall_protocols::genuine::{AskForReplies, PartReplies};
 use squall_protocols::replica::{ShardAnswer, ShardRequest};
+use squall_transports::log;
+use squall_transports::wakeups;
 
 use super::ShardedShared;
 use crate::object::bell::Bell;
@@ -31,7 +33,7 @@ impl<T: Replicated> ShardLineWorker<T> {
             // SYNC: pairs with `Bell::ring`, before what there is to ask is looked at.
             let rung = self.bell.jobs.load(Ordering::Acquire);
             if let Err((node, error)) = self.converse(&mut line) {
-                tracing::debug!(shard = self.shard, %node, %error, "lost a member: asking another one");
+                log::debug!(shard = self.shard, %node, %error, "lost a member: asking another one");
                 self.hang_up(&mut line);
                 self.shared.gathering().handle_failure(self.shard, node);
                 thread::sleep(PAUSE);
@@ -43,7 +45,8 @@ impl<T: Replicated> ShardLineWorker<T> {
                 // If it fails, the next round finds out why.
                 Some((_, line)) => drop(line.wait(WAIT_MAX, is_new)),
                 None if is_new() => {}
-                None => thread::park_timeout(WAIT_MAX),
+                None if parks(WAIT_MAX) => wakeups::check_fallback("a line", is_new, |time| !parks(time)),
+                None => {}
             }
         }
     }
@@ -102,7 +105,14 @@ impl<T: Replicated> ShardLineWorker<T> {
     }
 }
 
+/// Sleeps until this thread is woken; returns whether the time has run out before.
+fn parks(time: Duration) -> bool {
+    let begun = Instant::now();
+    thread::park_timeout(time);
+    begun.elapsed() >= time
+}
+
 /// The pause before another member is asked.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How long it waits before it looks whether the object has ended.
+/// How long it waits in any case; what there is to ask, and the end, wake it.
 const WAIT_MAX: Duration = Duration::from_millis(200);

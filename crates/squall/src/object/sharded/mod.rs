@@ -72,6 +72,7 @@ use squall_protocols::genuine::{
     ShardedUpdate, UPDATE_HEADER_BYTES, UpdatePart, UpdateReplies,
 };
 use squall_protocols::replica::shard_of_key;
+use squall_transports::log;
 
 use super::bell::Bell;
 use super::machine::{Replicated, TypedMachine};
@@ -337,7 +338,7 @@ impl<T: Replicated> ShardedShared<T> {
             Entry::Vacant(line) => match self.start_line(shard) {
                 Ok(started) => line.insert(started),
                 Err(error) => {
-                    return tracing::error!(%error, "failed to start a thread: it will be tried again");
+                    return log::error!(%error, "failed to start a thread: it will be tried again");
                 }
             },
         };
@@ -405,7 +406,7 @@ impl<T: Replicated> ShardedShared<T> {
 
     /// The object cannot continue here: this member leaves its group, as if it had died, so that the others do not count on it.
     fn fail(&self, cause: &str) {
-        tracing::error!(cause, "the object in the shards ends at this member");
+        log::error!(cause, "the object in the shards ends at this member");
         self.feed.fail(cause.into());
         self.link.waker.wake();
     }

@@ -10,6 +10,7 @@ use squall_protocols::genuine::{
     DeliveredMarks, GenuinePosition, PartKind, ReplyState, ShardedUpdate, UpdateReplies,
 };
 use squall_protocols::replica::{Machine as _, ShardAnswer};
+use squall_transports::log;
 
 use super::ShardedShared;
 use super::feed::{FeedEvent, ProvidedState};
@@ -139,7 +140,7 @@ impl<T: Replicated> PartDriver<T> {
                     part.position = position;
                 }
                 drop(part);
-                tracing::info!("took over the state of the shard");
+                log::info!("took over the state of the shard");
                 shared.ask_own_again();
             }
             FeedEvent::Provide(marks, to) => {

@@ -103,13 +103,13 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         watched.push(self.orders.doorbell.doorbell());
         let mut rejected = |progress| {
             if let BootstrapProgress::Rejected { peer, cause } = progress {
-                tracing::info!(peer, cause, "admission rejected a connection");
+                crate::log::info!(peer, cause, "admission rejected a connection");
             }
         };
         match self.queue.poll(&watched, deadline, &mut rejected) {
             Ok(visitors) => visitors,
             Err(error) => {
-                tracing::warn!(%error, "admission cannot accept connections at present");
+                crate::log::warn!(%error, "admission cannot accept connections at present");
                 Vec::new()
             }
         }
@@ -155,7 +155,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
             | BootstrapRequest::Pair { .. }
             | BootstrapRequest::Serve { .. } => BootstrapAnswer::Refused(Refusal::OtherSession),
         };
-        tracing::info!(peer, ?answer, "admission rejected a request");
+        crate::log::info!(peer, ?answer, "admission rejected a request");
         // A process that has closed its connection needs no answer.
         let _ = wire.write_frame(&answer, Instant::now());
     }
@@ -235,7 +235,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
                     self.on_connected(candidate, node)
                 }
                 (_, CandidateState::Linking(node)) => {
-                    tracing::info!(peer = candidate.peer, %node, "an admitted process was lost before it was connected");
+                    crate::log::info!(peer = candidate.peer, %node, "an admitted process was lost before it was connected");
                     self.events.send(AdmissionEvent::Gone { node });
                 }
                 // A candidate sends nothing more after its request, so it was lost.

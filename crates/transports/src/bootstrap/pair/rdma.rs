@@ -12,7 +12,7 @@ impl PairTerms {
     pub(super) fn has_rdma(&self) -> bool {
         let found = verbs::check_for(&self.verbs, &[], self.locked_bytes);
         if let Err(error) = &found {
-            tracing::warn!("a caller requires RDMA, which is not available: {error}");
+            crate::log::warn!("a caller requires RDMA, which is not available: {error}");
         }
         found.is_ok()
     }
@@ -24,11 +24,11 @@ impl PairTerms {
         match verbs::check_for(&self.verbs, &addresses, self.locked_bytes) {
             Ok(device) => self.verbs.device.is_some() || addresses.iter().any(|local| device.has(*local)),
             Err(error @ VerbsError::MemoryLock { .. }) => {
-                tracing::warn!("a stream uses TCP instead of RDMA: {error}");
+                crate::log::warn!("a stream uses TCP instead of RDMA: {error}");
                 false
             }
             Err(error) => {
-                tracing::debug!("a stream uses TCP: {error}");
+                crate::log::debug!("a stream uses TCP: {error}");
                 false
             }
         }
