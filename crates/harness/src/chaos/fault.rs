@@ -23,6 +23,8 @@ pub(crate) enum FaultKind {
     Cut,
     /// As cut, but the packets of one direction still arrive
     CutOneWay,
+    /// All links between members lose, delay, repeat, garble or reorder frames for a while (TCP in a lab)
+    Network,
     /// Other threads take the processors for a while
     Busy,
     /// Each member is replaced: a process joins, and the member leaves in order
@@ -43,14 +45,14 @@ impl FaultKind {
             Self::Kill => 6,
             Self::Halt => 4,
             Self::JoinHalt | Self::KillHalt => 3,
-            Self::Strangers => 2,
+            Self::Strangers | Self::Network => 2,
             Self::Cut | Self::CutOneWay | Self::Busy | Self::Restart => 1,
         }
     }
 
     /// Whether it needs a lab's network.
     pub(crate) const fn needs_links(self) -> bool {
-        matches!(self, Self::Cut | Self::CutOneWay)
+        matches!(self, Self::Cut | Self::CutOneWay | Self::Network)
     }
 
     /// The most members that the group loses by it.
@@ -60,7 +62,7 @@ impl FaultKind {
             // The joiner counts as soon as it is in a view.
             Self::JoinHalt => 1,
             Self::KillHalt => 2,
-            Self::Busy | Self::Restart | Self::Strangers => 0,
+            Self::Busy | Self::Restart | Self::Strangers | Self::Network => 0,
         }
     }
 }
@@ -93,7 +95,7 @@ impl Fault {
             FaultKind::Halt | FaultKind::JoinHalt | FaultKind::KillHalt => {
                 Some(suspicion_ms * (10 + dice.below(300)) / 100)
             }
-            FaultKind::Busy | FaultKind::Strangers => Some(500 + dice.below(2500)),
+            FaultKind::Busy | FaultKind::Strangers | FaultKind::Network => Some(500 + dice.below(2500)),
             FaultKind::Kill | FaultKind::Cut | FaultKind::CutOneWay | FaultKind::Restart => None,
         };
         Self { kind, after_ms, lasts_ms }

@@ -86,6 +86,8 @@ pub(crate) struct ChaosRun {
     /// The processes that may be excluded, since they were halted or cut off, and until when.
     excuses: BTreeMap<usize, Instant>,
     loads: Vec<ProcessorLoad>,
+    /// Until when all links have faults.
+    spoilt_until: Option<Instant>,
     reached: Arc<StrangerCounters>,
     /// The last fault.
     last: Option<FaultKind>,
@@ -102,6 +104,7 @@ impl ChaosRun {
             halted: Vec::new(),
             excuses: BTreeMap::new(),
             loads: Vec::new(),
+            spoilt_until: None,
             reached: Arc::default(),
             last: None,
             plan,
@@ -194,6 +197,9 @@ impl ChaosRun {
             let now = Instant::now();
             self.resume_due(now);
             self.loads.retain(|load| !load.is_over(now));
+            if self.spoilt_until.is_some_and(|until| now >= until) {
+                self.mend_network()?;
+            }
             self.look_for_faults(now)?;
             if now >= deadline {
                 return Ok(());
@@ -330,6 +336,7 @@ impl ChaosRun {
     /// Lets all continue: members deliver everything, and what was acknowledged to clients must be there.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.loads.clear();
+        self.mend_network()?;
         self.resume_due(Instant::now() + Duration::from_secs(1 << 20));
         // Time for those that were excluded to notice.
         self.rest(2 * self.plan.suspicion + Duration::from_secs(1))?;

@@ -9,7 +9,7 @@ use super::fault::{Fault, FaultKind};
 use super::load::ProcessorLoad;
 use super::{ChaosRun, strangers};
 use crate::cluster::churn::{ProcessState, START_TIMEOUT};
-use crate::lab::{self, LinkConditions};
+use crate::lab::{self, LinkConditions, Share};
 use crate::member::{self, store};
 
 impl ChaosRun {
@@ -19,6 +19,7 @@ impl ChaosRun {
             return Ok(false);
         }
         if matches!(fault.kind, FaultKind::Cut | FaultKind::CutOneWay | FaultKind::Restart) {
+            self.mend_network()?;
             self.await_calm()?;
         }
         self.note_outage();
@@ -32,6 +33,10 @@ impl ChaosRun {
             FaultKind::KillHalt => self.kill_and_halt(Duration::from_millis(fault.after_ms), lasts),
             FaultKind::Cut => self.cut(true)?,
             FaultKind::CutOneWay => self.cut(false)?,
+            FaultKind::Network => {
+                self.spoil_network(lasts.unwrap_or(LASTS))?;
+                true
+            }
             FaultKind::Busy => {
                 self.loads.push(ProcessorLoad::busy(lasts.unwrap_or(LASTS)));
                 true
@@ -201,6 +206,33 @@ impl ChaosRun {
         })?;
         self.await_calm()?;
         Ok(true)
+    }
+
+    /// Gives all links between members one kind of fault, for some time.
+    fn spoil_network(&mut self, lasts: Duration) -> Result<()> {
+        let some = Share(0.01 + self.dice.below(10) as f64 / 100.0);
+        let few = Share(some.0 / 10.0);
+        let delay = Duration::from_millis(1 + self.dice.below(20));
+        let none = LinkConditions::default();
+        let conditions = match self.dice.below(5) {
+            0 => LinkConditions { loss: some, ..none },
+            1 => LinkConditions { delay, ..none },
+            2 => LinkConditions { jitter: delay, duplicates: some, ..none },
+            3 => LinkConditions { reordering: some, loss: few, ..none },
+            _ => LinkConditions { corruption: few, ..none },
+        };
+        self.say(format_args!("  {conditions:?}"));
+        lab::set_from_inside(None, None, conditions)?;
+        self.spoilt_until = Some(Instant::now() + lasts);
+        Ok(())
+    }
+
+    /// Takes the faults from all links.
+    pub(super) fn mend_network(&mut self) -> Result<()> {
+        match self.spoilt_until.take() {
+            Some(_) => lab::set_from_inside(None, None, LinkConditions::default()),
+            None => Ok(()),
+        }
     }
 
     fn set_cut(&self, [one, other]: [usize; 2], both_ways: bool, is_cut: bool) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::chaos::{ChaosOutcome, ChaosPlan, ChaosRun};
 use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, ProcessPool};
 use crate::control::{ChurnJob, MemberLocation, StoreJob, TransportName};
-use crate::lab::{LabMap, LinkConditions};
+use crate::lab::{LabMap, LabPlan, LinkConditions};
 use crate::operations::history::HistoryFile;
 use crate::operations::recorder::OperationRecorder;
 use crate::terminal::{CommandVerdict, Interrupts, output, units};
@@ -106,7 +106,7 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
     check_locations(arguments.transport, &arguments.locations)?;
     let interrupts = Interrupts::take()?;
     if let Some(conditions) = arguments.lab {
-        match run_again_in_lab(hosts(arguments), conditions, arguments.seed, &interrupts)? {}
+        match run_again_in_lab(plan_of(arguments), conditions, &interrupts)? {}
     }
     let (kinds, left_out) = choose(arguments, &interrupts)?;
     let folder = Folder::open(arguments.keep.as_deref())?;
@@ -189,22 +189,20 @@ fn choose(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<(Vec<Fa
 fn find_links(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<()> {
     ensure!(arguments.transport == TransportName::Tcp, "links can be cut with --transport tcp");
     ensure!(arguments.locations.is_empty(), "`--at` has placed the members");
-    match LabMap::of_this_process()? {
-        Some(map) => ensure!(
-            map.hosts.len() >= hosts(arguments),
-            "the lab has too few hosts: it needs {}",
-            hosts(arguments)
-        ),
-        None => {
-            match run_again_in_lab(hosts(arguments), LinkConditions::default(), arguments.seed, interrupts)? {}
-        }
-    }
+    let Some(map) = LabMap::of_this_process()? else {
+        match run_again_in_lab(plan_of(arguments), LinkConditions::default(), interrupts)? {}
+    };
+    let plan = plan_of(arguments);
+    ensure!(map.hosts.len() >= plan.hosts, "the lab has too few hosts: `squall lab --hosts {}`", plan.hosts);
+    let needs_switch = arguments.faults.is_empty() || arguments.faults.contains(&FaultKind::Network);
+    ensure!(map.has_switch || !needs_switch, "the links of this lab can only be cut: `squall lab --switch`");
     Ok(())
 }
 
-/// Hosts for as many processes as there are at a time.
-fn hosts(arguments: &ChaosArguments) -> usize {
-    usize::try_from(arguments.members).expect("at most 16") + SPARE_PLACES
+/// A lab with hosts for as many processes as there are at a time.
+fn plan_of(arguments: &ChaosArguments) -> LabPlan {
+    let hosts = usize::try_from(arguments.members).expect("at most 16") + SPARE_PLACES;
+    LabPlan { has_switch: true, seed: arguments.seed, ..LabPlan::new(hosts) }
 }
 
 fn print(outcome: &ChaosOutcome, json: bool) -> Result<()> {

@@ -206,18 +206,17 @@ pub fn run(arguments: &LabArguments) -> Result<CommandVerdict> {
     end_with(lab, status)
 }
 
-/// Builds a lab of so many hosts and runs this very command line there, without `--lab`, in place of this process.
+/// Builds a lab and runs this very command line there, without `--lab`, in place of this process.
 ///
 /// # Errors
 /// If the lab cannot be built.
 pub(crate) fn run_again_in_lab(
-    hosts: usize,
+    plan: LabPlan,
     conditions: LinkConditions,
-    seed: u64,
     interrupts: &Interrupts,
 ) -> Result<Infallible> {
     let program = std::env::current_exe()?;
-    let plan = LabPlan { has_switch: !conditions.are_plain(), seed, ..LabPlan::new(hosts) };
+    let plan = LabPlan { has_switch: plan.has_switch || !conditions.are_plain(), ..plan };
     let lab = Lab::build(&program, &plan)?;
     lab.set(None, None, conditions)?;
     let is_other = |argument: &OsString| !argument.to_string_lossy().starts_with("--lab");

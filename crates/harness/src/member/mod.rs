@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use squall::config::{Address, Batching, Config, DeliveryMode, IdlePolicy, Secret, Transport};
+use squall::stream::StreamTransport;
 use squall::{
     BootstrapProgress, Builder, Deliver, Group, Member, Message, MessageBatch, Node, Payload, Sender, View,
 };
@@ -411,6 +412,10 @@ pub(crate) fn config(job: &GroupJob) -> Result<Config> {
     };
     if let Some(transport) = by_network {
         config.transport = transport;
+        if transport == Transport::Tcp {
+            // What is called TCP is TCP, also within a host.
+            config.streams = StreamTransport::Tcp;
+        }
         config.encryption = job.encryption.into();
         config.verbs.device.clone_from(&job.location.device);
         let host = job.location.address.unwrap_or(Ipv4Addr::LOCALHOST.into());

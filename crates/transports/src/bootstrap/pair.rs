@@ -447,7 +447,7 @@ impl Caller<'_> {
                 Err(CallError::Unheard(text) | CallError::Again(text)) => cause = text,
                 // Whatever happens at the Unix socket, the process at the TCP port may be the right one: this
                 // one may belong to another user.
-                Err(error) if by_tcp => tracing::debug!(%twin, %error, "TCP is tried instead"),
+                Err(error) if by_tcp => crate::log::debug!(%twin, %error, "TCP is tried instead"),
                 Err(error) => return Err(error),
             }
         }

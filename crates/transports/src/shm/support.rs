@@ -46,7 +46,7 @@ pub fn check() -> Result<(), ShmUnavailable> {
 /// As [`check`].
 pub fn check_or_warn() -> Result<(), ShmUnavailable> {
     static WARNED: Once = Once::new();
-    check().inspect_err(|why| WARNED.call_once(|| tracing::warn!("other transports are used: {why}")))
+    check().inspect_err(|why| WARNED.call_once(|| crate::log::warn!("other transports are used: {why}")))
 }
 
 /// Returns whether the kernel lets this process read the memory of a process, at least its own; a policy may still refuse

@@ -17,7 +17,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 
 use super::lab::run_again_in_lab;
-use crate::lab::LinkConditions;
+use crate::lab::{LabPlan, LinkConditions};
 use crate::terminal::{CommandVerdict, Interrupts};
 
 use dds::DdsBenchArguments;
@@ -61,7 +61,7 @@ enum Bench {
 /// If it cannot be measured.
 pub fn run(arguments: &BenchArguments) -> Result<CommandVerdict> {
     if let Some(conditions) = arguments.lab {
-        match run_again_in_lab(LAB_HOSTS, conditions, 0, &Interrupts::take()?)? {}
+        match run_again_in_lab(LabPlan::new(LAB_HOSTS), conditions, &Interrupts::take()?)? {}
     }
     match &arguments.what {
         Bench::Dds(arguments) => dds::run(arguments),

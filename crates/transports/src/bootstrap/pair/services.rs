@@ -55,7 +55,7 @@ impl PairServices {
 
     /// Hands a visitor to the service that it asks for; one that is not there yet answers that the visitor is to ask again.
     pub(in super::super) fn receive<S: LinkSocket>(&self, mut visitor: ProvedVisitor<S>) {
-        let mut log = |progress| tracing::debug!(?progress, "a caller of a service");
+        let mut log = |progress| crate::log::debug!(?progress, "a caller of a service");
         let BootstrapRequest::Serve { service, wish } = visitor.request else {
             return visitor.reject(Refusal::Unusable, &mut log);
         };

@@ -1,0 +1,145 @@
+//! Members, clients, objects, topics, streams and copies between hosts.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use squall_harness::lab::{Lab, LabPlan, LinkConditions, Share};
+
+use super::{Folder, Running, SQUALL, await_that, build, json, printed};
+
+/// The address of a host of a lab.
+fn address(lab: &Lab, host: usize) -> String {
+    lab.hosts()[host].addresses[0].to_string()
+}
+
+/// A group whose member on each host runs `squall node` at port 7400.
+fn start_nodes(lab: &Lab, folder: &Folder) -> Vec<Running> {
+    let hosts = lab.hosts().len();
+    let contacts: Vec<String> = (0..hosts).map(|host| format!("{}:7400", address(lab, host))).collect();
+    let start = |host: usize| {
+        let text = format!(
+            "cluster = \"hosts\"\nsecret = \"at least sixteen bytes\"\nlisten = \"{}\"\ncontacts = {contacts:?}\n\
+             members = {hosts}\n[subgroups.log]\nmessage_max = 100\nwindow = 16\n",
+            contacts[host]
+        );
+        let file = folder.0.join(format!("{host}.toml"));
+        std::fs::write(&file, text).unwrap();
+        let mut node = lab.command_on(host, SQUALL);
+        node.arg("node").arg("--config").arg(file).stdout(Stdio::null()).stderr(Stdio::null());
+        Running::start(node)
+    };
+    (0..hosts).map(start).collect()
+}
+
+/// A command of `squall` with the first member's configuration, beside the hosts.
+fn client(lab: &Lab, folder: &Folder, arguments: &str) -> Command {
+    let mut command = lab.command_outside(SQUALL);
+    command.args(arguments.split_whitespace()).arg("--config").arg(folder.0.join("0.toml"));
+    command
+}
+
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn a_group_that_loses_a_member_agrees_and_admits_another_one() {
+    let lab = build(&LabPlan::new(4));
+    let shown = json(&lab, "demo --json");
+    assert!(shown["agree"] == true && shown["transport"] == "tcp", "{shown}");
+}
+
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn nodes_take_messages_from_clients_elsewhere_and_go_on_without_a_killed_one() {
+    let (lab, folder) = (build(&LabPlan::new(3)), Folder::new("nodes"));
+    let mut nodes = start_nodes(&lab, &folder);
+    let mut send =
+        |text: &str| client(&lab, &folder, &format!("send log {text}")).output().unwrap().status.success();
+    await_that("a client's message is taken", || send("first"));
+    nodes[2].kill();
+    await_that("the others take messages", || send("second"));
+    let status = client(&lab, &folder, "status --json").output().unwrap();
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(status.contains(&address(&lab, 1)), "{status}");
+}
+
+/// Each reply comes as soon as the network carries it: no side sleeps out its fallback of a second.
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn a_client_of_an_object_waits_for_the_network_alone() {
+    let lab = build(&LabPlan::new(3));
+    let one = json(&lab, "bench object --under-way 1 --seconds 2 --json");
+    assert!(one["updates_per_second"].as_f64().unwrap() > 50.0, "{one}");
+    assert!(one["latency_us_p50"].as_f64().unwrap() < 100_000.0, "{one}");
+    let many = json(&lab, "bench object --under-way 64 --seconds 2 --json");
+    assert!(many["updates_per_second"].as_f64().unwrap() > 500.0, "{many}");
+}
+
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn benchmarks_of_all_parts_run_between_hosts() {
+    let lab = build(&LabPlan::new(3));
+    let sent = json(&lab, "bench multicast --members 3 --senders one --size 8192 --messages 2000 --json");
+    assert_eq!(sent["transport"], "tcp", "{sent}");
+    json(&lab, "bench dds --profile atomic,kept --subscribers 2 --messages 500 --json");
+    json(&lab, "bench stream --size exp:64KiB --messages 500 --json");
+    json(&lab, "bench view --rounds 2 --json");
+}
+
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn a_copy_reaches_all_hosts() {
+    let (lab, folder) = (build(&LabPlan::new(3)), Folder::new("copy"));
+    let path = |name: &str| folder.0.join(name);
+    std::fs::write(path("secret"), "at least sixteen bytes").unwrap();
+    let content: Vec<u8> =
+        (0..3_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(path("image"), &content).unwrap();
+    let serve = |host: usize| {
+        std::fs::create_dir(path(&format!("h{host}"))).unwrap();
+        let mut serve = lab.command_on(host, SQUALL);
+        serve.arg("serve").arg("--folder").arg(path(&format!("h{host}")));
+        serve.arg("--secret-file").arg(path("secret")).stdout(Stdio::null()).stderr(Stdio::null());
+        Running::start(serve)
+    };
+    let _hosts: Vec<Running> = (0..3).map(serve).collect();
+    await_that("the copy is complete", || {
+        let mut copy = lab.command_outside(SQUALL);
+        copy.arg("cp").arg(path("image")).args((0..3).map(|host| format!("{}:image", address(&lab, host))));
+        copy.arg("--secret-file").arg(path("secret")).stderr(Stdio::null());
+        copy.status().unwrap().success()
+    });
+    for host in 0..3 {
+        assert!(std::fs::read(path(&format!("h{host}/image"))).unwrap() == content, "host {host}");
+    }
+}
+
+/// A network as bad as a bad one is: nothing is lost, nothing comes twice, no healthy member is excluded.
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn a_bad_network_excludes_no_member() {
+    let lab = build(&LabPlan { has_switch: true, seed: 7, ..LabPlan::new(3) });
+    let bad = LinkConditions {
+        delay: Duration::from_millis(2),
+        jitter: Duration::from_millis(2),
+        loss: Share(0.02),
+        duplicates: Share(0.02),
+        corruption: Share(0.005),
+        reordering: Share(0.02),
+        ..LinkConditions::default()
+    };
+    lab.set(None, None, bad).unwrap();
+    let sent = json(&lab, "bench multicast --members 3 --senders all --size 64 --messages 300 --json");
+    assert_eq!(sent["transport"], "tcp", "{sent}");
+}
+
+/// Kills, halts, cut links and a network with faults, under load, judged by the accounts of all members and the clients' history.
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn chaos_between_hosts_violates_nothing() {
+    let mut chaos = Command::new(SQUALL);
+    chaos.args(
+        "chaos --lab --seconds 20 --pace 500 --seed 3 --faults kill,halt,network,cut --json".split(' '),
+    );
+    let outcome = printed(&mut chaos);
+    let outcome: serde_json::Value = serde_json::from_str(&outcome).unwrap();
+    assert!(outcome["agree"] == true && outcome["acknowledged"].as_u64().unwrap() > 100, "{outcome}");
+}
