@@ -62,8 +62,11 @@ impl AnyFabric {
         if !is_software {
             return wanted;
         }
+        if wanted.adapts {
+            return IdleLimits::SOFTWARE_DEVICE;
+        }
         let spins = wanted.spins.min(IdleLimits::SOFTWARE_DEVICE.yields);
-        IdleLimits { spins: 0, yields: wanted.yields.saturating_add(spins) }
+        IdleLimits { spins: 0, yields: wanted.yields.saturating_add(spins), adapts: false }
     }
 
     /// Returns whether nothing that was posted depends on this process any more. A device transfers nothing for a

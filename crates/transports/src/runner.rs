@@ -2,12 +2,18 @@
 //!
 //! A busy group polls without pause. Without work the thread first spins, then yields the processor, then
 //! parks: an idle group uses no CPU time, and the first message wakes it through a doorbell. How long it
-//! spins depends on whether there are spare cores: where more threads poll than there are cores, spinning
-//! only keeps the others from working.
+//! spins depends on what happens ([`IdleBudget`]): where others need the processors, spinning only keeps
+//! them from working.
+
+mod budget;
+mod waits;
 
 use std::sync::OnceLock;
 
 use squall_fabric::{Fabric as _, Instant};
+
+pub use budget::{IdleBudget, IdleStep, SPIN_MAX};
+use waits::ProcessorWaits;
 
 use crate::TransportFabric;
 
@@ -19,37 +25,41 @@ pub struct IdleLimits {
     /// The polls without work, each followed by a yield, before parking. `u32::MAX` means that the thread
     /// never parks.
     pub yields: u32,
+    /// Spinning and yielding are bounded by times instead, which follow what happens ([`IdleBudget`]); without
+    /// any `spins` the thread does not spin at the beginning.
+    pub adapts: bool,
 }
 
 impl IdleLimits {
     /// Never gives up the processor: for dedicated cores.
-    pub const SPIN: Self = Self { spins: u32::MAX, yields: u32::MAX };
+    pub const SPIN: Self = Self { spins: u32::MAX, yields: u32::MAX, adapts: false };
 
     /// Yields the processor between polls, but never sleeps.
-    pub const YIELD: Self = Self { spins: 0, yields: u32::MAX };
+    pub const YIELD: Self = Self { spins: 0, yields: u32::MAX, adapts: false };
 
     /// Parks soon: for machines with more polling threads than cores, and for tests.
-    pub const PARK: Self = Self { spins: 0, yields: 50 };
+    pub const PARK: Self = Self { spins: 0, yields: 50, adapts: false };
 
     /// For devices in software, which need the processor to transfer anything: yields for the time of a few
     /// short messages, then parks, since such a device transfers long messages faster when it has the
     /// processor for itself.
-    pub const SOFTWARE_DEVICE: Self = Self { spins: 0, yields: 200 };
+    pub const SOFTWARE_DEVICE: Self = Self { spins: 0, yields: 200, adapts: false };
 
-    /// Returns limits that suit `threads` polling threads on this machine: if each has a core, they spin for
-    /// some tens of microseconds, then yield, then park.
+    /// Returns limits that follow what happens. `threads` polling threads that have a core each begin with
+    /// spinning.
     #[must_use]
     pub fn auto(threads: usize) -> Self {
-        if threads <= cores() { Self { spins: 2_000, yields: 200 } } else { Self::PARK }
+        Self { spins: u32::from(threads <= cores()), yields: 1, adapts: true }
     }
 }
 
 /// Drives a transport and the cores on it from one thread.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Runner {
-    idle: IdleLimits,
-    /// Consecutive polls without work.
-    fruitless: u32,
+    budget: IdleBudget,
+    /// When the first of the consecutive polls without work was.
+    idle_since: Instant,
+    waits: ProcessorWaits,
     /// The number of times that the thread has parked.
     parks: u64,
 }
@@ -57,13 +67,14 @@ pub struct Runner {
 impl Runner {
     /// Creates a runner that waits as `idle` says.
     #[must_use]
-    pub const fn new(idle: IdleLimits) -> Self {
-        Self { idle, fruitless: 0, parks: 0 }
+    pub fn new(idle: IdleLimits) -> Self {
+        let (budget, waits) = (IdleBudget::new(idle), ProcessorWaits::default());
+        Self { budget, idle_since: Instant::from_nanos(0), waits, parks: 0 }
     }
 
     /// Waits as `idle` says from now on.
-    pub const fn set_limits(&mut self, idle: IdleLimits) {
-        self.idle = idle;
+    pub fn set_limits(&mut self, idle: IdleLimits) {
+        self.budget.set_limits(idle);
     }
 
     /// Returns the number of times that the thread has parked.
@@ -77,29 +88,42 @@ impl Runner {
     pub fn step<D: Driven>(&mut self, driven: &mut D) -> usize {
         let work = driven.poll();
         if work > 0 {
-            self.fruitless = 0;
+            self.budget.note_work();
             return work;
         }
         self.wait(driven)
     }
 
     fn wait<D: Driven>(&mut self, driven: &mut D) -> usize {
-        self.fruitless = self.fruitless.saturating_add(1);
-        if self.fruitless <= self.idle.spins {
-            // The awaited work usually comes soon, and a pause would delay its detection.
-            if self.fruitless > EAGER_POLLS {
-                std::hint::spin_loop();
-            }
-            return 0;
+        let now = driven.transport().now();
+        if self.budget.fruitless() == 0 {
+            self.idle_since = now;
         }
-        if self.fruitless - self.idle.spins <= self.idle.yields {
-            std::thread::yield_now();
-            driven.transport().yielded();
-            // Others may have run for long.
-            if self.fruitless.is_multiple_of(LOOK_AT_ALL) {
-                driven.look_at_all();
+        match self.budget.next(|| now.since(self.idle_since)) {
+            IdleStep::Spin => {
+                // The awaited work usually comes soon, and a pause would delay its detection.
+                if self.budget.fruitless() > EAGER_POLLS {
+                    std::hint::spin_loop();
+                }
+                0
             }
-            return 0;
+            IdleStep::Yield => {
+                std::thread::yield_now();
+                self.budget.note_yield(driven.transport().now().since(now));
+                driven.transport().yielded();
+                // Others may have run for long.
+                if self.budget.fruitless().is_multiple_of(LOOK_AT_ALL) {
+                    driven.look_at_all();
+                }
+                0
+            }
+            IdleStep::Sleep => self.park(driven, now),
+        }
+    }
+
+    fn park<D: Driven>(&mut self, driven: &mut D, now: Instant) -> usize {
+        if let Some((waited, of)) = self.waits.since_last(now) {
+            self.budget.note_waiting(waited, of);
         }
         driven.transport().prepare_park();
         driven.look_at_all();
@@ -111,7 +135,8 @@ impl Runner {
             driven.transport().park(timeout);
         }
         driven.transport().unpark();
-        self.fruitless = self.idle.spins;
+        // Work that came before it slept would have been met as well.
+        self.budget.note_sleep(driven.transport().now().since(now));
         work
     }
 }

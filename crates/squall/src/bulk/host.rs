@@ -24,7 +24,7 @@ struct Stack {
 }
 
 impl HostSession {
-    pub(super) const fn new(fabric: AnyFabric, core: LocalMulticast, idle: IdleLimits) -> Self {
+    pub(super) fn new(fabric: AnyFabric, core: LocalMulticast, idle: IdleLimits) -> Self {
         let stack = Stack { fabric, core, events: Vec::new() };
         Self { stack, runner: Runner::new(idle), shared: Vec::new() }
     }

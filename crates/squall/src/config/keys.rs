@@ -239,7 +239,8 @@ pub(super) const GROUP: [ConfigKey; 21] = [
         example: "\"park\"",
         scope: KeyScope::Member,
         meaning: "What the polling thread does without work: it polls on and keeps its core busy (`spin`), lets others run in \
-                  between (`yield`), or soon sleeps (`park`). `auto` chooses by the number of cores.",
+                  between (`yield`), or soon sleeps (`park`). `auto` follows what happens: it \
+                  spins only where messages follow each other closely and no other program needs the processors.",
     },
     ConfigKey {
         name: "core",

@@ -176,39 +176,6 @@ impl Attention {
     }
 }
 
-/// Whether others want the processor, as a thread sees that yields it while it waits: then it sleeps instead. One that is woken runs
-/// before them, and one that yields runs after them, which are milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Crowding {
-    /// How many sleeps follow without a yield before.
-    sleeps: u32,
-}
-
-impl Crowding {
-    /// Takes how long a yield has lasted.
-    pub(super) fn note_yield(&mut self, lasted: Duration) {
-        if lasted > OTHERS_RAN {
-            self.sleeps = SLEEPS;
-        }
-    }
-
-    /// Returns whether to sleep at once.
-    pub(super) const fn is_crowded(self) -> bool {
-        self.sleeps > 0
-    }
-
-    /// Notes that the thread is about to sleep.
-    pub(super) const fn note_sleep(&mut self) {
-        self.sleeps = self.sleeps.saturating_sub(1);
-    }
-}
-
-/// The members of a group that share a processor give it back sooner; a program that computes keeps it for the scheduler's slice, some
-/// milliseconds.
-const OTHERS_RAN: Duration = Duration::from_millis(1);
-/// How often a thread sleeps before it tries again to yield.
-const SLEEPS: u32 = 100;
-
 /// What the node is left alone between two turns at most, apart from the scheduler.
 pub(super) const GRACE: Duration = Duration::from_micros(200);
 
@@ -232,22 +199,6 @@ mod tests {
         attention.give_way();
         assert!(!attention.end(at(0)));
         attention
-    }
-
-    #[test]
-    fn a_thread_that_yields_in_vain_sleeps() {
-        let mut crowding = Crowding::default();
-        crowding.note_yield(Duration::from_micros(20));
-        assert!(!crowding.is_crowded(), "the other members ran");
-        crowding.note_yield(Duration::from_millis(3));
-        let mut sleeps = 0;
-        while crowding.is_crowded() {
-            crowding.note_sleep();
-            sleeps += 1;
-        }
-        assert_eq!(sleeps, SLEEPS, "then it looks again");
-        crowding.note_sleep();
-        assert!(!crowding.is_crowded());
     }
 
     #[test]

@@ -146,7 +146,7 @@ impl PolledNode for ModelNode {
     }
 
     fn idle_limits(&self) -> IdleLimits {
-        IdleLimits { spins: 0, yields: 1 }
+        IdleLimits { spins: 0, yields: 1, adapts: false }
     }
 
     fn yielded(&mut self, _fruitless: u32) {}

@@ -37,7 +37,9 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_fabric::explore::sync::{Mutex, MutexGuard};
 
 use super::PolledBy;
-use super::attention::{Attention, Crowding, GRACE};
+use squall_transports::runner::{IdleBudget, IdleLimits};
+
+use super::attention::{Attention, GRACE};
 use super::polled_node::{NodeBells, PolledNode};
 #[cfg(all(test, shuttle))]
 use super::schedules::Condvar;
@@ -73,8 +75,9 @@ struct Turns {
     is_leader_asleep: bool,
     /// No thread gets the turn any more.
     is_over: bool,
-    /// As the thread that had the turn last has seen it.
-    crowding: Crowding,
+    /// For how long the thread that has the turn, and the standby thread, poll on.
+    leader_idle: IdleBudget,
+    standby_idle: IdleBudget,
 }
 
 /// What a thread that waits has seen of the changes.
@@ -122,7 +125,8 @@ impl<N: PolledNode> SharedNode<N> {
             watching: 0,
             is_leader_asleep: false,
             is_over: false,
-            crowding: Crowding::default(),
+            leader_idle: IdleBudget::new(IdleLimits::PARK),
+            standby_idle: IdleBudget::new(IdleLimits::PARK),
         };
         Ok(Self {
             node: Mutex::new(Some(node)),

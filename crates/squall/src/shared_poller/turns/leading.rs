@@ -7,30 +7,33 @@ use std::time::Instant;
 #[cfg(all(test, shuttle))]
 use squall_fabric::explore::thread;
 
-use super::{Crowding, NodeBells, Outcome, PolledBy, PolledNode, SharedNode, Turn};
+use squall_transports::runner::{IdleBudget, IdleStep};
+
+use super::{NodeBells, Outcome, PolledBy, PolledNode, SharedNode, Turn};
 
 impl<N: PolledNode> SharedNode<N> {
     /// Polls until `look` returns something: this thread has the turn.
     pub(super) fn lead<R>(&self, until: Option<Instant>, look: &mut impl FnMut() -> Option<R>) -> Outcome<R> {
         let turn = Turn(self);
-        let mut crowding = self.turns().crowding;
-        let outcome = self.lead_with(&mut crowding, until, look);
-        self.turns().crowding = crowding;
+        let mut idle = self.turns().leader_idle;
+        let outcome = self.lead_with(&mut idle, until, look);
+        self.turns().leader_idle = idle;
         drop(turn);
         outcome
     }
 
     fn lead_with<R>(
         &self,
-        crowding: &mut Crowding,
+        idle: &mut IdleBudget,
         until: Option<Instant>,
         look: &mut impl FnMut() -> Option<R>,
     ) -> Outcome<R> {
         let mut present = self.node();
-        let (mut fruitless, mut seen) = (0u32, None);
+        let (mut idle_since, mut has_waited, mut seen) = (self.bells.now(), true, None);
+        idle.note_work();
         loop {
             let Some(node) = &mut *present else { return self.close_turns() };
-            if fruitless == 0 {
+            if std::mem::take(&mut has_waited) {
                 node.end_wait(false);
             }
             let changes = self.changes();
@@ -46,17 +49,11 @@ impl<N: PolledNode> SharedNode<N> {
             }
             seen = Some(changes);
             if work > 0 {
-                fruitless = 1;
+                idle.note_work();
                 continue;
             }
             if node.has_failed() || self.status.is_stopping() {
                 return self.close_turns();
-            }
-            fruitless = fruitless.saturating_add(1);
-            let limits = node.idle_limits();
-            if fruitless <= limits.spins {
-                std::hint::spin_loop();
-                continue;
             }
             let now = self.bells.now();
             let left = until.map(|until| until.saturating_duration_since(now));
@@ -64,13 +61,23 @@ impl<N: PolledNode> SharedNode<N> {
                 node.flush();
                 return Outcome::Late;
             }
-            if fruitless - limits.spins <= limits.yields && !crowding.is_crowded() {
-                thread::yield_now();
-                crowding.note_yield(self.bells.now().saturating_duration_since(now));
-                node.yielded(fruitless);
-                continue;
+            if idle.fruitless() == 0 {
+                idle_since = now;
             }
-            crowding.note_sleep();
+            idle.set_limits(node.idle_limits());
+            match idle.next(|| now.saturating_duration_since(idle_since)) {
+                IdleStep::Spin => {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                IdleStep::Yield => {
+                    thread::yield_now();
+                    idle.note_yield(self.bells.now().saturating_duration_since(now));
+                    node.yielded(idle.fruitless());
+                    continue;
+                }
+                IdleStep::Sleep => {}
+            }
             if node.begin_wait() > 0 {
                 self.tell(PolledBy::Waiting);
                 // They may be for this thread.
@@ -88,7 +95,8 @@ impl<N: PolledNode> SharedNode<N> {
                 }
                 seen = None;
             }
-            fruitless = 0;
+            idle.note_sleep(self.bells.now().saturating_duration_since(now));
+            has_waited = true;
         }
     }
 

@@ -6,6 +6,7 @@ use std::thread;
 use squall_fabric::atomics::Ordering;
 #[cfg(all(test, shuttle))]
 use squall_fabric::explore::thread;
+use squall_transports::runner::{IdleBudget, IdleStep};
 
 use super::{GRACE, MutexGuard, NodeBells, PolledBy, PolledNode, SharedNode};
 use crate::shared_poller::attention::Standby;
@@ -44,7 +45,15 @@ impl<N: PolledNode> SharedNode<N> {
 
     /// Polls until a thread has the turn; returns false if the group has ended.
     fn poll_for_all(&self) -> bool {
-        let mut fruitless = 0u32;
+        let mut idle = self.turns().standby_idle;
+        let polls_again = self.poll_for_all_with(&mut idle);
+        self.turns().standby_idle = idle;
+        polls_again
+    }
+
+    fn poll_for_all_with(&self, idle: &mut IdleBudget) -> bool {
+        let mut idle_since = self.bells.now();
+        idle.note_work();
         loop {
             let mut present = self.node();
             if self.is_led.load(Ordering::Relaxed) {
@@ -60,27 +69,33 @@ impl<N: PolledNode> SharedNode<N> {
             let Some(node) = &mut *present else { return false };
             if node.poll() > 0 {
                 self.tell(PolledBy::Standby);
-                fruitless = 0;
+                idle.note_work();
                 continue;
             }
             if node.has_failed() || self.status.is_stopping() {
                 return false;
             }
-            fruitless = fruitless.saturating_add(1);
-            let limits = node.idle_limits();
-            if fruitless <= limits.spins {
-                std::hint::spin_loop();
-            } else if fruitless - limits.spins <= limits.yields {
-                node.yielded(fruitless);
-                drop(present);
-                thread::yield_now();
-            } else {
-                fruitless = limits.spins;
-                if node.begin_wait() > 0 {
-                    self.tell(PolledBy::Standby);
-                    node.end_wait(false);
-                } else if !self.doze(present) {
-                    return true;
+            let now = self.bells.now();
+            if idle.fruitless() == 0 {
+                idle_since = now;
+            }
+            idle.set_limits(node.idle_limits());
+            match idle.next(|| now.saturating_duration_since(idle_since)) {
+                IdleStep::Spin => std::hint::spin_loop(),
+                IdleStep::Yield => {
+                    node.yielded(idle.fruitless());
+                    drop(present);
+                    thread::yield_now();
+                    idle.note_yield(self.bells.now().saturating_duration_since(now));
+                }
+                IdleStep::Sleep => {
+                    if node.begin_wait() > 0 {
+                        self.tell(PolledBy::Standby);
+                        node.end_wait(false);
+                    } else if !self.doze(present) {
+                        return true;
+                    }
+                    idle.note_sleep(self.bells.now().saturating_duration_since(now));
                 }
             }
         }

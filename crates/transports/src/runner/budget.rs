@@ -1,0 +1,241 @@
+//! How long a polling thread spins and yields before it sleeps, decided by what happens (Spindle §2.4 polls on; it has the cores for itself).
+//!
+//! # State and rules
+//! The budget for spinning is a time, `0 <= spin <= SPIN_MAX`, and the one for yielding another, which is [`YIELDS`] or nothing.
+//! - A sleep that ends within [`SPIN_MAX`] says that spinning would have met the work: `spin` doubles. A longer one says that it would have
+//!   been in vain: `spin` halves. So a thread spins where messages follow each other closely, and a quiet one sleeps at once.
+//! - A yield that lasts for [`OTHERS_RAN`] or more has given the processor to a program that computes: members of a group give it back
+//!   sooner. The next sleeps come without a yield before, [`SLEEPS_MIN`] of them, and twice as many each time that this happens again.
+//! - A thread that has waited for a processor for more than a tenth of the time does not spin for the next [`SLEEPS_MIN`] sleeps: others
+//!   need the processors, perhaps those that it waits for.
+//!
+//! With fixed limits (`IdleLimits::adapts` is false) polls are counted instead, and none of this happens.
+
+use std::time::Duration;
+
+use super::IdleLimits;
+
+/// What to do after a poll that found no work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdleStep {
+    /// Poll again.
+    Spin,
+    /// Let other threads run, then poll again.
+    Yield,
+    /// Sleep until something comes.
+    Sleep,
+}
+
+/// The budget of one polling thread. After each poll without work, [`IdleBudget::next`] says what to do; `note_…` take what then happened.
+#[derive(Clone, Copy, Debug)]
+pub struct IdleBudget {
+    limits: IdleLimits,
+    /// Consecutive polls without work, since the last sleep.
+    fruitless: u32,
+    spin: Duration,
+    /// Sleeps before which there is no yield.
+    without_yield: u32,
+    /// How many there will be when a yield takes long again.
+    without_yield_next: u32,
+    /// Yields since the last one that took long.
+    short_yields: u32,
+    /// Sleeps until `spin` may grow again.
+    without_spin: u32,
+}
+
+impl IdleBudget {
+    /// A budget within these limits.
+    #[must_use]
+    pub const fn new(limits: IdleLimits) -> Self {
+        Self {
+            limits,
+            fruitless: 0,
+            spin: if limits.spins > 0 { SPIN_MAX } else { Duration::ZERO },
+            without_yield: 0,
+            without_yield_next: SLEEPS_MIN,
+            short_yields: 0,
+            without_spin: 0,
+        }
+    }
+
+    /// Keeps to these limits from now on.
+    pub fn set_limits(&mut self, limits: IdleLimits) {
+        if limits != self.limits {
+            *self = Self::new(limits);
+        }
+    }
+
+    /// Notes that a poll found work.
+    #[inline]
+    pub const fn note_work(&mut self) {
+        self.fruitless = 0;
+    }
+
+    /// The polls without work since the last one with work, or the last sleep.
+    #[must_use]
+    pub const fn fruitless(&self) -> u32 {
+        self.fruitless
+    }
+
+    /// Returns what to do after a poll that found no work, `idle` after the first such poll in a row.
+    pub fn next(&mut self, idle: impl FnOnce() -> Duration) -> IdleStep {
+        self.fruitless = self.fruitless.saturating_add(1);
+        if !self.limits.adapts {
+            return match self.fruitless {
+                polls if polls <= self.limits.spins => IdleStep::Spin,
+                polls if polls - self.limits.spins <= self.limits.yields => IdleStep::Yield,
+                _ => IdleStep::Sleep,
+            };
+        }
+        let idle = idle();
+        if idle < self.spin {
+            IdleStep::Spin
+        } else if idle < self.spin + YIELDS && self.without_yield == 0 {
+            IdleStep::Yield
+        } else {
+            IdleStep::Sleep
+        }
+    }
+
+    /// Takes how long a yield has lasted.
+    pub fn note_yield(&mut self, lasted: Duration) {
+        if lasted < OTHERS_RAN {
+            self.short_yields = self.short_yields.saturating_add(1);
+            if self.short_yields >= SHORT_YIELDS {
+                self.without_yield_next = SLEEPS_MIN;
+            }
+            return;
+        }
+        self.short_yields = 0;
+        self.without_yield = self.without_yield_next;
+        self.without_yield_next = (2 * self.without_yield_next).min(SLEEPS_MAX);
+    }
+
+    /// Takes how long a sleep has lasted.
+    pub fn note_sleep(&mut self, lasted: Duration) {
+        self.fruitless = 0;
+        self.without_yield = self.without_yield.saturating_sub(1);
+        if self.without_spin > 0 {
+            self.without_spin -= 1;
+            return;
+        }
+        self.spin = match lasted < SPIN_MAX {
+            true => (2 * self.spin).clamp(SPIN_MIN, SPIN_MAX),
+            false if self.spin <= SPIN_MIN => Duration::ZERO,
+            false => self.spin / 2,
+        };
+    }
+
+    /// Takes for how much of a time the thread could have run, but had no processor.
+    pub fn note_waiting(&mut self, waited: Duration, of: Duration) {
+        if waited > of / 10 {
+            self.spin = Duration::ZERO;
+            self.without_spin = SLEEPS_MIN;
+        }
+    }
+}
+
+/// The longest time that a thread spins: a few times what a sleep and a wake-up cost, and longer than a message there and back between
+/// hosts takes if both sides spin.
+pub const SPIN_MAX: Duration = Duration::from_micros(100);
+/// The shortest, but for none.
+const SPIN_MIN: Duration = Duration::from_micros(4);
+/// How long a thread yields before it sleeps.
+const YIELDS: Duration = Duration::from_micros(50);
+/// A yield that takes so long has given the processor to a program that computes, which keeps it for the scheduler's slice, some
+/// milliseconds.
+const OTHERS_RAN: Duration = Duration::from_millis(1);
+/// Sleeps without what has proved to be in vain, before it is tried again.
+const SLEEPS_MIN: u32 = 100;
+/// The same after many vain trials.
+const SLEEPS_MAX: u32 = 6400;
+/// After so many short yields in a row, no other program computes any more.
+const SHORT_YIELDS: u32 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MICROS: fn(u64) -> Duration = Duration::from_micros;
+
+    fn budget() -> IdleBudget {
+        IdleBudget::new(IdleLimits::auto(1))
+    }
+
+    /// For how long it spins and yields when no work comes.
+    fn patience(budget: &mut IdleBudget) -> (u64, u64) {
+        let steps: Vec<IdleStep> = (0..1000).map(|idle| budget.next(|| MICROS(idle))).collect();
+        let count = |step| steps.iter().filter(|other| **other == step).count() as u64;
+        budget.fruitless = 0;
+        (count(IdleStep::Spin), count(IdleStep::Yield))
+    }
+
+    #[test]
+    fn a_quiet_thread_stops_spinning_and_a_busy_one_begins_again() {
+        let mut budget = budget();
+        assert_eq!(patience(&mut budget), (100, 50));
+        (0..10).for_each(|_| budget.note_sleep(Duration::from_secs(1)));
+        assert_eq!(patience(&mut budget), (0, 50));
+        (0..10).for_each(|_| budget.note_sleep(MICROS(60)));
+        assert_eq!(patience(&mut budget), (100, 50));
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_a_processor_does_not_spin() {
+        let mut budget = budget();
+        budget.note_waiting(MICROS(100), MICROS(2000));
+        assert_eq!(patience(&mut budget).0, 100, "a twentieth is usual");
+        budget.note_waiting(MICROS(300), MICROS(2000));
+        (0..SLEEPS_MIN).for_each(|_| budget.note_sleep(MICROS(10)));
+        assert_eq!(patience(&mut budget).0, 0, "short sleeps do not count meanwhile");
+        (0..10).for_each(|_| budget.note_sleep(MICROS(10)));
+        assert_eq!(patience(&mut budget).0, 100, "then it tries again");
+    }
+
+    #[test]
+    fn a_thread_that_yields_in_vain_sleeps_ever_longer() {
+        let mut budget = budget();
+        budget.note_yield(MICROS(20));
+        assert_eq!(patience(&mut budget).1, 50, "the other members ran");
+        let mut sleeps_before_yield = || {
+            budget.note_yield(Duration::from_millis(3));
+            let mut sleeps = 0;
+            while patience(&mut budget).1 == 0 {
+                budget.note_sleep(Duration::from_millis(1));
+                sleeps += 1;
+            }
+            sleeps
+        };
+        assert_eq!([(); 8].map(|()| sleeps_before_yield()), [100, 200, 400, 800, 1600, 3200, 6400, 6400]);
+        (0..SHORT_YIELDS).for_each(|_| budget.note_yield(MICROS(20)));
+        budget.note_yield(Duration::from_millis(3));
+        assert_eq!(budget.without_yield, SLEEPS_MIN, "the other program has ended");
+    }
+
+    #[test]
+    fn fixed_limits_count_polls() {
+        for (limits, expected) in [
+            (IdleLimits::SPIN, (1000, 0)),
+            (IdleLimits::YIELD, (0, 1000)),
+            (IdleLimits::PARK, (0, 50)),
+            (IdleLimits { spins: 10, yields: 20, adapts: false }, (10, 20)),
+        ] {
+            let mut budget = IdleBudget::new(limits);
+            budget.note_yield(Duration::from_millis(3));
+            budget.note_waiting(MICROS(9), MICROS(10));
+            assert_eq!(patience(&mut budget), expected);
+        }
+    }
+
+    /// Whatever happens, one idle period costs a bounded time.
+    #[test]
+    fn an_idle_period_is_short() {
+        let mut budget = budget();
+        for round in 0..10_000_u64 {
+            let (spin, yields) = patience(&mut budget);
+            assert!(spin + yields <= 150);
+            budget.note_sleep(MICROS(round.wrapping_mul(2_654_435_761) % 300));
+            budget.note_yield(MICROS(round.wrapping_mul(40_503) % 1100));
+        }
+    }
+}
