@@ -9,7 +9,8 @@
 //! - A thread that has waited for a processor for more than a tenth of the time does not spin for the next [`SLEEPS_MIN`] sleeps: others
 //!   need the processors, perhaps those that it waits for.
 //!
-//! With fixed limits (`IdleLimits::adapts` is false) polls are counted instead, and none of this happens.
+//! With fixed limits (`IdleLimits::adapts` is false) polls are counted instead; of the rules only that of yields holds, for a thread that
+//! sleeps at all.
 
 use std::time::Duration;
 
@@ -83,7 +84,10 @@ impl IdleBudget {
         if !self.limits.adapts {
             return match self.fruitless {
                 polls if polls <= self.limits.spins => IdleStep::Spin,
-                polls if polls - self.limits.spins <= self.limits.yields => IdleStep::Yield,
+                _ if self.limits.yields == u32::MAX => IdleStep::Yield,
+                polls if polls - self.limits.spins <= self.limits.yields && self.without_yield == 0 => {
+                    IdleStep::Yield
+                }
                 _ => IdleStep::Sleep,
             };
         }
@@ -221,9 +225,11 @@ mod tests {
             (IdleLimits { spins: 10, yields: 20, adapts: false }, (10, 20)),
         ] {
             let mut budget = IdleBudget::new(limits);
-            budget.note_yield(Duration::from_millis(3));
             budget.note_waiting(MICROS(9), MICROS(10));
             assert_eq!(patience(&mut budget), expected);
+            budget.note_yield(Duration::from_millis(3));
+            let sleeps = limits.yields < u32::MAX;
+            assert_eq!(patience(&mut budget), if sleeps { (expected.0, 0) } else { expected });
         }
     }
 
