@@ -28,6 +28,7 @@ mod payload;
 mod plan_words;
 pub mod rdmc;
 pub mod replica;
+mod report;
 pub mod restart;
 pub mod revival;
 mod run;
@@ -36,4 +37,5 @@ pub mod shape;
 pub mod sst;
 pub mod takeover;
 
-pub use run::{PlannedScenario, RunOutcome, Scenario, SweepSummary, Violation, scenarios, sweep};
+pub use report::SweepFault;
+pub use run::{PlannedScenario, RunOutcome, Scenario, SweepSummary, Violation, scenario, scenarios, sweep};

@@ -139,6 +139,12 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
     ]
 }
 
+/// Returns the scenario of this name.
+#[must_use]
+pub fn scenario(name: &str) -> Option<Box<dyn Scenario>> {
+    scenarios().into_iter().find(|scenario| scenario.name() == name)
+}
+
 /// The result of a sweep over seeds.
 #[derive(Clone, Debug, Default)]
 pub struct SweepSummary {

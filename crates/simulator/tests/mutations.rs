@@ -6,11 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
+use squall_protocols::admission::mutation::AdmissionMutation;
+use squall_protocols::genuine::mutation::GenuineMutation;
+use squall_protocols::replica::mutation::ReplicaMutation;
 use squall_protocols::restart::mutation::RestartMutation;
 use squall_protocols::{admission, assembly, mutation};
 use squall_simulator::{
-    self as simulator, RunOutcome, Scenario, alive, genuine, join, large, replica, restart, revival, salvage,
-    scenarios, takeover,
+    self as simulator, RunOutcome, Scenario, alive, genuine, group, join, large, replica, restart, revival,
+    salvage, scenarios, takeover,
 };
 
 /// The number of seeds within which each mutation must be caught.
@@ -35,8 +38,20 @@ fn caught(scenarios: &[Box<dyn Scenario>]) -> Option<String> {
     (0..SEEDS).find_map(|seed| scenarios.iter().find_map(|scenario| run(scenario.as_ref(), seed)))
 }
 
-fn caught_in(scenario: &dyn Scenario) -> Option<String> {
-    (0..SEEDS).find_map(|seed| run(scenario, seed))
+fn caught_in(scenario: &dyn Scenario, first_seed: u64) -> Option<String> {
+    (first_seed..first_seed + SEEDS).find_map(|seed| run(scenario, seed))
+}
+
+/// Mutations that no run catches before this one, of dozens or hundreds: the search begins there.
+type Late<M> = [(M, u64)];
+
+fn first_seed<M: Copy + PartialEq>(late: &Late<M>, mutation: M) -> u64 {
+    late.iter().find(|(other, _)| *other == mutation).map_or(0, |(_, seed)| *seed)
+}
+
+/// The runs at which such a search begins hold without a mutation.
+fn assert_clean<M>(scenario: &dyn Scenario, late: &Late<M>) {
+    late.iter().for_each(|(_, seed)| assert_eq!(run(scenario, *seed), None));
 }
 
 /// Puts each mutation back in turn, on all cores, and fails with those that were missed.
@@ -99,19 +114,29 @@ const UNIT_TESTED: [mutation::GroupMutation; 14] = [
     mutation::GroupMutation::MissLateReader,
 ];
 
-/// Mutations that only joins have.
-const IN_JOINS: [mutation::GroupMutation; 3] = [
-    mutation::GroupMutation::ReadyWhileEnding,
-    mutation::GroupMutation::TakePartEarly,
-    mutation::GroupMutation::HearEarly,
-];
-
-/// Mutations that only large groups, and those with many subgroups, have.
-const IN_LARGE_GROUPS: [mutation::GroupMutation; 3] = [
-    mutation::GroupMutation::FirstPieceOnly,
-    mutation::GroupMutation::ForgetIdle,
-    mutation::GroupMutation::SleepUnlooked,
-];
+/// Returns the one scenario that has what a mutation needs, or the one that catches it after dozens or hundreds of seeds of all, and the
+/// seed at which the search for it begins there.
+fn place(mutation: mutation::GroupMutation) -> Option<(&'static dyn Scenario, u64)> {
+    use mutation::GroupMutation;
+    Some(match mutation {
+        GroupMutation::TakePartEarly | GroupMutation::HearEarly => (&join::SCENARIO, 0),
+        GroupMutation::ReadyWhileEnding => (&join::SCENARIO, 82),
+        GroupMutation::JoinWithoutEnd => (&revival::SCENARIO, 69),
+        // 65 members, and in the other two groups many subgroups: larger groups take seconds.
+        GroupMutation::FirstPieceOnly => (&large::SCENARIO, 176),
+        GroupMutation::ForgetIdle => (&large::SCENARIO, 2),
+        GroupMutation::SleepUnlooked => (&large::SCENARIO, 13),
+        // No member of a durable subgroup stays in a view.
+        GroupMutation::TrimOrphan => (&group::SCENARIO, 614),
+        // Shards with a majority for quorum lose members.
+        GroupMutation::EndWithoutQuorum => (&genuine::SCENARIO, 381),
+        GroupMutation::TrimTooHigh => (&genuine::SCENARIO, 588),
+        GroupMutation::TakeOverAccusations => (&alive::SCENARIO, 33),
+        GroupMutation::SlowThoughMoving => (&group::slow::SCENARIO, 26),
+        GroupMutation::ForgetWish | GroupMutation::RemoveLastHolder => (&replica::SCENARIO, 22),
+        _ => return None,
+    })
+}
 
 /// Returns a run that catches a mutation which needs several rare events in a row.
 ///
@@ -145,13 +170,11 @@ fn every_mutation_is_caught() {
         genuine::LARGE.name,
     ];
     scenarios.retain(|scenario| !others.contains(&scenario.name()));
-    let caught = |mutation| match rare(mutation) {
+    let caught = |mutation| match (rare(mutation), place(mutation)) {
         _ if UNIT_TESTED.contains(&mutation) => Some("a unit test".into()),
-        None if IN_JOINS.contains(&mutation) => caught_in(&join::SCENARIO),
-        None if IN_LARGE_GROUPS.contains(&mutation) => caught_in(&large::SCENARIO),
-        None if mutation == mutation::GroupMutation::JoinWithoutEnd => caught_in(&revival::SCENARIO),
-        None => caught(&scenarios),
-        Some(run) => found(run),
+        (Some(run), _) => found(run),
+        (None, Some((scenario, first_seed))) => caught_in(scenario, first_seed),
+        (None, None) => caught(&scenarios),
     };
     check(mutation::GroupMutation::ALL, |mutation| mutation::with(mutation, || caught(mutation)));
 }
@@ -161,22 +184,31 @@ fn every_mutation_is_caught() {
 fn runs_with_rare_events_hold_without_a_mutation() {
     for mutation in mutation::GroupMutation::ALL {
         assert_eq!(rare(*mutation).and_then(found), None, "{mutation:?}");
+        let place = place(*mutation).filter(|(_, first_seed)| *first_seed > 0);
+        assert_eq!(place.and_then(|(scenario, seed)| run(scenario, seed)), None, "{mutation:?}");
     }
     assert_eq!(run(&replica::SCENARIO, WITH_EARLY_UPDATE), None);
     assert_eq!(run(&join::SCENARIO, WITH_ABANDONED_REPORT), None);
     for seed in [WITH_FORGOTTEN_TRIMS, WITH_LONE_DECISION, WITH_EARLY_ACCEPTANCE] {
         assert_eq!(run(&restart::SCENARIO, seed), None);
     }
+    assert_clean(&replica::SCENARIO, LATE_IN_OBJECTS);
+    assert_clean(&join::SCENARIO, LATE_IN_ADMISSION);
+    assert_clean(&genuine::SCENARIO, LATE_IN_GENUINE);
+    assert_clean(&genuine::SCENARIO, LATE_OF_VIEWS_IN_GENUINE);
+    assert_clean(&restart::SCENARIO, LATE_IN_RESTARTS);
 }
 
 /// A run of objects that catches `ApplyEarly`: an update gets into the order of its shard before an earlier one of its client.
 const WITH_EARLY_UPDATE: u64 = 10_794;
 
+const LATE_IN_OBJECTS: &Late<ReplicaMutation> =
+    &[(ReplicaMutation::AskOutOfOrder, 91), (ReplicaMutation::DenyUnknown, 650)];
+
 /// The mutations of replicated objects, which one scenario catches.
 #[test]
 fn every_mutation_in_objects_is_caught() {
-    use squall_protocols::replica::mutation::{ReplicaMutation, with};
-    let scenarios: [Box<dyn Scenario>; 1] = [Box::new(replica::SCENARIO)];
+    use squall_protocols::replica::mutation::with;
     let caught = |mutation| match mutation {
         ReplicaMutation::ApplyEarly => run(&replica::SCENARIO, WITH_EARLY_UPDATE),
         // The scenario's groups are not durable: runs in `replica/tests` catch it.
@@ -192,7 +224,7 @@ fn every_mutation_in_objects_is_caught() {
         | ReplicaMutation::LoseDropped
         // And a unit test of the outbox: members of the scenario report what is refused, and ask no others.
         | ReplicaMutation::OvertakeElsewhere => Some("a unit test".into()),
-        _ => caught(&scenarios),
+        _ => caught_in(&replica::SCENARIO, first_seed(LATE_IN_OBJECTS, mutation)),
     };
     check(ReplicaMutation::ALL, |mutation| with(mutation, || caught(mutation)));
 }
@@ -201,6 +233,12 @@ fn every_mutation_in_objects_is_caught() {
 /// group that has no other member to spare.
 const WITH_ABANDONED_REPORT: u64 = 79_053;
 
+const LATE_IN_ADMISSION: &Late<AdmissionMutation> = &[
+    (AdmissionMutation::AskForEver, 91),
+    (AdmissionMutation::WaitForDeadLeader, 218),
+    (AdmissionMutation::TakeLost, 975),
+];
+
 /// The mutations of joiners and of the members that admit them.
 ///
 /// Unit tests (`service.rs`) catch two. `AdmitTwo`: of two candidates the later one replaces the earlier one, which
@@ -208,11 +246,11 @@ const WITH_ABANDONED_REPORT: u64 = 79_053;
 /// joiner sees the end of its link, too, and accuses the member from its side. `AbandonReport` has a seed of its own.
 #[test]
 fn every_mutation_in_admission_is_caught() {
-    use admission::mutation::{AdmissionMutation, with};
+    use admission::mutation::with;
     let caught = |mutation| match mutation {
         AdmissionMutation::AdmitTwo | AdmissionMutation::RefuseSilently => Some("a unit test".into()),
         AdmissionMutation::AbandonReport => run(&join::SCENARIO, WITH_ABANDONED_REPORT),
-        _ => caught_in(&join::SCENARIO),
+        _ => caught_in(&join::SCENARIO, first_seed(LATE_IN_ADMISSION, mutation)),
     };
     check(AdmissionMutation::ALL, |mutation| with(mutation, || caught(mutation)));
 }
@@ -237,20 +275,42 @@ const WITH_LATE_FETCH: u64 = 30_192;
 /// hear two whose ranks are the same modulo 64.
 const WITH_RANKS_A_WORD_APART: u64 = 28;
 
+const LATE_IN_GENUINE: &Late<GenuineMutation> = &[
+    (GenuineMutation::QuorumWithoutLeader, 83),
+    (GenuineMutation::AcknowledgeFirst, 92),
+    (GenuineMutation::ForgetPosition, 117),
+    (GenuineMutation::AwaitAll, 121),
+    (GenuineMutation::PassMissingRecord, 146),
+    (GenuineMutation::PassUnordered, 146),
+    (GenuineMutation::TrimOfAll, 154),
+    (GenuineMutation::SkipFetch, 154),
+    (GenuineMutation::AdmitWithoutState, 162),
+    (GenuineMutation::HalfSuffices, 227),
+    (GenuineMutation::CountLostShard, 846),
+];
+
+const LATE_OF_VIEWS_IN_GENUINE: &Late<mutation::GroupMutation> =
+    &[(mutation::GroupMutation::DecideAlone, 395)];
+
 /// Messages to several shards. At the end of a view they rest on the agreement of all groups \[G11\], whose mutations break them
 /// too: two of these are looked for here.
 #[test]
 fn every_mutation_in_genuine_multicast_is_caught() {
-    use squall_protocols::genuine::mutation::{GenuineMutation, with};
-    let caught = || caught_in(&genuine::SCENARIO);
+    use squall_protocols::genuine::mutation::with;
     let rare = || run(&genuine::SCENARIO, WITH_LATE_FETCH);
     check(GenuineMutation::ALL, |mutation| match mutation {
         GenuineMutation::ForgetLog => with(mutation, rare),
         GenuineMutation::WrapRanks => with(mutation, || run(&genuine::LARGE, WITH_RANKS_A_WORD_APART)),
-        _ => with(mutation, caught),
+        _ => {
+            let first_seed = first_seed(LATE_IN_GENUINE, mutation);
+            with(mutation, || caught_in(&genuine::SCENARIO, first_seed))
+        }
     });
     let of_views = [mutation::GroupMutation::TrimOfOne, mutation::GroupMutation::DecideAlone];
-    check(&of_views, |mutation| mutation::with(mutation, caught));
+    check(&of_views, |mutation| {
+        let first_seed = first_seed(LATE_OF_VIEWS_IN_GENUINE, mutation);
+        mutation::with(mutation, || caught_in(&genuine::SCENARIO, first_seed))
+    });
 }
 
 /// A run of restarts that catches `ForgetTooSoon`: all live members of a shard forget a trim that a process needs which comes
@@ -263,6 +323,16 @@ const WITH_LONE_DECISION: u64 = 5_122;
 /// A run of restarts that catches `ShowAcceptanceEarly`: a member dies while its acceptance is on the way to its disk, and the leader has
 /// decided by it.
 const WITH_EARLY_ACCEPTANCE: u64 = 3_621;
+
+const LATE_IN_RESTARTS: &Late<RestartMutation> = &[
+    (RestartMutation::PersistBeforeFlush, 76),
+    (RestartMutation::DeliverWithoutJoiners, 107),
+    (RestartMutation::RestartWithTwo, 216),
+    (RestartMutation::NeedOneLog, 237),
+    (RestartMutation::IgnoreAcceptances, 274),
+    (RestartMutation::ForgetAcceptance, 329),
+    (RestartMutation::TrustUncheckedViews, 738),
+];
 
 const SALVAGED: [RestartMutation; 6] = [
     RestartMutation::SalvageHole,
@@ -296,7 +366,6 @@ const UNIT_TESTED_IN_RESTARTS: [RestartMutation; 14] = [
 fn every_mutation_in_restarts_is_caught() {
     use squall_protocols::restart::mutation::with;
     let is_unit_tested = |mutation| UNIT_TESTED_IN_RESTARTS.contains(&mutation);
-    let caught = || caught_in(&restart::SCENARIO);
     check(RestartMutation::ALL, |mutation| match mutation {
         RestartMutation::ForgetTooSoon => with(mutation, || run(&restart::SCENARIO, WITH_FORGOTTEN_TRIMS)),
         RestartMutation::DecideByOneAcceptance => {
@@ -306,7 +375,10 @@ fn every_mutation_in_restarts_is_caught() {
             with(mutation, || run(&restart::SCENARIO, WITH_EARLY_ACCEPTANCE))
         }
         mutation if is_unit_tested(mutation) => Some("a unit test".into()),
-        mutation if SALVAGED.contains(&mutation) => with(mutation, || caught_in(&salvage::SCENARIO)),
-        mutation => with(mutation, caught),
+        mutation if SALVAGED.contains(&mutation) => with(mutation, || caught_in(&salvage::SCENARIO, 0)),
+        mutation => {
+            let first_seed = first_seed(LATE_IN_RESTARTS, mutation);
+            with(mutation, || caught_in(&restart::SCENARIO, first_seed))
+        }
     });
 }

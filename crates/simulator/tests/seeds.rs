@@ -27,7 +27,7 @@ fn the_shared_state_table_holds_under_the_adversary() {
 
 #[test]
 fn groups_hold_under_the_adversary() {
-    let summary = sweep(&group::SCENARIO, 0..2000, 1, |_, _| true);
+    let summary = sweep(&group::SCENARIO, 0..1000, 1, |_, _| true);
     if let Some((seed, violation)) = summary.failures.first() {
         panic!("seed {seed}: {violation}\n{}", group::SCENARIO.explain(*seed));
     }
@@ -82,11 +82,11 @@ fn slow_consumers_are_waited_for_or_excluded() {
 
 #[test]
 fn genuine_multicast_holds_under_the_adversary() {
-    let summary = sweep(&genuine::SCENARIO, 0..2000, 1, |_, _| true);
+    let summary = sweep(&genuine::SCENARIO, 0..1000, 1, |_, _| true);
     if let Some((seed, violation)) = summary.failures.first() {
         panic!("seed {seed}: {violation}\n{}", genuine::SCENARIO.explain(*seed));
     }
-    assert!(summary.delivered > 150_000, "the scenario does too little: {}", summary.delivered);
+    assert!(summary.delivered > 75_000, "the scenario does too little: {}", summary.delivered);
 }
 
 /// The only member of a joiner's shard dies between the joiner's request and its report. The leader lets its candidate go, which
@@ -121,11 +121,11 @@ fn takeovers_hold_under_the_adversary() {
 
 #[test]
 fn joins_hold_under_the_adversary() {
-    let summary = sweep(&join::SCENARIO, 0..1000, 1, |_, _| true);
+    let summary = sweep(&join::SCENARIO, 0..500, 1, |_, _| true);
     if let Some((seed, violation)) = summary.failures.first() {
         panic!("seed {seed}: {violation}\n{}", join::SCENARIO.explain(*seed));
     }
-    assert!(summary.delivered > 20_000, "the scenario does too little: {} views", summary.delivered);
+    assert!(summary.delivered > 10_000, "the scenario does too little: {} views", summary.delivered);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn restarts_hold_under_the_adversary() {
 #[test]
 fn objects_hold_under_the_adversary() {
     let mut sum = replica::ReplicaTally::default();
-    for seed in 0..2000 {
+    for seed in 0..1000 {
         let (outcome, tally) = replica::run_and_count(&replica::ReplicaPlan::draw(seed), 0);
         if let Some(violation) = outcome.violation {
             panic!("seed {seed}: {violation}\n{}", replica::SCENARIO.explain(seed));
@@ -149,7 +149,7 @@ fn objects_hold_under_the_adversary() {
         sum += tally;
     }
     println!("{sum:?}");
-    assert!(sum.least() > 100, "the scenario does too little: {sum:?}");
+    assert!(sum.least() > 50, "the scenario does too little: {sum:?}");
 }
 
 /// Group 1514: a request to leave must not be lost when another change ends the view; with `ForgetWish` the run fails. The
@@ -188,13 +188,14 @@ fn what_failed_once_holds() {
 #[test]
 fn runs_repeat() {
     for scenario in squall_simulator::scenarios() {
-        // A run of the largest groups takes as long as hundreds of others.
+        // A run of the largest groups takes as long as hundreds of others; that one has 65 members.
         let seeds = match scenario.name() {
-            "large" | "genuine-large" => 1,
-            "medium" => 5,
-            _ => 50,
+            "large" => 176..177,
+            "genuine-large" => 0..1,
+            "medium" => 0..3,
+            _ => 0..25,
         };
-        for seed in 0..seeds {
+        for seed in seeds {
             assert_eq!(
                 scenario.run(seed).trace_hash,
                 scenario.run(seed).trace_hash,

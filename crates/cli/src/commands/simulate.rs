@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_harness::terminal::{CommandVerdict, Interrupted, Interrupts, bars, output, units};
-use squall_simulator::{Scenario, SweepSummary, coverage, scenarios, sweep};
+use squall_simulator::{self as simulator, Scenario, SweepFault, SweepSummary, coverage, scenarios, sweep};
 
 /// Run the protocols in virtual time, under an adversarial network
 #[derive(Debug, Args)]
@@ -99,11 +99,15 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<CommandVerdict> {
         output::json(&outcome)?;
     } else {
         print(&outcome);
+        print_faults(&summary.violations(scenario.as_ref()));
+        if outcome.failures.is_empty() && outcome.seeds > 0 {
+            output::line(console::style("No run broke an invariant.").green().bold());
+        }
         if arguments.coverage {
             print_coverage(&outcome);
         }
         if arguments.require_coverage {
-            print_missing(&outcome);
+            print_faults(&summary.unreached(scenario.as_ref()));
         }
     }
     ensure!(!outcome.interrupted, Interrupted::ALONE);
@@ -128,7 +132,7 @@ fn list(json: bool) -> Result<CommandVerdict> {
 /// The scenario of this name.
 pub(crate) fn scenario(name: &str) -> Result<Box<dyn Scenario>> {
     let names: Vec<_> = scenarios().iter().map(|scenario| scenario.name()).collect();
-    let found = scenarios().into_iter().find(|scenario| scenario.name() == name);
+    let found = simulator::scenario(name);
     found.with_context(|| format!("there is no scenario `{name}`; there are {}", names.join(", ")))
 }
 
@@ -179,12 +183,6 @@ fn print_coverage(outcome: &Outcome) {
     }
 }
 
-fn print_missing(outcome: &Outcome) {
-    for name in &outcome.missing {
-        output::line(format_args!("{} {name}", console::style("never reached:").red().bold()));
-    }
-}
-
 fn print(outcome: &Outcome) {
     output::line(format_args!(
         "{}: {} seeds in {:.1} s ({} seeds/s), {:.3} h of virtual time, {} deliveries",
@@ -195,13 +193,12 @@ fn print(outcome: &Outcome) {
         outcome.virtual_hours,
         units::grouped(outcome.delivered)
     ));
-    for failure in &outcome.failures {
-        let verdict = format!("seed {} violates {}:", failure.seed, failure.checker);
-        output::line(format_args!("{} {}", console::style(verdict).red().bold(), failure.text));
-        output::line(format_args!("  squall explain {} --scenario {}", failure.seed, outcome.scenario));
-    }
-    if outcome.failures.is_empty() && outcome.seeds > 0 {
-        output::line(console::style("No run broke an invariant.").green().bold());
+}
+
+fn print_faults(faults: &[SweepFault]) {
+    for fault in faults {
+        let headline = console::style(&fault.headline).red().bold();
+        output::line(format_args!("{headline} {}", fault.details));
     }
 }
 

@@ -7,7 +7,7 @@ use squall_harness::lab::{HostPlan, LabPlan, LinkConditions, Share};
 
 use super::{SQUALL, await_that, build, json, printed};
 
-/// The median of a message there and back between the lab's outside and its first host, in microseconds.
+/// The median of a round trip between the lab's outside and its first host, in microseconds.
 fn round_trip_us(lab: &squall_harness::lab::Lab) -> f64 {
     let times = json(lab, "bench stream --transport tcp --round-trip --size 64 --messages 40 --json");
     times["latency_ns"]["p50"].as_f64().unwrap_or_else(|| panic!("{times}")) / 1000.0

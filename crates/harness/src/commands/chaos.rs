@@ -95,7 +95,7 @@ Examples:
   squall chaos --script join-halt@2,kill-halt@8,restart --repeat 50
   squall chaos --transport tcp --members 4 --script cut,cut-one-way
   squall chaos --seconds 30 --history history.jsonl
-  squall chaos --lab=delay=1ms,loss=1% --seconds 60
+  squall chaos --lab --seconds 60
   squall chaos --transactions --history history.jsonl";
 
 /// Injects faults into a group, compares its members' accounts, and prints what has happened.

@@ -1,4 +1,4 @@
-//! The lab: hosts on this machine, and a network between them that loses, delays, cuts and garbles as it is told to.
+//! The lab: hosts on this machine, and a network between them that loses, delays, cuts and garbles as its plan says.
 //!
 //! # What a host is
 //! Namespaces of its own: network (so its own addresses, loopback and abstract sockets), process numbers, mounts (`/proc`, `/run`, `/dev/shm`,

@@ -132,7 +132,7 @@ impl<S: LinkSocket> FramedSocket<S> {
     }
 
     /// Returns the socket as [`FramedSocket::into_stream`] does, but shuts it down if a frame was read or written only in
-    /// part: then whoever uses it finds that the other end is lost.
+    /// part: then the process that uses it finds that the other end is lost.
     ///
     /// # Errors
     /// Returns an error if the system refuses.

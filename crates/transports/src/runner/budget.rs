@@ -139,21 +139,21 @@ impl IdleBudget {
     }
 }
 
-/// The longest time that a thread spins: a few times what a sleep and a wake-up cost, and longer than a message there and back between
-/// hosts takes if both sides spin.
+/// The longest time that a thread spins: a few times what a sleep and a wake-up cost, and longer than a round trip between hosts takes
+/// if both sides spin.
 pub const SPIN_MAX: Duration = Duration::from_micros(100);
 /// The shortest, but for none.
 const SPIN_MIN: Duration = Duration::from_micros(4);
 /// How long a thread yields before it sleeps.
 const YIELDS: Duration = Duration::from_micros(50);
-/// A yield that takes so long has given the processor to a program that computes, which keeps it for the scheduler's slice, some
+/// A yield of this length has given the processor to a program that computes, which keeps it for the scheduler's slice, some
 /// milliseconds.
 const OTHERS_RAN: Duration = Duration::from_millis(1);
 /// Sleeps without what has proved to be in vain, before it is tried again.
 const SLEEPS_MIN: u32 = 100;
 /// The same after many vain trials.
 const SLEEPS_MAX: u32 = 6400;
-/// After so many short yields in a row, no other program computes any more.
+/// After this number of short yields in a row, no other program computes any more.
 const SHORT_YIELDS: u32 = 1000;
 
 #[cfg(test)]
