@@ -172,6 +172,8 @@ fn objects_hold_under_the_adversary() {
 fn what_failed_once_holds() {
     assert_eq!(group::DYING.run(91_000_363).violation, None);
     assert_eq!(revival::SCENARIO.run(91_021_318).violation, None);
+    // Of the beginning of a log that only a process that is away has.
+    assert_eq!(revival::SCENARIO.run(48_052_814).violation, None);
     for seed in [1_514, 86_109, 91_002_286] {
         assert_eq!(group::SCENARIO.run(seed).violation, None, "group {seed}");
     }

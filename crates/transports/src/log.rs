@@ -195,6 +195,3 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 const EVENTS_MAX: usize = 1024;
 /// Between tries to put a mark into a full queue.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
-
-#[cfg(test)]
-mod tests;

@@ -65,7 +65,10 @@ fn each_pair_uses_the_best_transport_and_reports_the_reason() {
     assert_eq!(transports(&mut nodes, 1), [(NodeId(0), PeerTransport::Tcp), (NodeId(2), PeerTransport::Tcp)]);
     assert_eq!(transports(&mut nodes, 2), [(NodeId(0), PeerTransport::Shm), (NodeId(1), PeerTransport::Tcp)]);
     let reason = nodes.fabric(0).choices()[0].reason.clone();
-    assert_eq!(reason, "shared memory is disabled; RDMA is disabled");
+    assert_eq!(
+        reason,
+        "it runs on this host, but does not share memory (its log says why); RDMA is disabled"
+    );
 }
 
 /// A node counts what it exchanges with its peers elsewhere; those on its host read its memory.

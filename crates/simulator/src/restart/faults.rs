@@ -245,6 +245,16 @@ impl RestartWorld<'_> {
             let has_it = |process: &&SimProcess| process.disk.content(shard).base.view >= first;
             here.iter().any(|process| begins_again(process) || has_it(process))
         };
+        // Or only a process that is away has it: what was before the list of the latest record here, which all adopt.
+        let records = here.iter().map(|process| &process.stored().record);
+        let listed = records.max_by_key(|record| record.view.number).map_or(0, |record| record.chain.first());
+        let is_complete =
+            |process: &SimProcess, shard: usize| process.disk.content(shard).base.view >= listed;
+        let away = || self.processes.iter().filter(|process| !process.is_gone && !up.contains(&process.node));
+        let is_away = |shard: usize| {
+            !here.iter().any(|process| is_complete(process, shard))
+                && away().any(|process| is_complete(process, shard))
+        };
         // What a vote here counts on may be lost here, and be with a process that is away; the vote may have been decided.
         let has_voted = |process: &&SimProcess| {
             let own = process.stored();
@@ -257,7 +267,7 @@ impl RestartWorld<'_> {
         self.oracle.views.range(known..).all(|(_, view)| has_quorum(view))
             && here.iter().all(has_voted)
             && self.votes(*last).iter().all(|vote| has_quorum(&vote.end.next))
-            && (0..self.plan.shards).all(|shard| has_base(shard) && has_beginning(shard))
+            && (0..self.plan.shards).all(|shard| has_base(shard) && has_beginning(shard) && !is_away(shard))
     }
 
     /// Whether all that are there are live in one view of exactly them, with everything, and deliver.

@@ -2,12 +2,13 @@
 
 use std::fmt::Debug;
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 
-use super::*;
+use squall_transports::log::{self, flush};
 
 /// Keeps events, and does not return from one before its gate is open.
 #[derive(Clone, Default)]
@@ -60,21 +61,23 @@ impl Subscriber for SlowSubscriber {
     fn exit(&self, _: &Id) {}
 }
 
+/// More than the queue holds.
+const EVENTS: usize = 5000;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One test, since all threads of a process have one queue.
+/// One test in a program of its own, since all threads of a process have one queue.
 #[test]
 fn events_are_emitted_or_dropped_and_counted() {
     let slow = SlowSubscriber::default();
     tracing::subscriber::with_default(slow.clone(), || {
         let (peer, error, text) = (7, "no route", "gone");
-        crate::log::warn!(peer, %error, shard = 3usize, what = %format_args!("<{text}>"), "lost a peer: {text}");
-        crate::log::info!("{} of {}", 1, 2);
-        crate::log::debug!("a detail that this subscriber does not want");
+        log::warn!(peer, %error, shard = 3usize, what = %format_args!("<{text}>"), "lost a peer: {text}");
+        log::info!("{} of {}", 1, 2);
+        log::debug!("a detail that this subscriber does not want");
     });
     assert!(flush(PATIENCE));
     let fields = "peer=7 error=no route shard=3 what=<gone>";
-    let target = "squall_transports::log::tests";
+    let target = module_path!();
     let expected = [
         format!("WARN {target} message=lost a peer: gone {fields}"),
         format!("INFO {target} message=1 of 2"),
@@ -84,7 +87,7 @@ fn events_are_emitted_or_dropped_and_counted() {
     slow.set_closed(true);
     let begun = Instant::now();
     tracing::subscriber::with_default(slow.clone(), || {
-        (0..EVENTS_MAX + 100).for_each(|number| crate::log::info!("{number}"));
+        (0..EVENTS).for_each(|number| log::info!("{number}"));
     });
     assert!(!flush(Duration::from_millis(10)), "the subscriber hangs");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
@@ -97,6 +100,6 @@ fn events_are_emitted_or_dropped_and_counted() {
         text.strip_suffix(" log lines were dropped, as the log was not read")?.parse().ok()
     };
     let dropped: usize = events.iter().filter_map(count).sum();
-    assert_eq!(emitted + dropped, EVENTS_MAX + 100);
-    assert!(dropped >= 90, "{dropped}");
+    assert_eq!(emitted + dropped, EVENTS);
+    assert!(dropped >= EVENTS / 2, "{dropped}");
 }
