@@ -51,7 +51,7 @@ fn a_group_that_loses_a_member_agrees_and_admits_another_one() {
 fn nodes_take_messages_from_clients_elsewhere_and_go_on_without_a_killed_one() {
     let (lab, folder) = (build(&LabPlan::new(3)), Folder::new("nodes"));
     let mut nodes = start_nodes(&lab, &folder);
-    let mut send =
+    let send =
         |text: &str| client(&lab, &folder, &format!("send log {text}")).output().unwrap().status.success();
     await_that("a client's message is taken", || send("first"));
     nodes[2].kill();
