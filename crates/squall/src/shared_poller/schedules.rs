@@ -432,7 +432,7 @@ fn the_end_is_seen_by_threads_that_wait() {
 /// Each wake-up of the turns, if it is left out, leaves something lying.
 #[test]
 fn no_wake_up_is_superfluous() {
-    SCENARIOS.iter().for_each(|scenario| explore(50, scenario));
+    SCENARIOS.iter().for_each(|scenario| explore(500, scenario));
     let sites = SITES.with_borrow(Clone::clone);
     assert!(sites.len() >= 6, "{sites:?}");
     for site in sites {
