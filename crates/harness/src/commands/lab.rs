@@ -8,7 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -271,7 +271,6 @@ fn run_on_each(lab: &Lab, command: &[OsString]) -> Result<ExitStatus> {
         let copies = pipes.map(|pipe| std::thread::spawn(move || copy_lines(host, pipe)));
         children.push((child, copies));
     }
-    ensure!(!children.is_empty(), "no hosts");
     let mut worst = ExitStatus::default();
     for (mut child, copies) in children {
         let status = child.wait()?;

@@ -1,6 +1,5 @@
 //! What a link does to the frames of one direction.
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -91,12 +90,6 @@ impl FromStr for Share {
         let share = number.trim().parse::<f64>().ok().map(|number| number / scale);
         let share = share.filter(|share| (0.0..=1.0).contains(share));
         share.map(Self).ok_or_else(|| format!("`{text}` is not a share: write 0.1% or 0.001"))
-    }
-}
-
-impl fmt::Display for Share {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}%", self.0 * 100.0)
     }
 }
 

@@ -30,6 +30,7 @@ mod wire;
 use std::ffi::{OsStr, OsString};
 use std::io::BufReader;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -147,6 +148,8 @@ impl Lab {
         let mut wire = unshare
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C is for the command, which ends its members in order; the network outlives it.
+            .process_group(0)
             .spawn()
             .context("cannot start `unshare` (package util-linux)")?;
         let requests = wire.stdin.take();
