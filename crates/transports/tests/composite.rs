@@ -15,6 +15,7 @@ mod parking;
 use squall_fabric::{Fabric as _, FabricEvent, MirrorKey, NodeId};
 use squall_transports::TransportFabric as _;
 use squall_transports::composite::{CompositeFabric, CompositeSettings, PeerTransport};
+use squall_transports::session::PeerStream;
 
 use backend::Backend as _;
 use cluster::{CompositeNodes, NodeParts};
@@ -69,6 +70,19 @@ fn each_pair_uses_the_best_transport_and_reports_the_reason() {
         reason,
         "it runs on this host, but does not share memory (its log says why); RDMA is disabled"
     );
+}
+
+/// Memory that is not shared is registered with devices, which number a region's words from the beginning of its first page.
+#[test]
+fn every_region_begins_at_a_page_boundary() {
+    for shm in [true, false] {
+        let mut fabric = CompositeFabric::new(NodeId(0), Vec::<(NodeId, PeerStream)>::new(), &settings(shm))
+            .unwrap_or_else(|error| panic!("{error}"));
+        for words in [0, 1, 7, 511, 512, 513, 100_000] {
+            let region = fabric.register(words);
+            assert_eq!(region.pointer(0).addr().get() % 4096, 0, "{words} words, shared memory: {shm}");
+        }
+    }
 }
 
 /// A node counts what it exchanges with its peers elsewhere; those on its host read its memory.

@@ -58,7 +58,7 @@ impl Fabric for CompositeFabric {
         match self.no_shm {
             None => self.shm.try_register(words),
             // Memory that cannot be shared serves the other parts.
-            Some(_) => tcp::memory::allocate(self.shm.next_region_id(), words),
+            Some(_) => tcp::memory::allocate_pages(self.shm.next_region_id(), words),
         }
     }
 

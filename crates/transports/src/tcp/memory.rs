@@ -26,10 +26,17 @@ use crate::shortage;
 /// # Errors
 /// Returns an error if allocation fails.
 pub(crate) fn allocate(id: RegionId, words: usize) -> Result<Region, Shortage> {
-    if words < PAGE_BYTES / 8 {
-        return Ok(Region::heap(id, words));
-    }
-    let bytes = words.checked_mul(8).ok_or_else(|| shortage::of_memory(words, &Errno::NOMEM.into()))?;
+    if words < PAGE_BYTES / 8 { Ok(Region::heap(id, words)) } else { allocate_pages(id, words) }
+}
+
+/// Same as [`allocate`], for memory that a device may use as well: it begins at a page boundary whatever its length, since a device
+/// requires that a word has the same offset within its page in this process and in the address that a writer names.
+///
+/// # Errors
+/// As [`allocate`].
+pub(crate) fn allocate_pages(id: RegionId, words: usize) -> Result<Region, Shortage> {
+    let bytes =
+        words.max(1).checked_mul(8).ok_or_else(|| shortage::of_memory(words, &Errno::NOMEM.into()))?;
     let (base, memory): (_, Arc<dyn Any + Send + Sync>) = if bytes < MANY_BYTES {
         let block = Block::new(bytes).ok_or_else(|| shortage::of_memory(words, &Errno::NOMEM.into()))?;
         (block.start.cast(), Arc::new(block))
@@ -113,7 +120,8 @@ mod tests {
     /// When memory did not begin at a page, sending a megabyte took three times as long.
     #[test]
     fn memory_for_long_payloads_begins_at_a_page() {
-        for words in [PAGE_BYTES / 8, 10_000, 100_000, 1 << 17, 1 << 20] {
+        for words in [0, 1, PAGE_BYTES / 8 - 1, PAGE_BYTES / 8, 10_000, 100_000, 1 << 17, 1 << 20] {
+            let allocate = if words < PAGE_BYTES / 8 { allocate_pages } else { allocate };
             let region = allocate(RegionId(7), words).unwrap();
             assert!(region.pointer(0).addr().get().is_multiple_of(PAGE_BYTES), "{words} words");
         }
