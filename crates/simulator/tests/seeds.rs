@@ -174,6 +174,8 @@ fn what_failed_once_holds() {
     assert_eq!(revival::SCENARIO.run(91_021_318).violation, None);
     // Of the beginning of a log that only a process that is away has.
     assert_eq!(revival::SCENARIO.run(48_052_814).violation, None);
+    // A leaver that was put out first came back to leave, again and again.
+    assert_eq!(restart::SCENARIO.run(48_041_452).violation, None);
     for seed in [1_514, 86_109, 91_002_286] {
         assert_eq!(group::SCENARIO.run(seed).violation, None, "group {seed}");
     }

@@ -161,6 +161,9 @@ impl RestartWorld<'_> {
                 self.count_event(RestartEvent::Enter);
             }
             LiveAction::Stop(left) => {
+                // One that is put out before it could leave comes back to stay, until it is to leave again: otherwise it might come and
+                // be put out in turn, for ever.
+                self.processes[slot].wishes_to_leave &= left.is_some();
                 self.processes[slot].left_for = left.map(|end| end.next.number);
                 self.crash(slot);
                 let pause = Duration::from_micros(200 + self.prng.below(3_000));

@@ -208,7 +208,10 @@ impl LiveMember {
             return;
         }
         if record.view.rank(self.file.wanted().node).is_none() {
-            return self.actions.push(LiveAction::Stop(None));
+            // It may have voted for its departure, and learn of the decision before it can decide itself.
+            let vote = self.file.wanted().vote.as_ref().filter(|vote| vote.end.next == record.view);
+            let left = vote.filter(|_| self.wishes_to_leave).map(|vote| Box::new(vote.end.clone()));
+            return self.actions.push(LiveAction::Stop(left));
         }
         let number = self.record().view.number;
         let trims: Option<Vec<u64>> =
