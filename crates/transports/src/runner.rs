@@ -9,6 +9,7 @@ mod budget;
 mod waits;
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use squall_fabric::{Fabric as _, Instant};
 
@@ -53,13 +54,38 @@ impl IdleLimits {
     }
 }
 
+/// What one polling thread does without work: an [`IdleBudget`] that is fed with what happens.
+#[derive(Clone, Copy, Debug)]
+pub struct IdleStrategy {
+    /// What it decides by; takes what has happened.
+    pub budget: IdleBudget,
+    waits: ProcessorWaits,
+}
+
+impl IdleStrategy {
+    /// Waits as `limits` says.
+    #[must_use]
+    pub fn new(limits: IdleLimits) -> Self {
+        Self { budget: IdleBudget::new(limits), waits: ProcessorWaits::default() }
+    }
+
+    /// Same as [`IdleBudget::next`], for this thread.
+    pub fn next(&mut self, idle: impl FnOnce() -> Duration) -> IdleStep {
+        if self.budget.adapts()
+            && let Some((waited, of)) = self.waits.since_last()
+        {
+            self.budget.note_waiting(waited, of);
+        }
+        self.budget.next(idle)
+    }
+}
+
 /// Drives a transport and the cores on it from one thread.
 #[derive(Debug)]
 pub struct Runner {
-    budget: IdleBudget,
+    idle: IdleStrategy,
     /// When the first of the consecutive polls without work was.
     idle_since: Instant,
-    waits: ProcessorWaits,
     /// The number of times that the thread has parked.
     parks: u64,
 }
@@ -68,13 +94,12 @@ impl Runner {
     /// Creates a runner that waits as `idle` says.
     #[must_use]
     pub fn new(idle: IdleLimits) -> Self {
-        let (budget, waits) = (IdleBudget::new(idle), ProcessorWaits::default());
-        Self { budget, idle_since: Instant::from_nanos(0), waits, parks: 0 }
+        Self { idle: IdleStrategy::new(idle), idle_since: Instant::from_nanos(0), parks: 0 }
     }
 
     /// Waits as `idle` says from now on.
     pub fn set_limits(&mut self, idle: IdleLimits) {
-        self.budget.set_limits(idle);
+        self.idle.budget.set_limits(idle);
     }
 
     /// Returns the number of times that the thread has parked.
@@ -88,7 +113,7 @@ impl Runner {
     pub fn step<D: Driven>(&mut self, driven: &mut D) -> usize {
         let work = driven.poll();
         if work > 0 {
-            self.budget.note_work();
+            self.idle.budget.note_work();
             return work;
         }
         self.wait(driven)
@@ -96,23 +121,23 @@ impl Runner {
 
     fn wait<D: Driven>(&mut self, driven: &mut D) -> usize {
         let now = driven.transport().now();
-        if self.budget.fruitless() == 0 {
+        if self.idle.budget.fruitless() == 0 {
             self.idle_since = now;
         }
-        match self.budget.next(|| now.since(self.idle_since)) {
+        match self.idle.next(|| now.since(self.idle_since)) {
             IdleStep::Spin => {
                 // The awaited work usually comes soon, and a pause would delay its detection.
-                if self.budget.fruitless() > EAGER_POLLS {
+                if self.idle.budget.fruitless() > EAGER_POLLS {
                     std::hint::spin_loop();
                 }
                 0
             }
             IdleStep::Yield => {
                 std::thread::yield_now();
-                self.budget.note_yield(driven.transport().now().since(now));
+                self.idle.budget.note_yield(driven.transport().now().since(now));
                 driven.transport().yielded();
                 // Others may have run for long.
-                if self.budget.fruitless().is_multiple_of(LOOK_AT_ALL) {
+                if self.idle.budget.fruitless().is_multiple_of(LOOK_AT_ALL) {
                     driven.look_at_all();
                 }
                 0
@@ -122,9 +147,6 @@ impl Runner {
     }
 
     fn park<D: Driven>(&mut self, driven: &mut D, now: Instant) -> usize {
-        if let Some((waited, of)) = self.waits.since_last(now) {
-            self.budget.note_waiting(waited, of);
-        }
         driven.transport().prepare_park();
         driven.look_at_all();
         let work = driven.poll();
@@ -136,7 +158,7 @@ impl Runner {
         }
         driven.transport().unpark();
         // Work that came before it slept would have been met as well.
-        self.budget.note_sleep(driven.transport().now().since(now));
+        self.idle.budget.note_sleep(driven.transport().now().since(now));
         work
     }
 }

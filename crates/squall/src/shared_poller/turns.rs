@@ -37,7 +37,7 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_fabric::explore::sync::{Mutex, MutexGuard};
 
 use super::PolledBy;
-use squall_transports::runner::{IdleBudget, IdleLimits};
+use squall_transports::runner::{IdleLimits, IdleStrategy};
 
 use super::attention::{Attention, GRACE};
 use super::polled_node::{NodeBells, PolledNode};
@@ -76,8 +76,8 @@ struct Turns {
     /// No thread gets the turn any more.
     is_over: bool,
     /// For how long the thread that has the turn, and the standby thread, poll on.
-    leader_idle: IdleBudget,
-    standby_idle: IdleBudget,
+    leader_idle: IdleStrategy,
+    standby_idle: IdleStrategy,
 }
 
 /// What a thread that waits has seen of the changes.
@@ -125,8 +125,8 @@ impl<N: PolledNode> SharedNode<N> {
             watching: 0,
             is_leader_asleep: false,
             is_over: false,
-            leader_idle: IdleBudget::new(IdleLimits::PARK),
-            standby_idle: IdleBudget::new(IdleLimits::PARK),
+            leader_idle: IdleStrategy::new(IdleLimits::PARK),
+            standby_idle: IdleStrategy::new(IdleLimits::PARK),
         };
         Ok(Self {
             node: Mutex::new(Some(node)),

@@ -6,8 +6,9 @@
 //!   been in vain: `spin` halves. So a thread spins where messages follow each other closely, and a quiet one sleeps at once.
 //! - A yield that lasts for [`OTHERS_RAN`] or more has given the processor to a program that computes: members of a group give it back
 //!   sooner. The next sleeps come without a yield before, [`SLEEPS_MIN`] of them, and twice as many each time that this happens again.
-//! - A thread that has waited for a processor for more than a tenth of the time does not spin for the next [`SLEEPS_MIN`] sleeps: others
-//!   need the processors, perhaps those that it waits for.
+//! - A thread that has waited for a processor for more than a tenth of the time does not spin for [`PAUSE_MIN`]: others need the
+//!   processors, perhaps those that it waits for. The pause begins again while it still waits that much, and is twice as long each time
+//!   that spinning has led to that again, up to [`PAUSE_MAX`]; after [`CALM`] of spinning without, it is short again.
 //!
 //! With fixed limits (`IdleLimits::adapts` is false) polls are counted instead; of the rules only that of yields holds, for a thread that
 //! sleeps at all.
@@ -40,8 +41,12 @@ pub struct IdleBudget {
     without_yield_next: u32,
     /// Yields since the last one that took long.
     short_yields: u32,
-    /// Sleeps until `spin` may grow again.
-    without_spin: u32,
+    /// The time until `spin` may grow again.
+    pause: Duration,
+    /// How long it will be when spinning leads to waiting again.
+    pause_next: Duration,
+    /// For how long spinning has not led to waiting.
+    calm: Duration,
 }
 
 impl IdleBudget {
@@ -55,8 +60,15 @@ impl IdleBudget {
             without_yield: 0,
             without_yield_next: SLEEPS_MIN,
             short_yields: 0,
-            without_spin: 0,
+            pause: Duration::ZERO,
+            pause_next: PAUSE_MIN,
+            calm: Duration::ZERO,
         }
+    }
+
+    /// Returns whether it follows what happens, so that it wants to know for how long the thread waits ([`IdleBudget::note_waiting`]).
+    pub(super) const fn adapts(&self) -> bool {
+        self.limits.adapts
     }
 
     /// Keeps to these limits from now on.
@@ -119,8 +131,7 @@ impl IdleBudget {
     pub fn note_sleep(&mut self, lasted: Duration) {
         self.fruitless = 0;
         self.without_yield = self.without_yield.saturating_sub(1);
-        if self.without_spin > 0 {
-            self.without_spin -= 1;
+        if !self.pause.is_zero() {
             return;
         }
         self.spin = match lasted < SPIN_MAX {
@@ -130,11 +141,21 @@ impl IdleBudget {
         };
     }
 
-    /// Takes for how much of a time the thread could have run, but had no processor.
+    /// Takes for how much of the time since the last call the thread could have run, but had no processor.
     pub fn note_waiting(&mut self, waited: Duration, of: Duration) {
-        if waited > of / 10 {
-            self.spin = Duration::ZERO;
-            self.without_spin = SLEEPS_MIN;
+        let is_trial = self.pause.is_zero();
+        if waited <= of / 10 {
+            self.pause = self.pause.saturating_sub(of);
+            self.calm = if is_trial { self.calm.saturating_add(of) } else { Duration::ZERO };
+            if self.calm >= CALM {
+                self.pause_next = PAUSE_MIN;
+            }
+            return;
+        }
+        (self.spin, self.calm) = (Duration::ZERO, Duration::ZERO);
+        self.pause = self.pause_next;
+        if is_trial {
+            self.pause_next = (2 * self.pause_next).min(PAUSE_MAX);
         }
     }
 }
@@ -153,6 +174,12 @@ const OTHERS_RAN: Duration = Duration::from_millis(1);
 const SLEEPS_MIN: u32 = 100;
 /// The same after many vain trials.
 const SLEEPS_MAX: u32 = 6400;
+/// The time without spinning after the thread has waited for a processor.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// The same after many vain trials.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The time of spinning without waiting after which others do not need the processors any more.
+const CALM: Duration = Duration::from_secs(1);
 /// After this number of short yields in a row, no other program computes any more.
 const SHORT_YIELDS: u32 = 1000;
 
@@ -189,11 +216,30 @@ mod tests {
         let mut budget = budget();
         budget.note_waiting(MICROS(100), MICROS(2000));
         assert_eq!(patience(&mut budget).0, 100, "a twentieth is usual");
+        // Without spinning it still waits, for a while.
+        (0..100).for_each(|_| budget.note_waiting(MICROS(300), MICROS(2000)));
+        let short_sleeps = |budget: &mut IdleBudget| {
+            (0..10).for_each(|_| budget.note_sleep(MICROS(10)));
+            patience(budget).0
+        };
+        assert_eq!(short_sleeps(&mut budget), 0, "short sleeps do not count meanwhile");
+        let mut pause = |waits_again: bool| {
+            let mut passed = 0;
+            while short_sleeps(&mut budget) == 0 {
+                budget.note_waiting(Duration::ZERO, MICROS(2000));
+                passed += 2;
+            }
+            if waits_again {
+                budget.note_waiting(MICROS(300), MICROS(2000));
+            }
+            passed
+        };
+        let pauses = [(); 9].map(|()| pause(true));
+        assert_eq!(pauses, [40, 40, 80, 160, 320, 640, 1280, 2000, 2000], "milliseconds");
+        pause(false);
+        budget.note_waiting(Duration::ZERO, CALM);
         budget.note_waiting(MICROS(300), MICROS(2000));
-        (0..SLEEPS_MIN).for_each(|_| budget.note_sleep(MICROS(10)));
-        assert_eq!(patience(&mut budget).0, 0, "short sleeps do not count meanwhile");
-        (0..10).for_each(|_| budget.note_sleep(MICROS(10)));
-        assert_eq!(patience(&mut budget).0, 100, "then it tries again");
+        assert_eq!(budget.pause, PAUSE_MIN, "the others have ended");
     }
 
     #[test]

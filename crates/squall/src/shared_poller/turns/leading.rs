@@ -7,7 +7,7 @@ use std::time::Instant;
 #[cfg(all(test, shuttle))]
 use squall_fabric::explore::thread;
 
-use squall_transports::runner::{IdleBudget, IdleStep};
+use squall_transports::runner::{IdleStep, IdleStrategy};
 
 use super::{NodeBells, Outcome, PolledBy, PolledNode, SharedNode, Turn};
 
@@ -24,13 +24,13 @@ impl<N: PolledNode> SharedNode<N> {
 
     fn lead_with<R>(
         &self,
-        idle: &mut IdleBudget,
+        idle: &mut IdleStrategy,
         until: Option<Instant>,
         look: &mut impl FnMut() -> Option<R>,
     ) -> Outcome<R> {
         let mut present = self.node();
         let (mut idle_since, mut has_waited, mut seen) = (self.bells.now(), true, None);
-        idle.note_work();
+        idle.budget.note_work();
         loop {
             let Some(node) = &mut *present else { return self.close_turns() };
             if std::mem::take(&mut has_waited) {
@@ -49,7 +49,7 @@ impl<N: PolledNode> SharedNode<N> {
             }
             seen = Some(changes);
             if work > 0 {
-                idle.note_work();
+                idle.budget.note_work();
                 continue;
             }
             if node.has_failed() || self.status.is_stopping() {
@@ -61,10 +61,10 @@ impl<N: PolledNode> SharedNode<N> {
                 node.flush();
                 return Outcome::Late;
             }
-            if idle.fruitless() == 0 {
+            if idle.budget.fruitless() == 0 {
                 idle_since = now;
             }
-            idle.set_limits(node.idle_limits());
+            idle.budget.set_limits(node.idle_limits());
             match idle.next(|| now.saturating_duration_since(idle_since)) {
                 IdleStep::Spin => {
                     std::hint::spin_loop();
@@ -72,8 +72,8 @@ impl<N: PolledNode> SharedNode<N> {
                 }
                 IdleStep::Yield => {
                     thread::yield_now();
-                    idle.note_yield(self.bells.now().saturating_duration_since(now));
-                    node.yielded(idle.fruitless());
+                    idle.budget.note_yield(self.bells.now().saturating_duration_since(now));
+                    node.yielded(idle.budget.fruitless());
                     continue;
                 }
                 IdleStep::Sleep => {}
@@ -95,7 +95,7 @@ impl<N: PolledNode> SharedNode<N> {
                 }
                 seen = None;
             }
-            idle.note_sleep(self.bells.now().saturating_duration_since(now));
+            idle.budget.note_sleep(self.bells.now().saturating_duration_since(now));
             has_waited = true;
         }
     }

@@ -6,7 +6,7 @@ use std::thread;
 use squall_fabric::atomics::Ordering;
 #[cfg(all(test, shuttle))]
 use squall_fabric::explore::thread;
-use squall_transports::runner::{IdleBudget, IdleStep};
+use squall_transports::runner::{IdleStep, IdleStrategy};
 
 use super::{GRACE, MutexGuard, NodeBells, PolledBy, PolledNode, SharedNode};
 use crate::shared_poller::attention::Standby;
@@ -51,9 +51,9 @@ impl<N: PolledNode> SharedNode<N> {
         polls_again
     }
 
-    fn poll_for_all_with(&self, idle: &mut IdleBudget) -> bool {
+    fn poll_for_all_with(&self, idle: &mut IdleStrategy) -> bool {
         let mut idle_since = self.bells.now();
-        idle.note_work();
+        idle.budget.note_work();
         loop {
             let mut present = self.node();
             if self.is_led.load(Ordering::Relaxed) {
@@ -69,24 +69,24 @@ impl<N: PolledNode> SharedNode<N> {
             let Some(node) = &mut *present else { return false };
             if node.poll() > 0 {
                 self.tell(PolledBy::Standby);
-                idle.note_work();
+                idle.budget.note_work();
                 continue;
             }
             if node.has_failed() || self.status.is_stopping() {
                 return false;
             }
             let now = self.bells.now();
-            if idle.fruitless() == 0 {
+            if idle.budget.fruitless() == 0 {
                 idle_since = now;
             }
-            idle.set_limits(node.idle_limits());
+            idle.budget.set_limits(node.idle_limits());
             match idle.next(|| now.saturating_duration_since(idle_since)) {
                 IdleStep::Spin => std::hint::spin_loop(),
                 IdleStep::Yield => {
-                    node.yielded(idle.fruitless());
+                    node.yielded(idle.budget.fruitless());
                     drop(present);
                     thread::yield_now();
-                    idle.note_yield(self.bells.now().saturating_duration_since(now));
+                    idle.budget.note_yield(self.bells.now().saturating_duration_since(now));
                 }
                 IdleStep::Sleep => {
                     if node.begin_wait() > 0 {
@@ -95,7 +95,7 @@ impl<N: PolledNode> SharedNode<N> {
                     } else if !self.doze(present) {
                         return true;
                     }
-                    idle.note_sleep(self.bells.now().saturating_duration_since(now));
+                    idle.budget.note_sleep(self.bells.now().saturating_duration_since(now));
                 }
             }
         }
