@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::num::NonZero;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use squall::config::{IdlePolicy, Ranks, SubgroupConfig, Transport};
+use squall::config::{Ranks, SubgroupConfig};
 use squall::{BootstrapProgress, Config, DeliveryMode, Group, PolledBy};
 
 use crate::error::ParticipantError;
@@ -91,8 +90,6 @@ impl ParticipantBuilder {
     /// [`ParticipantError`], with what to do next.
     pub fn join(mut self) -> Result<DomainParticipant, ParticipantError> {
         self.lay_out()?;
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        self.config.idle = idle_policy(&self.config, cores);
         let patience = self.config.timeout;
         let bells: Arc<Mutex<Vec<Arc<Signal>>>> = Arc::default();
         let to_ring = Arc::clone(&bells);
@@ -179,19 +176,6 @@ impl ParticipantBuilder {
         }
     }
 }
-
-/// Returns what the polling thread is to do when there is nothing to do. A participant has threads beside it, which hand on what comes, and
-/// those of the application: if they share its core, it must not spin, or each sample waits until the scheduler takes the core away.
-fn idle_policy(config: &Config, cores: usize) -> IdlePolicy {
-    let participants_here = if config.transport == Transport::Shm { config.members } else { 1 };
-    match config.idle {
-        IdlePolicy::Auto if participants_here * PARTICIPANT_THREADS > cores => IdlePolicy::Park,
-        policy => policy,
-    }
-}
-
-/// The threads of a participant that have something to do at a time: it polls, it hands on, and the application reads or writes.
-const PARTICIPANT_THREADS: usize = 3;
 
 /// Gives the subgroup `name` a mode, and makes it if it is not there.
 fn lay_out(config: &mut Config, name: &str, mode: DeliveryMode) -> Result<(), ParticipantError> {
@@ -300,19 +284,6 @@ mod tests {
     use squall::HandleError;
 
     use super::*;
-
-    #[test]
-    fn a_polling_thread_does_not_spin_where_it_shares_its_core() {
-        let config = Config::local("dds-idle", 2);
-        assert_eq!(
-            [2, 5, 6].map(|cores| idle_policy(&config, cores)),
-            [IdlePolicy::Park, IdlePolicy::Park, IdlePolicy::Auto]
-        );
-        let chosen = Config { idle: IdlePolicy::Spin, ..config.clone() };
-        assert_eq!(idle_policy(&chosen, 2), IdlePolicy::Spin, "the application has decided");
-        let remote = Config { transport: Transport::Tcp, ..config };
-        assert_eq!([2, 3].map(|cores| idle_policy(&remote, cores)), [IdlePolicy::Park, IdlePolicy::Auto]);
-    }
 
     #[test]
     fn a_topic_of_some_members_is_refused() {
