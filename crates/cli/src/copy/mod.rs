@@ -30,7 +30,7 @@ use rustix::net::sockopt;
 use serde::{Serialize, de::DeserializeOwned};
 use squall::config::{Secret, VerbsSettings};
 use squall_harness::lines::write_line;
-use squall_transports::session::{Proof, SealedHalf, SessionKeys};
+use squall_transports::session::{CallerKind, Proof, SealedHalf, SessionKeys};
 
 use deadline::DeadlineStream;
 
@@ -96,7 +96,7 @@ impl CopyConnection {
     pub(crate) fn prove(stream: TcpStream, secret: &Secret) -> Result<Self> {
         let mut timed = DeadlineStream::new(Arc::new(stream));
         timed.begin(Some(PROOF_TIMEOUT));
-        let session = Proof::new(secret, CLUSTER, PURPOSE).prove(&mut timed, None)?;
+        let session = Proof::new(secret, CLUSTER).prove(&mut timed, None, CallerKind::Copy)?;
         Self::new(timed, session)
     }
 
@@ -104,8 +104,8 @@ impl CopyConnection {
     pub(crate) fn demand(stream: Arc<TcpStream>, secret: &Secret) -> Result<Self> {
         let mut timed = DeadlineStream::new(stream);
         timed.begin(Some(PROOF_TIMEOUT));
-        let session = Proof::new(secret, CLUSTER, PURPOSE).demand(&mut timed, None)?;
-        Self::new(timed, session)
+        let caller = Proof::new(secret, CLUSTER).demand(&mut timed, None, &[CallerKind::Copy])?;
+        Self::new(timed, caller.session)
     }
 
     /// All messages are encrypted, wherever the other end is.
@@ -158,7 +158,6 @@ pub(crate) fn read_secret(file: &std::path::Path) -> Result<Secret> {
 }
 
 const CLUSTER: &str = "squall-copy";
-const PURPOSE: &str = "copy";
 /// For the whole proof, however slowly its bytes arrive.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 /// For a line to be accepted.
