@@ -12,8 +12,8 @@ mod message;
 mod parcel;
 
 use message::{
-    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyCall, CopyDigest, CopyEntry, CopyLinks, CopyRequest, CopyToken,
-    CopyTransport, DigestVerdict, FileEntry, HostId, CopyLinkAnswer, QueuePosition, parse,
+    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyCall, CopyDigest, CopyEntry, CopyLinkAnswer, CopyLinks,
+    CopyRequest, CopyToken, CopyTransport, DigestVerdict, FileEntry, HostId, QueuePosition, parse,
 };
 use parcel::ParcelKind;
 

@@ -13,11 +13,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         |host: u8, port: u16| [&[0; 10][..], &[0xff, 0xff, 192, 0, 2, host], &port.to_le_bytes()].concat();
     let ends = [address(1, 50_000), address(2, 7400)].concat();
     let rest = |kind: u8| [&[kind][..], &[0; 117]].concat();
-    let seeds = [
-        [&[0, 0][..], &[0; 36], &rest(0)],
-        [&[1, 1], &ends, &rest(6)],
-        [&[2, 1], &ends, &rest(255)],
-    ];
+    let seeds = [[&[0, 0][..], &[0; 36], &rest(0)], [&[1, 1], &ends, &rest(6)], [&[2, 1], &ends, &rest(255)]];
     let seeds = seeds.map(|parts| parts.concat());
     assert!(seeds.iter().all(|seed| read_foreign(seed)), "all of them are understood");
     seeds.to_vec()
