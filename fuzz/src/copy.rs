@@ -12,8 +12,8 @@ mod message;
 mod parcel;
 
 use message::{
-    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyDigest, CopyEntry, CopyRequest, CopyTransport, DigestVerdict,
-    FileEntry, HostId, QueuePosition, parse,
+    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyCall, CopyDigest, CopyEntry, CopyLinkAnswer, CopyLinks,
+    CopyRequest, CopyToken, CopyTransport, DigestVerdict, FileEntry, HostId, QueuePosition, parse,
 };
 use parcel::ParcelKind;
 
@@ -27,6 +27,9 @@ pub fn feed(bytes: &[u8]) {
         let begin = taken::<Option<CopyBegin>>(line).flatten();
         let answer = taken::<CopyAnswer>(line);
         taken::<HostId>(line);
+        taken::<CopyCall>(line);
+        taken::<CopyLinkAnswer>(line);
+        taken::<CopyLinks>(line);
         taken::<QueuePosition>(line);
         taken::<Vec<DigestVerdict>>(line);
         taken::<Vec<String>>(line);
@@ -58,14 +61,20 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let file = |bytes| Some(FileEntry { bytes, modified_ns: -1 });
     let entry = |name: &str, file| CopyEntry { path: vec!["site".into(), name.into()], mode: 0o644, file };
     let entries = vec![entry("folder", None), entry("small", file(7)), entry("large", file(3 << 20))];
-    let request = CopyRequest { path: "new".into(), into: true, entries, digest: CopyDigest::Blake3 };
+    let (copy, path, digest) = (CopyToken(u128::MAX), "new".into(), CopyDigest::Blake3);
+    let request = CopyRequest { copy, path, into: true, entries, digest };
     let answer = CopyAnswer::Ready { held: vec![0, 2], digest: CopyDigest::Blake3 };
     let send = vec![vec![1], vec![2]];
-    let (name, transport) = ("copy".into(), CopyTransport::Tcp);
-    let begin = Some(CopyBegin { name, port: 1, members: 2, rank: 1, send, transport });
+    let hosts = vec!["192.0.2.1:7401".into()];
+    let begin = Some(CopyBegin { hosts, rank: 1, send, transport: CopyTransport::Tcp });
     let judgements = vec![DigestVerdict::Good, DigestVerdict::Bad { message: "the disk is full".into() }];
     let waiting = QueuePosition::Waiting { copies: 1, source: "192.0.2.1:7401".into() };
     let written = [
+        serde_json::to_string(&CopyCall::Control),
+        serde_json::to_string(&CopyCall::Link { copy, rank: 2 }),
+        serde_json::to_string(&CopyLinkAnswer::Accepted),
+        serde_json::to_string(&CopyLinks::Made),
+        serde_json::to_string(&CopyLinks::Failed { rank: 1, message: "no route".into() }),
         serde_json::to_string(&HostId(u128::MAX)),
         serde_json::to_string(&waiting),
         serde_json::to_string(&QueuePosition::First),

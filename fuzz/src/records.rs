@@ -1,7 +1,7 @@
 //! The records of a session, replaced by bytes of an attacker on the network: none of them is ever accepted.
 
 use squall_transports::bootstrap::Secret;
-use squall_transports::session::{Proof, SessionKeys, open_foreign};
+use squall_transports::session::{CallerKind, Proof, SessionKeys, open_foreign};
 
 /// Gives the bytes to a session in the place of the other end's records.
 pub fn feed(bytes: &[u8]) {
@@ -16,7 +16,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
 
 fn session() -> SessionKeys {
     let secret = Secret::new("a secret of many bytes").expect("it is long enough");
-    let proof = Proof::new(&secret, "kitchen", "fuzz");
-    let (_initiator, hello) = proof.initiate(None);
-    proof.respond(None, &hello).expect("a good hello").0
+    let proof = Proof::new(&secret, "kitchen");
+    let (_initiator, hello) = proof.initiate(None, CallerKind::Question);
+    proof.respond(None, &hello, &[CallerKind::Question]).expect("a good hello").0.session
 }

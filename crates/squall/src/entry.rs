@@ -10,6 +10,7 @@ use squall_protocols::membership::View;
 use squall_transports::barrier;
 use squall_transports::bootstrap::{self, Address, BootstrapListener, BootstrapProgress, Joined, LinkSocket};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
+use squall_transports::session::PeerStream;
 use squall_transports::shm::{self, ShmFabric};
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::{self, VerbsFabric, VerbsSettings};
@@ -114,7 +115,7 @@ pub(crate) fn enter(
         }
         (Transport::Tcp, AnyListener::Tcp(listener)) => {
             enter_by(config, entering, listener, on_progress, |node, streams, _| {
-                Ok(AnyFabric::Tcp(TcpFabric::new(node, streams)?))
+                over_streams(config, node, streams)
             })
         }
         (Transport::Auto, AnyListener::Tcp(listener)) => {
@@ -126,14 +127,29 @@ pub(crate) fn enter(
         }
         (Transport::Verbs, AnyListener::Tcp(listener)) => {
             // This check comes before any member waits for this one.
-            let settings = device(config);
-            verbs::check(&settings, &[])?;
+            verbs::check(&device(config), &[])?;
             enter_by(config, entering, listener, on_progress, |node, streams, _| {
-                Ok(AnyFabric::Verbs(Box::new(VerbsFabric::new(node, streams, &settings)?)))
+                over_streams(config, node, streams)
             })
         }
         _ => unreachable!("`AnyListener::bind` has checked the transport"),
     }
+}
+
+/// Sets the transport up between members that have linked, for a group that no process joins later.
+///
+/// # Panics
+/// If the transport is neither TCP nor RDMA.
+pub(crate) fn over_streams(
+    config: &Config,
+    node: NodeId,
+    streams: Vec<(NodeId, PeerStream)>,
+) -> Result<AnyFabric, JoinError> {
+    Ok(match config.transport {
+        Transport::Tcp => AnyFabric::Tcp(TcpFabric::new(node, streams)?),
+        Transport::Verbs => AnyFabric::Verbs(Box::new(VerbsFabric::new(node, streams, &device(config))?)),
+        Transport::Shm | Transport::Auto => unreachable!("these have other links"),
+    })
 }
 
 /// Returns the RDMA device to use. A member that is alone has no stream by which to choose the device, so the address

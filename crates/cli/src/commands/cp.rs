@@ -9,9 +9,11 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use squall_harness::terminal::{CommandVerdict, PendingNote, bars, output, units};
 
+use crate::copy::message::CopyToken;
 use crate::copy::send::{self, CopyObserver, CopyTarget, SendSettings};
 use crate::copy::{
-    BLOCK_BYTES, CopyDigest, CopyRequest, CopyTransport, PORT, blocks, device, read_secret, source,
+    BLOCK_BYTES, CopyDigest, CopyRequest, CopyTransport, PORT, blocks, device, random_number, read_secret,
+    source,
 };
 
 /// Copy files and folders to many hosts at once, for little more than the time of one
@@ -80,7 +82,8 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<CommandVerdict> {
     }
     let (sources, hosts) = split(&arguments.paths)?;
     let sources = source::find(&sources)?;
-    let means = SendSettings { secret: &secret, transport: arguments.transport, verbs };
+    let copy = CopyToken(random_number()?);
+    let means = SendSettings { copy, secret: &secret, transport: arguments.transport, verbs };
     let begun = Instant::now();
     let (secret_of_all, port) = (&secret, arguments.port);
     let connect =
@@ -100,6 +103,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<CommandVerdict> {
         for (target, (_, _, path)) in targets.iter_mut().zip(&hosts) {
             let into = !is_one || path.is_empty() || path.ends_with('/');
             let request = CopyRequest {
+                copy,
                 path: path.clone(),
                 into,
                 entries: entries.clone(),

@@ -10,15 +10,18 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 use rustix::process::{Resource, getrlimit};
-use rustix::rand::GetRandomFlags;
 use squall::bulk::BulkError;
 use squall::config::{Secret, VerbsSettings};
+use squall_transports::session::PeerStream;
 
+use super::connection::ProvedConnection;
 use super::folder::Folder;
+use super::links::{self, LinkDesk};
+use super::message::CopyCall;
 use super::queue::{CopiesAhead, CopyQueue};
-use super::{CopyConnection, HostId, QueuePosition, receive};
+use super::{CopyConnection, HostId, QueuePosition, random_number, receive};
 
 /// A host that receives copies.
 pub(crate) struct CopyHost {
@@ -28,6 +31,7 @@ pub(crate) struct CopyHost {
     /// By which sources recognise the host, whatever name they use for it.
     id: HostId,
     queue: CopyQueue,
+    pub(crate) links: LinkDesk<PeerStream>,
     unproved: Mutex<Unproved>,
 }
 
@@ -37,7 +41,8 @@ pub(crate) type CopyEnd = (String, Result<usize>);
 impl CopyHost {
     pub(crate) fn new(secret: Secret, verbs: VerbsSettings, folder: Folder) -> Result<Self> {
         let unproved = Mutex::new(Unproved { max: unproved_max(), ..Unproved::default() });
-        Ok(Self { secret, verbs, folder, id: host_id()?, queue: CopyQueue::default(), unproved })
+        let (id, queue) = (HostId(random_number()?), CopyQueue::default());
+        Ok(Self { secret, verbs, folder, id, queue, links: LinkDesk::default(), unproved })
     }
 
     /// Accepts connections forever, each in a thread; copies that have ended are reported to `ended`.
@@ -64,12 +69,25 @@ impl CopyHost {
     /// From the proof to the end of the copy.
     fn attend(&self, number: u64, peer: &str, ended: &Sender<CopyEnd>) {
         let Some(stream) = self.unproved().stream(number) else { return };
-        let proved = CopyConnection::demand(stream, &self.secret);
+        let proved = ProvedConnection::receive(stream, &self.secret);
         let is_left = self.unproved().remove(number);
-        let mut line = match proved {
-            Ok(line) if is_left => line,
+        let (connection, call) = match proved {
+            Ok(proved) if is_left => proved,
             Ok(_) => return,
             Err(error) => return tracing::warn!("{peer} was refused: {error:#}"),
+        };
+        let line = match call {
+            CopyCall::Control => connection.into_line(),
+            CopyCall::Link { copy, rank } => {
+                if let Err(error) = links::receive(connection, &self.links, (copy, rank)) {
+                    tracing::warn!("a link from {peer} was refused: {error:#}");
+                }
+                return;
+            }
+        };
+        let mut line = match line {
+            Ok(line) => line,
+            Err(error) => return tracing::warn!("{peer}: {error:#}"),
         };
         let Some(outcome) = self.receive(&mut line, peer) else { return };
         // Fails when the command is about to end.
@@ -99,7 +117,7 @@ impl CopyHost {
             line.write(&QueuePosition::Waiting { copies, source }).ok()?;
         }
         line.write(&QueuePosition::First).ok()?;
-        let outcome = receive::serve(line, &self.folder, &self.secret, &self.verbs);
+        let outcome = receive::serve(line, self);
         Some(outcome.map_err(|error| match error.downcast_ref() {
             Some(BulkError::RootLost) => {
                 anyhow!(
@@ -171,14 +189,6 @@ fn network(source: IpAddr) -> IpAddr {
 fn unproved_max() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(descriptors / 8).map_or(UNPROVED_MAX, |share| share.clamp(UNPROVED_MIN, UNPROVED_MAX))
-}
-
-/// A number that no other `serve` has, here or elsewhere.
-fn host_id() -> Result<HostId> {
-    let mut bytes = [0; 16];
-    let filled = rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
-    ensure!(filled == bytes.len(), "the system has no random numbers");
-    Ok(HostId(u128::from_le_bytes(bytes)))
 }
 
 /// Until the next attempt, if a connection could not be taken.

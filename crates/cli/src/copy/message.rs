@@ -11,6 +11,28 @@ use super::parcel::{ParcelKind, kind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct HostId(pub(crate) u128);
 
+/// Names one copy: a random number of its `cp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CopyToken(pub(crate) u128);
+
+/// What a connection is: the caller's first message.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CopyCall {
+    /// The control line between `cp` and a host.
+    Control,
+    /// A link of the session of this copy, from its member of this rank.
+    Link { copy: CopyToken, rank: usize },
+}
+
+/// The answer to a link.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CopyLinkAnswer {
+    Accepted,
+    Refused { message: String },
+}
+
 /// The position of a copy in the queue of a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -26,6 +48,8 @@ pub(crate) enum QueuePosition {
 /// What is to be copied.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CopyRequest {
+    /// From now on the host expects links of this copy.
+    pub(crate) copy: CopyToken,
     /// The target, below the folder that is served.
     pub(crate) path: String,
     /// `path` is a folder into which the sources go, even if it does not exist.
@@ -90,16 +114,26 @@ pub(crate) enum CopyAnswer {
 /// All is prepared: the session begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CopyBegin {
-    /// Of this one session.
-    pub(crate) name: String,
-    /// Where `cp` listens, on the host from which it is connected.
-    pub(crate) port: u16,
-    pub(crate) members: usize,
+    /// The addresses at which `cp` has reached the hosts, of rank 1 and so on.
+    pub(crate) hosts: Vec<String>,
+    /// The rank of this host; 0 is the source.
     pub(crate) rank: usize,
     /// The entries that are sent: parcel by parcel, in this order.
     pub(crate) send: Vec<Vec<usize>>,
     #[serde(default)]
     pub(crate) transport: CopyTransport,
+}
+
+/// Whether a host has made its links.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CopyLinks {
+    Made,
+    /// It cannot reach the host of this rank.
+    Failed {
+        rank: usize,
+        message: String,
+    },
 }
 
 /// How the files travel.

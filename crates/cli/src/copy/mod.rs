@@ -2,15 +2,17 @@
 //!
 //! `cp` connects to each `serve`, both prove the secret, and then lines of JSON travel over that connection: the host's
 //! [`HostId`], the request for a turn, the [`QueuePosition`] in the queue until the turn has come, a [`CopyRequest`] with the
-//! list of files, the answer with what is there already ([`CopyAnswer`]), the start with the address of a bulk session
-//! ([`CopyBegin`]), and for each [`parcel`] the digests of its files and the answer to each ([`DigestVerdict`]). The files
-//! themselves travel through the session, and each host relays for the others: large files from pages to pages, small ones
-//! together.
+//! list of files, the answer with what is there already ([`CopyAnswer`]), the start with the addresses of all hosts
+//! ([`CopyBegin`]), the report that this host has its [`links`], and for each [`parcel`] the digests of its files and the answer to
+//! each ([`DigestVerdict`]). The files themselves travel over the links, and each host relays for the others: large files from
+//! pages to pages, small ones together. All connections lead to the port of a `serve`, none to the source.
 
+pub(crate) mod connection;
 mod deadline;
 mod digest;
 pub(crate) mod folder;
 pub(crate) mod host;
+pub(crate) mod links;
 pub(crate) mod message;
 pub(crate) mod parcel;
 pub(crate) mod partial;
@@ -19,21 +21,12 @@ pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod source;
 
-use std::io::{BufRead, BufReader, Read as _};
-use std::net::TcpStream;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::PossibleValue;
-use rustix::net::sockopt;
-use serde::{Serialize, de::DeserializeOwned};
+use rustix::rand::GetRandomFlags;
 use squall::config::{Secret, VerbsSettings};
-use squall_harness::lines::write_line;
-use squall_transports::session::{Proof, SealedHalf, SessionKeys};
 
-use deadline::DeadlineStream;
-
+pub(crate) use connection::CopyConnection;
 pub(crate) use message::{
     BLOCK_BYTES, CopyAnswer, CopyBegin, CopyDigest, CopyEntry, CopyRequest, CopyTransport, DigestVerdict,
     FileEntry, HostId, QueuePosition, blocks,
@@ -72,81 +65,6 @@ pub(crate) fn device(name: Option<&str>) -> VerbsSettings {
     VerbsSettings { device: name.map(Into::into), ..VerbsSettings::default() }
 }
 
-/// A connection between `cp` and `serve` whose ends have proved the secret.
-#[derive(Debug)]
-pub(crate) struct CopyConnection {
-    reader: BufReader<SealedHalf<DeadlineStream<Arc<TcpStream>>>>,
-    writer: MessageWriter,
-}
-
-/// Writes messages, from any thread.
-#[derive(Clone, Debug)]
-pub(crate) struct MessageWriter(Arc<Mutex<SealedHalf<DeadlineStream<Arc<TcpStream>>>>>);
-
-impl MessageWriter {
-    pub(crate) fn write(&self, message: &impl Serialize) -> Result<()> {
-        let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        writer.stream_mut().begin(Some(WRITE_PATIENCE));
-        write_line(&mut *writer, message)
-    }
-}
-
-impl CopyConnection {
-    /// Proves the secret as the end that has connected.
-    pub(crate) fn prove(stream: TcpStream, secret: &Secret) -> Result<Self> {
-        let mut timed = DeadlineStream::new(Arc::new(stream));
-        timed.begin(Some(PROOF_TIMEOUT));
-        let session = Proof::new(secret, CLUSTER, PURPOSE).prove(&mut timed, None)?;
-        Self::new(timed, session)
-    }
-
-    /// Demands the proof of the end that has connected, as a whole within [`PROOF_TIMEOUT`].
-    pub(crate) fn demand(stream: Arc<TcpStream>, secret: &Secret) -> Result<Self> {
-        let mut timed = DeadlineStream::new(stream);
-        timed.begin(Some(PROOF_TIMEOUT));
-        let session = Proof::new(secret, CLUSTER, PURPOSE).demand(&mut timed, None)?;
-        Self::new(timed, session)
-    }
-
-    /// All messages are encrypted, wherever the other end is.
-    fn new(writer: DeadlineStream<Arc<TcpStream>>, session: SessionKeys) -> Result<Self> {
-        let stream = Arc::clone(writer.stream());
-        stream.set_nodelay(true)?;
-        // Notices an end that has lost its power.
-        sockopt::set_socket_keepalive(&stream, true)?;
-        sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE_IDLE)?;
-        sockopt::set_tcp_keepintvl(&stream, KEEP_ALIVE_PERIOD)?;
-        sockopt::set_tcp_keepcnt(&stream, KEEP_ALIVE_TRIALS)?;
-        let (reader, writer) = session.halves(DeadlineStream::new(stream), writer);
-        let writer = MessageWriter(Arc::new(Mutex::new(writer)));
-        Ok(Self { reader: BufReader::new(reader), writer })
-    }
-
-    pub(crate) fn write(&mut self, message: &impl Serialize) -> Result<()> {
-        self.writer.write(message)
-    }
-
-    /// Reads the next message, within `patience`.
-    pub(crate) fn read<T: DeserializeOwned>(&mut self, patience: Option<Duration>) -> Result<T> {
-        self.reader.get_mut().stream_mut().begin(patience);
-        let mut line = String::new();
-        let read = (&mut self.reader).take(LINE_BYTES_MAX).read_line(&mut line);
-        let bytes = read.context("the connection is lost")?;
-        ensure!(bytes > 0, "the other end has closed the connection");
-        ensure!(line.ends_with('\n'), "a line of more than {LINE_BYTES_MAX} bytes, or half of one");
-        message::parse(&line).context("the other end sent an unexpected message: run the same release")
-    }
-
-    /// Another handle for writing.
-    pub(crate) fn writer(&self) -> MessageWriter {
-        self.writer.clone()
-    }
-
-    pub(crate) fn peer(&self) -> Result<std::net::SocketAddr> {
-        Ok(self.reader.get_ref().stream().stream().peer_addr()?)
-    }
-}
-
 /// Reads the cluster's secret from a file; white space around it does not count.
 pub(crate) fn read_secret(file: &std::path::Path) -> Result<Secret> {
     if let Some(warning) = squall::config::exposed_secret(file) {
@@ -157,14 +75,10 @@ pub(crate) fn read_secret(file: &std::path::Path) -> Result<Secret> {
     Ok(Secret::new(text.trim_ascii())?)
 }
 
-const CLUSTER: &str = "squall-copy";
-const PURPOSE: &str = "copy";
-/// For the whole proof, however slowly its bytes arrive.
-const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
-/// For a line to be accepted.
-const WRITE_PATIENCE: Duration = Duration::from_secs(600);
-const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(20);
-const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(5);
-const KEEP_ALIVE_TRIALS: u32 = 4;
-/// A list of a million files or so.
-const LINE_BYTES_MAX: u64 = 256 << 20;
+/// A number that no other process has. Not fuzzed: any bytes are a number.
+pub(crate) fn random_number() -> Result<u128> {
+    let mut bytes = [0; 16];
+    let filled = rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
+    ensure!(filled == bytes.len(), "the system has no random numbers");
+    Ok(u128::from_le_bytes(bytes))
+}

@@ -1,15 +1,15 @@
 //! A receiving host: answers one request, takes part in its session, and keeps the files.
 
 use std::fs::File;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use squall::bulk::{BLOCKS_MAX, BulkBuffer, BulkOptions, FileTarget, HeldBlocks, Session};
-use squall::config::{Address, Config, IdlePolicy, Secret, VerbsSettings};
 
 use super::digest::{ArrivingDigest, digest, digest_of};
 use super::folder::{FilePlace, Folder, names};
+use super::host::CopyHost;
+use super::links::{self, session_config};
 use super::parcel::{ParcelKind, kind};
 use super::partial::{self, PartialFile};
 use super::{
@@ -38,14 +38,11 @@ enum State {
 ///
 /// # Errors
 /// If the copy fails; the other end has been informed, if it is still there.
-pub(crate) fn serve(
-    line: &mut CopyConnection,
-    folder: &Folder,
-    secret: &Secret,
-    verbs: &VerbsSettings,
-) -> Result<usize> {
+pub(crate) fn serve(line: &mut CopyConnection, host: &CopyHost) -> Result<usize> {
+    let CopyHost { folder, secret, verbs, .. } = host;
     // The source may have to wait for its turn at other hosts.
     let request: CopyRequest = line.read(Some(BEGIN_PATIENCE))?;
+    let ticket = host.links.expect(request.copy);
     let slots = match prepare(folder, &request) {
         Ok(slots) => slots,
         Err(error) => {
@@ -57,13 +54,11 @@ pub(crate) fn serve(
     line.write(&CopyAnswer::Ready { held, digest: CopyDigest::Blake3 })?;
     // Other hosts may take long to answer. Without a session there is nothing to send.
     let Some(begin) = line.read::<Option<CopyBegin>>(Some(BEGIN_PATIENCE))? else { return Ok(0) };
-    let CopyBegin { members, rank, .. } = begin;
-    ensure!(
-        members <= MEMBERS_MAX && (1..members).contains(&rank),
-        "there is no rank {rank} among {members} members"
-    );
+    links::check(&begin)?;
+    let links = links::join(line, &begin, (request.copy, &ticket), secret)?;
+    let config = session_config(begin.hosts.len() + 1, begin.transport, verbs, secret);
     let options = BulkOptions { block_bytes: Some(BLOCK_BYTES), ..BulkOptions::default() };
-    let mut session = Session::join_with(&config(&begin, &line.peer()?, secret, verbs), &options)?;
+    let mut session = Session::over(&config, &options, begin.rank, links)?;
     let (mut received, mut memory) = (0, session.buffer(0));
     for parcel in &begin.send {
         let kind = request
@@ -222,36 +217,16 @@ fn compare(place: &FilePlace, file: &File, slot: &Slot, right: &str) -> Result<(
     Ok(())
 }
 
-fn config(begin: &CopyBegin, source: &SocketAddr, secret: &Secret, verbs: &VerbsSettings) -> Config {
-    let anywhere = if source.is_ipv4() { "0.0.0.0" } else { "::" };
-    let mut config = Config::local("copy", begin.members).for_rank(begin.rank);
-    config.cluster.clone_from(&begin.name);
-    config.secret = secret.clone();
-    config.transport = begin.transport.named();
-    config.verbs = verbs.clone();
-    config.listen = Address::Tcp { host: anywhere.into(), port: 0 };
-    let mut contact = *source;
-    contact.set_port(begin.port);
-    config.contacts = vec![Address::of_socket(&contact)];
-    config.timeout = JOIN_TIMEOUT;
-    // Blocks are long, and the digests need the cores as well.
-    config.idle = IdlePolicy::Park;
-    config
-}
-
-/// A source and the hosts of one copy.
-const MEMBERS_MAX: usize = 1 << 12;
 /// For what the source does at once, except for the digest of a large file.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// For the preparation of other hosts, and for copies before this one there.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(3600);
-/// Hosts that have answered are usually still there.
-pub(super) const JOIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::message::CopyToken;
     use super::*;
 
     /// Names as a careless or hostile source may send them.
@@ -281,6 +256,7 @@ mod tests {
         let path = prop_oneof![Just(String::new()), Just("../../out".into()), "[a/.]{0,4}", ".{0,6}"];
         let entries = proptest::collection::vec(entry(), 0..4);
         (path, any::<bool>(), entries).prop_map(|(path, into, entries)| CopyRequest {
+            copy: CopyToken(0),
             path,
             into,
             entries,
@@ -313,6 +289,7 @@ mod tests {
         let file = Some(FileEntry { bytes: 3 * BLOCK_BYTES, modified_ns: 0 });
         let entry = |file| CopyEntry { path: vec!["a".into()], mode: 0, file };
         let request = CopyRequest {
+            copy: CopyToken(0),
             path: String::new(),
             into: true,
             entries: vec![entry(None), entry(file)],

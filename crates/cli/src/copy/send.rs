@@ -1,23 +1,22 @@
 //! The sending side: asks the hosts, sends what they lack, and collects their verdicts.
 
 use std::fs::File;
-use std::io::ErrorKind;
-use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::fs::FileExt as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use squall::BootstrapProgress;
+use anyhow::{Context as _, Result, bail, ensure};
 use squall::bulk::{BulkBuffer, BulkOptions, Session};
-use squall::config::{Address, Config, IdlePolicy, Secret, VerbsSettings};
-use squall_transports::bootstrap::ProofError;
+use squall::config::{Address, Secret, VerbsSettings};
 
+use super::connection::reach;
 use super::digest::{digest, digest_of};
+use super::links::{self, session_config};
+use super::message::{CopyCall, CopyLinks, CopyToken};
 use super::parcel::{ParcelKind, kind, parcels};
 use super::source::SourceEntry;
 use super::{
     BLOCK_BYTES, CopyAnswer, CopyBegin, CopyConnection, CopyRequest, CopyTransport, DigestVerdict, FileEntry,
-    HostId, MessageWriter, QueuePosition, blocks,
+    HostId, QueuePosition, blocks,
 };
 
 /// A host that receives the copy.
@@ -121,6 +120,8 @@ pub(crate) fn take_places(targets: &mut [CopyTarget], on_waiting: &mut dyn FnMut
 
 /// How the files travel.
 pub(crate) struct SendSettings<'m> {
+    /// The name of this copy.
+    pub(crate) copy: CopyToken,
     pub(crate) secret: &'m Secret,
     pub(crate) transport: CopyTransport,
     pub(crate) verbs: VerbsSettings,
@@ -286,41 +287,60 @@ fn send_file(
     })
 }
 
-/// Opens the session and sends its address to the targets.
+/// Names the hosts to each other, makes the links and opens the session.
+///
+/// # Errors
+/// If two of them have no link; the error names them.
 fn begin(
-    targets: &[CopyTarget],
+    targets: &mut [CopyTarget],
     ranks: &[usize],
     send: Vec<Vec<usize>>,
     means: &SendSettings<'_>,
 ) -> Result<Session> {
-    let name = format!("copy-{}-{:x}", std::process::id(), now_ns());
-    let members = ranks.len() + 1;
-    let mut config = Config::local("copy", members);
-    config.cluster.clone_from(&name);
-    config.secret = means.secret.clone();
-    config.transport = means.transport.named();
-    config.verbs = means.verbs.clone();
-    let is_ipv6 =
-        targets.iter().filter_map(|target| target.line.as_ref()?.peer().ok()).any(|peer| peer.is_ipv6());
-    let anywhere = if is_ipv6 { "::" } else { "0.0.0.0" };
-    config.listen = Address::Tcp { host: anywhere.into(), port: 0 };
-    config.contacts.clear();
-    config.timeout = super::receive::JOIN_TIMEOUT;
-    // Blocks are long, and the digests need the cores as well.
-    config.idle = IdlePolicy::Park;
-    let writers: Vec<MessageWriter> =
-        ranks.iter().filter_map(|i| targets[*i].line.as_ref()).map(CopyConnection::writer).collect();
-    let (begin_name, transport) = (name, means.transport);
-    let mut report = move |progress: BootstrapProgress| {
-        let BootstrapProgress::Listening { address: Address::Tcp { port, .. } } = progress else { return };
-        for (i, writer) in writers.iter().enumerate() {
-            let (name, rank, send) = (begin_name.clone(), i + 1, send.clone());
-            // A host that has gone does not join, which the session notices.
-            let _ = writer.write(&Some(CopyBegin { name, port, members, rank, send, transport }));
+    let lost = |name: &str| format!("{name} is lost: start `squall serve` there and copy again");
+    let mut hosts = Vec::with_capacity(ranks.len());
+    for i in ranks {
+        let line = targets[*i].line.as_ref().expect("hosts with a rank have a line");
+        hosts.push(Address::of_socket(&line.peer().with_context(|| lost(&targets[*i].name))?));
+    }
+    let names: Vec<String> = ranks.iter().map(|i| targets[*i].name.clone()).collect();
+    let mut lines: Vec<&mut CopyConnection> =
+        targets.iter_mut().filter_map(|target| target.line.as_mut()).collect();
+    let (transport, texts) = (means.transport, hosts.iter().map(ToString::to_string));
+    let mut begin = CopyBegin { hosts: texts.collect(), rank: 0, send, transport };
+    for (line, name) in lines.iter_mut().zip(&names) {
+        begin.rank += 1;
+        line.write(&Some(&begin)).with_context(|| lost(name))?;
+    }
+    let (mut links, mut failures) = (Vec::with_capacity(ranks.len()), Vec::new());
+    for (rank, host) in (1..).zip(&hosts) {
+        links.push((rank, links::call(host, (means.copy, 0), means.secret)));
+    }
+    // All reports are read: a host that has given up, since it does not reach another one, also refuses this one.
+    for ((line, name), (_, link)) in lines.iter_mut().zip(&names).zip(&links) {
+        match (line.read(Some(links::PATIENCE)), link) {
+            (Ok(CopyLinks::Made), Ok(_)) => {}
+            (Ok(CopyLinks::Failed { rank, message }), _) => {
+                let other = rank.checked_sub(1).and_then(|place| names.get(place));
+                let other = other.map_or("a host that is none of this copy", String::as_str);
+                failures.push(format!("{name} has no link with {other}: {message}"));
+            }
+            (_, Err(error)) => failures.push(format!("this host has no link with {name}: {error:#}")),
+            (Err(error), Ok(_)) => failures.push(format!("{}: {error:#}", lost(name))),
         }
-    };
+    }
+    ensure!(
+        failures.is_empty(),
+        "{}. Each host must reach the others at the port of `squall serve`, or be copied to by itself",
+        failures.join("; ")
+    );
+    for (line, name) in lines.iter_mut().zip(&names) {
+        line.write(&()).with_context(|| lost(name))?;
+    }
+    let config = session_config(ranks.len() + 1, means.transport, &means.verbs, means.secret);
     let options = BulkOptions { block_bytes: Some(BLOCK_BYTES), ..BulkOptions::default() };
-    Ok(Session::join_observed(&config, &options, &mut report)?)
+    let links: Result<Vec<_>> = links.into_iter().map(|(rank, link)| Ok((rank, link?))).collect();
+    Ok(Session::over(&config, &options, 0, links?)?)
 }
 
 fn fail(targets: &mut [CopyTarget], i: usize, message: &str, observer: &mut dyn CopyObserver) {
@@ -332,52 +352,11 @@ fn fail(targets: &mut [CopyTarget], i: usize, message: &str, observer: &mut dyn 
 
 /// Connects, proves the secret and reads the number of the host.
 fn prove(host: &str, port: u16, secret: &Secret) -> Result<(CopyConnection, HostId)> {
-    let begun = Instant::now();
-    loop {
-        let proved = CopyConnection::prove(connect(host, port)?, secret);
-        match proved {
-            Ok(mut line) => {
-                let id = line.read(Some(ID_PATIENCE))?;
-                return Ok((line, id));
-            }
-            // A host to which many strangers connect closes some before they can prove anything.
-            Err(error) if is_closed(&error) && begun.elapsed() < CONNECT_TIMEOUT => {
-                std::thread::sleep(CONNECT_PAUSE);
-            }
-            Err(error) => return Err(error),
-        }
-    }
+    let mut line = reach(host, port, secret, &CopyCall::Control)?.into_line()?;
+    let id = line.read(Some(ID_PATIENCE))?;
+    Ok((line, id))
 }
 
-fn is_closed(error: &anyhow::Error) -> bool {
-    let closed = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
-    matches!(error.downcast_ref(), Some(ProofError::Io(error)) if closed.contains(&error.kind()))
-}
-
-fn connect(host: &str, port: u16) -> Result<TcpStream> {
-    let mut last = None;
-    let addresses = (host, port).to_socket_addrs().with_context(|| format!("cannot find the host {host}"))?;
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(error),
-        }
-    }
-    match last {
-        Some(error) => {
-            bail!("cannot reach {host} at port {port} ({error}): is `squall serve` running there?")
-        }
-        None => bail!("{host} has no address"),
-    }
-}
-
-fn now_ns() -> u128 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_nanos())
-}
-
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// For the number of the host, which it sends at once.
 const ID_PATIENCE: Duration = Duration::from_secs(30);
 /// A host reports every two seconds that this copy still waits.

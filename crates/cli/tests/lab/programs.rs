@@ -1,6 +1,6 @@
 //! Members, clients, objects, topics, streams and copies between hosts.
 
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use squall_harness::lab::{Lab, LabPlan, LinkConditions, Share};
@@ -84,32 +84,102 @@ fn benchmarks_of_all_parts_run_between_hosts() {
     json(&lab, "bench view --rounds 2 --json");
 }
 
+/// Hosts that run `squall serve`, and a file to copy to them.
+struct CopyTrial {
+    folder: Folder,
+    content: Vec<u8>,
+    hosts: Vec<Running>,
+}
+
+impl CopyTrial {
+    fn new(lab: &Lab, name: &str) -> Self {
+        let folder = Folder::new(name);
+        std::fs::write(folder.0.join("secret"), "at least sixteen bytes").unwrap();
+        let content: Vec<u8> =
+            (0..3_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        std::fs::write(folder.0.join("image"), &content).unwrap();
+        let mut trial = Self { folder, content, hosts: Vec::new() };
+        trial.hosts = (0..lab.hosts().len()).map(|host| trial.serve(lab, host)).collect();
+        trial
+    }
+
+    fn serve(&self, lab: &Lab, host: usize) -> Running {
+        let own = self.folder.0.join(format!("h{host}"));
+        std::fs::create_dir(&own).unwrap();
+        let mut serve = lab.command_on(host, SQUALL);
+        serve.arg("serve").arg("--folder").arg(own).arg("--secret-file").arg(self.folder.0.join("secret"));
+        let running = Running::start({
+            serve.stdout(Stdio::null()).stderr(Stdio::null());
+            serve
+        });
+        let listens = ["-c", "ss -Hltn 'sport = :7401' | grep -q ."];
+        await_that("the host listens", || {
+            lab.command_on(host, "sh").args(listens).status().unwrap().success()
+        });
+        running
+    }
+
+    /// Copies the file to all hosts, from a place beside them.
+    fn copy(&self, lab: &Lab) -> Output {
+        let mut copy = lab.command_outside(SQUALL);
+        let targets = (0..self.hosts.len()).map(|host| format!("{}:image", address(lab, host)));
+        copy.arg("cp").arg(self.folder.0.join("image")).args(targets);
+        copy.arg("--secret-file").arg(self.folder.0.join("secret")).output().unwrap()
+    }
+
+    fn assert_complete(&self, lab: &Lab) {
+        let Output { status, stderr, .. } = self.copy(lab);
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+        for host in 0..self.hosts.len() {
+            let copied = std::fs::read(self.folder.0.join(format!("h{host}/image"))).unwrap();
+            assert!(copied == self.content, "host {host}");
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs root, or user namespaces: .ci/run hosts"]
 fn a_copy_reaches_all_hosts() {
-    let (lab, folder) = (build(&LabPlan::new(3)), Folder::new("copy"));
-    let path = |name: &str| folder.0.join(name);
-    std::fs::write(path("secret"), "at least sixteen bytes").unwrap();
-    let content: Vec<u8> =
-        (0..3_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    std::fs::write(path("image"), &content).unwrap();
-    let serve = |host: usize| {
-        std::fs::create_dir(path(&format!("h{host}"))).unwrap();
-        let mut serve = lab.command_on(host, SQUALL);
-        serve.arg("serve").arg("--folder").arg(path(&format!("h{host}")));
-        serve.arg("--secret-file").arg(path("secret")).stdout(Stdio::null()).stderr(Stdio::null());
-        Running::start(serve)
-    };
-    let _hosts: Vec<Running> = (0..3).map(serve).collect();
-    await_that("the copy is complete", || {
-        let mut copy = lab.command_outside(SQUALL);
-        copy.arg("cp").arg(path("image")).args((0..3).map(|host| format!("{}:image", address(&lab, host))));
-        copy.arg("--secret-file").arg(path("secret")).stderr(Stdio::null());
-        copy.status().unwrap().success()
-    });
-    for host in 0..3 {
-        assert!(std::fs::read(path(&format!("h{host}/image"))).unwrap() == content, "host {host}");
+    let lab = build(&LabPlan::new(3));
+    CopyTrial::new(&lab, "copy").assert_complete(&lab);
+}
+
+/// No packet of TCP leaves a host but from port 7401 or to it: no other port takes a connection there, and none reaches the source.
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn a_copy_needs_one_port_at_each_host_and_none_at_the_source() {
+    let lab = build(&LabPlan::new(3));
+    let rules = [
+        "10 ipproto tcp sport 7401 lookup main",
+        "11 ipproto tcp dport 7401 lookup main",
+        "12 ipproto tcp prohibit",
+    ];
+    for (host, rule) in (0..3).flat_map(|host| rules.map(|rule| (host, rule))) {
+        printed(lab.command_on(host, "ip").args(["rule", "add", "pref"]).args(rule.split(' ')));
     }
+    CopyTrial::new(&lab, "one-port").assert_complete(&lab);
+}
+
+/// Two hosts that do not reach each other are named, with the address; when they do again, the same hosts take the copy.
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn hosts_that_do_not_reach_each_other_are_named() {
+    let lab = build(&LabPlan::new(3));
+    let trial = CopyTrial::new(&lab, "pair");
+    let [first, second] = [0, 1].map(|host| address(&lab, host));
+    let route = |what: &str| {
+        printed(lab.command_on(1, "ip").args(["route", what, "unreachable", &first]));
+    };
+    route("add");
+    let Output { status, stderr, .. } = trial.copy(&lab);
+    let text = String::from_utf8_lossy(&stderr).into_owned();
+    assert!(!status.success(), "{text}");
+    assert!(
+        text.contains(&format!("{second} has no link with {first}: cannot reach {first} at port 7401")),
+        "{text}"
+    );
+    route("del");
+    trial.assert_complete(&lab);
 }
 
 /// A network as bad as a bad one is: nothing is lost, nothing comes twice, no healthy member is excluded.

@@ -43,9 +43,11 @@ mod stack;
 use squall_fabric::bulk::ObjectLease;
 use squall_fabric::{Fabric as _, MirrorKey, NodeId, Shortage};
 use squall_protocols::rdmc::local::LocalMulticast;
+use squall_transports::barrier;
+use squall_transports::session::PeerStream;
 
 use crate::config::{Config, Transport};
-use crate::entry::assemble;
+use crate::entry::{assemble, over_streams};
 use crate::transport::AnyFabric;
 
 #[doc(hidden)]
@@ -171,7 +173,45 @@ impl Session {
         config.subgroups.clear();
         config.check().map_err(crate::JoinError::from)?;
         options.check(config.members, config.transport)?;
-        let (mut fabric, nodes) = assemble(&config, on_progress)?;
+        let (fabric, nodes) = assemble(&config, on_progress)?;
+        Self::begin(&config, options, fabric, nodes)
+    }
+
+    /// Begins a session of members that have linked by other means, each with each: `links` are those of this one, whose rank is
+    /// `rank`, with the rank at the other end. All members must have all their links before one of them begins.
+    ///
+    /// # Errors
+    /// The errors of [`Session::join`].
+    ///
+    /// # Panics
+    /// If a link is missing, or the transport is neither TCP nor RDMA.
+    #[doc(hidden)]
+    pub fn over(
+        config: &Config,
+        options: &BulkOptions,
+        rank: usize,
+        links: Vec<(usize, PeerStream)>,
+    ) -> Result<Self, BulkError> {
+        config.check().map_err(crate::JoinError::from)?;
+        options.check(config.members, config.transport)?;
+        assert!(
+            links.iter().map(|(other, _)| *other).eq((0..config.members).filter(|other| *other != rank)),
+            "a link with each other member, in order"
+        );
+        let node = |rank: usize| NodeId(u32::try_from(rank).expect("few members"));
+        // In a process with several threads this takes the kernel milliseconds, and no session should wait for that.
+        barrier::expedited();
+        let streams = links.into_iter().map(|(rank, stream)| (node(rank), stream)).collect();
+        let fabric = over_streams(config, node(rank), streams)?;
+        Self::begin(config, options, fabric, (0..config.members).map(node).collect())
+    }
+
+    fn begin(
+        config: &Config,
+        options: &BulkOptions,
+        mut fabric: AnyFabric,
+        nodes: Vec<NodeId>,
+    ) -> Result<Self, BulkError> {
         let (rank, members) = (fabric.node().0 as usize, nodes.len());
         let idle = fabric.idle_at_most(config.idle_for(members));
         let engine = Shortage::catch(|| {

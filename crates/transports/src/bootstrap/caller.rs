@@ -86,7 +86,8 @@ impl Caller<'_> {
         }
         let wire = FramedSocket::new(stream).map_err(system("to set a socket non-blocking"));
         let mut wire = wire.map_err(CallError::Never)?;
-        wire.prove(self.proof, before).map_err(|error| self.on_proof_error(address, error))?;
+        let proved = wire.prove(self.proof, request.kind(), before);
+        proved.map_err(|error| self.on_proof_error(address, error))?;
         let again = |error: FramingError| CallError::Again(error.to_string());
         wire.write_frame(request, until).map_err(again)?;
         if matches!(request, BootstrapRequest::Status { .. }) {
@@ -106,6 +107,11 @@ impl Caller<'_> {
                 BootstrapError::OtherCluster { address, cluster: self.plan.cluster.clone() }
             }
             ProofError::Version { ours, theirs } => BootstrapError::OtherVersion { address, ours, theirs },
+            cause @ ProofError::NoVersions { .. } => BootstrapError::NotServed { address, cause },
+            // It has proved the secret.
+            cause @ (ProofError::NotServed { .. } | ProofError::NotKnown) => {
+                return CallError::Never(BootstrapError::NotServed { address, cause });
+            }
         })
     }
 }

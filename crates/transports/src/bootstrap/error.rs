@@ -6,7 +6,7 @@ use std::time::Duration;
 use squall_fabric::NodeId;
 
 use super::{Address, Refusal};
-use crate::session::older_end;
+use crate::session::{ProofError, VersionRange, older_end};
 
 squall_fabric::debug_as_text!(BootstrapError);
 
@@ -69,16 +69,24 @@ pub enum BootstrapError {
     },
     /// The process at the address uses another version of the protocol.
     #[error(
-        "{address} uses version {theirs} of the protocol, but this process version {ours}: {}",
-        older_end(*ours, *theirs)
+        "{address} speaks {theirs} of the protocol, but this process {ours}: {}",
+        older_end(ours, theirs)
     )]
     OtherVersion {
         /// The address that this process connected to.
         address: Address,
-        /// This process's version.
-        ours: u16,
-        /// Its version.
-        theirs: u16,
+        /// This process's versions.
+        ours: VersionRange,
+        /// Its versions.
+        theirs: VersionRange,
+    },
+    /// The process at the address does not serve this one.
+    #[error("{address} does not serve this process: {cause}")]
+    NotServed {
+        /// The address that this process connected to.
+        address: Address,
+        /// What it does not serve.
+        cause: ProofError,
     },
     /// The process at the address uses another protocol.
     #[error("the process that listens at {address} is not Squall: correct `contacts`")]

@@ -21,7 +21,7 @@ use super::link::LinkSocket;
 use super::message::{BootstrapAnswer, BootstrapRequest, Refusal};
 use super::wire::{FramedSocket, FramingError, poll_for};
 use super::{BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, Proof, ProofError};
-use crate::session::{HELLO_BYTES, HELLO_HEAD_BYTES, Rejection};
+use crate::session::{AnsweredCaller, CallerKind, HELLO_BYTES, HELLO_HEAD_BYTES, Rejection};
 
 /// A connection that has proved the secret and sent its request.
 pub(super) struct ProvedVisitor<S> {
@@ -46,6 +46,8 @@ impl<S: LinkSocket> ProvedVisitor<S> {
 pub(super) struct HandshakeQueue<'p, S: LinkSocket> {
     listener: &'p BootstrapListener<S>,
     proof: &'p Proof,
+    /// The kinds of callers that are served here.
+    served: &'p [CallerKind],
     handshake_timeout: Duration,
     /// Oldest first; `pending.len() <= pending_max`.
     pending: Vec<Pending<S>>,
@@ -68,15 +70,21 @@ struct Pending<S> {
 enum Stage {
     HelloHead,
     Hello([u8; HELLO_HEAD_BYTES]),
-    /// The first frame of the session, which shows that the peer has the keys.
-    Request,
+    /// The first frame of the session, which shows that the peer has the keys, and asks what callers of its kind ask.
+    Request(CallerKind),
 }
 
 impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
-    pub(super) fn new(plan: &BootstrapPlan, listener: &'p BootstrapListener<S>, proof: &'p Proof) -> Self {
+    pub(super) fn new(
+        plan: &BootstrapPlan,
+        listener: &'p BootstrapListener<S>,
+        proof: &'p Proof,
+        served: &'p [CallerKind],
+    ) -> Self {
         Self {
             listener,
             proof,
+            served,
             handshake_timeout: plan.handshake_timeout,
             pending: Vec::new(),
             pending_max: plan.unauthenticated_max,
@@ -104,9 +112,14 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
         let mut visitors = Vec::new();
         let now = Instant::now();
         for mut pending in std::mem::take(&mut self.pending) {
-            match pending.advance(self.proof) {
-                Ok(Some(request)) => {
-                    visitors.push(ProvedVisitor { wire: pending.wire, peer: pending.peer, request });
+            match pending.advance(self.proof, self.served) {
+                Ok(Some((kind, request))) => {
+                    let visitor = ProvedVisitor { wire: pending.wire, peer: pending.peer, request };
+                    if visitor.request.kind() == kind {
+                        visitors.push(visitor);
+                    } else {
+                        visitor.reject(Refusal::Unusable, on_progress);
+                    }
                 }
                 Ok(None) if now < pending.since + self.handshake_timeout => self.pending.push(pending),
                 Ok(None) => on_progress(pending.rejected(&FramingError::Late.to_string())),
@@ -172,7 +185,7 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
             pending + usize::from(wanted == source)
         };
         let worth = |pending: &Pending<S>| {
-            let is_proved = matches!(pending.stage, Stage::Request);
+            let is_proved = matches!(pending.stage, Stage::Request(_));
             (Reverse(count(pending.source)), pending.source != source, is_proved)
         };
         // The first minimum, which is the oldest.
@@ -182,13 +195,17 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
 }
 
 impl<S: LinkSocket> Pending<S> {
-    /// Processes the bytes that have arrived; returns the request once it is complete.
-    fn advance(&mut self, proof: &Proof) -> Result<Option<BootstrapRequest>, ProofError> {
+    /// Processes the bytes that have arrived; returns what the caller is, and its request once that is complete.
+    fn advance(
+        &mut self,
+        proof: &Proof,
+        served: &[CallerKind],
+    ) -> Result<Option<(CallerKind, BootstrapRequest)>, ProofError> {
         loop {
             match self.stage {
                 Stage::HelloHead => {
                     let Some(head) = self.wire.poll_exact().map_err(proof_io)? else { return Ok(None) };
-                    if let Err(rejection) = Proof::check_head(&head) {
+                    if let Err(rejection) = proof.check_head(&head) {
                         self.wire.discard();
                         return self.reject(rejection);
                     }
@@ -199,16 +216,19 @@ impl<S: LinkSocket> Pending<S> {
                     let rest: [u8; HELLO_BYTES - HELLO_HEAD_BYTES] = rest;
                     let hello = [&head[..], &rest].concat().try_into().expect("the sizes add up");
                     let ends = self.wire.stream().ends()?;
-                    match proof.respond(ends, &hello) {
-                        Ok((session, answer)) => {
+                    match proof.respond(ends, &hello, served) {
+                        Ok((AnsweredCaller { session, kind }, answer)) => {
                             self.answer(&answer)?;
                             self.wire.begin(session);
-                            self.stage = Stage::Request;
+                            self.stage = Stage::Request(kind);
                         }
                         Err(rejection) => return self.reject(rejection),
                     }
                 }
-                Stage::Request => return self.wire.poll_frame().map_err(proof_io),
+                Stage::Request(kind) => {
+                    let request = self.wire.poll_frame().map_err(proof_io)?;
+                    return Ok(request.map(|request| (kind, request)));
+                }
             }
         }
     }

@@ -18,7 +18,9 @@ use super::message::{BootstrapAnswer, BootstrapRequest, ClaimFrame, CoordinatorN
 use super::request::{can_use, notice_from, read_address, read_claim};
 use super::secret::random_bytes;
 use super::wire::{FramedSocket, FramingError};
-use super::{Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, CallError};
+use super::{
+    Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, CallError, MEMBER_CALLERS,
+};
 
 /// The place where a process meets the others.
 ///
@@ -157,7 +159,7 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
         let proof = plan.proof();
         let mut point = MeetingPoint {
             handshake_timeout: plan.handshake_timeout,
-            queue: HandshakeQueue::new(plan, listener, &proof),
+            queue: HandshakeQueue::new(plan, listener, &proof, MEMBER_CALLERS),
             connected: BTreeMap::new(),
             visitors: 0,
             unheard: Vec::new(),

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Address;
 use super::pair::PairService;
+use crate::session::CallerKind;
 
 /// The first message of the process that has connected.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +26,19 @@ pub(super) enum BootstrapRequest {
     Pair { wish: PairWish },
     /// To a member of a running group: the sender wants a pair with one of its services.
     Serve { service: PairService, wish: PairWish },
+}
+
+impl BootstrapRequest {
+    /// Returns the kind that the caller's hello must have named.
+    pub(super) const fn kind(&self) -> CallerKind {
+        match self {
+            Self::Join(_) | Self::Enter { .. } => CallerKind::Joiner,
+            Self::Link { .. } | Self::Hello { .. } => CallerKind::Member,
+            Self::Status { .. } => CallerKind::Question,
+            Self::Pair { .. } => CallerKind::Stream,
+            Self::Serve { service, .. } => service.kind(),
+        }
+    }
 }
 
 /// The claim of a process that wants to be one of the first members.

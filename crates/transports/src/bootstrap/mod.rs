@@ -67,6 +67,7 @@ pub use self::message::{ClaimFrame, CoordinatorNotice, Refusal, ReleaseFrame};
 #[doc(hidden)]
 pub use self::request::read_foreign;
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretTooShort};
+use crate::session::CallerKind;
 pub use crate::session::{Encryption, Proof, ProofError};
 
 /// The most members of a group: a full mesh of more is beyond the purpose of the multicast.
@@ -127,7 +128,7 @@ impl BootstrapPlan {
 
     /// Returns what both ends of each connection must prove.
     fn proof(&self) -> Proof {
-        Proof::new(&self.secret, &self.cluster, PURPOSE).with_encryption(self.encryption)
+        Proof::new(&self.secret, &self.cluster).with_encryption(self.encryption)
     }
 
     fn check(&self, takes: fn(&Address) -> bool, own: &Address) -> Result<(), BootstrapError> {
@@ -241,5 +242,11 @@ pub enum BootstrapProgress {
     },
 }
 
-/// The purpose of the proofs of this sub-protocol.
-const PURPOSE: &str = "bootstrap";
+/// The callers of a member's port, and of the port of a process that is to be one.
+const MEMBER_CALLERS: &[CallerKind] = &[
+    CallerKind::Joiner,
+    CallerKind::Member,
+    CallerKind::LogClient,
+    CallerKind::ObjectClient,
+    CallerKind::Question,
+];

@@ -39,7 +39,7 @@ use super::link::LinkSocket;
 use super::handshake_queue::{HandshakeQueue, ProvedVisitor};
 use super::message::{BootstrapAnswer, BootstrapRequest, PairWish, Refusal};
 use super::{Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, Proof, Secret};
-use crate::session::{Encryption, PeerStream};
+use crate::session::{CallerKind, Encryption, PeerStream};
 use crate::verbs::VerbsSettings;
 pub use choice::StreamTransport;
 use rdma::local_address;
@@ -102,12 +102,8 @@ impl PairTerms {
     fn plan(&self) -> BootstrapPlan {
         let mut plan = BootstrapPlan::new(&self.cluster, &self.secret, 2);
         (plan.timeout, plan.handshake_timeout) = (self.timeout, self.handshake_timeout);
-        plan.unauthenticated_max = self.unauthenticated_max;
+        (plan.unauthenticated_max, plan.encryption) = (self.unauthenticated_max, self.encryption);
         plan
-    }
-
-    fn proof(&self) -> Proof {
-        Proof::new(&self.secret, &self.cluster, PURPOSE).with_encryption(self.encryption)
     }
 }
 
@@ -147,14 +143,14 @@ impl PairListener {
             let listener = BootstrapListener::<TcpStream>::bind(address)?;
             door.address = listener.address().clone();
             if terms.choice.shares_memory()? {
-                twin = twins(&door.address, PURPOSE).into_iter().next_back();
+                twin = twins(&door.address, STREAM_PREFIX).into_iter().next_back();
             }
-            door.spawn(listener, terms, Arc::clone(&reporter))?;
+            door.spawn(listener, CallerKind::Stream, terms, Arc::clone(&reporter))?;
         } else {
             terms.choice.check_unix(address)?;
         }
         if let Some(twin) = twin {
-            door.spawn(BootstrapListener::<UnixStream>::bind(&twin)?, terms, reporter)?;
+            door.spawn(BootstrapListener::<UnixStream>::bind(&twin)?, CallerKind::Stream, terms, reporter)?;
         }
         Ok(door)
     }
@@ -173,7 +169,8 @@ impl PairListener {
             && terms.choice.shares_memory()?
             && let Some(twin) = twins(address, &twin_prefix(service)).into_iter().next_back()
         {
-            door.spawn(BootstrapListener::<UnixStream>::bind(&twin)?, terms, Arc::clone(&reporter))?;
+            let listener = BootstrapListener::<UnixStream>::bind(&twin)?;
+            door.spawn(listener, service.kind(), terms, Arc::clone(&reporter))?;
         }
         services.add(service, reporter, terms);
         door.service = Some((services.clone(), service));
@@ -198,12 +195,13 @@ impl PairListener {
     fn spawn<S: LinkSocket>(
         &mut self,
         listener: BootstrapListener<S>,
+        callers: CallerKind,
         terms: &PairTerms,
         reporter: Arc<Reporter>,
     ) -> Result<(), BootstrapError> {
         let terms = terms.clone();
         let thread = std::thread::Builder::new().name("squall-accept".into());
-        let thread = thread.spawn(move || reporter.receive(&listener, &terms));
+        let thread = thread.spawn(move || reporter.receive(&listener, callers, &terms));
         self.threads.push(thread.map_err(system("to start a thread for callers"))?);
         Ok(())
     }
@@ -273,9 +271,15 @@ struct Reporter {
 
 impl Reporter {
     /// Receives callers until the listener closes.
-    fn receive<S: LinkSocket>(&self, listener: &BootstrapListener<S>, terms: &PairTerms) {
-        let (plan, proof) = (terms.plan(), terms.proof());
-        let mut queue = HandshakeQueue::new(&plan, listener, &proof);
+    fn receive<S: LinkSocket>(
+        &self,
+        listener: &BootstrapListener<S>,
+        callers: CallerKind,
+        terms: &PairTerms,
+    ) {
+        let (plan, served) = (terms.plan(), [callers]);
+        let proof = plan.proof();
+        let mut queue = HandshakeQueue::new(&plan, listener, &proof, &served);
         let mut log = |progress: BootstrapProgress| crate::log::debug!(?progress, "a caller");
         loop {
             let closing = [self.bells.closing.as_fd()];
@@ -302,7 +306,9 @@ impl Reporter {
         log: &mut dyn FnMut(BootstrapProgress),
     ) {
         match visitor.request {
-            BootstrapRequest::Pair { wish } => self.accept(visitor, wish, terms, log),
+            BootstrapRequest::Pair { wish } | BootstrapRequest::Serve { wish, .. } => {
+                self.accept(visitor, wish, terms, log)
+            }
             _ => visitor.reject(Refusal::Unusable, log),
         }
     }
@@ -344,8 +350,8 @@ pub struct PairCall<'a> {
     terms: &'a PairTerms,
     plan: BootstrapPlan,
     proof: Proof,
-    /// At a member: the service, and what it proves at its port.
-    service: Option<(PairService, Proof)>,
+    /// At a member.
+    service: Option<PairService>,
     twins: Vec<Address>,
     /// Whether to ask for RDMA: searched once, and only by a caller that cannot use shared memory.
     would_use_rdma: Option<bool>,
@@ -370,12 +376,11 @@ impl<'a> PairCall<'a> {
             terms.choice.check_unix(address)?;
             vec![address.clone()]
         } else if terms.choice.shares_memory()? {
-            twins(address, PURPOSE)
+            twins(address, STREAM_PREFIX)
         } else {
             Vec::new()
         };
-        let (plan, proof) = (terms.plan(), terms.proof());
-        Ok(Self { address, terms, plan, proof, service: None, twins, would_use_rdma: None })
+        Ok(Self::at(address, None, twins, terms))
     }
 
     /// A call of a service of the member that listens at `address`.
@@ -388,13 +393,22 @@ impl<'a> PairCall<'a> {
         terms: &'a PairTerms,
     ) -> Result<Self, BootstrapError> {
         let twins = match terms.choice.shares_memory()? {
-            true if !address.is_unix() => twins(address, &twin_prefix(service)),
-            _ => Vec::new(),
+            _ if address.is_unix() => vec![address.clone()],
+            true => twins(address, &twin_prefix(service)),
+            false => Vec::new(),
         };
-        let (plan, proof) = (terms.plan(), terms.proof());
-        let plan = BootstrapPlan { encryption: terms.encryption, ..plan };
-        let service = Some((service, plan.proof()));
-        Ok(Self { address, terms, plan, proof, service, twins, would_use_rdma: None })
+        Ok(Self::at(address, Some(service), twins, terms))
+    }
+
+    fn at(
+        address: &'a Address,
+        service: Option<PairService>,
+        twins: Vec<Address>,
+        terms: &'a PairTerms,
+    ) -> Self {
+        let plan = terms.plan();
+        let proof = plan.proof();
+        Self { address, terms, plan, proof, service, twins, would_use_rdma: None }
     }
 
     /// Tries once.
@@ -409,18 +423,12 @@ impl<'a> PairCall<'a> {
                 || *would_use_rdma.get_or_insert_with(|| terms.would_use_rdma(local_address(address)));
             terms.choice.wish(answer)
         };
-        caller.try_doors(address, service.as_ref(), twins, terms.choice, &mut wish).map_err(|error| {
-            match error {
-                CallError::Never(error) => PairCallError::Final(error),
-                CallError::Unproved(error) => PairCallError::Again(error),
-                CallError::Unheard(cause) | CallError::Again(cause) => {
-                    let contacts = vec![address.clone()];
-                    PairCallError::Again(BootstrapError::Unreachable {
-                        contacts,
-                        waited: plan.timeout,
-                        cause,
-                    })
-                }
+        caller.try_doors(address, *service, twins, terms.choice, &mut wish).map_err(|error| match error {
+            CallError::Never(error) => PairCallError::Final(error),
+            CallError::Unproved(error) => PairCallError::Again(error),
+            CallError::Unheard(cause) | CallError::Again(cause) => {
+                let contacts = vec![address.clone()];
+                PairCallError::Again(BootstrapError::Unreachable { contacts, waited: plan.timeout, cause })
             }
         })
     }
@@ -430,19 +438,19 @@ impl Caller<'_> {
     fn try_doors(
         &self,
         address: &Address,
-        service: Option<&(PairService, Proof)>,
+        service: Option<PairService>,
         twins: &[Address],
         choice: StreamTransport,
         wish: &mut dyn FnMut() -> PairWish,
     ) -> Result<PairedStream, CallError> {
-        if let (Some((service, proof)), true) = (service, address.is_unix()) {
-            let request = BootstrapRequest::Serve { service: *service, wish: PairWish::Stream };
-            return Caller { proof, ..*self }.try_door::<UnixStream>(address, request);
-        }
+        let request = |wish| match service {
+            None => BootstrapRequest::Pair { wish },
+            Some(service) => BootstrapRequest::Serve { service, wish },
+        };
         let by_tcp = choice != StreamTransport::Shm && !address.is_unix();
         let mut cause = format!("{address} is not on this host, but shared memory is required");
         for twin in twins {
-            match self.try_door::<UnixStream>(twin, BootstrapRequest::Pair { wish: PairWish::Stream }) {
+            match self.try_door::<UnixStream>(twin, request(PairWish::Stream)) {
                 Ok(meeting) => return Ok(meeting),
                 Err(CallError::Unheard(text) | CallError::Again(text)) => cause = text,
                 // Whatever happens at the Unix socket, the process at the TCP port may be the right one: this
@@ -454,14 +462,7 @@ impl Caller<'_> {
         if !by_tcp {
             return Err(CallError::Again(cause));
         }
-        let wish = wish();
-        match service {
-            None => self.try_door::<TcpStream>(address, BootstrapRequest::Pair { wish }),
-            Some((service, proof)) => {
-                let request = BootstrapRequest::Serve { service: *service, wish };
-                Caller { proof, ..*self }.try_door::<TcpStream>(address, request)
-            }
-        }
+        self.try_door::<TcpStream>(address, request(wish()))
     }
 
     fn try_door<S: LinkSocket>(
@@ -482,8 +483,8 @@ impl Caller<'_> {
     }
 }
 
-/// The purpose of the proofs of this sub-protocol.
-const PURPOSE: &str = "pair";
+/// The beginning of the names of the Unix sockets of listeners that are no service.
+const STREAM_PREFIX: &str = "pair";
 /// Others may be served first, so a caller waits longer than the listener waits for one caller.
 const PATIENCE_FACTOR: u32 = 5;
 /// The wait of a listener's thread; it has no timeouts of its own.

@@ -9,7 +9,7 @@ use super::error::system;
 use super::handshake_queue::HandshakeQueue;
 use super::link::LinkSocket;
 use super::message::Refusal;
-use super::{BootstrapError, BootstrapListener, BootstrapPlan, Proof};
+use super::{BootstrapError, BootstrapListener, BootstrapPlan, MEMBER_CALLERS, Proof};
 use crate::Waker;
 
 /// Rejects every caller at `listener`, with the reason that it is too early.
@@ -33,7 +33,7 @@ impl<'p, S: LinkSocket> PreJoinResponder<'p, S> {
 
     /// Serves until dismissed. Connections that have not sent a request by then are closed.
     pub(super) fn serve(&self) {
-        let mut queue = HandshakeQueue::new(self.plan, self.listener, self.proof);
+        let mut queue = HandshakeQueue::new(self.plan, self.listener, self.proof, MEMBER_CALLERS);
         while !self.over.load(Ordering::Relaxed) {
             let until = Instant::now() + LONG;
             match queue.poll(&[self.doorbell.doorbell()], until, &mut |_| ()) {

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use super::admission::{QUESTION_BYTES_MAX, STATUS_BYTES_MAX};
 use super::link::LinkSocket;
 use super::{Proof, ProofError};
-use crate::session::SessionKeys;
+use crate::session::{CallerKind, SessionKeys};
 
 /// The longest frame: a roster of [`super::MEMBERS_MAX`] members with the longest addresses fits.
 pub(super) const FRAME_BYTES_MAX: usize = 1 << 19;
@@ -108,11 +108,16 @@ impl<S: LinkSocket> FramedSocket<S> {
         self.session = Some(session);
     }
 
-    /// Proves the secret to the peer and demands its proof; everything that follows is under the keys of
-    /// their session.
-    pub(super) fn prove(&mut self, proof: &Proof, until: WaitLimit<'_>) -> Result<(), ProofError> {
+    /// Proves the secret to the peer as a caller of this kind and demands its proof; everything that follows is
+    /// under the keys of their session.
+    pub(super) fn prove(
+        &mut self,
+        proof: &Proof,
+        kind: CallerKind,
+        until: WaitLimit<'_>,
+    ) -> Result<(), ProofError> {
         let ends = self.stream.ends()?;
-        let session = proof.prove(&mut self.waiting(until), ends)?;
+        let session = proof.prove(&mut self.waiting(until), ends, kind)?;
         self.begin(session);
         Ok(())
     }
@@ -350,17 +355,20 @@ mod tests {
     /// Returns a socket that has proved the secret, and the other end, which has too.
     fn proved_pair() -> (FramedSocket<UnixStream>, UnixStream) {
         let secret = Secret::new("a secret of more than sixteen bytes").expect("long enough");
-        let proof = Proof::new(&secret, "wire-test", "test");
+        let proof = Proof::new(&secret, "wire-test");
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         let mut wire = FramedSocket::new(ours).expect("a socket");
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut hello = [0; HELLO_BYTES];
                 theirs.read_exact(&mut hello).expect("a hello");
-                let Ok((_, answer)) = proof.respond(None, &hello) else { panic!("the proof is right") };
+                let served = [CallerKind::Question];
+                let Ok((_, answer)) = proof.respond(None, &hello, &served) else {
+                    panic!("the proof is right")
+                };
                 theirs.write_all(&answer).expect("connected");
             });
-            wire.prove(&proof, (Instant::now() + Duration::from_secs(20)).into())
+            wire.prove(&proof, CallerKind::Question, (Instant::now() + Duration::from_secs(20)).into())
                 .expect("the proof is right");
         });
         (wire, theirs)

@@ -10,6 +10,7 @@
 
 mod ends;
 mod handshake;
+mod hello;
 mod keys;
 mod record;
 mod stream;
@@ -19,22 +20,37 @@ mod tests;
 pub use self::ends::{ConnectionEnds, Encryption};
 pub(crate) use self::handshake::older_end;
 pub use self::handshake::{
-    ANSWER_BYTES, HELLO_BYTES, HELLO_HEAD_BYTES, Initiator, PROTOCOL_VERSION, Proof, ProofError, Rejection,
+    ANSWER_BYTES, AnsweredCaller, HELLO_BYTES, Initiator, PROTOCOL_VERSION, PROTOCOL_VERSION_LOWEST, Proof,
+    ProofError, Rejection,
 };
+pub use self::hello::{CallerKind, HELLO_HEAD_BYTES, VersionRange};
 use self::keys::RecordKeys;
 pub(crate) use self::record::{INBOUND_BYTES, OPENING_BYTES, RECORD_BYTES_MAX, Records};
-pub use self::stream::{PeerStream, SealedHalf};
+pub use self::stream::{PeerStream, PrefaceStream, SealedHalf};
 
 /// The keys of a connection, and whether its data must be encrypted with them, too.
 #[derive(Debug)]
 pub struct SessionKeys {
     pub(crate) records: Box<Records>,
     is_sealed: bool,
+    version: u16,
 }
 
 impl SessionKeys {
-    pub(crate) fn new(keys: snow::TransportState, is_sealed: bool) -> Self {
-        Self { records: Box::new(Records::new(RecordKeys::Own(keys))), is_sealed }
+    pub(crate) fn new(keys: snow::TransportState, is_sealed: bool, version: u16) -> Self {
+        Self { records: Box::new(Records::new(RecordKeys::Own(keys))), is_sealed, version }
+    }
+
+    /// Returns the version of the protocol that the ends have chosen for this connection.
+    #[must_use]
+    pub const fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// Returns a stream of records, for what the ends say before they use the connection otherwise: of the other end's bytes it reads
+    /// none beyond those that it returns.
+    pub fn preface<S>(&mut self, stream: S) -> PrefaceStream<'_, S> {
+        PrefaceStream::new(stream, &mut self.records)
     }
 
     /// Returns two handles of a stream, for a thread that reads and one that writes; all bytes travel in
@@ -52,16 +68,19 @@ impl SessionKeys {
     }
 }
 
-/// Parses bytes as an end's wish for encryption, for fuzzing; returns whether they are one.
+/// Parses bytes as the sealed part of a hello, for fuzzing; returns whether this release understands them.
 /// Fuzzed as `encryption`.
 ///
 /// # Panics
-/// Panics if the wish does not survive a round trip through its encoding, or an end does not agree with
+/// Panics if the hello does not survive a round trip through its encoding, or an end does not agree with
 /// itself.
 pub fn read_foreign(bytes: &[u8]) -> bool {
-    let Ok(bytes) = <&[u8; ends::WISH_BYTES]>::try_from(bytes) else { return false };
-    let Some(wish) = ends::EncryptionWish::from_bytes(bytes) else { return false };
-    assert_eq!(ends::EncryptionWish::from_bytes(&wish.to_bytes()), Some(wish));
+    use hello::{SealedHello, SealedReading};
+    let Ok(bytes) = <&[u8; hello::SEALED_BYTES]>::try_from(bytes) else { return false };
+    let reading = SealedHello::read(bytes);
+    let SealedReading::Hello(hello) = reading else { return false };
+    assert_eq!(SealedHello::read(&hello.to_bytes()), reading);
+    let wish = hello.wish;
     assert!(wish.settle(&wish) || !wish.insists(), "an end that requires encryption gets it");
     true
 }

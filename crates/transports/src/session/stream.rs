@@ -130,6 +130,35 @@ impl AsFd for PeerStream {
     }
 }
 
+/// A stream whose bytes all travel in records, before the ends use the connection otherwise; see [`SessionKeys::preface`].
+#[derive(Debug)]
+pub struct PrefaceStream<'k, S> {
+    stream: S,
+    records: &'k mut Records,
+}
+
+impl<'k, S> PrefaceStream<'k, S> {
+    pub(super) const fn new(stream: S, records: &'k mut Records) -> Self {
+        Self { stream, records }
+    }
+}
+
+impl<S: Read> Read for PrefaceStream<'_, S> {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        self.records.read(&mut self.stream, target)
+    }
+}
+
+impl<S: Write> Write for PrefaceStream<'_, S> {
+    fn write(&mut self, source: &[u8]) -> io::Result<usize> {
+        self.records.write(&mut self.stream, source)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.records.flush(&mut self.stream)
+    }
+}
+
 /// One direction of a stream whose bytes all travel in records; see [`SessionKeys::halves`].
 #[derive(Debug)]
 pub struct SealedHalf<S> {

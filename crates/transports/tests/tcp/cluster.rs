@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use squall_fabric::NodeId;
 use squall_fabric::conformance::Harness;
 use squall_transports::bootstrap::Secret;
-use squall_transports::session::{ConnectionEnds, Encryption, PeerStream, Proof};
+use squall_transports::session::{CallerKind, ConnectionEnds, Encryption, PeerStream, Proof};
 use squall_transports::tcp::TcpFabric;
 
 /// Returns both ends of a connected stream.
@@ -25,18 +25,18 @@ pub(crate) fn sealed_pair() -> (PeerStream, PeerStream) {
 /// Turns two streams, which are connected to each other or through a relay, into the ends of a session.
 pub(crate) fn sealed(mut near: TcpStream, mut far: TcpStream) -> (PeerStream, PeerStream) {
     let secret = Secret::new("the secret of sealed streams").expect("long enough");
-    let proof = Proof::new(&secret, "tests", "tests").with_encryption(Encryption::Always);
+    let proof = Proof::new(&secret, "tests").with_encryption(Encryption::Always);
     let ends = |stream: &TcpStream| Some(ConnectionEnds::of(stream).expect("connected"));
     std::thread::scope(|scope| {
         let far = scope.spawn(|| {
             let ends = ends(&far);
             PeerStream::new(
                 far.try_clone().expect("a descriptor"),
-                proof.demand(&mut far, ends).expect("proved"),
+                proof.demand(&mut far, ends, &[CallerKind::Member]).expect("proved").session,
             )
         });
         let ends = ends(&near);
-        let session = proof.prove(&mut near, ends).expect("proved");
+        let session = proof.prove(&mut near, ends, CallerKind::Member).expect("proved");
         (PeerStream::new(near, session), far.join().expect("no panic"))
     })
 }

@@ -205,9 +205,9 @@ fn what_is_not_squall_is_named() {
 fn a_stranger_at_the_first_contact_stops_no_member() {
     let other_cluster = |listener: TcpListener| {
         let secret = Secret::new("the secret of some other cluster").unwrap();
-        let proof = Proof::new(&secret, "others", "bootstrap");
+        let proof = Proof::new(&secret, "others");
         for stream in listener.incoming() {
-            let _ = proof.demand(&mut stream.unwrap(), None);
+            let _ = proof.demand(&mut stream.unwrap(), None, &[]);
         }
     };
     let silent = |listener: TcpListener| {

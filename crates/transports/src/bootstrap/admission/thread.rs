@@ -14,7 +14,7 @@ use crate::bootstrap::link::LinkSocket;
 use crate::bootstrap::message::{BootstrapAnswer, BootstrapRequest, LinkReport, Refusal};
 use crate::bootstrap::request::{join_info, read_listen};
 use crate::bootstrap::wire::FramedSocket;
-use crate::bootstrap::{Address, BootstrapListener, BootstrapPlan, BootstrapProgress};
+use crate::bootstrap::{Address, BootstrapListener, BootstrapPlan, BootstrapProgress, MEMBER_CALLERS};
 
 /// The state of the thread.
 pub(super) struct AdmissionThread<'p, S: LinkSocket> {
@@ -58,7 +58,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         (orders, received): (OrderSender, Receiver<Order>),
     ) {
         let proof = plan.proof();
-        let queue = HandshakeQueue::new(plan, listener, &proof);
+        let queue = HandshakeQueue::new(plan, listener, &proof, MEMBER_CALLERS);
         let mut server = AdmissionThread {
             plan,
             stage,

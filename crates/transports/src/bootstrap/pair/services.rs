@@ -15,6 +15,7 @@ use super::super::handshake_queue::ProvedVisitor;
 use super::super::link::LinkSocket;
 use super::super::message::{BootstrapAnswer, BootstrapRequest, Refusal};
 use super::{PairTerms, Reporter};
+use crate::session::CallerKind;
 
 /// A service of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -23,6 +24,16 @@ pub enum PairService {
     Clients,
     /// Requests about replicated objects, of clients and members.
     Objects,
+}
+
+impl PairService {
+    /// Returns the kind of its callers.
+    pub(in super::super) const fn kind(self) -> CallerKind {
+        match self {
+            Self::Clients => CallerKind::LogClient,
+            Self::Objects => CallerKind::ObjectClient,
+        }
+    }
 }
 
 impl fmt::Display for PairService {

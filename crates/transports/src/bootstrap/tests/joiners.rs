@@ -99,7 +99,7 @@ fn ask_as_puppet(contact: &Address) -> FramedSocket<UnixStream> {
     let plan = plan(3, contact);
     let stream = <UnixStream as LinkSocket>::connect(contact, soon(), None).unwrap();
     let mut wire = FramedSocket::new(stream).unwrap();
-    wire.prove(&plan.proof(), soon().into()).unwrap();
+    wire.prove(&plan.proof(), CallerKind::Joiner, soon().into()).unwrap();
     let (agreement, listen) = (plan.agreement, vec!["unix:@nowhere".into()]);
     wire.write_frame(
         &BootstrapRequest::Enter { agreement, listen, name: "puppet".into(), rank: None },
@@ -149,7 +149,7 @@ fn ask_for_link(contact: &Address, session: u64) -> FramedSocket<UnixStream> {
     let plan = plan(3, contact);
     let stream = <UnixStream as LinkSocket>::connect(contact, soon(), None).unwrap();
     let mut wire = FramedSocket::new(stream).unwrap();
-    wire.prove(&plan.proof(), soon().into()).unwrap();
+    wire.prove(&plan.proof(), CallerKind::Member, soon().into()).unwrap();
     wire.write_frame(&BootstrapRequest::Hello { session, node: 7, listen: "unix:@nowhere".into() }, soon())
         .unwrap();
     wire

@@ -15,8 +15,8 @@ fn accept(listener: &BootstrapListener<UnixStream>) -> (FramedSocket<UnixStream>
     };
     let mut wire = FramedSocket::new(stream).unwrap();
     let proof = plan(2, listener.address()).proof();
-    let session = proof.demand(&mut wire.waiting(soon().into()), None).unwrap();
-    wire.begin(session);
+    let caller = proof.demand(&mut wire.waiting(soon().into()), None, MEMBER_CALLERS).unwrap();
+    wire.begin(caller.session);
     let request = wire.read_frame(soon()).unwrap();
     (wire, request)
 }
@@ -91,7 +91,7 @@ fn followers_report_or_are_lost() {
             let proof = plan.proof();
             let request = BootstrapRequest::Join(claim(&plan, &unix_address()));
             let wire = std::thread::spawn(move || {
-                wire.prove(&proof, soon().into()).unwrap();
+                wire.prove(&proof, request.kind(), soon().into()).unwrap();
                 wire.write_frame(&request, soon()).unwrap();
                 wire
             });

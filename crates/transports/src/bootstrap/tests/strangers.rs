@@ -30,8 +30,8 @@ fn a_client_that_trickles_is_closed() {
     let mut stream = connect_tcp(&host.address);
     stream.set_read_timeout(Some(patient(Duration::from_millis(50)))).unwrap();
     let started = Instant::now();
-    let proof = Proof::new(&Secret::random(), "tests", PURPOSE);
-    let (_, hello) = proof.initiate(None);
+    let proof = Proof::new(&Secret::random(), "tests");
+    let (_, hello) = proof.initiate(None, CallerKind::Joiner);
     let closed = hello.iter().find(|byte| {
         // The read serves as the pause, and detects when the other end has closed.
         stream.write_all(&[**byte]).is_err() || matches!(stream.read(&mut [0; 1]), Ok(0))
@@ -59,7 +59,7 @@ fn answer(contact: &Address, bytes: &[u8]) -> Vec<u8> {
 /// Random bytes, random bytes after a valid beginning, and a typical port scan.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
     let anything = proptest::collection::vec(any::<u8>(), 0..600);
-    let (_, hello) = Proof::new(&Secret::random(), "tests", PURPOSE).initiate(None);
+    let (_, hello) = Proof::new(&Secret::random(), "tests").initiate(None, CallerKind::Joiner);
     let begun = (0..=hello.len(), anything.clone())
         .prop_map(move |(length, rest)| [&hello[..length], &rest].concat());
     let scanner = Just(b"GET / HTTP/1.1\r\nHost: squall\r\n\r\n".to_vec());
@@ -168,4 +168,31 @@ fn connect_from(address: [u8; 4], port: u16) -> std::io::Result<TcpStream> {
     bind(&socket, &std::net::SocketAddr::from((address, 0)))?;
     connect(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], port)))?;
     Ok(socket.into())
+}
+
+/// The hello says what a caller is: a request of other callers is refused, and so is a caller that this port does not serve, by a
+/// process that has proved the secret.
+#[test]
+fn a_caller_gets_what_its_kind_gets() {
+    let host = Host::<UnixStream>::open(&unix_address(), |_| {});
+    let plan = plan(3, &host.address);
+    let connect = || {
+        let stream = <UnixStream as LinkSocket>::connect(&host.address, soon(), None).unwrap();
+        FramedSocket::new(stream).unwrap()
+    };
+    let mut wire = connect();
+    wire.prove(&plan.proof(), CallerKind::LogClient, soon().into()).unwrap();
+    wire.write_frame(&BootstrapRequest::Status { question: Vec::new() }, soon()).unwrap();
+    let answer: BootstrapAnswer = wire.read_frame(soon()).unwrap();
+    assert_eq!(answer, BootstrapAnswer::Refused(Refusal::Unusable));
+
+    let error = connect().prove(&plan.proof(), CallerKind::Copy, soon().into()).unwrap_err();
+    assert!(matches!(error, ProofError::NotServed { kind: 6 }), "{error}");
+    let terms = pair::PairTerms::new(&plan.cluster, &plan.secret);
+    let outcome = pair::PairCall::new(&host.address, &terms).unwrap().attempt();
+    let Err(pair::PairCallError::Final(error)) = outcome else { panic!("{outcome:?}") };
+    let text = format!("{} does not serve this process: that port does not serve streams", host.address);
+    assert!(error.to_string().starts_with(&text), "{error}");
+    assert_open(&host);
+    host.close();
 }

@@ -21,25 +21,27 @@ fn another_version_is_refused_with_words() {
             // What every version has in common: magic, version, and whether the caller may continue.
             let mut answer = [0; ANSWER_BYTES];
             answer[..8].copy_from_slice(b"SQUALL\r\n");
+            // From version 5 on the lowest version follows, too.
             answer[8..10].copy_from_slice(&theirs.to_le_bytes());
             answer[10] = 1;
+            answer[11..13].copy_from_slice(&theirs.to_le_bytes());
             stream.write_all(&answer).unwrap();
         });
         let event = claim_at::<TcpStream>(&plan(2, &contact), |_| {});
         let MeetingEvent::Failed(CallError::Unproved(error)) = event else { panic!("{event:?}") };
         let (text, ours) = (error.to_string(), PROTOCOL_VERSION);
-        let versions = format!("uses version {theirs} of the protocol, but this process version {ours}");
+        let versions = format!("speaks version {theirs} of the protocol, but this process version {ours}");
         assert!(text.contains(&versions) && text.contains(advice), "{text}");
         other.join().unwrap();
     }
 }
 
-/// What members send each other after the proof, as version 4 has it. If this fails because a message has changed, raise
-/// `PROTOCOL_VERSION`, record a hello of the old version in `session/tests.rs`, and write the new bytes here.
+/// What members send each other after the proof, as version 5 has it. If this fails because a message has changed, raise
+/// `PROTOCOL_VERSION`, record a hello of the old version in `session/tests/hello.rs`, and write the new bytes here.
 #[test]
 fn messages_keep_their_bytes() {
     let found: Vec<String> = messages().into_iter().map(|(name, bytes)| format!("{name} {bytes}")).collect();
-    assert_eq!((PROTOCOL_VERSION, found.join("\n").as_str()), (4, BYTES.trim()), "{}", found.join("\n"));
+    assert_eq!((PROTOCOL_VERSION, found.join("\n").as_str()), (5, BYTES.trim()), "{}", found.join("\n"));
 }
 
 const BYTES: &str = "

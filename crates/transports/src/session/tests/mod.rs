@@ -9,9 +9,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::bootstrap::Secret;
 
-fn proof(secret: &str, cluster: &str, purpose: &str) -> Proof {
-    Proof::new(&Secret::new(format!("{secret}, sixteen bytes or more")).unwrap(), cluster, purpose)
+mod hello;
+
+fn proof(secret: &str, cluster: &str) -> Proof {
+    Proof::new(&Secret::new(format!("{secret}, sixteen bytes or more")).unwrap(), cluster)
 }
+
+/// The kind of all callers here, unless a test says otherwise.
+const KIND: CallerKind = CallerKind::Stream;
 
 type Outcome = Result<SessionKeys, ProofError>;
 
@@ -19,17 +24,18 @@ type Outcome = Result<SessionKeys, ProofError>;
 fn meet(initiator: &Proof, responder: &Proof) -> (Outcome, Outcome) {
     let (mut near, mut far) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
-        let responding = scope.spawn(move || responder.demand(&mut far, None));
-        (initiator.prove(&mut near, None), responding.join().unwrap())
+        let responding =
+            scope.spawn(move || responder.demand(&mut far, None, &[KIND]).map(|caller| caller.session));
+        (initiator.prove(&mut near, None, KIND), responding.join().unwrap())
     })
 }
 
 /// Returns two sessions that belong together.
 fn sessions() -> (SessionKeys, SessionKeys) {
-    let proof = proof("a", "c", "p");
-    let (initiator, hello) = proof.initiate(None);
-    let (responder, answer) = proof.respond(None, &hello).unwrap();
-    (initiator.on_answer(&answer).unwrap(), responder)
+    let proof = proof("a", "c");
+    let (initiator, hello) = proof.initiate(None, KIND);
+    let (responder, answer) = proof.respond(None, &hello, &[KIND]).unwrap();
+    (initiator.on_answer(&answer).unwrap(), responder.session)
 }
 
 /// Returns connected streams over TCP, with a session each.
@@ -37,22 +43,22 @@ fn streams(encryption: Encryption) -> (PeerStream, PeerStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut far, _) = listener.accept().unwrap();
-    let proof = proof("a", "c", "p").with_encryption(encryption);
+    let proof = proof("a", "c").with_encryption(encryption);
     std::thread::scope(|scope| {
         let responding = scope.spawn(|| {
             let ends = ConnectionEnds::of(&far).unwrap();
-            let session = proof.demand(&mut far, Some(ends)).unwrap();
-            PeerStream::new(far, session)
+            let caller = proof.demand(&mut far, Some(ends), &[KIND]).unwrap();
+            PeerStream::new(far, caller.session)
         });
         let ends = ConnectionEnds::of(&near).unwrap();
-        let session = proof.prove(&mut near, Some(ends)).unwrap();
+        let session = proof.prove(&mut near, Some(ends), KIND).unwrap();
         (PeerStream::new(near, session), responding.join().unwrap())
     })
 }
 
 #[test]
 fn the_same_secret_convinces_both_ends() {
-    let proof = proof("a", "c", "p");
+    let proof = proof("a", "c");
     let (Ok(mut near), Ok(mut far)) = meet(&proof, &proof) else { panic!("the same secret") };
     near.records.seal(b"to the responder");
     assert!(far.records.fill(&mut near.records.pending()).unwrap());
@@ -64,103 +70,19 @@ fn the_same_secret_convinces_both_ends() {
 
 #[test]
 fn whatever_differs_convinces_neither() {
-    let own = proof("a", "c", "p");
-    for other in [proof("b", "c", "p"), proof("a", "c", "other purpose")] {
-        assert!(matches!(meet(&own, &other), (Err(ProofError::Secret), Err(ProofError::Secret))));
-    }
-    let outcome = meet(&own, &proof("a", "other cluster", "p"));
+    let own = proof("a", "c");
+    let outcome = meet(&own, &proof("b", "c"));
+    assert!(matches!(outcome, (Err(ProofError::Secret), Err(ProofError::Secret))));
+    let outcome = meet(&own, &proof("a", "other cluster"));
     assert!(matches!(outcome, (Err(ProofError::Cluster), Err(ProofError::Cluster))));
-}
-
-/// Both ends learn of another version. (Two clusters whose names have the same digest would still not accept
-/// each other: the name is in the prologue.)
-#[test]
-fn another_version_is_reported_to_both_ends() {
-    let proof = proof("a", "c", "p");
-    let (initiator, mut hello) = proof.initiate(None);
-    hello[8..10].copy_from_slice(&7u16.to_le_bytes());
-    let rejection = proof.respond(None, &hello).unwrap_err();
-    assert!(matches!(rejection.error, ProofError::Version { ours: PROTOCOL_VERSION, theirs: 7 }));
-
-    let mut answer = rejection.answer.unwrap();
-    answer[8..10].copy_from_slice(&7u16.to_le_bytes());
-    let error = initiator.on_answer(&answer).unwrap_err();
-    assert!(matches!(error, ProofError::Version { ours: PROTOCOL_VERSION, theirs: 7 }));
-}
-
-/// Version 1 had messages of other sizes; its first ten bytes have the same meaning.
-#[test]
-fn an_older_release_is_reported_as_such() {
-    const HELLO_BYTES_1: usize = 58;
-    let proof = proof("a", "c", "p");
-    let (_, hello) = proof.initiate(None);
-    let mut old = hello[..HELLO_BYTES_1].to_vec();
-    old[8..10].copy_from_slice(&1u16.to_le_bytes());
-    let (mut near, mut far) = UnixStream::pair().unwrap();
-    near.write_all(&old).unwrap();
-    let error = proof.demand(&mut far, None).unwrap_err();
-    assert!(matches!(error, ProofError::Version { theirs: 1, .. }), "{error}");
-    drop(far);
-    let mut answer = Vec::new();
-    let _ = near.read_to_end(&mut answer);
-    assert_eq!(answer[8..10], PROTOCOL_VERSION.to_le_bytes());
-}
-
-/// A hello of each version with the proof `("a", "c", "p")`, as its release sends it. A release with another version adds
-/// its own and keeps those before it.
-const RECORDED_HELLOS: [(u16, &str); 3] = [
-    (
-        2,
-        concat!(
-            "535155414c4c0d0a02002e7d2c03a9507ae265ecf5b5356885a5514e15df10b2124a092b58a9dce2",
-            "39d0073eb4899a6c7f4c09e14fb22eb99115b9f08230930ca2e3c2b78c3f64056395b537328eaa98",
-            "ecd2237d1a1e5e1cf42f9230c310dc7ef0ce63a25f41c24253c921e19d54c76e",
-        ),
-    ),
-    (
-        3,
-        concat!(
-            "535155414c4c0d0a03002e7d2c03a9507ae265ecf5b5356885a556364984ecc6d864f61a6b4f3114",
-            "3a48251bfc20fe449de9c995240199f1bf3aacbaed7c988838993a7ca76e4d63c55e904214774867",
-            "b094a417edae9297204f27aa78cc157d3893f01a8d4ae7a8a26acdcafce67355",
-        ),
-    ),
-    (
-        4,
-        concat!(
-            "535155414c4c0d0a04002e7d2c03a9507ae265ecf5b5356885a5b007d78836151375bdcdd930d343",
-            "94e0fc9458eb5c65b19eca80b8e24f53e075959dd86d6a148281dfc19caf3d4a544c6eca15ef849d",
-            "747d86d0b3bc6820373afc0140718d87a7226c9ed9e1fe5682c313fe72694cbe",
-        ),
-    ),
-];
-
-/// This release accepts what it has sent since it exists, and refuses each version before it by its number.
-#[test]
-fn recorded_hellos_are_accepted_or_refused_by_their_version() {
-    assert_eq!(RECORDED_HELLOS.last().unwrap().0, PROTOCOL_VERSION);
-    for (version, recorded) in RECORDED_HELLOS {
-        let digits = recorded.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
-        let hello: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
-        let proof = proof("a", "c", "p");
-        if version == PROTOCOL_VERSION {
-            let (_, answer) = proof.respond(None, hello[..].try_into().unwrap()).unwrap();
-            assert_eq!(answer[..11], *b"SQUALL\r\n\x04\x00\x00");
-            continue;
-        }
-        let Rejection { error, answer } = Proof::check_head(hello.first_chunk().unwrap()).unwrap_err();
-        assert!(matches!(error, ProofError::Version { theirs, .. } if theirs == version), "{error}");
-        // The beginning of an answer, which all versions understand.
-        assert_eq!(answer.unwrap()[8..11], [PROTOCOL_VERSION.to_le_bytes()[0], 0, 1]);
-    }
 }
 
 /// A recorded handshake cannot be replayed, since it does not contain the initiator's key.
 #[test]
 fn a_repeated_hello_gets_nothing_but_an_answer() {
-    let proof = proof("a", "c", "p");
-    let (initiator, hello) = proof.initiate(None);
-    let (_, answer) = proof.respond(None, &hello).unwrap();
+    let proof = proof("a", "c");
+    let (initiator, hello) = proof.initiate(None, KIND);
+    let (_, answer) = proof.respond(None, &hello, &[KIND]).unwrap();
     let mut first = initiator.on_answer(&answer).unwrap();
     first.records.seal(b"let me in");
     let recorded = first.records.pending().to_vec();
@@ -168,15 +90,15 @@ fn a_repeated_hello_gets_nothing_but_an_answer() {
     let (mut near, mut far) = UnixStream::pair().unwrap();
     near.write_all(&hello).unwrap();
     near.write_all(&recorded).unwrap();
-    let error = proof.demand(&mut far, None).unwrap_err();
+    let error = proof.demand(&mut far, None, &[KIND]).unwrap_err();
     assert!(matches!(error, ProofError::Io(_)), "{error}");
 }
 
 /// A message that is sent back to its sender proves nothing.
 #[test]
 fn a_reflected_hello_is_refused() {
-    let proof = proof("a", "c", "p");
-    let (initiator, hello) = proof.initiate(None);
+    let proof = proof("a", "c");
+    let (initiator, hello) = proof.initiate(None, KIND);
     let mut answer = Rejection::answer_for_tests();
     let key_and_tag = hello.len() - (ANSWER_BYTES - 11);
     answer[11..].copy_from_slice(&hello[key_and_tag..]);
@@ -195,16 +117,16 @@ fn each_connection_has_keys_of_its_own() {
 #[test]
 fn encryption_cannot_be_disabled_on_the_path() {
     let at = |own: &str, peer: &str| Some(ConnectionEnds::new(own.parse().unwrap(), peer.parse().unwrap()));
-    let proof = proof("a", "c", "p");
+    let proof = proof("a", "c");
     let (near, far) = (at("192.0.2.1:5", "192.0.2.2:7"), at("192.0.2.2:7", "192.0.2.1:5"));
     for place in 0..HELLO_BYTES {
-        let (initiator, mut hello) = proof.initiate(near);
-        let (session, mut answer) = proof.respond(far, &hello).unwrap();
-        assert!(session.is_sealed());
+        let (initiator, mut hello) = proof.initiate(near, KIND);
+        let (caller, mut answer) = proof.respond(far, &hello, &[KIND]).unwrap();
+        assert!(caller.session.is_sealed());
         answer[place.min(ANSWER_BYTES - 1)] ^= 1;
         assert!(initiator.on_answer(&answer).is_err(), "byte {place} of the answer");
         hello[place] ^= 1;
-        assert!(proof.respond(far, &hello).is_err(), "byte {place} of the hello");
+        assert!(proof.respond(far, &hello, &[KIND]).is_err(), "byte {place} of the hello");
     }
 }
 
@@ -235,7 +157,7 @@ fn a_relay_of_the_handshake_gets_nothing_but_a_closed_connection() {
         // Both ends are on the loopback, where data are not encrypted; but the relay is in between.
         let ends = ConnectionEnds::of(&relay.near).unwrap();
         let mut near = relay.near;
-        let session = proof("a", "c", "p").prove(&mut near, Some(ends)).unwrap();
+        let session = proof("a", "c").prove(&mut near, Some(ends), KIND).unwrap();
         let mut near = PeerStream::new(near, session);
         assert!(near.is_sealed(), "the ends see two connections");
         for _ in 0..3 {
@@ -280,7 +202,7 @@ impl Relay {
         let far = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let ends = ConnectionEnds::of(&stream).unwrap();
-            let session = proof("a", "c", "p").demand(&mut stream, Some(ends)).unwrap();
+            let session = proof("a", "c").demand(&mut stream, Some(ends), &[KIND]).unwrap().session;
             let (mut stream, mut heard) = (PeerStream::new(stream, session), Vec::new());
             let outcome = stream.read_to_end(&mut heard);
             (heard, outcome)
@@ -343,7 +265,7 @@ proptest! {
         let mut message = [0; HELLO_BYTES];
         message[..32].copy_from_slice(&hello);
         prop_assume!(!hello.starts_with(b"SQUALL"));
-        prop_assert!(proof("a", "c", "p").respond(None, &message).unwrap_err().answer.is_none());
+        prop_assert!(proof("a", "c").respond(None, &message, &[KIND]).unwrap_err().answer.is_none());
     }
 
     /// However the bytes of records are cut, all arrive; and after one changed bit, nothing of its record or
