@@ -3,9 +3,10 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use squall_harness::lab::{HostPlan, LabPlan, LinkConditions, Share};
+use rustix::process::Signal;
+use squall_harness::lab::{HostPlan, LabMap, LabPlan, LinkConditions, Share};
 
-use super::{SQUALL, await_that, build, json, printed};
+use super::{Folder, Running, SQUALL, await_that, build, json, printed};
 
 /// The median of a round trip between the lab's outside and its first host, in microseconds.
 fn round_trip_us(lab: &squall_harness::lab::Lab) -> f64 {
@@ -83,6 +84,7 @@ fn hosts_have_disks_memory_and_users_as_planned() {
         shared_memory: Some(64 << 10),
         is_read_only: true,
         user: Some(12_345),
+        ..HostPlan::default()
     };
     let lab = build(&LabPlan { host, ..LabPlan::new(1) });
     let on = |script: &str| printed(lab.command_on(0, "sh").args(["-c", script])).trim().to_owned();
@@ -90,11 +92,30 @@ fn hosts_have_disks_memory_and_users_as_planned() {
     assert_eq!(on("df --output=size -k /dev/shm | tail -1"), "64");
     assert!(on("df --output=size -k /mnt | tail -1").parse::<u32>().unwrap() < 32 << 10);
     assert_eq!(on("touch /etc/squall-lab-test 2>/dev/null || echo refused"), "refused");
-    lab.freeze_disk(0, true).unwrap();
-    lab.freeze_disk(0, false).unwrap();
-    assert!(lab.freeze_disk(0, false).is_err());
-    // Left frozen, it does not hold up the end.
-    lab.freeze_disk(0, true).unwrap();
+}
+
+/// As a terminal does it, to all processes of its foreground group at once.
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn ctrl_c_ends_the_command_in_order_before_its_network() {
+    let folder = Folder::new("ctrl-c");
+    // A command that takes a while to end, and then looks whether its hosts are still there.
+    let script = "trap 'sleep 0.5; kill -0 $host && touch ended; exit 130' INT; trap '' TERM
+        host=$(echo \"$SQUALL_LAB\" | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/')
+        echo \"$SQUALL_LAB\" >begun.new && mv begun.new begun
+        while :; do sleep 0.1; done";
+    let mut lab = Command::new(SQUALL);
+    lab.args(["lab", "--", "sh", "-c", script]).current_dir(&folder.0);
+    let mut lab = Running::start(lab);
+    await_that("the command runs", || folder.0.join("begun").exists());
+    let map: LabMap =
+        serde_json::from_str(&std::fs::read_to_string(folder.0.join("begun")).unwrap()).unwrap();
+    lab.signal(Signal::INT);
+    assert_eq!(lab.0.wait().unwrap().code(), Some(130));
+    assert!(folder.0.join("ended").exists(), "the network has ended before the command");
+    for host in map.hosts {
+        assert!(!std::path::Path::new(&format!("/proc/{}", host.pid)).exists(), "host {} is left", host.pid);
+    }
 }
 
 /// Namespaces, mounts, devices and processes go with the one process that began them.

@@ -1,7 +1,10 @@
 //! The program between hosts of a lab: each with its own network, processes and shared memory, so that nothing but packets is between
 //! them. (`.ci/run hosts`)
 
+mod clocks;
+mod disks;
 mod hosts;
+mod limits;
 mod programs;
 
 use std::path::{Path, PathBuf};
@@ -42,10 +45,14 @@ impl Running {
         Self(command.process_group(0).stdin(Stdio::null()).spawn().unwrap())
     }
 
-    fn kill(&mut self) {
+    fn signal(&self, signal: Signal) {
         // `nsenter` and the program are one process group.
         let group = Pid::from_raw(self.0.id().try_into().unwrap()).unwrap();
-        let _ = kill_process_group(group, Signal::KILL);
+        let _ = kill_process_group(group, signal);
+    }
+
+    fn kill(&mut self) {
+        self.signal(Signal::KILL);
         let _ = self.0.wait();
     }
 }

@@ -1,5 +1,6 @@
 //! Members, clients, objects, topics, streams and copies between hosts.
 
+use std::fs::File;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -12,27 +13,29 @@ fn address(lab: &Lab, host: usize) -> String {
     lab.hosts()[host].addresses[0].to_string()
 }
 
-/// A group whose member on each host runs `squall node` at port 7400.
-fn start_nodes(lab: &Lab, folder: &Folder) -> Vec<Running> {
+/// A group whose member on each host runs `squall node` at port 7400; `more` is what else its configuration has. Its log is in `folder`.
+pub(crate) fn start_nodes(lab: &Lab, folder: &Folder, more: &str) -> Vec<Running> {
+    (0..lab.hosts().len()).map(|host| start_node(lab, folder, more, host)).collect()
+}
+
+pub(crate) fn start_node(lab: &Lab, folder: &Folder, more: &str, host: usize) -> Running {
     let hosts = lab.hosts().len();
     let contacts: Vec<String> = (0..hosts).map(|host| format!("{}:7400", address(lab, host))).collect();
-    let start = |host: usize| {
-        let text = format!(
-            "cluster = \"hosts\"\nsecret = \"at least sixteen bytes\"\nlisten = \"{}\"\ncontacts = {contacts:?}\n\
-             members = {hosts}\n[subgroups.log]\nmessage_max = 100\nwindow = 16\n",
-            contacts[host]
-        );
-        let file = folder.0.join(format!("{host}.toml"));
-        std::fs::write(&file, text).unwrap();
-        let mut node = lab.command_on(host, SQUALL);
-        node.arg("node").arg("--config").arg(file).stdout(Stdio::null()).stderr(Stdio::null());
-        Running::start(node)
-    };
-    (0..hosts).map(start).collect()
+    let text = format!(
+        "cluster = \"hosts\"\nsecret = \"at least sixteen bytes\"\nlisten = \"{}\"\ncontacts = {contacts:?}\n\
+         members = {hosts}\n[subgroups.log]\nmessage_max = 100\nwindow = 16\n{more}",
+        contacts[host]
+    );
+    let file = folder.0.join(format!("{host}.toml"));
+    std::fs::write(&file, text).unwrap();
+    let log = File::create(folder.0.join(format!("{host}.log"))).unwrap();
+    let mut node = lab.command_on(host, SQUALL);
+    node.arg("node").arg("--config").arg(file).stdout(Stdio::null()).stderr(log);
+    Running::start(node)
 }
 
 /// A command of `squall` with the first member's configuration, beside the hosts.
-fn client(lab: &Lab, folder: &Folder, arguments: &str) -> Command {
+pub(crate) fn client(lab: &Lab, folder: &Folder, arguments: &str) -> Command {
     let mut command = lab.command_outside(SQUALL);
     command.args(arguments.split_whitespace()).arg("--config").arg(folder.0.join("0.toml"));
     command
@@ -50,7 +53,7 @@ fn a_group_that_loses_a_member_agrees_and_admits_another_one() {
 #[ignore = "needs root, or user namespaces: .ci/run hosts"]
 fn nodes_take_messages_from_clients_elsewhere_and_go_on_without_a_killed_one() {
     let (lab, folder) = (build(&LabPlan::new(3)), Folder::new("nodes"));
-    let mut nodes = start_nodes(&lab, &folder);
+    let mut nodes = start_nodes(&lab, &folder, "");
     let send =
         |text: &str| client(&lab, &folder, &format!("send log {text}")).output().unwrap().status.success();
     await_that("a client's message is taken", || send("first"));
@@ -199,6 +202,19 @@ fn a_bad_network_excludes_no_member() {
     lab.set(None, None, bad).unwrap();
     let sent = json(&lab, "bench multicast --members 3 --senders all --size 64 --messages 300 --json");
     assert_eq!(sent["transport"], "tcp", "{sent}");
+}
+
+/// A slow disk under the log of a member, and then a death.
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn chaos_with_slow_disks_violates_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mut chaos = Command::new(SQUALL);
+    chaos.args("chaos --lab --members 4 --pace 500 --script slow-disk~3000,kill --json".split(' '));
+    let outcome: serde_json::Value = serde_json::from_str(&printed(&mut chaos)).unwrap();
+    assert!(outcome["agree"] == true && outcome["happened"]["slow-disk"]["times"] == 1, "{outcome}");
 }
 
 /// Kills, halts, cut links and a network with faults, under load, judged by the accounts of all members and the clients' history.

@@ -25,6 +25,8 @@ pub(crate) enum FaultKind {
     CutOneWay,
     /// All links between members lose, delay, repeat, garble or reorder frames for a while (TCP in a lab)
     Network,
+    /// The disk of a member takes some milliseconds longer for each access for a while (TCP in a lab, as root); messages are durable then
+    SlowDisk,
     /// Other threads take the processors for a while
     Busy,
     /// Each member is replaced: a process joins, and the member leaves in order
@@ -45,14 +47,14 @@ impl FaultKind {
             Self::Kill => 6,
             Self::Halt => 4,
             Self::JoinHalt | Self::KillHalt => 3,
-            Self::Strangers | Self::Network => 2,
+            Self::Strangers | Self::Network | Self::SlowDisk => 2,
             Self::Cut | Self::CutOneWay | Self::Busy | Self::Restart => 1,
         }
     }
 
-    /// Whether it needs a lab's network.
-    pub(crate) const fn needs_links(self) -> bool {
-        matches!(self, Self::Cut | Self::CutOneWay | Self::Network)
+    /// Whether it needs a lab.
+    pub(crate) const fn needs_lab(self) -> bool {
+        matches!(self, Self::Cut | Self::CutOneWay | Self::Network | Self::SlowDisk)
     }
 
     /// The most members that the group loses by it.
@@ -62,7 +64,7 @@ impl FaultKind {
             // The joiner counts as soon as it is in a view.
             Self::JoinHalt => 1,
             Self::KillHalt => 2,
-            Self::Busy | Self::Restart | Self::Strangers | Self::Network => 0,
+            Self::Busy | Self::Restart | Self::Strangers | Self::Network | Self::SlowDisk => 0,
         }
     }
 }
@@ -95,7 +97,9 @@ impl Fault {
             FaultKind::Halt | FaultKind::JoinHalt | FaultKind::KillHalt => {
                 Some(suspicion_ms * (10 + dice.below(300)) / 100)
             }
-            FaultKind::Busy | FaultKind::Strangers | FaultKind::Network => Some(500 + dice.below(2500)),
+            FaultKind::Busy | FaultKind::Strangers | FaultKind::Network | FaultKind::SlowDisk => {
+                Some(500 + dice.below(2500))
+            }
             FaultKind::Kill | FaultKind::Cut | FaultKind::CutOneWay | FaultKind::Restart => None,
         };
         Self { kind, after_ms, lasts_ms }
@@ -135,7 +139,15 @@ mod tests {
 
     #[test]
     fn faults_are_read_as_they_are_written() {
-        for text in ["kill", "halt~1500", "join-halt@2", "kill-halt@8~3000", "cut-one-way", "busy~10"] {
+        for text in [
+            "kill",
+            "halt~1500",
+            "join-halt@2",
+            "kill-halt@8~3000",
+            "cut-one-way",
+            "busy~10",
+            "slow-disk~900",
+        ] {
             assert_eq!(text.parse::<Fault>().unwrap().to_string(), text);
         }
         for text in ["", "kil", "halt~", "join-halt@x", "kill-halt@1~-1"] {

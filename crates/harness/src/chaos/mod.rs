@@ -88,6 +88,8 @@ pub(crate) struct ChaosRun {
     loads: Vec<ProcessorLoad>,
     /// Until when all links have faults.
     spoilt_until: Option<Instant>,
+    /// The host whose disk is slow, and until when.
+    slow_disk: Option<(usize, Instant)>,
     reached: Arc<StrangerCounters>,
     /// The last fault.
     last: Option<FaultKind>,
@@ -105,6 +107,7 @@ impl ChaosRun {
             excuses: BTreeMap::new(),
             loads: Vec::new(),
             spoilt_until: None,
+            slow_disk: None,
             reached: Arc::default(),
             last: None,
             plan,
@@ -199,6 +202,9 @@ impl ChaosRun {
             self.loads.retain(|load| !load.is_over(now));
             if self.spoilt_until.is_some_and(|until| now >= until) {
                 self.mend_network()?;
+            }
+            if self.slow_disk.is_some_and(|(_, until)| now >= until) {
+                self.mend_disk()?;
             }
             self.look_for_faults(now)?;
             if now >= deadline {
@@ -337,6 +343,7 @@ impl ChaosRun {
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.loads.clear();
         self.mend_network()?;
+        self.mend_disk()?;
         self.resume_due(Instant::now() + Duration::from_secs(1 << 20));
         // Time for those that were excluded to notice.
         self.rest(2 * self.plan.suspicion + Duration::from_secs(1))?;

@@ -9,7 +9,7 @@ use super::fault::{Fault, FaultKind};
 use super::load::ProcessorLoad;
 use super::{ChaosRun, strangers};
 use crate::cluster::churn::{ProcessState, START_TIMEOUT};
-use crate::lab::{self, LinkConditions, Share};
+use crate::lab::{DiskConditions, LinkConditions, Share, WireRequest, ask_from_inside};
 use crate::member::{self, store};
 
 impl ChaosRun {
@@ -37,6 +37,7 @@ impl ChaosRun {
                 self.spoil_network(lasts.unwrap_or(LASTS))?;
                 true
             }
+            FaultKind::SlowDisk => self.slow_disk(lasts.unwrap_or(LASTS))?,
             FaultKind::Busy => {
                 self.loads.push(ProcessorLoad::busy(lasts.unwrap_or(LASTS)));
                 true
@@ -222,7 +223,7 @@ impl ChaosRun {
             _ => LinkConditions { corruption: few, ..none },
         };
         self.say(format_args!("  {conditions:?}"));
-        lab::set_from_inside(None, None, conditions)?;
+        set_links(None, None, conditions)?;
         self.spoilt_until = Some(Instant::now() + lasts);
         Ok(())
     }
@@ -230,15 +231,34 @@ impl ChaosRun {
     /// Takes the faults from all links.
     pub(super) fn mend_network(&mut self) -> Result<()> {
         match self.spoilt_until.take() {
-            Some(_) => lab::set_from_inside(None, None, LinkConditions::default()),
+            Some(_) => set_links(None, None, LinkConditions::default()),
             None => Ok(()),
         }
     }
 
+    /// Makes the disk of a member slow, for some time. One is at a time.
+    fn slow_disk(&mut self, lasts: Duration) -> Result<bool> {
+        self.mend_disk()?;
+        let running = self.pool.running();
+        let place = usize::try_from(self.dice.below(running.len() as u64))?;
+        let Some(number) = running.get(place) else { return Ok(false) };
+        let delay = Duration::from_millis(1 + self.dice.below(50));
+        self.say(format_args!("  by {delay:?}, of process {number}"));
+        let host = self.pool.lives[*number].place;
+        set_disk(host, DiskConditions { delay, ..DiskConditions::default() })?;
+        self.slow_disk = Some((host, Instant::now() + lasts));
+        Ok(true)
+    }
+
+    /// Makes the disk that is slow as fast as the others.
+    pub(super) fn mend_disk(&mut self) -> Result<()> {
+        self.slow_disk.take().map_or(Ok(()), |(host, _)| set_disk(host, DiskConditions::default()))
+    }
+
     fn set_cut(&self, [one, other]: [usize; 2], both_ways: bool, is_cut: bool) -> Result<()> {
         let conditions = LinkConditions { is_cut, ..LinkConditions::default() };
-        lab::set_from_inside(Some(one), Some(other), conditions)?;
-        if both_ways { lab::set_from_inside(Some(other), Some(one), conditions) } else { Ok(()) }
+        set_links(Some(one), Some(other), conditions)?;
+        if both_ways { set_links(Some(other), Some(one), conditions) } else { Ok(()) }
     }
 
     /// Replaces each member: a process joins, and a member leaves in order as soon as that has joined.
@@ -264,6 +284,14 @@ impl ChaosRun {
         }
         Ok(config)
     }
+}
+
+fn set_links(from: Option<usize>, to: Option<usize>, conditions: LinkConditions) -> Result<()> {
+    ask_from_inside(&WireRequest::Set { from, to, conditions })
+}
+
+fn set_disk(host: usize, conditions: DiskConditions) -> Result<()> {
+    ask_from_inside(&WireRequest::SetDisk { host: Some(host), conditions })
 }
 
 /// The number of members with all states that are left alone.

@@ -13,7 +13,7 @@ use crate::chaos::{ChaosOutcome, ChaosPlan, ChaosRun};
 use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, ProcessPool};
 use crate::control::{ChurnJob, MemberLocation, StoreJob, TransportName};
-use crate::lab::{LabMap, LabPlan, LinkConditions};
+use crate::lab::{DISK, HostPlan, LabMap, LabPlan, LinkConditions, is_root};
 use crate::operations::history::HistoryFile;
 use crate::operations::recorder::OperationRecorder;
 use crate::terminal::{CommandVerdict, Interrupts, output, units};
@@ -124,6 +124,7 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
         suspicion_ms: arguments.suspicion_ms,
         majority: true,
         account: None,
+        storage: kinds.contains(&FaultKind::SlowDisk).then(|| DISK.into()),
         store: store.clone(),
     };
     let members = usize::try_from(arguments.members).expect("at most 16");
@@ -165,14 +166,17 @@ fn choose(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<(Vec<Fa
     let mut left_out = Vec::new();
     if arguments.transactions {
         ensure!(arguments.members >= 4, "--transactions needs at least --members 4: two in each shard");
-        let kinds = kinds.extract_if(.., |kind| kind.needs_links() || *kind == FaultKind::Restart);
+        let kinds = kinds.extract_if(.., |kind| kind.needs_lab() || *kind == FaultKind::Restart);
         left_out.extend(kinds.map(|kind| format!("{} is left out: of --transactions", kind.name())));
     }
-    if kinds.iter().any(|kind| kind.needs_links())
-        && let Err(error) = find_links(arguments, interrupts)
-    {
-        let kinds = kinds.extract_if(.., |kind| kind.needs_links());
-        left_out.extend(kinds.map(|kind| format!("{} is left out: {error:#}", kind.name())));
+    if kinds.iter().any(|kind| kind.needs_lab()) {
+        let (is_impossible, why): (fn(FaultKind) -> bool, _) = match find_lab(arguments, interrupts) {
+            Ok(map) if map.has_disks => (|_| false, String::new()),
+            Ok(_) => (|kind| kind == FaultKind::SlowDisk, NO_DISKS.into()),
+            Err(error) => (FaultKind::needs_lab, format!("{error:#}")),
+        };
+        let kinds = kinds.extract_if(.., |kind| is_impossible(*kind));
+        left_out.extend(kinds.map(|kind| format!("{} is left out: {why}", kind.name())));
     }
     if !arguments.locations.is_empty() {
         let kinds = kinds.extract_if(.., |kind| matches!(kind, FaultKind::Strangers | FaultKind::Restart));
@@ -186,7 +190,7 @@ fn choose(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<(Vec<Fa
 }
 
 /// Finds that this process runs in a lab, or runs the command again in one, which ends this process.
-fn find_links(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<()> {
+fn find_lab(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<LabMap> {
     ensure!(arguments.transport == TransportName::Tcp, "links can be cut with --transport tcp");
     ensure!(arguments.locations.is_empty(), "`--at` has placed the members");
     let Some(map) = LabMap::of_this_process()? else {
@@ -196,13 +200,17 @@ fn find_links(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<()>
     ensure!(map.hosts.len() >= plan.hosts, "the lab has too few hosts: `squall lab --hosts {}`", plan.hosts);
     let needs_switch = arguments.faults.is_empty() || arguments.faults.contains(&FaultKind::Network);
     ensure!(map.has_switch || !needs_switch, "the links of this lab can only be cut: `squall lab --switch`");
-    Ok(())
+    Ok(map)
 }
 
 /// A lab with hosts for as many processes as there are at a time.
 fn plan_of(arguments: &ChaosArguments) -> LabPlan {
     let hosts = usize::try_from(arguments.members).expect("at most 16") + SPARE_PLACES;
-    LabPlan { has_switch: true, seed: arguments.seed, ..LabPlan::new(hosts) }
+    let scripted = arguments.script.iter().map(|fault| fault.kind);
+    let named: Vec<FaultKind> = scripted.chain(arguments.faults.iter().copied()).collect();
+    let needs_disks = is_root() && (named.is_empty() || named.contains(&FaultKind::SlowDisk));
+    let host = HostPlan { disk: needs_disks.then_some(DISK_BYTES), ..HostPlan::default() };
+    LabPlan { has_switch: true, seed: arguments.seed, host, ..LabPlan::new(hosts) }
 }
 
 fn print(outcome: &ChaosOutcome, json: bool) -> Result<()> {
@@ -270,5 +278,9 @@ impl Drop for Folder {
     }
 }
 
+/// Why a lab has no disks.
+const NO_DISKS: &str = "the hosts of this lab have no disks of their own (`squall lab --disk 512`, as root)";
+/// The size of the disk of each host, which is in memory as far as it is used: some segments of a log.
+const DISK_BYTES: u64 = 512 << 20;
 /// Processes beside the members at a time: one that joins, and those that have been replaced or excluded.
 const SPARE_PLACES: usize = 4;

@@ -13,7 +13,8 @@ use clap::{Args, Subcommand};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::lab::{
-    self, BitRate, Flapping, HOSTS_MAX, HostPlan, Lab, LabPlan, LinkConditions, Share, duration,
+    self, BitRate, DiskConditions, Flapping, HOSTS_MAX, HostClock, HostPlan, Lab, LabPlan, LinkConditions,
+    Share, WireRequest, duration,
 };
 use crate::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupts, output};
 
@@ -52,6 +53,15 @@ pub struct LabArguments {
     /// Run what runs on hosts as this user
     #[arg(long, value_name = "UID")]
     user: Option<u32>,
+    /// How much of the processors each host has, as in 0.5
+    #[arg(long, value_name = "NUMBER", value_parser = thousandths)]
+    cpus: Option<u32>,
+    /// How much memory programs on each host have together, in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(4..=1 << 20))]
+    memory: Option<u64>,
+    /// Another wall clock for a host or all, HOST:OFFSET or HOST:OFFSET,rate=RATE, as in 1:+2h or all:-1s,rate=1.001 (needs libfaketime)
+    #[arg(long = "clock", value_name = "CLOCK", value_parser = which_clock)]
+    clocks: Vec<(HostChoice, HostClock)>,
     /// Run the command on each host, instead of once beside them
     #[arg(long)]
     each: bool,
@@ -77,6 +87,60 @@ enum LabChange {
         #[command(flatten)]
         links: LinkArguments,
     },
+    /// Give the own disks of hosts (--disk) other conditions from now on, from inside the lab; what is not named is without faults
+    #[command(
+        after_help = "Examples:\n  squall lab disk 0 --delay 20ms\n  squall lab disk 1 --failing\n  squall lab disk all"
+    )]
+    Disk {
+        /// The host, or all
+        #[arg(value_parser = which_host)]
+        host: HostChoice,
+        #[command(flatten)]
+        disk: DiskArguments,
+    },
+}
+
+/// What a disk does.
+#[derive(Debug, Args)]
+struct DiskArguments {
+    /// How much longer each read, write and flush takes, one after the other
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
+    delay: Duration,
+    /// Writes and flushes fail with an I/O error
+    #[arg(long)]
+    failing: bool,
+    /// Reads fail, too, except of what is in the page cache
+    #[arg(long)]
+    gone: bool,
+    /// No space is free
+    #[arg(long)]
+    full: bool,
+    /// All that writes waits
+    #[arg(long)]
+    frozen: bool,
+}
+
+impl DiskArguments {
+    fn conditions(&self) -> DiskConditions {
+        DiskConditions {
+            delay: self.delay,
+            fails: self.failing,
+            is_gone: self.gone,
+            is_full: self.full,
+            is_frozen: self.frozen,
+        }
+    }
+}
+
+impl LabChange {
+    fn request(&self) -> WireRequest {
+        match self {
+            Self::Link { from, to, links } => {
+                WireRequest::Set { from: *from, to: *to, conditions: links.conditions() }
+            }
+            Self::Disk { host, disk } => WireRequest::SetDisk { host: *host, conditions: disk.conditions() },
+        }
+    }
 }
 
 const EXAMPLES: &str = "Each host has its own network, processes, host name, /run and /dev/shm; the processors and the rest of the files are shared. \
@@ -89,6 +153,7 @@ Examples:
   squall lab -- squall demo
   squall lab --hosts 3 --delay 1ms --loss 0.1% -- squall demo
   squall lab --link 0-1:cut -- squall chaos --seconds 20
+  squall lab --disk 400 --cpus 0.5 -- sh -c 'squall demo; squall lab disk 1 --delay 20ms; ...'
   squall lab --each -- ./server --listen {address}:7400
   squall lab --switch -- sh -c 'squall lab link 0 1 --cut; ...'";
 
@@ -154,6 +219,21 @@ fn which_host(text: &str) -> Result<HostChoice, String> {
     text.parse().map(Some).map_err(|_| format!("`{text}` is neither a host's number nor `all`"))
 }
 
+fn which_clock(text: &str) -> Result<(HostChoice, HostClock), String> {
+    let (host, clock) =
+        text.split_once(':').ok_or_else(|| format!("`{text}`: write HOST:OFFSET, as in 1:+2h"))?;
+    Ok((which_host(host)?, clock.parse()?))
+}
+
+/// Reads a number of processors.
+fn thousandths(text: &str) -> Result<u32, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (0.01..=1024.0).contains(number));
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 1,024,000")]
+    number
+        .map(|number| (number * 1000.0).round() as u32)
+        .ok_or_else(|| format!("`{text}` is not a number of processors: write 0.5 or 2"))
+}
+
 /// The conditions of one direction.
 #[derive(Clone, Debug)]
 struct PairConditions {
@@ -178,8 +258,8 @@ impl FromStr for PairConditions {
 /// # Errors
 /// If the lab cannot be built, or the command not be started.
 pub fn run(arguments: &LabArguments) -> Result<CommandVerdict> {
-    if let Some(LabChange::Link { from, to, links }) = &arguments.change {
-        lab::set_from_inside(*from, *to, links.conditions())?;
+    if let Some(change) = &arguments.change {
+        lab::ask_from_inside(&change.request())?;
         return Ok(CommandVerdict::Good);
     }
     let conditions = arguments.links.conditions();
@@ -193,7 +273,10 @@ pub fn run(arguments: &LabArguments) -> Result<CommandVerdict> {
         shared_memory: arguments.shared_memory.map(|kibibytes| kibibytes << 10),
         is_read_only: arguments.read_only,
         user: arguments.user,
+        processor_thousandths: arguments.cpus,
+        memory: arguments.memory.map(|mebibytes| mebibytes << 20),
     };
+    plan.clocks.clone_from(&arguments.clocks);
     let interrupts = Interrupts::take()?;
     let lab = Lab::build(&std::env::current_exe()?, &plan)?;
     lab.set(None, None, conditions)?;

@@ -17,6 +17,9 @@ pub(crate) struct ChurnJob {
     pub(crate) majority: bool,
     /// The file for the account.
     pub(crate) account: Option<std::path::PathBuf>,
+    /// The folder, of the member's own, for the log of the messages, which are durable then.
+    #[serde(default)]
+    pub(crate) storage: Option<std::path::PathBuf>,
     /// A replicated object besides; then the group has a polling thread of its own.
     #[serde(default)]
     pub(crate) store: Option<StoreJob>,

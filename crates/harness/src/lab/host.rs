@@ -2,12 +2,14 @@
 
 use std::io::{stdin, stdout};
 use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustix::process::{WaitOptions, wait};
 
 use super::HostPlan;
+use super::disk::{DiskConditions, HostDisk};
 use super::wire::run_program;
 use crate::lines::{read_line, write_line};
 
@@ -19,33 +21,31 @@ use crate::lines::{read_line, write_line};
 pub(crate) fn run() -> Result<()> {
     let mut pipe = stdin().lock();
     let Some((name, plan)) = read_line::<(String, HostPlan)>(&mut pipe)? else { return Ok(()) };
-    let outcome = prepare(&name, &plan);
-    write_line(&mut stdout(), &outcome.as_ref().err().map(|error| format!("{error:#}")))?;
-    outcome?;
-    // Orphans are this process's to reap.
-    std::thread::spawn(|| {
+    let mut disk = match prepare(&name, &plan) {
+        Ok(disk) => disk,
+        Err(error) => return write_line(&mut stdout(), &Some(format!("{error:#}"))),
+    };
+    write_line(&mut stdout(), &None::<String>)?;
+    // Orphans are this process's to reap, except the programs that it itself waits for.
+    let reaping = Arc::new(Mutex::new(()));
+    let turn = Arc::clone(&reaping);
+    std::thread::spawn(move || {
         loop {
+            let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
             while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+            drop(turn);
             std::thread::sleep(REAP_PERIOD);
         }
     });
-    while let Some(is_frozen) = read_line(&mut pipe)? {
-        let done = freeze(is_frozen);
+    while let Some(conditions) = read_line::<DiskConditions>(&mut pipe)? {
+        let _turn = reaping.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = disk.as_mut().map_or(Ok(()), |disk| disk.set(conditions));
         write_line(&mut stdout(), &done.err().map(|error| format!("{error:#}")))?;
-    }
-    if plan.disk.is_some() {
-        // What waits for a frozen disk cannot be killed. One that is not frozen cannot be thawed.
-        let _ = freeze(false);
     }
     Ok(())
 }
 
-/// Freezes the disk, or thaws it.
-fn freeze(is_frozen: bool) -> Result<()> {
-    run_program(Command::new("fsfreeze").args([if is_frozen { "--freeze" } else { "--unfreeze" }, DISK]))
-}
-
-fn prepare(name: &str, plan: &HostPlan) -> Result<()> {
+fn prepare(name: &str, plan: &HostPlan) -> Result<Option<HostDisk>> {
     rustix::system::sethostname(name.as_bytes()).context("cannot set the host name")?;
     for folder in ["/run", "/dev/shm"] {
         mount(&["-t", "tmpfs", "tmpfs", folder])?;
@@ -53,23 +53,16 @@ fn prepare(name: &str, plan: &HostPlan) -> Result<()> {
     if let Some(bytes) = plan.shared_memory {
         mount(&["-o", &format!("remount,size={bytes}"), "/dev/shm"])?;
     }
-    if let Some(bytes) = plan.disk {
-        let image = format!("{DISK}/{name}");
-        std::fs::File::create(&image)?.set_len(bytes)?;
-        run_program(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0", &image]))?;
-        mount(&["-o", "loop", &image, DISK])?;
-    }
+    let disk = plan.disk.map(|bytes| HostDisk::mount(name, bytes)).transpose()?;
     if plan.is_read_only {
         mount(&["-o", "remount,bind,ro", "/"])?;
     }
-    Ok(())
+    Ok(disk)
 }
 
 fn mount(arguments: &[&str]) -> Result<()> {
     run_program(Command::new("mount").args(arguments))
 }
 
-/// Where a host's own disk is mounted.
-pub(super) const DISK: &str = "/mnt";
 /// How often processes that have ended are reaped.
 const REAP_PERIOD: Duration = Duration::from_millis(200);

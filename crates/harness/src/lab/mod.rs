@@ -2,8 +2,8 @@
 //!
 //! # What a host is
 //! Namespaces of its own: network (so its own addresses, loopback and abstract sockets), process numbers, mounts (`/proc`, `/run`, `/dev/shm`,
-//! and, if the plan asks for one, a disk at `/mnt`), interprocess communication and host name. What is shared is the kernel, the processors,
-//! the clocks and the rest of the file system.
+//! and, if the plan asks for one, a disk at `/mnt`), interprocess communication and host name; by the plan also a share of the processors and of
+//! memory, and a wall clock. What is shared is the kernel, the monotonic clock and the rest of the file system.
 //!
 //! # What the network is
 //! Without faults, a bridge of the kernel, at the kernel's speed; with faults, a switch in user space over TAP devices, which does to each
@@ -16,13 +16,16 @@
 //!   `- lab-wire                             owns bridge or switch, in a network of its own; holds the pipes of
 //!        `- unshare - lab-host, for each    process 1 of its host: when it ends, the kernel ends all that runs there
 //! ```
-//! Nothing has a name outside these namespaces. A pipe closes with the process that holds it, also after `kill -9`; then the next one ends,
+//! Nothing but control groups, which are for limits, has a name outside these namespaces. A pipe closes with the process that holds it, also after `kill -9`; then the next one ends,
 //! and the kernel removes namespaces, devices and mounts with their last process. Without root, all of it is in a user namespace.
 //!
 //! Programs on hosts are started by `nsenter`: [`Lab::command_on`].
 
+mod clock;
 mod conditions;
+mod disk;
 mod host;
+mod limits;
 mod ports;
 mod switch;
 mod wire;
@@ -31,16 +34,19 @@ use std::ffi::{OsStr, OsString};
 use std::io::BufReader;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+pub use clock::HostClock;
 pub use conditions::{BitRate, Flapping, HELD_BACK, LinkConditions, QUEUE, Share, duration};
+pub(crate) use disk::DISK;
+pub use disk::DiskConditions;
 pub(crate) use host::run as run_host;
-pub(crate) use wire::{run as run_wire, set_from_inside};
+pub(crate) use wire::{ask_from_inside, run as run_wire};
 
 use crate::lines::{read_line, write_line};
 
@@ -58,13 +64,16 @@ pub struct LabPlan {
     pub mtu: u32,
     /// What each host has.
     pub host: HostPlan,
+    /// Wall clocks of a host, or all; the last one counts.
+    #[serde(default)]
+    pub clocks: Vec<(Option<usize>, HostClock)>,
 }
 
 impl LabPlan {
     /// Hosts on the kernel's bridge.
     #[must_use]
     pub fn new(hosts: usize) -> Self {
-        Self { hosts, has_switch: false, seed: 0, mtu: 1500, host: HostPlan::default() }
+        Self { hosts, has_switch: false, seed: 0, mtu: 1500, host: HostPlan::default(), clocks: Vec::new() }
     }
 }
 
@@ -80,6 +89,10 @@ pub struct HostPlan {
     pub is_read_only: bool,
     /// Programs there run as this user (needs root).
     pub user: Option<u32>,
+    /// How much of the processors programs there may use together, in thousandths of one (needs root).
+    pub processor_thousandths: Option<u32>,
+    /// How many bytes of memory they may use together (needs root).
+    pub memory: Option<u64>,
 }
 
 /// A host, as other programs find it.
@@ -91,6 +104,10 @@ pub struct LabHost {
     pub addresses: [IpAddr; 2],
     /// Programs there run as this user.
     pub user: Option<u32>,
+    /// The files by which programs there enter its control groups.
+    pub groups: Vec<PathBuf>,
+    /// What programs there find in their environment, as `NAME=VALUE`.
+    pub environment: Vec<String>,
 }
 
 /// The lab as programs inside find it in [`LAB_VARIABLE`].
@@ -100,6 +117,8 @@ pub struct LabMap {
     pub hosts: Vec<LabHost>,
     /// Whether links can have all conditions; else they can only be cut.
     pub has_switch: bool,
+    /// Whether each host has a disk of its own.
+    pub has_disks: bool,
 }
 
 impl LabMap {
@@ -137,11 +156,15 @@ impl Lab {
     /// # Errors
     /// If this system does not let it, with what is missing.
     pub fn build(program: &Path, plan: &LabPlan) -> Result<Self> {
+        let mut clocks = plan.clocks.iter().filter_map(|(host, _)| *host);
+        ensure!(clocks.all(|host| host < plan.hosts), "a clock is for a host that there is not");
         ensure!((1..=HOSTS_MAX).contains(&plan.hosts), "a lab has 1 to {HOSTS_MAX} hosts");
         let mut unshare = Command::new("unshare");
         if !is_root() {
             ensure!(plan.host.disk.is_none(), "a host's own disk needs root");
             ensure!(plan.host.user.is_none(), "another user on a host needs root");
+            let is_limited = plan.host.processor_thousandths.is_some() || plan.host.memory.is_some();
+            ensure!(!is_limited, "limits of the processors and of memory need root");
             unshare.args(["--user", "--map-root-user"]);
         }
         unshare.args(["--net", "--mount"]).arg(program).arg("lab-wire");
@@ -154,7 +177,8 @@ impl Lab {
             .context("cannot start `unshare` (package util-linux)")?;
         let requests = wire.stdin.take();
         let replies = BufReader::new(wire.stdout.take().expect("it was asked for"));
-        let map = LabMap { hosts: Vec::new(), has_switch: plan.has_switch };
+        let map =
+            LabMap { hosts: Vec::new(), has_switch: plan.has_switch, has_disks: plan.host.disk.is_some() };
         let mut lab = Self { wire, pipes: Mutex::new(Pipes { requests, replies }), map };
         let reply = lab.ask(&WireRequest::Build(plan.clone())).context(
             "the lab could not be built (it needs root, or user namespaces, and the programs of util-linux and iproute2)",
@@ -179,12 +203,12 @@ impl Lab {
         self.ask(&WireRequest::Set { from, to, conditions }).map(drop)
     }
 
-    /// Freezes the disk of a host, so that all that writes there waits, or thaws it.
+    /// Sets what the own disk of a host does, or those of all, from now on.
     ///
     /// # Errors
-    /// If the hosts have no disks of their own, or the disk is already as asked for.
-    pub fn freeze_disk(&self, host: usize, is_frozen: bool) -> Result<()> {
-        self.ask(&WireRequest::FreezeDisk { host, is_frozen }).map(drop)
+    /// If the hosts have no disks of their own, or these cannot do that here.
+    pub fn set_disk(&self, host: Option<usize>, conditions: DiskConditions) -> Result<()> {
+        self.ask(&WireRequest::SetDisk { host, conditions }).map(drop)
     }
 
     fn ask(&self, request: &WireRequest) -> Result<WireReply> {
@@ -224,7 +248,8 @@ impl Drop for Lab {
 
 /// A command that runs `program` on a host of a lab.
 pub(crate) fn command_in(host: &LabHost, program: impl AsRef<OsStr>) -> Command {
-    let mut command = enter(host.pid, &["--net", "--mount", "--pid", "--ipc", "--uts"]);
+    let mut command =
+        limited(&host.groups, enter(host.pid, &["--net", "--mount", "--pid", "--ipc", "--uts"]));
     if let Some(user) = host.user {
         command.args([
             "setpriv",
@@ -235,8 +260,26 @@ pub(crate) fn command_in(host: &LabHost, program: impl AsRef<OsStr>) -> Command 
             "--clear-groups",
         ]);
     }
+    if !host.environment.is_empty() {
+        command.arg("env").args(&host.environment);
+    }
     command.arg(program);
     command
+}
+
+/// A command that enters control groups and then becomes the other one.
+fn limited(groups: &[PathBuf], command: Command) -> Command {
+    if groups.is_empty() {
+        return command;
+    }
+    let mut entering = Command::new("sh");
+    entering.args([
+        "-c",
+        "until [ -z \"$1\" ]; do echo 0 >\"$1\" || exit; shift; done; shift; exec \"$@\"",
+        "sh",
+    ]);
+    entering.args(groups).arg("").arg(command.get_program()).args(command.get_args());
+    entering
 }
 
 /// `nsenter` for the namespaces of a process, in this process's folder.
@@ -255,16 +298,16 @@ fn enter(pid: u32, namespaces: &[&str]) -> Command {
     command
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// What the process of the network is asked for.
 #[derive(Debug, Serialize, Deserialize)]
-enum WireRequest {
+pub(crate) enum WireRequest {
     Build(LabPlan),
     Set { from: Option<usize>, to: Option<usize>, conditions: LinkConditions },
-    FreezeDisk { host: usize, is_frozen: bool },
+    SetDisk { host: Option<usize>, conditions: DiskConditions },
 }
 
 #[derive(Debug, Serialize, Deserialize)]

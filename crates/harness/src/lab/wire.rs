@@ -5,15 +5,19 @@ use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::host::DISK;
+use super::disk::{DISK, DiskConditions};
+use super::limits::{self, CONTROL_GROUPS, HostLimits};
 use super::ports::{self, RunningSwitch};
 use super::switch::hardware_address;
-use super::{LabHost, LabPlan, LinkConditions, WireReply, WireRequest, addresses, outside, reply_of};
+use super::{
+    HostClock, LabHost, LabPlan, LinkConditions, WireReply, WireRequest, addresses, outside, reply_of,
+};
 use crate::lines::{read_line, write_line};
 
 /// Builds what the first line of standard input asks for, then does what further lines ask, and those of programs outside the hosts, until
@@ -46,18 +50,14 @@ pub(crate) fn run() -> Result<()> {
     served
 }
 
-/// Sets conditions in the lab of this process; see [`super::Lab::set`].
+/// Asks the lab of this process for something.
 ///
 /// # Errors
-/// If there is none, and those of [`super::Lab::set`].
-pub(crate) fn set_from_inside(
-    from: Option<usize>,
-    to: Option<usize>,
-    conditions: LinkConditions,
-) -> Result<()> {
+/// If there is none, or it cannot do that.
+pub(crate) fn ask_from_inside(request: &WireRequest) -> Result<()> {
     let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(CONTROL)?)
         .context("this process is not in a lab's network")?;
-    write_line(&mut &stream, &WireRequest::Set { from, to, conditions })?;
+    write_line(&mut &stream, request)?;
     reply_of(read_line(&mut BufReader::new(&stream))?).map(drop)
 }
 
@@ -67,7 +67,7 @@ fn serve(requests: &mut impl BufRead, replies: &mut impl Write, network: &Mutex<
         let done = match request {
             WireRequest::Build(_) => Err(anyhow!("it is built")),
             WireRequest::Set { from, to, conditions } => network.set(from, to, conditions),
-            WireRequest::FreezeDisk { host, is_frozen } => network.freeze_disk(host, is_frozen),
+            WireRequest::SetDisk { host, conditions } => network.set_disk(host, conditions),
         };
         drop(network);
         let failed = |error| WireReply::Failed { message: format!("{error:#}") };
@@ -92,6 +92,7 @@ impl BuiltNetwork {
         if plan.host.disk.is_some() {
             run_program(Command::new("mount").args(["-t", "tmpfs", "tmpfs", DISK]))?;
         }
+        limits::remove_leftovers(Path::new(CONTROL_GROUPS));
         let starting: Vec<Child> = (0..plan.hosts).map(|_| HeldHost::start()).collect::<Result<_>>()?;
         let hosts = starting.into_iter().enumerate();
         let hosts: Vec<HeldHost> =
@@ -112,6 +113,8 @@ impl BuiltNetwork {
                 pid: host.pid,
                 addresses: addresses(number),
                 user: self.plan.host.user,
+                groups: host.limits.entrances(),
+                environment: host.environment.clone(),
             })
             .collect()
     }
@@ -185,18 +188,27 @@ impl BuiltNetwork {
         Ok(())
     }
 
-    fn freeze_disk(&mut self, host: usize, is_frozen: bool) -> Result<()> {
+    fn set_disk(&mut self, host: Option<usize>, conditions: DiskConditions) -> Result<()> {
         ensure!(
             self.plan.host.disk.is_some(),
-            "the hosts have no disks of their own: build the lab with them"
+            "the hosts have no disks of their own: build the lab with them (--disk MIB)"
         );
-        let host = self.hosts.get_mut(host).context("there is no such host")?;
-        write_line(&mut host.requests, &is_frozen)?;
-        match read_line::<Option<String>>(&mut host.replies)? {
-            Some(None) => Ok(()),
-            Some(Some(failed)) => bail!("{failed}"),
-            None => bail!("the host has ended"),
+        let last = self.hosts.len() - 1;
+        let chosen = host.map_or(0..=last, |host| host..=host);
+        let hosts =
+            self.hosts.get_mut(chosen).context(format!("there is no such host: they are 0 to {last}"))?;
+        // All are asked before any is waited for.
+        hosts.iter_mut().try_for_each(|host| write_line(&mut host.requests, &conditions))?;
+        let replies: Vec<_> =
+            hosts.iter_mut().map(|host| read_line::<Option<String>>(&mut host.replies)).collect();
+        for reply in replies {
+            match reply? {
+                Some(None) => {}
+                Some(Some(failed)) => bail!("{failed}"),
+                None => bail!("the host has ended"),
+            }
         }
+        Ok(())
     }
 
     /// Cuts a link of the bridge by a route to nowhere at its beginning, or mends it.
@@ -240,6 +252,8 @@ struct HeldHost {
     launcher: Child,
     requests: ChildStdin,
     replies: BufReader<ChildStdout>,
+    limits: HostLimits,
+    environment: Vec<String>,
 }
 
 impl HeldHost {
@@ -267,7 +281,11 @@ impl HeldHost {
             None => bail!("host {number} has ended at once"),
         }
         let pid = child_of(child.id()).with_context(|| format!("host {number} has no process"))?;
-        Ok(Self { pid, launcher: child, requests, replies })
+        let limits = HostLimits::make(Path::new(CONTROL_GROUPS), &limits::name(number), &plan.host)?;
+        let is_here = |clock: &&(Option<usize>, HostClock)| clock.0.is_none_or(|host| host == number);
+        let clock = plan.clocks.iter().rfind(is_here);
+        let environment = clock.map_or(Ok(Vec::new()), |(_, clock)| clock.environment())?;
+        Ok(Self { pid, launcher: child, requests, replies, limits, environment })
     }
 
     /// Lets all that runs there end.

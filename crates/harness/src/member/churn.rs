@@ -9,11 +9,13 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use squall::config::{PartitionSafety, SubgroupConfig};
+use squall::DeliveryMode;
+use squall::config::{Config, PartitionSafety, Retention, StorageConfig, SubgroupConfig};
 use squall::{GroupError, JoinError, Message, Payload, SendError};
 
 use super::parent_watchdog::ParentWatchdog;
@@ -32,6 +34,9 @@ pub(crate) const EXCLUDED: &str = "excluded";
 
 /// How long nothing must arrive before a drained member reports that it is done.
 const QUIET: Duration = Duration::from_millis(300);
+
+/// How the folder of a process on the disk of its host begins.
+const FOLDER: &str = "process-";
 
 /// Messages sent between two polls.
 const BURST: u32 = 16;
@@ -53,10 +58,11 @@ pub(super) fn perform(group: &GroupJob, job: &ChurnJob, watchdog: &ParentWatchdo
         records: Vec::new(),
         file,
     };
-    let mut config = config(group)?.subgroup(
-        super::SUBGROUP,
-        SubgroupConfig { message_max: job.size, window: 64, ..SubgroupConfig::default() },
-    );
+    let messages = SubgroupConfig { message_max: job.size, window: 64, ..SubgroupConfig::default() };
+    let mut config = match &job.storage {
+        Some(folder) => durable(config(group)?, messages, &own_folder(folder, job.process)?),
+        None => config(group)?.subgroup(super::SUBGROUP, messages),
+    };
     if let Some(store) = &job.store {
         config = config.subgroup(super::store::NAME, super::store::subgroup(store));
         config.genuine = store.has_transactions.then(super::store::transaction_shards);
@@ -83,6 +89,24 @@ pub(super) fn perform(group: &GroupJob, job: &ChurnJob, watchdog: &ParentWatchdo
         }
         outcome => Ok(finish(member, outcome, watchdog)),
     }
+}
+
+/// Logs messages in a folder as long as some member needs them.
+fn durable(config: Config, messages: SubgroupConfig, folder: &Path) -> Config {
+    let retain = Some(Retention { automatic: true, ..Retention::default() });
+    let messages = SubgroupConfig { mode: DeliveryMode::Durable, retain, ..messages };
+    Config { storage: Some(StorageConfig::new(folder)), ..config }.subgroup(super::SUBGROUP, messages)
+}
+
+/// Returns the folder of this process on its host's disk, without those of processes that were there before.
+fn own_folder(disk: &Path, process: u32) -> Result<PathBuf> {
+    for entry in std::fs::read_dir(disk).with_context(|| disk.display().to_string())? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(FOLDER) {
+            std::fs::remove_dir_all(entry.path()).with_context(|| entry.path().display().to_string())?;
+        }
+    }
+    Ok(disk.join(format!("{FOLDER}{process}")))
 }
 
 /// The outcome, whose error begins with [`EXCLUDED`] if the others continue without this member.

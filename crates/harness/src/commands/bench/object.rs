@@ -78,6 +78,7 @@ pub(crate) fn run(arguments: &ObjectArguments) -> Result<CommandVerdict> {
         // Of two members, one is no majority.
         majority: arguments.members > 2,
         account: None,
+        storage: None,
         store: Some(store),
     };
     let (transport, members) = (arguments.transport, few(arguments.members));

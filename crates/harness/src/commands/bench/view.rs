@@ -86,6 +86,7 @@ pub(crate) fn run(arguments: &ViewArguments) -> Result<CommandVerdict> {
         // Of two members, one is no majority.
         majority: members > 2,
         account: None,
+        storage: None,
         store: None,
     };
     let (transport, locations) = (arguments.transport, arguments.locations.clone());

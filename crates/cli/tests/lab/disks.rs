@@ -1,0 +1,144 @@
+//! Disks of hosts that are slow, fail, are full or gone, and what members with logs on them do.
+
+use std::time::{Duration, Instant};
+
+use squall_harness::lab::{DiskConditions, HostPlan, Lab, LabPlan};
+
+use super::programs::{client, start_node, start_nodes};
+use super::{Folder, SQUALL, await_that, build, printed};
+
+/// A lab whose hosts have disks; none if this user cannot have them.
+fn lab_with_disks(hosts: usize, mebibytes: u64) -> Option<Lab> {
+    let host = HostPlan { disk: Some(mebibytes << 20), ..HostPlan::default() };
+    rustix::process::geteuid().is_root().then(|| build(&LabPlan { host, ..LabPlan::new(hosts) }))
+}
+
+#[test]
+#[ignore = "needs root: .ci/run hosts"]
+fn a_disk_is_slow_fails_fills_and_goes_as_asked() {
+    let Some(lab) = lab_with_disks(2, 64) else { return };
+    let does = |host: usize, script: &str| {
+        let mut command = lab.command_on(host, "sh");
+        command.args(["-c", script]).output().unwrap().status.success()
+    };
+    let write = "dd if=/dev/zero of=/mnt/file bs=4k count=4 oflag=direct,dsync conv=notrunc";
+    let (none, delay) = (DiskConditions::default(), Duration::from_millis(200));
+    assert!(does(0, write));
+    lab.set_disk(Some(0), DiskConditions { delay, ..none }).unwrap();
+    let begun = Instant::now();
+    assert!(does(0, write));
+    assert!(begun.elapsed() >= 4 * delay, "{:?} for four writes", begun.elapsed());
+
+    printed(lab.command_outside(SQUALL).args(["lab", "disk", "all", "--full"]));
+    assert!([0, 1].iter().all(|host| !does(*host, "head -c 5000 /dev/zero >/mnt/more")));
+    lab.set_disk(None, none).unwrap();
+    assert!([0, 1].iter().all(|host| does(*host, "head -c 5000 /dev/zero >/mnt/more")));
+
+    lab.set_disk(Some(1), DiskConditions { is_frozen: true, ..none }).unwrap();
+    let mut writer = lab.command_on(1, "sh");
+    let mut writer = writer.args(["-c", "echo >/mnt/waits"]).spawn().unwrap();
+    std::thread::sleep(delay);
+    assert!(writer.try_wait().unwrap().is_none(), "nothing waits for the frozen disk");
+    lab.set_disk(Some(1), none).unwrap();
+    assert!(writer.wait().unwrap().success());
+
+    lab.set_disk(Some(0), DiskConditions { fails: true, ..none }).unwrap();
+    let read = "dd if=/mnt/file of=/dev/null bs=4k iflag=direct";
+    assert!(does(0, read) && !does(0, write) && does(1, "echo >/mnt/file && sync -f /mnt"));
+    lab.set_disk(Some(0), DiskConditions { is_gone: true, ..none }).unwrap();
+    assert!(!does(0, read));
+    // Left frozen, it does not hold up the end.
+    lab.set_disk(Some(1), DiskConditions { is_frozen: true, ..none }).unwrap();
+}
+
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn a_lab_without_disks_says_so() {
+    let lab = build(&LabPlan::new(1));
+    let error = lab.set_disk(None, DiskConditions::default()).unwrap_err().to_string();
+    assert!(error.contains("--disk"), "{error}");
+}
+
+/// A durable subgroup with the log of each member on its host's disk.
+const DURABLE: &str = "mode = \"durable\"\n[storage]\npath = \"/mnt/log\"\n";
+
+/// Sends messages until all of them have been acknowledged; they are those of `sent` then.
+fn send(lab: &Lab, folder: &Folder, sent: &mut Vec<String>, count: usize) {
+    for _ in 0..count {
+        let text = format!("message-{}", sent.len());
+        // One that was delivered without a word about it is sent once more.
+        await_that("a message is taken", || {
+            client(lab, folder, &format!("send log {text}")).output().unwrap().status.success()
+        });
+        sent.push(text);
+    }
+}
+
+/// All that a group has in its logs, each once.
+fn received(lab: &Lab, folder: &Folder, sent: &[String]) -> Vec<String> {
+    let last = sent.last().unwrap().as_str();
+    let mut command = client(lab, folder, "recv log --from start --count 1000000");
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let mut found = Vec::new();
+    for line in lines.map_while(Result::ok) {
+        let is_last = line == last;
+        found.push(line);
+        if is_last {
+            break;
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    found.dedup();
+    found
+}
+
+#[test]
+#[ignore = "needs root: .ci/run hosts"]
+fn a_member_on_a_slow_disk_holds_nothing_up_for_good_and_keeps_its_log() {
+    let Some(lab) = lab_with_disks(3, 400) else { return };
+    let (folder, mut sent) = (Folder::new("slow-disk"), Vec::new());
+    let mut nodes = start_nodes(&lab, &folder, DURABLE);
+    send(&lab, &folder, &mut sent, 3);
+    let delay = Duration::from_millis(50);
+    lab.set_disk(Some(1), DiskConditions { delay, ..DiskConditions::default() }).unwrap();
+    send(&lab, &folder, &mut sent, 5);
+    // All lose power, and the slow disk is as fast as the others afterwards.
+    nodes.iter_mut().for_each(super::Running::kill);
+    lab.set_disk(None, DiskConditions::default()).unwrap();
+    // Each acknowledged message is on the disk itself, not in the page cache alone.
+    let script = "for file in /mnt/log/*/log/*.segment; do dd if=$file iflag=direct bs=1M status=none; done |
+        grep -aoE 'message-[0-9]+' | sort -u | wc -l";
+    let kept = printed(lab.command_on(1, "sh").args(["-c", script]));
+    assert_eq!(kept.trim(), sent.len().to_string());
+    let _two = [0, 1].map(|host| start_node(&lab, &folder, DURABLE, host));
+    send(&lab, &folder, &mut sent, 1);
+    assert_eq!(received(&lab, &folder, &sent), sent);
+}
+
+#[test]
+#[ignore = "needs root: .ci/run hosts"]
+fn a_member_on_a_failing_disk_says_so_and_the_others_lose_nothing() {
+    let Some(lab) = lab_with_disks(3, 400) else { return };
+    let (folder, mut sent) = (Folder::new("failing-disk"), Vec::new());
+    let mut nodes = start_nodes(&lab, &folder, DURABLE);
+    send(&lab, &folder, &mut sent, 3);
+    lab.set_disk(Some(2), DiskConditions { fails: true, ..DiskConditions::default() }).unwrap();
+    send(&lab, &folder, &mut sent, 3);
+    let mut status = None;
+    await_that("the member on the failing disk ends", || {
+        status = nodes[2].0.try_wait().unwrap();
+        status.is_some()
+    });
+    let said = std::fs::read_to_string(folder.0.join("2.log")).unwrap();
+    assert!(
+        !status.unwrap().success() && said.contains("/mnt/log") && said.contains("Input/output error"),
+        "{said}"
+    );
+    nodes.iter_mut().for_each(super::Running::kill);
+    let _two = [0, 1].map(|host| start_node(&lab, &folder, DURABLE, host));
+    send(&lab, &folder, &mut sent, 1);
+    assert_eq!(received(&lab, &folder, &sent), sent);
+}
