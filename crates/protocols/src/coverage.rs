@@ -175,8 +175,6 @@ points! {
     LinkTriedAgain,
     /// A joiner cannot link with a member, and asks again.
     LinkMissing,
-    /// A joiner does not know whether the leader has taken its report.
-    ReportUnanswered,
     /// A joiner's time has run out.
     JoinGivenUp,
     /// The planned number of processes has joined, but too few contacts are among them.

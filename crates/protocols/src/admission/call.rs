@@ -15,7 +15,8 @@ pub struct JoinerSettings {
     pub handshake: Duration,
     /// For a member to answer a request.
     pub answer: Duration,
-    /// For the other members to admit this process after it has lost the leader that admitted it.
+    /// For the other members to admit this process after it has lost the leader that admitted it, or after a silent leader could have
+    /// answered.
     pub orphan: Duration,
     /// For a member that does not accept links yet to begin to accept them.
     pub link: Duration,
@@ -62,8 +63,8 @@ pub enum JoinerAction<A> {
         /// When the driver gives up.
         until: Instant,
     },
-    /// Reports to the leader that all links are established ([`super::Joiner::handle_reported`],
-    /// [`super::Joiner::handle_failure`]).
+    /// Sends the leader the report that all links are established ([`super::Joiner::handle_reported`],
+    /// [`super::Joiner::handle_failure`]). It has no answer.
     Report {
         /// When the driver gives up.
         until: Instant,

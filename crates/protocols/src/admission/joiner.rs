@@ -65,10 +65,9 @@ enum State<A> {
     Reporting {
         admitted: Admitted<A>,
     },
-    /// All links are established, and the leader knows this (`is_known`) or may know it.
+    /// All links are established, and the report is on its way to the leader.
     Beginning {
         admitted: Admitted<A>,
-        is_known: bool,
     },
     /// Waits for its first view.
     Arriving {
@@ -147,9 +146,9 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 let until = self.deadline.min(now + self.settings.answer);
                 Some(JoinerAction::Report { until })
             }
-            State::Beginning { admitted, is_known } => {
-                let orphan_until = (!is_known).then_some(now + self.settings.orphan);
-                self.state = State::Arriving { orphan_until };
+            State::Beginning { admitted } => {
+                let orphan_until = now + self.settings.answer + self.settings.orphan;
+                self.state = State::Arriving { orphan_until: Some(orphan_until) };
                 Some(JoinerAction::Begin(admitted))
             }
             State::Abandoning(at) => {
@@ -240,10 +239,11 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         }
     }
 
-    /// Handles that the leader has taken the report.
+    /// Handles that the report is on its way. This process does not wait for an answer: the next view may count on it \[J9\] before one
+    /// could come from a leader that is silent, and members wait for a sign of life from it as from all others.
     pub fn handle_reported(&mut self) {
         if let State::Reporting { admitted } = self.state.clone() {
-            self.enter(State::Beginning { admitted, is_known: true });
+            self.enter(State::Beginning { admitted });
         }
     }
 
@@ -262,12 +262,6 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 reach(Point::LinkTriedAgain);
                 let at = now + self.settings.pauses[0];
                 self.enter(State::Linking { admitted, next, at, since });
-            }
-            // The leader may have taken the report, and the next view may count on this process \[J9\]. If this
-            // process left, a leader that dies now would cost the group two members.
-            State::Reporting { admitted } if !mutant!(AbandonReport) => {
-                reach(Point::ReportUnanswered);
-                self.enter(State::Beginning { admitted, is_known: false });
             }
             // A member is unreachable, or the leader is gone. By the time this process asks again, the group knows
             // which of them is dead.
@@ -323,9 +317,14 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 reach(Point::JoinerOrphaned);
                 self.close_and_ask(now);
             }
-            // The others may still admit it, if the leader has proposed it to them.
+            // The leader may have taken the report, and the next view may count on this process \[J9\]: if it left, a leader that
+            // dies now would cost the group two members.
+            JoinStanding::Waiting { has_lost_leader: true } if mutant!(AbandonReport) => {
+                self.close_and_ask(now)
+            }
             JoinStanding::Waiting { has_lost_leader: true } if !mutant!(WaitForDeadLeader) => {
-                let until = orphan_until.unwrap_or(now + self.settings.orphan);
+                let soon = now + self.settings.orphan;
+                let until = orphan_until.map_or(soon, |until| until.min(soon));
                 self.state = State::Arriving { orphan_until: Some(until) };
             }
             JoinStanding::Waiting { .. } => {}

@@ -12,8 +12,8 @@
 //!    candidate will ever be a member, and answers once its core has accepted it, so a view with the candidate cannot
 //!    come before the link.
 //! 3. *Report.* It reports to the leader that all its links are established. The leader hands the candidate to its
-//!    group, which admits it in the next view. A joiner that gets no answer proceeds as if it had received one: the
-//!    leader may have died after it took the report.
+//!    group, which admits it in the next view. The report has no answer: a joiner that waited for one would give the
+//!    members of that view no sign of life meanwhile, and a leader that falls silent then would cost the group two members.
 //! 4. *Arrive.* It waits for its first view, and until all members have begun that view. It accepts no message before
 //!    then.
 //!

@@ -31,7 +31,7 @@ mutations! {
         KeepAttempt,
         /// \[J7\] A joiner that gets no answer asks again forever.
         AskForEver,
-        /// \[J9\] A joiner whose report is not answered leaves at once.
+        /// \[J9\] A joiner that has reported leaves as soon as it has lost the leader.
         AbandonReport,
         /// \[J10\] A member closes the link of a process that is in its view.
         PartMember,

@@ -58,7 +58,6 @@ pub(crate) enum BusBody {
     },
     Answer(JoinAnswer<u32>),
     Linked,
-    Reported,
     /// No process listens there, or it takes no such requests.
     Unheard(&'static str),
     /// The connection has ended, or is turned away.
@@ -94,10 +93,7 @@ impl JoinBus {
         let is_lost = self.prng.chance(self.plan.loss_per_mille);
         if is_lost {
             let (from, call) = (message.from, message.call);
-            let is_answer = matches!(
-                message.body,
-                BusBody::Answer(_) | BusBody::Linked | BusBody::Reported | BusBody::Broken(_)
-            );
+            let is_answer = matches!(message.body, BusBody::Answer(_) | BusBody::Linked | BusBody::Broken(_));
             let caller = if is_answer { to } else { from };
             let broken = BusMessage { from: to, call, body: BusBody::Broken("the connection has broken") };
             self.put(now, caller, broken);
@@ -114,9 +110,7 @@ impl JoinBus {
     }
 
     fn put(&mut self, now: Instant, to: u32, message: BusMessage) {
-        // A joiner that learns late that it has joined is silent for longer than members wait.
-        let is_late =
-            self.prng.chance(self.plan.late_per_mille) && !matches!(message.body, BusBody::Reported);
+        let is_late = self.prng.chance(self.plan.late_per_mille);
         let most = if is_late { self.plan.late_max } else { self.plan.delay_max };
         self.put_within(most, now, to, message);
     }

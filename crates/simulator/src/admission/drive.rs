@@ -5,7 +5,7 @@ use squall_protocols::admission::{AdmissionAction, AdmissionService, CallFailure
 use squall_protocols::group::GroupCore;
 use squall_protocols::membership::Member;
 
-use super::{BusBody, JoinHost, SimAdmission, words};
+use super::{BusBody, JOIN_TIMEOUT, JoinHost, SimAdmission, words};
 
 impl<H: JoinHost> SimAdmission<H> {
     /// Lets a joiner act; `has_seen_all`: nothing that has come so far waits for its group.
@@ -67,9 +67,12 @@ impl<H: JoinHost> SimAdmission<H> {
             }
             JoinerAction::Report { until } => {
                 let Some(attempt) = process.attempt else { return };
-                let call = process.call(attempt.leader, until);
+                // It has no answer, and its connection stands: it is the link with the leader.
+                let call = process.call(attempt.leader, until + JOIN_TIMEOUT);
                 process.call.iter_mut().for_each(|call| call.is_report = true);
                 self.post(place, attempt.leader, call, BusBody::Report { number: attempt.number });
+                let joiner = self.processes[place as usize].joiner.as_mut().expect("it joins");
+                joiner.handle_reported();
             }
             JoinerAction::Begin(admitted) => {
                 let nodes = admitted.members.iter().filter_map(|(node, _)| self.numbers.node(*node));

@@ -30,7 +30,7 @@ impl<H: JoinHost> SimAdmission<H> {
     }
 
     /// Takes a message, and the actions of the service after it, before the next view can begin; whether it was the report of a
-    /// candidate, which is answered.
+    /// candidate, which is taken.
     pub(crate) fn handle_message(&mut self, place: u32, message: BusMessage) -> bool {
         let is_report = self.take_message(place, message);
         self.take_actions(place);
@@ -54,9 +54,9 @@ impl<H: JoinHost> SimAdmission<H> {
             }
             BusBody::Stream { number } => self.take_stream(place, number),
             BusBody::Report { number } => {
-                let body = self.take_report(place, from, number);
-                let is_taken = matches!(body, BusBody::Reported);
-                self.post(place, from, call, body);
+                let refusal = self.take_report(place, from, number).err();
+                let is_taken = refusal.is_none();
+                refusal.into_iter().for_each(|refusal| self.post(place, from, call, refusal));
                 return is_taken;
             }
             BusBody::Gone { number } => {
@@ -64,11 +64,9 @@ impl<H: JoinHost> SimAdmission<H> {
                     service.handle_gone(number);
                 }
             }
-            BusBody::Answer(_)
-            | BusBody::Linked
-            | BusBody::Reported
-            | BusBody::Unheard(_)
-            | BusBody::Broken(_) => self.handle_reply(place, call, body),
+            BusBody::Answer(_) | BusBody::Linked | BusBody::Unheard(_) | BusBody::Broken(_) => {
+                self.handle_reply(place, call, body)
+            }
         }
         false
     }
@@ -130,10 +128,11 @@ impl<H: JoinHost> SimAdmission<H> {
         }
     }
 
-    fn take_report(&mut self, place: u32, from: u32, number: NodeId) -> BusBody {
+    /// Takes a report, which is not answered, or returns that the connection ends.
+    fn take_report(&mut self, place: u32, from: u32, number: NodeId) -> Result<(), BusBody> {
         let candidate = self.processes[place as usize].service.as_ref().and_then(AdmissionService::candidate);
         if candidate != Some(number) {
-            return BusBody::Broken("it took too long");
+            return Err(BusBody::Broken("it took too long"));
         }
         match self.take_link(place, from, number) {
             BusBody::Linked => {
@@ -141,9 +140,9 @@ impl<H: JoinHost> SimAdmission<H> {
                 if let Some(service) = &mut self.processes[place as usize].service {
                     service.handle_connected(number);
                 }
-                BusBody::Reported
+                Ok(())
             }
-            refused => refused,
+            refused => Err(refused),
         }
     }
 
@@ -173,7 +172,6 @@ impl<H: JoinHost> SimAdmission<H> {
             }
             BusBody::Answer(answer) => joiner.handle_answer(now, answer),
             BusBody::Linked => joiner.handle_linked(now),
-            BusBody::Reported => joiner.handle_reported(),
             BusBody::Unheard(cause) => joiner.handle_failure(now, CallFailure::Unheard(cause.into())),
             BusBody::Broken(cause) => {
                 joiner.handle_failure(now, CallFailure::Again(cause.into()));

@@ -42,7 +42,6 @@ pub(super) fn reply(body: &BusBody) -> String {
         BusBody::Answer(JoinAnswer::Wait(why)) => format!("is asked to wait: {why}"),
         BusBody::Answer(JoinAnswer::Refuse(why)) => format!("is refused: {why}"),
         BusBody::Linked => "is linked".into(),
-        BusBody::Reported => "hears that its report has arrived".into(),
         BusBody::Unheard(why) => format!("is not heard: {why}"),
         BusBody::Broken(why) => format!("loses the connection: {why}"),
         other => format!("hears {other:?}"),

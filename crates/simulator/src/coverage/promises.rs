@@ -283,7 +283,6 @@ promises!(
         LinkTriedAgain,
         NumbersRenewed,
         ProposedNew,
-        ReportUnanswered,
         SignAfterDecision,
         SignWhileOpening,
         StoppedAccused,

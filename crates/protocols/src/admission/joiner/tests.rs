@@ -62,8 +62,13 @@ fn link(joiner: &mut Process) {
 #[test]
 fn a_joiner_links_with_all_members_and_arrives() {
     let mut joiner = begun(&[0]);
-    assert_eq!(joiner.next_deadline(), Some(at(60_000)));
+    assert_eq!(
+        joiner.next_deadline(),
+        Some(at(8_001)),
+        "a leader that answers nothing is waited for, as long as any"
+    );
     joiner.handle_arrival(at(5), JoinStanding::Opening);
+    assert_eq!(joiner.next_deadline(), Some(at(60_000)));
     joiner.handle_arrival(at(6), JoinStanding::Ready);
     assert!(joiner.is_over() && joiner.poll_action(at(7)).is_none() && joiner.next_deadline().is_none());
 }
@@ -150,6 +155,17 @@ fn the_wait_for_the_view_of_a_dead_leader_is_bounded() {
     joiner.handle_arrival(at(1010), JoinStanding::Waiting { has_lost_leader: true });
     assert_eq!(joiner.poll_action(at(1010)), Some(Action::Abandon));
     asks(&mut joiner, 1010);
+}
+
+/// It has reported to a leader that is cut off meanwhile: no view comes, and no end of the connection.
+#[test]
+fn the_wait_for_the_view_of_a_silent_leader_is_bounded() {
+    let waiting = JoinStanding::Waiting { has_lost_leader: false };
+    let mut joiner = begun(&[0]);
+    joiner.handle_arrival(at(8_000), waiting);
+    assert_eq!(joiner.poll_action(at(8_000)), None, "the next view may count on it");
+    joiner.handle_arrival(at(8_001), waiting);
+    assert_eq!(joiner.poll_action(at(8_001)), Some(Action::Abandon));
 }
 
 #[test]

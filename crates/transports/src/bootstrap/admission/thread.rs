@@ -244,10 +244,10 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         }
     }
 
-    fn on_connected(&mut self, mut candidate: Candidate<S>, node: NodeId) {
-        let accepted = candidate.wire.write_frame(&BootstrapAnswer::Accepted, Instant::now());
+    /// The report has no answer: what follows on this connection is the link's.
+    fn on_connected(&mut self, candidate: Candidate<S>, node: NodeId) {
         match (candidate.wire.into_stream(), candidate.address) {
-            (Ok(stream), Some(address)) if accepted.is_ok() => {
+            (Ok(stream), Some(address)) => {
                 self.events.send(AdmissionEvent::Peer { node, address, stream });
                 self.events.send(AdmissionEvent::Connected { node });
             }
