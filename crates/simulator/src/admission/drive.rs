@@ -28,7 +28,7 @@ impl<H: JoinHost> SimAdmission<H> {
         }
         let process = &mut self.processes[place as usize];
         if process.joiner.as_ref().is_some_and(Joiner::is_over) {
-            process.joiner = None;
+            (process.joiner, process.call) = (None, None);
             worked = true;
             process.group.iter_mut().for_each(GroupCore::take_part);
             self.become_member(place);
