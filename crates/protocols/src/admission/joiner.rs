@@ -148,7 +148,8 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
             }
             State::Beginning { admitted } => {
                 let orphan_until = now + self.settings.answer + self.settings.orphan;
-                self.state = State::Arriving { orphan_until: Some(orphan_until) };
+                let is_bounded = !mutant!(WaitForDeadLeader);
+                self.state = State::Arriving { orphan_until: is_bounded.then_some(orphan_until) };
                 Some(JoinerAction::Begin(admitted))
             }
             State::Abandoning(at) => {

@@ -157,6 +157,18 @@ fn the_wait_for_the_view_of_a_dead_leader_is_bounded() {
     asks(&mut joiner, 1010);
 }
 
+/// The leader dies after it has proposed the joiner: if that left at once, the group would lose two members \[J9\].
+#[test]
+fn a_joiner_that_has_reported_does_not_leave_with_its_leader() {
+    let leaves = || {
+        let mut joiner = begun(&[0]);
+        joiner.handle_arrival(at(10), JoinStanding::Waiting { has_lost_leader: true });
+        joiner.poll_action(at(10)) == Some(Action::Abandon)
+    };
+    assert!(!leaves());
+    assert!(mutation::with(mutation::AdmissionMutation::AbandonReport, leaves));
+}
+
 /// It has reported to a leader that is cut off meanwhile: no view comes, and no end of the connection.
 #[test]
 fn the_wait_for_the_view_of_a_silent_leader_is_bounded() {
