@@ -153,7 +153,7 @@ Examples:
   squall lab -- squall demo
   squall lab --hosts 3 --delay 1ms --loss 0.1% -- squall demo
   squall lab --link 0-1:cut -- squall chaos --seconds 20
-  squall lab --disk 400 --cpus 0.5 -- sh -c 'squall demo; squall lab disk 1 --delay 20ms; ...'
+  squall lab --cpus 0.5 --memory 512 -- squall demo
   squall lab --each -- ./server --listen {address}:7400
   squall lab --switch -- sh -c 'squall lab link 0 1 --cut; ...'";
 

@@ -162,7 +162,7 @@ impl RestartWorld<'_> {
             }
             LiveAction::Stop(left) => {
                 // One that is put out before it could leave comes back to stay, until it is to leave again: otherwise it might come and
-                // be put out in turn, for ever.
+                // be put out in turn, without end.
                 self.processes[slot].wishes_to_leave &= left.is_some();
                 self.processes[slot].left_for = left.map(|end| end.next.number);
                 self.crash(slot);
