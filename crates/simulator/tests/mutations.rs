@@ -97,7 +97,9 @@ fn check<M: Copy + Debug + Sync>(mutations: &[M], caught: impl Fn(M) -> Option<S
 /// - `CutUnproven` (`membership/cut.rs`): links among hundreds of members fail at random, so that no least cover is found within bounds.
 /// - `SearchCutShort` (`membership/cut.rs`, and a run of `tests/large.rs`): a group of dozens parts, and nearly half of it is lost.
 /// - `TakeMissedProposal` (`proposal.rs`): a member attaches between a proposal and the decision of the others to continue without it.
-const UNIT_TESTED: [mutation::GroupMutation; 14] = [
+/// - `MuteUntilDue` (`membership/tests.rs`): a joiner opens its first view late, with a slow clock, and a member with a fast one waits for it.
+const UNIT_TESTED: [mutation::GroupMutation; 15] = [
+    mutation::GroupMutation::MuteUntilDue,
     mutation::GroupMutation::SearchCutShort,
     mutation::GroupMutation::CutUnproven,
     mutation::GroupMutation::ForgetLastWords,
@@ -144,16 +146,14 @@ fn place(mutation: mutation::GroupMutation) -> Option<(&'static dyn Scenario, u6
 ///   next view, and one of the others accuses it just before it is back.
 /// - `BlendProposal` and `IgnoreEarlierProposal`: two leaders die in a row, at posts that few runs have.
 /// - `DecideDeparted`: a member that leaves learns of the decision so late that the others have disconnected it.
-/// - `MuteUntilDue`: a joiner opens its first view late, with a slow clock, and a member with a fast one waits for it.
 fn rare(mutation: mutation::GroupMutation) -> Option<fn() -> RunOutcome> {
     use mutation::GroupMutation;
     Some(match mutation {
-        GroupMutation::ForgetPause => || alive::SCENARIO.run(4_289),
+        GroupMutation::ForgetPause => || alive::SCENARIO.run(24_407),
         GroupMutation::BlendProposal | GroupMutation::IgnoreEarlierProposal => {
             || takeover::SCENARIO.run(1_331)
         }
         GroupMutation::DecideDeparted => || takeover::SCENARIO.run(961),
-        GroupMutation::MuteUntilDue => || join::SCENARIO.run(29_599),
         _ => return None,
     })
 }
@@ -199,7 +199,7 @@ fn runs_with_rare_events_hold_without_a_mutation() {
 }
 
 /// A run of objects that catches `ApplyEarly`: an update gets into the order of its shard before an earlier one of its client.
-const WITH_EARLY_UPDATE: u64 = 10_794;
+const WITH_EARLY_UPDATE: u64 = 135;
 
 const LATE_IN_OBJECTS: &Late<ReplicaMutation> =
     &[(ReplicaMutation::AskOutOfOrder, 91), (ReplicaMutation::DenyUnknown, 650)];

@@ -42,9 +42,13 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        Self::with(None)
+    }
+
+    fn with(suspicion_after: Option<Duration>) -> Self {
         let world = SimWorld::new(1, SimConfig::hardware(), MEMBERS);
         let view = View::first((0..MEMBERS).map(|i| Member { node: NodeId(i), tag: 0 }).collect());
-        let settings = MembershipSettings { suspicion_after: None, ..MembershipSettings::default() };
+        let settings = MembershipSettings { suspicion_after, ..MembershipSettings::default() };
         let member = |i: u32| {
             let mut fabric = world.fabric(i);
             let membership = Membership::new(&mut fabric, view.clone(), Vec::new(), settings.clone(), []);
@@ -123,4 +127,23 @@ fn knows_last_words() -> bool {
 fn what_a_member_wrote_last_is_read_when_its_row_is_frozen() {
     assert!(knows_last_words());
     assert!(!with(GroupMutation::ForgetLastWords, knows_last_words));
+}
+
+/// Returns whether node 0 gives a sign of life when a member attaches late, long before one is due.
+fn signs_for_a_late_reader() -> bool {
+    let mut scene = Scene::with(Some(Duration::from_secs(10)));
+    let (fabric, membership, disk) = &mut scene.members[0];
+    let row = MembershipRow::new(MEMBERS as usize, &[], 0);
+    let before = row.heartbeat.load(membership.table().own());
+    let key = membership.view().key(0);
+    membership.handle_event(&FabricEvent::Attached { reader: NodeId(2), key });
+    membership.poll(fabric, disk);
+    row.heartbeat.load(membership.table().own()) > before
+}
+
+/// A joiner opens its first view late, with a slow clock, and a member with a fast one waits for it.
+#[test]
+fn a_reader_that_attaches_late_gets_a_sign_of_life() {
+    assert!(signs_for_a_late_reader());
+    assert!(!with(GroupMutation::MuteUntilDue, signs_for_a_late_reader));
 }
