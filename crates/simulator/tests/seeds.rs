@@ -106,8 +106,8 @@ fn a_joiner_of_a_shard_without_its_state_need_not_arrive() {
 #[test]
 fn a_joiner_that_stands_by_hears_no_messages_to_its_shard() {
     use squall_protocols::mutation::{GroupMutation, with};
-    assert_eq!(genuine::SCENARIO.run(21_615).violation, None);
-    let caught = with(GroupMutation::HearEarly, || genuine::SCENARIO.run(21_615).violation);
+    assert_eq!(genuine::SCENARIO.run(16_464).violation, None);
+    let caught = with(GroupMutation::HearEarly, || genuine::SCENARIO.run(16_464).violation);
     assert_eq!(caught.map(|violation| violation.checker), Some("attempts"));
 }
 
