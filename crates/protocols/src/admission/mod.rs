@@ -36,7 +36,8 @@
 //!   next.
 //! - \[J7\] A joiner terminates: it becomes a member, or gives up at its deadline, with the reason.
 //! - \[J8\] The application of a joiner learns of no view and of no message before the joiner has arrived.
-//! - \[J9\] A joiner that has reported does not leave of its own accord until it knows that no view counts on it.
+//! - \[J9\] A joiner that has reported does not leave of its own accord until it knows that no view counts on it, or none has come in the
+//!   time in which a leader answers and the others admit a process whose leader is gone.
 //! - \[J10\] A process whose first view has begun at a member keeps its link with that member until the next view, even if it is
 //!   lost before all members have begun its first one: the group uses the link in that view.
 
