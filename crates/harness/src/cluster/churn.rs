@@ -22,6 +22,8 @@ pub(crate) struct ChurnPlan {
     pub(crate) transport: TransportName,
     /// The number of members with which the group starts.
     pub(crate) members: usize,
+    /// How each waits for work.
+    pub(crate) idle: IdleName,
     /// Where processes run, in turn.
     pub(crate) locations: Vec<MemberLocation>,
     /// What each does; accounts go into the folder.
@@ -137,7 +139,7 @@ impl ProcessPool {
             contact: self.lives.first().and_then(|life| life.address.clone()),
             joins,
             core: None,
-            idle: IdleName::Auto,
+            idle: self.plan.idle,
             location: MemberLocation::default(),
         }
     }

@@ -12,7 +12,7 @@ use crate::chaos::fault::{Fault, FaultKind};
 use crate::chaos::{ChaosOutcome, ChaosPlan, ChaosRun};
 use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, ProcessPool};
-use crate::control::{ChurnJob, MemberLocation, StoreJob, TransportName};
+use crate::control::{ChurnJob, IdleName, MemberLocation, StoreJob, TransportName};
 use crate::lab::{DISK, HostPlan, LabMap, LabPlan, LinkConditions, is_root};
 use crate::operations::history::HistoryFile;
 use crate::operations::recorder::OperationRecorder;
@@ -132,7 +132,14 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
     let transport = arguments.transport;
     let about = format!("squall chaos --transport {} --seed {}", transport.title(), arguments.seed);
     let history = arguments.history.as_deref().map(|path| HistoryFile::create(path, &about)).transpose()?;
-    let plan = ChurnPlan { transport, members, locations, job, folder: Some(folder.path.clone()) };
+    let plan = ChurnPlan {
+        transport,
+        members,
+        idle: IdleName::Auto,
+        locations,
+        job,
+        folder: Some(folder.path.clone()),
+    };
     let recorder = OperationRecorder::new(history);
     let pool = ProcessPool::start(plan, recorder, &interrupts)?;
     let outcome = ChaosOutcome {

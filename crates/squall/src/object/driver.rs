@@ -310,7 +310,8 @@ impl<T: Replicated> Lane<T> {
             self.shard.changes.notify();
         }
         self.held += taken;
-        if self.held >= RELEASE_EVERY || (self.held > 0 && taken < BATCH) {
+        // Also nulls: they would be news again at each step of the polling thread.
+        if self.held >= RELEASE_EVERY || (taken < BATCH && pull.owes_release()) {
             pull.release();
             self.held = 0;
             self.shard.link.waker.wake();

@@ -21,7 +21,7 @@ use super::shard::{Shard, ShardWaiter};
 use super::wire::{ChunkWriter, ObjectReply, ObjectRequest};
 use crate::config::Config;
 use crate::status::GroupStatus;
-use crate::stream::{Stream, StreamError, StreamOptions};
+use crate::stream::{Stream, StreamError, StreamOptions, TransferPolicy};
 use crate::stream_acceptor::{Conversation, StreamAcceptor};
 
 /// Serves a member's objects to other processes. Dropping it stops listening.
@@ -117,6 +117,8 @@ pub(super) fn options(config: &Config) -> StreamOptions {
     let mut options = StreamOptions::new(&config.cluster, &config.secret);
     options.timeout = CONNECT_TIMEOUT;
     options.transport = config.streams;
+    // Requests and answers are short, and each advert would wake the other end.
+    options.settings.policy = TransferPolicy::Indirect;
     options
 }
 

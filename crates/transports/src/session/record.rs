@@ -37,8 +37,9 @@ pub(crate) struct Records {
     /// `opened[taken..]` is plain text that is not yet taken.
     opened: Vec<u8>,
     taken: usize,
-    /// `outbound[sent..]` must be sent.
+    /// `outbound[sent..sealed]` must be sent; what follows is space.
     outbound: Vec<u8>,
+    sealed: usize,
     sent: usize,
     /// Reused memory for callers that create plain text from words.
     pub(crate) words: Vec<u64>,
@@ -67,6 +68,7 @@ impl Records {
             opened: Vec::new(),
             taken: 0,
             outbound: Vec::new(),
+            sealed: 0,
             sent: 0,
             words: Vec::new(),
             is_broken: false,
@@ -76,8 +78,9 @@ impl Records {
     /// Returns one for each direction, for separate threads: the first reads, the second writes.
     pub(super) fn halves(self) -> (Self, Self) {
         let (reading, writing) = self.keys.shared();
-        let writer = Self { outbound: self.outbound, sent: self.sent, ..Self::new(writing) };
-        (Self { keys: reading, outbound: Vec::new(), sent: 0, ..self }, writer)
+        let writer =
+            Self { outbound: self.outbound, sealed: self.sealed, sent: self.sent, ..Self::new(writing) };
+        (Self { keys: reading, outbound: Vec::new(), sealed: 0, sent: 0, ..self }, writer)
     }
 
     /// Adds bytes to the output, in as many records as they need; at least one.
@@ -89,34 +92,37 @@ impl Records {
     }
 
     fn seal_one(&mut self, plain: &[u8]) {
-        if self.sent == self.outbound.len() {
-            self.outbound.clear();
-            self.sent = 0;
+        if self.is_flushed() {
+            (self.sent, self.sealed) = (0, 0);
         }
-        let start = self.outbound.len();
         let bytes = plain.len() + TAG_BYTES;
+        let end = self.sealed + HEADER_BYTES + bytes;
+        // Space that was used before is not cleared: the next record overwrites it.
+        if self.outbound.len() < end {
+            self.outbound.resize(end, 0);
+        }
+        let (header, body) = self.outbound[self.sealed..end].split_at_mut(HEADER_BYTES);
         let length = u16::try_from(bytes).expect("a record's bytes fit");
-        self.outbound.extend_from_slice(&length.to_le_bytes());
-        self.outbound.resize(start + HEADER_BYTES + bytes, 0);
-        let sealed = &mut self.outbound[start + HEADER_BYTES..];
-        let written = self.keys.seal(plain, sealed);
+        header.copy_from_slice(&length.to_le_bytes());
+        let written = self.keys.seal(plain, body);
         assert_eq!(written, bytes, "a cipher text is as long as its plain text and the tag");
+        self.sealed = end;
     }
 
     /// Returns the bytes to send next.
     pub(crate) fn pending(&self) -> &[u8] {
-        &self.outbound[self.sent..]
+        &self.outbound[self.sent..self.sealed]
     }
 
     /// Notes that the socket has taken the first `sent` bytes of [`Records::pending`].
     pub(crate) fn on_sent(&mut self, sent: usize) {
         self.sent += sent;
-        assert!(self.sent <= self.outbound.len(), "more was sent than there was");
+        assert!(self.sent <= self.sealed, "more was sent than there was");
     }
 
     /// Returns whether no output is pending.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.sent == self.outbound.len()
+        self.sent == self.sealed
     }
 
     /// Returns the space for bytes from the socket: a large buffer, or at most `most` bytes.
@@ -283,7 +289,7 @@ impl fmt::Debug for Records {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Records")
             .field("inbound", &(self.end - self.start))
-            .field("outbound", &(self.outbound.len() - self.sent))
+            .field("outbound", &(self.sealed - self.sent))
             .finish_non_exhaustive()
     }
 }

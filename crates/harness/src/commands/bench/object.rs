@@ -10,7 +10,7 @@ use squall::object::Client;
 
 use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, ProcessPool};
-use crate::control::{ChurnJob, StoreJob, TransportName};
+use crate::control::{ChurnJob, IdleName, StoreJob, TransportName};
 use crate::member;
 use crate::member::store::{NAME, StoredValues};
 use crate::operations::StoreStep;
@@ -33,6 +33,9 @@ pub(crate) struct ObjectArguments {
     /// Updates that the client has under way at a time
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=256))]
     under_way: u64,
+    /// What a member does when there is nothing to do
+    #[arg(long, value_enum, default_value = "auto")]
+    idle: IdleName,
     /// How long to measure, after a fifth of it to warm up
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     seconds: f64,
@@ -82,7 +85,8 @@ pub(crate) fn run(arguments: &ObjectArguments) -> Result<CommandVerdict> {
         store: Some(store),
     };
     let (transport, members) = (arguments.transport, few(arguments.members));
-    let plan = ChurnPlan { transport, members, locations: Vec::new(), job, folder: None };
+    let plan =
+        ChurnPlan { transport, members, idle: arguments.idle, locations: Vec::new(), job, folder: None };
     let interrupts = Interrupts::take()?;
     let mut pool = ProcessPool::start(plan, OperationRecorder::default(), &interrupts)?;
     let config = member::config(&pool.contact())?.subgroup(NAME, subgroup);

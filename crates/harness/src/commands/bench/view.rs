@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::clock::now_ns;
 use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, ProcessPool, ProcessState, START_TIMEOUT};
-use crate::control::{ChurnJob, MemberLocation, TransportName};
+use crate::control::{ChurnJob, IdleName, MemberLocation, TransportName};
 use crate::operations::recorder::OperationRecorder;
 use crate::terminal::{CommandVerdict, Interrupts, output};
 
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &ViewArguments) -> Result<CommandVerdict> {
         store: None,
     };
     let (transport, locations) = (arguments.transport, arguments.locations.clone());
-    let plan = ChurnPlan { transport, members, locations, job, folder: None };
+    let plan = ChurnPlan { transport, members, idle: IdleName::Auto, locations, job, folder: None };
     let interrupts = Interrupts::take()?;
     let mut pool = ProcessPool::start(plan, OperationRecorder::default(), &interrupts)?;
     let (mut crashes, mut joins, mut starts) = (Vec::new(), Vec::new(), Vec::new());
