@@ -18,7 +18,7 @@ use squall_protocols::membership::{ViewChangeStep, ViewChangeSteps};
 use crate::lab::{LAB_VARIABLE, LabHost, LabMap, addresses, outside};
 use crate::latency::Latencies;
 use crate::operations::OperationEvent;
-pub(crate) use churn::{ChurnJob, StoreJob};
+pub(crate) use churn::{ChurnJob, ClientJob, StoreJob};
 pub(crate) use topic::{DdsJob, ProfileName};
 
 /// All that a member needs to know.
@@ -198,6 +198,7 @@ pub(crate) enum MemberWork {
     Sst(SstJob),
     Rdmc(RdmcJob),
     Churn(ChurnJob),
+    Client(ClientJob),
     Restart(RestartJob),
 }
 

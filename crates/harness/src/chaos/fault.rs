@@ -27,6 +27,8 @@ pub(crate) enum FaultKind {
     Network,
     /// The disk of a member takes some milliseconds longer for each access for a while (TCP in a lab, as root); messages are durable then
     SlowDisk,
+    /// A client outside the group is killed (-9), and another one begins
+    KillClient,
     /// Other threads take the processors for a while
     Busy,
     /// Each member is replaced: a process joins, and the member leaves in order
@@ -47,7 +49,7 @@ impl FaultKind {
             Self::Kill => 6,
             Self::Halt => 4,
             Self::JoinHalt | Self::KillHalt => 3,
-            Self::Strangers | Self::Network | Self::SlowDisk => 2,
+            Self::Strangers | Self::Network | Self::SlowDisk | Self::KillClient => 2,
             Self::Cut | Self::CutOneWay | Self::Busy | Self::Restart => 1,
         }
     }
@@ -64,7 +66,12 @@ impl FaultKind {
             // The joiner counts as soon as it is in a view.
             Self::JoinHalt => 1,
             Self::KillHalt => 2,
-            Self::Busy | Self::Restart | Self::Strangers | Self::Network | Self::SlowDisk => 0,
+            Self::Busy
+            | Self::Restart
+            | Self::Strangers
+            | Self::Network
+            | Self::SlowDisk
+            | Self::KillClient => 0,
         }
     }
 }
@@ -100,7 +107,11 @@ impl Fault {
             FaultKind::Busy | FaultKind::Strangers | FaultKind::Network | FaultKind::SlowDisk => {
                 Some(500 + dice.below(2500))
             }
-            FaultKind::Kill | FaultKind::Cut | FaultKind::CutOneWay | FaultKind::Restart => None,
+            FaultKind::Kill
+            | FaultKind::KillClient
+            | FaultKind::Cut
+            | FaultKind::CutOneWay
+            | FaultKind::Restart => None,
         };
         Self { kind, after_ms, lasts_ms }
     }

@@ -5,10 +5,10 @@ pub(crate) mod fault;
 mod load;
 mod perform;
 mod strangers;
-mod witness;
+pub(crate) mod witness;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
@@ -23,7 +23,6 @@ use crate::terminal::output;
 use fault::{Fault, FaultKind};
 use load::ProcessorLoad;
 use strangers::StrangerCounters;
-use witness::WitnessClients;
 
 /// What happened, and whether all held.
 #[derive(Debug, Default, Serialize)]
@@ -77,7 +76,6 @@ pub(crate) struct ChaosPlan {
 /// The group, and what is done to it.
 pub(crate) struct ChaosRun {
     pool: ProcessPool,
-    witness: Option<WitnessClients>,
     plan: ChaosPlan,
     dice: Prng,
     begun: Instant,
@@ -100,7 +98,6 @@ impl ChaosRun {
     pub(crate) fn new(pool: ProcessPool, plan: ChaosPlan, outcome: ChaosOutcome) -> Result<Self> {
         let mut run = Self {
             pool,
-            witness: None,
             dice: Prng::new(outcome.seed ^ 0x5eed),
             begun: Instant::now(),
             halted: Vec::new(),
@@ -113,9 +110,7 @@ impl ChaosRun {
             plan,
             outcome,
         };
-        if run.plan.store.is_some() {
-            run.witness = Some(WitnessClients::start(run.client()?, Arc::clone(&run.pool.recorder)));
-        }
+        run.start_clients()?;
         Ok(run)
     }
 
@@ -308,9 +303,7 @@ impl ChaosRun {
 
     /// A member that fails must have been halted or cut off, and no healthy member may stall for long.
     fn look_for_faults(&mut self, now: Instant) -> Result<()> {
-        if let Some(witness) = &self.witness {
-            witness.look(self.outage_max())?;
-        }
+        self.look_at_clients()?;
         let mut gone = Vec::new();
         for (number, life) in self.pool.lives.iter().enumerate() {
             let is_excused = self.excuses.get(&number).is_some_and(|until| now < *until);
@@ -349,12 +342,7 @@ impl ChaosRun {
         self.rest(2 * self.plan.suspicion + Duration::from_secs(1))?;
         self.await_calm()?;
         self.note_outage();
-        let client = self.client()?;
-        let mut witness = self.witness.take();
-        if let Some(witness) = &mut witness {
-            witness.set_config(client);
-            self.outcome.update_outage_ms = u64::try_from(witness.stop()?.as_millis())?;
-        }
+        self.outcome.update_outage_ms = u64::try_from(self.stop_clients()?.as_millis())?;
         for number in self.pool.running() {
             self.pool.send(number, ParentCommand::Drain);
         }
@@ -363,11 +351,8 @@ impl ChaosRun {
             lives.into_iter().all(|life| life.report.is_some())
         };
         self.pool.wait("all have delivered all of their own", self.outage_max() + START_TIMEOUT, is_done)?;
-        if let Some(witness) = witness {
-            witness.judge()?;
-        }
-        let recorder = self.pool.recorder.lock().unwrap_or_else(PoisonError::into_inner);
-        self.outcome.acknowledged = recorder.acknowledged();
+        self.judge_lists()?;
+        self.outcome.acknowledged = self.pool.recorder.acknowledged();
         Ok(())
     }
 

@@ -42,6 +42,7 @@ impl ChaosRun {
                 self.loads.push(ProcessorLoad::busy(lasts.unwrap_or(LASTS)));
                 true
             }
+            FaultKind::KillClient => self.kill_client()?,
             FaultKind::Restart => self.restart()?,
             FaultKind::Strangers => {
                 let seed = self.dice.below(1 << 32);
@@ -148,9 +149,6 @@ impl ChaosRun {
         };
         let free = (0..).find(|rank| !taken(rank)).expect("there are more ranks than members");
         self.outcome.joined += 1;
-        if let Some(witness) = &self.witness {
-            witness.set_config(self.client()?);
-        }
         let joiner = self.pool.join(free)?;
         self.say(format_args!("  process {joiner} of rank {free} joins"));
         Ok(joiner)

@@ -1,8 +1,7 @@
-//! Members that join and leave: started, halted and killed one by one, while the others continue.
+//! Members that join and leave: started, halted and killed one by one, while the others continue; and clients of their object.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -10,10 +9,10 @@ use anyhow::{Result, bail};
 use super::process::MemberProcess;
 use super::{Notice, check_locations, lab_locations, random_secret, unique_name};
 use crate::control::{
-    ChurnJob, EncryptionName, GroupJob, IdleName, MemberEvent, MemberJob, MemberLocation, MemberReport,
-    MemberWork, ParentCommand, TransportName, ViewNews,
+    ChurnJob, ClientJob, EncryptionName, GroupJob, IdleName, MemberEvent, MemberJob, MemberLocation,
+    MemberReport, MemberWork, ParentCommand, StoreJob, TransportName, ViewNews,
 };
-use crate::operations::recorder::OperationRecorder;
+use crate::operations::recorder::{OUTSIDE, OperationRecorder};
 use crate::terminal::{Interrupted, Interrupts};
 
 /// What the members do.
@@ -26,6 +25,8 @@ pub(crate) struct ChurnPlan {
     pub(crate) idle: IdleName,
     /// Where processes run, in turn.
     pub(crate) locations: Vec<MemberLocation>,
+    /// In a lab, so many of its hosts, the last ones, are for clients.
+    pub(crate) clients: usize,
     /// What each does; accounts go into the folder.
     pub(crate) job: ChurnJob,
     pub(crate) folder: Option<PathBuf>,
@@ -37,8 +38,12 @@ pub(crate) struct ProcessPool {
     name: String,
     secret: String,
     pub(crate) lives: Vec<PoolProcess>,
-    /// Takes the operations that members report.
-    pub(crate) recorder: Arc<Mutex<OperationRecorder>>,
+    /// All clients that were ever started, by number.
+    pub(crate) clients: Vec<PoolClient>,
+    client_locations: Vec<MemberLocation>,
+    /// Takes the operations that members and clients report.
+    pub(crate) recorder: OperationRecorder,
+    pub(crate) updates: UpdateProgress,
     notices: Receiver<Notice>,
     sender: Sender<Notice>,
 }
@@ -69,6 +74,35 @@ pub(crate) struct PoolProcess {
     address: Option<String>,
 }
 
+/// A client in a process of its own.
+pub(crate) struct PoolClient {
+    pub(crate) state: ProcessState,
+    place: usize,
+    process: MemberProcess,
+}
+
+/// How the clients' updates fare.
+#[derive(Debug)]
+pub(crate) struct UpdateProgress {
+    /// The longest time from one acknowledgement to the next, and since when there was none.
+    pub(crate) outage: Duration,
+    pub(crate) last: Instant,
+    /// Why the last operation that failed did.
+    pub(crate) trouble: String,
+}
+
+impl UpdateProgress {
+    /// Begins anew: clients begin.
+    pub(crate) fn begin() -> Self {
+        Self { outage: Duration::ZERO, last: Instant::now(), trouble: "there was none".into() }
+    }
+
+    fn note_acknowledged(&mut self) {
+        self.outage = self.outage.max(self.last.elapsed());
+        self.last = Instant::now();
+    }
+}
+
 /// What a process is doing, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessState {
@@ -86,6 +120,13 @@ pub(crate) enum ProcessState {
     Failed(String),
 }
 
+impl ProcessState {
+    /// Whether it may still do something.
+    pub(crate) const fn is_present(&self) -> bool {
+        matches!(self, Self::Starting | Self::Running | Self::Halted | Self::Leaving)
+    }
+}
+
 impl ProcessPool {
     /// Starts the first members and waits until all are ready; messages flow then. The recorder takes what members ask of their object.
     pub(crate) fn start(
@@ -93,7 +134,11 @@ impl ProcessPool {
         recorder: OperationRecorder,
         interrupts: &Interrupts,
     ) -> Result<Self> {
-        let plan = ChurnPlan { locations: lab_locations(&plan.locations)?, ..plan };
+        let mut locations = lab_locations(&plan.locations)?;
+        let of_members = locations.len().saturating_sub(plan.clients);
+        let client_locations =
+            if plan.locations.is_empty() { locations.split_off(of_members) } else { Vec::new() };
+        let plan = ChurnPlan { locations, ..plan };
         check_locations(plan.transport, &plan.locations)?;
         let (sender, notices) = channel();
         let to_pool = sender.clone();
@@ -104,7 +149,10 @@ impl ProcessPool {
             name,
             secret,
             lives: Vec::new(),
-            recorder: Arc::new(Mutex::new(recorder)),
+            clients: Vec::new(),
+            client_locations,
+            recorder,
+            updates: UpdateProgress::begin(),
             notices,
             sender,
         };
@@ -173,11 +221,43 @@ impl ProcessPool {
         Ok(number)
     }
 
+    /// Starts a further client of the members' object.
+    pub(crate) fn add_client(&mut self, store: &StoreJob) -> Result<()> {
+        let number = CLIENTS_FROM + self.clients.len();
+        let taken: Vec<usize> = self
+            .clients
+            .iter()
+            .filter(|client| client.state.is_present())
+            .map(|client| client.place)
+            .collect();
+        let count = self.client_locations.len();
+        let place = (0..count).find(|place| !taken.contains(place)).unwrap_or(0);
+        let location = self.client_locations.get(place).cloned().unwrap_or_default();
+        let group = GroupJob { location, ..self.contact() };
+        let process = u32::try_from(number).expect("few processes");
+        let work = MemberWork::Client(ClientJob { process, store: store.clone() });
+        let process = MemberProcess::start(&MemberJob { group, work }, number, &self.sender)?;
+        self.clients.push(PoolClient { state: ProcessState::Starting, place, process });
+        Ok(())
+    }
+
+    /// Kills a client, as `kill -9` does.
+    pub(crate) fn kill_client(&mut self, client: usize) {
+        self.clients[client].state = ProcessState::Killed;
+        self.clients[client].process.kill();
+    }
+
+    /// Lets all clients end when they have their answers, and waits for that.
+    pub(crate) fn stop_clients(&mut self, timeout: Duration) -> Result<()> {
+        self.clients.iter_mut().for_each(|client| client.process.send(&ParentCommand::Drain));
+        self.wait("the clients have ended", timeout, |pool| {
+            !pool.clients.iter().any(|client| client.state.is_present())
+        })
+    }
+
     /// The index of the first location without a process, or else of the next in turn.
     fn free_place(&self) -> usize {
-        let is_here = |life: &&PoolProcess| {
-            !matches!(life.state, ProcessState::Killed | ProcessState::Left | ProcessState::Failed(_))
-        };
+        let is_here = |life: &&PoolProcess| life.state.is_present();
         let taken: Vec<usize> = self.lives.iter().filter(is_here).map(|life| life.place).collect();
         let count = self.plan.locations.len().max(1);
         (0..count).find(|place| !taken.contains(place)).unwrap_or(self.lives.len() % count)
@@ -245,6 +325,9 @@ impl ProcessPool {
         for life in &mut self.lives {
             life.process.is_running();
         }
+        for client in &mut self.clients {
+            client.process.is_running();
+        }
         Ok(())
     }
 
@@ -286,27 +369,48 @@ impl ProcessPool {
         };
         match notice {
             Notice::Interrupted => return Err(Interrupted::ENDED.into()),
-            Notice::Event(number, MemberEvent::Operation(event)) => {
-                self.recorder.lock().unwrap_or_else(PoisonError::into_inner).take(number, &event);
-            }
-            Notice::Event(number, event) => self.lives[number].handle(event),
+            Notice::Event(number, MemberEvent::Operation(event)) => match number.checked_sub(CLIENTS_FROM) {
+                None => drop(self.recorder.take(&format!("member {number}"), number, &event)),
+                Some(client) => {
+                    if self.recorder.take(&format!("{OUTSIDE} {client}"), number, &event) {
+                        self.updates.note_acknowledged();
+                    }
+                }
+            },
+            Notice::Event(number, event) => match number.checked_sub(CLIENTS_FROM) {
+                None => self.lives[number].handle(event),
+                Some(client) => self.handle_client(client, event),
+            },
             Notice::Closed(number, nonsense) => {
-                let life = &mut self.lives[number];
-                life.process.close(nonsense.clone());
-                if matches!(
-                    life.state,
-                    ProcessState::Starting
-                        | ProcessState::Running
-                        | ProcessState::Halted
-                        | ProcessState::Leaving
-                ) && life.report.is_none()
-                {
-                    life.state =
+                let (process, state, has_reported) = match number.checked_sub(CLIENTS_FROM) {
+                    None => {
+                        let PoolProcess { process, state, report, .. } = &mut self.lives[number];
+                        (process, state, report.is_some())
+                    }
+                    Some(client) => {
+                        let PoolClient { process, state, .. } = &mut self.clients[client];
+                        (process, state, false)
+                    }
+                };
+                process.close(nonsense.clone());
+                if state.is_present() && !has_reported {
+                    *state =
                         ProcessState::Failed(nonsense.unwrap_or_else(|| "it ended without a report".into()));
                 }
             }
         }
         Ok(true)
+    }
+
+    fn handle_client(&mut self, client: usize, event: MemberEvent) {
+        let state = &mut self.clients[client].state;
+        match event {
+            MemberEvent::Ready if *state == ProcessState::Starting => *state = ProcessState::Running,
+            MemberEvent::Waiting { reason } => self.updates.trouble = reason,
+            MemberEvent::Left if state.is_present() => *state = ProcessState::Left,
+            MemberEvent::Failed { message } if state.is_present() => *state = ProcessState::Failed(message),
+            _ => {}
+        }
     }
 }
 
@@ -343,5 +447,7 @@ impl PoolProcess {
     }
 }
 
+/// The number of the first client among the processes: there are not as many members.
+const CLIENTS_FROM: usize = 1 << 20;
 /// The time for a process to join the group, on a very busy machine.
 pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(40);

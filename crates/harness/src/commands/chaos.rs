@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum as _};
 
 use super::lab::run_again_in_lab;
 use crate::chaos::fault::{Fault, FaultKind};
+use crate::chaos::witness::CLIENTS;
 use crate::chaos::{ChaosOutcome, ChaosPlan, ChaosRun};
 use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, ProcessPool};
@@ -78,7 +79,7 @@ pub struct ChaosArguments {
 }
 
 const EXAMPLES: &str =
-    "All members send all the time, and clients, of which each member has one, use lists and registers in a replicated object. A majority of each view is \
+    "All members send all the time, and clients, of which each member has one and two are processes of their own, use lists and registers in a replicated object. A majority of each view is \
 left alone, and the last two members that have all states. The healthy members must keep delivering, \
 within four suspicion times and ten seconds, and none of them may be excluded. At the end all must be \
 in one view and have delivered the same messages in the same order in each view, without a gap; every \
@@ -137,6 +138,7 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
         members,
         idle: IdleName::Auto,
         locations,
+        clients: CLIENTS,
         job,
         folder: Some(folder.path.clone()),
     };
@@ -186,7 +188,10 @@ fn choose(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<(Vec<Fa
         left_out.extend(kinds.map(|kind| format!("{} is left out: {why}", kind.name())));
     }
     if !arguments.locations.is_empty() {
-        let kinds = kinds.extract_if(.., |kind| matches!(kind, FaultKind::Strangers | FaultKind::Restart));
+        let needs_own = |kind: &mut FaultKind| {
+            matches!(kind, FaultKind::Strangers | FaultKind::KillClient | FaultKind::Restart)
+        };
+        let kinds = kinds.extract_if(.., needs_own);
         left_out
             .extend(kinds.map(|kind| format!("{} is left out: `--at` has placed the members", kind.name())));
     }
@@ -212,7 +217,7 @@ fn find_lab(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<LabMa
 
 /// A lab with hosts for as many processes as there are at a time.
 fn plan_of(arguments: &ChaosArguments) -> LabPlan {
-    let hosts = usize::try_from(arguments.members).expect("at most 16") + SPARE_PLACES;
+    let hosts = usize::try_from(arguments.members).expect("at most 16") + SPARE_PLACES + CLIENTS;
     let scripted = arguments.script.iter().map(|fault| fault.kind);
     let named: Vec<FaultKind> = scripted.chain(arguments.faults.iter().copied()).collect();
     let needs_disks = is_root() && (named.is_empty() || named.contains(&FaultKind::SlowDisk));

@@ -25,6 +25,15 @@ pub(crate) struct ChurnJob {
     pub(crate) store: Option<StoreJob>,
 }
 
+/// A process that is no member uses the members' object, and reports what it asks and is answered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ClientJob {
+    /// The number of the process among all of the run, those of members included.
+    pub(crate) process: u32,
+    /// The object.
+    pub(crate) store: StoreJob,
+}
+
 /// A replicated object of the members, which others update.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct StoreJob {

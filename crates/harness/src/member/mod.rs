@@ -8,6 +8,7 @@ mod genuine;
 mod loopback;
 mod multicast;
 mod object_client;
+pub(crate) mod outside_client;
 pub(crate) mod parent_watchdog;
 mod rdmc;
 mod resident;
@@ -89,6 +90,7 @@ fn perform(job: &MemberJob, watchdog: &ParentWatchdog) -> Result<Ended> {
         MemberWork::Genuine(work) => genuine::perform(&job.group, work, watchdog),
         MemberWork::Sst(work) => sst::perform(&job.group, work, watchdog),
         MemberWork::Churn(work) => churn::perform(&job.group, work, watchdog),
+        MemberWork::Client(work) => outside_client::perform(&job.group, work, watchdog),
         MemberWork::Rdmc(work) => rdmc::perform(&job.group, work, watchdog),
         MemberWork::Restart(work) => restart::perform(&job.group, work, watchdog),
     }

@@ -22,7 +22,7 @@ pub(crate) struct OperationRecorder {
     /// The operations that have not returned.
     open: BTreeMap<u64, OpenOperation>,
     /// By process and the number of its own.
-    of_members: BTreeMap<(usize, u64), u64>,
+    reported: BTreeMap<(usize, u64), u64>,
     lists: BTreeMap<u64, Vec<ListedAppend>>,
     acknowledged: u64,
     /// Why the file cannot be written.
@@ -96,17 +96,17 @@ impl OperationRecorder {
         is_acknowledged
     }
 
-    /// Takes what the process `member` reports.
-    pub(crate) fn take(&mut self, member: usize, event: &OperationEvent) {
+    /// Takes what the client `name`, in a process of this number, reports; returns whether it is that an update was acknowledged.
+    pub(crate) fn take(&mut self, name: &str, process: usize, event: &OperationEvent) -> bool {
         match event {
             OperationEvent::Call { number, at_ns, operation } => {
-                let own = self.call(&format!("member {member}"), *at_ns, operation);
-                self.of_members.insert((member, *number), own);
+                let own = self.call(name, *at_ns, operation);
+                self.reported.insert((process, *number), own);
+                false
             }
             OperationEvent::Return { number, at_ns, outcome } => {
-                if let Some(own) = self.of_members.remove(&(member, *number)) {
-                    self.done(own, *at_ns, outcome);
-                }
+                let own = self.reported.remove(&(process, *number));
+                own.is_some_and(|own| self.done(own, *at_ns, outcome))
             }
         }
     }
@@ -216,7 +216,7 @@ mod tests {
         let mut recorder = OperationRecorder::new(None);
         let append =
             |value| StoreOperation::Single(StoreStep::Append { list: 1, value }, ReadPromise::Latest);
-        recorder.take(3, &OperationEvent::Call { number: 0, at_ns: 5, operation: append(7) });
+        recorder.take("member 3", 3, &OperationEvent::Call { number: 0, at_ns: 5, operation: append(7) });
         let number = recorder.call("outside 0", 6, &append(8));
         assert!(!recorder.done(number, 9, &OperationOutcome::Fail));
         let found = |values: &[u64]| BTreeMap::from([(1, values.to_vec())]);
@@ -224,6 +224,7 @@ mod tests {
         assert!(recorder.compare(&found(&[7])).is_ok());
         assert!(recorder.compare(&found(&[8])).is_err());
         recorder.take(
+            "member 3",
             3,
             &OperationEvent::Return {
                 number: 0,

@@ -15,15 +15,16 @@ pub(super) struct FrameStream {
     /// The bytes from `sent` on have not been sent yet.
     output: Vec<u8>,
     sent: usize,
-    /// The bytes from `taken` on have been received and not yet taken.
+    /// `input[taken..received]` has been received and not yet taken; what follows is space.
     input: Vec<u8>,
     taken: usize,
+    received: usize,
     has_ended: bool,
 }
 
 impl FrameStream {
     pub(super) const fn new(stream: Stream) -> Self {
-        Self { stream, output: Vec::new(), sent: 0, input: Vec::new(), taken: 0, has_ended: false }
+        Self { stream, output: Vec::new(), sent: 0, input: Vec::new(), taken: 0, received: 0, has_ended: false }
     }
 
     pub(super) fn waker(&mut self) -> squall_transports::Waker {
@@ -55,26 +56,31 @@ impl FrameStream {
             self.output.clear();
             self.sent = 0;
         }
-        self.input.drain(..self.taken);
-        self.taken = 0;
+        self.input.copy_within(self.taken..self.received, 0);
+        (self.taken, self.received) = (0, self.received - self.taken);
         // A longer frame is nevertheless read whole.
-        while !self.has_ended && (self.input.len() < READ_BYTES || !self.has_frame()) {
-            let old = self.input.len();
-            self.input.resize(old + READ_BYTES, 0);
-            let read = self.stream.try_read(&mut self.input[old..]);
-            self.input.truncate(old + read.as_ref().map_or(0, |read| read.unwrap_or(0)));
-            match read? {
+        while !self.has_ended && (self.received < READ_BYTES || !self.has_frame()) {
+            // The space is cleared only when it is new.
+            if self.input.len() < self.received + READ_BYTES {
+                self.input.resize(self.received + READ_BYTES, 0);
+            }
+            match self.stream.try_read(&mut self.input[self.received..])? {
                 Some(0) => self.has_ended = true,
-                Some(_) => {}
+                Some(read) => self.received += read,
                 None => break,
             }
+        }
+        // The space that a long frame took is not kept for short ones.
+        if self.received < READ_BYTES {
+            self.input.truncate(2 * READ_BYTES);
+            self.input.shrink_to(2 * READ_BYTES);
         }
         Ok(())
     }
 
     /// Returns the next frame that has arrived completely.
     pub(super) fn next(&mut self) -> io::Result<Option<&[u8]>> {
-        let Some(frame) = first_frame(&self.input[self.taken..])? else { return Ok(None) };
+        let Some(frame) = first_frame(&self.input[self.taken..self.received])? else { return Ok(None) };
         let start = self.taken + 4;
         self.taken = start + frame.len();
         Ok(Some(&self.input[start..self.taken]))
@@ -87,7 +93,7 @@ impl FrameStream {
 
     /// Returns whether [`FrameStream::next`] returns a frame or an error.
     pub(super) fn has_frame(&self) -> bool {
-        !matches!(first_frame(&self.input[self.taken..]), Ok(None))
+        !matches!(first_frame(&self.input[self.taken..self.received]), Ok(None))
     }
 
     /// Returns whether the other end sends nothing more.
@@ -135,7 +141,7 @@ impl FrameStream {
 /// Reads the bytes that follow the frames that were taken.
 impl Read for FrameStream {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        let rest = &self.input[self.taken..];
+        let rest = &self.input[self.taken..self.received];
         if rest.is_empty() {
             return self.stream.read(target);
         }

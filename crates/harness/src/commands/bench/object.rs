@@ -85,8 +85,15 @@ pub(crate) fn run(arguments: &ObjectArguments) -> Result<CommandVerdict> {
         store: Some(store),
     };
     let (transport, members) = (arguments.transport, few(arguments.members));
-    let plan =
-        ChurnPlan { transport, members, idle: arguments.idle, locations: Vec::new(), job, folder: None };
+    let plan = ChurnPlan {
+        transport,
+        members,
+        idle: arguments.idle,
+        locations: Vec::new(),
+        clients: 0,
+        job,
+        folder: None,
+    };
     let interrupts = Interrupts::take()?;
     let mut pool = ProcessPool::start(plan, OperationRecorder::default(), &interrupts)?;
     let config = member::config(&pool.contact())?.subgroup(NAME, subgroup);

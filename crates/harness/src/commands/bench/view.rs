@@ -90,7 +90,8 @@ pub(crate) fn run(arguments: &ViewArguments) -> Result<CommandVerdict> {
         store: None,
     };
     let (transport, locations) = (arguments.transport, arguments.locations.clone());
-    let plan = ChurnPlan { transport, members, idle: IdleName::Auto, locations, job, folder: None };
+    let plan =
+        ChurnPlan { transport, members, idle: IdleName::Auto, locations, clients: 0, job, folder: None };
     let interrupts = Interrupts::take()?;
     let mut pool = ProcessPool::start(plan, OperationRecorder::default(), &interrupts)?;
     let (mut crashes, mut joins, mut starts) = (Vec::new(), Vec::new(), Vec::new());
