@@ -51,6 +51,8 @@ mutations! {
         OneNullPerReceipt,
         /// \[N6\] A message of size 0 is treated as a null.
         EmptyIsNull,
+        /// \[O7\] A consumer that waits is not woken for messages of its own member.
+        OwnAreNoNews,
         /// A core that has posted nulls, or has a new message for its consumer, reports no work.
         SilentWork,
         /// \[O2\] FIFO of the unordered modes: a sender's messages are delivered up to the announcement of the *next*

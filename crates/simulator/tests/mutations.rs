@@ -98,7 +98,9 @@ fn check<M: Copy + Debug + Sync>(mutations: &[M], caught: impl Fn(M) -> Option<S
 /// - `SearchCutShort` (`membership/cut.rs`, and a run of `tests/large.rs`): a group of dozens parts, and nearly half of it is lost.
 /// - `TakeMissedProposal` (`proposal.rs`): a member attaches between a proposal and the decision of the others to continue without it.
 /// - `MuteUntilDue` (`membership/tests.rs`): a joiner opens its first view late, with a slow clock, and a member with a fast one waits for it.
-const UNIT_TESTED: [mutation::GroupMutation; 15] = [
+/// - `OwnAreNoNews` (`multicast/pull.rs`): the simulator's consumers look without being woken.
+const UNIT_TESTED: [mutation::GroupMutation; 16] = [
+    mutation::GroupMutation::OwnAreNoNews,
     mutation::GroupMutation::MuteUntilDue,
     mutation::GroupMutation::SearchCutShort,
     mutation::GroupMutation::CutUnproven,

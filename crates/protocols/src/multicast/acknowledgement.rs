@@ -14,6 +14,7 @@
 
 use squall_fabric::window::Announcement;
 
+use super::subgroup::DeliveryOutlet;
 use super::{Deliver, Subgroup};
 use crate::mutation;
 
@@ -47,6 +48,9 @@ impl<D: Deliver> Subgroup<D> {
         let own = self.publisher.as_ref().map(|(_, own)| *own);
         // Nulls take no memory, so no sender waits for their acknowledgement, and no null is owed for them.
         let has_messages = before.records != now.records || mutant!(NullsForNulls);
+        if has_messages {
+            self.note_messages(sender, before, now);
+        }
         if own == Some(sender) || !has_messages {
             return;
         }
@@ -58,6 +62,23 @@ impl<D: Deliver> Subgroup<D> {
         }
         let behind = (now.indexes - 1) * self.announced.len() as u64 + sender as u64 + 1;
         self.progress_announced.awaited = self.progress_announced.awaited.max(behind);
+    }
+
+    /// Notes where there may be messages that a sender has announced, for a consumer that waits.
+    #[inline]
+    pub(super) fn note_messages(&mut self, sender: usize, before: Announcement, now: Announcement) {
+        let senders = self.announced.len() as u64;
+        let is_own = |own: &(_, usize)| own.1 == sender;
+        mutant!(OwnAreNoNews if self.publisher.as_ref().is_some_and(is_own) => return);
+        let DeliveryOutlet::Pull(handoff) = &mut self.outlet else { return };
+        let range = match self.settings.mode.is_ordered() {
+            true => {
+                let sequence = |index: u64| index * senders + sender as u64;
+                sequence(before.indexes)..sequence(now.indexes.saturating_sub(1)) + 1
+            }
+            false => before.indexes..now.indexes,
+        };
+        handoff.note_messages(sender, range);
     }
 
     /// Returns up to which sequence the member with rank `rank` has received everything, as far as this one knows.

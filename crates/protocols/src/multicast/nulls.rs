@@ -110,8 +110,13 @@ impl<D: Deliver> Subgroup<D> {
         self.counters.nulls_sent += publisher.raise(owed);
         let announcement = publisher.announcement();
         self.table.raise(self.row.announced, announcement);
-        self.announced[*sender] = announcement;
-        self.indexes[*sender] = announcement.indexes;
+        let sender = *sender;
+        let before = std::mem::replace(&mut self.announced[sender], announcement);
+        self.indexes[sender] = announcement.indexes;
+        if before.records != announcement.records {
+            // Messages that were sent since the last look.
+            self.note_messages(sender, before, announcement);
+        }
     }
 }
 

@@ -3,7 +3,12 @@
 //! The polling thread publishes how far messages are stable; the consumer publishes how far it has released them, and
 //! only released messages count as delivered. So a slow consumer fills the senders' windows and holds up nothing
 //! else.
+//!
+//! **What is news.** Nulls become stable, too, and later than the messages for whose sake they were sent. A consumer that waits is not woken
+//! for them: the polling thread knows from the announcements in which ranges there are messages, and publishes up to where there may be some
+//! below the limit: `newest`. \[O7\] If `released >= newest`, everything from `released` to `limit` is nulls.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
@@ -13,11 +18,13 @@ use super::{Consumer, CorruptMemory, Deliver, Message};
 use crate::coverage::{Point, reach};
 use crate::mutation;
 
-/// The state that the polling thread and a pulling consumer share, by lane: `released <= limit`.
+/// The state that the polling thread and a pulling consumer share, by lane: `released <= limit` and `newest <= limit`.
 #[derive(Debug)]
 pub(super) struct Handoff {
     limit: Vec<AtomicU64>,
     released: Vec<AtomicU64>,
+    /// See \[O7\].
+    newest: Vec<AtomicU64>,
     /// Set before the last limits: see [`Consumer::end_view`].
     ends: OnceLock<Box<[u64]>>,
     closed: AtomicBool,
@@ -31,21 +38,11 @@ impl Handoff {
         Self {
             limit: zeros(),
             released: zeros(),
+            newest: zeros(),
             ends: OnceLock::new(),
             closed: AtomicBool::new(false),
             urged: AtomicBool::new(false),
         }
-    }
-
-    /// Lets the consumer take what is below `limit`; returns whether the limit has changed.
-    #[inline]
-    pub(super) fn offer(&self, lane: usize, limit: u64) -> bool {
-        let news = self.limit[lane].load(Ordering::Relaxed) != limit;
-        if news {
-            // SYNC: pairs with the acquire in `Pull::limit`.
-            self.limit[lane].store(limit, Ordering::Release);
-        }
-        news
     }
 
     /// Returns how far the consumer has released messages.
@@ -61,20 +58,20 @@ impl Handoff {
         self.ends.get_or_init(|| ends.into());
     }
 
-    /// Returns how much the consumer has released in all lanes together, and whether there is more that it could
-    /// take.
+    /// Returns how much the consumer has released in all lanes together, and whether there may be a message that it could take.
     pub(super) fn standing(&self) -> (u64, bool) {
-        let sum =
-            |counts: &[AtomicU64]| counts.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
-        let (released, limit) = (sum(&self.released), sum(&self.limit));
-        (released, released < limit)
+        (self.released.iter().map(|count| count.load(Ordering::Relaxed)).sum(), self.has_messages())
+    }
+
+    /// Returns whether there may be a message that the consumer has not released.
+    fn has_messages(&self) -> bool {
+        let mut lanes = self.newest.iter().zip(&self.released);
+        lanes.any(|(newest, released)| released.load(Ordering::Relaxed) < newest.load(Ordering::Relaxed))
     }
 
     /// Returns whether a consumer that has released all that it took may find something.
     fn has_news(&self) -> bool {
-        let mut lanes = self.limit.iter().zip(&self.released);
-        lanes.any(|(limit, released)| limit.load(Ordering::Relaxed) != released.load(Ordering::Relaxed))
-            || self.closed.load(Ordering::Relaxed)
+        self.has_messages() || self.closed.load(Ordering::Relaxed)
     }
 
     /// Asks the consumer to release what it has taken.
@@ -90,14 +87,59 @@ impl Handoff {
 
 /// The polling thread's end of a handoff. When it is dropped, the consumer learns that nothing more follows.
 #[derive(Debug)]
-pub(super) struct HandoffProducer(pub(super) Arc<Handoff>);
+pub(super) struct HandoffProducer {
+    handoff: Arc<Handoff>,
+    /// Where there may be messages that have not been offered, by sender: in total order their sequences, else their indexes.
+    announced: Vec<Range<u64>>,
+}
+
+impl HandoffProducer {
+    pub(super) fn new(handoff: Arc<Handoff>, senders: usize) -> Self {
+        Self { handoff, announced: vec![0..0; senders] }
+    }
+
+    /// Notes that there may be messages of a sender in this range, which follows those before.
+    #[inline]
+    pub(super) fn note_messages(&mut self, sender: usize, range: Range<u64>) {
+        let known = &mut self.announced[sender];
+        *known = if known.is_empty() { range } else { known.start..range.end };
+    }
+
+    /// Lets the consumer take what is below `limit`; returns whether the limit has changed.
+    #[inline]
+    pub(super) fn offer(&mut self, lane: usize, limit: u64) -> bool {
+        let news = self.handoff.limit[lane].load(Ordering::Relaxed) != limit;
+        if news {
+            self.raise_newest(lane, limit);
+            // SYNC: pairs with the acquire in `Pull::limit`.
+            self.handoff.limit[lane].store(limit, Ordering::Release);
+        }
+        news
+    }
+
+    /// Notes up to where there may be messages below `limit`.
+    #[inline]
+    fn raise_newest(&mut self, lane: usize, limit: u64) {
+        let senders = if self.handoff.limit.len() == 1 { 0..self.announced.len() } else { lane..lane + 1 };
+        // Only this thread writes it.
+        let newest = &self.handoff.newest[lane];
+        let mut end = newest.load(Ordering::Relaxed);
+        for range in &mut self.announced[senders] {
+            if !range.is_empty() && range.start < limit {
+                end = end.max(range.end.min(limit));
+                range.start = limit;
+            }
+        }
+        newest.store(end, Ordering::Relaxed);
+    }
+}
 
 impl std::ops::Deref for HandoffProducer {
     type Target = Handoff;
 
     #[inline]
     fn deref(&self) -> &Handoff {
-        &self.0
+        &self.handoff
     }
 }
 
@@ -151,8 +193,8 @@ impl PullWatch {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns whether a consumer that has released all that it took may find something: messages, or that the subgroup has ended. The
-    /// caller and the consumer need a barrier between this look and what it depends on, as for any sleep.
+    /// Returns whether a consumer that has released all that it took may find something: messages, or that the subgroup has ended. For
+    /// nulls alone it need not look. The caller and the consumer need a barrier between this look and what it depends on, as for any sleep.
     #[must_use]
     pub fn has_news(&self) -> bool {
         self.0.has_news()
@@ -351,10 +393,99 @@ impl Pull {
 
 #[cfg(test)]
 mod tests {
-    use squall_fabric::sim::{SimConfig, SimWorld};
-    use squall_fabric::{MirrorKey, NodeId};
+    use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
+    use squall_fabric::window::WindowWriter;
+    use squall_fabric::{Core as _, Duration, Fabric as _, MirrorKey, NodeId};
 
-    use crate::multicast::{Subgroup, SubgroupSettings, ViewStart};
+    use super::{NoUpcall, Pull};
+    use crate::multicast::{DeliveryMode, Subgroup, SubgroupSettings, ViewStart};
+    use crate::mutation::{GroupMutation, with};
+
+    /// A member with a consumer.
+    struct Puller {
+        fabric: SimFabric,
+        subgroup: Subgroup<NoUpcall>,
+        writer: Option<WindowWriter>,
+        pull: Pull,
+        /// Looks of a consumer that was said to have news and found no message.
+        vain: u32,
+        taken: u32,
+    }
+
+    impl Puller {
+        /// Polls; then takes what there is, which has to be news. Returns the work done, and whether that was so.
+        fn step(&mut self) -> (bool, bool) {
+            let Self { fabric, subgroup, pull, .. } = self;
+            let mut events = Vec::new();
+            fabric.poll(&mut |event| events.push(event));
+            events.iter().for_each(|event| subgroup.handle_event(fabric, event));
+            let work = subgroup.poll(fabric);
+            let (has_news, taken_before) = (pull.watch().has_news(), self.taken);
+            while pull.next_message().expect("nothing is corrupt").is_some() {
+                self.taken += 1;
+            }
+            let any = self.taken > taken_before;
+            self.vain += u32::from(has_news && !any);
+            // As a consumer that waits and is not woken does not.
+            if has_news {
+                pull.release();
+            }
+            (work > 0 || !events.is_empty(), has_news || !any)
+        }
+    }
+
+    /// Three members that send at random; returns whether each message was news when its consumer could take it. What is news has to be
+    /// messages, but for a few nulls.
+    fn news_are_messages(mode: DeliveryMode, batching: bool, seed: u64) -> bool {
+        const MESSAGES: u32 = 200;
+        let mut dice = Prng::new(seed);
+        let world = SimWorld::new(1, SimConfig::hardware(), 3);
+        let nodes = [0, 1, 2].map(NodeId);
+        let begin = |node: u32| {
+            let mut fabric = world.fabric(node);
+            let mut settings = SubgroupSettings { window: 8, mode, ..SubgroupSettings::new(3, 8) };
+            settings.batching.receive = batching;
+            let (subgroup, writer, pull) =
+                Subgroup::pulled(&mut fabric, MirrorKey(1), &nodes, settings, ViewStart::default());
+            Puller { fabric, subgroup, writer, pull, vain: 0, taken: 0 }
+        };
+        let mut pullers = [0, 1, 2].map(begin);
+        let (mut sent, mut all_were_news, mut rounds) = (0, true, 0);
+        while pullers.iter().any(|puller| puller.taken < MESSAGES) && rounds < 10_000 {
+            rounds += 1;
+            let node = usize::try_from(dice.below(3)).expect("few");
+            let ready = pullers[node].subgroup.is_ready();
+            for _ in 0..dice.below(3) * u64::from(ready && dice.below(2) == 0) {
+                let writer = pullers[node].writer.as_mut().expect("each sends");
+                sent += u32::from(sent < MESSAGES && writer.send(1, |bytes| bytes[0] = 1).is_ok());
+            }
+            world.wake(u32::try_from(node).expect("few"));
+            let end = pullers[0].fabric.now() + Duration::from_micros(dice.below(8));
+            while let Some(node) = world.next_poll(end) {
+                let (works, were_news) = pullers[node as usize].step();
+                all_were_news &= were_news;
+                world.rest(node, works, None);
+            }
+        }
+        // Nulls that were announced with a message, as one look sees them, may be messages.
+        let vain: u32 = pullers.iter().map(|puller| puller.vain).sum();
+        assert!(vain < 3 * MESSAGES / 8, "{mode:?}, seed {seed}: {vain} looks in vain");
+        all_were_news && pullers.iter().all(|puller| puller.taken == MESSAGES)
+    }
+
+    /// \[O7\] Whoever waits for messages is woken for each, and not for nulls.
+    #[test]
+    fn news_are_messages_and_not_nulls() {
+        for seed in 0..50 {
+            for (mode, batching) in
+                [(DeliveryMode::Atomic, true), (DeliveryMode::Atomic, false), (DeliveryMode::Unordered, true)]
+            {
+                assert!(news_are_messages(mode, batching, seed), "{mode:?}, {batching}, seed {seed}");
+            }
+        }
+        let mutant = || news_are_messages(DeliveryMode::Atomic, true, 1);
+        assert!(!with(GroupMutation::OwnAreNoNews, mutant));
+    }
 
     /// As when its member is excluded: a consumer that waits must not wait forever [V4].
     #[test]

@@ -410,11 +410,11 @@ impl Subgroup<NoUpcall> {
         start: ViewStart,
     ) -> (Self, Option<WindowWriter>, Pull) {
         let lanes = settings.lanes();
-        let handoff = Arc::new(Handoff::new(lanes));
+        let (handoff, senders) = (Arc::new(Handoff::new(lanes)), settings.senders.len());
         let mut consumer = None;
         let (subgroup, writer) = Self::build(fabric, key, members, settings, start, |built| {
             consumer = Some(built);
-            DeliveryOutlet::Pull(HandoffProducer(Arc::clone(&handoff)))
+            DeliveryOutlet::Pull(HandoffProducer::new(Arc::clone(&handoff), senders))
         });
         (subgroup, writer, Pull::new(consumer.expect("built above"), handoff))
     }

@@ -310,7 +310,7 @@ impl<T: Replicated> Lane<T> {
             self.shard.changes.notify();
         }
         self.held += taken;
-        // Also nulls: they would be news again at each step of the polling thread.
+        // Messages of an earlier view that are skipped take space as well.
         if self.held >= RELEASE_EVERY || (taken < BATCH && pull.owes_release()) {
             pull.release();
             self.held = 0;

@@ -24,7 +24,15 @@ pub(super) struct FrameStream {
 
 impl FrameStream {
     pub(super) const fn new(stream: Stream) -> Self {
-        Self { stream, output: Vec::new(), sent: 0, input: Vec::new(), taken: 0, received: 0, has_ended: false }
+        Self {
+            stream,
+            output: Vec::new(),
+            sent: 0,
+            input: Vec::new(),
+            taken: 0,
+            received: 0,
+            has_ended: false,
+        }
     }
 
     pub(super) fn waker(&mut self) -> squall_transports::Waker {
