@@ -61,7 +61,7 @@ def multicast(squall: str, network: str, size: int, count: int, *extra) -> dict:
 
 def multicast_rate(squall: str, network: str, size: int, fast: float, encryption: str, *extra) -> float:
     """Messages per second of about `SECONDS`, if plain TCP carries `fast` bytes per second there."""
-    most = min({8192: 60_000, 64: 1_500_000}[size], WINDOW / round_trip(network))
+    most = min({8192: 60_000, 64: 1_500_000}[size], WINDOW / round_trip(network), 20_000 if "loss=5%" in network else 1e9)
     count = int(max(64, min(most * SECONDS, SECONDS * fast / size)))
     return multicast(squall, network, size, count, "--encryption", encryption, *extra)["messages_per_second"]
 
@@ -73,7 +73,8 @@ def round_trip(network: str) -> float:
 
 def trips(network: str, most: int) -> int:
     """So many messages one at a time that it takes some seconds."""
-    return 60 if "50ms" in network else 300 if "5ms" in network else 200 if "1Mbit" in network else most
+    slow = {"50ms": 60, "5ms": 300, "1Mbit": 200, "loss=5%": 1_000, "reorder": 1_000, "corrupt": 1_000}
+    return min([most, *(count for word, count in slow.items() if word in network)])
 
 
 def multicast_trip(squall: str, network: str, encryption: str) -> float:

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use squall_fabric::{Fabric as _, Instant};
 
-pub use budget::{IdleBudget, IdleStep, SPIN_MAX};
+pub use budget::{IdleBudget, IdleStep, SETTLED, SPIN_MAX};
 use waits::ProcessorWaits;
 
 use crate::TransportFabric;

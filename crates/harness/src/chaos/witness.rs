@@ -10,7 +10,7 @@ use squall::object::Client;
 
 use super::ChaosRun;
 use crate::clock::now_ns;
-use crate::cluster::churn::{ProcessState, START_TIMEOUT, UpdateProgress};
+use crate::cluster::churn::{PoolClient, ProcessState, START_TIMEOUT, UpdateProgress};
 use crate::member::outside_client::{PATIENCE, UNCONNECTED};
 use crate::member::store::{NAME, StoredValues};
 use crate::operations::{OperationOutcome, ReadPromise, StepReply, StoreOperation, StoreStep};
@@ -28,12 +28,18 @@ impl ChaosRun {
 
     /// Kills a client, which may have operations under way, and starts another one; returns whether there was one.
     pub(super) fn kill_client(&mut self) -> Result<bool> {
-        let running: Vec<usize> = (0..self.pool.clients.len())
-            .filter(|client| self.pool.clients[*client].state == ProcessState::Running)
-            .collect();
-        let place = usize::try_from(self.dice.below(running.len().max(1) as u64))?;
-        let Some(client) = running.get(place) else { return Ok(false) };
-        self.pool.kill_client(*client);
+        if self.plan.store.is_none() {
+            return Ok(false);
+        }
+        let is_running = |client: &PoolClient| client.state == ProcessState::Running;
+        self.await_that("a client has connected", START_TIMEOUT, |run| {
+            run.pool.clients.iter().any(is_running)
+        })?;
+        let clients = self.pool.clients.iter().enumerate();
+        let running: Vec<usize> =
+            clients.filter(|(_, client)| is_running(client)).map(|(number, _)| number).collect();
+        let client = running[usize::try_from(self.dice.below(running.len() as u64))?];
+        self.pool.kill_client(client);
         self.say(format_args!("  client {client} is killed"));
         self.add_client()?;
         Ok(true)
@@ -45,16 +51,28 @@ impl ChaosRun {
         if self.plan.store.is_none() {
             return Ok(());
         }
-        for number in 0..self.pool.clients.len() {
-            let ProcessState::Failed(why) = &self.pool.clients[number].state else { continue };
-            ensure!(why.starts_with(UNCONNECTED), "client {number} has failed: {why}");
-            self.pool.kill_client(number);
+        for unconnected in self.unconnected()? {
+            self.pool.kill_client(unconnected);
             self.add_client()?;
         }
         let (still, trouble) = (self.pool.updates.last.elapsed(), &self.pool.updates.trouble);
         let longest = self.outage_max() + 2 * PATIENCE;
         ensure!(still < longest, "no update was acknowledged for {still:?}: {trouble}");
         Ok(())
+    }
+
+    /// The clients to which no member answers that they know.
+    ///
+    /// # Errors
+    /// If a client has failed for another reason.
+    fn unconnected(&self) -> Result<Vec<usize>> {
+        let mut unconnected = Vec::new();
+        for (number, client) in self.pool.clients.iter().enumerate() {
+            let ProcessState::Failed(why) = &client.state else { continue };
+            ensure!(why.starts_with(UNCONNECTED), "client {number} has failed: {why}");
+            unconnected.push(number);
+        }
+        Ok(unconnected)
     }
 
     /// Ends the clients; returns the longest time in which no update was acknowledged.
@@ -64,7 +82,7 @@ impl ChaosRun {
         }
         let begun = Instant::now();
         self.pool.stop_clients(START_TIMEOUT)?;
-        self.look_at_clients()?;
+        self.unconnected()?;
         // The last of them is idle while the others end.
         Ok(self.pool.updates.outage.max(begun.saturating_duration_since(self.pool.updates.last)))
     }

@@ -11,7 +11,7 @@ use squall_transports::bootstrap::{
     self, Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, CallError, JoinCalls,
     JoinReply, Joined, LinkSocket,
 };
-use squall_transports::runner::{Driven, IdleLimits, Runner};
+use squall_transports::runner::{Driven, IdleLimits, Runner, SETTLED};
 
 use super::JoinToken;
 use crate::application::GroupHandles;
@@ -257,7 +257,7 @@ impl Stack<'_> {
         let mut idle = 0;
         for _ in 0..LOOKS_MAX {
             idle = if self.poll() == 0 { idle + 1 } else { 0 };
-            if idle == LOOKS_IDLE {
+            if idle == SETTLED {
                 break;
             }
         }
@@ -285,9 +285,6 @@ impl Driven for Stack<'_> {
         group.into_iter().chain(self.deadline).min()
     }
 }
-
-/// After this number of evaluations in a row without work, everything that had arrived has been processed.
-const LOOKS_IDLE: u32 = 16;
 
 /// The limit on evaluations, since there may always be more work.
 const LOOKS_MAX: u32 = 1000;
