@@ -11,6 +11,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use squall::config::IdlePolicy;
 use squall_fabric::Instant;
 use squall_protocols::group::ViewChange;
 use squall_protocols::membership::{ViewChangeStep, ViewChangeSteps};
@@ -185,6 +186,17 @@ pub(crate) enum IdleName {
     Yield,
     /// Sleep soon
     Park,
+}
+
+impl From<IdleName> for IdlePolicy {
+    fn from(idle: IdleName) -> Self {
+        match idle {
+            IdleName::Auto => Self::Auto,
+            IdleName::Spin => Self::Spin,
+            IdleName::Yield => Self::Yield,
+            IdleName::Park => Self::Park,
+        }
+    }
 }
 
 /// What the members do.

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use squall::config::{Address, Batching, Config, DeliveryMode, IdlePolicy, Secret, Transport};
+use squall::config::{Address, Batching, Config, DeliveryMode, Secret, Transport};
 use squall::stream::StreamTransport;
 use squall::{
     BootstrapProgress, Builder, Deliver, Group, Member, Message, MessageBatch, Node, Payload, Sender, View,
@@ -32,8 +32,7 @@ use squall_transports::composite::PeerTransport;
 
 use crate::clock::now_ns;
 use crate::control::{
-    ChangeReport, GroupJob, IdleName, MemberEvent, MemberJob, MemberReport, MemberWork, ModeName,
-    TransportName,
+    ChangeReport, GroupJob, MemberEvent, MemberJob, MemberReport, MemberWork, ModeName, TransportName,
 };
 use crate::lines::{read_line, write_line};
 pub(crate) use genuine::HEADER_BYTES as GENUINE_HEADER_BYTES;
@@ -432,12 +431,7 @@ pub(crate) fn config(job: &GroupJob) -> Result<Config> {
         }
         config.contacts = job.joins.iter().map(|contact| contact.parse()).collect::<Result<_, _>>()?;
     }
-    config.idle = match job.idle {
-        IdleName::Auto => IdlePolicy::Auto,
-        IdleName::Spin => IdlePolicy::Spin,
-        IdleName::Yield => IdlePolicy::Yield,
-        IdleName::Park => IdlePolicy::Park,
-    };
+    config.idle = job.idle.into();
     config.timeout = JOIN_TIMEOUT;
     Ok(config)
 }

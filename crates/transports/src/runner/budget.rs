@@ -191,8 +191,9 @@ impl IdleBudget {
 /// if both sides spin.
 pub const SPIN_MAX: Duration = Duration::from_micros(100);
 /// After this number of polls in a row without work, everything that had arrived has been processed: what one poll finds may be noted for
-/// the next one to act on. So no thread sleeps before.
-pub const SETTLED: u32 = 16;
+/// the next one to act on. So no thread sleeps before. In explored schedules one poll sees everything, and more would only hide the moments
+/// before a sleep.
+pub const SETTLED: u32 = if cfg!(shuttle) { 1 } else { 16 };
 /// Between two yields while it spins: many times what a yield costs if no other thread has work.
 const YIELD_EVERY: Duration = Duration::from_micros(4);
 /// A yield of this length has given the processor to a thread with work, not to one that polls in vain and yields as well.
@@ -235,7 +236,7 @@ mod tests {
         (spins, steps[spins..].iter().filter(|step| **step == IdleStep::Yield).count())
     }
 
-    /// Whoever has work for the processor gets it soon, and keeps it.
+    /// A thread that has work for the processor gets it soon, and keeps it.
     #[test]
     fn a_thread_that_spins_gives_way() {
         let mut budget = budget();
