@@ -4,6 +4,7 @@
 //! and not as an argument, so that the secret is not seen in the list of processes.
 
 mod churn;
+mod idle;
 mod topic;
 
 use std::net::IpAddr;
@@ -11,7 +12,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use squall::config::IdlePolicy;
 use squall_fabric::Instant;
 use squall_protocols::group::ViewChange;
 use squall_protocols::membership::{ViewChangeStep, ViewChangeSteps};
@@ -20,6 +20,7 @@ use crate::lab::{LAB_VARIABLE, LabHost, LabMap, addresses, outside};
 use crate::latency::Latencies;
 use crate::operations::OperationEvent;
 pub(crate) use churn::{ChurnJob, ClientJob, StoreJob};
+pub(crate) use idle::IdleName;
 pub(crate) use topic::{DdsJob, ProfileName};
 
 /// All that a member needs to know.
@@ -172,30 +173,6 @@ impl FromStr for MemberLocation {
             }
         }
         Ok(location)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum IdleName {
-    /// As suits the number of cores
-    Auto,
-    /// Poll on and keep the core busy
-    Spin,
-    /// Poll on, but let others run between
-    Yield,
-    /// Sleep soon
-    Park,
-}
-
-impl From<IdleName> for IdlePolicy {
-    fn from(idle: IdleName) -> Self {
-        match idle {
-            IdleName::Auto => Self::Auto,
-            IdleName::Spin => Self::Spin,
-            IdleName::Yield => Self::Yield,
-            IdleName::Park => Self::Park,
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! When a consumer that waits is woken, and when it learns that nothing follows.
+//! When a consumer that waits is woken (Spindle §3.1, §3.3), and when it learns that nothing follows.
 
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::window::WindowWriter;
