@@ -96,7 +96,7 @@ impl OperationRecorder {
         is_acknowledged
     }
 
-    /// Takes what the client `name`, in a process of this number, reports; returns whether it is that an update was acknowledged.
+    /// Takes what the client `name`, in a process of this number, reports; returns whether it says that an update was acknowledged.
     pub(crate) fn take(&mut self, name: &str, process: usize, event: &OperationEvent) -> bool {
         match event {
             OperationEvent::Call { number, at_ns, operation } => {

@@ -7,7 +7,8 @@
 //! - A sleep that ends within [`SPIN_MAX`] says that spinning would have met the work: `spin` doubles. A longer one says that it would have
 //!   been in vain: `spin` halves. So a thread spins where messages follow each other closely, and a quiet one sleeps at once.
 //! - A yield that lasts for [`OTHERS_RAN`] or more has given the processor to a program that computes: members of a group give it back
-//!   sooner. The next sleeps come without a yield before, [`SLEEPS_MIN`] of them, and twice as many each time that this happens again.
+//!   sooner. The next sleeps come without spinning or yielding before, [`SLEEPS_MIN`] of them, and twice as many each time that this happens
+//!   again.
 //! - A thread that has waited for a processor for more than a tenth of the time does not spin for [`PAUSE_MIN`]: others need the
 //!   processors, perhaps those that it waits for. The pause begins again while it still waits that much, and is twice as long each time
 //!   that spinning has led to that again, up to [`PAUSE_MAX`]; after [`CALM`] of spinning without, it is short again.
@@ -43,7 +44,7 @@ pub struct IdleBudget {
     yield_next: Duration,
     /// Others have had work for this processor since the last sleep.
     gave_way: bool,
-    /// Sleeps before which there is no yield.
+    /// Sleeps before which it neither spins nor yields.
     without_yield: u32,
     /// How many there will be when a yield takes long again.
     without_yield_next: u32,
@@ -132,7 +133,7 @@ impl IdleBudget {
             }
             self.yield_next = idle + YIELD_EVERY;
             IdleStep::Yield
-        } else if idle < self.spin + YIELDS && self.without_yield == 0 {
+        } else if idle < self.spin + YIELDS {
             IdleStep::Yield
         } else {
             IdleStep::Sleep
