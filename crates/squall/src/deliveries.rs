@@ -255,8 +255,9 @@ impl Deliveries {
             true
         });
         self.held = 0;
-        self.waker.wake();
-        handed.map_err(|_| self.status.failure().unwrap_or(GroupError::Left))?;
+        if handed.map_err(|_| self.status.failure().unwrap_or(GroupError::Left))? {
+            self.waker.wake();
+        }
         Ok(true)
     }
 

@@ -277,7 +277,8 @@ impl Pull {
         Ok(self.consumer.handed_over().0 - before)
     }
 
-    /// Hands over messages as [`Pull::consume`] does, until `deliver` returns false: that message is next again. Releases what was handed over.
+    /// Hands over messages as [`Pull::consume`] does, until `deliver` returns false: that message is next again. Releases what was handed over
+    /// or skipped, and returns whether there was any: then the polling thread has to look.
     ///
     /// # Errors
     /// [`CorruptMemory`]: nothing more may be delivered [O6].
@@ -286,7 +287,7 @@ impl Pull {
         &mut self,
         count: u64,
         mut deliver: impl FnMut(Message<'_>) -> bool,
-    ) -> Result<(), CorruptMemory> {
+    ) -> Result<bool, CorruptMemory> {
         let mut goes_on = true;
         if let Some((_, taken)) = self.found {
             goes_on = deliver(self.consumer.look_at(taken));
@@ -304,8 +305,9 @@ impl Pull {
                 goes_on = refused.is_none();
             }
         }
+        let releases = self.owes_release();
         self.release();
-        Ok(())
+        Ok(releases)
     }
 
     /// Returns whether there is anything to release: messages that were handed over, or nulls and messages of an

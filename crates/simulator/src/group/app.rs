@@ -194,15 +194,14 @@ impl NodeProgram for GroupApp {
             if most.is_multiple_of(2) {
                 // Some of them at once, until the application wants no more; errors appear below, too.
                 let (mut left, mut watch) = (most / 2, self.watch.borrow_mut());
-                let _ = pull.consume_while(u64::MAX, |message| {
+                worked |= pull.consume_while(u64::MAX, |message| {
                     let takes = left > 0;
                     if takes {
                         left -= 1;
                         watch.on_delivery(self.node, *id, &message);
-                        worked = true;
                     }
                     takes
-                });
+                }) == Ok(true);
             }
             for _ in 0..most {
                 let mut watch = self.watch.borrow_mut();

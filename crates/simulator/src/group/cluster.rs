@@ -3,22 +3,38 @@
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 
-use squall_fabric::sim::{CostModel, Prng, SimConfig, SimWorld};
+use squall_fabric::sim::{CostModel, Prng, SimConfig, SimWorld, Verdict};
 use squall_fabric::{Core as _, Duration, Fabric as _, Instant, NodeId};
-use squall_protocols::admission::JoinFailure;
-use squall_protocols::admission::VIEWS_WITH_NUMBERS;
+use squall_protocols::admission::{JoinFailure, VIEWS_WITH_NUMBERS};
 use squall_protocols::group::{GroupCore, GroupEnd};
 use squall_protocols::membership::{Member, MembershipState, StopReason};
+use squall_protocols::multicast::Carrier;
 
 use super::fate::NodeFate;
 use super::host::GroupHost;
-use super::plan::GroupPlan;
+use super::plan::{FOR_EVER, GroupPlan, SubgroupPlan};
 use super::program::{GroupScene, NodeProgram, RunChecks};
 use crate::admission::{JoinBus, JoinProcess, SimAdmission};
 use crate::run::{RunOutcome, Violation};
 
-/// Within this virtual time after the last fault all is delivered, and all nodes that live and are to stay are in one view.
+/// Within this virtual time after the last fault all is delivered, and all nodes that live and are to stay are in one view; where blocks
+/// are relayed one by one over a slow path and nodes do not ask to join without end, within `time_of_relays` more.
 const SETTLE: Duration = Duration::from_millis(200);
+
+/// How long all large messages take if a path that is slow for good carries each block, and its acknowledgement, after the one before.
+fn time_of_relays(plan: &GroupPlan) -> Duration {
+    let extras = plan.rules.iter().filter_map(|rule| match rule.what {
+        Verdict::Slow { extra, .. } if extra < FOR_EVER => Some(extra),
+        _ => None,
+    });
+    let blocks = |subgroup: &SubgroupPlan| {
+        let large = subgroup.settings.large.filter(|large| large.carrier == Carrier::Relayed);
+        large.map_or(0, |large| (large.message_max as u64).div_ceil(plan.relays.block_bytes))
+    };
+    let bodies = plan.messages * u64::from(plan.nodes());
+    let round_trips = bodies * plan.subgroups.iter().map(blocks).sum::<u64>();
+    extras.sum::<Duration>() * u32::try_from(round_trips).unwrap_or(u32::MAX)
+}
 
 /// How long a partition lasts before the nodes lose each other.
 pub const UNREACHABLE_AFTER: Duration = Duration::from_millis(3);
@@ -121,7 +137,9 @@ impl<S: GroupScene> GroupCluster<S> {
     fn pass(&mut self, end: Option<Instant>) {
         let mut last_fault = Instant::from_nanos(0) + self.plan.last_fault();
         let (mut steps, mut deaths) = (0, 0);
-        while let Some(node) = self.all.world.next_poll(last_fault + SETTLE) {
+        let relays = if self.plan.joins.is_empty() { time_of_relays(&self.plan) } else { Duration::ZERO };
+        let settle = SETTLE + relays;
+        while let Some(node) = self.all.world.next_poll(last_fault + settle) {
             steps += 1;
             if std::mem::replace(&mut deaths, self.all.world.deaths()) != deaths && self.all.bury() {
                 last_fault = last_fault.max(self.all.world.now());

@@ -320,15 +320,14 @@ impl Node {
         if most.is_multiple_of(2) {
             // Some of them at once, until the application wants no more; errors appear below, too.
             let mut left = most / 2;
-            let _ = pull.consume_while(u64::MAX, |message| {
+            worked |= pull.consume_while(u64::MAX, |message| {
                 let takes = left > 0;
                 if takes {
                     left -= 1;
                     watch.borrow_mut().on_delivery(self.rank, message);
-                    worked = true;
                 }
                 takes
-            });
+            }) == Ok(true);
         }
         for _ in 0..most {
             match pull.next_message() {
