@@ -168,6 +168,8 @@ fn objects_hold_under_the_adversary() {
 /// Join 48001123 and 48001345: the leader was cut off with its answer to the report of a joiner, which waited for it and gave no sign of
 /// life, so that the group lost two of four.
 ///
+/// Group 48000925: a process that had left waited for a deadline of its relays that had passed, without a pause.
+///
 /// Five runs failed by faults of the scenarios themselves. Group 48008732: a consumer released what it had skipped, and the node did not look
 /// again. Dying 48029828: 66 blocks of each message were relayed one by one over a path that was slow for good. Group 91002286: the answer to a joiner was lost at a partition that was shorter
 /// than any connection notices. Dying 91000363: a process got a further node in its last microseconds, which lived forever.
@@ -185,7 +187,7 @@ fn what_failed_once_holds() {
     assert_eq!(revival::SCENARIO.run(48_052_814).violation, None);
     // A leaver that was put out first came back to leave, again and again.
     assert_eq!(restart::SCENARIO.run(48_041_452).violation, None);
-    for seed in [1_514, 86_109, 48_008_732, 91_002_286] {
+    for seed in [1_514, 86_109, 48_000_925, 48_008_732, 91_002_286] {
         assert_eq!(group::SCENARIO.run(seed).violation, None, "group {seed}");
     }
     for seed in [18, 22, 24, 25, 1_019, 5_005_137, 5_009_543] {

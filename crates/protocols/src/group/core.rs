@@ -465,7 +465,9 @@ impl<F: Fabric, A: GroupApplication> Core<F> for GroupCore<A> {
                 .iter()
                 .filter_map(|active| either!(&active.core, core => core.next_look()))
                 .min(),
-            GroupStage::Joining(..) | GroupStage::Ended(_) => None,
+            GroupStage::Joining(..) => None,
+            // Nothing is evaluated any more: a deadline would pass again and again.
+            GroupStage::Ended(_) => return None,
         };
         membership.into_iter().chain(self.relays.next_deadline::<F>()).chain(look).min()
     }
