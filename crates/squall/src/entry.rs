@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_protocols::membership::View;
 use squall_transports::barrier;
-use squall_transports::bootstrap::{self, Address, BootstrapListener, BootstrapProgress, Joined, LinkSocket};
+use squall_transports::bootstrap::{
+    self, Address, BootstrapListener, BootstrapProgress, Joined, LinkSocket, MemberLinks, Relinking,
+};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 use squall_transports::session::PeerStream;
 use squall_transports::shm::{self, ShmFabric};
@@ -96,13 +99,27 @@ pub(crate) enum EntryRequest<'a> {
     JoinAgain(JoinDriver),
 }
 
-/// Meets the first members or joins the group, and sets the transport up.
+/// Returns how the links of a member are opened again when they break: if silence is watched, since a broken link proves nothing, and a
+/// peer that does not come back has to be noticed.
+fn relinking(config: &Config, links: &MemberLinks) -> Option<Relinking> {
+    let suspicion = config.suspicion_after?;
+    let answer_within = (suspicion / 16).max(ANSWER_WITHIN_MIN);
+    let silence = suspicion / 4;
+    Some(Relinking { plan: config.plan(), links: links.clone(), answer_within, silence })
+}
+
+/// An answer takes a process that is busy some milliseconds.
+const ANSWER_WITHIN_MIN: Duration = Duration::from_millis(50);
+
+/// Meets the first members or joins the group, and sets the transport up. If `links` are given, broken ones are opened again.
 pub(crate) fn enter(
     config: &Config,
     entering: EntryRequest<'_>,
     listener: &AnyListener,
+    links: Option<&MemberLinks>,
     on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
 ) -> Result<GroupEntry, JoinError> {
+    let relinking = links.and_then(|links| relinking(config, links));
     // In a process with several threads this takes the kernel milliseconds, and no group should wait for that.
     barrier::expedited();
     match (config.transport, listener) {
@@ -114,12 +131,13 @@ pub(crate) fn enter(
             })
         }
         (Transport::Tcp, AnyListener::Tcp(listener)) => {
-            enter_by(config, entering, listener, on_progress, |node, streams, _| {
-                over_streams(config, node, streams)
+            enter_by(config, entering, listener, on_progress, |node, streams, _| match &relinking {
+                Some(relinking) => Ok(AnyFabric::Tcp(TcpFabric::with_relinking(node, streams, relinking)?)),
+                None => over_streams(config, node, streams),
             })
         }
         (Transport::Auto, AnyListener::Tcp(listener)) => {
-            let settings = CompositeSettings { verbs: Some(device(config)), ..Default::default() };
+            let settings = CompositeSettings { verbs: Some(device(config)), relinking, ..Default::default() };
             enter_by(config, entering, listener, on_progress, |node, streams, joins| {
                 let fabric = if joins { CompositeFabric::begin } else { CompositeFabric::new };
                 Ok(AnyFabric::Auto(Box::new(fabric(node, streams, &settings)?)))
@@ -205,7 +223,7 @@ pub(crate) fn assemble(
     on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
 ) -> Result<(AnyFabric, Vec<NodeId>), JoinError> {
     let listener = AnyListener::bind(config)?;
-    let entry = enter(config, EntryRequest::Either, &listener, on_progress)?;
+    let entry = enter(config, EntryRequest::Either, &listener, None, on_progress)?;
     match entry.start {
         EntryStart::First(members) => Ok((entry.fabric, members)),
         EntryStart::Restarted(_) | EntryStart::Joining { .. } => {

@@ -11,6 +11,7 @@ use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use squall_protocols::membership::View;
 use squall_transports::bootstrap::Address;
+use squall_transports::bootstrap::MemberLinks;
 use squall_transports::bootstrap::pair::PairServices;
 
 use crate::error::GroupError;
@@ -35,6 +36,8 @@ pub(crate) struct GroupStatus {
     serves_objects: AtomicBool,
     /// What this member serves at its port.
     services: PairServices,
+    /// Its links with the other members.
+    links: MemberLinks,
     /// Where it listens.
     listen: Mutex<Option<Address>>,
     /// Serves external clients, as long as the member's handle exists.
@@ -117,6 +120,17 @@ impl GroupStatus {
     /// Returns the address at which this member's objects are served, if it has any.
     pub(crate) const fn services(&self) -> &PairServices {
         &self.services
+    }
+
+    /// Returns this member's links.
+    pub(crate) const fn links(&self) -> &MemberLinks {
+        &self.links
+    }
+
+    /// Replaces the addresses at which the members and the joiners listen.
+    pub(crate) fn set_roster(&self, roster: BTreeMap<NodeId, Address>) {
+        self.links.learn(&roster);
+        *self.roster() = roster;
     }
 
     pub(crate) fn listen(&self) -> MutexGuard<'_, Option<Address>> {

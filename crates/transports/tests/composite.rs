@@ -22,7 +22,7 @@ use cluster::{CompositeNodes, NodeParts};
 
 /// Returns settings without RDMA.
 const fn settings(shm: bool) -> CompositeSettings {
-    CompositeSettings { shm, verbs: None }
+    CompositeSettings { shm, verbs: None, relinking: None }
 }
 
 fn device_of(_node: NodeId) -> mixture::NodeDevice {

@@ -50,7 +50,7 @@ struct Mixture;
 impl cluster::NodeParts for Mixture {
     fn settings(node: u32) -> CompositeSettings {
         let verbs = Some(harness::settings(node as usize));
-        CompositeSettings { shm: node.is_multiple_of(2), verbs }
+        CompositeSettings { shm: node.is_multiple_of(2), verbs, relinking: None }
     }
 }
 

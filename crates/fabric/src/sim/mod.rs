@@ -183,6 +183,11 @@ impl SimWorld {
         self.world.borrow_mut().rest(i, worked, deadline);
     }
 
+    /// Drops the events of node `i`, which nothing polls: it is only the processor of a process that has another node.
+    pub fn drop_events(&self, i: u32) {
+        self.world.borrow_mut().nodes[i as usize].inbox.clear();
+    }
+
     /// Makes node `i` due soon, because its application acted.
     pub fn wake(&self, i: u32) {
         self.world.borrow_mut().touch(i);

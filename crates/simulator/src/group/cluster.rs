@@ -222,6 +222,9 @@ impl<S: GroupScene> GroupCluster<S> {
         let member = process.member().and_then(|program| program.next_deadline(process.member_now()));
         let flush = process.group.as_ref().and_then(|group| group.application_ref().next_flush());
         let member = member.into_iter().chain(flush).min();
+        if let [home, _] = process.nodes()[..] {
+            self.all.world.drop_events(home);
+        }
         for (node, deadline) in process.deadlines(self.all.next_message(place), home, member) {
             self.all.world.rest(node, worked, deadline);
         }

@@ -51,7 +51,7 @@ impl MemberAdmission {
         fabric: &AnyFabric,
     ) -> Result<Self, BootstrapError> {
         let (mut plan, waker) = (config.plan(), fabric.waker());
-        plan.services = status.services().clone();
+        (plan.services, plan.links) = (status.services().clone(), status.links().clone());
         *status.listen() = Some(listener.address().clone());
         let (admission_listener, events) = match listener {
             AnyListener::Unix(listener) => {
@@ -265,7 +265,7 @@ impl MemberAdmission {
             }
         }
         if self.service.take_roster_change() {
-            self.status.roster().clone_from(self.service.roster());
+            self.status.set_roster(self.service.roster().clone());
         }
     }
 }

@@ -65,7 +65,8 @@ impl Node {
             Some(log) => EntryRequest::Restart(RestartRequest { log, shards: &durable, layout: &new_layout }),
             None => EntryRequest::Either,
         };
-        let mut entry = entry::enter(config, first, &listener, on_progress)?;
+        let links = Some(status.links());
+        let mut entry = entry::enter(config, first, &listener, links, on_progress)?;
         loop {
             let GroupEntry { mut fabric, start, session, roster } = entry;
             let settings = group_settings(config, &durable);
@@ -96,15 +97,15 @@ impl Node {
                     if joining.arrive(&mut fabric, &mut group, idle)? == JoinOutcome::Again {
                         handles = group.into_application();
                         drop(fabric);
-                        entry =
-                            entry::enter(config, EntryRequest::JoinAgain(joining), &listener, on_progress)?;
+                        let again = EntryRequest::JoinAgain(joining);
+                        entry = entry::enter(config, again, &listener, links, on_progress)?;
                         continue;
                     }
                     (group, members)
                 }
             };
             group.set_time_base(time_base(fabric.now()));
-            *status.roster() = roster;
+            status.set_roster(roster);
             status.set_session(session);
             let admission = MemberAdmission::open(listener, config, session, Arc::clone(&status), &fabric)?;
             let peers: Vec<NodeId> = members.into_iter().filter(|node| *node != fabric.node()).collect();

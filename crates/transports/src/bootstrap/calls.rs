@@ -151,7 +151,12 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
             BootstrapAnswer::Denied { reason } => {
                 Err(CallError::Never(BootstrapError::Denied { address: contact.clone(), reason }))
             }
-            BootstrapAnswer::Accepted | BootstrapAnswer::AcceptedByRdma | BootstrapAnswer::Status { .. } => {
+            BootstrapAnswer::Accepted
+            | BootstrapAnswer::AcceptedByRdma
+            | BootstrapAnswer::Status { .. }
+            | BootstrapAnswer::Reopened { .. }
+            | BootstrapAnswer::BallotTooLow { .. }
+            | BootstrapAnswer::Gone => {
                 Err(CallError::Never(nonsense(contact, "an answer to a different request")))
             }
         }

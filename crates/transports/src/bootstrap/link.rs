@@ -15,6 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::Address;
 use super::own_addresses::{host_text, link_local};
 use super::pair::PairedStream;
+use super::relinking::Visitor;
 use super::wire::{WaitLimit, wait};
 use crate::peer_process::PeerProcess;
 use crate::session::{ConnectionEnds, PeerStream, SessionKeys};
@@ -82,6 +83,10 @@ pub trait LinkSocket: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Sen
 
     #[doc(hidden)]
     fn secure(self, session: SessionKeys) -> Self::Secured;
+
+    /// Returns a visitor that asks to open a link again, if links of this kind are.
+    #[doc(hidden)]
+    fn asking(visitor: Visitor<Self>) -> Option<Visitor<TcpStream>>;
 
     /// Returns the user that runs the peer, if the kernel reports it and it is not this process's.
     #[doc(hidden)]
@@ -167,6 +172,10 @@ impl LinkSocket for TcpStream {
         PeerStream::new(self, session)
     }
 
+    fn asking(visitor: Visitor<Self>) -> Option<Visitor<TcpStream>> {
+        Some(visitor)
+    }
+
     fn foreign_user(&self) -> io::Result<Option<u32>> {
         Ok(None)
     }
@@ -242,6 +251,10 @@ impl LinkSocket for UnixStream {
     fn secure(self, session: SessionKeys) -> Self {
         assert!(!session.is_sealed(), "nothing is encrypted on Unix sockets");
         self
+    }
+
+    fn asking(_visitor: Visitor<Self>) -> Option<Visitor<TcpStream>> {
+        None
     }
 
     fn foreign_user(&self) -> io::Result<Option<u32>> {

@@ -264,6 +264,7 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
             BootstrapRequest::Enter { .. }
             | BootstrapRequest::Hello { .. }
             | BootstrapRequest::Pair { .. }
+            | BootstrapRequest::Reopen { .. }
             | BootstrapRequest::Serve { .. } => {
                 visitor.reject(Refusal::Assembling, on_progress);
                 return None;
@@ -487,7 +488,12 @@ fn read_answer<S: LinkSocket>(
             | Refusal::RankOutOfRange { .. }),
         ) => return Err(CallError::Never(BootstrapError::Refused { address: address.clone(), refusal })),
         BootstrapAnswer::Refused(refusal) => ClaimAnswer::Later(refusal.to_string()),
-        BootstrapAnswer::Admit(_) | BootstrapAnswer::Status { .. } | BootstrapAnswer::AcceptedByRdma => {
+        BootstrapAnswer::Admit(_)
+        | BootstrapAnswer::Status { .. }
+        | BootstrapAnswer::AcceptedByRdma
+        | BootstrapAnswer::Reopened { .. }
+        | BootstrapAnswer::BallotTooLow { .. }
+        | BootstrapAnswer::Gone => {
             return Err(CallError::Never(nonsense(address, "an answer to a different request")));
         }
     }))

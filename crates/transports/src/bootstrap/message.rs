@@ -26,6 +26,9 @@ pub(super) enum BootstrapRequest {
     Pair { wish: PairWish },
     /// To a member of a running group: the sender wants a pair with one of its services.
     Serve { service: PairService, wish: PairWish },
+    /// To a member: this connection takes the place of the link that this pair had, or is its sentinel (number 0). The caller's ballot is this number and its node, and it
+    /// has handled that many words of what the receiver sent it.
+    Reopen { pair: [u8; 32], number: u64, node: u32, handled: u64 },
 }
 
 impl BootstrapRequest {
@@ -33,7 +36,7 @@ impl BootstrapRequest {
     pub(super) const fn kind(&self) -> CallerKind {
         match self {
             Self::Join(_) | Self::Enter { .. } => CallerKind::Joiner,
-            Self::Link { .. } | Self::Hello { .. } => CallerKind::Member,
+            Self::Link { .. } | Self::Hello { .. } | Self::Reopen { .. } => CallerKind::Member,
             Self::Status { .. } => CallerKind::Question,
             Self::Pair { .. } => CallerKind::Stream,
             Self::Serve { service, .. } => service.kind(),
@@ -99,6 +102,16 @@ pub(super) enum BootstrapAnswer {
     },
     /// The pair is connected by RDMA, and this connection is its control stream.
     AcceptedByRdma,
+    /// The connection is the link now; the sender has handled that many words of what the receiver sent it.
+    Reopened {
+        handled: u64,
+    },
+    /// The sender knows of a ballot with this number, which is not lower.
+    BallotTooLow {
+        number: u64,
+    },
+    /// The sender does not have this pair, or has lost it.
+    Gone,
 }
 
 /// What a joiner that is admitted must know.

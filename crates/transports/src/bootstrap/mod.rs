@@ -42,6 +42,7 @@ mod message;
 mod own_addresses;
 pub mod pair;
 mod pre_join_responder;
+mod relinking;
 mod request;
 mod secret;
 #[cfg(test)]
@@ -64,6 +65,7 @@ pub use self::link::LinkSocket;
 pub use self::listener::BootstrapListener;
 pub use self::meeting::{ClaimAnswer, LinkSource, MeetingEvent, MeetingPoint};
 pub use self::message::{ClaimFrame, CoordinatorNotice, Refusal, ReleaseFrame};
+pub use self::relinking::{MemberLinks, Relinking};
 #[doc(hidden)]
 pub use self::request::read_foreign;
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretTooShort};
@@ -99,6 +101,8 @@ pub struct BootstrapPlan {
     pub encryption: Encryption,
     /// What a member serves at its port, beside its group.
     pub services: pair::PairServices,
+    /// Its links, which are opened again when they break.
+    pub links: MemberLinks,
 }
 
 impl BootstrapPlan {
@@ -118,6 +122,7 @@ impl BootstrapPlan {
             unauthenticated_max: 64,
             encryption: Encryption::On,
             services: pair::PairServices::default(),
+            links: MemberLinks::default(),
         }
     }
 

@@ -166,7 +166,10 @@ impl CompositeFabric {
             self.shm.hold_moves();
         }
         if transport == PeerTransport::Tcp && self.tcp.is_none() {
-            let part = TcpFabric::with_waker(self.node, Vec::new(), self.waker.clone())?;
+            let mut part = TcpFabric::with_waker(self.node, Vec::new(), self.waker.clone())?;
+            if let Some(relinking) = &self.settings.relinking {
+                part.relink_by(relinking)?;
+            }
             self.watch(part.bell())?;
             self.tcp = Some(part);
         }

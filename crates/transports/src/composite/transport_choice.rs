@@ -4,6 +4,7 @@ use std::fmt;
 
 use squall_fabric::NodeId;
 
+use crate::bootstrap::Relinking;
 use crate::verbs::VerbsSettings;
 
 /// The transport by which a peer is reached.
@@ -39,19 +40,21 @@ pub struct TransportChoice {
 }
 
 /// The transports that may be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct CompositeSettings {
     /// Whether peers on this host are reached by shared memory.
     pub shm: bool,
     /// The RDMA device; `None`: RDMA is not used. A device that is *named* is used whatever the network on
     /// which the members have met.
     pub verbs: Option<VerbsSettings>,
+    /// How links over TCP are opened again when they break; `None`: their peers are lost.
+    pub relinking: Option<Relinking>,
 }
 
 impl Default for CompositeSettings {
     /// Allows everything that is available.
     fn default() -> Self {
-        Self { shm: true, verbs: Some(VerbsSettings::default()) }
+        Self { shm: true, verbs: Some(VerbsSettings::default()), relinking: None }
     }
 }
 

@@ -291,8 +291,7 @@ impl Proof {
         };
         let is_sealed = EncryptionWish { encryption: self.encryption, ends }.settle(&wish);
         let answer = answer_to(&mut state, version, if is_sealed { SEALED } else { PLAIN });
-        let keys = state.into_transport_mode().expect("two messages are the whole handshake");
-        let session = SessionKeys::new(keys, is_sealed, version);
+        let session = SessionKeys::new(state, is_sealed, version).expect(TWO_MESSAGES);
         Ok((AnsweredCaller { session, kind: served }, answer))
     }
 
@@ -414,8 +413,7 @@ impl Initiator {
             _ => return Err(ProofError::Secret),
         };
         let version = u16::from_le_bytes([head[8], head[9]]);
-        let keys = self.state.into_transport_mode().expect("two messages are the whole handshake");
-        Ok(SessionKeys::new(keys, is_sealed, version))
+        Ok(SessionKeys::new(self.state, is_sealed, version).expect(TWO_MESSAGES))
     }
 
     /// Checks what has no proof; `lowest` is the lowest version of a responder that has refused this end.
@@ -471,4 +469,5 @@ fn answer_to(state: &mut HandshakeState, version: u16, outcome: u8) -> [u8; ANSW
     answer
 }
 
+const TWO_MESSAGES: &str = "two messages are the whole handshake";
 const SIZES: &str = "the sizes of the fields add up";

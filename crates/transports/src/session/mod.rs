@@ -34,11 +34,16 @@ pub struct SessionKeys {
     pub(crate) records: Box<Records>,
     is_sealed: bool,
     version: u16,
+    /// The hash of the handshake: both ends' ephemeral keys are in it.
+    handshake: [u8; 32],
 }
 
 impl SessionKeys {
-    pub(crate) fn new(keys: snow::TransportState, is_sealed: bool, version: u16) -> Self {
-        Self { records: Box::new(Records::new(RecordKeys::Own(keys))), is_sealed, version }
+    /// Creates the session of a handshake that is finished.
+    fn new(noise: snow::HandshakeState, is_sealed: bool, version: u16) -> Result<Self, snow::Error> {
+        let handshake = noise.get_handshake_hash().try_into().expect("a hash of SHA-256");
+        let keys = RecordKeys::Own(noise.into_transport_mode()?);
+        Ok(Self { records: Box::new(Records::new(keys)), is_sealed, version, handshake })
     }
 
     /// Returns the version of the protocol that the ends have chosen for this connection.

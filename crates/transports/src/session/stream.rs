@@ -17,12 +17,13 @@ use super::{Records, SessionKeys};
 pub struct PeerStream {
     stream: TcpStream,
     records: Option<Box<Records>>,
+    pair: Option<[u8; 32]>,
 }
 
 impl From<TcpStream> for PeerStream {
     /// Creates a stream without a session: nothing is encrypted.
     fn from(stream: TcpStream) -> Self {
-        Self { stream, records: None }
+        Self { stream, records: None, pair: None }
     }
 }
 
@@ -30,8 +31,15 @@ impl PeerStream {
     /// Creates a stream with the session of both its ends.
     #[must_use]
     pub fn new(stream: TcpStream, session: SessionKeys) -> Self {
+        let pair = Some(session.handshake);
         let records = session.is_sealed().then_some(session.records);
-        Self { stream, records }
+        Self { stream, records, pair }
+    }
+
+    /// Returns the hash of its handshake, which names this connection at both ends and nothing else; `None` without a session.
+    #[must_use]
+    pub const fn pair(&self) -> Option<[u8; 32]> {
+        self.pair
     }
 
     /// Returns whether its data are encrypted.

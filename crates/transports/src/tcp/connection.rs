@@ -7,6 +7,7 @@ use squall_fabric::region::Access;
 use squall_fabric::{Channel, ConnId, FabricEvent, Instant, PostError, Region, Token};
 
 use super::frame::{TcpFrame, TcpViolation, WriteFrame};
+use super::output::OutputQueue;
 
 /// One end of a connection.
 ///
@@ -20,8 +21,8 @@ pub(super) struct TcpConnection {
     /// Whether the peer has paired its end with this one.
     pub(super) accepted: bool,
     receives: VecDeque<TcpReceive>,
-    /// Tokens of signalled posts that are not acknowledged, in post order.
-    signals: VecDeque<Token>,
+    /// Signalled posts that are not acknowledged, in post order.
+    signals: VecDeque<TcpSignal>,
     /// The number of signalled posts of this end that the peer has acknowledged.
     acknowledged: u64,
     /// The number of signalled posts of the peer that have landed.
@@ -32,6 +33,14 @@ pub(super) struct TcpConnection {
     stalled: VecDeque<StalledPost>,
     /// When the post at the front of `stalled` began to wait.
     stalled_since: Instant,
+}
+
+/// A signalled post.
+#[derive(Clone, Copy, Debug)]
+struct TcpSignal {
+    token: Token,
+    /// Where it ends in the stream.
+    end: u64,
 }
 
 /// Memory for one incoming send, or for one write with immediate.
@@ -78,13 +87,14 @@ impl TcpConnection {
         self.partner.filter(|_| self.accepted).ok_or(PostError::NotConnected)
     }
 
-    /// Registers a post, if there is space.
-    pub(super) fn on_post(&mut self, signal: Option<Token>) -> Result<(), PostError> {
-        if self.signals.len() >= SIGNALS_MAX {
-            return Err(PostError::Full);
-        }
-        self.signals.extend(signal);
-        Ok(())
+    /// Returns whether there is space for a post.
+    pub(super) fn check_space(&self) -> Result<(), PostError> {
+        if self.signals.len() < SIGNALS_MAX { Ok(()) } else { Err(PostError::Full) }
+    }
+
+    /// Registers a signalled post, which ends at `end` in the stream.
+    pub(super) fn on_signalled_post(&mut self, token: Token, end: u64) {
+        self.signals.push_back(TcpSignal { token, end });
     }
 
     /// Adds a receive.
@@ -119,13 +129,21 @@ impl TcpConnection {
         &mut self,
         conn: ConnId,
         count: u64,
+        output: &mut OutputQueue,
         events: &mut VecDeque<FabricEvent>,
     ) -> Result<(), TcpViolation> {
         let placed = count.checked_sub(self.acknowledged).and_then(|placed| usize::try_from(placed).ok());
         let placed = placed.filter(|placed| *placed <= self.signals.len());
         let placed = placed.ok_or(TcpViolation("an acknowledgement of posts that were not signalled"))?;
+        let Some(last) = placed.checked_sub(1).map(|last| self.signals[last]) else { return Ok(()) };
+        if last.end > output.next() {
+            return Err(TcpViolation("an acknowledgement of posts that were not sent"));
+        }
+        // The sources belong to the application from the event on [F14, C5].
+        output.trim(last.end);
         self.acknowledged = count;
-        events.extend(self.signals.drain(..placed).map(|token| FabricEvent::Done { conn, token }));
+        let done = self.signals.drain(..placed);
+        events.extend(done.map(|TcpSignal { token, .. }| FabricEvent::Done { conn, token }));
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use super::connection::{conn_id, split_conn_id};
 use super::frame::{TcpCloseReason, TcpFrame, WriteFrame};
 use super::memory;
 use super::mirror::MirrorSubscriber;
+use super::output::OutputQueue;
 use super::peer::{TcpLoss, TcpPeer};
 
 impl Fabric for TcpFabric {
@@ -91,9 +92,9 @@ impl Fabric for TcpFabric {
                 signal: write.signal.is_some(),
             })
         };
-        self.post(conn, write.signal, frame, |peer| match &write.source {
-            WriteSource::Region(region, range) => peer.output.push_range(region, range.clone()),
-            WriteSource::Value(words) => peer.output.push_words(words),
+        self.post(conn, write.signal, frame, |output| match &write.source {
+            WriteSource::Region(region, range) => output.push_range(region, range.clone()),
+            WriteSource::Value(words) => output.push_words(words),
         })
     }
 
@@ -105,7 +106,7 @@ impl Fabric for TcpFabric {
         );
         let length = u32::try_from(bytes.len()).expect("checked above");
         let frame = |connection| TcpFrame::Send { connection, length, signal: signal.is_some() };
-        self.post(conn, signal, frame, |peer| peer.output.push_bytes(bytes))
+        self.post(conn, signal, frame, |output| output.push_bytes(bytes))
     }
 
     fn post_receive(
@@ -202,21 +203,23 @@ impl Fabric for TcpFabric {
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         let frames_before = self.local.counters.frames_received;
         self.sweep_attachments();
-        let mut work = self.poll_output();
-        if self.peers.iter().any(|peer| !peer.readable && peer.lost.is_none()) {
+        let mut work = self.poll_news() + self.poll_output();
+        if self.peers.iter().any(TcpPeer::is_watched) {
             self.local.counters.poll_calls += 1;
-            self.poller.poll(&mut self.peers);
+            self.has_sentinel_news |= self.poller.poll(&mut self.peers);
         }
-        for peer in &mut self.peers {
+        work += self.poll_sentinels();
+        for place in 0..self.peers.len() {
+            let peer = &mut self.peers[place];
             if peer.readable {
                 match peer.poll_input(&mut self.buffer, &mut self.local) {
                     // It sends requests without reading the answers.
                     Ok(_) if peer.output.is_overrun() => peer.lose(&TcpLoss::Overrun, &mut self.local),
                     Ok(received) => work += usize::from(received > 0),
-                    Err(loss) => peer.lose(&loss, &mut self.local),
+                    Err(loss) => self.on_failure(place, &loss),
                 }
             }
-            work += peer.poll_stalled(&mut self.local);
+            work += self.peers[place].poll_stalled(&mut self.local);
         }
         while let Some(event) = self.local.events.pop_front() {
             work += 1;
@@ -241,7 +244,7 @@ impl TcpFabric {
         conn: ConnId,
         signal: Option<Token>,
         frame: impl FnOnce(u32) -> TcpFrame,
-        payload: impl FnOnce(&mut TcpPeer),
+        payload: impl FnOnce(&mut OutputQueue),
     ) -> Result<(), PostError> {
         let (peer, number) = self.locate(conn);
         let full = peer.output.is_full();
@@ -250,9 +253,12 @@ impl TcpFabric {
         if full {
             return Err(PostError::Full);
         }
-        connection.on_post(signal)?;
+        connection.check_space()?;
         peer.output.push_frame(frame(partner));
-        payload(peer);
+        payload(&mut peer.output);
+        if let Some(token) = signal {
+            connection.on_signalled_post(token, peer.output.end());
+        }
         self.local.counters.frames_sent += 1;
         Ok(())
     }

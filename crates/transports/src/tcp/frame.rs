@@ -28,12 +28,16 @@ pub(super) enum TcpFrame {
     Close { number: u32, reason: TcpCloseReason },
     /// The sender requests the mirror `key` of `words` words as its attachment `attachment`.
     Attach { attachment: u32, key: u64, words: u64 },
-    /// The sender disconnects; nothing follows.
+    /// The sender disconnects, because the receiver has violated the format; nothing follows.
     Goodbye,
     /// The sender has dropped its attachment `attachment` of the mirror `key`.
     Detach { attachment: u32, key: u64 },
     /// The sender will push nothing more to the receiver's attachment `attachment`, which was dropped.
     Detached { attachment: u32 },
+    /// The sender has handled all words before this position of the receiver's stream.
+    Handled { position: u64 },
+    /// The sender ends deliberately; nothing follows.
+    Farewell,
 }
 
 /// The header of a one-sided write.
@@ -105,6 +109,8 @@ impl TcpFrame {
             Self::Goodbye => short(head(GOODBYE, 0, 0), 0),
             Self::Detach { attachment, key } => short(head(DETACH, 0, attachment), key),
             Self::Detached { attachment } => short(head(DETACHED, 0, attachment), 0),
+            Self::Handled { position } => short(head(HANDLED, 0, 0), position),
+            Self::Farewell => short(head(FAREWELL, 0, 0), 0),
         }
     }
 
@@ -165,6 +171,8 @@ impl TcpFrame {
             (GOODBYE, 0) => Self::Goodbye,
             (DETACH, _) => Self::Detach { attachment: id, key: tail },
             (DETACHED, 0) => Self::Detached { attachment: id },
+            (HANDLED, _) if id == 0 => Self::Handled { position: tail },
+            (FAREWELL, 0) => Self::Farewell,
             _ => return Err(TcpViolation("a header of unknown kind")),
         };
         Ok(Some((frame, HEADER_WORDS)))
@@ -213,6 +221,8 @@ const ATTACH: u8 = 8;
 const GOODBYE: u8 = 9;
 const DETACH: u8 = 10;
 const DETACHED: u8 = 11;
+const HANDLED: u8 = 12;
+const FAREWELL: u8 = 13;
 
 /// The post requests an acknowledgement [F6].
 const SIGNAL: u8 = 1;
@@ -249,6 +259,8 @@ mod tests {
             TcpFrame::Goodbye,
             TcpFrame::Detach { attachment: 1, key: u64::MAX },
             TcpFrame::Detached { attachment: 2 },
+            TcpFrame::Handled { position: u64::MAX },
+            TcpFrame::Farewell,
         ]
     }
 
@@ -272,7 +284,8 @@ mod tests {
     fn invalid_headers_are_violations() {
         for (kind, flags, tail) in [
             (0, 0, 0),
-            (12, 0, 0),
+            (14, 0, 0),
+            (FAREWELL, 0, 1 << 32),
             (DETACHED, 0, 1 << 32),
             (MIRROR, 1, 0),
             (SEND, 2, 0),
@@ -284,5 +297,6 @@ mod tests {
             assert!(parsed.is_err(), "kind {kind}, flags {flags}, tail {tail}: {parsed:?}");
         }
         assert!(TcpFrame::parse(&[head(MIRROR, 0, 0) | 1 << 16, 0]).is_err());
+        assert!(TcpFrame::parse(&[head(HANDLED, 0, 1), 0]).is_err());
     }
 }

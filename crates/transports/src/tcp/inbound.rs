@@ -11,6 +11,12 @@ use super::peer::{LocalNode, TcpLoss, TcpPeer};
 impl TcpPeer {
     /// Handles the frames in `words`. Returns how many words are used: all but an incomplete header.
     pub(super) fn handle_words(&mut self, words: &[u64], local: &mut LocalNode) -> Result<usize, TcpLoss> {
+        let used = self.use_words(words, local)?;
+        self.input.handled += used as u64;
+        Ok(used)
+    }
+
+    fn use_words(&mut self, words: &[u64], local: &mut LocalNode) -> Result<usize, TcpLoss> {
         let mut used = 0;
         loop {
             if let Some(payload) = &self.input.payload {
@@ -53,7 +59,7 @@ impl TcpPeer {
             TcpFrame::Ack { connection, count } => {
                 let conn = conn_id(self.index, connection);
                 if let Some(connection) = self.connections.addressed(connection)? {
-                    connection.on_ack(conn, count, &mut local.events)?;
+                    connection.on_ack(conn, count, &mut self.output, &mut local.events)?;
                 }
             }
             TcpFrame::Open { number, channel } => {
@@ -74,7 +80,13 @@ impl TcpPeer {
                 self.output.push_frame(TcpFrame::Detached { attachment });
             }
             TcpFrame::Detached { attachment } => self.attachments.on_detached(attachment)?,
+            TcpFrame::Handled { position } if position > self.output.next() => {
+                return Err(TcpViolation("an acknowledgement of words that were not sent").into());
+            }
+            // What is sent again has older ones [C4].
+            TcpFrame::Handled { position } => self.output.trim(position),
             TcpFrame::Goodbye => return Err(TcpLoss::Goodbye),
+            TcpFrame::Farewell => return Err(TcpLoss::Farewell),
         }
         local.counters.frames_received += 1;
         Ok(())
@@ -172,7 +184,7 @@ impl TcpPeer {
         payload.words -= count;
         if payload.words == 0 {
             local.counters.frames_received += 1;
-            let payload = self.input.payload.take().expect("used above");
+            let payload = self.input.end_payload().expect("used above");
             self.on_placed(payload.target, local);
             return;
         }

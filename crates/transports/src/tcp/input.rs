@@ -32,6 +32,12 @@ pub(super) struct StreamInput {
     pub(super) payload: Option<FramePayload>,
     /// Whether the last payload was long, so that the next may be, too.
     pub(super) expects_long: bool,
+    /// How many words of the stream are handled \[C3\], and of how many the peer knows.
+    pub(super) handled: u64,
+    acknowledged: u64,
+    /// Whether the peer may hold a reference to the last payload, and to one that has ended.
+    is_reference: bool,
+    ended_reference: bool,
 }
 
 /// A frame whose header has been handled.
@@ -90,13 +96,49 @@ impl ReceiveBuffer {
 impl StreamInput {
     /// Returns the state at the beginning of a stream.
     pub(super) fn new() -> Self {
-        Self { rest: [0; 8 * HEADER_WORDS_MAX], rest_length: 0, payload: None, expects_long: false }
+        Self {
+            rest: [0; 8 * HEADER_WORDS_MAX],
+            rest_length: 0,
+            payload: None,
+            expects_long: false,
+            handled: 0,
+            acknowledged: 0,
+            is_reference: false,
+            ended_reference: false,
+        }
+    }
+
+    /// Drops the bytes left over, which a connection that is gone has brought: the next one begins at a word. A payload of which a part
+    /// has arrived is continued \[C8\].
+    pub(super) fn drop_rest(&mut self) {
+        self.rest_length = 0;
+    }
+
+    /// Notes that the payload has arrived.
+    pub(super) fn end_payload(&mut self) -> Option<FramePayload> {
+        self.ended_reference |= self.is_reference;
+        self.payload.take()
+    }
+
+    /// Returns how many words are handled, if the peer is to be sent that: with other output sooner than by itself \[C4\].
+    pub(super) fn take_handled(&mut self, with_output: bool) -> Option<u64> {
+        let unknown = self.handled - self.acknowledged;
+        let is_due = unknown >= ACKNOWLEDGED_ALONE
+            || with_output && (unknown >= ACKNOWLEDGED_WORDS_MIN as u64 || self.ended_reference);
+        is_due.then(|| self.state_handled())
+    }
+
+    /// Returns how many words are handled: the peer is sent that.
+    pub(super) fn state_handled(&mut self) -> u64 {
+        (self.acknowledged, self.ended_reference) = (self.handled, false);
+        self.handled
     }
 
     /// Expects a payload of this many words.
     pub(super) fn expect(&mut self, target: PayloadTarget, words: usize) {
         self.payload = Some(FramePayload { target, words });
         self.expects_long = 8 * words >= LONG_BYTES_MIN;
+        self.is_reference = words >= ACKNOWLEDGED_WORDS_MIN;
     }
 
     /// Returns how many bytes to read into the buffer if it has space for `space` bytes. A long payload is
@@ -196,6 +238,11 @@ pub(super) const LONG_BYTES_MIN: usize = 16 << 10;
 
 /// The bytes to read after a long payload: some headers.
 pub(super) const AHEAD_BYTES: usize = 512;
+
+/// What was handled is acknowledged with other output from 1 KiB on, which is also the length from which a payload may be a reference, and by
+/// itself from 64 KiB on.
+const ACKNOWLEDGED_WORDS_MIN: usize = 128;
+const ACKNOWLEDGED_ALONE: u64 = 8 << 10;
 
 /// 256 KiB, the size of one read: a quarter of a typical second-level cache, which amortises the system call.
 /// It also bounds the work that one peer can cause in one poll.

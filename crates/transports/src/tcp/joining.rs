@@ -9,7 +9,9 @@ use squall_fabric::{FabricEvent, MirrorKey, NodeId, Region};
 
 use super::TcpFabric;
 use super::frame::TcpFrame;
+use super::pair::Pair;
 use super::peer::TcpPeer;
+use super::reopening::Reopening;
 use super::socket::TcpSocket;
 use crate::session::PeerStream;
 
@@ -28,16 +30,25 @@ impl TcpFabric {
                 format!("{own} needs exactly one stream to each other node, but {node} exists already");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let (stream, records) = stream.into().into_parts();
+        let stream = stream.into();
+        let pair = stream.pair().filter(|_| self.calls.is_some());
+        let reopening = pair.map(|pair| Reopening::new(Pair::new(pair, own)));
+        let (stream, records) = stream.into_parts();
         let socket = TcpSocket::new(stream)?;
+        if reopening.is_some() {
+            self.limit_silence(&socket)?;
+        }
         let place = self.free_places.last().copied().unwrap_or(self.peers.len());
         self.poller.add(&socket, place)?;
         let first_connection = self.peers.get(place).map_or(0, |before| before.connections.next_number());
-        let mut peer = TcpPeer::new(node, place, socket, records, first_connection);
+        let mut peer = TcpPeer::new(node, place, socket, records, reopening, first_connection);
         peer.attachments = self.awaited_attachments.remove(&node).unwrap_or_default();
         for (attachment, key, words) in peer.attachments.all() {
             peer.output.push_frame(TcpFrame::Attach { attachment, key: key.0, words: words as u64 });
             self.local.counters.frames_sent += 1;
+        }
+        if let (Some(reopening), Some(calls)) = (&mut peer.reopening, &self.calls) {
+            reopening.ask_for_sentinel(node, own, calls);
         }
         self.places.insert(node, place);
         if self.free_places.pop().is_some() {

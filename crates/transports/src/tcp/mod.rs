@@ -29,6 +29,8 @@
 //! | 9 | goodbye | | | | | | |
 //! | 10 | detach | | the sender's attachment | a + 2³² b: mirror key | | | |
 //! | 11 | detached | | the receiver's attachment | | | | |
+//! | 12 | handled | | | a + 2³² b: how many words of the receiver's stream are handled | | | |
+//! | 13 | farewell | | | | | | |
 //!
 //! * *Order* [F1, M1] is the stream's. A receiver stores the words of a frame in any order, each whole, and
 //!   all after those of earlier frames.
@@ -76,6 +78,7 @@
 mod attachments;
 mod connection;
 mod connections;
+mod direct;
 mod fabric;
 mod file_pages;
 mod frame;
@@ -86,8 +89,10 @@ mod joining;
 pub(crate) mod memory;
 mod mirror;
 mod output;
+mod pair;
 mod peer;
 mod poller;
+pub(crate) mod reopening;
 mod sealed;
 mod socket;
 
@@ -102,7 +107,9 @@ use self::input::ReceiveBuffer;
 use self::mirror::TcpMirrors;
 use self::peer::{LocalNode, TcpPeer};
 use self::poller::TcpPoller;
+use self::reopening::{LinkLimits, PairCalls};
 use crate::Waker;
+use crate::bootstrap::Relinking;
 use crate::clock::Clock;
 use crate::session::PeerStream;
 
@@ -127,6 +134,10 @@ pub struct TcpFabric {
     buffer: ReceiveBuffer,
     poller: TcpPoller,
     waker: Waker,
+    /// If connections that break are opened again.
+    calls: Option<PairCalls>,
+    /// Something has happened to sentinels.
+    has_sentinel_news: bool,
     /// All lower region ids are used.
     next_region: u64,
 }
@@ -150,6 +161,8 @@ pub struct TcpCounters {
     pub poll_calls: u64,
     /// Pushed words that replaced the same word in the queue without a new frame.
     pub words_coalesced: u64,
+    /// Connections that were opened again.
+    pub reopened: u64,
 }
 
 impl TcpFabric {
@@ -163,6 +176,30 @@ impl TcpFabric {
     pub fn new(node: NodeId, streams: Vec<(NodeId, impl Into<PeerStream>)>) -> io::Result<Self> {
         let streams = streams.into_iter().map(|(peer, stream)| (peer, stream.into())).collect();
         Self::with_waker(node, streams, Waker::new()?)
+    }
+
+    /// Same as [`TcpFabric::new`], for a member whose links are opened again when they break: above the fabric that is a pause. Silence is
+    /// watched by others; a peer is lost for what proves that it is, such as its farewell.
+    ///
+    /// # Errors
+    /// As [`TcpFabric::new`], or the system has no more threads.
+    pub fn with_relinking(
+        node: NodeId,
+        streams: Vec<(NodeId, PeerStream)>,
+        relinking: &Relinking,
+    ) -> io::Result<Self> {
+        let mut fabric = Self::with_waker(node, Vec::new(), Waker::new()?)?;
+        fabric.relink_by(relinking)?;
+        streams.into_iter().try_for_each(|(peer, stream)| fabric.add_peer(peer, stream))?;
+        Ok(fabric)
+    }
+
+    /// From now on, links that break are opened again.
+    pub(crate) fn relink_by(&mut self, relinking: &Relinking) -> io::Result<()> {
+        let limits = LinkLimits { silence: Some(relinking.silence), patience: None };
+        let desk = self.reopen_by(relinking.caller(), limits)?;
+        relinking.links.set_desk(desk);
+        Ok(())
     }
 
     /// Same as [`TcpFabric::new`], with a waker that other fabrics of the node share.
@@ -189,6 +226,8 @@ impl TcpFabric {
             buffer: ReceiveBuffer::new(),
             poller: TcpPoller::new(&waker)?,
             waker,
+            calls: None,
+            has_sentinel_news: false,
             next_region: 0,
         };
         for (peer, stream) in streams {
@@ -231,6 +270,15 @@ impl TcpFabric {
     fn region_id(&mut self) -> RegionId {
         self.next_region += 1;
         RegionId(self.next_region)
+    }
+}
+
+/// Says to all peers that this node ends deliberately.
+impl Drop for TcpFabric {
+    fn drop(&mut self) {
+        for peer in &mut self.peers {
+            peer.say_farewell(&mut self.local.counters);
+        }
     }
 }
 

@@ -1,7 +1,13 @@
-//! Output: the queue of what is to be sent to one peer, in post order.
+//! Output: the queue of what is to be sent to one peer, in post order, and of what it may need again.
 //!
 //! Headers and short payloads are copied when they are posted; long payloads are referenced and read when the
 //! kernel takes them [F5]. One `sendmsg` gathers as much as it can of both.
+//!
+//! **Positions.** The words of a stream, headers and payloads, are numbered from 0, by both ends alike; no frame carries the number \[C1\].
+//! The queue holds the words `kept..end` \[C2\]: those that the peer is not known to have *handled*. Which of them a socket has taken does not
+//! matter: what a kernel has acknowledged can vanish unread. `next` is the first word that the present connection has not taken; only a
+//! connection that is opened again moves it back, to what the peer says that it has handled \[C7, C15\]. A peer whose connection cannot be opened
+//! again needs nothing twice: what its socket has taken is dropped.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,17 +21,19 @@ use super::socket::IoPiece;
 
 /// The queue of one stream.
 ///
-/// **Order.** The stream is the copied bytes, with each reference inserted at its position among them.
-/// Positions count the copied bytes since the stream began.
-#[derive(Debug, Default)]
+/// **Order.** The stream is the copied words, with each reference inserted at its place among them.
+#[derive(Debug)]
 pub(super) struct OutputQueue {
-    /// Headers and short payloads; the first word has position `base`.
+    /// Headers and short payloads; `base` copied words of the stream were before the first.
     copied: Vec<u64>,
     base: u64,
-    /// The first copied byte that is not sent: `base <= next <= base + 8 * copied.len()`.
-    next: u64,
-    /// `next <= at`, and ascending in `at`.
+    /// Payloads by reference that are kept, ascending in `at`.
     references: VecDeque<Reference>,
+    /// The words of all references of the stream.
+    referenced: u64,
+    /// The first word that is kept, and how many copied words of the stream are before it: `base <= kept.copied`.
+    kept: Kept,
+    next: Cursor,
     /// The rest of a word whose beginning the kernel has taken: it must end with the bytes of the same value,
     /// whatever its owner stores meanwhile [F3]. Sent before everything else.
     split: Split,
@@ -33,16 +41,35 @@ pub(super) struct OutputQueue {
     tail: Option<Tail>,
     /// Whether output other than acknowledgements is queued.
     has_posts: bool,
+    /// Whether the peer may need again what a socket has taken.
+    keeps_sent: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    position: u64,
+    copied: u64,
+}
+
+/// The first byte that is not sent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cursor {
+    /// How many copied bytes of the stream are before it.
+    copied: u64,
+    /// How many of the references that are kept are before it, and how many bytes of the one after these.
+    passed: usize,
+    part: usize,
 }
 
 /// Words that are read when they are sent.
 #[derive(Debug)]
 struct Reference {
-    /// The position of the copied bytes that follow.
+    /// How many copied words of the stream precede it.
     at: u64,
+    /// The position of its first word.
+    position: u64,
     region: Region,
-    /// The bytes of the region that are not sent yet.
-    bytes: Range<usize>,
+    words: Range<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -56,14 +83,32 @@ struct Split {
 struct Tail {
     attachment: u32,
     word: u32,
-    /// The position of the frame.
+    /// How many copied bytes of the stream precede the frame.
     at: u64,
 }
 
 impl OutputQueue {
-    /// Returns whether the queue is empty.
+    /// Returns an empty queue. `keeps_sent`: what a socket has taken is kept until the peer has handled it.
+    pub(super) fn new(keeps_sent: bool) -> Self {
+        Self {
+            copied: Vec::new(),
+            base: 0,
+            references: VecDeque::new(),
+            referenced: 0,
+            kept: Kept::default(),
+            next: Cursor::default(),
+            split: Split::default(),
+            tail: None,
+            has_posts: false,
+            keeps_sent,
+        }
+    }
+
+    /// Returns whether everything is sent.
     pub(super) fn is_empty(&self) -> bool {
-        self.next == self.end() && self.references.is_empty() && self.split.rest.is_empty()
+        self.next.copied == 8 * self.copied_end()
+            && self.next.passed == self.references.len()
+            && self.split.rest.is_empty()
     }
 
     /// Returns whether output other than acknowledgements is queued.
@@ -73,13 +118,15 @@ impl OutputQueue {
 
     /// Returns whether posts on connections must wait.
     pub(super) fn is_full(&self) -> bool {
-        self.copied_bytes() >= POSTED_BYTES_MAX || self.references.len() >= POSTED_REFERENCES_MAX
+        self.unsent_bytes() >= POSTED_BYTES_MAX
+            || self.references.len() - self.next.passed >= POSTED_REFERENCES_MAX
+            || self.kept_bytes() >= KEPT_BYTES_MAX
     }
 
     /// Returns whether the peer is too slow to be kept: even the windows of the protocols should never queue
     /// this much.
     pub(super) fn is_overrun(&self) -> bool {
-        self.copied_bytes() >= QUEUE_BYTES_MAX || self.references.len() >= QUEUE_REFERENCES_MAX
+        self.kept_bytes() >= QUEUE_BYTES_MAX || self.references.len() >= QUEUE_REFERENCES_MAX
     }
 
     /// Queues a frame without payload, or the header of one with payload.
@@ -116,8 +163,9 @@ impl OutputQueue {
             self.copied.resize(start + range.len(), 0);
             region.copy_out(range.start, &mut self.copied[start..]);
         } else {
-            let bytes = 8 * range.start..8 * range.end;
-            self.references.push_back(Reference { at: self.end(), region: region.clone(), bytes });
+            let (at, position) = (self.copied_end(), self.end());
+            self.referenced += range.len() as u64;
+            self.references.push_back(Reference { at, position, region: region.clone(), words: range });
         }
     }
 
@@ -135,33 +183,34 @@ impl OutputQueue {
     pub(super) fn push_mirror_word(&mut self, attachment: u32, word: u32, value: u64) -> bool {
         if let Some(tail) = self.tail
             && (tail.attachment, tail.word) == (attachment, word)
-            && tail.at >= self.next
+            && tail.at >= self.next.copied
         {
             *self.copied.last_mut().expect("the frame at the tail") = value;
             return false;
         }
-        (self.tail, self.has_posts) = (Some(Tail { attachment, word, at: self.end() }), true);
+        (self.tail, self.has_posts) = (Some(Tail { attachment, word, at: 8 * self.copied_end() }), true);
         let [head, tail] = mirror_header(attachment, word, 1);
         self.copied.extend_from_slice(&[head, tail, value]);
         true
     }
 
-    /// Returns all queued output, if it is one piece of copied bytes: the usual case of small messages.
+    /// Returns all that is to be sent, if it is one piece of copied bytes: the usual case of small messages.
     pub(super) fn plain(&self) -> Option<&[u8]> {
-        let plain = self.references.is_empty() && self.split.rest.is_empty();
-        plain.then(|| self.copied_slice(self.next..self.end()))
+        let plain = self.references.len() == self.next.passed && self.split.rest.is_empty();
+        plain.then(|| self.copied_slice(self.next.copied..8 * self.copied_end()))
     }
 
     /// Returns the bytes to send next, if they are a piece of a file.
     pub(super) fn next_file(&self) -> Option<FilePiece<'_>> {
-        let reference = self.references.front()?;
-        let is_next = self.split.rest.is_empty() && reference.at == self.next;
-        is_next.then(|| reference.file_piece()).flatten()
+        let reference = self.references.get(self.next.passed)?;
+        let is_next = self.split.rest.is_empty() && 8 * reference.at == self.next.copied;
+        is_next.then(|| reference.file_piece(self.next.part)).flatten()
     }
 
     /// Returns whether the next payload by reference is a piece of a file.
     pub(super) fn has_file(&self) -> bool {
-        self.references.front().is_some_and(|reference| reference.file_piece().is_some())
+        let next = self.references.get(self.next.passed);
+        next.is_some_and(|reference| reference.file_piece(self.next.part).is_some())
     }
 
     /// Collects the memory to send next, up to the first piece of a file; returns the number of pieces. They are valid until the next
@@ -176,18 +225,19 @@ impl OutputQueue {
         };
         let split = &self.split.bytes[self.split.rest.clone()];
         add(NonNull::from(split).cast(), split.len());
-        let mut next = self.next;
-        for reference in self.references.iter().take(PIECES_MAX) {
-            let copied = self.copied_slice(next..reference.at);
+        let Cursor { copied: mut next, passed, mut part } = self.next;
+        for reference in self.references.range(passed..).take(PIECES_MAX) {
+            let copied = self.copied_slice(next..8 * reference.at);
             add(NonNull::from(copied).cast(), copied.len());
-            next = reference.at;
-            if reference.file_piece().is_some() {
+            next = 8 * reference.at;
+            if reference.file_piece(part).is_some() {
                 return count;
             }
-            add(reference.start(), reference.bytes.len());
+            add(reference.start(part), reference.bytes() - part);
+            part = 0;
         }
-        if self.references.len() <= PIECES_MAX {
-            let copied = self.copied_slice(next..self.end());
+        if self.references.len() - passed <= PIECES_MAX {
+            let copied = self.copied_slice(next..8 * self.copied_end());
             add(NonNull::from(copied).cast(), copied.len());
         }
         count
@@ -199,110 +249,190 @@ impl OutputQueue {
         self.split.rest.start += split;
         let mut rest = sent - split;
         while rest > 0 {
-            let until = self.references.front().map_or(self.end(), |reference| reference.at);
-            let copied = rest.min(usize::try_from(until - self.next).expect("in memory"));
-            self.next += copied as u64;
+            let copied = rest.min(self.copied_before_reference());
+            self.next.copied += copied as u64;
             rest -= copied;
             if rest == 0 {
                 break;
             }
-            let reference = self.references.front_mut().expect("no more is sent than was gathered");
-            let taken = rest.min(reference.bytes.len());
-            reference.bytes.start += taken;
+            let reference = self.references.get(self.next.passed).expect("no more is sent than was gathered");
+            let taken = rest.min(reference.bytes() - self.next.part);
+            self.next.part += taken;
             rest -= taken;
-            if !reference.bytes.start.is_multiple_of(8) {
-                self.split = reference.split();
+            if !self.next.part.is_multiple_of(8) {
+                self.split = reference.split(self.next.part);
+                self.next.part = self.next.part.next_multiple_of(8);
             }
-            if reference.bytes.is_empty() {
-                self.references.pop_front();
-            }
+            self.pass_reference();
         }
-        self.has_posts &= !self.is_empty();
-        self.reclaim();
+        self.on_taken();
     }
 
-    /// Removes the next words from the queue, by value, as many as `target` has space for; returns their
-    /// number. A caller that takes words in this way must never use [`OutputQueue::gather`], so no word is
-    /// split.
+    /// Takes the next words, by value, as many as `target` has space for; returns their number. A caller that takes words in this way must
+    /// never use [`OutputQueue::gather`], so no word is split.
     pub(super) fn take_words(&mut self, target: &mut [u64]) -> usize {
         let mut taken = 0;
         while taken < target.len() {
-            let until = self.references.front().map_or(self.end(), |reference| reference.at);
-            let copied =
-                usize::try_from((until - self.next) / 8).expect("in memory").min(target.len() - taken);
-            let first = usize::try_from((self.next - self.base) / 8).expect("in memory");
+            let copied = (self.copied_before_reference() / 8).min(target.len() - taken);
+            let first = usize::try_from(self.next.copied / 8 - self.base).expect("in memory");
             target[taken..taken + copied].copy_from_slice(&self.copied[first..first + copied]);
-            self.next += 8 * copied as u64;
+            self.next.copied += 8 * copied as u64;
             taken += copied;
-            let Some(reference) = self.references.front_mut().filter(|reference| reference.at == self.next)
-            else {
+            let reference = self.references.get(self.next.passed);
+            let Some(reference) = reference.filter(|reference| 8 * reference.at == self.next.copied) else {
                 break;
             };
-            let part = (reference.bytes.len() / 8).min(target.len() - taken);
-            reference.region.copy_out(reference.bytes.start / 8, &mut target[taken..taken + part]);
-            reference.bytes.start += 8 * part;
+            let done = self.next.part / 8;
+            let part = (reference.words.len() - done).min(target.len() - taken);
+            reference.region.copy_out(reference.words.start + done, &mut target[taken..taken + part]);
+            self.next.part += 8 * part;
             taken += part;
-            if reference.bytes.is_empty() {
-                self.references.pop_front();
-            }
+            self.pass_reference();
         }
-        self.has_posts &= !self.is_empty();
-        self.reclaim();
+        self.on_taken();
         taken
     }
 
     /// Drops everything; nothing more will be sent.
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self::new(self.keeps_sent);
     }
 
-    fn copied_bytes(&self) -> u64 {
-        self.end() - self.next
+    /// Returns the position of the word after the last one that is posted.
+    pub(super) fn end(&self) -> u64 {
+        self.copied_end() + self.referenced
     }
 
-    fn end(&self) -> u64 {
-        self.base + 8 * self.copied.len() as u64
+    /// Returns the position of the first word of which the present connection has taken nothing.
+    pub(super) fn next(&self) -> u64 {
+        let reference = self.references.get(self.next.passed);
+        let referenced = reference.map_or(self.referenced, |next| next.position - next.at);
+        self.next.copied.div_ceil(8) + referenced + (self.next.part / 8) as u64
     }
 
-    /// Returns the copied bytes at these positions.
-    fn copied_slice(&self, positions: Range<u64>) -> &[u8] {
-        let place = |position: u64| usize::try_from(position - self.base).expect("in memory");
-        &as_bytes(&self.copied)[place(positions.start)..place(positions.end)]
+    /// Returns the position of the first word that is kept.
+    pub(super) fn kept(&self) -> u64 {
+        self.kept.position
     }
 
-    /// Frees the memory of copied bytes that are sent.
+    /// Drops what is before `position`: the peer has handled it. What is dropped already stays so.
+    ///
+    /// # Panics
+    /// Panics if the present connection has not taken all of it.
+    pub(super) fn trim(&mut self, position: u64) {
+        assert!(position <= self.next(), "nothing is handled that was not sent");
+        if position <= self.kept.position {
+            return;
+        }
+        while self.references.front().is_some_and(|front| front.end() <= position) {
+            self.references.pop_front();
+            self.next.passed -= 1;
+        }
+        let copied = match self.references.front() {
+            Some(front) if front.position < position => front.at,
+            Some(front) => position - (front.position - front.at),
+            None => position - self.referenced,
+        };
+        self.kept = Kept { position, copied };
+        self.reclaim();
+    }
+
+    /// Continues at `position`, for a new connection, which has taken nothing \[C15\]: what the peer has handled is dropped, and what it has not
+    /// is sent again.
+    ///
+    /// # Panics
+    /// Panics unless `kept <= position <= next`.
+    pub(super) fn resume_at(&mut self, position: u64) {
+        assert!(self.kept.position <= position, "what was handled is not needed again");
+        self.trim(position);
+        let begun = self.references.front().map_or(0, |front| position.saturating_sub(front.position));
+        let part = 8 * usize::try_from(begun).expect("in memory");
+        self.next = Cursor { copied: 8 * self.kept.copied, passed: 0, part };
+        self.split = Split::default();
+        self.has_posts = !self.is_empty();
+    }
+
+    /// Returns how many copied bytes are sent before the next reference.
+    fn copied_before_reference(&self) -> usize {
+        let until = self.references.get(self.next.passed).map_or(self.copied_end(), |next| next.at);
+        usize::try_from(8 * until - self.next.copied).expect("in memory")
+    }
+
+    /// Passes over the next reference if it is sent.
+    fn pass_reference(&mut self) {
+        if self.references.get(self.next.passed).is_some_and(|next| next.bytes() == self.next.part) {
+            (self.next.passed, self.next.part) = (self.next.passed + 1, 0);
+        }
+    }
+
+    /// Notes that output was taken.
+    fn on_taken(&mut self) {
+        self.has_posts &= !self.is_empty();
+        if !self.keeps_sent {
+            // Not a word of which only a part is sent.
+            let begun = u64::from(!self.next.copied.is_multiple_of(8));
+            self.trim(self.next() - begun);
+        }
+    }
+
+    /// The copied bytes that are not sent.
+    fn unsent_bytes(&self) -> u64 {
+        8 * self.copied_end() - self.next.copied
+    }
+
+    /// The copied bytes that are kept.
+    fn kept_bytes(&self) -> u64 {
+        8 * (self.copied_end() - self.kept.copied)
+    }
+
+    fn copied_end(&self) -> u64 {
+        self.base + self.copied.len() as u64
+    }
+
+    /// Returns the copied bytes between two places, each given by the copied bytes of the stream before it.
+    fn copied_slice(&self, places: Range<u64>) -> &[u8] {
+        let place = |copied: u64| usize::try_from(copied - 8 * self.base).expect("in memory");
+        &as_bytes(&self.copied)[place(places.start)..place(places.end)]
+    }
+
+    /// Frees the memory of copied words that are not kept.
     fn reclaim(&mut self) {
-        let sent = usize::try_from((self.next - self.base) / 8).expect("in memory");
-        if sent == self.copied.len() {
+        let dropped = usize::try_from(self.kept.copied - self.base).expect("in memory");
+        if dropped == self.copied.len() {
             self.copied.clear();
-            self.copied.shrink_to(KEPT_WORDS);
-        } else if sent >= KEPT_WORDS && sent >= self.copied.len() / 2 {
-            self.copied.drain(..sent);
+            self.copied.shrink_to(SPARE_WORDS);
+        } else if dropped >= DROPPED_WORDS_MIN && dropped >= self.copied.len() / 2 {
+            self.copied.drain(..dropped);
         } else {
             return;
         }
-        self.base += 8 * sent as u64;
+        self.base += dropped as u64;
     }
 }
 
 impl Reference {
-    /// Returns it as a piece of a file, if it is one.
-    fn file_piece(&self) -> Option<FilePiece<'_>> {
-        file_pages::piece(&self.region, self.bytes.clone())
+    fn bytes(&self) -> usize {
+        8 * self.words.len()
     }
 
-    fn start(&self) -> NonNull<u8> {
-        let word = self.region.pointer(self.bytes.start / 8).cast::<u8>();
-        // SAFETY: the bytes are inside the region, and so is the rest of their first word.
-        unsafe { word.add(self.bytes.start % 8) }
+    /// The position of the word after it.
+    fn end(&self) -> u64 {
+        self.position + self.words.len() as u64
     }
 
-    /// Takes the rest of the first word, whose beginning the kernel has just read.
-    fn split(&mut self) -> Split {
-        let word = self.bytes.start / 8;
-        let rest = self.bytes.start % 8..8;
-        self.bytes.start = 8 * (word + 1);
-        Split { bytes: self.region.load_relaxed(word).to_le_bytes(), rest }
+    /// Returns what follows its first `part` bytes as a piece of a file, if it is one.
+    fn file_piece(&self, part: usize) -> Option<FilePiece<'_>> {
+        file_pages::piece(&self.region, 8 * self.words.start + part..8 * self.words.end)
+    }
+
+    fn start(&self, part: usize) -> NonNull<u8> {
+        self.region.pointer(self.words.start + part / 8).cast::<u8>()
+    }
+
+    /// Returns the rest of the word of whose bytes the kernel has just read some, the last of the first `part` bytes.
+    fn split(&self, part: usize) -> Split {
+        let word = self.region.load_relaxed(self.words.start + part / 8);
+        Split { bytes: word.to_le_bytes(), rest: part % 8..8 }
     }
 }
 
@@ -327,12 +457,19 @@ const REFERENCE_WORDS_MIN: usize = 128;
 const POSTED_BYTES_MAX: u64 = 4 << 20;
 const POSTED_REFERENCES_MAX: usize = 1024;
 
-/// A reader for which this much is queued is disconnected; windows bound what a live reader may owe.
-const QUEUE_BYTES_MAX: u64 = 64 << 20;
+/// Posts on connections wait when this much is kept, too: far more than both kernels hold and the acknowledgements of what was handled
+/// leave open, else both ends would wait for each other \[C6\].
+const KEPT_BYTES_MAX: u64 = 48 << 20;
+
+/// A reader for which this much is kept is disconnected; windows bound what a live reader may owe.
+const QUEUE_BYTES_MAX: u64 = 96 << 20;
 const QUEUE_REFERENCES_MAX: usize = 1 << 18;
 
-/// The memory that an empty queue keeps, so that it does not allocate again.
-const KEPT_WORDS: usize = 1 << 16;
+/// The memory that an empty queue retains, so that it does not allocate again.
+const SPARE_WORDS: usize = 1 << 16;
+
+/// At least that many words are dropped at once: as many as are handled before they are acknowledged by themselves.
+const DROPPED_WORDS_MIN: usize = 8 << 10;
 
 const _: () = assert!(HEADER_WORDS == 2, "a frame of `push_mirror_word` ends with its value");
 

@@ -3,21 +3,18 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::ptr::NonNull;
 
-use squall_fabric::{BreakReason, FabricEvent, NodeId, Region};
+use squall_fabric::{BreakReason, Duration, FabricEvent, NodeId};
 
 use super::TcpCounters;
 use super::attachments::TcpAttachments;
 use super::connections::TcpConnections;
-use super::file_pages::{self, FilePiece, FilePipe, expect_stores};
 use super::frame::{TcpFrame, TcpViolation};
 use super::grants::TcpGrants;
-use super::input::{
-    AHEAD_BYTES, LONG_BYTES_MIN, PayloadTarget, ReceiveBuffer, StreamInput, order_after_earlier_frames,
-};
+use super::input::{ReceiveBuffer, StreamInput};
 use super::mirror::TcpMirrors;
 use super::output::{OutputQueue, PIECES_MAX};
+use super::reopening::Reopening;
 use super::socket::{IoPiece, TcpSocket};
 use crate::PeerTraffic;
 use crate::clock::Clock;
@@ -41,22 +38,24 @@ pub(super) struct TcpPeer {
     pub(super) node: NodeId,
     /// Its place among the peers.
     pub(super) index: usize,
-    /// Closed when the peer is lost.
+    /// None when the peer is lost, or its connection is being opened again.
     pub(super) socket: Option<TcpSocket>,
     /// The keys of the session, if the stream is encrypted.
     pub(super) records: Option<Box<Records>>,
     /// Set when the peer is lost; nothing is sent or received then.
     pub(super) lost: Option<BreakReason>,
+    /// If a connection that breaks is opened again.
+    pub(super) reopening: Option<Reopening>,
     /// Whether there may be input.
     pub(super) readable: bool,
     /// Whether the socket may take more output.
     pub(super) writable: bool,
     /// Whether the kernel holds acknowledgements until more output follows.
-    held: bool,
+    pub(super) held: bool,
     /// Whether the peer has ended its half, or the stream failed: then input is read until its end.
     pub(super) ended: bool,
     /// Why sending failed, which says more than the end of the stream.
-    failure: Option<io::Error>,
+    pub(super) failure: Option<io::Error>,
     pub(super) output: OutputQueue,
     pub(super) input: StreamInput,
     pub(super) attachments: TcpAttachments,
@@ -75,6 +74,18 @@ pub(super) enum TcpLoss {
     Goodbye,
     /// It ended the stream.
     End,
+    /// It ended deliberately.
+    Farewell,
+    /// A record does not verify.
+    BadRecord,
+    /// Its process lives, and has lost or removed this node.
+    Gone,
+    /// Its process has ended: its host ended the stream, and refuses connections.
+    Dead,
+    /// Its connection could not be opened again.
+    Unreachable {
+        waited: Duration,
+    },
     /// It does not take what is sent to it.
     Overrun,
     Io(io::Error),
@@ -92,6 +103,13 @@ impl fmt::Display for TcpLoss {
             Self::Violation(TcpViolation(how)) => write!(f, "it violated the transport protocol with {how}"),
             Self::Goodbye => f.write_str("it reports that this node violated the transport protocol"),
             Self::End => f.write_str("it ended the stream"),
+            Self::Farewell => f.write_str("it has ended"),
+            Self::BadRecord => f.write_str("a record does not verify: it was altered in transit"),
+            Self::Gone => f.write_str("it has lost or removed this node"),
+            Self::Dead => {
+                f.write_str("its process has ended: its host ended the stream, and refuses connections")
+            }
+            Self::Unreachable { waited } => write!(f, "it could not be reached again within {waited:?}"),
             Self::Overrun => f.write_str("it does not take what is sent to it"),
             Self::Io(error) => write!(f, "the stream failed: {error}"),
         }
@@ -99,11 +117,16 @@ impl fmt::Display for TcpLoss {
 }
 
 impl TcpLoss {
+    /// Returns whether the connection has failed, and not the peer \[C8\].
+    pub(super) const fn is_break(&self) -> bool {
+        matches!(self, Self::End | Self::BadRecord | Self::Io(_))
+    }
+
     pub(super) fn reason(&self) -> BreakReason {
         match self {
-            Self::Violation(_) | Self::Goodbye => BreakReason::Protocol,
-            Self::Overrun => BreakReason::Unreachable,
-            Self::End => BreakReason::PeerClosed,
+            Self::Violation(_) | Self::Goodbye | Self::BadRecord => BreakReason::Protocol,
+            Self::Overrun | Self::Unreachable { .. } => BreakReason::Unreachable,
+            Self::End | Self::Farewell | Self::Gone | Self::Dead => BreakReason::PeerClosed,
             Self::Io(error) => match error.kind() {
                 ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {
                     BreakReason::PeerClosed
@@ -122,6 +145,7 @@ impl TcpPeer {
         index: usize,
         socket: TcpSocket,
         records: Option<Box<Records>>,
+        reopening: Option<Reopening>,
         first_connection: u32,
     ) -> Self {
         Self {
@@ -130,12 +154,13 @@ impl TcpPeer {
             socket: Some(socket),
             records,
             lost: None,
+            output: OutputQueue::new(reopening.is_some()),
+            reopening,
             readable: true,
             writable: true,
             held: false,
             ended: false,
             failure: None,
-            output: OutputQueue::default(),
             input: StreamInput::new(),
             attachments: TcpAttachments::default(),
             connections: TcpConnections::new(index, node, first_connection),
@@ -146,6 +171,7 @@ impl TcpPeer {
 
     /// Sends queued output, as far as the socket takes it in one call. Returns the number of bytes.
     pub(super) fn poll_output(&mut self, counters: &mut TcpCounters) -> usize {
+        self.acknowledge();
         if self.held {
             self.held = false;
             if !self.has_output() {
@@ -158,6 +184,15 @@ impl TcpPeer {
         let sent = self.transmit(counters, Self::send);
         // What is before the pages of a file is sent by a call of its own.
         if self.output.next_file().is_some() { sent + self.transmit(counters, Self::send) } else { sent }
+    }
+
+    /// Acknowledges what was handled, if that is due \[C4\].
+    fn acknowledge(&mut self) {
+        if self.reopening.is_some()
+            && let Some(position) = self.input.take_handled(!self.output.is_empty())
+        {
+            self.output.push_answer(TcpFrame::Handled { position });
+        }
     }
 
     /// Returns whether any output waits for the socket.
@@ -218,7 +253,9 @@ impl TcpPeer {
                 let _ = rustix::net::shutdown(self.socket().fd(), rustix::net::Shutdown::Write);
                 self.failure = Some(error);
                 (self.readable, self.writable, self.ended) = (true, false, true);
-                self.output.clear();
+                if self.reopening.is_none() {
+                    self.output.clear();
+                }
             }
         }
     }
@@ -276,128 +313,6 @@ impl TcpPeer {
         Ok(())
     }
 
-    /// Reads the rest of a long payload directly into its region. Only bytes that have arrived are requested,
-    /// and only whole words of them, so that no word is left half written [F3]. Bytes after the payload are
-    /// read into the buffer, by the same call, as far as they may be a header. Returns the number of bytes;
-    /// `None` if there is no such payload.
-    fn receive_direct(
-        &mut self,
-        buffer: &mut ReceiveBuffer,
-        local: &mut LocalNode,
-    ) -> Result<Option<usize>, TcpLoss> {
-        let Some((region, first, words)) = self.direct_target(&local.grants) else { return Ok(None) };
-        let available = self.socket().available().map_err(TcpLoss::Io)?;
-        let missing = self.input.missing();
-        let begun = usize::from(missing > 0);
-        let file = file_pages::piece(&region, 8 * (first + begun)..8 * (first + words));
-        if let Some(file) = file.filter(|_| missing == 0) {
-            if available >= file.length.min(8) {
-                return self.receive_into_file(file, available, buffer, local).map(Some);
-            }
-            if !self.ended {
-                // What arrives meanwhile must not come by way of the buffer: that would touch the mapping.
-                self.readable = false;
-                return Ok(Some(0));
-            }
-        }
-        let least = LONG_BYTES_MIN.min(8 * (words - begun));
-        let Some(available) = available.checked_sub(missing).filter(|bytes| *bytes >= least) else {
-            return Ok(None);
-        };
-        // What follows the missing part of a word goes to the file itself.
-        let most = if file.is_some() { 0 } else { DIRECT_BYTES_MAX };
-        let whole = (words - begun).min(available.min(most) / 8);
-        let mut lead = [0; 8];
-        let ahead = if whole == words - begun { AHEAD_BYTES } else { 0 };
-        let pieces = [
-            IoPiece::new(NonNull::from(&mut lead).cast(), missing),
-            IoPiece::new(region.pointer(first + begun).cast(), 8 * whole),
-            IoPiece::new(NonNull::from(&mut buffer.bytes_mut()[..ahead]).cast(), ahead),
-        ];
-        let wanted = missing + 8 * whole + ahead;
-        expect_stores(&region, first + begun..first + begun + whole);
-        order_after_earlier_frames();
-        // SAFETY: the first and the last piece are at most `lead` and the buffer, neither of which is
-        // borrowed now. The second is inside its region, as `direct_target` checked; its words are atomics,
-        // to which no exclusive references exist, and the kernel stores into them as another process does
-        // into shared memory.
-        let read = |socket: &TcpSocket| unsafe { socket.receive_pieces(&pieces) };
-        let received = self.receive_into(wanted, &mut local.counters, read)?;
-        if whole < words - begun && available - 8 * whole < 8 {
-            // Only a part of a word is left, which the next read takes: the poller reports when the rest has
-            // arrived.
-            self.readable = self.ended;
-        }
-        let lead = &lead[..received.min(missing)];
-        if let Some(word) = self.input.on_missing(lead) {
-            region.store_relaxed(first, word);
-        }
-        let placed = (received - lead.len()).min(8 * whole);
-        let next = first + begun + placed / 8;
-        let split = placed % 8;
-        if split > 0 {
-            // Fewer bytes than were available: urgent data are in between, which no fabric sends.
-            self.input.keep_begun(&region.load_relaxed(next).to_le_bytes()[..split]);
-        }
-        if received >= missing {
-            self.on_words_placed(next - first, local);
-        }
-        if self.input.payload.is_none() {
-            self.take_buffered(buffer, received - lead.len() - placed, local)?;
-        }
-        Ok(Some(received))
-    }
-
-    /// Has the kernel copy the beginning of a payload, whole words of it if possible, from the socket into its file. Returns the number of
-    /// bytes.
-    fn receive_into_file(
-        &mut self,
-        file: FilePiece<'_>,
-        available: usize,
-        buffer: &mut ReceiveBuffer,
-        local: &mut LocalNode,
-    ) -> Result<usize, TcpLoss> {
-        let file = file.first(available.min(DIRECT_BYTES_MAX) / 8 * 8);
-        let pipe = buffer.pipe.take().map_or_else(FilePipe::new, Ok).map_err(TcpLoss::Io)?;
-        order_after_earlier_frames();
-        let read = |socket: &TcpSocket| file.receive(socket.fd(), &pipe);
-        let received = self.receive_into(file.length, &mut local.counters, read)?;
-        buffer.pipe = Some(pipe);
-        // The pipe takes a number of pieces, which may be fewer bytes than there are.
-        self.readable |= received > 0;
-        if received % 8 > 0 {
-            self.input.keep_begun(&file.last_word(received)[..received % 8]);
-        }
-        self.on_words_placed(received / 8, local);
-        if self.input.payload.is_none() {
-            self.take_buffered(buffer, 0, local)?;
-        }
-        Ok(received)
-    }
-
-    /// Returns the memory of the arriving payload, if reading directly into it is worthwhile: its region, its
-    /// next word and the number of words.
-    fn direct_target(&self, grants: &TcpGrants) -> Option<(Region, usize, usize)> {
-        let payload = self.input.payload.as_ref()?;
-        if !self.input.expects_long || 8 * payload.words < ENDING_BYTES_MIN {
-            return None;
-        }
-        match &payload.target {
-            PayloadTarget::Attachment { attachment, next } => {
-                let words = u32::try_from(payload.words).expect("a frame's words");
-                let attachment =
-                    self.attachments.target(*attachment, *next, words).expect("checked at the header");
-                let attachment = attachment.filter(|attachment| !attachment.frozen)?;
-                Some((attachment.region.clone(), *next as usize, payload.words))
-            }
-            PayloadTarget::Grant { frame } => {
-                let (region, first) = grants.target(frame, self.node)?;
-                Some((region.clone(), first, payload.words))
-            }
-            _ => None,
-        }
-    }
-
     /// Performs one read of up to `wanted` bytes. Returns the number of bytes; 0 if none have arrived.
     pub(super) fn receive_into(
         &mut self,
@@ -435,7 +350,7 @@ impl TcpPeer {
     }
 
     pub(super) fn socket(&self) -> &TcpSocket {
-        self.socket.as_ref().expect("nothing is sent to or received from a lost peer")
+        self.socket.as_ref().expect("nothing is sent or received without a connection")
     }
 
     /// Loses the peer: its connections break, and this node gets an event.
@@ -458,6 +373,7 @@ impl TcpPeer {
 
     /// Removes the peer without an event, after a last attempt to send queued output. The place is free then.
     pub(super) fn remove(&mut self, local: &mut LocalNode) {
+        self.say_farewell(&mut local.counters);
         self.poll_output(&mut local.counters);
         self.lost = Some(BreakReason::PeerClosed);
         self.hang_up(local);
@@ -465,11 +381,18 @@ impl TcpPeer {
         self.connections = self.connections.successors(self.node);
     }
 
+    /// Says that this node has ended deliberately, as far as the socket takes it, to a peer that would call it otherwise.
+    pub(super) fn say_farewell(&mut self, counters: &mut TcpCounters) {
+        if self.reopening.is_some() && self.lost.is_none() {
+            self.output.push_frame(TcpFrame::Farewell);
+            self.poll_output(counters);
+        }
+    }
+
     fn hang_up(&mut self, local: &mut LocalNode) {
-        (self.socket, self.records) = (None, None);
+        self.drop_connection();
         self.output.clear();
-        self.input = StreamInput::new();
-        (self.readable, self.writable, self.held) = (false, false, false);
+        (self.input, self.reopening) = (StreamInput::new(), None);
         local.mirrors.unsubscribe(self.index);
     }
 
@@ -485,9 +408,3 @@ impl TcpPeer {
         });
     }
 }
-
-/// The end of a long payload is also read directly, if it has at least this many bytes.
-const ENDING_BYTES_MIN: usize = 1 << 10;
-
-/// One read takes no more than this, so that a poll stays short.
-const DIRECT_BYTES_MAX: usize = 1 << 20;

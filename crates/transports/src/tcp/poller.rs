@@ -7,6 +7,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::TcpStream;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -16,6 +17,7 @@ use squall_fabric::{Duration, Fabric};
 
 use super::TcpFabric;
 use super::peer::TcpPeer;
+use super::reopening::PairCalls;
 use super::socket::TcpSocket;
 use crate::{PeerTraffic, Sleeper, TransportFabric, Waker, barrier, wait_readable};
 
@@ -38,23 +40,38 @@ impl TcpPoller {
         Ok(epoll::add(&self.set, socket.fd(), EventData::new_u64(index as u64), edges)?)
     }
 
-    /// Notes in the peers what has become possible since the last call.
-    pub(super) fn poll(&self, peers: &mut [TcpPeer]) {
+    /// Watches the sentinel of the peer at `index`.
+    pub(super) fn add_sentinel(&self, stream: &TcpStream, index: usize) -> io::Result<()> {
+        let edges = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        Ok(epoll::add(&self.set, stream, EventData::new_u64(index as u64 | SENTINEL), edges)?)
+    }
+
+    /// Notes in the peers what has become possible since the last call; returns whether something has happened to sentinels.
+    pub(super) fn poll(&self, peers: &mut [TcpPeer]) -> bool {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
         let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
         let (ready, _) = match epoll::wait(&self.set, &mut events, Some(&no_time)) {
             Ok(split) => split,
-            Err(Errno::INTR) => return,
+            Err(Errno::INTR) => return false,
             Err(error) => panic!("epoll_wait failed, which only a bug can cause: {error}"),
         };
+        let mut sentinels = false;
         for event in ready {
             // Silenced by `unpark`.
             if event.data.u64() == DOORBELL {
                 continue;
             }
-            let index = usize::try_from(event.data.u64()).expect("a peer's place");
+            let index = usize::try_from(event.data.u64() & !SENTINEL).expect("a peer's place");
             let peer = &mut peers[index];
-            if peer.lost.is_some() {
+            if event.data.u64() & SENTINEL != 0 {
+                if let Some(reopening) = &mut peer.reopening {
+                    reopening.sentinel.has_news = true;
+                    sentinels = true;
+                }
+                continue;
+            }
+            // What an earlier connection still reported.
+            if peer.socket.is_none() {
                 continue;
             }
             let flags = event.flags;
@@ -64,6 +81,7 @@ impl TcpPoller {
             peer.readable |= peer.ended || flags.contains(EventFlags::IN);
             peer.writable |= flags.contains(EventFlags::OUT);
         }
+        sentinels
     }
 
     /// Blocks until a socket is ready, the doorbell rings or the timeout has passed.
@@ -119,7 +137,9 @@ impl Sleeper for TcpFabric {
         // Posts since `prepare_park`.
         self.poll_output();
         let busy = |peer: &TcpPeer| peer.readable || peer.writable && peer.has_output();
-        if !self.local.events.is_empty() || self.peers.iter().any(busy) {
+        let has_news = self.calls.as_ref().is_some_and(PairCalls::has_news);
+        if has_news || self.has_sentinel_news || !self.local.events.is_empty() || self.peers.iter().any(busy)
+        {
             return None;
         }
         Some([timeout, self.patience()].into_iter().flatten().min())
@@ -142,5 +162,7 @@ impl TcpFabric {
 
 /// What the set reports for the doorbell; a peer has its place.
 const DOORBELL: u64 = u64::MAX;
+/// Added to the place of a peer for its sentinel.
+const SENTINEL: u64 = 1 << 63;
 /// Later calls report further sockets.
 const EVENTS_MAX: usize = 64;

@@ -67,7 +67,7 @@ impl TcpPeer {
         loop {
             let restored = self.input.restore(buffer);
             let target = &mut buffer.bytes_mut()[restored..restored + OPENING_BYTES];
-            let opened = records.open(target).map_err(|_| TcpViolation(BAD_RECORD))?;
+            let opened = records.open(target).map_err(|_| TcpLoss::BadRecord)?;
             let Some(opened) = opened else { return Ok(received) };
             if !opened.is_multiple_of(8) {
                 return Err(TcpViolation("a record whose length is not a multiple of 8 bytes").into());
@@ -90,8 +90,6 @@ fn seal(output: &mut OutputQueue, records: &mut Records) {
     }
     records.words = words;
 }
-
-const BAD_RECORD: &str = "a record that does not verify (it was altered in transit)";
 
 /// The records of one call: enough to amortise it, and few enough to stay in the cache.
 const RECORDS_MAX: usize = 8;

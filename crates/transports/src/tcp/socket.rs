@@ -4,6 +4,7 @@
 use std::io;
 use std::net::TcpStream;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::net::{RecvFlags, SendFlags};
@@ -45,6 +46,26 @@ impl TcpSocket {
         widen(&stream)?;
         unpace(&stream);
         Ok(Self { stream })
+    }
+
+    /// Has the kernel end the connection when nothing that was sent has been acknowledged for that long, and send again at least as often: after
+    /// an outage, its next attempt would come up to as long again later.
+    pub(super) fn limit_silence(&self, silence: Duration) -> io::Result<()> {
+        let milliseconds = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
+        rustix::net::sockopt::set_tcp_user_timeout(&self.stream, milliseconds)?;
+        let most = libc::c_int::try_from(milliseconds.max(RTO_MAX_MS_MIN)).unwrap_or(libc::c_int::MAX);
+        let length = libc::socklen_t::try_from(size_of_val(&most)).expect("4 bytes");
+        // SAFETY: the value is an `int` of that length. Kernels before 6.15 do not have the option; they double the time each time.
+        unsafe {
+            libc::setsockopt(
+                self.stream.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                TCP_RTO_MAX_MS,
+                (&raw const most).cast(),
+                length,
+            );
+        }
+        Ok(())
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -134,6 +155,10 @@ fn unpace(stream: &TcpStream) {
         let _ = rustix::net::sockopt::set_tcp_congestion(stream, "reno");
     }
 }
+
+/// The option for the longest time between two attempts to send again, in milliseconds, and the least that it takes.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
+const RTO_MAX_MS_MIN: u32 = 1_000;
 
 /// Space for a few windows of large messages between two polls of the peer.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;

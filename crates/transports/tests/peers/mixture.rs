@@ -15,7 +15,11 @@ impl Backend for CompositeFabric {
     type Stream = TcpStream;
 
     fn alone(node: NodeId) -> Self {
-        let settings = CompositeSettings { shm: node.0.is_multiple_of(2), verbs: crate::device_of(node) };
+        let settings = CompositeSettings {
+            shm: node.0.is_multiple_of(2),
+            verbs: crate::device_of(node),
+            relinking: None,
+        };
         Self::new(node, Vec::<(NodeId, PeerStream)>::new(), &settings)
             .unwrap_or_else(|error| panic!("{error}"))
     }

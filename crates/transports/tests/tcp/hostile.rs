@@ -6,7 +6,9 @@ use squall_fabric::{
     BreakReason, Channel, ConnId, Fabric, FabricEvent, Grant, MirrorKey, NodeId, Region, Token,
 };
 
-use crate::raw::{ACCEPT, ACK, ATTACH, CLOSE, DETACHED, MIRROR, OPEN, SEND, Victim, WRITE, Xorshift, frame};
+use crate::raw::{
+    ACCEPT, ACK, ATTACH, CLOSE, DETACHED, HANDLED, MIRROR, OPEN, SEND, Victim, WRITE, Xorshift, frame,
+};
 
 /// A victim with one of everything that frames can address: connection 0 on channel 5, attachment 0, a grant,
 /// a published mirror and posted receives.
@@ -171,7 +173,9 @@ fn a_peer_with_another_protocol_is_disconnected() {
 fn invalid_frames_disconnect() {
     let connected = [frame(OPEN, 0, 0, 5, 0, &[]), frame(ACCEPT, 0, 0, 0, 0, &[])].concat();
     let forbidden = [
-        ("an unknown kind", frame(12, 0, 0, 0, 0, &[])),
+        ("an unknown kind", frame(14, 0, 0, 0, 0, &[])),
+        ("more words handled than were sent", frame(HANDLED, 0, 0, 1 << 20, 0, &[])),
+        ("a huge number of words handled", frame(HANDLED, 0, 0, u32::MAX, u32::MAX, &[])),
         ("a confirmation for an attachment that is in use", frame(DETACHED, 0, 0, 0, 0, &[])),
         ("a confirmation for an attachment that never existed", frame(DETACHED, 0, 1, 0, 0, &[])),
         ("an unknown flag", frame(WRITE, 4, 0, 0, 0, &[0, 0, 0])),

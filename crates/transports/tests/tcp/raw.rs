@@ -19,6 +19,7 @@ pub(crate) const ACCEPT: u8 = 6;
 pub(crate) const CLOSE: u8 = 7;
 pub(crate) const ATTACH: u8 = 8;
 pub(crate) const DETACHED: u8 = 11;
+pub(crate) const HANDLED: u8 = 12;
 
 /// Encodes a header and the words that follow it.
 pub(crate) fn frame(kind: u8, flags: u8, id: u32, a: u32, b: u32, more: &[u64]) -> Vec<u8> {

@@ -119,6 +119,9 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
         if let BootstrapRequest::Serve { .. } = visitor.request {
             return self.plan.services.receive(visitor);
         }
+        if let BootstrapRequest::Reopen { .. } = visitor.request {
+            return self.plan.links.receive(visitor);
+        }
         let ProvedVisitor { mut wire, peer, request } = visitor;
         let full = self.is_full(&request);
         let answer = match request {
@@ -153,6 +156,7 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
             BootstrapRequest::Hello { .. }
             | BootstrapRequest::Link { .. }
             | BootstrapRequest::Pair { .. }
+            | BootstrapRequest::Reopen { .. }
             | BootstrapRequest::Serve { .. } => BootstrapAnswer::Refused(Refusal::OtherSession),
         };
         crate::log::info!(peer, ?answer, "admission rejected a request");

@@ -1,0 +1,195 @@
+//! A pair of processes over all the connections between them: when a connection that is opened again is taken, and where the streams continue.
+//!
+//! A connection that breaks is opened again within the life of both processes; the cores see a pause. The rules are the pages' \[C1\]–\[C20\],
+//! explored there; what is decided is decided here, and `reopening` moves the bytes.
+//!
+//! **State.** The *pair* is named by the hash of its first handshake \[C10\], which a restarted process does not have. A *ballot*, a number and
+//! a node, is the highest with which this end has asked or that it has accepted \[C11\]; it lives as long as the pair. A *call* of this end is
+//! under way, or has been proved and has asked.
+//!
+//! **Order of steps.** An end whose connection is gone calls at once \[C12\]. When the other end has proved itself, the caller raises its ballot
+//! and asks, with the word that it has handled; from then on it handles nothing until it adopts. The called end accepts a ballot above its
+//! own \[C13\]: it drops its connection and its call, answers with the word that it has handled, and adopts. The caller adopts at the
+//! answer \[C15\]. Positions are stated by the polling thread alone, in the step that drops the connection before.
+//!
+//! **Why it is right.** An end handles one connection at a time, and none between stating a position and adopting; what is sent on a connection
+//! begins at the position that was stated for it. So the receiver gets the word that follows what it has handled, always.
+
+use squall_fabric::NodeId;
+
+/// The name of a pair: the hash of its first handshake.
+pub(crate) type PairId = [u8; 32];
+
+/// Which end may open the connection of a pair: the highest is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ReopenBallot {
+    pub(crate) number: u64,
+    pub(crate) node: NodeId,
+}
+
+/// One end's state of a pair.
+#[derive(Debug)]
+pub(super) struct Pair {
+    id: PairId,
+    own: NodeId,
+    ballot: ReopenBallot,
+    /// The call of this end, if one is under way.
+    call: Option<Call>,
+    /// Numbers calls, so that what an earlier one brings is not taken for the present one's.
+    calls: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    number: u64,
+    /// With which ballot it has asked.
+    asked: Option<ReopenBallot>,
+}
+
+/// What an end answers to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestVerdict {
+    /// It drops its connection, states what it has handled, and adopts the new one.
+    Accept,
+    /// It has seen a ballot of this number, which is not lower.
+    TooLow(u64),
+}
+
+impl Pair {
+    pub(super) const fn new(id: PairId, own: NodeId) -> Self {
+        Self { id, own, ballot: ReopenBallot { number: 0, node: NodeId(0) }, call: None, calls: 0 }
+    }
+
+    pub(super) const fn id(&self) -> &PairId {
+        &self.id
+    }
+
+    /// Begins a call; returns its number.
+    pub(super) fn begin_call(&mut self) -> u64 {
+        self.calls += 1;
+        self.call = Some(Call { number: self.calls, asked: None });
+        self.calls
+    }
+
+    /// Returns whether this call is under way.
+    pub(super) fn is_current(&self, call: u64) -> bool {
+        self.call.is_some_and(|current| current.number == call)
+    }
+
+    /// The other end has proved itself to this call: returns the ballot with which to ask, or `None` if the call was given up. The caller
+    /// drops its connection in the same step \[C12\].
+    pub(super) fn on_proved(&mut self, call: u64) -> Option<ReopenBallot> {
+        let current =
+            self.call.as_mut().filter(|current| current.number == call && current.asked.is_none())?;
+        // The own request counts, too: without it, a late request of the other end would be accepted, and move the output back below what
+        // was handled.
+        self.ballot = ReopenBallot { number: self.ballot.number + 1, node: self.own };
+        current.asked = Some(self.ballot);
+        Some(self.ballot)
+    }
+
+    /// The other end asks to open the connection again \[C13\].
+    pub(super) fn on_request(&mut self, ballot: ReopenBallot) -> RequestVerdict {
+        if ballot <= self.ballot {
+            return RequestVerdict::TooLow(self.ballot.number);
+        }
+        (self.ballot, self.call) = (ballot, None);
+        RequestVerdict::Accept
+    }
+
+    /// The other end accepts this call's request: returns whether to adopt its connection.
+    pub(super) fn on_accepted(&mut self, call: u64) -> bool {
+        self.call.take_if(|current| current.number == call && current.asked.is_some()).is_some()
+    }
+
+    /// This call has failed, or the other end has seen a ballot of this number \[C14\]; returns whether it was the present one. The next one
+    /// asks with a higher ballot.
+    pub(super) fn on_failed(&mut self, call: u64, seen: Option<u64>) -> bool {
+        let is_current = self.call.take_if(|current| current.number == call).is_some();
+        if let Some(seen) = seen
+            && is_current
+            && seen > self.ballot.number
+        {
+            // Of no node: a request of this number that is accepted later is above it.
+            self.ballot = ReopenBallot { number: seen, node: NodeId(0) };
+        }
+        is_current
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(own: u32) -> Pair {
+        Pair::new([7; 32], NodeId(own))
+    }
+
+    /// Of two requests that cross, one is accepted, whichever arrives first \[C11\].
+    #[test]
+    fn one_of_two_requests_that_cross_is_accepted() {
+        let (mut low, mut high) = (pair(1), pair(2));
+        let (call_low, call_high) = (low.begin_call(), high.begin_call());
+        let (of_low, of_high) = (low.on_proved(call_low).unwrap(), high.on_proved(call_high).unwrap());
+        assert_eq!(high.on_request(of_low), RequestVerdict::TooLow(1));
+        assert_eq!(low.on_request(of_high), RequestVerdict::Accept);
+        assert!(!low.on_failed(call_low, Some(1)), "its call was given up for the other");
+        assert!(high.on_accepted(call_high));
+        // The next one of either is above both.
+        let call = low.begin_call();
+        assert_eq!(low.on_proved(call), Some(ReopenBallot { number: 2, node: NodeId(1) }));
+        assert_eq!(high.on_request(ReopenBallot { number: 2, node: NodeId(1) }), RequestVerdict::Accept);
+    }
+
+    /// A request that comes late loses by its ballot, though the call that made it was given up.
+    #[test]
+    fn late_requests_are_refused() {
+        let (mut caller, mut called) = (pair(1), pair(2));
+        let first = caller.begin_call();
+        let late = caller.on_proved(first).unwrap();
+        assert!(caller.on_failed(first, None));
+        let second = caller.begin_call();
+        let ballot = caller.on_proved(second).unwrap();
+        assert_eq!(called.on_request(ballot), RequestVerdict::Accept);
+        assert!(caller.on_accepted(second));
+        assert_eq!(called.on_request(late), RequestVerdict::TooLow(2));
+        assert_eq!(called.on_request(ballot), RequestVerdict::TooLow(2), "a request counts once");
+    }
+
+    /// What belongs to a call that was given up is not taken for the present one's.
+    #[test]
+    fn answers_of_earlier_calls_are_not_taken() {
+        let mut pair = pair(1);
+        let first = pair.begin_call();
+        pair.on_proved(first).unwrap();
+        let second = pair.begin_call();
+        assert!(!pair.on_accepted(first) && !pair.on_failed(first, Some(9)));
+        assert_eq!(pair.on_proved(first), None);
+        assert!(!pair.on_accepted(second), "it has not asked yet");
+        assert_eq!(pair.on_proved(second), Some(ReopenBallot { number: 2, node: NodeId(1) }));
+        assert_eq!(pair.on_proved(second), None, "a call asks once");
+        assert!(pair.on_accepted(second) && !pair.on_accepted(second));
+        // A call of its own is given up for one that is accepted.
+        let third = pair.begin_call();
+        assert_eq!(pair.on_request(ReopenBallot { number: 3, node: NodeId(0) }), RequestVerdict::Accept);
+        assert!(!pair.is_current(third));
+        assert_eq!(pair.on_proved(third), None);
+    }
+
+    /// A refused caller's next ballot is above what refused it.
+    #[test]
+    fn a_refused_caller_asks_higher() {
+        let (mut caller, mut called) = (pair(1), pair(2));
+        for _ in 0..4 {
+            let call = called.begin_call();
+            called.on_proved(call).unwrap();
+        }
+        let call = caller.begin_call();
+        let RequestVerdict::TooLow(seen) = called.on_request(caller.on_proved(call).unwrap()) else {
+            panic!()
+        };
+        assert!(caller.on_failed(call, Some(seen)));
+        let call = caller.begin_call();
+        assert_eq!(called.on_request(caller.on_proved(call).unwrap()), RequestVerdict::Accept);
+    }
+}

@@ -1,0 +1,223 @@
+//! Calls of peers: threads that connect to peers and prove, for a polling thread that never waits.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::Builder;
+
+use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_fabric::{Duration, NodeId};
+
+use super::sentinel::{SENTINEL_CALL, SENTINEL_WAIT_MAX};
+use crate::Waker;
+use crate::session::PeerStream;
+use crate::tcp::pair::{PairId, ReopenBallot};
+
+/// The first message on a connection of a pair that is opened again: the caller's ballot, and how many words it has handled. Number 0 asks for
+/// a sentinel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReopenRequest {
+    pub(crate) pair: PairId,
+    pub(crate) ballot: ReopenBallot,
+    pub(crate) handled: u64,
+}
+
+/// The answer to a [`ReopenRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReopenAnswer {
+    /// The connection is taken; the called end has handled that many words.
+    Yes(u64),
+    /// The called end has seen a ballot of this number, which is not lower.
+    No(u64),
+    /// The called end does not have this pair, or has lost it.
+    Gone,
+}
+
+/// Why a call has failed.
+#[derive(Debug)]
+pub(crate) struct PairCallFailure {
+    /// The host says that no process listens there.
+    pub(crate) refused: bool,
+    pub(crate) cause: String,
+}
+
+/// Connects to peers, for these threads. All of it blocks, with a limit of its own.
+pub(crate) trait PeerCaller: fmt::Debug + Send + Sync {
+    /// Connects to a peer; returns when both ends have proved themselves.
+    fn call(&self, peer: NodeId) -> Result<Box<dyn ProvedCall>, PairCallFailure>;
+}
+
+/// A connection whose ends have proved themselves, before the caller has asked.
+pub(crate) trait ProvedCall {
+    /// Sends the request and returns the answer, with the stream that follows it.
+    fn ask(self: Box<Self>, request: &ReopenRequest) -> Result<(ReopenAnswer, PeerStream), PairCallFailure>;
+}
+
+/// A connection on which a proved caller asks to open it again.
+pub(crate) trait Asking: fmt::Debug + Send {
+    /// Returns the request.
+    fn request(&self) -> ReopenRequest;
+
+    /// Sends the answer, without waiting; returns the stream that follows it.
+    fn answer(self: Box<Self>, answer: ReopenAnswer) -> io::Result<PeerStream>;
+}
+
+/// What comes to the polling thread.
+pub(super) enum News {
+    /// A call's other end has proved itself. The reply is the request to send, or nothing if the call was given up.
+    Proved { peer: NodeId, call: u64, reply: SyncSender<ReopenRequest> },
+    /// A call has got its answer.
+    Answered { peer: NodeId, call: u64, answer: Result<(ReopenAnswer, PeerStream), PairCallFailure> },
+    /// Another process asks.
+    Asked(Box<dyn Asking>),
+}
+
+/// Where the listening thread hands over those that ask.
+#[derive(Clone)]
+pub(crate) struct AskedDesk {
+    news: Sender<News>,
+    flag: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl fmt::Debug for AskedDesk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AskedDesk").finish_non_exhaustive()
+    }
+}
+
+impl AskedDesk {
+    /// Hands over a connection on which a proved caller asks. If the fabric has ended, it is closed.
+    pub(crate) fn hand_over(&self, asking: Box<dyn Asking>) {
+        self.send(News::Asked(asking));
+    }
+
+    fn send(&self, news: News) {
+        if self.news.send(news).is_ok() {
+            // SYNC: pairs with the acquiring swap in `PairCalls::take_flag`.
+            self.flag.store(true, Ordering::Release);
+            self.waker.wake();
+        }
+    }
+}
+
+/// What a thread is to do.
+struct Order {
+    peer: NodeId,
+    /// 0: a sentinel, for which the request is known.
+    call: u64,
+    request: Option<ReopenRequest>,
+    wait: Duration,
+    given_up: Arc<AtomicBool>,
+}
+
+/// The threads that make the calls of a fabric.
+pub(in crate::tcp) struct PairCalls {
+    orders: Sender<Order>,
+    news: Receiver<News>,
+    desk: AskedDesk,
+    pub(super) limits: LinkLimits,
+}
+
+/// How long a link may be silent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LinkLimits {
+    /// A connection over which nothing that was sent is acknowledged for that long is broken; `None`: as the kernel decides.
+    pub(crate) silence: Option<Duration>,
+    /// A peer whose connection is not open again after that long is lost; `None`: others watch its silence.
+    pub(crate) patience: Option<Duration>,
+}
+
+impl fmt::Debug for PairCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PairCalls").finish_non_exhaustive()
+    }
+}
+
+impl PairCalls {
+    pub(super) fn open(caller: Arc<dyn PeerCaller>, limits: LinkLimits, waker: Waker) -> io::Result<Self> {
+        let (orders, taken) = channel::<Order>();
+        let (sender, news) = channel();
+        let desk = AskedDesk { news: sender, flag: Arc::new(AtomicBool::new(false)), waker };
+        let of_threads = desk.clone();
+        // One thread takes the orders, and each call has its own: none waits for another's.
+        Builder::new().name("squall-calls".into()).spawn(move || {
+            for order in taken {
+                let (caller, desk) = (Arc::clone(&caller), of_threads.clone());
+                let (peer, call) = (order.peer, order.call);
+                let thread = Builder::new().name("squall-call".into());
+                if let Err(error) = thread.spawn(move || make_call(&order, &*caller, &desk)) {
+                    let failure = PairCallFailure { refused: false, cause: format!("no thread: {error}") };
+                    of_threads.send(News::Answered { peer, call, answer: Err(failure) });
+                }
+            }
+        })?;
+        Ok(Self { orders, news, desk, limits })
+    }
+
+    pub(super) fn desk(&self) -> AskedDesk {
+        self.desk.clone()
+    }
+
+    pub(in crate::tcp) fn has_news(&self) -> bool {
+        self.desk.flag.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether there is news, which the caller takes.
+    pub(super) fn take_flag(&self) -> bool {
+        // SYNC: pairs with the store in `AskedDesk::send`.
+        self.desk.flag.swap(false, Ordering::Acquire)
+    }
+
+    pub(super) fn next_news(&self) -> Option<News> {
+        self.news.try_recv().ok()
+    }
+
+    /// Orders a call of `peer`, after some that have failed; returns what gives it up.
+    pub(super) fn order(&self, peer: NodeId, call: u64, failed: u32) -> Arc<AtomicBool> {
+        // A refusal counts twice in a row, so the second call does not wait either.
+        let wait = (WAIT_STEP * failed.saturating_sub(1)).min(WAIT_MAX);
+        self.send(Order { peer, call, request: None, wait, given_up: Arc::default() })
+    }
+
+    /// Orders a sentinel.
+    pub(super) fn order_sentinel(
+        &self,
+        peer: NodeId,
+        request: ReopenRequest,
+        failed: u32,
+    ) -> Arc<AtomicBool> {
+        let wait = (WAIT_STEP * failed * failed).min(SENTINEL_WAIT_MAX);
+        self.send(Order { peer, call: SENTINEL_CALL, request: Some(request), wait, given_up: Arc::default() })
+    }
+
+    fn send(&self, order: Order) -> Arc<AtomicBool> {
+        let given_up = Arc::clone(&order.given_up);
+        self.orders.send(order).expect("the thread lives as long as this");
+        given_up
+    }
+}
+
+fn make_call(order: &Order, caller: &dyn PeerCaller, desk: &AskedDesk) {
+    let &Order { peer, call, request, wait, ref given_up } = order;
+    std::thread::sleep(wait);
+    // SYNC: a hint; what a call that was given up brings is not taken.
+    if given_up.load(Ordering::Relaxed) {
+        return;
+    }
+    let answer = caller.call(peer).and_then(|proved| {
+        if let Some(request) = request {
+            return proved.ask(&request);
+        }
+        let (reply, request) = sync_channel(1);
+        desk.send(News::Proved { peer, call, reply });
+        let given_up = |_| PairCallFailure { refused: false, cause: "it was given up".into() };
+        proved.ask(&request.recv().map_err(given_up)?)
+    });
+    desk.send(News::Answered { peer, call, answer });
+}
+
+/// Waits between the calls of a peer: none before the first, then longer each time.
+const WAIT_STEP: Duration = Duration::from_millis(10);
+const WAIT_MAX: Duration = Duration::from_millis(200);
