@@ -55,7 +55,12 @@
 //! words. Records are decrypted and verified into a buffer, and only then are the frames in them handled; so
 //! no word that was altered in transit is ever stored, above all no guard. Long payloads are then not read
 //! directly into their regions, nor sent directly from them, and the kernel splits no words. A record that
-//! does not verify ends the stream, as a violation of the format does.
+//! does not verify breaks the connection.
+//!
+//! # Links that are opened again
+//! Between members ([`TcpFabric::with_relinking`]) a connection that breaks is opened again, and the streams continue where they were (`pair`,
+//! `reopening`): above the fabric that is a pause. A peer is lost when it has ended deliberately, its process is dead, it has lost this node, it
+//! violates the format, or is overrun. Everywhere else the end of the connection is the loss of the peer.
 //!
 //! # Memory
 //! Payloads are stored word by word with relaxed atomic stores after a release fence, so a reader that
@@ -69,9 +74,9 @@
 //! without waiting for its guard, could see half of a word. M2 requires it to wait in any case.
 //!
 //! # Bounds
-//! Posts on connections are rejected as *full* beyond 4 MiB or 1024 references of queued output, 16,384
-//! signalled posts or 16,384 posted receives. Pushes never fail; a reader for which 64 MiB of copied output
-//! or 262,144 references are queued is disconnected as unreachable. One poll reads at most 256 KiB per peer,
+//! Posts on connections are rejected as *full* beyond 4 MiB or 1024 references of output that waits for the socket, 48 MiB that the peer
+//! has not handled, 16,384 signalled posts or 16,384 posted receives. Pushes never fail; a reader for which 96 MiB of copied output
+//! or 262,144 references are kept is disconnected as unreachable. One poll reads at most 256 KiB per peer,
 //! and 1 MiB more of a long payload, and makes one `sendmsg` call per peer, for posts and for
 //! acknowledgements of what arrived in the last poll, and one `sendfile` call where the pages of a file follow.
 

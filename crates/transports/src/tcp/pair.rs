@@ -1,7 +1,22 @@
 //! A pair of processes over all the connections between them: when a connection that is opened again is taken, and where the streams continue.
 //!
-//! A connection that breaks is opened again within the life of both processes; the cores see a pause. The rules are the pages' \[C1\]–\[C20\],
-//! explored there; what is decided is decided here, and `reopening` moves the bytes.
+//! A connection that breaks is opened again within the life of both processes; the cores see a pause. What is decided is decided here, and
+//! `reopening` moves the bytes. The rules, which the files of the transport cite by their numbers:
+//!
+//! - *Streams.* C1: each direction of a pair is one stream of words, whose positions no frame carries. C2: the queue keeps what the other
+//!   *process* is not known to have handled; what a kernel has taken counts for nothing. C3: handled is what the parser has used: whole headers,
+//!   and words that are stored, discarded, or added to a stalled post. C4: what was handled is acknowledged with other output from 1 KiB on, and
+//!   alone from 64 KiB on; an old position is ignored, one that was not sent is a violation. C5: completions come from acknowledgements of posts
+//!   alone, and the queue is trimmed before they are reported. C6: what is kept is bounded. C7: only a new connection moves the queue back.
+//! - *A break.* C8: an error, an end or a bad record breaks the connection, not the peer; incomplete words and headers go with it, half frames
+//!   and stalled posts stay.
+//! - *Opening.* C10: the pair is named by its first handshake. C11: ballots. C12: calling. C13: being called. C14: the answer; what has no proof
+//!   proves nothing. C15: adopting.
+//! - *A loss.* C17: it is final, and later calls are answered with it. It takes a farewell, a violation, an overrun, that answer, or the death
+//!   of the process. C19: time is no reason where others watch silence. C20: links of members only; a stream is lost when it breaks.
+//!
+//! `Deviation:` of the explored rules: two refusals by the host are a death only after the end of the pair's sentinel connection or of its stream,
+//! since a firewall refuses, too; a caller states its position when the other end has proved itself, in its request.
 //!
 //! **State.** The *pair* is named by the hash of its first handshake \[C10\], which a restarted process does not have. A *ballot*, a number and
 //! a node, is the highest with which this end has asked or that it has accepted \[C11\]; it lives as long as the pair. A *call* of this end is
