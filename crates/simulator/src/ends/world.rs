@@ -191,7 +191,10 @@ impl<'a> EndsWorld<'a> {
         if let Some(slot) = fault.death {
             self.kill(slot);
         }
-        if let Some(slot) = fault.leaver.filter(|slot| self.processes[*slot].is_in_view()) {
+        // A plan that was made smaller may lack the process.
+        let leaver =
+            fault.leaver.filter(|slot| self.processes.get(*slot).is_some_and(EndsProcess::is_in_view));
+        if let Some(slot) = leaver {
             self.note(slot, || "wishes to leave".into());
             let process = &mut self.processes[slot];
             process.leaves = true;
