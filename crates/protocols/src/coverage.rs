@@ -259,6 +259,26 @@ points! {
     GenuineLeft,
     /// A member of a shard was removed, and delivers what the trims hold.
     GenuineExcluded,
+    /// A member leads a ballot by which its view ends.
+    EndBallotLed,
+    /// A member sees a higher ballot than the one that it leads.
+    EndLeadLost,
+    /// A waiting leader proposes how its view ends.
+    EndProposed,
+    /// A leader takes over an echo of a live proposal, which may have been decided.
+    EndEchoTakenOver,
+    /// A leader takes over an acceptance of an earlier ballot.
+    EndAcceptanceTakenOver,
+    /// A leader drops a vote for what cannot have been decided.
+    EndVoteDropped,
+    /// Fewer copies of a shard are asked for, since all others are dead.
+    EndNeedLowered,
+    /// All members that can have echoed, and copies of a shard are missing.
+    EndCopiesMissing,
+    /// A shard that moves keeps a member that holds it.
+    EndHolderKept,
+    /// A shard is given up, since all that held its state are dead.
+    EndShardGivenUp,
 }
 
 #[cfg(test)]

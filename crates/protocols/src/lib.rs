@@ -4,7 +4,7 @@
 //!
 //! docs/invariants.md states their numbered invariants: [`sst`] [S1]–[S5], [`multicast`] [O1]–[O7] and [N1]–[N7], [`group`]
 //! [L1]–[L2], [`membership`] [V1]–[V16] and [D1]–[D8], [`replica`] [A1]–[A17], [`admission`] [J1]–[J10], [`assembly`]
-//! [Q1]–[Q6], [`restart`] [T1]–[T20] and [P1]–[P3], [`stream`] [E1]–[E10], [`rdmc`] [B1]–[B9],
+//! [Q1]–[Q6], [`restart`] [T1]–[T20] and [P1]–[P3], [`ends`] [H1]–[H22], [`stream`] [E1]–[E10], [`rdmc`] [B1]–[B9],
 //! [`genuine`] [G1]–[G19].
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ extern crate squall_fabric;
 pub mod admission;
 pub mod assembly;
 pub mod coverage;
+pub mod ends;
 mod express;
 pub mod genuine;
 pub mod group;

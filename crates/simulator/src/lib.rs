@@ -15,6 +15,7 @@ pub mod assembly;
 pub mod blast;
 pub mod checker;
 pub mod coverage;
+pub mod ends;
 pub mod explain;
 pub mod figures;
 pub mod genuine;

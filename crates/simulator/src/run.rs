@@ -132,6 +132,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::restart::SCENARIO),
         Box::new(crate::revival::SCENARIO),
         Box::new(crate::salvage::SCENARIO),
+        Box::new(crate::ends::SCENARIO),
         Box::new(crate::rdmc::SCENARIO),
         Box::new(crate::genuine::SCENARIO),
         Box::new(crate::genuine::LARGE),

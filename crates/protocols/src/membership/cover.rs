@@ -16,15 +16,15 @@ use crate::mutation;
 
 /// A set of members that contains an end of each bad link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cover {
-    pub(super) members: RankSet,
+pub(crate) struct Cover {
+    pub(crate) members: RankSet,
     /// Whether no smaller set contains an end of each link. If not, no *part* of it does.
-    pub(super) is_least: bool,
+    pub(crate) is_least: bool,
 }
 
 /// Returns a minimum set that contains an end of each link, if it is found within bounds; of several, if they are few, the one with the
 /// greatest number, which has the younger members. `links` has by rank the other ends.
-pub(super) fn least_cover(links: &[RankSet]) -> Cover {
+pub(crate) fn least_cover(links: &[RankSet]) -> Cover {
     let found = Search::run(links, FIRST_STEPS_MAX);
     if found.is_least || mutant!(SearchCutShort) {
         return Cover { is_least: true, ..found };

@@ -102,6 +102,7 @@ mod view;
 mod view_notice;
 
 pub use core::{Membership, MembershipState};
+pub(crate) use cover::least_cover;
 pub use marks::MembershipMarks;
 pub use passage::{FirstView, ViewPassage};
 pub use proposal::{JOINS_MAX, Proposal};

@@ -7,10 +7,10 @@ use std::fmt;
 
 use squall_fabric::NodeId;
 
-use super::ballot::Ballot;
 use super::register::{Register, ViewRecord};
 use super::view_chain::ViewChain;
 use super::view_end::{DurableView, EndOrigin, ViewEnd, Vote};
+use crate::ends::Ballot;
 use crate::membership::{MEMBERS_MAX, RankSet};
 
 /// Why bytes are no register.

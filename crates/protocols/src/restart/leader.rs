@@ -2,13 +2,13 @@
 
 use squall_fabric::{Duration, Instant};
 
-use super::ballot::Ballot;
 use super::member::{RestartMembers, Restarter};
 use super::message::RestartReport;
 use super::mutation;
 use super::placement::keep_holders;
 use super::view_end::{EndOrigin, ViewEnd, Vote, copies_needed};
 use crate::coverage::{Point, reach};
+use crate::ends::Ballot;
 use crate::membership::RankSet;
 
 /// What a leader is doing.

@@ -4,7 +4,7 @@
 //! They are functions of what the rows of the view show. Membership's own rules of when to propose, to echo and to decide stay as
 //! they are; these say what the values are, and what must be on the disk.
 
-use super::ballot::Ballot;
+use crate::ends::Ballot;
 use squall_fabric::NodeId;
 
 use super::flushed_log::FlushedLog;

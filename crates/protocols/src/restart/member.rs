@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, VecDeque};
 use squall_fabric::{Instant, NodeId};
 
 use super::action::{RestartAction, RestartSettings};
-use super::ballot::Ballot;
 use super::flushed_log::{FetchAnswer, FetchRequest, FlushedLog, LogState};
 use super::leader::RestartLead;
 use super::message::{RestartMessage, RestartReport};
@@ -17,6 +16,7 @@ use super::register_writer::RegisterWriter;
 use super::transfer::{LogTransfer, TransferSettings};
 use super::view_end::{DurableView, ViewEnd};
 use crate::coverage::{Point, reach};
+use crate::ends::Ballot;
 
 /// A process that restarts, or that waits to join.
 ///

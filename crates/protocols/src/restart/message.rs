@@ -1,8 +1,8 @@
 //! What processes report to each other while a group is down or comes back (Derecho §3.4, "Total failures").
 
-use super::ballot::Ballot;
 use super::register::{Register, ViewRecord};
 use super::view_end::{ViewEnd, Vote};
+use crate::ends::Ballot;
 
 /// What processes send each other. Any message may be lost, late or twice.
 #[derive(Clone, Debug, PartialEq, Eq)]

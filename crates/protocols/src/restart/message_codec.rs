@@ -109,11 +109,11 @@ const VIEWS: u64 = 1;
 mod tests {
     use squall_fabric::NodeId;
 
-    use super::super::ballot::Ballot;
     use super::super::register::Register;
     use super::super::register::tests::{end, view};
     use super::super::view_end::Vote;
     use super::*;
+    use crate::ends::Ballot;
 
     fn messages() -> [RestartMessage; 3] {
         let mut register = Register::new(7, NodeId(2), view(0, &[0, 1, 2]));

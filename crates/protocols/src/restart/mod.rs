@@ -84,7 +84,6 @@
 
 mod acceptor;
 mod action;
-mod ballot;
 mod base_transfer;
 mod codec;
 mod flushed_log;
@@ -106,7 +105,6 @@ mod view_chain;
 mod view_end;
 
 pub use self::action::{RestartAction, RestartSettings};
-pub use self::ballot::Ballot;
 pub use self::base_transfer::{BaseStep, BaseTransfer};
 pub use self::codec::RegisterError;
 pub use self::flushed_log::{FetchAnswer, FetchRequest, FlushedLog, LogStart, LogState, ShardLog};
@@ -121,3 +119,4 @@ pub use self::taken::{TakenCounts, taken};
 pub use self::transfer::{LogTransfer, TransferSettings};
 pub use self::view_chain::ViewChain;
 pub use self::view_end::{DurableView, EndOrigin, ViewEnd, Vote, copies_needed};
+pub use crate::ends::Ballot;

@@ -3,12 +3,12 @@
 
 use squall_fabric::NodeId;
 
-use super::ballot::Ballot;
 use super::flushed_log::FetchRequest;
 use super::message::RestartMessage;
 use super::view_chain::ViewChain;
 use super::view_end::{DurableView, ViewEnd, Vote};
 use crate::coverage::{Point, reach};
+use crate::ends::Ballot;
 
 /// A view, and how the views before it have ended.
 ///

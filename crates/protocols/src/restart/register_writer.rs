@@ -1,9 +1,9 @@
 //! What others may see of a register: what is on the disk (Derecho §3.4, "Total failures").
 
-use super::ballot::Ballot;
 use super::mutation;
 use super::register::Register;
 use super::view_end::Vote;
+use crate::ends::Ballot;
 
 /// A register and its copy on the disk.
 ///

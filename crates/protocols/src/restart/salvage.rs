@@ -123,10 +123,10 @@ fn set_trims(trims: &mut [u64], shards: &[SalvagedShard], lost: u64, trim: impl 
 mod tests {
     use squall_fabric::NodeId;
 
-    use super::super::ballot::Ballot;
     use super::super::flushed_log::LogStart;
     use super::super::view_end::{EndOrigin, ViewEnd, Vote};
     use super::*;
+    use crate::ends::Ballot;
 
     const SELF: NodeId = NodeId(4);
 

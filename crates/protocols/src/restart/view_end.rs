@@ -2,7 +2,7 @@
 
 use squall_fabric::NodeId;
 
-use super::ballot::Ballot;
+use crate::ends::Ballot;
 use crate::membership::RankSet;
 
 /// A view as the register keeps it: its members, and which of them had which durable shard.

@@ -23,7 +23,8 @@ pub use squall_protocols::coverage::{IS_ON, Point};
 
 pub(crate) use group_promises::{ALIVE, DYING, GROUP, LARGE, MEDIUM, SHAPE, SLOW, TAKEOVER};
 pub(crate) use promises::{
-    ASSEMBLY, GENUINE, GENUINE_LARGE, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, REVIVAL, SALVAGE, SST,
+    ASSEMBLY, ENDS, GENUINE, GENUINE_LARGE, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, REVIVAL, SALVAGE,
+    SST,
 };
 
 use crate::group::FOR_EVER;

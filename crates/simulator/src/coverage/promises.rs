@@ -335,3 +335,33 @@ pub(crate) const LOG: Promises = Promises {
         "write that is lost",
     ],
 };
+
+promises!(
+    ENDS,
+    [
+        EndBallotLed,
+        EndLeadLost,
+        EndProposed,
+        EndEchoTakenOver,
+        EndAcceptanceTakenOver,
+        EndVoteDropped,
+        EndNeedLowered,
+        EndCopiesMissing,
+        EndHolderKept,
+        EndShardGivenUp,
+    ],
+    [
+        "outage of all links",
+        "partition",
+        "member cut off",
+        "strike after a step",
+        "death",
+        "member that leaves",
+        "false accusation",
+        "connection lost in the view",
+        "process that joins",
+        "durable shard",
+        "shard with a majority for quorum",
+        "shards that move",
+    ]
+);

@@ -12,6 +12,9 @@ pub struct Ballot {
 }
 
 impl Ballot {
+    /// What a member promises that begins to wait: it is above the ballots of all live leaders, and below all of those that wait \[H2\].
+    pub const WAITS: Self = Self { round: 0, place: u32::MAX };
+
     /// The ballot of a leader with this rank while the view runs: the leaders of a live view are in the order of their ranks.
     #[must_use]
     pub const fn live(rank: u32) -> Self {
