@@ -112,7 +112,7 @@ use self::input::ReceiveBuffer;
 use self::mirror::TcpMirrors;
 use self::peer::{LocalNode, TcpPeer};
 use self::poller::TcpPoller;
-use self::reopening::{LinkLimits, PairCalls};
+use self::reopening::PairCalls;
 use crate::Waker;
 use crate::bootstrap::Relinking;
 use crate::clock::Clock;
@@ -201,8 +201,7 @@ impl TcpFabric {
 
     /// From now on, links that break are opened again.
     pub(crate) fn relink_by(&mut self, relinking: &Relinking) -> io::Result<()> {
-        let limits = LinkLimits { silence: Some(relinking.silence), patience: None };
-        let desk = self.reopen_by(relinking.caller(), limits)?;
+        let desk = self.reopen_by(relinking.caller(), Some(relinking.silence))?;
         relinking.links.set_desk(desk);
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind};
 
-use squall_fabric::{BreakReason, Duration, FabricEvent, NodeId};
+use squall_fabric::{BreakReason, FabricEvent, NodeId};
 
 use super::TcpCounters;
 use super::attachments::TcpAttachments;
@@ -82,10 +82,6 @@ pub(super) enum TcpLoss {
     Gone,
     /// Its process has ended: its host ended the stream, and refuses connections.
     Dead,
-    /// Its connection could not be opened again.
-    Unreachable {
-        waited: Duration,
-    },
     /// It does not take what is sent to it.
     Overrun,
     Io(io::Error),
@@ -109,7 +105,6 @@ impl fmt::Display for TcpLoss {
             Self::Dead => {
                 f.write_str("its process has ended: its host ended the stream, and refuses connections")
             }
-            Self::Unreachable { waited } => write!(f, "it could not be reached again within {waited:?}"),
             Self::Overrun => f.write_str("it does not take what is sent to it"),
             Self::Io(error) => write!(f, "the stream failed: {error}"),
         }
@@ -125,7 +120,7 @@ impl TcpLoss {
     pub(super) fn reason(&self) -> BreakReason {
         match self {
             Self::Violation(_) | Self::Goodbye | Self::BadRecord => BreakReason::Protocol,
-            Self::Overrun | Self::Unreachable { .. } => BreakReason::Unreachable,
+            Self::Overrun => BreakReason::Unreachable,
             Self::End | Self::Farewell | Self::Gone | Self::Dead => BreakReason::PeerClosed,
             Self::Io(error) => match error.kind() {
                 ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {

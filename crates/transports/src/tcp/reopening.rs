@@ -11,18 +11,18 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_fabric::{Duration, Instant, NodeId};
+use squall_fabric::{Duration, NodeId};
 
 use self::calls::News;
 pub(super) use self::calls::PairCalls;
 pub(crate) use self::calls::{
-    AskedDesk, Asking, LinkLimits, PairCallFailure, PeerCaller, ProvedCall, ReopenAnswer, ReopenRequest,
+    AskedDesk, Asking, PairCallFailure, PeerCaller, ProvedCall, ReopenAnswer, ReopenRequest,
 };
 use self::sentinel::{SENTINEL_BALLOT, SENTINEL_CALL, Sentinel};
 use super::TcpFabric;
 pub(crate) use super::pair::ReopenBallot;
 use super::pair::{Pair, RequestVerdict};
-use super::peer::{LocalNode, TcpLoss, TcpPeer};
+use super::peer::{TcpLoss, TcpPeer};
 use super::socket::TcpSocket;
 use crate::session::PeerStream;
 
@@ -32,8 +32,7 @@ pub(super) struct Reopening {
     pub(super) pair: Pair,
     /// Gives up the call that is under way.
     given_up: Option<Arc<AtomicBool>>,
-    broken_since: Instant,
-    /// Calls that have failed since then, and those in a row that the host refused.
+    /// Calls that have failed since the connection broke, and those in a row that the host refused.
     failed: u32,
     refused: u32,
     /// Whether the other end's kernel has ended the stream: its process has closed it, or is dead.
@@ -52,15 +51,7 @@ impl Drop for Reopening {
 
 impl Reopening {
     pub(super) fn new(pair: Pair) -> Self {
-        Self {
-            pair,
-            given_up: None,
-            broken_since: Instant::from_nanos(0),
-            failed: 0,
-            refused: 0,
-            is_ended: false,
-            sentinel: Sentinel::default(),
-        }
+        Self { pair, given_up: None, failed: 0, refused: 0, is_ended: false, sentinel: Sentinel::default() }
     }
 
     fn give_up_call(&mut self) {
@@ -70,9 +61,9 @@ impl Reopening {
     }
 
     /// Calls the peer, unless a call is under way.
-    fn begin(&mut self, peer: NodeId, local: &LocalNode, calls: &PairCalls) {
+    fn begin(&mut self, peer: NodeId, calls: &PairCalls) {
         if self.given_up.is_none() {
-            (self.failed, self.refused, self.broken_since) = (0, 0, local.clock.now());
+            (self.failed, self.refused) = (0, 0);
             self.call(peer, calls);
         }
     }
@@ -88,23 +79,14 @@ impl Reopening {
         self.is_ended && self.refused >= 2
     }
 
-    /// Notes that a call has failed; returns the loss of the peer, if this is one.
+    /// Notes that a call has failed; returns whether that proves the death of the peer.
     ///
     /// Its process has ended if its kernel has ended the stream without a farewell, and then refused connections, twice in a row. A refusal
     /// alone proves nothing: a firewall refuses, too. Time is no reason where others watch the peer's silence \[C19\].
-    fn on_failure(
-        &mut self,
-        failure: &PairCallFailure,
-        patience: Option<Duration>,
-        now: impl FnOnce() -> Instant,
-    ) -> Option<TcpLoss> {
+    fn on_failure(&mut self, failure: &PairCallFailure) -> bool {
         self.failed = self.failed.saturating_add(1);
         self.refused = if failure.refused { self.refused + 1 } else { 0 };
-        if self.is_dead() {
-            return Some(TcpLoss::Dead);
-        }
-        let waited = patience.filter(|patience| now().since(self.broken_since) >= *patience);
-        waited.map(|waited| TcpLoss::Unreachable { waited })
+        self.is_dead()
     }
 }
 
@@ -125,8 +107,7 @@ impl TcpPeer {
     }
 
     /// The connection is gone, and the peer may not be: it is called \[C12\].
-    fn break_connection(&mut self, loss: &TcpLoss, local: &LocalNode, calls: &PairCalls) {
-        let own = local.grants.owner();
+    fn break_connection(&mut self, loss: &TcpLoss, own: NodeId, calls: &PairCalls) {
         crate::log::info!(
             node = own.0,
             peer = self.node.0,
@@ -135,22 +116,23 @@ impl TcpPeer {
         self.drop_connection();
         let reopening = self.reopening.as_mut().expect("only pairs break");
         reopening.is_ended |= matches!(loss, TcpLoss::End);
-        reopening.begin(self.node, local, calls);
+        reopening.begin(self.node, calls);
     }
 }
 
 impl TcpFabric {
     /// From now on, connections to peers whose pair is known are opened again when they break; returns where the listening thread hands over
-    /// those that ask. Peers that were added before are not.
+    /// those that ask. Peers that were added before are not. A connection over which nothing that was sent is acknowledged for `silence` is
+    /// broken; `None`: as the kernel decides.
     ///
     /// # Errors
     /// Returns an error if the system has no more threads.
     pub(crate) fn reopen_by(
         &mut self,
         caller: Arc<dyn PeerCaller>,
-        limits: LinkLimits,
+        silence: Option<Duration>,
     ) -> io::Result<AskedDesk> {
-        let calls = PairCalls::open(caller, limits, self.waker.clone())?;
+        let calls = PairCalls::open(caller, silence, self.waker.clone())?;
         Ok(self.calls.insert(calls).desk())
     }
 
@@ -163,7 +145,7 @@ impl TcpFabric {
 
     /// Bounds how long the connection of a link may be silent, if that is set.
     pub(super) fn limit_silence(&self, socket: &TcpSocket) -> io::Result<()> {
-        let silence = self.calls.as_ref().and_then(|calls| calls.limits.silence);
+        let silence = self.calls.as_ref().and_then(|calls| calls.silence);
         silence.map_or(Ok(()), |silence| socket.limit_silence(silence))
     }
 
@@ -172,7 +154,7 @@ impl TcpFabric {
         let peer = &mut self.peers[place];
         match &self.calls {
             Some(calls) if peer.reopening.is_some() && peer.lost.is_none() && loss.is_break() => {
-                peer.break_connection(loss, &self.local, calls);
+                peer.break_connection(loss, self.local.grants.owner(), calls);
             }
             _ => peer.lose(loss, &mut self.local),
         }
@@ -253,9 +235,10 @@ impl TcpFabric {
             Err(failure) => {
                 reopening.pair.on_failed(call, None);
                 crate::log::debug!(peer = node.0, cause = failure.cause, "a call has failed");
-                match reopening.on_failure(&failure, calls.limits.patience, || self.local.clock.now()) {
-                    Some(loss) => peer.lose(&loss, &mut self.local),
-                    None => reopening.call(node, calls),
+                if reopening.on_failure(&failure) {
+                    peer.lose(&TcpLoss::Dead, &mut self.local);
+                } else {
+                    reopening.call(node, calls);
                 }
             }
         }

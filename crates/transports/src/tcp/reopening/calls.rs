@@ -117,16 +117,8 @@ pub(in crate::tcp) struct PairCalls {
     orders: Sender<Order>,
     news: Receiver<News>,
     desk: AskedDesk,
-    pub(super) limits: LinkLimits,
-}
-
-/// How long a link may be silent.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LinkLimits {
-    /// A connection over which nothing that was sent is acknowledged for that long is broken; `None`: as the kernel decides.
-    pub(crate) silence: Option<Duration>,
-    /// A peer whose connection is not open again after that long is lost; `None`: others watch its silence.
-    pub(crate) patience: Option<Duration>,
+    /// How long a connection may be silent.
+    pub(super) silence: Option<Duration>,
 }
 
 impl fmt::Debug for PairCalls {
@@ -136,7 +128,11 @@ impl fmt::Debug for PairCalls {
 }
 
 impl PairCalls {
-    pub(super) fn open(caller: Arc<dyn PeerCaller>, limits: LinkLimits, waker: Waker) -> io::Result<Self> {
+    pub(super) fn open(
+        caller: Arc<dyn PeerCaller>,
+        silence: Option<Duration>,
+        waker: Waker,
+    ) -> io::Result<Self> {
         let (orders, taken) = channel::<Order>();
         let (sender, news) = channel();
         let desk = AskedDesk { news: sender, flag: Arc::new(AtomicBool::new(false)), waker };
@@ -153,7 +149,7 @@ impl PairCalls {
                 }
             }
         })?;
-        Ok(Self { orders, news, desk, limits })
+        Ok(Self { orders, news, desk, silence })
     }
 
     pub(super) fn desk(&self) -> AskedDesk {

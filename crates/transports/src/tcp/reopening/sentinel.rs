@@ -106,7 +106,7 @@ impl TcpFabric {
             if reopening.is_dead() {
                 peer.lose(&TcpLoss::Dead, &mut self.local);
             } else if is_ended {
-                reopening.begin(peer.node, &self.local, calls);
+                reopening.begin(peer.node, calls);
             } else {
                 reopening.ask_for_sentinel(peer.node, own, calls);
             }

@@ -240,8 +240,7 @@ impl Cluster {
         for node in (0..nodes).map(NodeId) {
             let none: Vec<(NodeId, PeerStream)> = Vec::new();
             let mut fabric = TcpFabric::new(node, none).unwrap();
-            let desk =
-                fabric.reopen_by(Arc::new(ByRelay(Arc::clone(&network))), LinkLimits::default()).unwrap();
+            let desk = fabric.reopen_by(Arc::new(ByRelay(Arc::clone(&network))), None).unwrap();
             fabrics.push((fabric, desk));
         }
         let (first, arrivals) = channel();
