@@ -8,6 +8,7 @@ use std::thread::{JoinHandle, scope, spawn};
 use squall::Config;
 use squall::bulk::{BulkError, BulkOptions, FileTarget, HeldBlocks, Session};
 use squall::config::Transport;
+use squall_transports::reserve_port;
 
 const BLOCK: u64 = 4096;
 const SIZES: [usize; 9] = [0, 1, 8, 4095, 4096, 4097, 100_000, 1 << 20, 3];
@@ -16,12 +17,11 @@ fn configs(name: &str, transport: Transport, members: usize) -> Vec<Config> {
     let config = Config::local(&format!("bulk-{name}-{}", std::process::id()), members);
     let mut configs: Vec<_> = (0..members).map(|rank| config.clone().for_rank(rank)).collect();
     if transport != Transport::Shm {
-        // A port that the kernel reports as free now.
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = format!("127.0.0.1:{}", reserve_port().unwrap());
         for (rank, config) in configs.iter_mut().enumerate() {
             config.transport = transport;
             config.verbs = rdma::settings(rank);
-            config.contacts = vec![free.to_string().parse().unwrap()];
+            config.contacts = vec![free.parse().unwrap()];
             config.listen =
                 if rank == 0 { config.contacts[0].clone() } else { "127.0.0.1:0".parse().unwrap() };
         }

@@ -1,7 +1,6 @@
 //! Messages to several shards of real groups: one order, with a leader that is killed and a process that joins (RamCast §2.2).
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -12,6 +11,7 @@ use squall::config::{Address, GenuineConfig, QuorumRule, Transport};
 use squall::genuine::{GenuinePosition, MulticastSender};
 use squall::{Config, Group, HandleError, JoinError, MessageOutcome, SendError};
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
+use squall_transports::reserve_port;
 
 /// What a member has delivered, in order.
 type Log = Arc<Mutex<Vec<(GenuinePosition, Text)>>>;
@@ -46,8 +46,7 @@ fn member_config(name: &str, members: usize, rank: usize, ports: &[u16]) -> Conf
 
 fn free_ports(transport: Transport, count: usize) -> Vec<u16> {
     let count = if transport == Transport::Tcp { count } else { 0 };
-    let sockets: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect()
+    (0..count).map(|_| reserve_port().unwrap()).collect()
 }
 
 struct Member {

@@ -10,6 +10,7 @@ use squall::config::{Carrier, Config, SubgroupConfig, Transport};
 use squall::{
     DeliveryMode, Group, GroupError, HandleError, MessageOutcome, ReceiveError, SendError, StopReason,
 };
+use squall_transports::reserve_port;
 
 /// Returns a name that no other test uses on this host.
 fn name(test: &str) -> String {
@@ -231,12 +232,12 @@ fn large_messages_take_their_place() {
             ..SubgroupConfig::default()
         };
         let base = Config { transport, ..Config::local(&name(test), 3) }.subgroup("log", subgroup);
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = format!("127.0.0.1:{}", reserve_port().unwrap());
         let config = move |rank: usize| {
             let mut config = base.clone().for_rank(rank);
             if transport != Transport::Shm {
                 config.verbs = rdma::settings(rank);
-                config.contacts = vec![free.to_string().parse().unwrap()];
+                config.contacts = vec![free.parse().unwrap()];
                 config.listen =
                     if rank == 0 { config.contacts[0].clone() } else { "127.0.0.1:0".parse().unwrap() };
             }

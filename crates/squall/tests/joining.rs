@@ -2,7 +2,6 @@
 
 mod rdma;
 
-use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use squall::config::{Address, PartitionSafety, SubgroupConfig, Transport};
 use squall::{Config, Deliver, Group, JoinError, Message, SendError};
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_transports::reserve_port;
 
 /// The messages that a member has delivered, with their views.
 type Log = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
@@ -123,8 +123,7 @@ fn auto(test: &str, members: usize) -> impl Fn(usize) -> Config {
 }
 
 fn networked(test: &str, members: usize, transport: Transport) -> impl Fn(usize) -> Config {
-    let ports: Vec<_> = (0..8).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let ports: Vec<u16> = ports.iter().map(|port| port.local_addr().unwrap().port()).collect();
+    let ports = [(); 8].map(|()| reserve_port().unwrap());
     let base = Config::local(&format!("{test}-{}", std::process::id()), members);
     move |rank| {
         let address = |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: ports[rank] };

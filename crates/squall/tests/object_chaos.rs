@@ -2,7 +2,6 @@
 //! applied once at all members (Derecho app. A). `squall chaos` does so at random, with other faults too, and writes histories.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use squall::config::{Address, SubgroupConfig, Transport};
 use squall::object::{Client, Replicated, Snapshot, restored};
 use squall::{Config, Group};
 use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_transports::reserve_port;
 
 /// The variable that makes this program a member; its value has the [`Cluster`] and the member's rank.
 const ROLE: &str = "SQUALL_OBJECT_CHAOS";
@@ -64,8 +64,7 @@ struct Cluster {
 impl Cluster {
     fn new(test: &str, transport: Transport) -> Self {
         let count = if transport == Transport::Tcp { MEMBERS } else { 0 };
-        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+        let ports = (0..count).map(|_| reserve_port().unwrap()).collect();
         Self { name: format!("{test}-{}", std::process::id()), ports }
     }
 

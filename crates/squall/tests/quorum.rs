@@ -1,6 +1,5 @@
 //! A follower of a shard that is stopped, and then killed, with a majority for quorum and with all (RamCast §2.2).
 
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -10,6 +9,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use squall::config::{Address, GenuineConfig, QuorumRule, Transport};
 use squall::genuine::{GenuinePosition, MulticastSender};
 use squall::{Config, Group, MessageOutcome};
+use squall_transports::reserve_port;
 
 /// What a member has delivered, in order.
 type Log = Arc<Mutex<Vec<(GenuinePosition, Vec<u8>)>>>;
@@ -108,9 +108,7 @@ fn the_stopped_member() {
 fn begin(name: &str, quorum: QuorumRule, transport: Transport) -> (Stopped, Vec<Member>) {
     let name = format!("quorum-{name}-{transport:?}-{}", std::process::id());
     let count = if transport == Transport::Tcp { 5 } else { 0 };
-    let sockets: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let ports: Vec<u16> = sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
-    drop(sockets);
+    let ports: Vec<u16> = (0..count).map(|_| reserve_port().unwrap()).collect();
     let stopped = Stopped::start(&name, quorum, &ports);
     let start = |rank| {
         let config = member_config(&name, rank, quorum, &ports);

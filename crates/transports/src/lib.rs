@@ -15,6 +15,7 @@ pub mod composite;
 pub mod log;
 mod pages;
 mod peer_process;
+mod reserved;
 pub mod runner;
 pub mod session;
 pub mod shm;
@@ -26,6 +27,7 @@ pub mod verbs;
 mod waker;
 pub mod wakeups;
 
+pub use crate::reserved::reserve_port;
 pub use crate::traffic::PeerTraffic;
 pub use crate::waker::Waker;
 

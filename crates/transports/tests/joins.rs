@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_transports::bootstrap::{self, Address};
+use squall_transports::reserve_port;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 
@@ -132,8 +133,7 @@ impl Drop for Process {
 fn address(tcp: bool) -> Address {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     if tcp {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
-        return free.local_addr().expect("bound").to_string().parse().expect("an address");
+        return Address::Tcp { host: "127.0.0.1".into(), port: reserve_port().expect("there is a port") };
     }
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     Address::Abstract(format!("squall-joins-{}-{count}", std::process::id()))

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use squall_transports::reserve_port;
+
 /// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -30,7 +32,7 @@ impl Place {
         let root = std::env::temp_dir().join(format!("squall-copy-{name}-{}", std::process::id()));
         std::fs::create_dir(&root).unwrap();
         std::fs::write(root.join("secret"), "sixteen bytes at least\n").unwrap();
-        let port = std::net::TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+        let port = reserve_port().unwrap();
         Self { root, port }
     }
 

@@ -2,10 +2,11 @@
 //! and in order.
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use squall_transports::reserve_port;
 
 /// Longer than anything here takes on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
@@ -22,12 +23,10 @@ impl Domain {
         let name = format!("squall-dds-{test}-{}", std::process::id());
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(&name);
         std::fs::create_dir_all(&folder).expect("it is made");
-        let port = TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let address = match transport {
-            "tcp" => port.local_addr().expect("it is bound").to_string(),
+            "tcp" => format!("127.0.0.1:{}", reserve_port().expect("there is a port")),
             _ => format!("unix:@{name}"),
         };
-        drop(port);
         let text = format!(
             "cluster = \"{name}\"\nsecret = \"at least sixteen bytes\"\ntransport = \"{transport}\"\n\
              listen = \"{address}\"\ncontacts = [\"{address}\"]\nmembers = 1\n{}",

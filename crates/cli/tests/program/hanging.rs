@@ -2,12 +2,14 @@
 //! asked to.
 
 use std::io::{BufRead as _, BufReader, PipeReader, PipeWriter, Write as _, pipe};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use squall_transports::reserve_port;
 
 const SOON: Duration = Duration::from_secs(40);
 const MEMBERS: usize = 4;
@@ -87,8 +89,7 @@ impl Drop for PipedNodes {
 
 /// Returns free ports.
 fn ports(count: usize) -> Vec<u16> {
-    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+    (0..count).map(|_| reserve_port().unwrap()).collect()
 }
 
 /// Starts the members, which all report their first view.

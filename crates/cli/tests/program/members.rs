@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use squall_transports::reserve_port;
+
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The time for anything that should happen soon, on a busy machine.
@@ -375,7 +377,7 @@ fn without_the_library_it_says_what_to_install() {
 #[test]
 fn the_doctor_says_how_members_reach_each_other() {
     let folder = Folder::new("doctor");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = reserve_port().unwrap();
     let start = |rank: usize| {
         let file = folder.0.join(format!("{rank}.toml"));
         let listen = format!("127.0.0.1:{}", if rank == 0 { port } else { 0 });

@@ -2,12 +2,13 @@
 //! accepted is delivered, and what is lost is reported.
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
-use std::net::TcpListener;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+
+use squall_transports::reserve_port;
 
 const SOON: Duration = Duration::from_secs(40);
 
@@ -38,13 +39,11 @@ impl Nodes {
         let name = format!("squall-{test}-{transport}-{}", std::process::id());
         let folder = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(&folder).unwrap();
-        let ports: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let address = |rank: usize| match transport {
-            "tcp" => ports[rank].local_addr().unwrap().to_string(),
+            "tcp" => format!("127.0.0.1:{}", reserve_port().unwrap()),
             _ => format!("unix:@{name}-{rank}"),
         };
         let addresses: Vec<String> = (0..count).map(address).collect();
-        drop(ports);
         let mut nodes = Self { folder, nodes: Vec::new(), addresses: addresses.clone() };
         for (rank, address) in addresses.iter().enumerate() {
             let (storage, mode) = match is_durable {

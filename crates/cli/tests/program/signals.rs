@@ -2,12 +2,13 @@
 //! end it, as the first process of a container must.
 
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use squall_transports::reserve_port;
 
 const SOON: Duration = Duration::from_secs(40);
 const SQUALL: &str = env!("CARGO_BIN_EXE_squall");
@@ -106,7 +107,7 @@ fn ignored_signals_stay_ignored() {
 /// A process that is the first one of its container gets only signals that it has taken over; then its exit status is its own.
 #[test]
 fn commands_that_run_until_they_are_ended_take_over_the_signals() {
-    let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let port = || format!("127.0.0.1:{}", reserve_port().unwrap());
     let mut serve = ChildIn::new("serve-signals");
     let arguments = ["serve", "--folder", ".", "--secret-file", "secret", "--listen", &port()];
     let line = serve.start(SQUALL, &arguments, true);

@@ -1,7 +1,6 @@
 //! What the tests of domains share: configurations, a type with a key, and waiting.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use squall::config::{Address, StorageConfig, Transport};
 use squall_dds::{
     DataReader, DataWriter, DomainParticipant, Keyed, Qos, Sample, StateMask, TopicData, TopicStore,
 };
+use squall_transports::reserve_port;
 
 /// Longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,9 +70,7 @@ impl Drop for DomainFolder {
 /// Returns the configurations of `members` members and of `joiners` processes that join later.
 pub(crate) fn configs(transport: Transport, test: &str, members: usize, joiners: usize) -> Vec<Config> {
     let all = members + joiners;
-    let ports: Vec<_> =
-        (0..all).map(|_| TcpListener::bind("127.0.0.1:0").expect("there is a port")).collect();
-    let ports: Vec<u16> = ports.iter().map(|port| port.local_addr().expect("it is bound").port()).collect();
+    let ports: Vec<u16> = (0..all).map(|_| reserve_port().expect("there is a port")).collect();
     let base = Config::local(&format!("dds-{test}-{}", std::process::id()), members);
     let config = |rank: usize| {
         let address = |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: ports[rank] };

@@ -1,6 +1,6 @@
 //! What wakes a worker that waits for a member's answers or for jobs.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_transports::Waker;
@@ -12,20 +12,34 @@ pub(super) struct Bell {
     pub(super) jobs: AtomicUsize,
     /// Ends the worker's wait for a member's answers, while it has a connection.
     waker: Mutex<Option<Waker>>,
+    /// Ends its wait while it has none.
+    rings: Condvar,
 }
 
 impl Bell {
     /// Sets what ends the worker's wait for answers.
     pub(super) fn set_waker(&self, waker: Option<Waker>) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = waker;
+        *self.waker() = waker;
+    }
+
+    /// Waits until the count of jobs is not `seen`: for a worker that has no connection.
+    pub(super) fn wait(&self, seen: usize) {
+        // SYNC: pairs with `Bell::ring`, which takes the lock after it has counted: it is seen, or its ring is heard.
+        let unchanged = |_: &mut Option<Waker>| self.jobs.load(Ordering::Acquire) == seen;
+        drop(self.rings.wait_while(self.waker(), unchanged).unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Wakes the worker: there is a new job, or there will be no more.
     pub(super) fn ring(&self) {
         // SYNC: pairs with the load before the worker waits.
         self.jobs.fetch_add(1, Ordering::Release);
-        if let Some(waker) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(waker) = &*self.waker() {
             waker.wake();
         }
+        self.rings.notify_one();
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,10 +1,10 @@
 //! Configurations that several tests of groups share.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use squall::Config;
 use squall::config::{Address, SubgroupConfig, Transport};
+use squall_transports::reserve_port;
 
 /// Returns the configurations of three members and, as the last, of a joiner, with one subgroup. No other test may
 /// use `name` on this host.
@@ -14,8 +14,7 @@ pub(crate) fn configs(
     suspicion_after: Duration,
     subgroup: (&str, SubgroupConfig),
 ) -> Vec<Config> {
-    let ports: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let ports: Vec<u16> = ports.iter().map(|port| port.local_addr().unwrap().port()).collect();
+    let ports = [(); 4].map(|()| reserve_port().unwrap());
     let base = Config::local(&format!("{name}-{}", std::process::id()), 3);
     let config = |rank: usize| {
         let address = |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: ports[rank] };

@@ -2,7 +2,6 @@
 //! messages that they lose are counted.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use squall::external::{ExternalError, Observed, Observer, ObserverOptions, Publi
 use squall::stream::{Secret, Stream, StreamOptions};
 use squall::{Config, Group, Position};
 use squall_transports::bootstrap::pair::PairService;
+use squall_transports::reserve_port;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const BOTH: [Transport; 2] = [Transport::Shm, Transport::Tcp];
@@ -22,10 +22,8 @@ fn config(test: &str, members: usize, transport: Transport) -> Config {
     config.partition_safety = PartitionSafety::Off;
     if transport == Transport::Tcp {
         config.transport = transport;
-        let listeners: Vec<TcpListener> =
-            (0..members).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string().parse().unwrap();
-        config.contacts = listeners.iter().map(address).collect();
+        let address = |_| format!("127.0.0.1:{}", reserve_port().unwrap()).parse().unwrap();
+        config.contacts = (0..members).map(address).collect();
     }
     config
 }

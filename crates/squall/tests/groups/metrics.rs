@@ -1,12 +1,13 @@
 //! What members show those who watch over them, over HTTP: metrics, and whether they live and are ready.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::config::{Config, GenuineConfig, MetricsConfig, StorageConfig, SubgroupConfig};
 use squall::{DeliveryMode, Group, JoinError};
+use squall_transports::reserve_port;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const MESSAGES: u64 = 100;
@@ -229,10 +230,8 @@ fn the_member_that_holds_others_up_is_named() {
 fn the_bytes_between_members_are_counted() {
     let mut config = config("metrics-bytes", 2);
     config.transport = squall::config::Transport::Tcp;
-    let sockets: Vec<_> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let address_of = |socket: &TcpListener| socket.local_addr().unwrap().to_string().parse().unwrap();
-    config.contacts = sockets.iter().map(address_of).collect();
-    drop(sockets);
+    let contact = |_| format!("127.0.0.1:{}", reserve_port().unwrap()).parse().unwrap();
+    config.contacts = (0..2).map(contact).collect();
     let mut groups = thread::scope(|scope| {
         let join = |rank: usize| {
             let mut config = config.clone().for_rank(rank);
@@ -373,7 +372,7 @@ fn a_polling_thread_that_hangs_is_not_healthy() {
 /// A member that waits for others lives and is not ready.
 #[test]
 fn a_member_that_joins_lives_and_is_not_ready() {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, reserve_port().unwrap()));
     let mut config = config("metrics-joins", 2);
     config.timeout = Duration::from_secs(4);
     config.metrics = Some(MetricsConfig { listen: address.to_string().parse().unwrap() });

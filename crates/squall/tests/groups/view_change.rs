@@ -2,13 +2,13 @@
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
 use std::collections::BTreeSet;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::config::{Address, Config, SubgroupConfig, Transport};
 use squall::{Deliveries, DeliveryEvent, Group, MessageOutcome, Node, SendError, Sender, SubgroupView};
+use squall_transports::reserve_port;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -21,8 +21,7 @@ fn shm(test: &str) -> ByRank {
 }
 
 fn tcp(test: &str) -> ByRank {
-    let ports: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let ports: Vec<u16> = ports.iter().map(|port| port.local_addr().unwrap().port()).collect();
+    let ports = [(); 3].map(|()| reserve_port().unwrap());
     let base = shm(test);
     let address = move |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: ports[rank] };
     Box::new(move |rank| Config {

@@ -2,7 +2,6 @@
 //! Everything here would take a second for each step if the threads slept until their timers.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use squall::config::{Address, GenuineConfig, SubgroupConfig, Transport};
 use squall::object::{Client, Replicated, ShardedObject, Snapshot, restored};
 use squall::stream::StreamTransport;
 use squall::{Config, Group};
+use squall_transports::reserve_port;
 
 /// Sums by key.
 #[derive(Default)]
@@ -41,9 +41,8 @@ impl Replicated for Sums {
 
 /// Returns the configurations of members that share no memory with their clients.
 fn configs(members: usize) -> Vec<Config> {
-    let listeners: Vec<_> = (0..members).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port());
-    let addresses: Vec<_> = ports.map(|port| Address::Tcp { host: "127.0.0.1".into(), port }).collect();
+    let address = |_| Address::Tcp { host: "127.0.0.1".into(), port: reserve_port().unwrap() };
+    let addresses: Vec<_> = (0..members).map(address).collect();
     let member = |rank: usize| Config {
         transport: Transport::Tcp,
         streams: StreamTransport::Tcp,

@@ -2,7 +2,6 @@
 //! state transfer).
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use squall::{Config, Departure, Group};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_protocols::replica::shard_of_key;
 use squall_transports::bootstrap::Address;
+use squall_transports::reserve_port;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const FIRST: usize = 3;
@@ -84,12 +84,8 @@ impl Cluster {
         base.partition_safety = PartitionSafety::Majority;
         if transport == Transport::Tcp {
             base.transport = transport;
-            // All are bound at the same time, so that each has a different port.
-            let listeners: Vec<TcpListener> =
-                (0..FIRST).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
-            let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
-            let address = |port| Address::Tcp { host: "127.0.0.1".into(), port };
-            base.contacts = listeners.iter().map(|listener| address(port(listener))).collect();
+            let address = |_| Address::Tcp { host: "127.0.0.1".into(), port: reserve_port().unwrap() };
+            base.contacts = (0..FIRST).map(address).collect();
         }
         Self { base, transfer }
     }

@@ -2,7 +2,6 @@
 //! (Derecho §3.3).
 
 use std::io::{self, Read, Write};
-use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use squall::config::{Address, PartitionSafety, SubgroupConfig, Transport};
 use squall::object::{Client, Object, ObjectOptions, Replicated, Snapshot, Transfer};
 use squall::{Config, Group};
 use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_transports::reserve_port;
 
 /// Blocks that updates replace and that snapshots share until then, so that a snapshot copies nothing.
 struct Blocks {
@@ -83,8 +83,7 @@ fn shm(test: &str) -> impl Fn(usize) -> Config + Clone + Send {
 }
 
 fn tcp(test: &str) -> impl Fn(usize) -> Config + Clone + Send {
-    let ports: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let ports: Vec<u16> = ports.iter().map(|port| port.local_addr().unwrap().port()).collect();
+    let ports = [(); 4].map(|()| reserve_port().unwrap());
     let shm = shm(test);
     move |rank| {
         let address = |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: ports[rank] };

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use squall::Config;
 use squall::config::{Address, GenuineConfig, Transport};
+use squall_transports::reserve_port;
 
 /// The variable that makes a process a member: name, rank, ports, and whether it joins.
 pub(crate) const ROLE: &str = "SQUALL_BANK_MEMBER";
@@ -174,11 +174,7 @@ impl BankRecord {
 pub(crate) fn run(disturbance: Disturbance, command: impl Fn() -> Command) -> BankReport {
     let Disturbance { transport, duration, stops } = disturbance;
     let count = if transport == Transport::Tcp { MEMBERS } else { 0 };
-    let sockets: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
-    let ports: String =
-        sockets.iter().map(|socket| format!(" {}", socket.local_addr().expect("bound").port())).collect();
-    drop(sockets);
+    let ports: String = (0..count).map(|_| format!(" {}", reserve_port().expect("a port"))).collect();
     let name = format!("bank-{transport:?}-{}", std::process::id());
     let start = |rank: usize, how: &str| {
         Branch::start(command(), &format!("{name} {rank} {how}{ports}")).expect("the program starts")

@@ -3,14 +3,13 @@
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::Ordering;
 use squall_protocols::genuine::{AskForReplies, PartReplies};
 use squall_protocols::replica::{ShardAnswer, ShardRequest};
 use squall_transports::log;
-use squall_transports::wakeups;
 
 use super::ShardedShared;
 use crate::object::bell::Bell;
@@ -29,9 +28,12 @@ impl<T: Replicated> ShardLineWorker<T> {
     /// Runs until the object has ended here.
     pub(super) fn run(self) {
         let mut line: Option<(NodeId, FrameStream)> = None;
-        while !self.shared.has_ended() {
-            // SYNC: pairs with `Bell::ring`, before what there is to ask is looked at.
+        loop {
+            // SYNC: pairs with `Bell::ring`, before the end and what there is to ask are looked at.
             let rung = self.bell.jobs.load(Ordering::Acquire);
+            if self.shared.has_ended() {
+                return;
+            }
             if let Err((node, error)) = self.converse(&mut line) {
                 log::debug!(shard = self.shard, %node, %error, "lost a member: asking another one");
                 self.hang_up(&mut line);
@@ -39,14 +41,14 @@ impl<T: Replicated> ShardLineWorker<T> {
                 thread::sleep(PAUSE);
                 continue;
             }
-            // SYNC: pairs with `Bell::ring`.
-            let is_new = || self.bell.jobs.load(Ordering::Acquire) != rung;
             match &mut line {
-                // If it fails, the next round finds out why.
-                Some((_, line)) => drop(line.wait(WAIT_MAX, is_new)),
-                None if is_new() => {}
-                None if parks(WAIT_MAX) => wakeups::check_fallback("a line", is_new, |time| !parks(time)),
-                None => {}
+                Some((_, line)) => {
+                    // SYNC: pairs with `Bell::ring`.
+                    let is_new = || self.bell.jobs.load(Ordering::Acquire) != rung;
+                    // If it fails, the next round finds out why.
+                    drop(line.wait(WAIT_MAX, is_new));
+                }
+                None => self.bell.wait(rung),
             }
         }
     }
@@ -103,13 +105,6 @@ impl<T: Replicated> ShardLineWorker<T> {
             line.abort();
         }
     }
-}
-
-/// Sleeps until this thread is woken; returns whether the time has run out before.
-fn parks(time: Duration) -> bool {
-    let begun = Instant::now();
-    thread::park_timeout(time);
-    begun.elapsed() >= time
 }
 
 /// The pause before another member is asked.

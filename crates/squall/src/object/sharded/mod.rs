@@ -64,7 +64,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, Thread};
+use std::thread;
 
 use squall_fabric::NodeId;
 use squall_protocols::genuine::{
@@ -151,7 +151,7 @@ struct ShardedShared<T: Replicated> {
     completed: Condvar,
     sender: Mutex<MulticastSender>,
     /// The threads that ask shards of other members.
-    lines: Mutex<BTreeMap<usize, (Arc<Bell>, Thread)>>,
+    lines: Mutex<BTreeMap<usize, Arc<Bell>>>,
     /// Why the object has ended here, if it has.
     ended: Mutex<Option<ObjectError>>,
 }
@@ -333,7 +333,7 @@ impl<T: Replicated> ShardedShared<T> {
     /// Wakes the thread that asks a shard; there is one from the first update on.
     fn ring(self: &Arc<Self>, shard: usize) {
         let mut lines = lock(&self.lines);
-        let (bell, thread) = match lines.entry(shard) {
+        let bell = match lines.entry(shard) {
             Entry::Occupied(line) => line.into_mut(),
             Entry::Vacant(line) => match self.start_line(shard) {
                 Ok(started) => line.insert(started),
@@ -343,14 +343,13 @@ impl<T: Replicated> ShardedShared<T> {
             },
         };
         bell.ring();
-        thread.unpark();
     }
 
-    fn start_line(self: &Arc<Self>, shard: usize) -> io::Result<(Arc<Bell>, Thread)> {
+    fn start_line(self: &Arc<Self>, shard: usize) -> io::Result<Arc<Bell>> {
         let bell = Arc::new(Bell::default());
         let worker = line::ShardLineWorker { shared: Arc::clone(self), shard, bell: Arc::clone(&bell) };
-        let thread = thread::Builder::new().name("squall ask".into()).spawn(move || worker.run())?;
-        Ok((bell, thread.thread().clone()))
+        thread::Builder::new().name("squall ask".into()).spawn(move || worker.run())?;
+        Ok(bell)
     }
 
     /// Looks whether this member's part has applied what is open.
@@ -416,10 +415,7 @@ impl<T: Replicated> ShardedShared<T> {
         lock(&self.ended).get_or_insert_with(|| error.clone());
         self.feed.end();
         self.fail_all(error);
-        for (bell, thread) in lock(&self.lines).values() {
-            bell.ring();
-            thread.unpark();
-        }
+        lock(&self.lines).values().for_each(|bell| bell.ring());
     }
 }
 
