@@ -19,6 +19,14 @@ points! {
     WedgedByLeave,
     /// A view ends because another member has wedged.
     WedgedByNews,
+    /// A member has lost its majority, and waits for it.
+    WaitsForMajority,
+    /// Members that have waited end their view.
+    WaitEnded,
+    /// A member says how a view has ended to those that may wait in it.
+    EndReported,
+    /// A member that waits learns from another one how the view has ended.
+    WaitEndTakenOver,
     /// A leader waits until it is clear whom to remove.
     CutUnclear,
     /// Bad links are too many to search all sets of members that have an end of each.

@@ -87,6 +87,12 @@ mutations! {
         DecideAlone,
         /// \[V5\] A minority continues.
         NoPartitionRule,
+        /// \[V17\] A member stops when it hears no majority, although the others are only silent.
+        StopForSilence,
+        /// \[V17\] A member that begins to wait forgets what it has echoed.
+        ForgetEchoAtWait,
+        /// \[V17\] No member says how a view has ended to those that wait in it.
+        KeepEndSecret,
         /// \[V8\] A member stores news without the heartbeat that makes the others read it.
         SilentNews,
         /// \[S5\] \[V4\] The rows of a suspected member are not frozen.

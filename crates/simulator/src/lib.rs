@@ -25,6 +25,7 @@ pub mod large;
 pub mod log;
 mod message_disk;
 pub mod multicast;
+pub mod outage;
 mod payload;
 mod plan_words;
 pub mod rdmc;

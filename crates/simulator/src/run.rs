@@ -122,6 +122,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::group::DYING),
         Box::new(crate::alive::SCENARIO),
         Box::new(crate::group::slow::SCENARIO),
+        Box::new(crate::outage::SCENARIO),
         Box::new(crate::takeover::SCENARIO),
         Box::new(crate::shape::SCENARIO),
         Box::new(crate::large::SCENARIO),

@@ -12,8 +12,8 @@ use squall_protocols::replica::mutation::ReplicaMutation;
 use squall_protocols::restart::mutation::RestartMutation;
 use squall_protocols::{admission, assembly, mutation};
 use squall_simulator::{
-    self as simulator, RunOutcome, Scenario, alive, genuine, group, join, large, replica, restart, revival,
-    salvage, scenarios, takeover,
+    self as simulator, RunOutcome, Scenario, alive, genuine, group, join, large, outage, replica, restart,
+    revival, salvage, scenarios, takeover,
 };
 
 /// The number of seeds within which each mutation must be caught.
@@ -135,6 +135,10 @@ fn place(mutation: mutation::GroupMutation) -> Option<(&'static dyn Scenario, u6
         // Shards with a majority for quorum lose members.
         GroupMutation::EndWithoutQuorum => (&genuine::SCENARIO, 381),
         GroupMutation::TrimTooHigh => (&genuine::SCENARIO, 588),
+        // All paths fail, and the members that know how the view has ended come back last.
+        GroupMutation::StopForSilence => (&outage::SCENARIO, 0),
+        GroupMutation::ForgetEchoAtWait => (&outage::SCENARIO, 777),
+        GroupMutation::KeepEndSecret => (&outage::SCENARIO, 4675),
         GroupMutation::TakeOverAccusations => (&alive::SCENARIO, 33),
         GroupMutation::SlowThoughMoving => (&group::slow::SCENARIO, 26),
         GroupMutation::ForgetWish | GroupMutation::RemoveLastHolder => (&replica::SCENARIO, 22),

@@ -60,6 +60,9 @@ pub struct MemberStatus {
     pub view: u64,
     /// Whether all members of the view have begun it, so that messages flow.
     pub ready: bool,
+    /// Whether it hears no majority of the view, and waits for one with its state.
+    #[serde(default)]
+    pub without_majority: bool,
     /// The members of the view, the oldest first; the oldest is the leader.
     pub members: Vec<MemberLine>,
     /// The members that wait to leave because they hold a state that no other member has yet: indices in `members`, ascending.

@@ -160,7 +160,11 @@ fn print(lines: &[Line], stalls: &[Stall]) {
             continue;
         };
         let members: Vec<String> = status.members.iter().map(|member| member.rank.to_string()).collect();
-        let state = if status.ready { "ready" } else { "changes views" };
+        let state = match (status.ready, status.without_majority) {
+            (true, _) => "ready",
+            (false, true) => "waits for a majority",
+            (false, false) => "changes views",
+        };
         rows.push(vec![
             line.address.clone(),
             status.rank.to_string(),

@@ -151,7 +151,11 @@ fn activity(
         address: address.into(),
         rank: Some(status.rank),
         view: Some(status.view),
-        state: if status.ready { "ready" } else { "changing" },
+        state: match (status.ready, status.without_majority) {
+            (true, _) => "ready",
+            (false, true) => "no majority",
+            (false, false) => "changing",
+        },
         sent_per_second: rate(&sent),
         delivered_per_second: rate(&delivered),
         lag: Some(lag),

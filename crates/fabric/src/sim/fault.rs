@@ -163,6 +163,13 @@ impl WorldState {
         self.await_unreachable(a, b);
     }
 
+    /// Joins the paths between two nodes.
+    pub(super) fn mend_between(&mut self, a: u32, b: u32) {
+        self.path_mut(a, b).cut = false;
+        self.path_mut(b, a).cut = false;
+        self.wake_paths();
+    }
+
     /// Sets whether two nodes have a link; initially all have one. What is published for a node without a
     /// link, or attached from one, waits for the link; a link with a dead node leads to its loss.
     pub(super) fn set_linked(&mut self, a: u32, b: u32, linked: bool) {

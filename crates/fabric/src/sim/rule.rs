@@ -70,6 +70,13 @@ pub enum Verdict {
         /// The other end.
         b: u32,
     },
+    /// Joins the paths between two nodes in both directions, and no others.
+    Mend {
+        /// One end.
+        a: u32,
+        /// The other end.
+        b: u32,
+    },
     /// Ends all partitions and cuts.
     Heal,
     /// Makes one direction of a path slower.
@@ -96,7 +103,7 @@ impl Verdict {
         match self {
             Self::Crash(node) | Self::Pause { node, .. } => *node,
             Self::Slow { from, .. } => *from,
-            Self::Break { a, .. } | Self::Cut { a, .. } => *a,
+            Self::Break { a, .. } | Self::Cut { a, .. } | Self::Mend { a, .. } => *a,
             Self::Partition(groups) => groups.iter().flatten().copied().next().unwrap_or(0),
             Self::Heal => 0,
         }
@@ -146,6 +153,9 @@ impl WorldState {
             }
             Verdict::Partition(groups) => self.partition(groups),
             Verdict::Cut { a, b } => self.hosted_pairs(*a, *b).for_each(|(a, b)| self.cut_between(a, b)),
+            Verdict::Mend { a, b } => {
+                self.hosted_pairs(*a, *b).for_each(|(a, b)| self.mend_between(a, b));
+            }
             Verdict::Heal => self.heal(),
             Verdict::Slow { from, to, extra } => {
                 self.hosted_pairs(*from, *to).for_each(|(from, to)| self.path_mut(from, to).extra = *extra);
@@ -204,6 +214,7 @@ impl fmt::Display for Verdict {
             Self::Pause { node, span } => write!(f, "node {node} pauses for {span:?}"),
             Self::Partition(groups) => write!(f, "the network parts into {groups:?}"),
             Self::Cut { a, b } => write!(f, "the paths between node {a} and node {b} are cut"),
+            Self::Mend { a, b } => write!(f, "the paths between node {a} and node {b} are joined"),
             Self::Heal => f.write_str("the network heals"),
             Self::Slow { from, to, extra } => {
                 write!(f, "the path from node {from} to node {to} is {extra:?} slower")

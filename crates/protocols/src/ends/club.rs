@@ -59,6 +59,19 @@ pub enum LeadDue {
 /// The patience of a member that has led in vain doubles this often.
 const ATTEMPTS_MAX: u32 = 5;
 
+/// The club as a member sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct ClubGathering<'a> {
+    /// The view.
+    pub view: &'a EndingView,
+    /// The members that are not known to be dead: when all of them are in the club, none is waited for.
+    pub living: RankSet,
+    /// The rank of this member.
+    pub own: usize,
+    /// The club.
+    pub club: RankSet,
+}
+
 /// Since when the club has not grown, and how often this member has led in vain.
 #[derive(Clone, Debug, Default)]
 pub struct LeadTimer {
@@ -68,17 +81,16 @@ pub struct LeadTimer {
 }
 
 impl LeadTimer {
-    /// Returns when the member with rank `own` is to lead \[H6\]. `seen` is the highest ballot that any report shows.
+    /// Returns when this member is to lead \[H6\]. `seen` is the highest ballot that any report shows.
     pub fn due(
         &mut self,
         now: Instant,
         settings: &EndSettings,
-        view: &EndingView,
-        own: usize,
-        club: RankSet,
+        gathering: &ClubGathering<'_>,
         seen: Option<Ballot>,
     ) -> LeadDue {
-        if club.len() < least_majority(view) || !club.contains(own) {
+        let club = gathering.club;
+        if club.len() < least_majority(gathering.view) || !club.contains(gathering.own) {
             self.gathered = None;
             return LeadDue::Never;
         }
@@ -88,23 +100,19 @@ impl LeadTimer {
         }
         self.club = club;
         let since = self.gathered.map_or(now, |(since, _)| since);
-        let at = since + self.delay(settings, view, own, club, seen);
+        let at = since + self.delay(settings, gathering, seen);
         if at <= now { LeadDue::Now } else { LeadDue::At(at) }
     }
 
-    fn delay(
-        &self,
-        settings: &EndSettings,
-        view: &EndingView,
-        own: usize,
-        club: RankSet,
-        seen: Option<Ballot>,
-    ) -> Duration {
-        let is_first = club.first() == Some(own) && !seen.is_some_and(Ballot::is_restart);
-        if is_first {
-            return if club == view.ranks() { Duration::ZERO } else { settings.gather };
+    fn delay(&self, settings: &EndSettings, gathering: &ClubGathering<'_>, seen: Option<Ballot>) -> Duration {
+        let is_first = gathering.club.first() == Some(gathering.own);
+        if is_first && gathering.living.is_subset(&gathering.club) {
+            return Duration::ZERO;
         }
-        let rank = u32::try_from(own).unwrap_or(u32::MAX);
+        if is_first && !seen.is_some_and(Ballot::is_restart) {
+            return settings.gather;
+        }
+        let rank = u32::try_from(gathering.own).unwrap_or(u32::MAX);
         let turns = rank.saturating_add(1) << self.attempts.min(ATTEMPTS_MAX);
         settings.gather + settings.patience * turns
     }

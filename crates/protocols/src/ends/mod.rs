@@ -107,7 +107,7 @@ mod waiting;
 
 pub use self::after::{KnownEnds, MessageFate, NoWayBack, may_admit, may_depart, message_fate, no_way_back};
 pub use self::ballot::Ballot;
-pub use self::club::{EndSettings, LeadDue, LeadTimer, apart, club};
+pub use self::club::{ClubGathering, EndSettings, LeadDue, LeadTimer, apart, club};
 pub use self::decision::{decided, has_content, is_decided, lacking};
 pub use self::live::{
     Following, LiveTally, RequestStage, WaitReason, acknowledged, first_suspects, hears_too_few,

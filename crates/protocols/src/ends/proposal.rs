@@ -113,7 +113,8 @@ fn trims(
     is_live: bool,
 ) -> Result<Vec<u64>, EndObstacle> {
     let view = context.view;
-    let (shard, columns) = (&view.shards[number], view.columns(number));
+    let shard = &view.shards[number];
+    let columns = shard.columns;
     let here = shard.members.iter().filter_map(|rank| Some((rank, *answers.get(&rank)?)));
     let in_memory = |answer: &EndAnswer| !answer.is_restarted || mutant!(TrustMemoryOfRestarted);
     let valid = here.filter(|(_, answer)| shard.kind.is_durable || in_memory(answer));

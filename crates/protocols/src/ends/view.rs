@@ -45,6 +45,8 @@ pub struct EndingShard {
     pub members: RankSet,
     /// Those that the view names as whole: they held everything that is before it when it began \[K11\].
     pub whole: RankSet,
+    /// The number of its counts; where they are not timestamps, of its senders.
+    pub columns: usize,
 }
 
 impl EndingShard {
@@ -87,12 +89,6 @@ impl EndingView {
         self.members.iter().position(|member| member.node == node)
     }
 
-    /// Returns the number of counts of a shard.
-    #[must_use]
-    pub fn columns(&self, shard: usize) -> usize {
-        if self.shards[shard].kind.is_timed { 1 } else { self.members.len() }
-    }
-
     /// Returns whether any shard is durable: then registers are on disks, and a process that died may return as the same acceptor.
     #[must_use]
     pub fn is_durable(&self) -> bool {
@@ -115,6 +111,7 @@ impl EndingView {
             kind: shard.kind,
             members: value.placement[number],
             whole: value.whole[number],
+            columns: if shard.kind.is_timed { 1 } else { members.len() },
         };
         let shards = self.shards.iter().enumerate().map(shard).collect();
         Self { number: self.number + 1, members, shards, floor: value.floor }

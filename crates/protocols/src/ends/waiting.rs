@@ -2,7 +2,7 @@
 
 use squall_fabric::Instant;
 
-use super::club::{EndSettings, LeadDue, LeadTimer, apart, club, least_majority};
+use super::club::{ClubGathering, EndSettings, LeadDue, LeadTimer, apart, club, least_majority};
 use super::decision::{decided, has_content};
 use super::mutation;
 use super::proposal::{EndContext, EndObstacle, NextMembers, new_value};
@@ -72,6 +72,8 @@ pub struct WaitingMember {
     pub register: EndRegister,
     lead: Option<EndLead>,
     timer: LeadTimer,
+    /// When a step may be due although no report has changed.
+    due: Option<Instant>,
     /// It knows of a later view without it: it never votes again in this one \[H17\].
     is_left_behind: bool,
 }
@@ -89,6 +91,12 @@ impl WaitingMember {
         self.lead.as_ref()
     }
 
+    /// Returns when to take the next step although no report has changed: when it is to lead, or its answers have had their time.
+    #[must_use]
+    pub const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
     /// The process has learned of a later view without it \[H17\].
     pub fn leave_behind(&mut self) {
         mutant!(VoteLeftBehind => return);
@@ -100,6 +108,7 @@ impl WaitingMember {
     /// it is visible to others.
     pub fn step(&mut self, input: &WaitingInput<'_>, reports: &RankedReports<'_>) -> WaitingStep {
         let view = input.context.view;
+        self.due = None;
         if let Some(vote) = decided(view, &votes(reports)) {
             return WaitingStep::Decided(vote.clone());
         }
@@ -171,12 +180,22 @@ impl WaitingMember {
     fn start_to_lead(&mut self, input: &WaitingInput<'_>, reports: &RankedReports<'_>) -> WaitingStep {
         let (view, own) = (input.context.view, input.context.own);
         let seen = reports.values().filter_map(|report| report.highest()).max().max(self.register.promise());
+        let club = club(reports, input.fresh & view.ranks());
+        let has_majority = club.len() >= least_majority(view) && club.contains(own);
+        // Those that come back are gathered again, before any of them is left out.
+        if self.lead.take_if(|lead| !has_majority && lead.proposal.is_none()).is_some() {
+            reach(Point::EndLeadLost);
+        }
         if self.lead.as_ref().is_some_and(|lead| Some(lead.ballot) >= seen) {
             return WaitingStep::Nothing;
         }
-        let club = club(reports, input.fresh & view.ranks());
-        let due = self.timer.due(input.now, input.settings, view, own, club, seen);
+        let living = view.ranks() - input.context.dead;
+        let gathering = ClubGathering { view, living, own, club };
+        let due = self.timer.due(input.now, input.settings, &gathering, seen);
         let is_final = input.is_wedged || mutant!(PromiseUnwedged);
+        if let LeadDue::At(at) = due {
+            self.due = Some(at);
+        }
         if due != LeadDue::Now || !is_final {
             return WaitingStep::Nothing;
         }
@@ -201,7 +220,11 @@ impl WaitingMember {
         let answers: EndAnswers<'_> = promised.map(|(rank, report)| (*rank, &*report.answer)).collect();
         let heard = input.fresh & reports.keys().copied().collect();
         let promised: RankSet = answers.keys().copied().collect();
-        let is_early = !heard.is_subset(&promised) && input.now < lead.since + input.settings.silence;
+        let patient_until = lead.since + input.settings.silence;
+        let is_early = !heard.is_subset(&promised) && input.now < patient_until;
+        if is_early {
+            self.due = Some(patient_until);
+        }
         if promised.len() < least_majority(view) || !promised.contains(own) || is_early {
             return WaitingStep::Nothing;
         }
@@ -221,6 +244,8 @@ impl WaitingMember {
             }
             Err(obstacle) => {
                 lead.obstacle = Some(obstacle);
+                let gives_up_at = patient.map(|after| lead.since + after);
+                self.due = gives_up_at.filter(|at| input.now < *at).or(self.due);
                 WaitingStep::Nothing
             }
         }

@@ -75,6 +75,7 @@ impl<A: GroupApplication> GroupCore<A> {
         if let GroupStage::Present(present) = &mut self.stage {
             present.membership.follow(&membership);
         }
+        self.passage.remember(membership);
     }
 
     /// Ends the subgroups, each of which delivers its trim.

@@ -75,7 +75,13 @@ impl<A: GroupApplication> GroupCore<A> {
     #[must_use]
     pub fn is_wedged(&self) -> bool {
         let state = self.membership().map(Membership::state);
-        matches!(state, Some(MembershipState::Wedged | MembershipState::Decided))
+        matches!(state, Some(MembershipState::Wedged | MembershipState::Waiting | MembershipState::Decided))
+    }
+
+    /// Returns whether this node hears no majority of its view, and waits for one with its state \[V17\].
+    #[must_use]
+    pub fn lacks_majority(&self) -> bool {
+        self.membership().is_some_and(|membership| membership.state() == MembershipState::Waiting)
     }
 
     /// Calls `each` with each member of the subgroup `id` and how far it is behind: see [`crate::multicast::Subgroup::lags`].

@@ -63,6 +63,8 @@ pub enum FlightEvent {
     Leaves,
     /// It sends and acknowledges nothing any more in the view.
     Wedges,
+    /// It hears no majority of the view, and waits for one with its state.
+    WaitsForMajority,
     /// It votes for the proposal of a leader, which may be itself.
     Follows(Member),
     /// It knows how the view ends.
@@ -104,6 +106,7 @@ impl FlightEvent {
             Self::FindsSlow(_) => "slow member",
             Self::Leaves => "leaves",
             Self::Wedges => "wedges",
+            Self::WaitsForMajority => "no majority",
             Self::Follows(_) => "votes",
             Self::Decides { .. } => "decides",
             Self::Trims(..) => "trim",
@@ -131,6 +134,9 @@ impl fmt::Display for FlightEvent {
             Self::FindsSlow(member) => write!(f, "reports {} as too slow", named(member)),
             Self::Leaves => f.write_str("wants to leave"),
             Self::Wedges => f.write_str("sends and acknowledges nothing any more in this view"),
+            Self::WaitsForMajority => {
+                f.write_str("hears no majority of the view, and waits for one with its state")
+            }
             Self::Follows(member) => write!(f, "votes for the proposal of {}", named(member)),
             Self::Decides { removed, joined } => {
                 write!(f, "knows how the view ends: {removed} members leave it, {joined} join")
@@ -208,6 +214,7 @@ impl FlightRecorder {
             (is_new(marks.concedes, seen.concedes), FlightEvent::Concedes),
             (is_new(marks.leaving, seen.leaving), FlightEvent::Leaves),
             (is_new(marks.wedged, seen.wedged), FlightEvent::Wedges),
+            (is_new(marks.waits, seen.waits), FlightEvent::WaitsForMajority),
         ];
         simple.into_iter().filter(|(is_new, _)| *is_new).for_each(|(_, event)| self.note(now, event));
         if let Some(leader) = marks.echoed.filter(|leader| seen.echoed != Some(*leader)) {

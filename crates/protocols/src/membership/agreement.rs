@@ -84,8 +84,8 @@ impl Membership {
             return 1;
         }
         let stay = self.all() - cut;
-        if !self.suffice(stay.len()) {
-            self.stop_as_minority(cut);
+        if !self.suffice(self.taking_part(stay).len()) {
+            self.part_as_minority(cut);
             return 1;
         }
         if self.stop_without_quorum(cut) {
@@ -142,7 +142,9 @@ impl Membership {
     fn follows(&self, rank: usize, leader: usize) -> bool {
         let row = self.table.row(rank);
         let below = RankSet::all(leader);
-        let accepts = below.is_subset(&self.row.suspected.load(row)) || mutant!(ProposeUnaccepted);
+        // A member that waits echoes nothing more.
+        let waits = self.row.waits.load(row);
+        let accepts = waits || below.is_subset(&self.row.suspected.load(row)) || mutant!(ProposeUnaccepted);
         let is_complete = self.row.wedged.contains(row, self.table.rank());
         is_complete && accepts
     }
@@ -262,7 +264,7 @@ impl Membership {
         let can_echo = |rank: usize| {
             let row = self.table.row(rank);
             let is_cut = proposal.removes(rank) && !self.wishes_to_leave(rank);
-            let follows = !self.row.suspected.contains(row, leader);
+            let follows = !self.row.suspected.contains(row, leader) && !self.row.waits.load(row);
             !is_cut && (follows || !self.needs_majority())
         };
         let echoes = (0..self.view.members.len()).filter(|rank| has_echoed(*rank)).count();

@@ -6,11 +6,13 @@ use super::cut::HearingReports;
 use super::row::SetColumn;
 use super::rows::SeenRows;
 use super::silence::Silence;
+use super::waiting::WaitingRoom;
 use super::{
     Member, MembershipRow, MembershipSettings, PartitionSafety, Proposal, RankSet, SenderSegment, StopReason,
     Subgroups, View, ViewChangeStep, ViewChangeSteps,
 };
 use crate::coverage::{Point, reach};
+use crate::ends::WaitReason;
 use crate::mutation;
 use crate::sst::StateTable;
 
@@ -23,6 +25,8 @@ pub enum MembershipState {
     Normal,
     /// The view is ending.
     Wedged,
+    /// The view is ending, and this member waits for a majority of its members.
+    Waiting,
     /// The next view is decided.
     Decided,
 }
@@ -81,6 +85,13 @@ pub struct Membership {
     pub(super) awaits_disk: bool,
     /// There is a decision, and this member lacks a part of what it installs \[G11\].
     pub(super) awaits_log: bool,
+    /// The members that are lost for good: not silent, but dead, or removed by this one.
+    pub(super) dead: RankSet,
+    /// The members that say that they wait for a majority.
+    pub(super) waiting: RankSet,
+    /// Why this member waits for a majority, and by what, once it has wedged.
+    pub(super) waits: Option<WaitReason>,
+    pub(super) room: Option<Box<WaitingRoom>>,
     /// The members whose rows violated the protocol, and how.
     pub(super) distrusted: Vec<(NodeId, &'static str)>,
 }
@@ -135,6 +146,10 @@ impl Membership {
             owes_sign: false,
             awaits_disk: false,
             awaits_log: false,
+            dead: RankSet::EMPTY,
+            waiting: RankSet::EMPTY,
+            waits: None,
+            room: None,
             distrusted: Vec::new(),
         };
         lost.into_iter().for_each(|node| membership.suspect(node));
@@ -157,8 +172,13 @@ impl Membership {
     /// member can learn anything from it later.
     #[must_use]
     pub fn is_known_to_all(&self) -> bool {
+        if self.waits.is_some() {
+            // Those that wait know it from their votes.
+            return true;
+        }
         let removed = self.decision.as_ref().map_or(RankSet::EMPTY, |decision| decision.removed);
-        (self.heard_members() - removed).iter().all(|rank| self.row.decided.load(self.table.row(rank)) > 0)
+        let knows = |rank| self.row.decided.load(self.table.row(rank)) > 0 || self.is_informed(rank);
+        (self.heard_members() - removed).iter().all(knows)
     }
 
     /// Returns why this member has stopped, if it has.
@@ -191,6 +211,11 @@ impl Membership {
         self.table.is_ready()
     }
 
+    /// Returns whether all other members have attached this one's row, but for those that are dead: no member waits in an earlier view.
+    pub(super) fn has_all_readers(&self) -> bool {
+        self.table.readers() + self.dead.len() >= self.view.members.len() - 1
+    }
+
     /// Returns the lowest rank that this member does not suspect, if there is one.
     #[must_use]
     pub fn leader(&self) -> Option<usize> {
@@ -212,6 +237,7 @@ impl Membership {
     /// Handles an event of the fabric.
     pub fn handle_event(&mut self, event: &FabricEvent) {
         self.table.handle_event(event);
+        self.handle_waiting_event(event);
         match event {
             FabricEvent::PeerDying { .. } if mutant!(AwaitLoss) => {}
             // A dying member does not run any more, so it is as good as lost [V16]; its row is frozen as that of any other.
@@ -234,7 +260,10 @@ impl Membership {
     /// members are ignored, and so is this one.
     pub fn suspect(&mut self, node: NodeId) {
         match self.view.rank(node) {
-            Some(rank) if rank != self.table.rank() => self.accuse(rank),
+            Some(rank) if rank != self.table.rank() => {
+                self.dead.insert(rank);
+                self.accuse(rank);
+            }
             _ => {}
         }
         self.joins.retain(|member| member.node != node);
@@ -262,6 +291,8 @@ impl Membership {
         if self.decision.is_some() {
             reach(Point::SignAfterDecision);
             // A member that remains until all know the decision continues to hear and to give signs of life.
+            self.hear_opinions();
+            self.report_end(fabric, now);
             self.flush(fabric);
             return 0;
         }
@@ -276,12 +307,16 @@ impl Membership {
         if is_open && self.take_over_decision(subgroups) {
             if self.decision.is_some() {
                 self.enter_decided(now);
+                self.report_end(fabric, now);
                 work += 1;
             }
             return work + self.flush(fabric);
         }
         if self.must_stop() {
             return work + 1;
+        }
+        if is_open && self.waits.is_some() {
+            return work + self.evaluate_waiting(fabric, subgroups, now);
         }
         if !is_open {
             reach(Point::SignWhileOpening);
@@ -292,10 +327,8 @@ impl Membership {
         self.state = self.state.max(MembershipState::Normal);
         self.heed_slow();
         self.publish(subgroups);
-        if !self.wedged && (self.awaits_disk || self.must_wedge()) && self.wedge(subgroups) {
-            self.state = MembershipState::Wedged;
-            self.steps.note_first(ViewChangeStep::Wedged, now);
-            work += 1;
+        if !self.wedged && (self.awaits_disk || self.must_wedge()) {
+            work += usize::from(self.end_here(now, subgroups));
         }
         if self.wedged {
             work += self.agree(now, subgroups);
@@ -303,6 +336,9 @@ impl Membership {
             self.publish(subgroups);
             if self.must_stop() {
                 return work + 1;
+            }
+            if self.waits.is_some() {
+                return work + self.evaluate_waiting(fabric, subgroups, now);
             }
         }
         if self.decision.is_some() {
@@ -314,7 +350,8 @@ impl Membership {
     /// Returns when to poll even if nothing happens.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.silence.as_ref().filter(|_| self.stop.is_none()).map(Silence::deadline)
+        let signs = self.silence.as_ref().filter(|_| self.stop.is_none()).map(Silence::deadline);
+        signs.into_iter().chain(self.waiting_deadline()).min()
     }
 
     /// Returns the table of rows, for checkers and tools.
@@ -356,6 +393,24 @@ impl Membership {
             // Read after the answers, which are posted later.
             concedes: self.conceding(),
         }
+    }
+
+    /// Evaluates the wait for a majority, in a view whose table is open.
+    fn evaluate_waiting<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        subgroups: &mut impl Subgroups<F>,
+        now: Instant,
+    ) -> usize {
+        self.publish(subgroups);
+        let work = self.wait(fabric, subgroups, now);
+        if self.wedged {
+            self.state = MembershipState::Waiting;
+        }
+        if self.decision.is_some() {
+            self.enter_decided(now);
+        }
+        work + self.flush(fabric)
     }
 
     fn enter_decided(&mut self, now: Instant) {
@@ -430,6 +485,16 @@ impl Membership {
         let ending = &self.seen.ending;
         let has_reason = || !ending.is_empty() && !(*ending & self.heard_members()).is_empty();
         !self.disputed.is_empty() || self.renewing || self.can_admit() || has_reason()
+    }
+
+    /// Wedges, as soon as the subgroups have what they count; returns whether they have.
+    pub(super) fn end_here<F>(&mut self, now: Instant, subgroups: &mut impl Subgroups<F>) -> bool {
+        let has_wedged = self.wedge(subgroups);
+        if has_wedged {
+            self.state = MembershipState::Wedged;
+            self.steps.note_first(ViewChangeStep::Wedged, now);
+        }
+        has_wedged
     }
 
     /// Ends the view here, as soon as the subgroups have what they count; returns whether they have.

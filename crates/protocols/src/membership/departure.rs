@@ -100,6 +100,11 @@ impl Membership {
         (stay.is_empty() && joins.is_empty()) || (0..self.row.holds.count()).all(is_held)
     }
 
+    /// Returns whether `rank` may hold a state: it has said so, or held it when the view began.
+    pub(super) fn may_hold(&self, rank: usize, state: usize) -> bool {
+        self.holds(rank, state) || self.view.holders.get(state).is_some_and(|holders| holders.contains(rank))
+    }
+
     fn holds(&self, rank: usize, state: usize) -> bool {
         self.states_of(rank, state / 64) >> (state % 64) & 1 == 1
     }

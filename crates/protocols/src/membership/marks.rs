@@ -21,6 +21,8 @@ pub struct MembershipMarks {
     pub leaving: bool,
     /// This member sends and acknowledges nothing any more in the view.
     pub wedged: bool,
+    /// This member waits for a majority of the view.
+    pub waits: bool,
     /// The rank of the leader whose proposal this member has echoed.
     pub echoed: Option<usize>,
     /// How the view ends is known here.
@@ -41,7 +43,7 @@ impl Membership {
             || sets.into_iter().any(|(now, before)| now != before)
             || (self.concedes, self.leaving, self.wedged) != (seen.concedes, seen.leaving, seen.wedged)
             || self.echoed.as_ref().map(|(leader, _): &(usize, Proposal)| *leader) != seen.echoed
-            || self.decision.is_some() != seen.decided
+            || (self.waits.is_some(), self.decision.is_some()) != (seen.waits, seen.decided)
     }
 
     /// Returns what this member has noticed so far. It costs a few loads, of this member's own memory alone.
@@ -56,6 +58,7 @@ impl Membership {
             concedes: self.concedes,
             leaving: self.leaving,
             wedged: self.wedged,
+            waits: self.waits.is_some(),
             echoed: self.echoed.as_ref().map(|(leader, _): &(usize, Proposal)| *leader),
             decided: self.decision.is_some(),
         }

@@ -100,6 +100,7 @@ mod subgroups;
 mod tests;
 mod view;
 mod view_notice;
+mod waiting;
 
 pub use core::{Membership, MembershipState};
 pub(crate) use cover::least_cover;

@@ -15,6 +15,8 @@ pub struct ViewPassage {
     notifiers: Vec<ViewNotifier>,
     /// Mirrors of earlier views, which slow members may still read.
     past: Vec<MirrorId>,
+    /// The view before, until all members of the present one have begun that: some may still wait in it \[H16\].
+    before: Option<Box<Membership>>,
     /// This node wishes to leave, whatever the view.
     leaving: bool,
     /// It does not take messages yet.
@@ -43,6 +45,7 @@ impl ViewPassage {
             lost: BTreeSet::new(),
             notifiers: Vec::new(),
             past: Vec::new(),
+            before: None,
             leaving: false,
             stands_by: false,
         }
@@ -60,11 +63,17 @@ impl ViewPassage {
             self.lost.insert(*peer);
         }
         self.notifiers.iter_mut().for_each(|notifier| notifier.handle_event(event));
+        self.before.iter_mut().for_each(|before| before.handle_waiting_event(event));
     }
 
     /// Notifies joiners of their first view; returns the amount of work done.
     pub fn poll<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        self.notifiers.iter_mut().map(|notifier| notifier.poll(fabric)).sum()
+        let reported = self.before.as_mut().map_or(0, |before| {
+            let now = fabric.now();
+            before.report_end(fabric, now)
+        });
+        let notified: usize = self.notifiers.iter_mut().map(|notifier| notifier.poll(fabric)).sum();
+        reported + notified
     }
 
     /// Returns whether the fabric has lost `node`, which does not return.
@@ -152,6 +161,12 @@ impl ViewPassage {
         }
     }
 
+    /// Keeps the ended view until all members have begun the present one.
+    pub fn remember(&mut self, ended: Membership) {
+        let earlier = self.before.replace(Box::new(ended));
+        self.past.extend(earlier.and_then(|earlier| earlier.waiting_mirror()));
+    }
+
     /// Keeps a mirror of an ended view until it is retired.
     pub fn keep(&mut self, mirror: MirrorId) {
         self.past.push(mirror);
@@ -160,7 +175,13 @@ impl ViewPassage {
     /// Retires the mirrors of earlier views when all members have begun the `present` one, since no member reads them any more.
     /// Returns whether there were some.
     pub fn retire<F: Fabric>(&mut self, fabric: &mut F, present: &Membership) -> bool {
-        if !present.is_ready() || self.past.is_empty() && self.notifiers.is_empty() {
+        if !present.is_ready() {
+            return false;
+        }
+        if self.before.is_some() && present.has_all_readers() {
+            self.past.extend(self.before.take().and_then(|before| before.waiting_mirror()));
+        }
+        if self.past.is_empty() && self.notifiers.is_empty() {
             return false;
         }
         let notifiers = self.notifiers.drain(..).map(|notifier| notifier.mirror());

@@ -38,6 +38,8 @@ pub struct MembershipRow {
     pub holds: Columns<u64>,
     /// How many indexes of each sender it has, in the subgroups that it is in ([`SenderSegment::counts`]).
     pub counts: Columns<u64>,
+    /// The member has wedged, and waits for a majority: it echoes nothing more \[H1\].
+    pub waits: Column<bool>,
     /// Not empty: the member has wedged; announces `counts` to each of its ranks, which have not missed them: a reader that was accused
     /// before it attached may see only this set \[S2\].
     pub wedged: SetColumn,
@@ -127,7 +129,7 @@ impl MembershipRow {
         let (holds, counts) = (layout.list(states.div_ceil(64)), layout.list(counts));
         let wedged = set(layout.block(each));
         let (echoed, decided, concedes) = (layout.column(), layout.column(), layout.column());
-        let whole = layout.column();
+        let (whole, waits) = (layout.column(), layout.column());
         let places = if members > ALL_LEADERS { SOME_LEADERS } else { members };
         let proposals = (0..places).map(|_| layout.block(Proposal::words(members, trims, states))).collect();
         let words = layout.words();
@@ -141,6 +143,7 @@ impl MembershipRow {
             leaving,
             slow,
             whole,
+            waits,
             holds,
             counts,
             wedged,

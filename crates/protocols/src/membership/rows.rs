@@ -54,7 +54,7 @@ impl Membership {
     #[inline]
     #[must_use]
     pub fn has_news(&mut self) -> bool {
-        if self.awaits_disk || self.awaits_log || self.voting.is_some() {
+        if self.awaits_disk || self.awaits_log || self.voting.is_some() || self.hears_waiting() {
             return true;
         }
         let members = self.seen.heartbeats.len();
@@ -122,6 +122,9 @@ impl Membership {
         self.disputed |= accused | self.row.disputed.load(row) & all;
         if self.row.suspected.contains(row, rank) {
             self.suspected.insert(rank);
+        }
+        if self.row.waits.load(row) {
+            self.waiting.insert(rank);
         }
         let seen = &mut self.seen;
         let signs = [

@@ -2,6 +2,7 @@
 
 use super::{Membership, RankSet, SenderSegment};
 use crate::coverage::{Point, reach};
+use crate::ends::WaitReason;
 use crate::mutation;
 
 /// Why a member has stopped permanently.
@@ -65,27 +66,58 @@ impl Membership {
     /// Returns whether this member stops, for good.
     pub(super) fn must_stop(&mut self) -> bool {
         // While all members are heard, this one continues.
-        let hears_all = self.accused.is_empty() && self.suspected.is_empty();
+        let hears_all = self.accused.is_empty() && self.suspected.is_empty() && self.waiting.is_empty();
         if hears_all && !self.leaving && self.stop.is_none() {
             return false;
         }
-        if self.stop.is_none() && !self.suffice(self.heard_members().len()) {
-            self.stop_as_minority(self.accused);
+        // Members that are only silent may return, where this one can wait for them [V17].
+        let gone = if self.is_patient() { self.dead } else { self.accused };
+        if self.stop.is_none() && !self.suffice((self.all() - gone).len()) {
+            self.stop_as_minority(gone);
         }
         if self.stop.is_none() {
-            self.stop_without_quorum(self.accused);
+            self.stop_without_quorum(gone);
         }
-        if self.stop.is_none() && self.leader().is_none() {
-            reach(Point::StoppedLeaderless);
-            self.stop = Some(StopReason::Excluded);
+        if self.stop.is_none() && self.waits.is_none() {
+            self.look_for_majority();
         }
         if self.stop.is_none() && self.leaves_with_the_rest() {
             self.stop = Some(StopReason::Left);
         }
-        if self.stop.is_some() && self.leaving {
+        if (self.stop.is_some() || self.waits.is_some()) && self.leaving {
             self.stop = Some(if self.is_slow { StopReason::Excluded } else { StopReason::Left });
         }
         self.stop.is_some()
+    }
+
+    /// Stops or waits if no majority takes part, or no member of it leads any more.
+    fn look_for_majority(&mut self) {
+        let able = self.taking_part(self.heard_members());
+        let reason = match () {
+            () if !self.suffice(able.len()) => WaitReason::Minority,
+            () if self.leader().is_none() => WaitReason::Leaderless,
+            () => return,
+        };
+        if self.is_patient() {
+            self.begin_waiting(reason);
+        } else if reason == WaitReason::Leaderless {
+            reach(Point::StoppedLeaderless);
+            self.stop = Some(StopReason::Excluded);
+        }
+    }
+
+    /// Returns those of `ranks` that do not wait for a majority, as far as this member knows.
+    pub(super) fn taking_part(&self, ranks: RankSet) -> RankSet {
+        ranks - self.waiting
+    }
+
+    /// Waits, where this member can, or stops, because there is no majority without the members of `lost`.
+    pub(super) fn part_as_minority(&mut self, lost: RankSet) {
+        if self.is_patient() {
+            self.begin_waiting(WaitReason::Minority);
+        } else {
+            self.stop_as_minority(lost);
+        }
     }
 
     /// Stops because there is no majority without the members of `lost`. If any of them has published that it does

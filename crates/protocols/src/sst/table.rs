@@ -23,6 +23,8 @@ pub struct StateTable {
     awaited: usize,
     /// Whether each reader, by rank, was excused before it attached: it misses what is stored meanwhile.
     excused: Vec<bool>,
+    /// The number of readers that have attached, whether or not they were excused before.
+    readers: usize,
     /// A reader has attached late: see [`StateTable::take_late_reader`].
     has_late_reader: bool,
     /// What has been stored and is not posted yet, in order.
@@ -68,6 +70,7 @@ impl StateTable {
             attached,
             awaited: readers.len(),
             excused: vec![false; members.len()],
+            readers: 0,
             has_late_reader: false,
             posts: Vec::with_capacity(64),
         }
@@ -80,6 +83,7 @@ impl StateTable {
             return;
         }
         let Some(rank) = self.members.iter().position(|member| member == reader) else { return };
+        self.readers += 1;
         self.has_late_reader |= self.excused[rank];
         self.await_no_more(rank);
     }
@@ -95,6 +99,12 @@ impl StateTable {
             self.attached[rank] = true;
             self.awaited -= 1;
         }
+    }
+
+    /// Returns how many readers have attached this member's row, those that were excused before included.
+    #[must_use]
+    pub const fn readers(&self) -> usize {
+        self.readers
     }
 
     /// Returns whether the reader with rank `rank` was excused before it attached: it may see a guard without what

@@ -70,6 +70,9 @@ impl<H: JoinHost> SimAdmission<H> {
             MembershipState::Normal if is_new => format!("opens {view}, in which messages flow"),
             MembershipState::Normal => format!("view {id}: messages flow"),
             MembershipState::Wedged => format!("view {id}: wedged, {delivered} messages delivered so far"),
+            MembershipState::Waiting => {
+                format!("view {id}: waits for a majority, {delivered} messages delivered so far")
+            }
             MembershipState::Decided => {
                 let nodes = view.nodes();
                 let is_removed = |rank: &usize| membership.decision().is_some_and(|next| next.removes(*rank));
@@ -92,6 +95,7 @@ fn step_of_view(membership: &Membership) -> RemarkKind {
         MembershipState::Opening => "opening",
         MembershipState::Normal => "messages flow",
         MembershipState::Wedged => "wedged",
+        MembershipState::Waiting => "waits for a majority",
         MembershipState::Decided => "next view decided",
     };
     RemarkKind::Enters { period: format!("view {}", membership.view().id), step }

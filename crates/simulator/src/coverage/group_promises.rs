@@ -3,6 +3,12 @@
 use super::{Point, Promises};
 
 promises!(
+    OUTAGE,
+    [WaitsForMajority, WaitEnded, WaitEndTakenOver],
+    ["cut", "path that comes back", "outage of all paths", "outage of a minority", "outage of a majority"]
+);
+
+promises!(
     SLOW,
     [
         WedgedByLeave,

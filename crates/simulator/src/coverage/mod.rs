@@ -21,7 +21,7 @@ pub use squall_log::coverage::LogPoint;
 use squall_protocols::coverage::take;
 pub use squall_protocols::coverage::{IS_ON, Point};
 
-pub(crate) use group_promises::{ALIVE, DYING, GROUP, LARGE, MEDIUM, SHAPE, SLOW, TAKEOVER};
+pub(crate) use group_promises::{ALIVE, DYING, GROUP, LARGE, MEDIUM, OUTAGE, SHAPE, SLOW, TAKEOVER};
 pub(crate) use promises::{
     ASSEMBLY, ENDS, GENUINE, GENUINE_LARGE, JOIN, LOG, MULTICAST, RDMC, REPLICA, RESTART, REVIVAL, SALVAGE,
     SST,
@@ -114,6 +114,7 @@ fn rule_kind(rule: &Rule) -> &'static str {
         (Verdict::Pause { .. }, _) => "pause before a post",
         (Verdict::Partition(_), _) => "partition",
         (Verdict::Cut { .. }, _) => "cut",
+        (Verdict::Mend { .. }, _) => "path that comes back",
         (Verdict::Heal, _) => "heal",
         (Verdict::Slow { extra, .. }, _) if *extra >= FOR_EVER => "silent link",
         (Verdict::Slow { .. }, _) => "slow link",

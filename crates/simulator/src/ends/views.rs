@@ -283,7 +283,7 @@ impl EndsWorld<'_> {
         if !state.view.shards[shard].members.contains(rank) {
             return EndsPart::default();
         }
-        let columns = state.view.columns(shard);
+        let columns = state.view.shards[shard].columns;
         let (begins, is_named) = (state.begins[shard], state.view.shards[shard].whole.contains(rank));
         let is_durable = self.plan.shards[shard].kind.is_durable;
         let has_restarted = self.processes[slot].is_restarted;

@@ -358,6 +358,7 @@ fn first_view(plan: &EndsPlan) -> EndsViewState {
         kind: shard.kind,
         members: placed[number],
         whole: placed[number],
+        columns: if shard.kind.is_timed { 1 } else { members.len() },
     };
     let shards = plan.shards.iter().enumerate().map(shard).collect();
     EndsViewState {

@@ -10,9 +10,15 @@ use squall_protocols::membership::{MembershipState, StopReason};
 use super::cluster::{GenuineCluster, GenuineProcess, holds_state, lacks_state, membership, view_id};
 use crate::run::Violation;
 
+/// Whether a member waits for a majority of its view.
+fn waits(process: &GenuineProcess) -> bool {
+    membership(process).is_some_and(|membership| membership.waits().is_some())
+}
+
 impl GenuineCluster {
     pub(super) fn is_settled(&self) -> bool {
-        self.check_one_view().is_ok()
+        !self.all.processes.iter().any(|process| self.all.lives(process) && waits(process))
+            && self.check_one_view().is_ok()
             && self.check_leavers().is_ok()
             && self.check_complete().is_ok()
             && self.going().all(|process| self.has_sent_all(process) || view_id(process).is_none())
@@ -33,10 +39,10 @@ impl GenuineCluster {
         self.check_healthy()
     }
 
-    /// Processes that live, and have neither stopped nor given up to join.
+    /// Processes that live, and have neither stopped nor given up to join, nor wait for a majority that may never come.
     fn going(&self) -> impl Iterator<Item = &GenuineProcess> {
         let has_ended = |process: &GenuineProcess| {
-            self.ended(process).is_some() || self.given_up(process.place).is_some()
+            self.ended(process).is_some() || waits(process) || self.given_up(process.place).is_some()
         };
         self.all.processes.iter().filter(move |process| self.all.lives(process) && !has_ended(process))
     }
@@ -202,6 +208,10 @@ impl GenuineCluster {
                     let text = format!("[J5] process {place} has given up to join: {failure:?}");
                     return Err(Violation { checker: "liveness", text });
                 }
+            }
+            if waits(process) && (healthy.contains(&place) || is_sure && self.plan.group.crashes() == 0) {
+                let text = format!("[V17] process {place} waits for a majority, of the healthy {healthy:?}");
+                return Err(Violation { checker: "availability", text });
             }
             let Some(ended) = self.ended(process) else { continue };
             let leaves = self.plan.group.leaves.iter().any(|(leaver, _)| *leaver == place);

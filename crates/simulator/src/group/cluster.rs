@@ -1,6 +1,7 @@
 //! The cluster of a run: nodes with their groups, and what the end must look like.
 
 use std::cell::{Ref, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimWorld, Verdict};
@@ -36,7 +37,7 @@ fn time_of_relays(plan: &GroupPlan) -> Duration {
     extras.sum::<Duration>() * u32::try_from(round_trips).unwrap_or(u32::MAX)
 }
 
-/// How long a partition lasts before the nodes lose each other.
+/// How long a partition lasts before the nodes lose each other, in most plans.
 pub const UNREACHABLE_AFTER: Duration = Duration::from_millis(3);
 
 /// The nodes do their work in fewer turns: most runs in a few thousand, those that relay large messages in the smallest
@@ -59,6 +60,8 @@ pub(crate) struct GroupCluster<S: GroupScene> {
     all: SimAdmission<GroupHost<S>>,
     nodes: Vec<NodePlan>,
     watch: Rc<RefCell<RunChecks>>,
+    /// The views in which a member has waited for a majority.
+    waited: BTreeSet<u64>,
     prng: Prng,
 }
 
@@ -83,7 +86,7 @@ impl<S: GroupScene> GroupCluster<S> {
             cost: CostModel::FREE,
             early_sight: plan.early_sight,
             one_sided_progress: plan.one_sided_progress,
-            unreachable_after: UNREACHABLE_AFTER,
+            unreachable_after: plan.unreachable_after,
             loss_noticed_after: Duration::from_millis(1),
             dies_visibly: plan.dies_visibly,
             rules: plan.rules.clone(),
@@ -107,7 +110,7 @@ impl<S: GroupScene> GroupCluster<S> {
             group.application().arrive();
         });
         let prng = Prng::new(plan.seed ^ 0x6e0);
-        Self { plan: plan.clone(), all, nodes, watch, prng }
+        Self { plan: plan.clone(), all, nodes, watch, waited: BTreeSet::new(), prng }
     }
 
     /// Runs to the end, and checks that all is as it has to be there.
@@ -183,7 +186,8 @@ impl<S: GroupScene> GroupCluster<S> {
             watch.take(Err(Violation { checker: "quiescence", text }));
         }
         // A view may end for an attempt to join that fails.
-        let unchanged_max = self.plan.unchanged_views_max() + self.all.attempts;
+        // Members that have waited may all be in the next view.
+        let unchanged_max = self.plan.unchanged_views_max() + self.all.attempts + self.waited.len();
         if watch.views.unchanged() > unchanged_max {
             let text = format!("[V12] more than {unchanged_max} views ended without a change");
             watch.take(Err(Violation { checker: "useless views", text }));
@@ -197,6 +201,7 @@ impl<S: GroupScene> GroupCluster<S> {
             match (group.and_then(GroupCore::ended), group.and_then(GroupCore::membership)) {
                 _ if !self.all.lives(process) => NodeFate::Dead,
                 (Some(ended), _) => NodeFate::Ended(ended),
+                (None, Some(_)) if waits(process) => NodeFate::LacksMajority,
                 (None, Some(membership)) => NodeFate::Member(self.all.numbers.places(membership.view())),
                 (None, None) => NodeFate::Waiting,
             }
@@ -279,6 +284,8 @@ impl<S: GroupScene> GroupCluster<S> {
         let process = &mut self.all.processes[place as usize];
         let Some(group) = &mut process.group else { return worked };
         worked |= group.poll(&mut process.fabric) > 0;
+        let waits = group.membership().filter(|membership| membership.waits().is_some());
+        self.waited.extend(waits.map(|membership| membership.view().id));
         let now = process.fabric.now();
         worked |= group.application().flush(now, &mut self.prng);
         if is_member {
@@ -306,11 +313,12 @@ impl<S: GroupScene> GroupCluster<S> {
         }
     }
 
-    /// Nodes that live, and have neither stopped nor given up to join.
+    /// Nodes that live, and have neither stopped nor given up to join, nor wait for a majority that may never come.
     fn going(&self) -> impl Iterator<Item = &NodeProcess<S>> {
         let has_given_up = |process: &NodeProcess<S>| self.given_up(process.place).is_some();
-        let has_ended =
-            move |process: &NodeProcess<S>| self.ended(process).is_some() || has_given_up(process);
+        let has_ended = move |process: &NodeProcess<S>| {
+            self.ended(process).is_some() || waits(process) || has_given_up(process)
+        };
         self.all.processes.iter().filter(move |process| self.all.lives(process) && !has_ended(process))
     }
 
@@ -324,7 +332,8 @@ impl<S: GroupScene> GroupCluster<S> {
     }
 
     fn is_settled(&self) -> bool {
-        self.check_one_view().is_ok()
+        !self.all.processes.iter().any(|process| self.all.lives(process) && waits(process))
+            && self.check_one_view().is_ok()
             && self.check_leavers().is_ok()
             && self.check_complete().is_ok()
             && self.going().all(is_done)
@@ -344,6 +353,9 @@ impl<S: GroupScene> GroupCluster<S> {
         let fail = |text: String| Err(Violation { checker: "availability", text });
         for place in self.healthy() {
             let process = &self.all.processes[place as usize];
+            if waits(process) {
+                return fail(format!("[V17] node {place} is healthy and waits for a majority"));
+            }
             if view_id(process).is_none() {
                 return fail(format!("[V10] node {place} is healthy and is not in the last view"));
             }
@@ -447,6 +459,10 @@ impl<S: GroupScene> GroupCluster<S> {
                     return Err(Violation { checker: "liveness", text });
                 }
             }
+            if waits(process) && is_sure && self.plan.crashes() == 0 {
+                let text = format!("[V17] node {place} waits for a majority, and all members are heard");
+                return Err(Violation { checker: "availability", text });
+            }
             let Some(ended) = self.ended(process) else { continue };
             let is_fine = match ended {
                 GroupEnd::Stopped(StopReason::Left) => leaves,
@@ -483,6 +499,12 @@ impl<S: GroupScene> GroupCluster<S> {
 /// The view that a member is in.
 fn view_id<P: NodeProgram>(process: &JoinProcess<P>) -> Option<u64> {
     process.view().filter(|_| process.joiner.is_none()).map(|view| view.id)
+}
+
+/// Whether a member waits for a majority of its view.
+fn waits<P: NodeProgram>(process: &JoinProcess<P>) -> bool {
+    let group = process.group.as_ref().filter(|_| process.joiner.is_none());
+    group.and_then(GroupCore::membership).is_some_and(|membership| membership.waits().is_some())
 }
 
 fn is_done<P: NodeProgram>(process: &JoinProcess<P>) -> bool {

@@ -10,6 +10,8 @@ pub enum NodeFate {
     Dead,
     /// It waits for its first view.
     Waiting,
+    /// It waits for a majority of its view.
+    LacksMajority,
     /// It is in this view.
     Member(View),
     /// Its group has ended.

@@ -9,6 +9,7 @@ use squall_protocols::membership::{PartitionSafety, View};
 use squall_protocols::multicast::{Carrier, DeliveryMode, SubgroupSettings};
 use squall_protocols::rdmc;
 
+use super::cluster::UNREACHABLE_AFTER;
 use super::draw::{draw_relays, draw_subgroups};
 use super::limits::{CounterLimits, draw_drift, draw_shortage};
 use crate::admission::BusPlan;
@@ -53,6 +54,8 @@ pub struct GroupPlan {
     pub one_sided_progress: bool,
     /// Members see that another one is dying before they lose it.
     pub dies_visibly: bool,
+    /// How long paths are cut before the nodes at their ends lose each other.
+    pub unreachable_after: Duration,
     /// The faults.
     pub rules: Vec<Rule>,
     /// Where counts begin and end.
@@ -145,6 +148,7 @@ impl GroupPlan {
             early_sight: prng.chance(500),
             one_sided_progress: prng.chance(750),
             dies_visibly: false,
+            unreachable_after: UNREACHABLE_AFTER,
             rules: draw_rules(prng, nodes),
             limits: CounterLimits::draw(seed),
             bus: BusPlan::draw(seed),
@@ -196,6 +200,7 @@ impl GroupPlan {
             early_sight: prng.chance(300),
             one_sided_progress: prng.chance(750),
             dies_visibly: false,
+            unreachable_after: UNREACHABLE_AFTER,
             rules,
             limits: CounterLimits::draw(seed),
             bus: BusPlan::draw(seed),
@@ -238,6 +243,7 @@ impl GroupPlan {
             early_sight: false,
             one_sided_progress: seed.is_multiple_of(2),
             dies_visibly: false,
+            unreachable_after: UNREACHABLE_AFTER,
             rules: Vec::new(),
             limits: CounterLimits::usual(),
             bus: BusPlan::calm(Duration::from_micros(2)),

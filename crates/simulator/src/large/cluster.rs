@@ -168,6 +168,12 @@ impl<'a> LargeCluster<'a> {
         }
     }
 
+    /// Whether the group has not ended at a node, and the node does not wait for a majority.
+    fn continues(&self, node: usize) -> bool {
+        let group = &self.nodes[node].group;
+        group.ended().is_none() && group.membership().is_none_or(|membership| membership.waits().is_none())
+    }
+
     pub(super) fn check(&self) -> Result<(), String> {
         let case = self.case;
         let joiner = case.joins.then_some(case.members);
@@ -188,9 +194,7 @@ impl<'a> LargeCluster<'a> {
             }
         }
         let alive = |i: &&u32| case.deaths.iter().all(|(other, _)| other != *i);
-        if let Some(i) =
-            case.parted.iter().filter(alive).find(|i| self.nodes[**i as usize].group.ended().is_none())
-        {
+        if let Some(i) = case.parted.iter().filter(alive).find(|i| self.continues(**i as usize)) {
             return Err(format!("[V5] node {i} continues without a majority"));
         }
         self.check_deliveries(healthy[0])

@@ -361,6 +361,7 @@ fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::GroupPlan {
         early_sight: prng.chance(500),
         one_sided_progress: prng.chance(750),
         dies_visibly: false,
+        unreachable_after: crate::group::UNREACHABLE_AFTER,
         rules,
         limits: group::CounterLimits::usual(),
         bus: BusPlan::calm(Duration::from_micros(2)),

@@ -24,6 +24,8 @@ pub(crate) struct MemberFigures {
     pub(crate) ready: bool,
     /// The view is ending.
     pub(crate) wedged: bool,
+    /// This member waits for a majority.
+    pub(crate) lacks_majority: bool,
     /// The members' numbers and ranks.
     pub(crate) members: Vec<(NodeId, u64)>,
     pub(crate) changes: ChangeCounts,

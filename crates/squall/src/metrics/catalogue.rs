@@ -160,7 +160,7 @@ const SUBGROUP_STAGE: &[&str] = &["subgroup", "stage"];
 const MEMBER_TRAFFIC: &[&str] = &["member", "transport", "direction"];
 
 /// All metrics of a member.
-pub const METRICS: [MetricDescription; 30] = [
+pub const METRICS: [MetricDescription; 31] = [
     MetricDescription {
         name: "squall_ready",
         kind: MetricKind::Gauge,
@@ -174,6 +174,13 @@ pub const METRICS: [MetricDescription; 30] = [
         labels: &[],
         help: "1 if the view is ending, so that nothing is sent in it any more, else 0",
         read: |scrape, each| one(each, u8::from(scrape.figures.wedged)),
+    },
+    MetricDescription {
+        name: "squall_without_majority",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        help: "1 if this member hears no majority of its view, and waits for one with its state, else 0",
+        read: |scrape, each| one(each, u8::from(scrape.figures.lacks_majority && !scrape.has_ended)),
     },
     MetricDescription {
         name: "squall_view_number",

@@ -169,6 +169,9 @@ fn answer(question: MetricsQuestion, state: &ServerState) -> HttpAnswer {
             match (figures.written, figures.ready) {
                 (None, _) => HttpAnswer::new(503, "this member has not joined its group yet"),
                 (Some(_), true) => HttpAnswer::new(200, "messages flow"),
+                (Some(_), false) if figures.lacks_majority => {
+                    HttpAnswer::new(503, "this member hears no majority, and waits for one with its state")
+                }
                 (Some(_), false) => HttpAnswer::new(503, "the view is changing, so no message flows"),
             }
         }

@@ -112,6 +112,7 @@ impl Stack {
             rank: members.iter().find(|member| member.node == own).map_or(0, |member| member.rank),
             view: view.map_or(0, |view| view.id),
             ready: self.group.is_ready(),
+            without_majority: self.group.lacks_majority(),
             leaving: view.map_or_else(Vec::new, |view| view.leaving.iter().collect()),
             holders: view
                 .map_or_else(Vec::new, |view| view.holders.iter().map(|set| set.iter().collect()).collect()),

@@ -111,11 +111,12 @@ impl Node {
             let peers: Vec<NodeId> = members.into_iter().filter(|node| *node != fabric.node()).collect();
             let names = config.subgroups.keys().cloned().collect();
             let shards = config.genuine.iter().flat_map(|genuine| genuine.shards.keys().cloned()).collect();
-            let (events, seen, distrusted, ended, skipped) = (Vec::new(), None, None, false, 0);
+            let (events, seen, distrusted, lacked_majority, ended, skipped) =
+                (Vec::new(), None, None, false, false, 0);
             let figures = board.clone().map(FiguresWriter::new);
             #[rustfmt::skip]
             let stack = Stack {
-                fabric, group, outlet, feed, names, shards, status, events, admission, peers, seen, skipped, unchecked: CHECK, distrusted, ended,
+                fabric, group, outlet, feed, names, shards, status, events, admission, peers, seen, skipped, unchecked: CHECK, distrusted, lacked_majority, ended,
                 idle: config.idle_rule(), log: log.clone(), lender: log.clone().map(LogLender::new), durable, figures, is_short: false,
                 looks: 0, flight_copied: FlightCopied::default(), flight_file: config.flight_record.clone(),
             };

@@ -76,6 +76,7 @@ impl Stack {
         figures.written = Some(wall_now);
         figures.ready = group.is_ready();
         figures.wedged = group.is_wedged();
+        figures.lacks_majority = group.lacks_majority();
         if let Some(view) = group.membership().map(|membership| membership.view())
             && (figures.view != view.id || figures.members.is_empty())
         {

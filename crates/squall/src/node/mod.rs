@@ -101,6 +101,8 @@ struct Stack {
     looks: u32,
     /// The member that was distrusted last.
     distrusted: Option<NodeId>,
+    /// It waited for a majority when this was looked at last.
+    lacked_majority: bool,
     ended: bool,
     /// The group stopped in the middle of a step because an allocation failed: it is not polled any more.
     is_short: bool,
@@ -328,6 +330,7 @@ impl Stack {
             self.status.set_ready();
             self.look_at_view();
         }
+        self.report_majority();
         if self.status.is_leaving() {
             // What was sent to shards before is in no window that outlives this member's part in its view.
             if self.outlet.as_mut().is_none_or(MulticastOutlet::has_delivered_earlier) {
@@ -344,6 +347,23 @@ impl Stack {
             *self.status.sole_states() = sole.into_iter().map(name).collect();
         }
         self.watch(is_busy);
+    }
+
+    /// Logs that this member has lost its majority, or that it has it again.
+    fn report_majority(&mut self) {
+        let lacks = self.group.lacks_majority();
+        if std::mem::replace(&mut self.lacked_majority, lacks) == lacks {
+            return;
+        }
+        let view = self.group.membership().map_or(0, |membership| membership.view().id);
+        if lacks {
+            log::warn!(
+                view,
+                "this member hears no majority of its view: it waits for one, keeps its state, and sends and delivers nothing meanwhile"
+            );
+        } else if self.group.ended().is_none() {
+            log::info!(view, "the wait for a majority is over");
+        }
     }
 
     /// Logs each member that this one accuses because of what it has written.

@@ -95,6 +95,6 @@ fn the_next_view_is_as_the_value_says() {
     assert_eq!((next.shards[0].members, next.shards[0].leader()), (set(0b1101), Some(2)));
     assert_eq!(view.kept(&value, 0), set(0b1000), "rank 0 was not in the shard, and rank 1 is not any more");
     assert_eq!(view.shards[0].leader(), Some(1));
-    assert_eq!((next.rank(NodeId(3)), next.columns(0), next.majority()), (Some(2), 1, 3));
+    assert_eq!((next.rank(NodeId(3)), next.shards[0].columns, next.majority()), (Some(2), 1, 3));
     assert!(!view.is_durable());
 }

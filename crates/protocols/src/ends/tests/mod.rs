@@ -29,8 +29,12 @@ fn set(bits: u64) -> RankSet {
 
 /// A view with nodes 0, 1, … and shards of these kinds with these members.
 fn view(members: u32, shards: &[(ShardKind, u64)]) -> EndingView {
-    let shard =
-        |(kind, bits): &(ShardKind, u64)| EndingShard { kind: *kind, members: set(*bits), whole: set(*bits) };
+    let shard = |(kind, bits): &(ShardKind, u64)| EndingShard {
+        kind: *kind,
+        members: set(*bits),
+        whole: set(*bits),
+        columns: if kind.is_timed { 1 } else { members as usize },
+    };
     EndingView {
         number: 4,
         members: (0..members).map(member).collect(),

@@ -8,9 +8,9 @@ use squall_fabric::{Duration, Instant};
 use super::*;
 use crate::ends::mutation::{EndMutation, with};
 use crate::ends::{
-    EndReport, EndReports, EndSettings, Following, LeadDue, LeadTimer, RankedReports, RequestStage,
-    WaitingInput, WaitingMember, WaitingStep, acknowledged, apart, club, first_suspects, hears_too_few,
-    joins_ballots, may_receive, may_reply, may_wait, resigned,
+    ClubGathering, EndReport, EndReports, EndSettings, Following, LeadDue, LeadTimer, RankedReports,
+    RequestStage, WaitingInput, WaitingMember, WaitingStep, acknowledged, apart, club, first_suspects,
+    hears_too_few, joins_ballots, may_receive, may_reply, may_wait, resigned,
 };
 
 const UNIT: Duration = Duration::from_millis(10);
@@ -86,9 +86,18 @@ fn a_club_hears_each_other() {
 fn the_lowest_of_a_club_leads_first_and_the_others_after_it() {
     let view = view(4, &[]);
     let all = view.ranks();
-    let due =
-        |timer: &mut LeadTimer, now, own, club, seen| timer.due(at(now), &SETTINGS, &view, own, club, seen);
+    let due_of = |timer: &mut LeadTimer, now, living, own, club, seen| {
+        timer.due(at(now), &SETTINGS, &ClubGathering { view: &view, living, own, club }, seen)
+    };
+    let due = |timer: &mut LeadTimer, now, own, club, seen| due_of(timer, now, all, own, club, seen);
     assert_eq!(due(&mut LeadTimer::default(), 0, 0, all, None), LeadDue::Now);
+    assert_eq!(
+        due(&mut LeadTimer::default(), 0, 0, all, Some(ballot(1, 2))),
+        LeadDue::Now,
+        "after others in vain"
+    );
+    let living = set(0b0111);
+    assert_eq!(due_of(&mut LeadTimer::default(), 0, living, 0, living, None), LeadDue::Now, "one is dead");
     let mut timer = LeadTimer::default();
     assert_eq!(due(&mut timer, 0, 0, set(0b0011), None), LeadDue::Never);
     assert_eq!(due(&mut timer, 5, 0, set(0b0111), None), LeadDue::At(at(6)));

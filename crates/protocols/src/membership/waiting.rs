@@ -1,0 +1,316 @@
+//! A member that has lost its majority waits, with its state, and ends the view with the others as soon as a majority of them hear each
+//! other again \[V17\] (Derecho §3.4; the rules are those of [`crate::ends`]).
+//!
+//! A member goes over to waiting where it would stop otherwise: when those that it hears and that do not wait are no majority, when all of
+//! them have resigned, or, as leader, when its cut leaves no majority \[H1\]. It stays so until the view has ended. It stops only if so
+//! many members are *dead* that no majority can return \[H18\]: lost by the fabric, not silent.
+//!
+//! **State**, from then on: the register, which begins with what the member has echoed, and the ballot that it leads
+//! ([`WaitingMember`]); the latest report of each member; its own, in a row of a table of its own. Rows of the view's table are
+//! frozen at those that accuse their owners, for the view; the rows of this table never are, and their readers attach whenever they come
+//! to wait. So members hear each other again, and nothing of the view's messages passes between them \[H5\].
+//!
+//! **Step order** of one evaluation: wedge, so that the counts are final \[H2\]; raise the word `waits` in the row of the view, which says
+//! that no echo follows; take the reports of the others; take steps of [`WaitingMember::step`] until nothing is due; publish the own
+//! report, if it has changed, and then a beat. A member that sees another one's report of how the view has ended takes that over.
+//!
+//! **Why there is one decision.** The word `waits` stands for a promise above the ballots of all live leaders. A live proposal is decided
+//! when a majority has echoed it, and a ballot is led with the promises of a majority: they share a member, whose report has its echo.
+//!
+//! This is for groups whose subgroups are in memory and count what all their members have: there every member that stays has what the trims
+//! hold, no vote is a copy, and nothing is on disks. In other groups a member without a majority stops, as it does with
+//! [`super::PartitionSafety::Off`] never, and where nothing but a loss counts ([`super::MembershipSettings::suspicion_after`]) every
+//! member that is not heard is dead.
+
+mod board;
+mod values;
+
+use std::sync::Arc;
+
+use squall_fabric::{Fabric, FabricEvent, Instant, MirrorId};
+
+use self::board::{WaitingReport, WaitingRow};
+use self::values::WaitingValues;
+use super::{Membership, MembershipSettings, Proposal, RankSet, Subgroups, ViewChangeStep};
+use crate::coverage::{Point, reach};
+use crate::ends::{
+    EndContext, EndReports, EndSettings, WaitReason, WaitingInput, WaitingMember, WaitingStep,
+};
+use crate::mutation;
+use crate::sst::StateTable;
+
+/// The purpose of the mirrors of these rows ([`super::View::key`]), which no subgroup has.
+const PURPOSE: u32 = (1 << 20) - 1;
+
+/// What a member has while it waits.
+#[derive(Debug)]
+pub(super) struct WaitingRoom {
+    table: StateTable,
+    row: WaitingRow,
+    settings: EndSettings,
+    values: WaitingValues,
+    member: WaitingMember,
+    reports: EndReports,
+    /// The latest beat of each member, and the number of its latest report that was taken, by rank.
+    seen: Vec<(u64, u64)>,
+    /// The members that know how the view ends.
+    informed: RankSet,
+    /// What it has said last.
+    said: WaitingReport,
+    beat_at: Instant,
+}
+
+impl WaitingRoom {
+    /// Returns whether another member has posted a beat, as it does after each report.
+    fn hears_news(&self) -> bool {
+        let rows = self.table.rows().iter().zip(&self.seen).enumerate();
+        let mut others = rows.filter(|(rank, _)| *rank != self.table.rank());
+        others.any(|(_, (row, (beat, _)))| self.row.beat.load(row) != *beat)
+    }
+
+    /// Takes beats and reports; returns what another member says has been decided.
+    fn hear(&mut self, now: Instant) -> Option<Proposal> {
+        let mut ended = None;
+        for rank in self.values.view().ranks().without(self.table.rank()).iter() {
+            let (row, node) = (self.table.row(rank), self.values.view().members[rank].node);
+            let (beat, number) = &mut self.seen[rank];
+            let shown = self.row.beat.load(row);
+            if shown != *beat {
+                *beat = shown;
+                self.reports.hear(now, node);
+            }
+            if self.row.number(row) == *number {
+                continue;
+            }
+            let Some(report) = self.row.load(row) else { continue };
+            *number = report.number;
+            if report.has_ended {
+                self.informed.insert(rank);
+                ended = report.proposal.clone();
+            }
+            self.values.note_states(rank, &report.holds);
+            self.reports.take(now, node, Arc::new(self.values.report(report)));
+        }
+        ended
+    }
+
+    /// Puts the own report where the member and the others see it.
+    fn say(&mut self, now: Instant, hears: RankSet, decision: Option<&Proposal>) {
+        let register = &self.member.register;
+        let lead = self.member.lead();
+        let led = lead.and_then(|lead| lead.proposal.as_ref());
+        let of = |proposal: &crate::ends::EndProposal| self.values.proposal(&proposal.value);
+        let report = WaitingReport {
+            number: self.said.number,
+            hears,
+            promise: register.promise(),
+            lead: lead.map(|lead| lead.ballot),
+            proposal: decision.cloned().or_else(|| led.map(of)),
+            vote: register.vote().map(|vote| (vote.ballot, of(&vote.proposal))),
+            has_ended: decision.is_some(),
+            ..self.said.clone()
+        };
+        if report != self.said || report.number == 0 || self.table.take_late_reader() {
+            self.said = WaitingReport { number: report.number + 1, ..report };
+            self.row.store(self.table.own(), &self.said);
+            self.table.append(self.row.report());
+            self.beat();
+        }
+        let own = self.values.view().members[self.table.rank()].node;
+        self.reports.take(now, own, Arc::new(self.values.report(self.said.clone())));
+        self.reports.hear(now, own);
+    }
+
+    fn beat(&mut self) {
+        let beat = self.row.beat.load(self.table.own()) + 1;
+        self.table.renew(self.row.beat, beat);
+    }
+}
+
+impl Membership {
+    /// Returns whether members of this group wait for a majority that they have lost.
+    pub(super) fn is_patient(&self) -> bool {
+        let is_in_memory = |segment: &super::SenderSegment| segment.durable.is_none() && !segment.may_lack();
+        let waits = self.settings.suspicion_after.is_some() && !mutant!(StopForSilence);
+        waits && self.needs_majority() && self.segments.iter().all(is_in_memory)
+    }
+
+    /// Returns why this member waits for a majority, if it does.
+    #[must_use]
+    pub const fn waits(&self) -> Option<WaitReason> {
+        self.waits
+    }
+
+    /// Returns the mirror of the row by which this member waits, to be retired with that of the view.
+    pub(super) fn waiting_mirror(&self) -> Option<MirrorId> {
+        self.room.as_ref().map(|room| room.table.mirror())
+    }
+
+    /// Returns when the wait needs an evaluation even if nothing happens.
+    pub(super) fn waiting_deadline(&self) -> Option<Instant> {
+        let room = self.room.as_ref().filter(|_| self.stop.is_none() && self.decision.is_none())?;
+        Some(room.member.due().map_or(room.beat_at, |due| due.min(room.beat_at)))
+    }
+
+    /// Returns whether the row of a member that waits has changed.
+    pub(super) fn hears_waiting(&self) -> bool {
+        self.room.as_ref().is_some_and(|room| room.hears_news())
+    }
+
+    /// Goes over to waiting.
+    pub(super) fn begin_waiting(&mut self, reason: WaitReason) {
+        if self.waits.is_none() {
+            reach(Point::WaitsForMajority);
+            self.waits = Some(reason);
+            self.voting = None;
+            self.suspected.insert(self.table.rank());
+            // It may hear no member that tells it of an accusation: it answers all.
+            self.disputed.insert(self.table.rank());
+        }
+    }
+
+    pub(super) fn handle_waiting_event(&mut self, event: &FabricEvent) {
+        self.room.iter_mut().for_each(|room| room.table.handle_event(event));
+    }
+
+    /// Evaluates once while this member waits, and the table of the view is open; returns the amount of work done.
+    pub(super) fn wait<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        subgroups: &mut impl Subgroups<F>,
+        now: Instant,
+    ) -> usize {
+        if !self.wedged && !self.end_here(now, subgroups) {
+            return 0;
+        }
+        if !self.row.waits.load(self.table.own()) {
+            self.table.raise(self.row.waits, true);
+        }
+        let Some(mut room) = self.room.take().or_else(|| self.enter_room(fabric, now)) else { return 0 };
+        let mut work = 0;
+        let mut ended = room.hear(now);
+        let own = self.table.rank();
+        loop {
+            let heard = room.reports.heard(room.values.view(), now, room.settings.silence).with(own);
+            room.say(now, heard, None);
+            if ended.is_some() {
+                reach(Point::WaitEndTakenOver);
+                break;
+            }
+            let placement = room.values.placement();
+            let context = EndContext {
+                view: room.values.view(),
+                own,
+                dead: self.dead,
+                placement: &placement,
+                gives_up_silent: false,
+            };
+            let input = WaitingInput {
+                context,
+                now,
+                settings: &room.settings,
+                fresh: heard,
+                counts: &[],
+                is_restarted: false,
+                is_wedged: true,
+            };
+            let reports = room.reports.in_view(room.values.view());
+            match room.member.step(&input, &reports) {
+                WaitingStep::Nothing | WaitingStep::Lacks(_) => break,
+                WaitingStep::Decided(vote) => ended = Some(room.values.proposal(&vote.proposal.value)),
+                WaitingStep::Promised(_)
+                | WaitingStep::Voted(_)
+                | WaitingStep::Leads(_)
+                | WaitingStep::Proposes => {}
+            }
+            work += 1;
+        }
+        if let Some(ended) = ended {
+            let heard = room.said.hears;
+            room.say(now, heard, Some(&ended));
+            reach(Point::WaitEnded);
+            self.decision = Some(ended);
+            work += 1;
+        } else if now >= room.beat_at {
+            room.beat();
+        }
+        if now >= room.beat_at {
+            room.beat_at = now + room.settings.silence / MembershipSettings::BEATS;
+        }
+        work += room.table.flush(fabric);
+        self.room = Some(room);
+        work
+    }
+
+    /// Says how the view ends to those that wait in it, once it is decided: at once if this member has waited, or knows of one that does,
+    /// and else when others have had time to learn it in the usual way \[H16\]. Returns the amount of work done.
+    pub(super) fn report_end<F: Fabric>(&mut self, fabric: &mut F, now: Instant) -> usize {
+        let Some(decision) = &self.decision else { return 0 };
+        if self.room.is_none() {
+            let time = self.settings.suspicion_after.map(|after| after / MembershipSettings::BEATS);
+            let late = self.steps.at(ViewChangeStep::Decided).zip(time).map(|(at, time)| at + time);
+            let is_due = !self.waiting.is_empty() || late.is_some_and(|late| now >= late);
+            if !is_due || !self.is_patient() || mutant!(KeepEndSecret) {
+                return 0;
+            }
+            reach(Point::EndReported);
+            self.room = self.enter_room(fabric, now);
+        }
+        let Some(room) = &mut self.room else { return 0 };
+        room.hear(now);
+        let heard = room.said.hears;
+        room.say(now, heard, Some(decision));
+        room.table.flush(fabric)
+    }
+
+    /// Returns whether the member with this rank has said, as one that waits, that it knows how the view ends.
+    pub(super) fn is_informed(&self, rank: usize) -> bool {
+        self.room.as_ref().is_some_and(|room| room.informed.contains(rank))
+    }
+
+    /// Publishes the row by which this member waits, and attaches those of the others.
+    fn enter_room<F: Fabric>(&self, fabric: &mut F, now: Instant) -> Option<Box<WaitingRoom>> {
+        let silence = self.settings.suspicion_after?;
+        let members = self.view.members.len();
+        let row = WaitingRow::new(members, &self.row);
+        let mut table = StateTable::new(fabric, self.view.key(PURPOSE), &self.view.nodes(), row.words);
+        // Each attaches when it waits.
+        RankSet::all(members).without(table.rank()).iter().for_each(|rank| table.excuse(rank));
+        let held = |state| (0..members).filter(|rank| self.may_hold(*rank, state)).collect();
+        let mut values =
+            WaitingValues::new(&self.view, &self.segments, (0..self.row.states).map(held).collect());
+        values.note_states(table.rank(), &self.states);
+        let echoed = self.echoed.as_ref().filter(|_| !mutant!(ForgetEchoAtWait));
+        let echo = echoed.map(|(leader, proposal)| values.echo(*leader, proposal));
+        let mut register = crate::ends::EndRegister::restored(None, echo);
+        register.wait();
+        let own = self.table.own();
+        let said = WaitingReport {
+            holds: self.states.clone(),
+            counts: (0..self.row.counts.count()).map(|i| self.row.counts.column(i).load(own)).collect(),
+            ..WaitingReport::default()
+        };
+        let settings = EndSettings {
+            silence,
+            gather: silence,
+            patience: silence / MembershipSettings::BEATS,
+            lost_shard_after: Some(silence * LOST_STATE),
+        };
+        Some(Box::new(WaitingRoom {
+            table,
+            row,
+            settings,
+            values,
+            member: WaitingMember::restored(register),
+            reports: EndReports::default(),
+            seen: vec![(0, 0); members],
+            informed: RankSet::EMPTY,
+            said,
+            beat_at: now,
+        }))
+    }
+}
+
+/// A leader gives up a state all of whose holders are silent after this many times the suspicion time: they are waited for longer than other
+/// members, since the state is lost with them.
+const LOST_STATE: u32 = 8;

@@ -1,0 +1,259 @@
+//! A view of a group in memory as the rules of [`crate::ends`] see it, and its proposals as their values.
+//!
+//! Each subgroup is a shard of those rules, and so is each state that a member may hold: a shard without messages, whose members are those
+//! that may hold it. All members that stay keep what they have, so a shard is placed at all of them; where subgroups move, the layout says
+//! when the view begins, as after any other view.
+
+use std::sync::Arc;
+
+use super::board::WaitingReport;
+use crate::ends::{
+    Ballot, EndAnswer, EndProposal, EndReport, EndValue, EndVote, EndingShard, EndingView, ShardKind,
+    ShardQuorum,
+};
+use crate::membership::{Member, Proposal, RankSet, SenderSegment, View};
+
+/// The view, and what is the same in all its values.
+#[derive(Debug)]
+pub(super) struct WaitingValues {
+    view: EndingView,
+    /// The first columns of subgroups in the counts, and in the trims, with their numbers.
+    segments: Vec<(usize, usize, usize)>,
+    states: usize,
+}
+
+const IN_MEMORY: ShardKind = ShardKind { is_durable: false, quorum: ShardQuorum::All, is_timed: false };
+
+impl WaitingValues {
+    /// `may_hold` has for each state the members that may hold it.
+    pub(super) fn new(view: &View, segments: &[SenderSegment], may_hold: Vec<RankSet>) -> Self {
+        let all = RankSet::all(view.members.len());
+        let subgroups = segments.iter().map(|segment| EndingShard {
+            kind: IN_MEMORY,
+            members: segment.ranks.iter().copied().collect(),
+            whole: all,
+            columns: segment.senders,
+        });
+        let states = may_hold.len();
+        let held = may_hold.into_iter().map(|members| EndingShard {
+            kind: IN_MEMORY,
+            members,
+            whole: members,
+            columns: 0,
+        });
+        let shards = subgroups.chain(held).collect();
+        let places = |segment: &SenderSegment| (segment.counts, segment.trims, segment.senders);
+        Self {
+            view: EndingView { number: view.id, members: view.members.clone(), shards, floor: 0 },
+            segments: segments.iter().map(places).collect(),
+            states,
+        }
+    }
+
+    /// Notes which states a member holds: it has said so.
+    pub(super) fn note_states(&mut self, rank: usize, holds: &[u64]) {
+        let states = self.view.shards[self.segments.len()..].iter_mut().enumerate();
+        states
+            .filter(|(state, _)| has_state(holds, *state))
+            .for_each(|(_, shard)| shard.members.insert(rank));
+    }
+
+    pub(super) const fn view(&self) -> &EndingView {
+        &self.view
+    }
+
+    /// Returns the layout of these rules: every shard is at all members, but for states that no member may hold.
+    pub(super) fn placement(&self) -> impl Fn(&[Member]) -> Vec<RankSet> + use<> {
+        let is_held: Vec<bool> = self.view.shards.iter().map(|shard| !shard.members.is_empty()).collect();
+        move |members| {
+            let all = RankSet::all(members.len());
+            is_held.iter().map(|is_held| if *is_held { all } else { RankSet::EMPTY }).collect()
+        }
+    }
+
+    /// Returns the value of a proposal. Proposals that are the same have the same value.
+    fn value(&self, proposal: &Proposal) -> EndValue {
+        let stay = self.view.ranks() - proposal.removed;
+        let next = RankSet::all(stay.len() + proposal.joins.len());
+        let shards = self.view.shards.len();
+        let trims = self
+            .segments
+            .iter()
+            .map(|(_, trims, senders)| proposal.trims[*trims..*trims + *senders].to_vec());
+        let in_next = |holders: &RankSet| {
+            let held = stay.iter().enumerate().filter(|(_, rank)| holders.contains(*rank));
+            held.map(|(next, _)| next).collect::<RankSet>()
+        };
+        let whole = self.segments.iter().map(|_| next).chain(proposal.holders.iter().map(in_next)).collect();
+        EndValue {
+            trims: trims.chain((0..self.states).map(|_| Vec::new())).collect(),
+            stay,
+            left: RankSet::EMPTY,
+            leaving: proposal.leaving,
+            joins: proposal.joins.clone(),
+            placement: vec![next; shards],
+            whole,
+            given_up: vec![false; shards],
+            floor: 0,
+            is_live: false,
+        }
+    }
+
+    /// Returns the proposal of a value.
+    pub(super) fn proposal(&self, value: &EndValue) -> Proposal {
+        let ranks: Vec<usize> = value.stay.iter().collect();
+        let before = |holders: &RankSet| holders.iter().filter_map(|next| ranks.get(next)).copied().collect();
+        let is_given_up = |shard: usize| value.given_up.get(shard) == Some(&true);
+        let holders = value.whole.iter().enumerate().skip(self.segments.len());
+        let holders =
+            holders.map(|(shard, held)| if is_given_up(shard) { RankSet::EMPTY } else { before(held) });
+        let length = self.segments.iter().map(|(_, trims, senders)| trims + senders).max().unwrap_or(0);
+        let mut trims = vec![0; length];
+        for ((_, first, senders), of) in self.segments.iter().zip(&value.trims) {
+            trims[*first..first + senders].copy_from_slice(of);
+        }
+        Proposal {
+            removed: self.view.ranks() - value.stay,
+            leaving: value.leaving,
+            joins: value.joins.clone(),
+            holders: holders.collect(),
+            trims,
+        }
+    }
+
+    /// Returns what is voted for in a proposal: no vote is a copy, since all members that stay have what the trims hold.
+    fn end(&self, proposal: &Proposal) -> EndProposal {
+        let none = vec![0; self.view.shards.len()];
+        EndProposal { value: Arc::new(self.value(proposal)), need: none.clone(), carry: none }
+    }
+
+    /// Returns the vote that the echo of a live leader's proposal is.
+    pub(super) fn echo(&self, leader: usize, proposal: &Proposal) -> EndVote {
+        let ballot = Ballot::live(u32::try_from(leader).unwrap_or(u32::MAX - 1));
+        EndVote { ballot, proposal: self.end(proposal), is_restarted: false }
+    }
+
+    /// Returns a member's report as the rules take it.
+    pub(super) fn report(&self, report: WaitingReport) -> EndReport {
+        let counts_of = |(counts, _, senders): &(usize, usize, usize)| {
+            report.counts.get(*counts..counts + senders).unwrap_or_default().to_vec()
+        };
+        let counts = self.segments.iter().map(counts_of).chain((0..self.states).map(|_| Vec::new()));
+        let holds = |state: usize| has_state(&report.holds, state);
+        let whole = self.segments.iter().map(|_| true).chain((0..self.states).map(holds));
+        let vote = report.vote.as_ref().map(|(ballot, proposal)| EndVote {
+            ballot: *ballot,
+            proposal: self.end(proposal),
+            is_restarted: false,
+        });
+        let answer = EndAnswer {
+            counts: counts.collect(),
+            whole: whole.collect(),
+            hears: report.hears,
+            vote,
+            ..EndAnswer::default()
+        };
+        EndReport {
+            order: (0, report.number),
+            view: Some(self.view.number),
+            newest: self.view.number,
+            waits: true,
+            answer: Arc::new(answer),
+            promise: report.promise,
+            lead: report.lead,
+            proposal: report
+                .proposal
+                .as_ref()
+                .filter(|_| !report.has_ended)
+                .map(|proposal| self.end(proposal)),
+            ..EndReport::default()
+        }
+    }
+}
+
+fn has_state(holds: &[u64], state: usize) -> bool {
+    holds.get(state / 64).is_some_and(|word| word >> (state % 64) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_fabric::NodeId;
+
+    use super::*;
+    use crate::ends::{EndContext, NextMembers, new_value};
+
+    /// Two shards of a subgroup that share columns of counts, and two states, of which one is known to be held.
+    fn values() -> WaitingValues {
+        let member = |node: u32| Member { node: NodeId(node), tag: node.into() };
+        let view = View::first((0..3).map(member).collect());
+        let segment = |trims, senders, ranks: &[usize]| SenderSegment {
+            counts: 0,
+            trims,
+            senders,
+            ranks: ranks.to_vec(),
+            durable: None,
+            quorum: ranks.len(),
+        };
+        WaitingValues::new(
+            &view,
+            &[segment(0, 2, &[0, 1]), segment(2, 1, &[2])],
+            vec![RankSet::of(1), RankSet::EMPTY],
+        )
+    }
+
+    fn report(number: u64, counts: &[u64], holds: u64) -> WaitingReport {
+        let hears = RankSet::all(3);
+        WaitingReport {
+            number,
+            hears,
+            holds: vec![holds],
+            counts: counts.to_vec(),
+            ..WaitingReport::default()
+        }
+    }
+
+    #[test]
+    fn a_proposal_is_the_same_after_it_was_a_value() {
+        let values = values();
+        let proposal = Proposal {
+            removed: RankSet::of(0),
+            leaving: RankSet::of(2),
+            joins: vec![Member { node: NodeId(9), tag: 9 }],
+            holders: vec![RankSet::of(2), RankSet::EMPTY],
+            trims: vec![4, 5, 6],
+        };
+        assert_eq!(values.proposal(&values.value(&proposal)), proposal);
+        assert_eq!(values.echo(1, &proposal).proposal.value, values.end(&proposal).value);
+    }
+
+    /// What a member that has reported holds is held, even if no other knew of it before; what no member may hold is not.
+    #[test]
+    fn a_new_value_keeps_what_all_have_and_the_states() {
+        let mut values = values();
+        let said = [report(1, &[7, 3], 0), report(1, &[5, 4], 0b01), report(1, &[8, 0], 0b10)];
+        said.iter().enumerate().for_each(|(rank, report)| values.note_states(rank, &report.holds));
+        let reports = said.map(|report| values.report(report));
+        let answers = reports.iter().enumerate().map(|(rank, report)| (rank, &*report.answer)).collect();
+        let placement = values.placement();
+        let context = EndContext {
+            view: values.view(),
+            own: 0,
+            dead: RankSet::EMPTY,
+            placement: &placement,
+            gives_up_silent: false,
+        };
+        let next = NextMembers { keep: RankSet::all(3), ..NextMembers::default() };
+        let value = new_value(&context, &answers, next).expect("all are here");
+        let proposal = values.proposal(&value);
+        assert_eq!((proposal.removed, proposal.trims.as_slice()), (RankSet::EMPTY, &[5, 3, 8][..]));
+        assert_eq!(proposal.holders, [RankSet::of(1), RankSet::of(2)]);
+        assert_eq!(values.proposal(&values.value(&proposal)), proposal);
+        // The only holder of a state is silent: it is waited for, and then given up.
+        let two = reports.iter().enumerate().take(2).map(|(rank, report)| (rank, &*report.answer)).collect();
+        let next = || NextMembers { keep: RankSet::all(2), ..NextMembers::default() };
+        assert!(new_value(&context, &two, next()).is_err());
+        let late = EndContext { gives_up_silent: true, ..context };
+        let value = new_value(&late, &two, next()).expect("the time has passed");
+        assert_eq!(values.proposal(&value).holders, [RankSet::of(1), RankSet::EMPTY]);
+    }
+}
