@@ -5,6 +5,7 @@ mod clocks;
 mod disks;
 mod hosts;
 mod limits;
+mod outages;
 mod programs;
 
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use squall_harness::lab::{Lab, LabPlan, LinkConditions, Share};
 use super::{Folder, Running, SQUALL, await_that, build, json, printed};
 
 /// The address of a host of a lab.
-fn address(lab: &Lab, host: usize) -> String {
+pub(crate) fn address(lab: &Lab, host: usize) -> String {
     lab.hosts()[host].addresses[0].to_string()
 }
 

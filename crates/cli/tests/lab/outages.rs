@@ -1,0 +1,176 @@
+//! Outages of the network: no member ends, none is excluded, nothing is lost or comes twice.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use squall_harness::lab::{Lab, LabPlan, LinkConditions};
+
+use super::programs::{address, client, start_nodes};
+use super::{Folder, Running, SQUALL, await_that, build, printed};
+
+/// The default.
+const SUSPICION: Duration = Duration::from_secs(5);
+
+/// A group on three hosts, one of which sends a number every 20 ms, and what each host receives.
+struct Traffic {
+    lab: Lab,
+    folder: Folder,
+    nodes: Vec<Running>,
+    _receivers: Vec<Running>,
+    sender: Option<JoinHandle<u64>>,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Traffic {
+    fn start(test: &str) -> Self {
+        let (lab, folder) = (build(&LabPlan { has_switch: true, ..LabPlan::new(3) }), Folder::new(test));
+        let nodes = start_nodes(&lab, &folder, "");
+        await_that("a message is taken", || {
+            client(&lab, &folder, "send log 0").output().unwrap().status.success()
+        });
+        // A client of each host knows the member there alone: what it misses is no matter of its own connection.
+        let program = |host: usize, what: &str| {
+            let text = std::fs::read_to_string(folder.0.join(format!("{host}.toml"))).unwrap();
+            let contacts = text.lines().find(|line| line.starts_with("contacts")).unwrap();
+            let own = format!("contacts = [\"{}:7400\"]", address(&lab, host));
+            let file = folder.0.join(format!("{host}-client.toml"));
+            std::fs::write(&file, text.replace(contacts, &own)).unwrap();
+            let mut command = lab.command_on(host, SQUALL);
+            command.arg(what).arg("log").arg("--config").arg(file);
+            command
+        };
+        let receivers = (0..3).map(|host| {
+            let mut command = program(host, "recv");
+            command.stdout(File::create(folder.0.join(format!("{host}.received"))).unwrap());
+            Running::start(command)
+        });
+        let receivers = receivers.collect();
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let mut child = program(0, "send").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let ended = Arc::clone(&has_ended);
+        let sender = std::thread::spawn(move || {
+            let mut input = child.stdin.take().unwrap();
+            let mut sent = 0;
+            while !ended.load(Ordering::Relaxed) {
+                sent += 1;
+                writeln!(input, "{sent}").unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            drop(input);
+            assert!(child.wait().unwrap().success());
+            sent
+        });
+        Self { lab, folder, nodes, _receivers: receivers, sender: Some(sender), has_ended }
+    }
+
+    fn received(&self, host: usize) -> Vec<u64> {
+        let text = std::fs::read_to_string(self.folder.0.join(format!("{host}.received"))).unwrap();
+        let whole = text.lines().take(text.matches('\n').count());
+        whole.map(|line| line.parse().unwrap()).collect()
+    }
+
+    /// Waits until each host receives something new; returns how long that took.
+    fn await_traffic(&self) -> Duration {
+        let (begun, before) = (Instant::now(), [0, 1, 2].map(|host| self.received(host).len()));
+        await_that("messages are received", || {
+            (0..3).all(|host| self.received(host).len() > before[host] + 1)
+        });
+        begun.elapsed()
+    }
+
+    /// Cuts the links of these hosts to all others for a time; returns how long it takes from their return to the next messages.
+    fn cut(&self, hosts: &[usize], span: Duration) -> Duration {
+        let set = |is_cut| {
+            for host in hosts {
+                let cut = LinkConditions { is_cut, ..LinkConditions::default() };
+                self.lab.set(Some(*host), None, cut).unwrap();
+                self.lab.set(None, Some(*host), cut).unwrap();
+            }
+        };
+        set(true);
+        std::thread::sleep(span);
+        set(false);
+        self.await_traffic()
+    }
+
+    fn status(&self, host: usize) -> String {
+        let mut command = self.lab.command_on(host, SQUALL);
+        command.arg("status").arg("--config").arg(self.folder.0.join(format!("{host}.toml")));
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Ends the traffic: no member has ended, and every host has received everything, in order and once.
+    fn end(mut self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+        let sent = self.sender.take().unwrap().join().unwrap();
+        for host in 0..3 {
+            await_that("all is received", || self.received(host).last() == Some(&sent));
+            let received = self.received(host);
+            let first = received[0];
+            assert!(first < 200, "host {host} began with {first}");
+            assert_eq!(received, (first..=sent).collect::<Vec<_>>(), "at host {host}");
+            assert!(self.nodes[host].0.try_wait().unwrap().is_none(), "the member of host {host} has ended");
+            let members = self.status(host);
+            assert!(
+                members.lines().any(|line| line.contains("0,1,2") && line.contains("ready")),
+                "{members}"
+            );
+        }
+    }
+}
+
+/// Checks how long it took until messages were received again.
+fn resumes_soon(took: Duration) {
+    let most = SUSPICION / 4 + Duration::from_secs(1);
+    assert!(took < most * 4, "{took:?}: {most:?} on a machine that does nothing else");
+}
+
+/// All links fail, for less and for more than the suspicion time, and twice in a row.
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn an_outage_of_all_links_is_a_pause_however_long() {
+    let traffic = Traffic::start("outage-all");
+    traffic.await_traffic();
+    for millis in [100, 3_000, 7_000] {
+        let took = traffic.cut(&[0, 1, 2], Duration::from_millis(millis));
+        println!("all links for {millis} ms: messages again after {took:?}");
+        resumes_soon(took);
+    }
+    traffic.end();
+}
+
+/// Members that wait say so.
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn a_member_that_waits_for_a_majority_says_so() {
+    let traffic = Traffic::start("outage-status");
+    traffic.await_traffic();
+    let cut = LinkConditions { is_cut: true, ..LinkConditions::default() };
+    traffic.lab.set(None, None, cut).unwrap();
+    await_that("it says that it waits", || traffic.status(1).contains("waits for a majority"));
+    traffic.lab.set(None, None, LinkConditions::default()).unwrap();
+    traffic.await_traffic();
+    traffic.end();
+}
+
+/// One member is cut off for less than the suspicion time, connections of all members are killed, and a link flaps.
+#[test]
+#[ignore = "needs root, or user namespaces: .ci/run hosts"]
+fn a_short_outage_of_one_member_and_killed_connections_exclude_none() {
+    let traffic = Traffic::start("outage-one");
+    traffic.await_traffic();
+    resumes_soon(traffic.cut(&[2], SUSPICION.mul_f64(0.5)));
+    for host in 0..3 {
+        for other in (0..3).filter(|other| *other != host) {
+            printed(traffic.lab.command_on(host, "ss").args(["-K", "dst", &address(&traffic.lab, other)]));
+        }
+    }
+    resumes_soon(traffic.await_traffic());
+    traffic.end();
+}
