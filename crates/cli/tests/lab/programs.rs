@@ -223,7 +223,8 @@ fn chaos_with_slow_disks_violates_nothing() {
 fn chaos_between_hosts_violates_nothing() {
     let mut chaos = Command::new(SQUALL);
     chaos.args(
-        "chaos --lab --seconds 20 --pace 500 --seed 3 --faults kill,halt,network,cut --json".split(' '),
+        "chaos --lab --seconds 20 --pace 500 --seed 3 --faults kill,halt,network,cut,outage --json"
+            .split(' '),
     );
     let outcome = printed(&mut chaos);
     let outcome: serde_json::Value = serde_json::from_str(&outcome).unwrap();

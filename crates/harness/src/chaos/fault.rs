@@ -25,6 +25,8 @@ pub(crate) enum FaultKind {
     CutOneWay,
     /// All links between members lose, delay, repeat, garble or reorder frames for a while (TCP in a lab)
     Network,
+    /// All links between members fail, for less or more than the suspicion time, and come back at once (TCP in a lab); messages are in memory then
+    Outage,
     /// The disk of a member takes some milliseconds longer for each access for a while (TCP in a lab, as root); messages are durable then
     SlowDisk,
     /// A client outside the group is killed (-9), and another one begins
@@ -50,13 +52,13 @@ impl FaultKind {
             Self::Halt => 4,
             Self::JoinHalt | Self::KillHalt => 3,
             Self::Strangers | Self::Network | Self::SlowDisk | Self::KillClient => 2,
-            Self::Cut | Self::CutOneWay | Self::Busy | Self::Restart => 1,
+            Self::Cut | Self::CutOneWay | Self::Outage | Self::Busy | Self::Restart => 1,
         }
     }
 
     /// Whether it needs a lab.
     pub(crate) const fn needs_lab(self) -> bool {
-        matches!(self, Self::Cut | Self::CutOneWay | Self::Network | Self::SlowDisk)
+        matches!(self, Self::Cut | Self::CutOneWay | Self::Network | Self::Outage | Self::SlowDisk)
     }
 
     /// The most members that the group loses by it.
@@ -70,6 +72,7 @@ impl FaultKind {
             | Self::Restart
             | Self::Strangers
             | Self::Network
+            | Self::Outage
             | Self::SlowDisk
             | Self::KillClient => 0,
         }
@@ -103,6 +106,11 @@ impl Fault {
             // From a tenth of the suspicion time to three times as much.
             FaultKind::Halt | FaultKind::JoinHalt | FaultKind::KillHalt => {
                 Some(suspicion_ms * (10 + dice.below(300)) / 100)
+            }
+            // In between, some of them may notice it and continue without another one.
+            FaultKind::Outage => {
+                let percent = if dice.chance(400) { 10 + dice.below(40) } else { 150 + dice.below(150) };
+                Some(suspicion_ms * percent / 100)
             }
             FaultKind::Busy | FaultKind::Strangers | FaultKind::Network | FaultKind::SlowDisk => {
                 Some(500 + dice.below(2500))

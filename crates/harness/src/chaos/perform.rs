@@ -18,7 +18,10 @@ impl ChaosRun {
         if !self.can_spare(fault.kind.victims()) {
             return Ok(false);
         }
-        if matches!(fault.kind, FaultKind::Cut | FaultKind::CutOneWay | FaultKind::Restart) {
+        if matches!(
+            fault.kind,
+            FaultKind::Cut | FaultKind::CutOneWay | FaultKind::Outage | FaultKind::Restart
+        ) {
             self.mend_network()?;
             self.await_calm()?;
         }
@@ -35,6 +38,10 @@ impl ChaosRun {
             FaultKind::CutOneWay => self.cut(false)?,
             FaultKind::Network => {
                 self.spoil_network(lasts.unwrap_or(LASTS))?;
+                true
+            }
+            FaultKind::Outage => {
+                self.cut_all(lasts.unwrap_or(LASTS))?;
                 true
             }
             FaultKind::SlowDisk => self.slow_disk(lasts.unwrap_or(LASTS))?,
@@ -223,6 +230,22 @@ impl ChaosRun {
         self.say(format_args!("  {conditions:?}"));
         set_links(None, None, conditions)?;
         self.spoilt_until = Some(Instant::now() + lasts);
+        Ok(())
+    }
+
+    /// Cuts all links for some time. No member ends by that, and all continue together \[V17\].
+    fn cut_all(&mut self, lasts: Duration) -> Result<()> {
+        let members = self.pool.view().1;
+        set_links(None, None, LinkConditions { is_cut: true, ..LinkConditions::default() })?;
+        self.rest(lasts)?;
+        set_links(None, None, LinkConditions::default())?;
+        self.await_deliveries()?;
+        let kept = self.pool.view().1;
+        ensure!(
+            kept == members,
+            "of the members {members:?} an outage has left {kept:?}: {}",
+            self.pool.describe()
+        );
         Ok(())
     }
 

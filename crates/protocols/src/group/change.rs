@@ -14,7 +14,7 @@ use super::succession::Successions;
 use super::{FlightEvent, GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupOutlet, ViewChange};
 use crate::coverage::{Point, reach};
 use crate::genuine::{GenuineCarryover, QuorumRule};
-use crate::membership::{Proposal, SenderSegment, StopReason, View};
+use crate::membership::{MembershipSettings, Proposal, SenderSegment, StopReason, View};
 use crate::multicast::{Deliver, DeliveryMode, Subgroup, SubgroupFailure, ViewStart};
 use crate::mutation;
 
@@ -128,7 +128,8 @@ impl<A: GroupApplication> GroupCore<A> {
             self.settings.genuine.as_ref().map_or_else(QuorumRule::default, |genuine| genuine.quorum);
         let segments = segments(&view, &placements, &shards, quorum);
         self.application.install(&view, &placements, &unplaced);
-        let settings = self.settings.membership.clone();
+        let has_register = self.register.is_some();
+        let settings = MembershipSettings { has_register, ..self.settings.membership.clone() };
         let membership = self.passage.begin_view(fabric, &view, segments.clone(), settings);
         let shards = self.begin_shards(fabric, &view, shards, &segments[placements.len()..], before);
         let mut subgroups = Vec::new();

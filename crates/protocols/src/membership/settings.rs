@@ -26,6 +26,9 @@ pub struct MembershipSettings {
     pub states: usize,
     /// The most members that a view may have; at most [`MEMBERS_MAX`], and the same as that of admission.
     pub members_max: usize,
+    /// The group has durable subgroups, so that votes and views come to disks before they count: its members do not wait for a majority
+    /// that they have lost, but stop, and come back from their logs.
+    pub has_register: bool,
 }
 
 impl MembershipSettings {
@@ -40,6 +43,7 @@ impl Default for MembershipSettings {
             partition_safety: PartitionSafety::Majority,
             states: 0,
             members_max: MEMBERS_MAX,
+            has_register: false,
         }
     }
 }

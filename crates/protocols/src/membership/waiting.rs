@@ -39,8 +39,8 @@ use crate::ends::{
 use crate::mutation;
 use crate::sst::StateTable;
 
-/// The purpose of the mirrors of these rows ([`super::View::key`]), which no subgroup has.
-const PURPOSE: u32 = (1 << 20) - 1;
+/// The purpose of the mirrors of these rows ([`super::View::key`]): below those of genuine multicast, and above those of all subgroups.
+const PURPOSE: u32 = (1 << 19) - 1;
 
 /// What a member has while it waits.
 #[derive(Debug)]
@@ -130,9 +130,9 @@ impl WaitingRoom {
 impl Membership {
     /// Returns whether members of this group wait for a majority that they have lost.
     pub(super) fn is_patient(&self) -> bool {
-        let is_in_memory = |segment: &super::SenderSegment| segment.durable.is_none() && !segment.may_lack();
-        let waits = self.settings.suspicion_after.is_some() && !mutant!(StopForSilence);
-        waits && self.needs_majority() && self.segments.iter().all(is_in_memory)
+        let MembershipSettings { suspicion_after, has_register, .. } = self.settings;
+        let waits = suspicion_after.is_some() && !has_register && !mutant!(StopForSilence);
+        waits && self.needs_majority() && !self.segments.iter().any(super::SenderSegment::may_lack)
     }
 
     /// Returns why this member waits for a majority, if it does.

@@ -27,6 +27,7 @@ impl<S: GroupScene> JoinHost for GroupHost<S> {
                 partition_safety,
                 states: STATES,
                 members_max: MEMBERS_MAX,
+                ..MembershipSettings::default()
             },
             relays: Some(self.plan.relays.clone()),
             durable: self.plan.durable(),

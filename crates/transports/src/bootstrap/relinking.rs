@@ -14,7 +14,7 @@ use super::handshake_queue::ProvedVisitor;
 use super::link::LinkSocket;
 use super::message::{BootstrapAnswer, BootstrapRequest};
 use super::wire::{FramedSocket, FramingError};
-use super::{Address, BootstrapPlan, Proof, ProofError};
+use super::{Address, BootstrapPlan, Proof, ProofError, Refusal};
 use crate::session::{CallerKind, PeerStream};
 use crate::tcp::reopening::{
     AskedDesk, Asking, PairCallFailure, PeerCaller, ProvedCall, ReopenAnswer, ReopenBallot, ReopenRequest,
@@ -140,6 +140,10 @@ impl ProvedCall for ProvedLink {
             BootstrapAnswer::Reopened { handled } => ReopenAnswer::Yes(handled),
             BootstrapAnswer::BallotTooLow { number } => ReopenAnswer::No(number),
             BootstrapAnswer::Gone => ReopenAnswer::Gone,
+            // A process that begins listens where the peer did: it has no pair yet, and was another one.
+            BootstrapAnswer::Refused(refusal @ Refusal::Assembling) => {
+                return Err(PairCallFailure { refused: true, cause: refusal.to_string() });
+            }
             other => return Err(failed(format!("it answered {other:?}"))),
         };
         Ok((answer, wire.into_stream().map_err(failed)?))

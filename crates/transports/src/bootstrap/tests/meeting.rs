@@ -1,9 +1,12 @@
 //! The connections of a process that meets others, and its listening socket.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::message::LinkReport;
 use super::*;
+use crate::tcp::reopening::{ReopenBallot, ReopenRequest};
 
 /// Accepts a connection and its request, as a contact that follows the protocol no further.
 fn accept(listener: &BootstrapListener<UnixStream>) -> (FramedSocket<UnixStream>, BootstrapRequest) {
@@ -200,4 +203,19 @@ fn a_connection_to_itself_is_detected() {
     let address = rustix::net::getsockname(&itself).unwrap();
     connect(&itself, &address).unwrap();
     assert!(link::is_itself(&TcpStream::from(itself)).unwrap());
+}
+
+/// A process that begins has no pair: for a member whose peer listened there before, that is as if no process did.
+#[test]
+fn a_process_that_begins_opens_no_link_again() {
+    let host = Host::<TcpStream>::open(&any_port(), |_| {});
+    let links = MemberLinks::default();
+    links.learn(&BTreeMap::from([(NodeId(1), host.address.clone())]));
+    let time = patient(Duration::from_secs(5));
+    let relinking = Relinking { plan: plan(3, &host.address), links, answer_within: time, silence: time };
+    let call = relinking.caller().call(NodeId(1)).unwrap();
+    let ballot = ReopenBallot { number: 1, node: NodeId(0) };
+    let failure = call.ask(&ReopenRequest { pair: [7; 32], ballot, handled: 0 }).expect_err("it has no pair");
+    assert!(failure.refused, "{}", failure.cause);
+    host.close();
 }

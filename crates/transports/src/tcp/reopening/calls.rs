@@ -37,7 +37,7 @@ pub(crate) enum ReopenAnswer {
 /// Why a call has failed.
 #[derive(Debug)]
 pub(crate) struct PairCallFailure {
-    /// The host says that no process listens there.
+    /// The host says that no process listens there, or the process that does says that it begins, so that it has no pair.
     pub(crate) refused: bool,
     pub(crate) cause: String,
 }
