@@ -9,7 +9,7 @@ use super::mutation;
 use super::report::EndReport;
 use super::value::EndValue;
 use super::view::{EndingView, ShardQuorum};
-use crate::membership::RankSet;
+use crate::members::RankSet;
 
 /// How the views have ended that a process has seen, for the life of the process, whether or not it is a member \[H16\].
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,7 @@ use super::Ballot;
 use super::mutation;
 use super::report::RankedReports;
 use super::view::EndingView;
-use crate::membership::{RankSet, least_cover};
+use crate::members::{RankSet, least_cover};
 
 /// Returns a least set of members without which the others of `among` hear each other; `hears` has by rank which a member hears.
 #[must_use]

@@ -6,7 +6,7 @@ use super::takeover::{RankedVotes, counted};
 use super::value::EndValue;
 use super::view::{EndingView, ShardQuorum};
 use super::vote::EndVote;
-use crate::membership::RankSet;
+use crate::members::RankSet;
 
 /// Returns the vote that has been decided, if these votes decide any \[H13\]: one ballot has the votes of a majority of the view, and of each
 /// shard as many of those that its value keeps as it asks for.

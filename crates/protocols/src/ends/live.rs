@@ -1,6 +1,6 @@
 //! What changes in the end of a live view: members that wait are passed over, and copies are asked for (Derecho §3.4).
 //!
-//! Accusations, wedge, cut and echoes stay as they are in [`crate::membership`]; what is here are the questions that it asks.
+//! Accusations, wedge, cut and echoes stay as they are in `membership`; what is here are the questions that it asks.
 
 use super::club::least_majority;
 use super::decision::is_decided;
@@ -11,7 +11,7 @@ use super::takeover::{RankedVotes, echo_taken_over};
 use super::vote::{EndProposal, EndRegister, EndVote};
 use super::{Ballot, view::EndingView};
 use crate::coverage::{Point, reach};
-use crate::membership::RankSet;
+use crate::members::RankSet;
 
 /// Why a member goes over to waiting \[H1\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub fn live_proposal(
     context: &EndContext<'_>,
     stay: &EndAnswers<'_>,
     echoes: &RankedVotes<'_>,
-    joins: Vec<crate::membership::Member>,
+    joins: Vec<crate::members::Member>,
 ) -> Result<EndProposal, EndObstacle> {
     if let Some(taken) = echo_taken_over(context, stay, echoes) {
         return Ok(taken);

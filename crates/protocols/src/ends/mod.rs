@@ -1,14 +1,16 @@
 //! How a view ends, live or after its members have lost their majority for a while: the rules, as pure functions (Derecho §2, §3.4).
 //!
-//! Today a member that hears no majority of its view stops, and its state in memory is gone ([`crate::membership`]); only a group with
-//! durable subgroups comes back, by ballot ([`crate::restart`]). Here both are one consensus, for all groups: *how does view v end?* Live
-//! leaders have the ballots (0, rank); a member that has lost its majority *waits* with its state, and those that wait end the view by
-//! ballots (r, node), r ≥ 1, as soon as a majority is connected again. One register ([`EndRegister`]) and one value ([`EndValue`]) stand
-//! for all subgroups of a group, in memory or durable, never two.
+//! One consensus, for all groups: *how does view v end?* Live leaders have the ballots (0, rank); a member that has lost its majority
+//! *waits* with its state, and those that wait end the view by ballots (r, node), r ≥ 1, as soon as a majority is connected again. One
+//! register ([`EndRegister`]) and one value ([`EndValue`]) stand for all subgroups of a group, in memory or durable, never two.
+//!
+//! **What uses it**: members that wait, in groups whose subgroups are in memory and count what all members have \[V17\]
+//! (`membership/waiting.rs`). Live views of all groups still end by the rules of `membership`, and a group with durable subgroups comes
+//! back by the ballots of [`crate::restart`]; see below what takes their place.
 //!
 //! Nothing here has a clock, a connection or a disk of its own: functions of what a member knows, and [`WaitingMember`], the state machine of
-//! a member that waits. Nothing that ships calls them yet. The scenario `ends` of the simulator runs them over a model of members,
-//! messages, disks and links; what decides there is what is to decide in a group.
+//! a member that waits. The scenario `ends` of the simulator runs all of them over a model of members, messages, disks and links; what
+//! decides there is what is to decide in a group.
 //!
 //! **State** of a member in a view: its register (promise and vote), empty when the view begins; the ballot that it leads, with its proposal;
 //! since when the club has not grown ([`LeadTimer`]); the latest report of each process ([`EndReports`]). For the life of the process: how
@@ -80,12 +82,12 @@
 //! 9. *Content out of reach* (W14; seed 148, and the one partial run of the page): the longest log is at a member that is heard no more, so no
 //!    other can vote for the trim that its answer gave, and all waited for it. A member that lacks content still leads when its time comes.
 //!
-//! # What this replaces
-//! In `membership/`: `StopReason::Minority`, `QuorumLost` and `LogsGone` become waiting or [`no_way_back`] (`stop.rs`); `earlier_proposal`,
-//! `new_proposal`, `trim`, `orphan` and `all_have_echoed` become [`live_proposal`] and [`live_tally`] (`agreement.rs`), with [`EndValue`] in
-//! place of `Proposal`; `follows` and `leader` become [`Following`] and [`resigned`]; `lost` of `passage.rs` is by death and removal. In `restart/`: `ViewEnd`, `Vote`
-//! and the register's promise and vote become [`EndValue`], [`EndVote`] and [`EndRegister`]; `acceptor.rs` and `leader.rs` become
-//! [`WaitingMember`]; `keep_holders` becomes a part of [`new_value`].
+//! # What this is to replace
+//! In `membership/`: `StopReason::QuorumLost` and `LogsGone` become waiting or [`no_way_back`] (`stop.rs`), for durable subgroups and shards with a
+//! majority for quorum, too; `earlier_proposal`, `new_proposal`, `trim`, `orphan` and `all_have_echoed` become [`live_proposal`] and
+//! [`live_tally`] (`agreement.rs`), with [`EndValue`] in place of `Proposal`; `follows` and `leader` become [`Following`] and [`resigned`]. In
+//! `restart/`: `ViewEnd`, `Vote` and the register's promise and vote become [`EndValue`], [`EndVote`] and [`EndRegister`]; `acceptor.rs` and
+//! `leader.rs` become [`WaitingMember`]; `keep_holders` becomes a part of [`new_value`].
 //!
 //! `Deviation:` (Derecho §3.4) a member that has lost its majority does not shut down.
 

@@ -8,7 +8,7 @@ use super::value::EndValue;
 use super::view::{EndingShard, EndingView, ShardQuorum};
 use super::vote::EndProposal;
 use crate::coverage::{Point, reach};
-use crate::membership::{Member, RankSet};
+use crate::members::{Member, RankSet};
 
 /// Why there is no value yet: the leader waits for members \[H1\] \[H9\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

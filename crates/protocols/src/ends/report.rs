@@ -9,7 +9,7 @@ use super::Ballot;
 use super::mutation;
 use super::view::EndingView;
 use super::vote::{EndProposal, EndVote};
-use crate::membership::RankSet;
+use crate::members::RankSet;
 
 /// What a member has said for the end of its view: in its row when it has wedged, or in its report when it has promised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::report::{EndAnswer, EndAnswers};
 use super::view::{EndingView, ShardQuorum};
 use super::vote::{EndProposal, EndVote, least};
 use crate::coverage::{Point, reach};
-use crate::membership::RankSet;
+use crate::members::RankSet;
 
 /// Votes by rank.
 pub type RankedVotes<'a> = BTreeMap<usize, &'a EndVote>;

@@ -1,7 +1,7 @@
 //! A value: one complete answer to the question how a view ends (Derecho §3.4).
 
 use super::view::EndingView;
-use crate::membership::{Member, RankSet};
+use crate::members::{Member, RankSet};
 
 /// How a view ends: what counts of each shard, and everything that the members of the next view have to agree on when it begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use squall_fabric::NodeId;
 
 use super::value::EndValue;
-use crate::membership::{Member, RankSet};
+use crate::members::{Member, RankSet};
 
 /// How many members of a shard have what is delivered in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

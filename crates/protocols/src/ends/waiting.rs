@@ -11,7 +11,7 @@ use super::takeover::{RankedVotes, taken_over};
 use super::vote::{EndProposal, EndRegister, EndVote};
 use super::{Ballot, view::EndingView};
 use crate::coverage::{Point, reach};
-use crate::membership::RankSet;
+use crate::members::RankSet;
 
 /// A ballot that a member leads.
 #[derive(Clone, Debug, PartialEq, Eq)]

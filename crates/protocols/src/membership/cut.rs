@@ -25,8 +25,8 @@
 //! every other and a view has few members.
 
 use super::RankSet;
-use super::cover::{Cover, least_cover};
 use crate::coverage::{Point, reach};
+use crate::members::{Cover, least_cover};
 use crate::mutation;
 
 /// What the members of a view report about each other.

@@ -79,7 +79,6 @@
 mod agreement;
 mod concession;
 mod core;
-mod cover;
 mod cut;
 mod departure;
 mod distrust;
@@ -87,7 +86,6 @@ mod joins;
 mod marks;
 mod passage;
 mod proposal;
-mod rank_set;
 mod row;
 mod rows;
 mod settings;
@@ -103,15 +101,15 @@ mod view_notice;
 mod waiting;
 
 pub use core::{Membership, MembershipState};
-pub(crate) use cover::least_cover;
 pub use marks::MembershipMarks;
 pub use passage::{FirstView, ViewPassage};
 pub use proposal::{JOINS_MAX, Proposal};
-pub use rank_set::RankSet;
 pub use row::{MembershipRow, SenderSegment, SetColumn};
 pub use settings::{MembershipSettings, PartitionSafety};
 pub use steps::{ViewChangeStep, ViewChangeSteps};
 pub use stop::StopReason;
 pub use subgroups::Subgroups;
-pub use view::{MEMBERS_MAX, Member, View};
+pub use view::View;
 pub use view_notice::{ViewNotice, ViewNotifier};
+
+pub use crate::members::{MEMBERS_MAX, Member, RankSet};

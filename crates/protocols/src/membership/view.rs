@@ -4,19 +4,7 @@ use std::fmt;
 
 use squall_fabric::{MirrorKey, NodeId};
 
-use super::{Proposal, RankSet};
-
-/// The largest number of members of a group.
-pub const MEMBERS_MAX: usize = 1024;
-
-/// A member of a view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Member {
-    /// The process; another incarnation of it has another node.
-    pub node: NodeId,
-    /// The number by which the application knows the member; layouts may use it.
-    pub tag: u64,
-}
+use super::{Member, Proposal, RankSet};
 
 /// One view of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::{
     Ballot, EndAnswer, EndContext, EndProposal, EndValue, EndVote, EndingShard, EndingView, ShardKind,
     ShardQuorum,
 };
-use crate::membership::{Member, RankSet};
+use crate::members::{Member, RankSet};
 
 const MEMORY: ShardKind = ShardKind { is_durable: false, quorum: ShardQuorum::All, is_timed: true };
 const BY_SENDER: ShardKind = ShardKind { is_timed: false, ..MEMORY };
