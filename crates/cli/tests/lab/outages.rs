@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::Write as _;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_harness::lab::{Lab, LabPlan, LinkConditions};
 
 use super::programs::{address, client, start_nodes};

@@ -76,7 +76,7 @@ pub struct Membership {
     pub(super) echoes: usize,
     pub(super) decision: Option<Proposal>,
     pub(super) stop: Option<StopReason>,
-    state: MembershipState,
+    pub(super) state: MembershipState,
     pub(super) steps: ViewChangeSteps,
     pub(super) seen: SeenRows,
     /// A sign of life is due.
@@ -209,11 +209,6 @@ impl Membership {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.table.is_ready()
-    }
-
-    /// Returns whether all other members have attached this one's row, but for those that are dead: no member waits in an earlier view.
-    pub(super) fn has_all_readers(&self) -> bool {
-        self.table.readers() + self.dead.len() >= self.view.members.len() - 1
     }
 
     /// Returns the lowest rank that this member does not suspect, if there is one.
@@ -395,31 +390,13 @@ impl Membership {
         }
     }
 
-    /// Evaluates the wait for a majority, in a view whose table is open.
-    fn evaluate_waiting<F: Fabric>(
-        &mut self,
-        fabric: &mut F,
-        subgroups: &mut impl Subgroups<F>,
-        now: Instant,
-    ) -> usize {
-        self.publish(subgroups);
-        let work = self.wait(fabric, subgroups, now);
-        if self.wedged {
-            self.state = MembershipState::Waiting;
-        }
-        if self.decision.is_some() {
-            self.enter_decided(now);
-        }
-        work + self.flush(fabric)
-    }
-
-    fn enter_decided(&mut self, now: Instant) {
+    pub(super) fn enter_decided(&mut self, now: Instant) {
         self.state = MembershipState::Decided;
         self.steps.note_first(ViewChangeStep::Decided, now);
     }
 
     /// Posts what was stored, in order, and the heartbeat last, since idle members read only that.
-    fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+    pub(super) fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let says = self.table.has_posts() && !mutant!(SilentNews);
         if says || self.owes_sign {
             self.owes_sign = false;
@@ -446,7 +423,7 @@ impl Membership {
 
     /// Publishes this member's opinions of the others, its states and the wish to leave, before anything that depends
     /// on them.
-    fn publish<F>(&mut self, subgroups: &mut impl Subgroups<F>) {
+    pub(super) fn publish<F>(&mut self, subgroups: &mut impl Subgroups<F>) {
         // A member that was accused before it attached, and lives, has to learn of it: it may lead members that hear
         // it.
         let is_missed = self.table.take_late_reader() && !mutant!(MissLateReader);

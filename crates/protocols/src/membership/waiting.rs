@@ -2,8 +2,8 @@
 //! other again \[V17\] (Derecho §3.4; the rules are those of [`crate::ends`]).
 //!
 //! A member goes over to waiting where it would stop otherwise: when those that it hears and that do not wait are no majority, when all of
-//! them have resigned, or, as leader, when its cut leaves no majority \[H1\]. It stays so until the view has ended. It stops only if so
-//! many members are *dead* that no majority can return \[H18\]: lost by the fabric, not silent.
+//! them have resigned, or, as leader, when its cut leaves no majority \[H1\]. It stays so until the view has ended. It stops only if
+//! more members are *dead* than a majority can do without \[H18\]: lost by the fabric, not silent.
 //!
 //! **State**, from then on: the register, which begins with what the member has echoed, and the ballot that it leads
 //! ([`WaitingMember`]); the latest report of each member; its own, in a row of a table of its own. Rows of the view's table are
@@ -31,7 +31,7 @@ use squall_fabric::{Fabric, FabricEvent, Instant, MirrorId};
 
 use self::board::{WaitingReport, WaitingRow};
 use self::values::WaitingValues;
-use super::{Membership, MembershipSettings, Proposal, RankSet, Subgroups, ViewChangeStep};
+use super::{Membership, MembershipSettings, MembershipState, Proposal, RankSet, Subgroups, ViewChangeStep};
 use crate::coverage::{Point, reach};
 use crate::ends::{
     EndContext, EndReports, EndSettings, WaitReason, WaitingInput, WaitingMember, WaitingStep,
@@ -164,7 +164,7 @@ impl Membership {
             self.waits = Some(reason);
             self.voting = None;
             self.suspected.insert(self.table.rank());
-            // It may hear no member that tells it of an accusation: it answers all.
+            // It may hear no member that reports an accusation to it: it answers all.
             self.disputed.insert(self.table.rank());
         }
     }
@@ -173,13 +173,31 @@ impl Membership {
         self.room.iter_mut().for_each(|room| room.table.handle_event(event));
     }
 
-    /// Evaluates once while this member waits, and the table of the view is open; returns the amount of work done.
-    pub(super) fn wait<F: Fabric>(
+    /// Returns whether all other members have attached this one's row, but for those that are dead: no member waits in an earlier view.
+    pub(super) fn has_all_readers(&self) -> bool {
+        self.table.readers() + self.dead.len() >= self.view.members.len() - 1
+    }
+
+    /// Evaluates the wait for a majority, in a view whose table is open.
+    pub(super) fn evaluate_waiting<F: Fabric>(
         &mut self,
         fabric: &mut F,
         subgroups: &mut impl Subgroups<F>,
         now: Instant,
     ) -> usize {
+        self.publish(subgroups);
+        let work = self.wait(fabric, subgroups, now);
+        if self.wedged {
+            self.state = MembershipState::Waiting;
+        }
+        if self.decision.is_some() {
+            self.enter_decided(now);
+        }
+        work + self.flush(fabric)
+    }
+
+    /// Evaluates once while this member waits, and the table of the view is open; returns the amount of work done.
+    fn wait<F: Fabric>(&mut self, fabric: &mut F, subgroups: &mut impl Subgroups<F>, now: Instant) -> usize {
         if !self.wedged && !self.end_here(now, subgroups) {
             return 0;
         }

@@ -14,7 +14,7 @@ use squall_protocols::multicast::Carrier;
 use super::fate::NodeFate;
 use super::host::GroupHost;
 use super::plan::{FOR_EVER, GroupPlan, SubgroupPlan};
-use super::program::{GroupScene, NodeProgram, RunChecks};
+use super::program::{GroupScene, NodeProgram, RunChecks, is_done, view_id, waits};
 use crate::admission::{JoinBus, JoinProcess, SimAdmission};
 use crate::run::{RunOutcome, Violation};
 
@@ -494,19 +494,4 @@ impl<S: GroupScene> GroupCluster<S> {
             .collect();
         self.all.host.scene.check_complete(&present)
     }
-}
-
-/// The view that a member is in.
-fn view_id<P: NodeProgram>(process: &JoinProcess<P>) -> Option<u64> {
-    process.view().filter(|_| process.joiner.is_none()).map(|view| view.id)
-}
-
-/// Whether a member waits for a majority of its view.
-fn waits<P: NodeProgram>(process: &JoinProcess<P>) -> bool {
-    let group = process.group.as_ref().filter(|_| process.joiner.is_none());
-    group.and_then(GroupCore::membership).is_some_and(|membership| membership.waits().is_some())
-}
-
-fn is_done<P: NodeProgram>(process: &JoinProcess<P>) -> bool {
-    process.member().is_none_or(NodeProgram::is_done)
 }

@@ -2,12 +2,13 @@
 
 use squall_fabric::sim::Prng;
 use squall_fabric::{Instant, NodeId};
-use squall_protocols::group::{GroupApplication, GroupEnd, SubgroupId, SubgroupLayout};
+use squall_protocols::group::{GroupApplication, GroupCore, GroupEnd, SubgroupId, SubgroupLayout};
 use squall_protocols::membership::RankSet;
 use squall_protocols::multicast::Message;
 use squall_protocols::restart::DurableView;
 
 use super::plan::MESSAGE_MAX;
+use crate::admission::JoinProcess;
 use crate::checker::{DurableDeliveries, ViewHistory};
 use crate::restart::RestartRemains;
 use crate::run::Violation;
@@ -140,4 +141,19 @@ pub(crate) trait GroupScene {
 
     /// Whether all is as it has to be in the end, at those who are in the last view.
     fn check_complete(&self, present: &[(NodeId, &Self::Program)]) -> Result<(), Violation>;
+}
+
+/// The view that a member is in.
+pub(super) fn view_id<P: NodeProgram>(process: &JoinProcess<P>) -> Option<u64> {
+    process.view().filter(|_| process.joiner.is_none()).map(|view| view.id)
+}
+
+/// Whether a member waits for a majority of its view.
+pub(super) fn waits<P: NodeProgram>(process: &JoinProcess<P>) -> bool {
+    let group = process.group.as_ref().filter(|_| process.joiner.is_none());
+    group.and_then(GroupCore::membership).is_some_and(|membership| membership.waits().is_some())
+}
+
+pub(super) fn is_done<P: NodeProgram>(process: &JoinProcess<P>) -> bool {
+    process.member().is_none_or(NodeProgram::is_done)
 }

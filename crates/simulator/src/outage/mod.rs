@@ -10,6 +10,7 @@ use std::fmt;
 
 use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
+use squall_protocols::membership::RankSet;
 use squall_protocols::multicast::DeliveryMode;
 
 use crate::coverage;
@@ -160,10 +161,12 @@ impl OutagePlan {
 fn draw_outage(prng: &mut Prng, members: u32, begin: Duration, suspicion: Duration) -> Outage {
     let tenths = if prng.chance(200) { 200 } else { 40 };
     let span = suspicion.mul_f64(0.1 * (1 + prng.below(tenths)) as f64);
-    let side = prng.draw();
+    let side = RankSet::from_bits(prng.draw());
     let alone: Vec<u32> = match prng.chance(500) {
         true => (0..members).collect(),
-        false => (0..members).filter(|node| side >> node & 1 == 1).collect(),
+        false => {
+            side.iter().filter_map(|node| u32::try_from(node).ok()).filter(|node| *node < members).collect()
+        }
     };
     let within = suspicion.mul_f64(0.1 * (1 + prng.below(30)) as f64);
     let back = if prng.chance(500) { OutageReturn::AtOnce } else { OutageReturn::PairByPair(within) };

@@ -1,4 +1,4 @@
-//! The row of a member that waits: its report, which others read whole or not at all.
+//! The row of a member that waits: its report, which others read whole or not at all (Derecho §3.4).
 //!
 //! A report takes the place of the one before, word by word, so a reader may see parts of two. Each has a digest of all its words: a
 //! reader takes no report whose digest is another, and looks again.

@@ -1,4 +1,4 @@
-//! A view of a group in memory as the rules of [`crate::ends`] see it, and its proposals as their values.
+//! A view of a group in memory as the rules of [`crate::ends`] see it, and its proposals as their values (Derecho §3.4).
 //!
 //! Each subgroup is a shard of those rules, and so is each state that a member may hold: a shard without messages, whose members are those
 //! that may hold it. All members that stay keep what they have, so a shard is placed at all of them; where subgroups move, the layout says
