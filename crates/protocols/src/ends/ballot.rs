@@ -24,7 +24,7 @@ impl Ballot {
     /// The ballot with which `node` leads a restart, above all that it has seen \[T11\].
     #[must_use]
     pub fn above(seen: Option<Self>, node: NodeId) -> Self {
-        Self { round: seen.map_or(0, |ballot| ballot.round) + 1, place: node.0 }
+        Self { round: seen.map_or(0, |ballot| ballot.round).saturating_add(1), place: node.0 }
     }
 
     /// Whether it is of a restart.

@@ -41,7 +41,7 @@ impl Membership {
         false
     }
 
-    fn fault(&self, proposal: &Proposal) -> Option<&'static str> {
+    pub(super) fn fault(&self, proposal: &Proposal) -> Option<&'static str> {
         let all = self.all();
         if !proposal.removed.is_subset(&all) {
             return Some("a proposal that removes members that the view does not have");

@@ -68,8 +68,8 @@ impl WaitingRoom {
         others.any(|(_, (row, (beat, _)))| self.row.beat.load(row) != *beat)
     }
 
-    /// Takes beats and reports; returns what another member says has been decided.
-    fn hear(&mut self, now: Instant) -> Option<Proposal> {
+    /// Takes beats and reports; returns what another member says has been decided, with its rank.
+    fn hear(&mut self, now: Instant) -> Option<(usize, Proposal)> {
         let mut ended = None;
         for rank in self.values.view().ranks().without(self.table.rank()).iter() {
             let (row, node) = (self.table.row(rank), self.values.view().members[rank].node);
@@ -86,7 +86,7 @@ impl WaitingRoom {
             *number = report.number;
             if report.has_ended {
                 self.informed.insert(rank);
-                ended = report.proposal.clone();
+                ended = report.proposal.clone().map(|proposal| (rank, proposal));
             }
             self.values.note_states(rank, &report.holds);
             self.reports.take(now, node, Arc::new(self.values.report(report)));
@@ -206,7 +206,7 @@ impl Membership {
         }
         let Some(mut room) = self.room.take().or_else(|| self.enter_room(fabric, now)) else { return 0 };
         let mut work = 0;
-        let mut ended = room.hear(now);
+        let mut ended = room.hear(now).and_then(|(rank, proposal)| self.believe(rank, proposal));
         let own = self.table.rank();
         loop {
             let heard = room.reports.heard(room.values.view(), now, room.settings.silence).with(own);
@@ -235,7 +235,13 @@ impl Membership {
             let reports = room.reports.in_view(room.values.view());
             match room.member.step(&input, &reports) {
                 WaitingStep::Nothing | WaitingStep::Lacks(_) => break,
-                WaitingStep::Decided(vote) => ended = Some(room.values.proposal(&vote.proposal.value)),
+                WaitingStep::Decided(vote) => {
+                    let decided = room.values.proposal(&vote.proposal.value);
+                    if self.fault(&decided).is_some() {
+                        break;
+                    }
+                    ended = Some(decided);
+                }
                 WaitingStep::Promised(_)
                 | WaitingStep::Voted(_)
                 | WaitingStep::Leads(_)
@@ -258,6 +264,13 @@ impl Membership {
         work += room.table.flush(fabric);
         self.room = Some(room);
         work
+    }
+
+    /// Returns what another member says has been decided, if that is valid; accuses the member if it is not.
+    fn believe(&mut self, rank: usize, proposal: Proposal) -> Option<Proposal> {
+        let fault = self.fault(&proposal);
+        fault.into_iter().for_each(|why| self.distrust(rank, why));
+        fault.is_none().then_some(proposal)
     }
 
     /// Says how the view ends to those that wait in it, once it is decided: at once if this member has waited, or knows of one that does,

@@ -11,7 +11,7 @@ use crate::ends::{
     Ballot, EndAnswer, EndProposal, EndReport, EndValue, EndVote, EndingShard, EndingView, ShardKind,
     ShardQuorum,
 };
-use crate::membership::{Member, Proposal, RankSet, SenderSegment, View};
+use crate::membership::{MEMBERS_MAX, Member, Proposal, RankSet, SenderSegment, View};
 
 /// The view, and what is the same in all its values.
 #[derive(Debug)]
@@ -74,7 +74,8 @@ impl WaitingValues {
     /// Returns the value of a proposal. Proposals that are the same have the same value.
     fn value(&self, proposal: &Proposal) -> EndValue {
         let stay = self.view.ranks() - proposal.removed;
-        let next = RankSet::all(stay.len() + proposal.joins.len());
+        // A member that violates the protocol may propose more; it is not believed (`distrust.rs`).
+        let next = RankSet::all((stay.len() + proposal.joins.len()).min(MEMBERS_MAX));
         let shards = self.view.shards.len();
         let trims = self
             .segments
@@ -224,6 +225,32 @@ mod tests {
         };
         assert_eq!(values.proposal(&values.value(&proposal)), proposal);
         assert_eq!(values.echo(1, &proposal).proposal.value, values.end(&proposal).value);
+    }
+
+    /// Whatever a row says can be read: a proposal is checked before it is believed.
+    #[test]
+    fn nonsense_is_read_without_a_panic() {
+        let values = values();
+        let mut prng = squall_fabric::sim::Prng::new(7);
+        for _ in 0..200 {
+            let mut set = || RankSet::from_words((0..16).map(|_| prng.draw()).collect::<Vec<_>>());
+            let (removed, leaving, holders) = (set(), set(), vec![set(), set()]);
+            let join = |node| Member { node: NodeId(node), tag: 0 };
+            let joins = (0..16).map(join).collect();
+            let trims = (0..3).map(|_| prng.draw()).collect();
+            let proposal = Proposal { removed, leaving, joins, holders, trims };
+            let ballot = Ballot { round: u64::MAX, place: u32::MAX };
+            let said = WaitingReport {
+                hears: removed,
+                vote: Some((ballot, proposal.clone())),
+                proposal: Some(proposal),
+                ..report(1, &[prng.draw(), 0], u64::MAX)
+            };
+            let read = values.report(said);
+            let vote = read.answer.vote.as_ref().expect("it has one");
+            assert!(values.proposal(&vote.proposal.value).removed.is_subset(&RankSet::all(3)));
+        }
+        assert!(Ballot::above(Some(Ballot { round: u64::MAX, place: 0 }), NodeId(1)).is_restart());
     }
 
     /// What a member that has reported holds is held, even if no other knew of it before; what no member may hold is not.
