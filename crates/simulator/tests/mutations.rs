@@ -99,7 +99,9 @@ fn check<M: Copy + Debug + Sync>(mutations: &[M], caught: impl Fn(M) -> Option<S
 /// - `TakeMissedProposal` (`proposal.rs`): a member attaches between a proposal and the decision of the others to continue without it.
 /// - `MuteUntilDue` (`membership/tests.rs`): a joiner opens its first view late, with a slow clock, and a member with a fast one waits for it.
 /// - `OwnAreNoNews` (`multicast/pull.rs`): the simulator's consumers look without being woken.
-const UNIT_TESTED: [mutation::GroupMutation; 16] = [
+/// - `ForgetEchoAtWait` (`membership/waiting/values.rs`): a view is decided live at one member, and that comes back from an outage last.
+const UNIT_TESTED: [mutation::GroupMutation; 17] = [
+    mutation::GroupMutation::ForgetEchoAtWait,
     mutation::GroupMutation::OwnAreNoNews,
     mutation::GroupMutation::MuteUntilDue,
     mutation::GroupMutation::SearchCutShort,
@@ -137,7 +139,6 @@ fn place(mutation: mutation::GroupMutation) -> Option<(&'static dyn Scenario, u6
         GroupMutation::TrimTooHigh => (&genuine::SCENARIO, 588),
         // All paths fail, and the members that know how the view has ended come back last.
         GroupMutation::StopForSilence => (&outage::SCENARIO, 0),
-        GroupMutation::ForgetEchoAtWait => (&outage::SCENARIO, 777),
         GroupMutation::KeepEndSecret => (&outage::SCENARIO, 4675),
         GroupMutation::TakeOverAccusations => (&alive::SCENARIO, 33),
         GroupMutation::SlowThoughMoving => (&group::slow::SCENARIO, 26),

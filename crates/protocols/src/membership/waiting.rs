@@ -311,10 +311,7 @@ impl Membership {
         let mut values =
             WaitingValues::new(&self.view, &self.segments, (0..self.row.states).map(held).collect());
         values.note_states(table.rank(), &self.states);
-        let echoed = self.echoed.as_ref().filter(|_| !mutant!(ForgetEchoAtWait));
-        let echo = echoed.map(|(leader, proposal)| values.echo(*leader, proposal));
-        let mut register = crate::ends::EndRegister::restored(None, echo);
-        register.wait();
+        let register = values.first_register(self.echoed.as_ref());
         let own = self.table.own();
         let said = WaitingReport {
             holds: self.states.clone(),

@@ -4,7 +4,7 @@ use super::{Point, Promises};
 
 promises!(
     OUTAGE,
-    [WaitsForMajority, WaitEnded, WaitEndTakenOver],
+    [WaitsForMajority, WaitEnded, WaitEndTakenOver, EndReported],
     ["cut", "path that comes back", "outage of all paths", "outage of a minority", "outage of a majority"]
 );
 

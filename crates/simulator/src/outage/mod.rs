@@ -154,7 +154,7 @@ impl OutagePlan {
                 (false, _) => "outage of a majority",
             });
         let deaths = self.deaths.iter().map(|_| "death in an outage");
-        self.group.faults().into_iter().chain(kinds).chain(deaths).collect()
+        self.with_faults().faults().into_iter().chain(kinds).chain(deaths).collect()
     }
 }
 

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use super::board::WaitingReport;
 use crate::ends::{
-    Ballot, EndAnswer, EndProposal, EndReport, EndValue, EndVote, EndingShard, EndingView, ShardKind,
-    ShardQuorum,
+    Ballot, EndAnswer, EndProposal, EndRegister, EndReport, EndValue, EndVote, EndingShard, EndingView,
+    ShardKind, ShardQuorum,
 };
 use crate::membership::{MEMBERS_MAX, Member, Proposal, RankSet, SenderSegment, View};
+use crate::mutation;
 
 /// The view, and what is the same in all its values.
 #[derive(Debug)]
@@ -128,8 +129,17 @@ impl WaitingValues {
         EndProposal { value: Arc::new(self.value(proposal)), need: none.clone(), carry: none }
     }
 
+    /// Returns the register of a member that begins to wait: what it has echoed, with the rank of the leader, is its vote.
+    pub(super) fn first_register(&self, echoed: Option<&(usize, Proposal)>) -> EndRegister {
+        let echoed = echoed.filter(|_| !mutant!(ForgetEchoAtWait));
+        let vote = echoed.map(|(leader, proposal)| self.echo(*leader, proposal));
+        let mut register = EndRegister::restored(None, vote);
+        register.wait();
+        register
+    }
+
     /// Returns the vote that the echo of a live leader's proposal is.
-    pub(super) fn echo(&self, leader: usize, proposal: &Proposal) -> EndVote {
+    fn echo(&self, leader: usize, proposal: &Proposal) -> EndVote {
         let ballot = Ballot::live(u32::try_from(leader).unwrap_or(u32::MAX - 1));
         EndVote { ballot, proposal: self.end(proposal), is_restarted: false }
     }
@@ -181,7 +191,7 @@ mod tests {
     use squall_fabric::NodeId;
 
     use super::*;
-    use crate::ends::{EndContext, NextMembers, new_value};
+    use crate::ends::{EndContext, NextMembers, new_value, taken_over};
 
     /// Two shards of a subgroup that share columns of counts, and two states, of which one is known to be held.
     fn values() -> WaitingValues {
@@ -225,6 +235,39 @@ mod tests {
         };
         assert_eq!(values.proposal(&values.value(&proposal)), proposal);
         assert_eq!(values.echo(1, &proposal).proposal.value, values.end(&proposal).value);
+    }
+
+    /// A live leader has proposed to continue without the first member, and may have decided that with the echo of the second, when both
+    /// lose each other: those that wait end the view as it proposed, though the first member is here.
+    #[test]
+    fn what_was_echoed_before_the_wait_is_taken_over() {
+        let values = values();
+        let proposal = Proposal {
+            removed: RankSet::of(0),
+            leaving: RankSet::EMPTY,
+            joins: Vec::new(),
+            holders: vec![RankSet::EMPTY; 2],
+            trims: vec![1, 1, 1],
+        };
+        let takes_over = || {
+            let echoed = values.first_register(Some(&(2, proposal.clone())));
+            assert_eq!(echoed.promise(), Some(Ballot::WAITS), "it echoes no live leader any more");
+            let vote = echoed.vote().map(|vote| (vote.ballot, values.proposal(&vote.proposal.value)));
+            let reports = [report(1, &[1, 1], 0), WaitingReport { vote, ..report(1, &[1, 1], 0) }];
+            let reports = reports.map(|report| values.report(report));
+            let answers = reports.iter().enumerate().map(|(rank, report)| (rank, &*report.answer)).collect();
+            let placement = values.placement();
+            let context = EndContext {
+                view: values.view(),
+                own: 0,
+                dead: RankSet::EMPTY,
+                placement: &placement,
+                gives_up_silent: false,
+            };
+            taken_over(&context, &answers).map(|taken| values.proposal(&taken.value))
+        };
+        assert_eq!(takes_over(), Some(proposal.clone()));
+        assert_eq!(mutation::with(mutation::GroupMutation::ForgetEchoAtWait, takes_over), None);
     }
 
     /// Whatever a row says can be read: a proposal is checked before it is believed.
