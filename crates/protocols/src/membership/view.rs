@@ -11,7 +11,7 @@ use super::{Member, Proposal, RankSet};
 pub struct View {
     /// The number of the view; views are numbered from 0, without gaps.
     pub id: u64,
-    /// The members by rank, the oldest first; at most [`MEMBERS_MAX`].
+    /// The members by rank, the oldest first; at most [`super::MEMBERS_MAX`].
     pub members: Vec<Member>,
     /// The members that wish to leave and hold a state that no other member has yet.
     pub leaving: RankSet,
