@@ -63,8 +63,6 @@ points! {
     StoppedAsMinority,
     /// A member that hears no majority has read that others do not hear it either.
     StoppedAccused,
-    /// A member stops, because it no longer follows any member, not even itself.
-    StoppedLeaderless,
     /// A member that was accused before it attached learns of it.
     LateReader,
     /// A member that has decided gives signs of life until the others know.

@@ -101,7 +101,6 @@ impl Membership {
         if self.is_patient() {
             self.begin_waiting(reason);
         } else if reason == WaitReason::Leaderless {
-            reach(Point::StoppedLeaderless);
             self.stop = Some(StopReason::Excluded);
         }
     }

@@ -4,7 +4,7 @@ use super::{Point, Promises};
 
 promises!(
     OUTAGE,
-    [WaitsForMajority, WaitEnded, WaitEndTakenOver, EndReported],
+    [WaitsForMajority, WaitEnded, WaitEndTakenOver, EndReported, LeaderResignedLate],
     ["cut", "path that comes back", "outage of all paths", "outage of a minority", "outage of a majority"]
 );
 
@@ -86,7 +86,6 @@ promises!(
         CutUnclear,
         CutByCover,
         LeaderResigned,
-        LeaderResignedLate,
         ProposedNew,
         ProposedEarlier,
         EchoedAgain,
@@ -95,7 +94,6 @@ promises!(
         DecisionUnheard,
         StoppedAsMinority,
         StoppedAccused,
-        StoppedLeaderless,
         LateReader,
         SignAfterDecision,
         SignWhileOpening,
@@ -247,7 +245,6 @@ promises!(
         DecisionTakenOver,
         DecisionUnheard,
         StoppedAsMinority,
-        StoppedAccused,
         SignAfterDecision,
         SignWhileOpening,
         ExcludedShort,
