@@ -89,8 +89,9 @@ pub struct Membership {
     pub(super) dead: RankSet,
     /// The members that say that they wait for a majority.
     pub(super) waiting: RankSet,
-    /// Why this member waits for a majority, and by what, once it has wedged.
+    /// Why this member waits for a majority; it does so until the view ends.
     pub(super) waits: Option<WaitReason>,
+    /// What it waits with, once it has wedged, or says how the view has ended with.
     pub(super) room: Option<Box<WaitingRoom>>,
     /// The members whose rows violated the protocol, and how.
     pub(super) distrusted: Vec<(NodeId, &'static str)>,

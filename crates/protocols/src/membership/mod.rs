@@ -13,7 +13,8 @@
 //!
 //! **Step order** of one evaluation ([`Membership::poll`]):
 //! 1. *Accuse* the members that it does not hear. Freeze their rows, and publish that before anything else that
-//!    depends on it. A member that hears no majority of the view stops \[V5\]. An accusation removes no member by
+//!    depends on it. A member that hears no majority of the view delivers nothing more \[V5\]: it waits
+//!    for one with its state \[V17\] (`waiting.rs`), or stops where it cannot, or knows that too many are dead. An accusation removes no member by
 //!    itself \[V11\]. A member that learns that it is accused, soon after it stalled, concedes, and posts that before
 //!    its answer \[V15\].
 //! 2. *Wedge*, if there is a reason or another member has wedged: subgroups stop, and the member publishes finally
@@ -57,7 +58,7 @@
 //! a view is installed; \[V9\] several changes fit into one view; \[V10\] a healthy member is removed only because of
 //! a bad link; \[V11\] bad links remove as few members as possible; \[V12\] a view ends only for a change; \[V13\] a
 //! member that wishes to leave does so, whatever views end meanwhile; \[V15\] of a member that stalled and its
-//! accusers, the former is removed.
+//! accusers, the former is removed; \[V17\] silence ends no member, however long.
 //!
 //! With [`PartitionSafety::Off`] no majority is required. Then there is one decision only as long as no live member
 //! is accused: a decision waits for all members that are heard and stay. In one case, nevertheless, live members are

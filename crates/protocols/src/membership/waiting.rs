@@ -18,9 +18,8 @@
 //! when a majority has echoed it, and a ballot is led with the promises of a majority: they share a member, whose report has its echo.
 //!
 //! This is for groups whose subgroups are in memory and count what all their members have: there every member that stays has what the trims
-//! hold, no vote is a copy, and nothing is on disks. In other groups a member without a majority stops, as it does with
-//! [`super::PartitionSafety::Off`] never, and where nothing but a loss counts ([`super::MembershipSettings::suspicion_after`]) every
-//! member that is not heard is dead.
+//! hold, no vote is a copy, and nothing is on disks. In other groups a member without a majority stops. With
+//! [`super::PartitionSafety::Off`] none is needed, and in a group without a suspicion time no member is only silent.
 
 mod board;
 mod values;

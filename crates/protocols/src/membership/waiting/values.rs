@@ -237,6 +237,13 @@ mod tests {
         assert_eq!(values.echo(1, &proposal).proposal.value, values.end(&proposal).value);
     }
 
+    fn context<'a>(
+        values: &'a WaitingValues,
+        placement: &'a dyn Fn(&[Member]) -> Vec<RankSet>,
+    ) -> EndContext<'a> {
+        EndContext { view: values.view(), own: 0, dead: RankSet::EMPTY, placement, gives_up_silent: false }
+    }
+
     /// A live leader has proposed to continue without the first member, and may have decided that with the echo of the second, when both
     /// lose each other: those that wait end the view as it proposed, though the first member is here.
     #[test]
@@ -257,14 +264,7 @@ mod tests {
             let reports = reports.map(|report| values.report(report));
             let answers = reports.iter().enumerate().map(|(rank, report)| (rank, &*report.answer)).collect();
             let placement = values.placement();
-            let context = EndContext {
-                view: values.view(),
-                own: 0,
-                dead: RankSet::EMPTY,
-                placement: &placement,
-                gives_up_silent: false,
-            };
-            taken_over(&context, &answers).map(|taken| values.proposal(&taken.value))
+            taken_over(&context(&values, &placement), &answers).map(|taken| values.proposal(&taken.value))
         };
         assert_eq!(takes_over(), Some(proposal.clone()));
         assert_eq!(mutation::with(mutation::GroupMutation::ForgetEchoAtWait, takes_over), None);
@@ -305,13 +305,7 @@ mod tests {
         let reports = said.map(|report| values.report(report));
         let answers = reports.iter().enumerate().map(|(rank, report)| (rank, &*report.answer)).collect();
         let placement = values.placement();
-        let context = EndContext {
-            view: values.view(),
-            own: 0,
-            dead: RankSet::EMPTY,
-            placement: &placement,
-            gives_up_silent: false,
-        };
+        let context = context(&values, &placement);
         let next = NextMembers { keep: RankSet::all(3), ..NextMembers::default() };
         let value = new_value(&context, &answers, next).expect("all are here");
         let proposal = values.proposal(&value);
