@@ -4,17 +4,18 @@
 //! writes to it. A polling thread that waits there stops the member, and its silence is taken for its death. So no thread
 //! of the library calls `tracing` itself. It renders what it reports, and puts the event into a bounded queue; the
 //! thread of the log emits it, with the level, the target, the fields and the subscriber that it would have had, but
-//! outside of spans. When the queue is full, events are dropped and counted, and the next one that is emitted is followed
-//! by their number.
+//! outside of spans. When the queue is full, events are dropped and counted, and the next one that a subscriber gets is
+//! followed by their number.
 
 use std::sync::OnceLock;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::Instant;
 
 use squall_fabric::Duration;
 use squall_fabric::atomics::{AtomicU64, Ordering};
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
+use tracing::subscriber::NoSubscriber;
 use tracing::{Dispatch, Level, dispatcher};
 
 #[doc(inline)]
@@ -170,17 +171,23 @@ pub fn flush(patience: Duration) -> bool {
 fn queue() -> Option<&'static SyncSender<QueuedEvent>> {
     let start = || {
         let (queue, events) = sync_channel(EVENTS_MAX);
-        let thread = thread::Builder::new().name("squall log".into()).spawn(move || emit_all(&events));
+        let thread =
+            thread::Builder::new().name("squall log".into()).spawn(move || emit_all(events, &DROPPED));
         thread.is_ok().then_some(queue)
     };
     QUEUE.get_or_init(start).as_ref()
 }
 
-fn emit_all(events: &Receiver<QueuedEvent>) {
+/// Emits the events, and after each one how many were `dropped` until then. Marks, and events of threads without a
+/// subscriber, reach nobody, so that they leave this number to the next event.
+fn emit_all(events: impl IntoIterator<Item = QueuedEvent>, dropped: &AtomicU64) {
     for QueuedEvent { subscriber, emit } in events {
         dispatcher::with_default(&subscriber, || {
             emit();
-            let dropped = DROPPED.swap(0, Ordering::Relaxed);
+            if subscriber.is::<NoSubscriber>() {
+                return;
+            }
+            let dropped = dropped.swap(0, Ordering::Relaxed);
             if dropped > 0 {
                 tracing::warn!("{dropped} log lines were dropped, as the log was not read");
             }
@@ -195,3 +202,50 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 const EVENTS_MAX: usize = 1024;
 /// Between tries to put a mark into a full queue.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    /// Keeps the messages of events.
+    #[derive(Clone, Default)]
+    struct Messages(Arc<Mutex<Vec<String>>>);
+
+    impl Visit for Messages {
+        fn record_debug(&mut self, _: &Field, value: &dyn std::fmt::Debug) {
+            self.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+
+    impl Subscriber for Messages {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut self.clone());
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// A mark that takes the number of dropped events with it would hide that they were dropped.
+    #[test]
+    fn dropped_events_are_reported_to_a_subscriber() {
+        let (dropped, messages) = (AtomicU64::new(7), Messages::default());
+        let mark = QueuedEvent { subscriber: Dispatch::none(), emit: Box::new(|| ()) };
+        let emit = || tracing::info!("an event");
+        let event = QueuedEvent { subscriber: Dispatch::new(messages.clone()), emit: Box::new(emit) };
+        emit_all([mark, event], &dropped);
+        let expected = ["an event", "7 log lines were dropped, as the log was not read"];
+        assert_eq!(*messages.0.lock().unwrap(), expected);
+    }
+}
