@@ -23,6 +23,12 @@ points! {
     WaitsForMajority,
     /// Members that have waited end their view.
     WaitEnded,
+    /// A member comes to a view in which others wait, and waits with them.
+    WaitJoined,
+    /// A member that waits is committed to something that is not on its disk yet.
+    WaitOnDisk,
+    /// A member does not wait for the silent ones any more, since dead ones may restart with it.
+    WaitGivenUp,
     /// A member says how a view has ended to those that may wait in it.
     EndReported,
     /// A member that waits learns from another one how the view has ended.

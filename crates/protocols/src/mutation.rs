@@ -93,6 +93,10 @@ mutations! {
         ForgetEchoAtWait,
         /// \[V17\] No member says how a view has ended to those that wait in it.
         KeepEndSecret,
+        /// \[V17\] A member that comes to a view continues without those that wait in it.
+        LeaveThoseThatWait,
+        /// \[V17\] \[T15\] A member that waits says what it is committed to before that is on its disk.
+        SayBeforeDisk,
         /// \[V8\] A member stores news without the heartbeat that makes the others read it.
         SilentNews,
         /// \[S5\] \[V4\] The rows of a suspected member are not frozen.

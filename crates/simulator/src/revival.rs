@@ -19,6 +19,7 @@ use squall_protocols::multicast::DeliveryMode;
 use crate::coverage;
 use crate::explain::Shrink;
 use crate::group::{GroupPlan, remains_at};
+use crate::outage::OutagePlan;
 use crate::restart::{RestartLayout, RestartPlan, RestartRemains, TailDamage};
 use crate::run::{PlannedScenario, RunOutcome};
 
@@ -48,7 +49,10 @@ impl RevivalPlan {
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut prng = Prng::new(seed ^ 0x4e51);
-        let mut group = GroupPlan::draw(seed);
+        let mut group = match Prng::new(seed ^ 0x07a6).chance(250) {
+            true => OutagePlan::draw(seed).with_faults(),
+            false => GroupPlan::draw(seed),
+        };
         // One of them is durable, whatever else the plan says, and has all nodes: the first.
         group.subgroups[0].settings.mode = DeliveryMode::Durable;
         let longest = [500_000, 4_000_000, 12_000_000][prng.index(3)];

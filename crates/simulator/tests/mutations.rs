@@ -140,6 +140,8 @@ fn place(mutation: mutation::GroupMutation) -> Option<(&'static dyn Scenario, u6
         // All paths fail, and the members that know how the view has ended come back last.
         GroupMutation::StopForSilence => (&outage::SCENARIO, 0),
         GroupMutation::KeepEndSecret => (&outage::SCENARIO, 4675),
+        // What is on disks when all die in an outage.
+        GroupMutation::SayBeforeDisk => (&revival::SCENARIO, 26),
         GroupMutation::TakeOverAccusations => (&alive::SCENARIO, 33),
         GroupMutation::SlowThoughMoving => (&group::slow::SCENARIO, 26),
         GroupMutation::ForgetWish | GroupMutation::RemoveLastHolder => (&replica::SCENARIO, 22),
@@ -153,6 +155,7 @@ fn place(mutation: mutation::GroupMutation) -> Option<(&'static dyn Scenario, u6
 ///   next view, and one of the others accuses it just before it is back.
 /// - `BlendProposal` and `IgnoreEarlierProposal`: two leaders die in a row, at posts that few runs have.
 /// - `DecideDeparted`: a member that leaves learns of the decision so late that the others have disconnected it.
+/// - `LeaveThoseThatWait`: all paths fail when one member knows how the view has ended, and the others do not yet.
 fn rare(mutation: mutation::GroupMutation) -> Option<fn() -> RunOutcome> {
     use mutation::GroupMutation;
     Some(match mutation {
@@ -161,6 +164,7 @@ fn rare(mutation: mutation::GroupMutation) -> Option<fn() -> RunOutcome> {
             || takeover::SCENARIO.run(1_331)
         }
         GroupMutation::DecideDeparted => || takeover::SCENARIO.run(961),
+        GroupMutation::LeaveThoseThatWait => || outage::SCENARIO.run(8_527),
         _ => return None,
     })
 }

@@ -60,7 +60,7 @@ fn a_lab_without_disks_says_so() {
 }
 
 /// A durable subgroup with the log of each member on its host's disk.
-const DURABLE: &str = "mode = \"durable\"\n[storage]\npath = \"/mnt/log\"\n";
+pub(crate) const DURABLE: &str = "mode = \"durable\"\n[storage]\npath = \"/mnt/log\"\n";
 
 /// Sends messages until all of them have been acknowledged; they are those of `sent` then.
 fn send(lab: &Lab, folder: &Folder, sent: &mut Vec<String>, count: usize) {

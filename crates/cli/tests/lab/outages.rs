@@ -8,8 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_harness::lab::{Lab, LabPlan, LinkConditions};
+use squall_harness::lab::{HostPlan, Lab, LabPlan, LinkConditions};
 
+use super::disks::DURABLE;
 use super::programs::{address, client, start_nodes};
 use super::{Folder, Running, SQUALL, await_that, build, printed};
 
@@ -28,8 +29,13 @@ struct Traffic {
 
 impl Traffic {
     fn start(test: &str) -> Self {
-        let (lab, folder) = (build(&LabPlan { has_switch: true, ..LabPlan::new(3) }), Folder::new(test));
-        let nodes = start_nodes(&lab, &folder, "");
+        Self::start_in(build(&LabPlan { has_switch: true, ..LabPlan::new(3) }), test, "")
+    }
+
+    /// Starts a group whose only subgroup has these settings, too.
+    fn start_in(lab: Lab, test: &str, more: &str) -> Self {
+        let folder = Folder::new(test);
+        let nodes = start_nodes(&lab, &folder, more);
         await_that("a message is taken", || {
             client(&lab, &folder, "send log 0").output().unwrap().status.success()
         });
@@ -142,6 +148,23 @@ fn an_outage_of_all_links_is_a_pause_however_long() {
         println!("all links for {millis} ms: messages again after {took:?}");
         resumes_soon(took);
     }
+    traffic.end();
+}
+
+/// Members with logs do not start again for an outage, either.
+#[test]
+#[ignore = "needs root: .ci/run hosts"]
+fn an_outage_of_all_links_is_a_pause_with_a_durable_subgroup() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let host = HostPlan { disk: Some(400 << 20), ..HostPlan::default() };
+    let lab = build(&LabPlan { host, has_switch: true, ..LabPlan::new(3) });
+    let traffic = Traffic::start_in(lab, "outage-durable", DURABLE);
+    traffic.await_traffic();
+    let took = traffic.cut(&[0, 1, 2], Duration::from_secs(8));
+    println!("all links for 8 s, durable: messages again after {took:?}");
+    resumes_soon(took);
     traffic.end();
 }
 

@@ -4,9 +4,9 @@
 //! *waits* with its state, and those that wait end the view by ballots (r, node), r ≥ 1, as soon as a majority is connected again. One
 //! register ([`EndRegister`]) and one value ([`EndValue`]) stand for all subgroups of a group, in memory or durable, never two.
 //!
-//! **What uses it**: members that wait, in groups whose subgroups are in memory and count what all members have \[V17\]
-//! (`membership/waiting.rs`). Live views of all groups still end by the rules of `membership`, and a group with durable subgroups comes
-//! back by the ballots of [`crate::restart`]; see below what takes their place.
+//! **What uses it**: members that wait, in groups whose subgroups count what all members have \[V17\] (`membership/waiting.rs`). Live views
+//! of all groups still end by the rules of `membership`, and a group with durable subgroups comes back by the ballots of
+//! [`crate::restart`], which are in the same register; see below what takes their place.
 //!
 //! Nothing here has a clock, a connection or a disk of its own: functions of what a member knows, and [`WaitingMember`], the state machine of
 //! a member that waits. The scenario `ends` of the simulator runs all of them over a model of members, messages, disks and links; what

@@ -6,6 +6,7 @@ use super::figures::SubgroupTotals;
 use super::register::{GroupRegister, view_end};
 use super::shards::ActiveShards;
 use super::{GroupApplication, SubgroupId, SubgroupLayout};
+use crate::ends::Ballot;
 use crate::membership::{Proposal, SenderSegment, Subgroups, View};
 use crate::multicast::{Deliver, Message, MessageBatch, MulticastCounters, NoUpcall, Subgroup};
 use crate::mutation;
@@ -170,9 +171,13 @@ impl<F: Fabric, A: GroupApplication> Subgroups<F> for ViewSubgroups<'_, A> {
         self.shards.as_mut().is_none_or(|shards| shards.has_log(proposal))
     }
 
-    fn vote(&mut self, view: &View, segments: &[SenderSegment], leader: usize, proposal: &Proposal) -> bool {
+    fn vote(&mut self, view: &View, segments: &[SenderSegment], ballot: Ballot, proposal: &Proposal) -> bool {
         let Some(ViewDisk { register, layout }) = &mut self.disk else { return true };
-        register.vote(leader, |shards| view_end(shards, *layout, view, segments, proposal))
+        register.vote(ballot, |shards| view_end(shards, *layout, view, segments, proposal))
+    }
+
+    fn promise(&mut self, ballot: Ballot) -> bool {
+        self.disk.as_mut().is_none_or(|disk| disk.register.promise(ballot))
     }
 
     fn has_whole_log(&self, view: &View) -> bool {

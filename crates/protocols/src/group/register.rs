@@ -84,18 +84,27 @@ impl GroupRegister {
         work
     }
 
-    /// Votes, once, for how the view ends; returns whether the vote is on the disk \[T6\].
-    pub(super) fn vote(&mut self, leader: usize, end: impl FnOnce(&[SubgroupId]) -> ViewEnd) -> bool {
-        let ballot = Ballot::live(u32::try_from(leader).expect("few members"));
+    /// Votes, once under each ballot, for how the view ends; returns whether the vote is on the disk \[T6\] \[T15\].
+    pub(super) fn vote(&mut self, ballot: Ballot, end: impl FnOnce(&[SubgroupId]) -> ViewEnd) -> bool {
         if self.writer.wanted().vote.as_ref().is_none_or(|vote| vote.ballot != ballot) {
             let end = end(&self.shards);
             // The last members leave. Their group ends without a view after it, so that it can restart from this one.
             if end.next.members.is_empty() {
                 return true;
             }
-            self.writer.change().vote(Vote { ballot, end });
+            if !self.writer.change().vote(Vote { ballot, end }) {
+                return false;
+            }
         }
         self.writer.shows_vote()
+    }
+
+    /// Promises to follow a ballot of a member that waits; returns whether the promise is on the disk \[T12\].
+    pub(super) fn promise(&mut self, ballot: Ballot) -> bool {
+        if self.writer.wanted().promise < Some(ballot) {
+            self.writer.change().promise(ballot);
+        }
+        self.writer.visible_promise() >= Some(ballot)
     }
 
     /// Begins to record the view that follows, if this node is in one already \[T8\].

@@ -2,8 +2,9 @@
 
 use squall_fabric::Instant;
 
-use super::{JOINS_MAX, Membership, Proposal, RankSet, SenderSegment, StopReason, Subgroups, ViewChangeStep};
+use super::{JOINS_MAX, Membership, Proposal, RankSet, SenderSegment, Subgroups, ViewChangeStep};
 use crate::coverage::{Point, reach};
+use crate::ends::Ballot;
 use crate::mutation;
 
 impl Membership {
@@ -110,9 +111,8 @@ impl Membership {
                 earlier
             }
             None => {
-                if let Some(subgroup) = self.orphan(cut) {
-                    reach(Point::StoppedWithoutLogs);
-                    self.stop = Some(StopReason::LogsGone { subgroup });
+                if self.orphan(cut).is_some() {
+                    self.part_without_logs(cut);
                     return 1;
                 }
                 reach(Point::ProposedNew);
@@ -181,7 +181,7 @@ impl Membership {
     }
 
     /// Returns a durable subgroup all of whose members are in the cut: no other knows what was delivered there \[T5\].
-    fn orphan(&self, cut: RankSet) -> Option<u32> {
+    pub(super) fn orphan(&self, cut: RankSet) -> Option<u32> {
         mutant!(TrimOrphan => return None);
         let is_gone = |segment: &&SenderSegment| segment.ranks.iter().all(|rank| cut.contains(*rank));
         self.segments.iter().filter(is_gone).find_map(|segment| segment.durable)
@@ -228,7 +228,7 @@ impl Membership {
         if !self.has_log(proposal, subgroups) {
             return None;
         }
-        if !subgroups.vote(&self.view, &self.segments, *leader, proposal) {
+        if !subgroups.vote(&self.view, &self.segments, live_ballot(*leader), proposal) {
             reach(Point::VoteUnderWay);
             return None;
         }
@@ -308,6 +308,11 @@ fn latest(echoes: impl Iterator<Item = (usize, usize, Proposal)>) -> Option<(usi
     let taken = |(echoed, rank, proposal)| (rank, echoed - 1, proposal);
     mutant!(TakeEarliestProposal => return echoes.min_by_key(key).map(taken));
     echoes.max_by_key(key).map(taken)
+}
+
+/// Returns the ballot of a live leader.
+pub(super) fn live_ballot(leader: usize) -> Ballot {
+    Ballot::live(u32::try_from(leader).unwrap_or(u32::MAX - 1))
 }
 
 /// Converts a word of a row to a rank; a word that is too large becomes greater than all ranks.

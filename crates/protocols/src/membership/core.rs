@@ -311,6 +311,9 @@ impl Membership {
         if self.must_stop() {
             return work + 1;
         }
+        if is_open {
+            self.join_those_that_wait();
+        }
         if is_open && self.waits.is_some() {
             return work + self.evaluate_waiting(fabric, subgroups, now);
         }

@@ -26,8 +26,8 @@ pub struct MembershipSettings {
     pub states: usize,
     /// The most members that a view may have; at most [`MEMBERS_MAX`], and the same as that of admission.
     pub members_max: usize,
-    /// The group has durable subgroups, so that votes and views come to disks before they count: its members do not wait for a majority
-    /// that they have lost, but stop, and come back from their logs.
+    /// The group has durable subgroups, so that votes and views come to disks before they count, and members that died may come back
+    /// with them.
     pub has_register: bool,
 }
 

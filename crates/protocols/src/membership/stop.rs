@@ -2,7 +2,7 @@
 
 use super::{Membership, RankSet, SenderSegment};
 use crate::coverage::{Point, reach};
-use crate::ends::WaitReason;
+use crate::ends::{EndObstacle, WaitReason};
 use crate::mutation;
 
 /// Why a member has stopped permanently.
@@ -78,6 +78,9 @@ impl Membership {
         if self.stop.is_none() {
             self.stop_without_quorum(gone);
         }
+        if self.stop.is_none() && self.is_patient() && self.orphan(self.dead).is_some() {
+            self.stop_without_logs(self.dead);
+        }
         if self.stop.is_none() && self.waits.is_none() {
             self.look_for_majority();
         }
@@ -117,6 +120,22 @@ impl Membership {
         } else {
             self.stop_as_minority(lost);
         }
+    }
+
+    /// Waits, where this member can and those of `cut` are not all dead, or stops, because all that had the log of a subgroup are in it.
+    pub(super) fn part_without_logs(&mut self, cut: RankSet) {
+        match self.orphan(cut) {
+            Some(subgroup) if self.is_patient() && self.orphan(self.dead).is_none() => {
+                self.begin_waiting(WaitReason::Obstacle(EndObstacle::Logs(subgroup as usize)));
+            }
+            _ => self.stop_without_logs(cut),
+        }
+    }
+
+    /// Stops because all members that had the log of a subgroup are in `lost` \[T5\].
+    fn stop_without_logs(&mut self, lost: RankSet) {
+        reach(Point::StoppedWithoutLogs);
+        self.stop = self.orphan(lost).map(|subgroup| StopReason::LogsGone { subgroup });
     }
 
     /// Stops because there is no majority without the members of `lost`. If any of them has published that it does

@@ -3,6 +3,7 @@
 use squall_fabric::NodeId;
 
 use super::{Proposal, SenderSegment, View};
+use crate::ends::Ballot;
 
 /// The subgroups of a view, as membership uses them.
 pub trait Subgroups<F> {
@@ -30,15 +31,21 @@ pub trait Subgroups<F> {
         true
     }
 
-    /// Votes for how `view` ends, as the leader with this rank has proposed, and returns whether the vote is on the disk \[T6\], as
-    /// it is at once in a group without durable subgroups. It is called again until then, and nothing of it is published.
+    /// Votes for how `view` ends, as the leader of this ballot has proposed, and returns whether the vote is on the disk \[T6\] \[T15\],
+    /// as it is at once in a group without durable subgroups. It is called again until then, and nothing of it is published.
     fn vote(
         &mut self,
         _view: &View,
         _segments: &[SenderSegment],
-        _leader: usize,
+        _ballot: Ballot,
         _proposal: &Proposal,
     ) -> bool {
+        true
+    }
+
+    /// Promises to vote under no ballot below this one, and returns whether that is on the disk \[T12\]. It is called again until then,
+    /// and nothing of it is published.
+    fn promise(&mut self, _ballot: Ballot) -> bool {
         true
     }
 

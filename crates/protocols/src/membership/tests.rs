@@ -25,7 +25,7 @@ impl Subgroups<SimFabric> for SlowDisk {
         true
     }
 
-    fn vote(&mut self, _: &View, _: &[SenderSegment], _leader: usize, _: &Proposal) -> bool {
+    fn vote(&mut self, _: &View, _: &[SenderSegment], _: crate::ends::Ballot, _: &Proposal) -> bool {
         self.0.get()
     }
 

@@ -17,9 +17,15 @@
 //! **Why there is one decision.** The word `waits` stands for a promise above the ballots of all live leaders. A live proposal is decided
 //! when a majority has echoed it, and a ballot is led with the promises of a majority: they share a member, whose report has its echo.
 //!
-//! This is for groups whose subgroups are in memory and count what all their members have: there every member that stays has what the trims
-//! hold, no vote is a copy, and nothing is on disks. In other groups a member without a majority stops. With
-//! [`super::PartitionSafety::Off`] none is needed, and in a group without a suspicion time no member is only silent.
+//! **Disks.** In a group with durable subgroups the ballots are those of [`crate::restart`], in the same register: a promise or a vote is
+//! on the disk before it is reported \[T12\] \[T15\]. A process that has started again takes no part in the ballots of those that wait,
+//! nor these in its; a majority has only one of the two, and what one may have decided the other finds in the registers \[T14\]. If
+//! members are dead with which, started again, the rest would be a majority, those that wait do not wait for the silent ones for ever: they
+//! stop after a while, and start again, too.
+//!
+//! This is for groups whose subgroups count what all their members have: there every member that stays has what the trims hold, and no
+//! vote is a copy. In other groups a member without a majority stops. With [`super::PartitionSafety::Off`] none is needed, and in a group
+//! without a suspicion time no member is only silent.
 
 mod board;
 mod values;
@@ -46,6 +52,7 @@ const PURPOSE: u32 = (1 << 19) - 1;
 pub(super) struct WaitingRoom {
     table: StateTable,
     row: WaitingRow,
+    /// In a group with durable subgroups nothing is given up for silence.
     settings: EndSettings,
     values: WaitingValues,
     member: WaitingMember,
@@ -57,6 +64,8 @@ pub(super) struct WaitingRoom {
     /// What it has said last.
     said: WaitingReport,
     beat_at: Instant,
+    /// The members that were dead at the last evaluation, and since when these are.
+    dead: (RankSet, Instant),
 }
 
 impl WaitingRoom {
@@ -129,8 +138,7 @@ impl WaitingRoom {
 impl Membership {
     /// Returns whether members of this group wait for a majority that they have lost.
     pub(super) fn is_patient(&self) -> bool {
-        let MembershipSettings { suspicion_after, has_register, .. } = self.settings;
-        let waits = suspicion_after.is_some() && !has_register && !mutant!(StopForSilence);
+        let waits = self.settings.suspicion_after.is_some() && !mutant!(StopForSilence);
         waits && self.needs_majority() && !self.segments.iter().any(super::SenderSegment::may_lack)
     }
 
@@ -148,12 +156,31 @@ impl Membership {
     /// Returns when the wait needs an evaluation even if nothing happens.
     pub(super) fn waiting_deadline(&self) -> Option<Instant> {
         let room = self.room.as_ref().filter(|_| self.stop.is_none() && self.decision.is_none())?;
-        Some(room.member.due().map_or(room.beat_at, |due| due.min(room.beat_at)))
+        let gives_up = self.restart_is_due(room).filter(|at| *at > room.beat_at);
+        room.member.due().into_iter().chain(gives_up).chain([room.beat_at]).min()
+    }
+
+    /// Returns when this member gives up waiting for the silent ones, since members are dead with which it could start again.
+    fn restart_is_due(&self, room: &WaitingRoom) -> Option<Instant> {
+        let heard = room.said.hears.with(self.table.rank()) - self.dead;
+        let may_restart = self.settings.has_register && !self.dead.is_empty();
+        let helps = !self.suffice(heard.len()) && self.suffice((heard | self.dead).len());
+        (may_restart && helps).then(|| room.dead.1 + room.settings.silence * LOST_STATE)
     }
 
     /// Returns whether the row of a member that waits has changed.
     pub(super) fn hears_waiting(&self) -> bool {
         self.room.as_ref().is_some_and(|room| room.hears_news())
+    }
+
+    /// Goes over to waiting with those that wait already when this member comes to the view: they have heard it too late, and it would
+    /// continue without them \[H1\].
+    pub(super) fn join_those_that_wait(&mut self) {
+        let is_late = self.state < MembershipState::Normal && !mutant!(LeaveThoseThatWait);
+        if is_late && self.is_patient() && !(self.waiting & self.heard_members()).is_empty() {
+            reach(Point::WaitJoined);
+            self.begin_waiting(WaitReason::BallotLed);
+        }
     }
 
     /// Goes over to waiting.
@@ -204,10 +231,18 @@ impl Membership {
             self.table.raise(self.row.waits, true);
         }
         let Some(mut room) = self.room.take().or_else(|| self.enter_room(fabric, now)) else { return 0 };
+        if room.dead.0 != self.dead {
+            room.dead = (self.dead, now);
+        }
         let mut work = 0;
         let mut ended = room.hear(now).and_then(|(rank, proposal)| self.believe(rank, proposal));
         let own = self.table.rank();
         loop {
+            // What it is committed to is on its disk before it is said [T12] [T15].
+            if !self.record(&room, subgroups) {
+                reach(Point::WaitOnDisk);
+                break;
+            }
             let heard = room.reports.heard(room.values.view(), now, room.settings.silence).with(own);
             room.say(now, heard, None);
             if ended.is_some() {
@@ -261,8 +296,25 @@ impl Membership {
             room.beat_at = now + room.settings.silence / MembershipSettings::BEATS;
         }
         work += room.table.flush(fabric);
+        if self.decision.is_none() && self.restart_is_due(&room).is_some_and(|due| now >= due) {
+            reach(Point::WaitGivenUp);
+            self.stop_as_minority(self.dead);
+        }
         self.room = Some(room);
         work
+    }
+
+    /// Puts what this member has promised and voted for on its disk, in a group with durable subgroups; returns whether it is there.
+    fn record<F: Fabric>(&self, room: &WaitingRoom, subgroups: &mut impl Subgroups<F>) -> bool {
+        mutant!(SayBeforeDisk => return true);
+        let register = &room.member.register;
+        let vote = register.vote().filter(|vote| vote.ballot.is_restart());
+        let has_voted = vote.is_none_or(|vote| {
+            let proposal = room.values.proposal(&vote.proposal.value);
+            subgroups.vote(&self.view, &self.segments, vote.ballot, &proposal)
+        });
+        let promise = register.promise().filter(|ballot| ballot.is_restart());
+        has_voted && promise.is_none_or(|ballot| subgroups.promise(ballot))
     }
 
     /// Returns what another member says has been decided, if that is valid; accuses the member if it is not.
@@ -321,7 +373,8 @@ impl Membership {
             silence,
             gather: silence,
             patience: silence / MembershipSettings::BEATS,
-            lost_shard_after: Some(silence * LOST_STATE),
+            // Silent holders of a state may come back with the logs.
+            lost_shard_after: (!self.settings.has_register).then(|| silence * LOST_STATE),
         };
         Some(Box::new(WaitingRoom {
             table,
@@ -334,10 +387,11 @@ impl Membership {
             informed: RankSet::EMPTY,
             said,
             beat_at: now,
+            dead: (self.dead, now),
         }))
     }
 }
 
-/// A leader gives up a state all of whose holders are silent after this many times the suspicion time: they are waited for longer than other
-/// members, since the state is lost with them.
+/// After this many times the suspicion time a leader gives up a state all of whose holders are silent, and members stop that can start again
+/// with dead ones: silent ones are waited for longer than otherwise, since states in memory are lost with them.
 const LOST_STATE: u32 = 8;

@@ -4,7 +4,7 @@ use super::{Point, Promises};
 
 promises!(
     OUTAGE,
-    [WaitsForMajority, WaitEnded, WaitEndTakenOver, EndReported, LeaderResignedLate],
+    [WaitsForMajority, WaitEnded, WaitEndTakenOver, WaitOnDisk, WaitGivenUp, EndReported, LeaderResignedLate],
     ["cut", "path that comes back", "outage of all paths", "outage of a minority", "outage of a majority"]
 );
 

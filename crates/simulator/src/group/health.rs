@@ -48,7 +48,7 @@ impl GroupPlan {
     }
 
     /// Whether all members of a durable subgroup may be gone at once, which ends the group \[T5\]: none of the first view is `healthy`.
-    pub(super) fn may_lose_logs(&self, healthy: &[u32]) -> bool {
+    pub(crate) fn may_lose_logs(&self, healthy: &[u32]) -> bool {
         let first = || healthy.iter().filter(|node| **node < self.members);
         let durable = self.subgroups.iter().filter(|plan| plan.settings.mode == DeliveryMode::Durable);
         durable.into_iter().any(|plan| !first().any(|node| has(plan.nodes, NodeId(*node))))

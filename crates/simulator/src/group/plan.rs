@@ -116,7 +116,7 @@ impl GroupPlan {
     }
 
     /// The durable subgroups, in the order in which the register has them.
-    pub(super) fn durable(&self) -> Vec<SubgroupId> {
+    pub(crate) fn durable(&self) -> Vec<SubgroupId> {
         let is_durable = |plan: &&SubgroupPlan| plan.settings.mode == DeliveryMode::Durable;
         self.subgroups.iter().filter(is_durable).map(|plan| plan.id).collect()
     }

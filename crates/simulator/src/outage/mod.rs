@@ -11,7 +11,6 @@ use std::fmt;
 use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::membership::RankSet;
-use squall_protocols::multicast::DeliveryMode;
 
 use crate::coverage;
 use crate::explain::Shrink;
@@ -21,7 +20,7 @@ use crate::run::{PlannedScenario, RunOutcome, Violation};
 /// The scenario.
 pub const SCENARIO: PlannedScenario<OutagePlan> = PlannedScenario {
     name: "outage",
-    about: "2 to 5 members in memory; all paths fail, or those of some, and come back at once or pair by pair; members die meanwhile",
+    about: "2 to 5 members; all paths fail, or those of some, and come back at once or pair by pair; members die meanwhile",
     draw: OutagePlan::draw,
     run,
     faults: OutagePlan::faults,
@@ -120,11 +119,8 @@ impl OutagePlan {
             clock_drift_max: group.adversary.clock_drift_max.min(10_000),
             ..calm
         };
-        for subgroup in &mut group.subgroups {
-            if subgroup.settings.mode == DeliveryMode::Durable {
-                subgroup.settings.mode = DeliveryMode::Atomic;
-            }
-        }
+        // Disks that take as long as a suspicion time are those of other scenarios.
+        group.flush_max = group.flush_max.min(group.suspicion_after.unwrap_or_default().mul_f64(0.05));
         Self { group, outages: Vec::new(), deaths: Vec::new() }
     }
 
@@ -133,7 +129,7 @@ impl OutagePlan {
     }
 
     /// The plan of the group that is run, with the faults.
-    fn with_faults(&self) -> GroupPlan {
+    pub(crate) fn with_faults(&self) -> GroupPlan {
         let rule = |(at, what)| Rule { when: RuleTrigger::At(Instant::from_nanos(0) + at), what };
         let mut faults: Vec<(Duration, Verdict)> =
             self.deaths.iter().map(|(node, at)| (*at, Verdict::Crash(*node))).collect();
@@ -256,8 +252,18 @@ impl OutagePlan {
         let fail = |text: String| Err(Violation { checker: "outage", text: format!("[V17] {text}") });
         let members = self.group.members as usize;
         let dead = run.fates.iter().filter(|fate| **fate == NodeFate::Dead).count();
-        // The views that follow an outage may be smaller, so that the members of one of them may lose their majority for good.
-        if !self.deaths.is_empty() && (2 * (members - dead) <= members || self.may_exclude()) {
+        // The views that follow an outage may be smaller, so that the members of one of them may lose their majority for good; and members
+        // with logs stop waiting for silent ones when a dead one may come back with its log.
+        let living: Vec<u32> = (0..self.group.members)
+            .zip(&run.fates)
+            .filter(|(_, fate)| **fate != NodeFate::Dead)
+            .map(|(node, _)| node)
+            .collect();
+        let may_stop = 2 * (members - dead) <= members
+            || self.may_exclude()
+            || self.may_restart()
+            || self.group.may_lose_logs(&living);
+        if !self.deaths.is_empty() && may_stop {
             return Ok(());
         }
         if self.may_exclude() {
@@ -280,6 +286,12 @@ impl OutagePlan {
         } else {
             fail(format!("a member that lives is not kept: {:?}", run.fates))
         }
+    }
+
+    /// Whether some outage is so long that members with logs stop in it, to start again with those that died.
+    fn may_restart(&self) -> bool {
+        let is_long = |outage: &Outage| outage.end() - outage.begin > self.suspicion() * 7;
+        !self.group.durable().is_empty() && self.outages.iter().any(is_long)
     }
 
     /// Whether some outage may be a reason to continue without a member that lives: a majority hears each other, and not it, for as long as

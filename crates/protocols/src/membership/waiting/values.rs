@@ -1,4 +1,4 @@
-//! A view of a group in memory as the rules of [`crate::ends`] see it, and its proposals as their values (Derecho §3.4).
+//! A view as the rules of [`crate::ends`] see it, and its proposals as their values (Derecho §3.4).
 //!
 //! Each subgroup is a shard of those rules, and so is each state that a member may hold: a shard without messages, whose members are those
 //! that may hold it. All members that stay keep what they have, so a shard is placed at all of them; where subgroups move, the layout says
@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use super::board::WaitingReport;
 use crate::ends::{
-    Ballot, EndAnswer, EndProposal, EndRegister, EndReport, EndValue, EndVote, EndingShard, EndingView,
-    ShardKind, ShardQuorum,
+    EndAnswer, EndProposal, EndRegister, EndReport, EndValue, EndVote, EndingShard, EndingView, ShardKind,
+    ShardQuorum,
 };
+use crate::membership::agreement::live_ballot;
 use crate::membership::{MEMBERS_MAX, Member, Proposal, RankSet, SenderSegment, View};
 use crate::mutation;
 
@@ -23,21 +24,23 @@ pub(super) struct WaitingValues {
     states: usize,
 }
 
-const IN_MEMORY: ShardKind = ShardKind { is_durable: false, quorum: ShardQuorum::All, is_timed: false };
+/// Durable subgroups are of this kind, too: those that wait have not restarted, and what they publish they have flushed \[T4\], so that the
+/// least count is what all have on their disks. But such a subgroup is never given up (`stop.rs`, [`super::WaitingRoom`]).
+const ALL_HAVE_IT: ShardKind = ShardKind { is_durable: false, quorum: ShardQuorum::All, is_timed: false };
 
 impl WaitingValues {
     /// `may_hold` has for each state the members that may hold it.
     pub(super) fn new(view: &View, segments: &[SenderSegment], may_hold: Vec<RankSet>) -> Self {
         let all = RankSet::all(view.members.len());
         let subgroups = segments.iter().map(|segment| EndingShard {
-            kind: IN_MEMORY,
+            kind: ALL_HAVE_IT,
             members: segment.ranks.iter().copied().collect(),
             whole: all,
             columns: segment.senders,
         });
         let states = may_hold.len();
         let held = may_hold.into_iter().map(|members| EndingShard {
-            kind: IN_MEMORY,
+            kind: ALL_HAVE_IT,
             members,
             whole: members,
             columns: 0,
@@ -140,8 +143,7 @@ impl WaitingValues {
 
     /// Returns the vote that the echo of a live leader's proposal is.
     fn echo(&self, leader: usize, proposal: &Proposal) -> EndVote {
-        let ballot = Ballot::live(u32::try_from(leader).unwrap_or(u32::MAX - 1));
-        EndVote { ballot, proposal: self.end(proposal), is_restarted: false }
+        EndVote { ballot: live_ballot(leader), proposal: self.end(proposal), is_restarted: false }
     }
 
     /// Returns a member's report as the rules take it.
@@ -191,7 +193,7 @@ mod tests {
     use squall_fabric::NodeId;
 
     use super::*;
-    use crate::ends::{EndContext, NextMembers, new_value, taken_over};
+    use crate::ends::{Ballot, EndContext, NextMembers, new_value, taken_over};
 
     /// Two shards of a subgroup that share columns of counts, and two states, of which one is known to be held.
     fn values() -> WaitingValues {
