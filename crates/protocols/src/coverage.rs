@@ -25,6 +25,12 @@ points! {
     WaitEnded,
     /// A member comes to a view in which others wait, and waits with them.
     WaitJoined,
+    /// A leader waits, since too few members that stay have what a proposal counts.
+    WaitsForCopies,
+    /// A leader drops an earlier proposal, which cannot have been decided.
+    EchoDropped,
+    /// A member that waits lacks what its vote needs.
+    WaitLacksLog,
     /// A member that waits is committed to something that is not on its disk yet.
     WaitOnDisk,
     /// A member does not wait for the silent ones any more, since dead ones may restart with it.

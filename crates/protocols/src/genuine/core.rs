@@ -130,6 +130,11 @@ impl GenuineMember {
         self.outbox.settled()
     }
 
+    /// The shard of this member, if it counts.
+    pub(crate) fn shard(&self) -> Option<usize> {
+        self.shard.as_ref().map(|shard| shard.shard)
+    }
+
     /// Whether this member is in a shard that counts.
     #[must_use]
     pub const fn is_in_shard(&self) -> bool {

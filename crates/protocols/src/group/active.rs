@@ -7,7 +7,7 @@ use super::register::{GroupRegister, view_end};
 use super::shards::ActiveShards;
 use super::{GroupApplication, SubgroupId, SubgroupLayout};
 use crate::ends::Ballot;
-use crate::membership::{Proposal, SenderSegment, Subgroups, View};
+use crate::membership::{LogPeers, Proposal, SenderSegment, Subgroups, View};
 use crate::multicast::{Deliver, Message, MessageBatch, MulticastCounters, NoUpcall, Subgroup};
 use crate::mutation;
 
@@ -174,6 +174,10 @@ impl<F: Fabric, A: GroupApplication> Subgroups<F> for ViewSubgroups<'_, A> {
     fn vote(&mut self, view: &View, segments: &[SenderSegment], ballot: Ballot, proposal: &Proposal) -> bool {
         let Some(ViewDisk { register, layout }) = &mut self.disk else { return true };
         register.vote(ballot, |shards| view_end(shards, *layout, view, segments, proposal))
+    }
+
+    fn exchange_log(&mut self, fabric: &mut F, peers: &LogPeers<'_>) -> (u64, usize) {
+        self.shards.as_mut().map_or((0, 0), |shards| shards.exchange_log(fabric, peers))
     }
 
     fn promise(&mut self, ballot: Ballot) -> bool {

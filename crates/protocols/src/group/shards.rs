@@ -10,7 +10,7 @@ use crate::genuine::{
     DeliveredMarks, GenuineCarryover, GenuineMember, GenuineMessage, GenuinePosition, GenuineSendError,
     GenuineSettings, QuorumRule, ShardPlacement,
 };
-use crate::membership::{Member, MembershipState, Proposal, RankSet, SenderSegment, View};
+use crate::membership::{LogPeers, Member, MembershipState, Proposal, RankSet, SenderSegment, View};
 use crate::mutation::{self as group_mutation, GroupMutation};
 
 /// The shards of the current view, as one member sees them.
@@ -56,6 +56,14 @@ impl ActiveShards {
         self.member.has_log(&proposal.trims[first..first + self.segments.len()])
     }
 
+    /// While this member waits: gets its shard's log up to the trims from others, and sends them theirs \[G11\].
+    pub(super) fn exchange_log<F: Fabric>(&mut self, fabric: &mut F, peers: &LogPeers<'_>) -> (u64, usize) {
+        let Some(column) = self.member.shard().map(|shard| self.segments[shard].counts) else {
+            return (0, 0);
+        };
+        self.member.exchange_log(fabric, peers.asks, |rank| (peers.count)(rank, column))
+    }
+
     /// Returns whether this member has all of the trim.
     pub(super) fn covers(&self, decision: &Proposal) -> bool {
         self.member.covers(self.trims(decision))
@@ -92,8 +100,10 @@ impl ShardPassage {
     }
 
     /// Sends others of the shard what they lack of the log of the view before; returns the amount of work done.
-    fn serve<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        self.former.as_mut().map_or(0, |former| former.serve(fabric))
+    fn serve<F: Fabric>(&mut self, fabric: &mut F, asks: Option<Vec<u64>>) -> usize {
+        let Some(former) = &mut self.former else { return 0 };
+        let waiting = asks.map_or(0, |asks| former.serve_asks(fabric, &asks));
+        waiting + former.serve(fabric)
     }
 
     /// Keeps the log of a view that has ended; returns mirrors of the one before, to be retired.
@@ -252,7 +262,8 @@ impl<A: GroupApplication> GroupCore<A> {
 
     /// Evaluates the shards; returns the amount of work done.
     pub(super) fn poll_shards<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let served = self.shard_passage.serve(fabric);
+        let asks = self.passage.log_asks();
+        let served = self.shard_passage.serve(fabric, asks);
         let GroupStage::Present(present) = &mut self.stage else { return served };
         let Some(shards) = &mut present.shards else { return served };
         if present.membership.state() == MembershipState::Opening {
@@ -263,7 +274,7 @@ impl<A: GroupApplication> GroupCore<A> {
         let work = shards.member.poll(fabric, space, |message| state.deliver(message, application));
         if let Some(failure) = shards.member.failure() {
             self.end(GroupEnd::ShardsFailed(failure));
-        } else if shards.member.is_stranded() {
+        } else if present.membership.waits().is_none() && shards.member.is_stranded() {
             present.membership.give_up();
             self.poll_membership(fabric);
         }

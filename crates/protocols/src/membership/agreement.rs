@@ -4,7 +4,7 @@ use squall_fabric::Instant;
 
 use super::{JOINS_MAX, Membership, Proposal, RankSet, SenderSegment, Subgroups, ViewChangeStep};
 use crate::coverage::{Point, reach};
-use crate::ends::Ballot;
+use crate::ends::{Ballot, LiveTally, WaitReason};
 use crate::mutation;
 
 impl Membership {
@@ -22,12 +22,19 @@ impl Membership {
             self.steps.note(if is_own { ViewChangeStep::Proposed } else { ViewChangeStep::Echoed }, now);
             work = 1;
         }
-        if self.all_have_echoed(leader) {
-            reach(Point::Decided);
-            self.decide(leader);
-            return 1;
+        match self.tally(leader) {
+            LiveTally::Awaited => work,
+            LiveTally::Decided => {
+                reach(Point::Decided);
+                self.decide(leader);
+                1
+            }
+            LiveTally::CopiesMissing => {
+                reach(Point::WaitsForCopies);
+                self.begin_waiting(WaitReason::CopiesMissing);
+                1
+            }
         }
-        work
     }
 
     /// Takes over the decision of another member, which may have failed by now; returns whether there is one. It is taken over when
@@ -89,7 +96,7 @@ impl Membership {
             self.part_as_minority(cut);
             return 1;
         }
-        if self.stop_without_quorum(cut) {
+        if self.part_without_quorum(cut) {
             return 1;
         }
         if has_proposed
@@ -159,12 +166,28 @@ impl Membership {
         // A proposal that cannot be read was missed here, and is in a row that accuses this member: no decision
         // depends on that one.
         let readable = echoes.filter_map(|(echoed, rank)| Some((echoed, rank, self.load(rank, echoed - 1)?)));
-        let readable: Vec<(usize, usize, Proposal)> = readable.collect();
+        let mut readable: Vec<(usize, usize, Proposal)> = readable.collect();
         if readable.iter().any(|(echoed, ..)| *echoed != readable[0].0) {
             reach(Point::ProposedLatest);
         }
-        let readable = readable.into_iter();
-        latest(readable)
+        if self.can_be_dropped(&readable) {
+            reach(Point::EchoDropped);
+            readable.clear();
+        }
+        latest(readable.into_iter())
+    }
+
+    /// Returns whether the latest of these proposals cannot have been decided, so that this leader proposes anew: with shards of which members
+    /// may lack a part, none of those that are left may have what it counts \[H12\].
+    fn can_be_dropped(&self, echoes: &[(usize, usize, Proposal)]) -> bool {
+        let lacks = self.is_patient() && self.segments.iter().any(SenderSegment::may_lack);
+        let Some((_, leader, proposal)) = latest(echoes.iter().cloned()).filter(|_| lacks) else {
+            return false;
+        };
+        mutant!(TakeOverAnyEcho => return false);
+        let same = echoes.iter().filter(|(.., other)| *other == proposal).map(|(_, rank, _)| *rank);
+        let stay = self.taking_part(self.heard_members());
+        self.cannot_be_decided((leader, &proposal), same.collect(), stay)
     }
 
     fn new_proposal(&self, cut: RankSet) -> Proposal {
@@ -239,7 +262,7 @@ impl Membership {
 
     /// Returns whether this member has what the trims of a proposal hold, or is removed by it against its wish: then it does not need
     /// that \[G11\].
-    fn has_log<F>(&self, proposal: &Proposal, subgroups: &mut impl Subgroups<F>) -> bool {
+    pub(super) fn has_log<F>(&self, proposal: &Proposal, subgroups: &mut impl Subgroups<F>) -> bool {
         let own = self.table.rank();
         let is_cut = proposal.removes(own) && !self.wishes_to_leave(own);
         is_cut || subgroups.has_log(proposal)
@@ -254,12 +277,13 @@ impl Membership {
 
     /// Returns whether a majority has echoed the leader's proposal, and so have all members that can be expected to:
     /// not those that it removes, nor, where a majority makes a decision safe, those that no longer follow this
-    /// leader.
-    fn all_have_echoed(&self, leader: usize) -> bool {
+    /// leader. Members that lack what their shard counts are waited for, in groups whose members can wait: of each such shard two that stay
+    /// in it have to have echoed, or its only one \[H13\].
+    fn tally(&self, leader: usize) -> LiveTally {
         let Some((_, proposal)) = self.echoed.as_ref().filter(|(echoed, _)| *echoed == leader) else {
-            return false;
+            return LiveTally::Awaited;
         };
-        mutant!(DecideAlone => return true);
+        mutant!(DecideAlone => return LiveTally::Decided);
         let has_echoed = |rank: usize| index(self.row.echoed.load(self.table.row(rank))) == leader + 1;
         let can_echo = |rank: usize| {
             let row = self.table.row(rank);
@@ -267,8 +291,20 @@ impl Membership {
             let follows = !self.row.suspected.contains(row, leader) && !self.row.waits.load(row);
             !is_cut && (follows || !self.needs_majority())
         };
-        let echoes = (0..self.view.members.len()).filter(|rank| has_echoed(*rank)).count();
-        self.suffice(echoes) && self.heard_members().iter().all(|rank| has_echoed(rank) || !can_echo(rank))
+        let echoes: RankSet = (0..self.view.members.len()).filter(|rank| has_echoed(*rank)).collect();
+        if !self.suffice(echoes.len())
+            || !self.heard_members().iter().all(|rank| has_echoed(rank) || !can_echo(rank))
+        {
+            return LiveTally::Awaited;
+        }
+        let has_copies = |segment: &SenderSegment| {
+            let kept = segment.ranks.iter().copied().collect::<RankSet>() - proposal.removed;
+            !segment.may_lack() || (echoes & kept).len() >= kept.len().min(2)
+        };
+        match self.is_patient() && !mutant!(DecideWithoutCopies) && !self.segments.iter().all(has_copies) {
+            true => LiveTally::CopiesMissing,
+            false => LiveTally::Decided,
+        }
     }
 
     /// Decides the proposal of `leader`, which this member has echoed.

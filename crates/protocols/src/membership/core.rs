@@ -306,7 +306,10 @@ impl Membership {
                 self.report_end(fabric, now);
                 work += 1;
             }
-            return work + self.flush(fabric);
+            // A member that waits gets what it lacks beside its reports.
+            if self.decision.is_some() || self.waits.is_none() {
+                return work + self.flush(fabric);
+            }
         }
         if self.must_stop() {
             return work + 1;

@@ -109,7 +109,7 @@ pub use row::{MembershipRow, SenderSegment, SetColumn};
 pub use settings::{MembershipSettings, PartitionSafety};
 pub use steps::{ViewChangeStep, ViewChangeSteps};
 pub use stop::StopReason;
-pub use subgroups::Subgroups;
+pub use subgroups::{LogPeers, Subgroups};
 pub use view::View;
 pub use view_notice::{ViewNotice, ViewNotifier};
 

@@ -161,6 +161,11 @@ impl ViewPassage {
         }
     }
 
+    /// Returns the words with which members that still wait in the ended view ask for the logs of their shards, by rank.
+    pub fn log_asks(&self) -> Option<Vec<u64>> {
+        self.before.as_ref()?.log_asks()
+    }
+
     /// Keeps the ended view until all members have begun the present one.
     pub fn remember(&mut self, ended: Membership) {
         let earlier = self.before.replace(Box::new(ended));

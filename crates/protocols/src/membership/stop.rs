@@ -160,8 +160,25 @@ impl Membership {
         true
     }
 
-    /// Stops because no member that this one hears has what it is to install \[G11\].
+    /// Waits, where this member can, or stops, because those of `cut` may be all that have what was delivered in a shard \[G10\]; returns
+    /// whether they may.
+    pub(super) fn part_without_quorum(&mut self, cut: RankSet) -> bool {
+        mutant!(EndWithoutQuorum => return false);
+        let lost = self.segments.iter().position(|segment| segment.lost_quorum(cut).is_some());
+        match lost {
+            Some(shard) if self.is_patient() => {
+                self.begin_waiting(WaitReason::Obstacle(EndObstacle::Quorum(shard)));
+                true
+            }
+            _ => self.stop_without_quorum(cut),
+        }
+    }
+
+    /// Waits, where this member can, or stops, because no member that this one hears has what it is to install \[G11\].
     pub(crate) fn give_up(&mut self) {
+        if self.is_patient() {
+            return self.begin_waiting(WaitReason::ContentMissing);
+        }
         if !self.suffice(self.heard_members().len()) {
             self.stop_as_minority(self.accused);
         } else if !self.stop_without_quorum(self.accused) {

@@ -5,6 +5,14 @@ use squall_fabric::NodeId;
 use super::{Proposal, SenderSegment, View};
 use crate::ends::Ballot;
 
+/// What members that wait say beside their reports about the logs of subgroups \[G11\].
+pub struct LogPeers<'a> {
+    /// The words with which they ask, by rank.
+    pub asks: &'a [u64],
+    /// Returns what a member with this rank counts in a column, if this member hears it.
+    pub count: &'a dyn Fn(usize, usize) -> Option<u64>,
+}
+
 /// The subgroups of a view, as membership uses them.
 pub trait Subgroups<F> {
     /// Freezes the rows of `member`, which is suspected: they never change again here \[S5\].
@@ -41,6 +49,12 @@ pub trait Subgroups<F> {
         _proposal: &Proposal,
     ) -> bool {
         true
+    }
+
+    /// While this member waits for a majority: sends others what they ask for of its subgroups' logs, and asks for what it lacks of
+    /// a proposal ([`Subgroups::has_log`]). Returns the word with which it asks, which only grows, or 0, and the amount of work done.
+    fn exchange_log(&mut self, _fabric: &mut F, _peers: &LogPeers<'_>) -> (u64, usize) {
+        (0, 0)
     }
 
     /// Promises to vote under no ballot below this one, and returns whether that is on the disk \[T12\]. It is called again until then,

@@ -23,9 +23,13 @@
 //! members are dead with which, started again, the rest would be a majority, those that wait do not wait for the silent ones for ever: they
 //! stop after a while, and start again, too.
 //!
-//! This is for groups whose subgroups count what all their members have: there every member that stays has what the trims hold, and no
-//! vote is a copy. In other groups a member without a majority stops. With [`super::PartitionSafety::Off`] none is needed, and in a group
-//! without a suspicion time no member is only silent.
+//! **Copies.** In a shard with a majority for quorum a member may lack what counts. It votes, and installs, when it has that \[H14\], and
+//! so asks others for it: by a word beside its report, since its words in the shard's own rows are frozen. A vote of such a member is a
+//! copy, and a decision has two of each shard \[H13\], live as well (`agreement.rs`). In all other subgroups every member that stays has
+//! what the trims hold.
+//!
+//! With [`super::PartitionSafety::Off`] no majority is needed, and in a group without a suspicion time no member is only silent: there a
+//! member stops.
 
 mod board;
 mod values;
@@ -36,7 +40,10 @@ use squall_fabric::{Fabric, FabricEvent, Instant, MirrorId};
 
 use self::board::{WaitingReport, WaitingRow};
 use self::values::WaitingValues;
-use super::{Membership, MembershipSettings, MembershipState, Proposal, RankSet, Subgroups, ViewChangeStep};
+use super::{
+    LogPeers, Membership, MembershipSettings, MembershipState, Proposal, RankSet, SenderSegment, Subgroups,
+    ViewChangeStep,
+};
 use crate::coverage::{Point, reach};
 use crate::ends::{
     EndContext, EndReports, EndSettings, WaitReason, WaitingInput, WaitingMember, WaitingStep,
@@ -66,6 +73,12 @@ pub(super) struct WaitingRoom {
     beat_at: Instant,
     /// The members that were dead at the last evaluation, and since when these are.
     dead: (RankSet, Instant),
+    /// By rank what a member counts, once it has reported.
+    counts: Vec<Option<Vec<u64>>>,
+    /// What this member has of what it counts, with what it has got from others since.
+    held: Vec<u64>,
+    /// How the view ends, as soon as this member has what that keeps.
+    end: Option<Proposal>,
 }
 
 impl WaitingRoom {
@@ -94,8 +107,9 @@ impl WaitingRoom {
             *number = report.number;
             if report.has_ended {
                 self.informed.insert(rank);
-                ended = report.proposal.clone().map(|proposal| (rank, proposal));
+                ended = report.proposal.clone().map(|asking| (rank, asking.proposal));
             }
+            self.counts[rank] = Some(report.counts.clone());
             self.values.note_states(rank, &report.holds);
             self.reports.take(now, node, Arc::new(self.values.report(report)));
         }
@@ -107,13 +121,13 @@ impl WaitingRoom {
         let register = &self.member.register;
         let lead = self.member.lead();
         let led = lead.and_then(|lead| lead.proposal.as_ref());
-        let of = |proposal: &crate::ends::EndProposal| self.values.proposal(&proposal.value);
+        let of = |proposal: &crate::ends::EndProposal| self.values.asking(proposal);
         let report = WaitingReport {
             number: self.said.number,
             hears,
             promise: register.promise(),
             lead: lead.map(|lead| lead.ballot),
-            proposal: decision.cloned().or_else(|| led.map(of)),
+            proposal: decision.map(|end| self.values.decision(end)).or_else(|| led.map(of)),
             vote: register.vote().map(|vote| (vote.ballot, of(&vote.proposal))),
             has_ended: decision.is_some(),
             ..self.said.clone()
@@ -129,6 +143,37 @@ impl WaitingRoom {
         self.reports.hear(now, own);
     }
 
+    /// Notes that this member has what the trims of a proposal hold of its shards.
+    fn hold(&mut self, segments: &[SenderSegment], proposal: &Proposal) {
+        let own = self.table.rank();
+        for SenderSegment { counts, trims, senders, ranks, .. } in segments {
+            let trims = proposal.trims[*trims..trims + senders].iter().filter(|_| ranks.contains(&own));
+            for (held, trim) in self.held[*counts..].iter_mut().zip(trims) {
+                *held = (*held).max(*trim);
+            }
+        }
+    }
+
+    /// Returns the words with which members ask for logs, by rank.
+    fn asks(&self) -> Vec<u64> {
+        self.table.rows().iter().map(|row| self.row.asks.load(row)).collect()
+    }
+
+    /// Gets from others what this member lacks, and sends them what they do \\[G11\\].
+    fn exchange_log<F: Fabric>(&mut self, fabric: &mut F, subgroups: &mut impl Subgroups<F>) -> usize {
+        let count = |rank: usize, column: usize| {
+            let counts = self.counts[rank].as_ref().filter(|_| self.said.hears.contains(rank));
+            counts?.get(column).copied()
+        };
+        let peers = LogPeers { asks: &self.asks(), count: &count };
+        let (asks, work) = subgroups.exchange_log(fabric, &peers);
+        if asks > self.row.asks.load(self.table.own()) {
+            self.table.raise(self.row.asks, asks);
+            self.beat();
+        }
+        work
+    }
+
     fn beat(&mut self) {
         let beat = self.row.beat.load(self.table.own()) + 1;
         self.table.renew(self.row.beat, beat);
@@ -139,7 +184,7 @@ impl Membership {
     /// Returns whether members of this group wait for a majority that they have lost.
     pub(super) fn is_patient(&self) -> bool {
         let waits = self.settings.suspicion_after.is_some() && !mutant!(StopForSilence);
-        waits && self.needs_majority() && !self.segments.iter().any(super::SenderSegment::may_lack)
+        waits && self.needs_majority()
     }
 
     /// Returns why this member waits for a majority, if it does.
@@ -195,6 +240,32 @@ impl Membership {
         }
     }
 
+    /// Returns the words with which members that wait in this view ask for logs, by rank.
+    pub(super) fn log_asks(&self) -> Option<Vec<u64>> {
+        Some(self.room.as_ref()?.asks())
+    }
+
+    /// Returns whether the proposal of a live leader, which `same` have echoed, cannot have been decided if no other member of `stay` has
+    /// \[H12\].
+    pub(super) fn cannot_be_decided(
+        &self,
+        proposal: (usize, &Proposal),
+        same: RankSet,
+        stay: RankSet,
+    ) -> bool {
+        self.live_values().cannot_be_decided(proposal, same, stay)
+    }
+
+    /// Returns the view as those that wait see it.
+    fn live_values(&self) -> WaitingValues {
+        let members = self.view.members.len();
+        let held = |state| (0..members).filter(|rank| self.may_hold(*rank, state)).collect();
+        let mut values =
+            WaitingValues::new(&self.view, &self.segments, (0..self.row.states).map(held).collect());
+        values.note_states(self.table.rank(), &self.states);
+        values
+    }
+
     pub(super) fn handle_waiting_event(&mut self, event: &FabricEvent) {
         self.room.iter_mut().for_each(|room| room.table.handle_event(event));
     }
@@ -234,65 +305,57 @@ impl Membership {
         if room.dead.0 != self.dead {
             room.dead = (self.dead, now);
         }
+        let learned = room.hear(now).and_then(|(rank, proposal)| self.believe(rank, proposal));
+        room.end = room.end.take().or(learned);
         let mut work = 0;
-        let mut ended = room.hear(now).and_then(|(rank, proposal)| self.believe(rank, proposal));
-        let own = self.table.rank();
-        loop {
+        let mut lacks = false;
+        while !lacks && room.end.is_none() {
             // What it is committed to is on its disk before it is said [T12] [T15].
             if !self.record(&room, subgroups) {
                 reach(Point::WaitOnDisk);
                 break;
             }
-            let heard = room.reports.heard(room.values.view(), now, room.settings.silence).with(own);
-            room.say(now, heard, None);
-            if ended.is_some() {
-                reach(Point::WaitEndTakenOver);
-                break;
-            }
-            let placement = room.values.placement();
-            let context = EndContext {
-                view: room.values.view(),
-                own,
-                dead: self.dead,
-                placement: &placement,
-                gives_up_silent: false,
-            };
-            let input = WaitingInput {
-                context,
-                now,
-                settings: &room.settings,
-                fresh: heard,
-                counts: &[],
-                is_restarted: false,
-                is_wedged: true,
-            };
-            let reports = room.reports.in_view(room.values.view());
-            match room.member.step(&input, &reports) {
-                WaitingStep::Nothing | WaitingStep::Lacks(_) => break,
+            match self.step_in(&mut room, now) {
+                WaitingStep::Nothing => break,
+                WaitingStep::Lacks(lacked) => {
+                    let lacked = room.values.proposal(&lacked.value);
+                    lacks = !self.has_log(&lacked, subgroups);
+                    if !lacks {
+                        room.hold(&self.segments, &lacked);
+                    }
+                }
                 WaitingStep::Decided(vote) => {
                     let decided = room.values.proposal(&vote.proposal.value);
                     if self.fault(&decided).is_some() {
                         break;
                     }
-                    ended = Some(decided);
+                    room.end = Some(decided);
                 }
                 WaitingStep::Promised(_)
                 | WaitingStep::Voted(_)
                 | WaitingStep::Leads(_)
-                | WaitingStep::Proposes => {}
+                | WaitingStep::Proposes => work += 1,
             }
-            work += 1;
         }
-        if let Some(ended) = ended {
-            let heard = room.said.hears;
-            room.say(now, heard, Some(&ended));
-            reach(Point::WaitEnded);
-            self.decision = Some(ended);
-            work += 1;
-        } else if now >= room.beat_at {
-            room.beat();
+        if let Some(end) = room.end.take() {
+            lacks = !self.has_log(&end, subgroups);
+            if lacks {
+                room.end = Some(end);
+            } else {
+                let heard = room.said.hears;
+                room.say(now, heard, Some(&end));
+                reach(Point::WaitEnded);
+                self.decision = Some(end);
+                work += 1;
+            }
         }
+        if lacks {
+            reach(Point::WaitLacksLog);
+            self.awaits_log = true;
+        }
+        work += room.exchange_log(fabric, subgroups);
         if now >= room.beat_at {
+            room.beat();
             room.beat_at = now + room.settings.silence / MembershipSettings::BEATS;
         }
         work += room.table.flush(fabric);
@@ -302,6 +365,32 @@ impl Membership {
         }
         self.room = Some(room);
         work
+    }
+
+    /// Says what is so by now, and takes one step of those that wait.
+    fn step_in(&self, room: &mut WaitingRoom, now: Instant) -> WaitingStep {
+        let own = self.table.rank();
+        let heard = room.reports.heard(room.values.view(), now, room.settings.silence).with(own);
+        room.say(now, heard, None);
+        let (placement, counts) = (room.values.placement(), room.values.counts(&room.held));
+        let context = EndContext {
+            view: room.values.view(),
+            own,
+            dead: self.dead,
+            placement: &placement,
+            gives_up_silent: false,
+        };
+        let input = WaitingInput {
+            context,
+            now,
+            settings: &room.settings,
+            fresh: heard,
+            counts: &counts,
+            is_restarted: false,
+            is_wedged: true,
+        };
+        let reports = room.reports.in_view(room.values.view());
+        room.member.step(&input, &reports)
     }
 
     /// Puts what this member has promised and voted for on its disk, in a group with durable subgroups; returns whether it is there.
@@ -354,14 +443,11 @@ impl Membership {
     fn enter_room<F: Fabric>(&self, fabric: &mut F, now: Instant) -> Option<Box<WaitingRoom>> {
         let silence = self.settings.suspicion_after?;
         let members = self.view.members.len();
-        let row = WaitingRow::new(members, &self.row);
+        let row = WaitingRow::new(members, self.segments.len(), &self.row);
         let mut table = StateTable::new(fabric, self.view.key(PURPOSE), &self.view.nodes(), row.words);
         // Each attaches when it waits.
         RankSet::all(members).without(table.rank()).iter().for_each(|rank| table.excuse(rank));
-        let held = |state| (0..members).filter(|rank| self.may_hold(*rank, state)).collect();
-        let mut values =
-            WaitingValues::new(&self.view, &self.segments, (0..self.row.states).map(held).collect());
-        values.note_states(table.rank(), &self.states);
+        let values = self.live_values();
         let register = values.first_register(self.echoed.as_ref());
         let own = self.table.own();
         let said = WaitingReport {
@@ -385,9 +471,12 @@ impl Membership {
             reports: EndReports::default(),
             seen: vec![(0, 0); members],
             informed: RankSet::EMPTY,
+            held: said.counts.clone(),
             said,
             beat_at: now,
             dead: (self.dead, now),
+            counts: vec![None; members],
+            end: None,
         }))
     }
 }

@@ -15,7 +15,6 @@ use super::checks::{CopiedState, GenuineHistory};
 use super::plan::GenuinePlan;
 use super::program::{GenuineApp, GenuineLayout, Workload};
 use crate::admission::{JoinBus, JoinHost, JoinProcess, SimAdmission};
-use crate::group::UNREACHABLE_AFTER;
 use crate::run::RunOutcome;
 
 /// After the last fault all is delivered, and all processes that live and are wanted are in one view, within this virtual time.
@@ -109,7 +108,7 @@ impl GenuineCluster {
             cost: CostModel::FREE,
             early_sight: plan.group.early_sight,
             one_sided_progress: plan.group.one_sided_progress,
-            unreachable_after: UNREACHABLE_AFTER,
+            unreachable_after: plan.group.unreachable_after,
             loss_noticed_after: Duration::from_millis(1),
             rules: plan.group.rules.clone(),
             trace_records_max: if plan.counts_words { usize::MAX } else { trace_records_max },

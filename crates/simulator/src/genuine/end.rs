@@ -36,7 +36,23 @@ impl GenuineCluster {
         self.check_one_view()?;
         self.check_leavers()?;
         self.check_complete()?;
-        self.check_healthy()
+        self.check_healthy()?;
+        self.check_kept()
+    }
+
+    /// \[V17\] After an outage of all paths all members that live are in one view.
+    fn check_kept(&self) -> Result<(), Violation> {
+        let is_kept = |process: &GenuineProcess| {
+            let view = membership(process).map(|membership| membership.view().members.len());
+            self.ended(process).is_none() && !waits(process) && view == Some(self.all.processes.len())
+        };
+        match self.all.processes.iter().find(|process| self.plan.keeps_all && !is_kept(process)) {
+            Some(process) => {
+                let text = format!("[V17] process {} is not in a view of all", process.place);
+                Err(Violation { checker: "outage", text })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Processes that live, and have neither stopped nor given up to join, nor wait for a majority that may never come.
@@ -187,7 +203,10 @@ impl GenuineCluster {
                     "[V8] process {place} is in {view}, {state:?}; the last view is {last}"
                 ));
             }
-            let is_going = |node: NodeId| self.going().any(|other| other.node() == node);
+            let is_going = |node: NodeId| {
+                let waiting = self.all.processes.iter().filter(|other| self.all.lives(other) && waits(other));
+                self.going().chain(waiting).any(|other| other.node() == node)
+            };
             if let Some(gone) = view.nodes().into_iter().find(|node| !is_going(*node)) {
                 return fail(format!("[V8] process {place} is in {view}, although {gone} has stopped"));
             }

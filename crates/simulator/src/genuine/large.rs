@@ -99,6 +99,7 @@ impl GenuinePlan {
             counts_words: false,
             time_error_max: Duration::ZERO,
             standstill: None,
+            keeps_all: false,
             homes,
             group,
         }

@@ -14,6 +14,7 @@ mod cluster;
 mod end;
 mod large;
 mod majority;
+mod outage;
 mod plan;
 pub mod prediction;
 mod program;

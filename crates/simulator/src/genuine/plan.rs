@@ -39,6 +39,8 @@ pub struct GenuinePlan {
     pub time_error_max: Duration,
     /// The only thing that happens: a follower pauses, and a majority is enough.
     pub standstill: Option<FollowerStandstill>,
+    /// All paths fail for longer than members wait, and come back at once: all members stay.
+    pub keeps_all: bool,
 }
 
 /// A follower of a shard pauses: the others deliver meanwhile whatever is sent.
@@ -88,6 +90,7 @@ impl GenuinePlan {
             let most = [0, 5_000, 1_000_000, 2_000_000_000_000_000_000][prng.index(4)];
             plan.time_error_max = Duration::from_nanos(most);
         }
+        plan.draw_outages();
         plan
     }
 
@@ -157,6 +160,7 @@ impl GenuinePlan {
             transfer_max: Duration::from_nanos(prng.below(300_000)),
             time_error_max: Duration::ZERO,
             standstill: None,
+            keeps_all: false,
             counts_words: !group.early_sight && prng.chance(200),
             group,
         }
@@ -282,6 +286,7 @@ impl GenuinePlan {
             ("shards without states", !self.settings.has_states),
             ("majority", self.settings.quorum == QuorumRule::Majority),
             ("follower that stalls", self.standstill.is_some()),
+            ("outage of all paths", self.keeps_all),
         ];
         let own = own.into_iter().filter_map(|(kind, is_there)| is_there.then_some(kind));
         self.group.faults().into_iter().chain(own).collect()

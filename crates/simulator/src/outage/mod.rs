@@ -154,7 +154,8 @@ impl OutagePlan {
     }
 }
 
-fn draw_outage(prng: &mut Prng, members: u32, begin: Duration, suspicion: Duration) -> Outage {
+/// An outage that begins then.
+pub(crate) fn draw_outage(prng: &mut Prng, members: u32, begin: Duration, suspicion: Duration) -> Outage {
     let tenths = if prng.chance(200) { 200 } else { 40 };
     let span = suspicion.mul_f64(0.1 * (1 + prng.below(tenths)) as f64);
     let side = RankSet::from_bits(prng.draw());
@@ -184,7 +185,8 @@ impl Outage {
         self.begin + self.span + within
     }
 
-    fn faults(&self, members: u32, prng: &mut Prng) -> Vec<(Duration, Verdict)> {
+    /// The faults of the outage, and when they come.
+    pub(crate) fn faults(&self, members: u32, prng: &mut Prng) -> Vec<(Duration, Verdict)> {
         let pairs = (0..members).flat_map(|a| (a + 1..members).map(move |b| (a, b)));
         let cut = pairs.filter(|(a, b)| self.alone.contains(a) || self.alone.contains(b));
         let mut faults = Vec::new();

@@ -10,6 +10,16 @@ use squall_fabric::{Column, Region, RowLayout};
 use crate::ends::Ballot;
 use crate::membership::{MembershipRow, Proposal, RankSet};
 
+/// A proposal with the copies that it asks for, by subgroup \[H10\].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AskingProposal {
+    pub(super) proposal: Proposal,
+    /// How many of those that it keeps have to vote for it under its ballot.
+    pub(super) need: Vec<u64>,
+    /// The least that is known to be asked for under any ballot.
+    pub(super) carry: Vec<u64>,
+}
+
 /// What a member that waits says to the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WaitingReport {
@@ -25,8 +35,8 @@ pub(super) struct WaitingReport {
     /// The ballot that it leads.
     pub(super) lead: Option<Ballot>,
     /// What it proposes under that ballot; once the view has ended, what has been decided.
-    pub(super) proposal: Option<Proposal>,
-    pub(super) vote: Option<(Ballot, Proposal)>,
+    pub(super) proposal: Option<AskingProposal>,
+    pub(super) vote: Option<(Ballot, AskingProposal)>,
     /// It knows how the view ends.
     pub(super) has_ended: bool,
 }
@@ -36,9 +46,12 @@ pub(super) struct WaitingReport {
 pub(super) struct WaitingRow {
     /// Rises while the member waits, and after each report.
     pub(super) beat: Column<u64>,
+    /// What it asks others for ([`LogPeers`](crate::membership::LogPeers)).
+    pub(super) asks: Column<u64>,
     /// The first word of the report.
     first: usize,
     members: usize,
+    subgroups: usize,
     trims: usize,
     states: usize,
     holds: usize,
@@ -51,16 +64,16 @@ pub(super) struct WaitingRow {
 const HEAD_WORDS: usize = 9;
 
 impl WaitingRow {
-    /// Returns the layout in a view of `members` members whose table has the rows `row`.
-    pub(super) fn new(members: usize, row: &MembershipRow) -> Self {
+    /// Returns the layout in a view of `members` members with so many subgroups, whose table has the rows `row`.
+    pub(super) fn new(members: usize, subgroups: usize, row: &MembershipRow) -> Self {
         let mut layout = RowLayout::new();
-        let beat = layout.column();
+        let (beat, asks) = (layout.column(), layout.column());
         let (holds, counts) = (row.holds.count(), row.counts.count());
         let lists = RankSet::words_for(members) + holds + counts;
-        let proposals = 2 * Proposal::words(members, row.trims, row.states);
+        let proposals = 2 * (Proposal::words(members, row.trims, row.states) + 2 * subgroups);
         let first = layout.block(HEAD_WORDS + lists + proposals);
         let (trims, states) = (row.trims, row.states);
-        Self { beat, first, members, trims, states, holds, counts, words: layout.words() }
+        Self { beat, asks, first, members, subgroups, trims, states, holds, counts, words: layout.words() }
     }
 
     /// Returns the words of the report.
@@ -75,8 +88,27 @@ impl WaitingRow {
 
     fn proposal(&self, place: usize) -> usize {
         let lists = RankSet::words_for(self.members) + self.holds + self.counts;
-        let each = Proposal::words(self.members, self.trims, self.states);
-        self.first + HEAD_WORDS + lists + place * each
+        self.first + HEAD_WORDS + lists + place * (self.copies() + 2 * self.subgroups)
+    }
+
+    /// Returns where, after the first word of a proposal, the copies are that it asks for.
+    const fn copies(&self) -> usize {
+        Proposal::words(self.members, self.trims, self.states)
+    }
+
+    fn store_proposal(&self, row: &Region, place: usize, asking: &AskingProposal) {
+        let first = self.proposal(place);
+        asking.proposal.store(row, first, 0, self.members);
+        let copies = asking.need.iter().chain(&asking.carry).enumerate();
+        copies.for_each(|(i, copies)| row.store(first + self.copies() + i, *copies));
+    }
+
+    fn load_proposal(&self, row: &Region, place: usize) -> Option<AskingProposal> {
+        let first = self.proposal(place);
+        let proposal = Proposal::load(row, first, self.members, self.trims, self.states)?;
+        let copies = |first: usize| (first..first + self.subgroups).map(|word| row.load(word)).collect();
+        let copies_at = first + self.copies();
+        Some(AskingProposal { proposal, need: copies(copies_at), carry: copies(copies_at + self.subgroups) })
     }
 
     /// Writes a report into the member's own row.
@@ -95,9 +127,7 @@ impl WaitingRow {
         }
         let proposals = [report.vote.as_ref().map(|(_, proposal)| proposal), report.proposal.as_ref()];
         for (place, proposal) in proposals.into_iter().enumerate() {
-            if let Some(proposal) = proposal {
-                proposal.store(row, self.proposal(place), 0, self.members);
-            }
+            proposal.into_iter().for_each(|proposal| self.store_proposal(row, place, proposal));
         }
         row.store(self.first + 1, self.digest(row));
     }
@@ -117,8 +147,7 @@ impl WaitingRow {
             Some(Ballot { round, place })
         };
         let ballot = |nth: u32| has(nth).then(|| ballot(nth as usize)).flatten();
-        let proposal =
-            |place| Proposal::load(&copy, self.proposal(place), self.members, self.trims, self.states);
+        let proposal = |place| self.load_proposal(&copy, place);
         let each = RankSet::words_for(self.members);
         let (sets, lists) = words[HEAD_WORDS..].split_at(each);
         Some(WaitingReport {
@@ -155,14 +184,15 @@ mod tests {
     use super::*;
     use crate::membership::{Member, SenderSegment};
 
-    fn proposal(members: usize) -> Proposal {
-        Proposal {
+    fn proposal(members: usize) -> AskingProposal {
+        let proposal = Proposal {
             removed: RankSet::of(members - 1),
             leaving: RankSet::EMPTY,
             joins: vec![Member { node: NodeId(7), tag: 9 }],
             holders: vec![RankSet::of(1), RankSet::EMPTY],
             trims: vec![3, u64::MAX],
-        }
+        };
+        AskingProposal { proposal, need: vec![2], carry: vec![1] }
     }
 
     fn report(members: usize) -> WaitingReport {
@@ -183,7 +213,7 @@ mod tests {
         let ranks = (0..members).collect();
         let segment =
             SenderSegment { counts: 0, trims: 0, senders: 2, ranks, durable: None, quorum: members };
-        let row = WaitingRow::new(members, &MembershipRow::new(members, &[segment], 2));
+        let row = WaitingRow::new(members, 1, &MembershipRow::new(members, &[segment], 2));
         let region = Region::heap(RegionId(1), row.words);
         (row, region)
     }

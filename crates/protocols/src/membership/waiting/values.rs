@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use super::board::WaitingReport;
+use super::board::{AskingProposal, WaitingReport};
 use crate::ends::{
-    EndAnswer, EndProposal, EndRegister, EndReport, EndValue, EndVote, EndingShard, EndingView, ShardKind,
-    ShardQuorum,
+    EndAnswer, EndAnswers, EndProposal, EndRegister, EndReport, EndValue, EndVote, EndingShard, EndingView,
+    ShardKind, ShardQuorum, may_be_decided,
 };
 use crate::membership::agreement::live_ballot;
 use crate::membership::{MEMBERS_MAX, Member, Proposal, RankSet, SenderSegment, View};
@@ -28,12 +28,18 @@ pub(super) struct WaitingValues {
 /// least count is what all have on their disks. But such a subgroup is never given up (`stop.rs`, [`super::WaitingRoom`]).
 const ALL_HAVE_IT: ShardKind = ShardKind { is_durable: false, quorum: ShardQuorum::All, is_timed: false };
 
+/// Returns the kind of a subgroup. Timestamps of different views are not compared in a group, so no view has a floor for them.
+const fn kind(segment: &SenderSegment) -> ShardKind {
+    let quorum = if segment.may_lack() { ShardQuorum::Majority } else { ShardQuorum::All };
+    ShardKind { quorum, ..ALL_HAVE_IT }
+}
+
 impl WaitingValues {
     /// `may_hold` has for each state the members that may hold it.
     pub(super) fn new(view: &View, segments: &[SenderSegment], may_hold: Vec<RankSet>) -> Self {
         let all = RankSet::all(view.members.len());
         let subgroups = segments.iter().map(|segment| EndingShard {
-            kind: ALL_HAVE_IT,
+            kind: kind(segment),
             members: segment.ranks.iter().copied().collect(),
             whole: all,
             columns: segment.senders,
@@ -126,10 +132,51 @@ impl WaitingValues {
         }
     }
 
-    /// Returns what is voted for in a proposal: no vote is a copy, since all members that stay have what the trims hold.
-    fn end(&self, proposal: &Proposal) -> EndProposal {
-        let none = vec![0; self.view.shards.len()];
-        EndProposal { value: Arc::new(self.value(proposal)), need: none.clone(), carry: none }
+    /// Returns a live leader's proposal: it asks for all copies that there may be.
+    fn live(&self, proposal: &Proposal) -> EndProposal {
+        EndProposal::new(&self.view, self.value(proposal), &EndAnswers::new())
+    }
+
+    /// Returns what is proposed or voted for, as reports have it.
+    fn end(&self, asking: &AskingProposal) -> EndProposal {
+        let shards = self.view.shards.len();
+        let copies = |copies: &[u64]| {
+            let copies = copies.iter().map(|copies| usize::try_from(*copies).unwrap_or(usize::MAX));
+            copies.chain(std::iter::repeat(0)).take(shards).collect()
+        };
+        EndProposal {
+            value: Arc::new(self.value(&asking.proposal)),
+            need: copies(&asking.need),
+            carry: copies(&asking.carry),
+        }
+    }
+
+    /// Returns a proposal as reports have it.
+    pub(super) fn asking(&self, proposal: &EndProposal) -> AskingProposal {
+        let copies = |copies: &[usize]| copies[..self.segments.len()].iter().map(|of| *of as u64).collect();
+        AskingProposal {
+            proposal: self.proposal(&proposal.value),
+            need: copies(&proposal.need),
+            carry: copies(&proposal.carry),
+        }
+    }
+
+    /// Returns how the view has ended, as a report has it.
+    pub(super) fn decision(&self, proposal: &Proposal) -> AskingProposal {
+        let none = vec![0; self.segments.len()];
+        AskingProposal { proposal: proposal.clone(), need: none.clone(), carry: none }
+    }
+
+    /// See [`Membership::cannot_be_decided`](crate::membership::Membership::cannot_be_decided).
+    pub(super) fn cannot_be_decided(
+        &self,
+        (leader, proposal): (usize, &Proposal),
+        same: RankSet,
+        stay: RankSet,
+    ) -> bool {
+        let vote = self.echo(leader, proposal);
+        let votes = same.iter().map(|rank| (rank, &vote)).collect();
+        !may_be_decided(&self.view, &vote, &votes, stay, &vote.proposal.carry)
     }
 
     /// Returns the register of a member that begins to wait: what it has echoed, with the rank of the leader, is its vote.
@@ -143,15 +190,19 @@ impl WaitingValues {
 
     /// Returns the vote that the echo of a live leader's proposal is.
     fn echo(&self, leader: usize, proposal: &Proposal) -> EndVote {
-        EndVote { ballot: live_ballot(leader), proposal: self.end(proposal), is_restarted: false }
+        EndVote { ballot: live_ballot(leader), proposal: self.live(proposal), is_restarted: false }
+    }
+
+    /// Returns by shard what a member has of each column, of the counts in its row.
+    pub(super) fn counts(&self, counts: &[u64]) -> Vec<Vec<u64>> {
+        let of = |(first, _, senders): &(usize, usize, usize)| {
+            counts.get(*first..first + senders).unwrap_or_default().to_vec()
+        };
+        self.segments.iter().map(of).chain((0..self.states).map(|_| Vec::new())).collect()
     }
 
     /// Returns a member's report as the rules take it.
     pub(super) fn report(&self, report: WaitingReport) -> EndReport {
-        let counts_of = |(counts, _, senders): &(usize, usize, usize)| {
-            report.counts.get(*counts..counts + senders).unwrap_or_default().to_vec()
-        };
-        let counts = self.segments.iter().map(counts_of).chain((0..self.states).map(|_| Vec::new()));
         let holds = |state: usize| has_state(&report.holds, state);
         let whole = self.segments.iter().map(|_| true).chain((0..self.states).map(holds));
         let vote = report.vote.as_ref().map(|(ballot, proposal)| EndVote {
@@ -160,7 +211,7 @@ impl WaitingValues {
             is_restarted: false,
         });
         let answer = EndAnswer {
-            counts: counts.collect(),
+            counts: self.counts(&report.counts),
             whole: whole.collect(),
             hears: report.hears,
             vote,
@@ -236,7 +287,8 @@ mod tests {
             trims: vec![4, 5, 6],
         };
         assert_eq!(values.proposal(&values.value(&proposal)), proposal);
-        assert_eq!(values.echo(1, &proposal).proposal.value, values.end(&proposal).value);
+        let asking = values.asking(&values.live(&proposal));
+        assert_eq!(values.echo(1, &proposal).proposal, values.end(&asking));
     }
 
     fn context<'a>(
@@ -261,7 +313,7 @@ mod tests {
         let takes_over = || {
             let echoed = values.first_register(Some(&(2, proposal.clone())));
             assert_eq!(echoed.promise(), Some(Ballot::WAITS), "it echoes no live leader any more");
-            let vote = echoed.vote().map(|vote| (vote.ballot, values.proposal(&vote.proposal.value)));
+            let vote = echoed.vote().map(|vote| (vote.ballot, values.asking(&vote.proposal)));
             let reports = [report(1, &[1, 1], 0), WaitingReport { vote, ..report(1, &[1, 1], 0) }];
             let reports = reports.map(|report| values.report(report));
             let answers = reports.iter().enumerate().map(|(rank, report)| (rank, &*report.answer)).collect();
@@ -284,6 +336,7 @@ mod tests {
             let joins = (0..16).map(join).collect();
             let trims = (0..3).map(|_| prng.draw()).collect();
             let proposal = Proposal { removed, leaving, joins, holders, trims };
+            let proposal = AskingProposal { proposal, need: vec![u64::MAX, 1], carry: vec![0, prng.draw()] };
             let ballot = Ballot { round: u64::MAX, place: u32::MAX };
             let said = WaitingReport {
                 hears: removed,
