@@ -94,9 +94,9 @@ mutations! {
         /// \[V17\] No member says how a view has ended to those that wait in it.
         KeepEndSecret,
         /// \[H13\] A live end is decided without copies of what it counts.
-        DecideWithoutCopies,
+        EndWithoutCopies,
         /// \[H12\] A live leader takes over an earlier proposal that cannot have been decided.
-        TakeOverAnyEcho,
+        AdoptAnyEcho,
         /// \[V17\] A member that comes to a view continues without those that wait in it.
         LeaveThoseThatWait,
         /// \[V17\] \[T15\] A member that waits says what it is committed to before that is on its disk.

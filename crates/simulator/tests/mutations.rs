@@ -99,8 +99,12 @@ fn check<M: Copy + Debug + Sync>(mutations: &[M], caught: impl Fn(M) -> Option<S
 /// - `TakeMissedProposal` (`proposal.rs`): a member attaches between a proposal and the decision of the others to continue without it.
 /// - `MuteUntilDue` (`membership/tests.rs`): a joiner opens its first view late, with a slow clock, and a member with a fast one waits for it.
 /// - `OwnAreNoNews` (`multicast/pull.rs`): the simulator's consumers look without being woken.
+/// - `EndWithoutCopies`, `AdoptAnyEcho` (`membership/row.rs`, `membership/waiting/values.rs`): the member that alone has what a shard counts dies
+///   between the decision and the next view, and those that it hears have accused it meanwhile.
 /// - `ForgetEchoAtWait` (`membership/waiting/values.rs`): a view is decided live at one member, and that comes back from an outage last.
-const UNIT_TESTED: [mutation::GroupMutation; 17] = [
+const UNIT_TESTED: [mutation::GroupMutation; 19] = [
+    mutation::GroupMutation::EndWithoutCopies,
+    mutation::GroupMutation::AdoptAnyEcho,
     mutation::GroupMutation::ForgetEchoAtWait,
     mutation::GroupMutation::OwnAreNoNews,
     mutation::GroupMutation::MuteUntilDue,

@@ -179,7 +179,7 @@ fn queue() -> Option<&'static SyncSender<QueuedEvent>> {
 }
 
 /// Emits the events, and after each one how many were `dropped` until then. Marks, and events of threads without a
-/// subscriber, reach nobody, so that they leave this number to the next event.
+/// subscriber, reach no subscriber, so that they leave this number to the next event.
 fn emit_all(events: impl IntoIterator<Item = QueuedEvent>, dropped: &AtomicU64) {
     for QueuedEvent { subscriber, emit } in events {
         dispatcher::with_default(&subscriber, || {

@@ -4,7 +4,7 @@
 //! *waits* with its state, and those that wait end the view by ballots (r, node), r ≥ 1, as soon as a majority is connected again. One
 //! register ([`EndRegister`]) and one value ([`EndValue`]) stand for all subgroups of a group, in memory or durable, never two.
 //!
-//! **What uses it**: members that wait, in groups whose subgroups count what all members have \[V17\] (`membership/waiting.rs`). Live views
+//! **What uses it**: members that wait \[V17\] (`membership/waiting.rs`); live views ask [`may_be_decided`] of an earlier echo. Live views
 //! of all groups still end by the rules of `membership`, and a group with durable subgroups comes back by the ballots of
 //! [`crate::restart`], which are in the same register; see below what takes their place.
 //!
@@ -83,8 +83,7 @@
 //!    other can vote for the trim that its answer gave, and all waited for it. A member that lacks content still leads when its time comes.
 //!
 //! # What this is to replace
-//! In `membership/`: `StopReason::QuorumLost` and `LogsGone` become waiting or [`no_way_back`] (`stop.rs`), for durable subgroups and shards with a
-//! majority for quorum, too; `earlier_proposal`, `new_proposal`, `trim`, `orphan` and `all_have_echoed` become [`live_proposal`] and
+//! In `membership/`: `stop.rs` becomes [`no_way_back`]; `earlier_proposal`, `new_proposal`, `trim`, `orphan` and `tally` become [`live_proposal`] and
 //! [`live_tally`] (`agreement.rs`), with [`EndValue`] in place of `Proposal`; `follows` and `leader` become [`Following`] and [`resigned`]. In
 //! `restart/`: `ViewEnd`, `Vote` and the register's promise and vote become [`EndValue`], [`EndVote`] and [`EndRegister`]; `acceptor.rs` and
 //! `leader.rs` become [`WaitingMember`]; `keep_holders` becomes a part of [`new_value`].

@@ -184,7 +184,6 @@ impl Membership {
         let Some((_, leader, proposal)) = latest(echoes.iter().cloned()).filter(|_| lacks) else {
             return false;
         };
-        mutant!(TakeOverAnyEcho => return false);
         let same = echoes.iter().filter(|(.., other)| *other == proposal).map(|(_, rank, _)| *rank);
         let stay = self.taking_part(self.heard_members());
         self.cannot_be_decided((leader, &proposal), same.collect(), stay)
@@ -297,11 +296,8 @@ impl Membership {
         {
             return LiveTally::Awaited;
         }
-        let has_copies = |segment: &SenderSegment| {
-            let kept = segment.ranks.iter().copied().collect::<RankSet>() - proposal.removed;
-            !segment.may_lack() || (echoes & kept).len() >= kept.len().min(2)
-        };
-        match self.is_patient() && !mutant!(DecideWithoutCopies) && !self.segments.iter().all(has_copies) {
+        let has_copies = |segment: &SenderSegment| segment.has_copies(echoes, proposal.removed);
+        match self.is_patient() && !self.segments.iter().all(has_copies) {
             true => LiveTally::CopiesMissing,
             false => LiveTally::Decided,
         }

@@ -8,8 +8,8 @@ use super::rows::SeenRows;
 use super::silence::Silence;
 use super::waiting::WaitingRoom;
 use super::{
-    Member, MembershipRow, MembershipSettings, PartitionSafety, Proposal, RankSet, SenderSegment, StopReason,
-    Subgroups, View, ViewChangeStep, ViewChangeSteps,
+    Member, MembershipRow, MembershipSettings, Proposal, RankSet, SenderSegment, StopReason, Subgroups, View,
+    ViewChangeStep, ViewChangeSteps,
 };
 use crate::coverage::{Point, reach};
 use crate::ends::WaitReason;
@@ -316,9 +316,9 @@ impl Membership {
         }
         if is_open {
             self.join_those_that_wait();
-        }
-        if is_open && self.waits.is_some() {
-            return work + self.evaluate_waiting(fabric, subgroups, now);
+            if self.waits.is_some() {
+                return work + self.evaluate_waiting(fabric, subgroups, now);
+            }
         }
         if !is_open {
             reach(Point::SignWhileOpening);
@@ -370,16 +370,6 @@ impl Membership {
     /// Returns the ranks that this member does not accuse, including its own.
     pub(super) fn heard_members(&self) -> RankSet {
         self.all() - self.accused
-    }
-
-    /// Returns whether this number of members is a majority of the view, or no majority is needed \[V5\].
-    pub(super) fn suffice(&self, members: usize) -> bool {
-        2 * members > self.view.members.len() || !self.needs_majority()
-    }
-
-    /// Returns whether only a majority of the view may continue.
-    pub(super) fn needs_majority(&self) -> bool {
-        self.settings.partition_safety == PartitionSafety::Majority && !mutant!(NoPartitionRule)
     }
 
     /// Returns what all members report about each other, as far as this one knows.

@@ -218,10 +218,47 @@ impl SenderSegment {
         self.quorum < self.ranks.len()
     }
 
+    /// Returns whether a live end with these echoes keeps what it counts, whatever member dies then \[H13\]: two members that stay in the
+    /// shard have echoed, and so have it, or its only one. Where all members that stay have it, no echo has to say so.
+    pub(super) fn has_copies(&self, echoes: RankSet, removed: RankSet) -> bool {
+        let kept = self.ranks.iter().copied().collect::<RankSet>() - removed;
+        mutant!(EndWithoutCopies => return true);
+        !self.may_lack() || (echoes & kept).len() >= kept.len().min(2)
+    }
+
     /// Returns how many of its members are among `lost`, if these may be all that have what was delivered: then the view cannot end
     /// \[G10\].
     pub(super) fn lost_quorum(&self, lost: RankSet) -> Option<usize> {
         let count = self.ranks.iter().filter(|rank| lost.contains(**rank)).count();
         (self.may_lack() && count >= self.quorum).then_some(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutation::GroupMutation;
+
+    /// Of a shard of three two count. The leader alone has what it proposes; two that are removed, and so need not have it, echo it, and those
+    /// that stay have accused the leader: it dies, and what was decided is nowhere.
+    #[test]
+    fn an_end_needs_copies_of_what_a_shard_counts() {
+        let segment = |quorum| SenderSegment {
+            counts: 0,
+            trims: 0,
+            senders: 1,
+            ranks: vec![0, 1, 2],
+            durable: None,
+            quorum,
+        };
+        let set = |ranks: &[usize]| ranks.iter().copied().collect::<RankSet>();
+        let removed = set(&[3, 4]);
+        let alone = || segment(2).has_copies(set(&[0, 3, 4]), removed);
+        assert!(!alone());
+        assert!(mutation::with(GroupMutation::EndWithoutCopies, alone));
+        assert!(segment(2).has_copies(set(&[0, 2, 3]), removed));
+        assert!(segment(2).has_copies(set(&[0, 3, 4]), set(&[1, 2])), "its only one");
+        assert!(segment(2).has_copies(set(&[3, 4]), set(&[0, 1, 2])), "no member of it stays");
+        assert!(segment(3).has_copies(set(&[3, 4, 5]), removed), "all that stay have what counts");
     }
 }

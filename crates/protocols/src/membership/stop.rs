@@ -1,6 +1,6 @@
 //! When and why a member stops (Derecho §2).
 
-use super::{Membership, RankSet, SenderSegment};
+use super::{Membership, PartitionSafety, RankSet, SenderSegment};
 use crate::coverage::{Point, reach};
 use crate::ends::{EndObstacle, WaitReason};
 use crate::mutation;
@@ -184,6 +184,16 @@ impl Membership {
         } else if !self.stop_without_quorum(self.accused) {
             self.stop = Some(StopReason::Excluded);
         }
+    }
+
+    /// Returns whether this number of members is a majority of the view, or no majority is needed \[V5\].
+    pub(super) fn suffice(&self, members: usize) -> bool {
+        2 * members > self.view.members.len() || !self.needs_majority()
+    }
+
+    /// Returns whether only a majority of the view may continue.
+    pub(super) fn needs_majority(&self) -> bool {
+        self.settings.partition_safety == PartitionSafety::Majority && !mutant!(NoPartitionRule)
     }
 
     /// Returns whether another member has published that it does not hear this one.

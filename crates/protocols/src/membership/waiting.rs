@@ -20,7 +20,7 @@
 //! **Disks.** In a group with durable subgroups the ballots are those of [`crate::restart`], in the same register: a promise or a vote is
 //! on the disk before it is reported \[T12\] \[T15\]. A process that has started again takes no part in the ballots of those that wait,
 //! nor these in its; a majority has only one of the two, and what one may have decided the other finds in the registers \[T14\]. If
-//! members are dead with which, started again, the rest would be a majority, those that wait do not wait for the silent ones for ever: they
+//! members are dead with which, started again, the rest would be a majority, those that wait do not wait for the silent ones without end: they
 //! stop after a while, and start again, too.
 //!
 //! **Copies.** In a shard with a majority for quorum a member may lack what counts. It votes, and installs, when it has that \[H14\], and

@@ -134,7 +134,7 @@ impl fmt::Display for PostRefused {
             Self::Empty => f.write_str("a send or a receive of 0 bytes on a stream: use at least 1 byte"),
             Self::TooLong(length) => write!(f, "a packet of {length} bytes is too long: send it in parts"),
             Self::Memory => {
-                f.write_str("the memory must begin at a multiple of 8 bytes and lie inside its region")
+                f.write_str("the memory must begin at a multiple of 8 bytes and be inside its region")
             }
             Self::Ended => f.write_str("this end has shut down sending"),
             Self::Closed => f.write_str("the connection is over: connect again"),

@@ -130,7 +130,12 @@ promises!(
         ReplyAskedElsewhere,
         ReplyLost,
         GenuineLeft,
-        GenuineExcluded
+        GenuineExcluded,
+        WaitEnded,
+        WaitJoined,
+        WaitLacksLog,
+        WaitsForCopies,
+        EchoDropped
     ],
     [
         "counted words",

@@ -299,7 +299,9 @@ const MEMBERS: usize = 14;
 impl Shrink for GenuinePlan {
     fn smaller(&self) -> Vec<Self> {
         // A node's number is its place: so nodes are not taken away.
-        let groups = self.group.smaller().into_iter().filter(|group| group.nodes() == self.group.nodes());
+        let has_all = |group: &GroupPlan| !self.keeps_all || group.rules == self.group.rules;
+        let groups = self.group.smaller().into_iter();
+        let groups = groups.filter(|group| group.nodes() == self.group.nodes() && has_all(group));
         let mut plans: Vec<Self> = groups.map(|group| Self { group, ..self.clone() }).collect();
         for i in 1..self.destinations.len() {
             let mut plan = self.clone();

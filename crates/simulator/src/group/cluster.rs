@@ -418,11 +418,9 @@ impl<S: GroupScene> GroupCluster<S> {
                 ));
             }
             // Where a path is slower than members wait for a sign of life, they wait again and again.
-            let may_go = |other: &NodeProcess<S>| self.all.lives(other) && waits(other);
-            let is_going = |member: &Member| {
-                let waiting = self.all.processes.iter().filter(|other| may_go(other));
-                self.going().chain(waiting).any(|other| other.node() == member.node)
-            };
+            let waiting = || self.all.processes.iter().filter(|other| self.all.lives(other) && waits(other));
+            let is_going =
+                |member: &Member| self.going().chain(waiting()).any(|other| other.node() == member.node);
             if let Some(gone) = view.members.iter().find(|member| !is_going(member)) {
                 return fail(format!(
                     "[V8] node {} is in {view}, although {} has stopped",

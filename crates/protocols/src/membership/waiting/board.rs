@@ -64,7 +64,7 @@ pub(super) struct WaitingRow {
 const HEAD_WORDS: usize = 9;
 
 impl WaitingRow {
-    /// Returns the layout in a view of `members` members with so many subgroups, whose table has the rows `row`.
+    /// Returns the layout in a view of `members` members with `subgroups` subgroups, whose table has the rows `row`.
     pub(super) fn new(members: usize, subgroups: usize, row: &MembershipRow) -> Self {
         let mut layout = RowLayout::new();
         let (beat, asks) = (layout.column(), layout.column());

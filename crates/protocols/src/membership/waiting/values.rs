@@ -174,6 +174,7 @@ impl WaitingValues {
         same: RankSet,
         stay: RankSet,
     ) -> bool {
+        mutant!(AdoptAnyEcho => return false);
         let vote = self.echo(leader, proposal);
         let votes = same.iter().map(|rank| (rank, &vote)).collect();
         !may_be_decided(&self.view, &vote, &votes, stay, &vote.proposal.carry)
@@ -322,6 +323,34 @@ mod tests {
         };
         assert_eq!(takes_over(), Some(proposal.clone()));
         assert_eq!(mutation::with(mutation::GroupMutation::ForgetEchoAtWait, takes_over), None);
+    }
+
+    /// Of a shard of three two count. The first member has proposed to continue without the second and dies, and only the third, which is not
+    /// kept, has echoed that: the second cannot have decided it, and it may be that no member that is left has what it counts.
+    #[test]
+    fn an_echo_that_cannot_have_been_decided_is_dropped() {
+        let member = |node: u32| Member { node: NodeId(node), tag: 0 };
+        let view = View::first((0..5).map(member).collect());
+        let segment =
+            SenderSegment { counts: 0, trims: 0, senders: 1, ranks: vec![0, 1, 2], durable: None, quorum: 2 };
+        let values = WaitingValues::new(&view, &[segment], Vec::new());
+        let set = |ranks: &[usize]| ranks.iter().copied().collect::<RankSet>();
+        let proposal = |removed: &[usize]| Proposal {
+            removed: set(removed),
+            leaving: RankSet::EMPTY,
+            joins: Vec::new(),
+            holders: Vec::new(),
+            trims: vec![9],
+        };
+        let dropped = |removed: &[usize], same: &[usize], stay: &[usize]| {
+            values.cannot_be_decided((0, &proposal(removed)), set(same), set(stay))
+        };
+        let dead_leader = || dropped(&[2], &[0, 2, 3], &[1, 2, 3, 4]);
+        assert!(dead_leader(), "of those that it keeps in the shard only the dead one may have voted");
+        assert!(!mutation::with(mutation::GroupMutation::AdoptAnyEcho, dead_leader));
+        assert!(!dropped(&[2], &[0, 1, 3], &[1, 2, 3, 4]), "two copies, and a majority");
+        assert!(!dropped(&[2], &[0, 3], &[2, 3, 4]), "the second is not heard");
+        assert!(dropped(&[2], &[0, 1], &[1, 2, 3, 4]), "no majority");
     }
 
     /// Whatever a row says can be read: a proposal is checked before it is believed.

@@ -51,7 +51,7 @@ pub(super) struct Patience {
     leaves_adverts: bool,
     /// What each [`SendRoute`] carries, in bytes per millisecond; 0 until it is measured.
     rates: [u64; 2],
-    /// The least time of a small post there and back.
+    /// The least round trip of a small post.
     round_trip: Duration,
     /// When the span began, and what has got through since.
     begin: Option<Instant>,
@@ -107,7 +107,7 @@ impl Patience {
         }
     }
 
-    /// A small post has taken `span` there and back.
+    /// The round trip of a small post has taken `span`.
     pub(super) fn on_round_trip(&mut self, span: Duration) {
         self.round_trip = if self.round_trip.is_zero() { span } else { self.round_trip.min(span) };
     }

@@ -202,7 +202,7 @@ fn a_wrong_trial_does_not_last() {
     assert!(share <= 15, "{share} %");
 }
 
-/// One process or the other loses the processor now and then, for some milliseconds.
+/// One process or the other loses the processor occasionally, for some milliseconds.
 #[test]
 fn outliers_do_not_decide() {
     for (adverts, ring, direct) in [(500, 400, false), (400, 500, true)] {
@@ -216,7 +216,7 @@ fn outliers_do_not_decide() {
     }
 }
 
-/// Adverts that never come are waited for less and less; when they come again, that is noticed.
+/// Adverts that never come are waited for less and less; when they resume, that is noticed.
 #[test]
 fn waits_in_vain_become_rare() {
     let mut run = Run::new();
