@@ -187,13 +187,6 @@ fn choose(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<(Vec<Fa
         let kinds = kinds.extract_if(.., |kind| is_impossible(*kind));
         left_out.extend(kinds.map(|kind| format!("{} is left out: {why}", kind.name())));
     }
-    if kinds.contains(&FaultKind::SlowDisk) {
-        // A group with durable messages does not wait for a majority, but ends, and starts again.
-        let outages = kinds.extract_if(.., |kind| *kind == FaultKind::Outage);
-        left_out.extend(
-            outages.map(|kind| format!("{} is left out: with slow-disk messages are durable", kind.name())),
-        );
-    }
     if !arguments.locations.is_empty() {
         let needs_own = |kind: &mut FaultKind| {
             matches!(kind, FaultKind::Strangers | FaultKind::KillClient | FaultKind::Restart)
