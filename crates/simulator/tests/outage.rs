@@ -32,11 +32,12 @@ fn paths_that_come_back_one_by_one_leave_no_member_out() {
 ///   heard a moment later.
 /// - 9268: members that had entered the next view stopped saying how the last one had ended when they accused those that still waited in it.
 /// - 8527: members that learned only after an outage how the view before had ended continued without the one that had waited in the next.
+/// - 49044966: nor did they learn that it waited, since it had said so before they came.
 /// - 10880: a member stopped to start again with one that had died a moment before.
 /// - group 1630, salvage 1987: a view in which no member of a durable subgroup was left ended without the votes on disks.
 #[test]
 fn seeds_that_have_found_something_hold() {
-    for seed in [768, 1_986, 7_051, 8_527, 9_268, 10_880] {
+    for seed in [768, 1_986, 7_051, 8_527, 9_268, 10_880, 49_044_966] {
         assert_eq!(outage::SCENARIO.run(seed).violation, None, "outage {seed}");
     }
     assert_eq!(group::SCENARIO.run(1_630).violation, None);

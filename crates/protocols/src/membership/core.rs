@@ -315,7 +315,7 @@ impl Membership {
             return work + 1;
         }
         if is_open {
-            self.join_those_that_wait();
+            self.join_those_that_wait(now);
             if self.waits.is_some() {
                 return work + self.evaluate_waiting(fabric, subgroups, now);
             }
@@ -442,6 +442,9 @@ impl Membership {
         if is_missed || opinions.iter().any(is_news) {
             opinions.iter().for_each(|(column, value)| column.note(&mut self.table, value));
             self.table.publish(self.row.opinions());
+        }
+        if is_missed && self.row.waits.load(self.table.own()) {
+            self.table.raise(self.row.waits, true);
         }
         if !self.wedged && subgroups.hold(&mut self.states) {
             self.publish_states();

@@ -13,6 +13,8 @@ use crate::coverage::{Point, reach};
 #[derive(Clone, Debug)]
 pub(super) struct Silence {
     after: Duration,
+    /// When the view began here.
+    begun: Instant,
     /// The latest sign of each member, by rank, and when it was first seen here.
     heard: Vec<(u64, Instant)>,
     /// When this member last checked the signs, and when it checks again.
@@ -25,7 +27,7 @@ pub(super) struct Silence {
 impl Silence {
     pub(super) fn new(settings: &MembershipSettings, members: usize, now: Instant) -> Option<Self> {
         let after = settings.suspicion_after?;
-        Some(Self { after, heard: vec![(0, now); members], looked: now, next: now, back: None })
+        Some(Self { after, begun: now, heard: vec![(0, now); members], looked: now, next: now, back: None })
     }
 
     /// Returns whether it is time to give a sign and to check those of the others, which is several times within
@@ -65,6 +67,11 @@ impl Silence {
     /// resuming, or has resumed within the time that the others wait.
     pub(super) fn has_paused(&self, now: Instant) -> bool {
         self.is_away(now) || self.back.is_some_and(|back| now.since(back) <= self.after)
+    }
+
+    /// Returns whether the view began here less than the time ago that a member may be silent.
+    pub(super) fn has_just_begun(&self, now: Instant) -> bool {
+        now.since(self.begun) < self.after
     }
 
     /// Continues from the previous view, in which a pause may have begun.

@@ -220,9 +220,14 @@ impl Membership {
 
     /// Goes over to waiting with those that wait already when this member comes to the view: they have heard it too late, and it would
     /// continue without them \[H1\].
-    pub(super) fn join_those_that_wait(&mut self) {
-        let is_late = self.state < MembershipState::Normal && !mutant!(LeaveThoseThatWait);
-        if is_late && self.is_patient() && !(self.waiting & self.heard_members()).is_empty() {
+    pub(super) fn join_those_that_wait(&mut self, now: Instant) {
+        mutant!(LeaveThoseThatWait => return);
+        let is_late = self.silence.as_ref().is_some_and(|silence| silence.has_just_begun(now));
+        if is_late
+            && self.waits.is_none()
+            && self.is_patient()
+            && !(self.waiting & self.heard_members()).is_empty()
+        {
             reach(Point::WaitJoined);
             self.begin_waiting(WaitReason::BallotLed);
         }

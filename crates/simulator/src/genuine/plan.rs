@@ -11,7 +11,7 @@ use squall_protocols::membership::RankSet;
 
 use crate::admission::BusPlan;
 use crate::explain::Shrink;
-use crate::group::{GroupPlan, draw_drift, draw_rules};
+use crate::group::{GroupPlan, draw_drift, draw_interruptions, draw_rules};
 use crate::plan_words;
 
 /// One run.
@@ -79,6 +79,9 @@ impl GenuinePlan {
             plan.add_lost_state(&mut prng);
         }
         plan.draw_majority();
+        if plan.group.suspicion_after.is_some() {
+            plan.group.rules.extend(draw_interruptions(seed, nodes));
+        }
         plan.settings.has_states = !Prng::new(seed ^ 0x57a7e).chance(400);
         if plan.settings.has_states {
             plan.settings.message_max = UPDATE_HEADER_BYTES + plan.shards * (PART_HEADER_BYTES + MESSAGE_MAX);

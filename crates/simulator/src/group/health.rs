@@ -15,6 +15,7 @@ use squall_protocols::membership::PartitionSafety;
 use squall_protocols::multicast::DeliveryMode;
 
 use super::cluster::{MEMBERS_MAX, UNREACHABLE_AFTER};
+use super::interruption::interrupted;
 use super::plan::{FOR_EVER, GroupPlan, has};
 
 /// Some nodes of a run, as a set of bits.
@@ -110,12 +111,17 @@ impl GroupPlan {
 
     /// Nodes that have a bad link.
     fn badly_linked(&self) -> Nodes {
+        // Those in a row may seem to be one to some member.
+        let parted: Duration = self.partings().iter().filter_map(Parting::span).sum();
+        let are_short = interrupted(&self.rules)
+            .is_some_and(|span| span + parted < UNREACHABLE_AFTER && !self.is_late((span + parted) * 2));
         let slow = |verdict: &Verdict| match verdict {
             // Members that wait for each other's messages, and for no signs of life, wait forever.
             Verdict::Slow { from, to, extra } if *extra >= FOR_EVER || self.is_late(*extra * 2) => {
                 1 << from | 1 << to
             }
-            Verdict::Cut { a, b } | Verdict::Break { a, b } => 1 << a | 1 << b,
+            Verdict::Cut { a, b } if !are_short => 1 << a | 1 << b,
+            Verdict::Break { a, b } => 1 << a | 1 << b,
             _ => 0,
         };
         let slow = self.rules.iter().map(|rule| slow(&rule.what)).fold(0, |all, nodes| all | nodes);

@@ -11,6 +11,7 @@ use squall_protocols::rdmc;
 
 use super::cluster::UNREACHABLE_AFTER;
 use super::draw::{draw_relays, draw_subgroups};
+use super::interruption::draw_interruptions;
 use super::limits::{CounterLimits, draw_drift, draw_shortage};
 use crate::admission::BusPlan;
 use crate::coverage::rule_kinds;
@@ -97,6 +98,7 @@ impl GroupPlan {
             Self::draw_usual(seed, &mut prng)
         };
         plan.rules.extend(draw_shortage(seed, u64::from(plan.nodes())));
+        plan.rules.extend(draw_interruptions(seed, u64::from(plan.nodes())));
         plan.draw_durable(&mut Prng::new(seed ^ 0xd15c));
         plan
     }

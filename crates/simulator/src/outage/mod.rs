@@ -275,7 +275,8 @@ impl OutagePlan {
                 .map(|(node, _)| node)
                 .collect();
             let waits = run.fates.contains(&NodeFate::LacksMajority);
-            if together.is_empty() || waits {
+            // Those that an excluded one has left count it as dead.
+            if (together.is_empty() && !self.may_restart()) || waits {
                 return fail(format!(
                     "no member continues, or one waits although all hear each other: {:?}",
                     run.fates

@@ -331,6 +331,7 @@ fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::GroupPlan {
                 .for_each(|client_node| parts[prng.index(2)].push(u32::try_from(client_node).expect("few")));
         }
     }
+    rules.extend(group::draw_interruptions(seed, nodes));
     // Members that die some time later, perhaps while they give a state.
     for _ in 0..prng.below(3) {
         let at = Instant::from_nanos(0) + time(prng);
