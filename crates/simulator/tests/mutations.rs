@@ -159,6 +159,7 @@ fn place(mutation: mutation::GroupMutation) -> Option<(&'static dyn Scenario, u6
 ///   next view, and one of the others accuses it just before it is back.
 /// - `BlendProposal` and `IgnoreEarlierProposal`: two leaders die in a row, at posts that few runs have.
 /// - `DecideDeparted`: a member that leaves learns of the decision so late that the others have disconnected it.
+/// - `MuteWhileOpening`: those that are not heard while a view opens wait, and mostly all are kept.
 /// - `LeaveThoseThatWait`: all paths fail when one member knows how the view has ended, and the others do not yet.
 fn rare(mutation: mutation::GroupMutation) -> Option<fn() -> RunOutcome> {
     use mutation::GroupMutation;
@@ -169,6 +170,7 @@ fn rare(mutation: mutation::GroupMutation) -> Option<fn() -> RunOutcome> {
         }
         GroupMutation::DecideDeparted => || takeover::SCENARIO.run(961),
         GroupMutation::LeaveThoseThatWait => || outage::SCENARIO.run(8_527),
+        GroupMutation::MuteWhileOpening => || group::SCENARIO.run(6_984),
         _ => return None,
     })
 }

@@ -25,7 +25,7 @@ pub(crate) enum FaultKind {
     CutOneWay,
     /// All links between members lose, delay, repeat, garble or reorder frames for a while (TCP in a lab)
     Network,
-    /// All links between members fail, for less or more than the suspicion time, and come back at once (TCP in a lab); messages are in memory then
+    /// All links between members fail, for less or more than the suspicion time, and come back at once (TCP in a lab)
     Outage,
     /// The disk of a member takes some milliseconds longer for each access for a while (TCP in a lab, as root); messages are durable then
     SlowDisk,

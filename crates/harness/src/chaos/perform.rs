@@ -235,6 +235,9 @@ impl ChaosRun {
 
     /// Cuts all links for some time. No member ends by that, and all continue together \[V17\].
     fn cut_all(&mut self, lasts: Duration) -> Result<()> {
+        // A member that was halted before may be about to be excluded.
+        self.await_deliveries()?;
+        self.rest(self.plan.suspicion / 2)?;
         let members = self.pool.view().1;
         set_links(None, None, LinkConditions { is_cut: true, ..LinkConditions::default() })?;
         self.rest(lasts)?;

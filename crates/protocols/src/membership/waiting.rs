@@ -311,6 +311,7 @@ impl Membership {
             room.dead = (self.dead, now);
         }
         let learned = room.hear(now).and_then(|(rank, proposal)| self.believe(rank, proposal));
+        learned.iter().for_each(|_| reach(Point::WaitEndTakenOver));
         room.end = room.end.take().or(learned);
         let mut work = 0;
         let mut lacks = false;

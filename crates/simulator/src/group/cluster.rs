@@ -11,7 +11,6 @@ use squall_protocols::group::{GroupCore, GroupEnd};
 use squall_protocols::membership::{Member, MembershipState, StopReason};
 use squall_protocols::multicast::Carrier;
 
-use super::fate::NodeFate;
 use super::host::GroupHost;
 use super::plan::{FOR_EVER, GroupPlan, SubgroupPlan};
 use super::program::{GroupScene, NodeProgram, RunChecks, is_done, view_id, waits};
@@ -57,7 +56,7 @@ pub(crate) const STATES: usize = 8;
 /// attempt to join.
 pub(crate) struct GroupCluster<S: GroupScene> {
     plan: GroupPlan,
-    all: SimAdmission<GroupHost<S>>,
+    pub(super) all: SimAdmission<GroupHost<S>>,
     nodes: Vec<NodePlan>,
     watch: Rc<RefCell<RunChecks>>,
     /// The views in which a member has waited for a majority.
@@ -73,7 +72,7 @@ struct NodePlan {
     has_parted: bool,
 }
 
-type NodeProcess<S> = JoinProcess<<S as GroupScene>::Program>;
+pub(super) type NodeProcess<S> = JoinProcess<<S as GroupScene>::Program>;
 
 impl<S: GroupScene> GroupCluster<S> {
     pub(crate) fn new(
@@ -192,21 +191,6 @@ impl<S: GroupScene> GroupCluster<S> {
             let text = format!("[V12] more than {unchanged_max} views ended without a change");
             watch.take(Err(Violation { checker: "useless views", text }));
         }
-    }
-
-    /// What has become of each node, with its view in the places of nodes.
-    pub(crate) fn fates(&self) -> Vec<NodeFate> {
-        let fate = |process: &NodeProcess<S>| {
-            let group = process.group.as_ref().filter(|_| process.joiner.is_none());
-            match (group.and_then(GroupCore::ended), group.and_then(GroupCore::membership)) {
-                _ if !self.all.lives(process) => NodeFate::Dead,
-                (Some(ended), _) => NodeFate::Ended(ended),
-                (None, Some(_)) if waits(process) => NodeFate::LacksMajority,
-                (None, Some(membership)) => NodeFate::Member(self.all.numbers.places(membership.view())),
-                (None, None) => NodeFate::Waiting,
-            }
-        };
-        self.all.processes.iter().map(fate).collect()
     }
 
     /// How many messages of total order each node has delivered.
@@ -405,9 +389,15 @@ impl<S: GroupScene> GroupCluster<S> {
         let fail = |text: String| Err(Violation { checker: "liveness", text });
         let last = self.going().filter_map(view_id).max();
         let Some(last) = last else { return Ok(()) };
+        // Where a path is slower than members wait for a sign of life, they wait again and again.
+        let waiting = || self.all.processes.iter().filter(|other| self.all.lives(other) && waits(other));
         for process in self.going().filter(|process| !self.is_shut_out(process)) {
             let membership = process.group.as_ref().filter(|_| process.joiner.is_none());
             let Some(membership) = membership.and_then(GroupCore::membership) else {
+                // No process is admitted to a view that ends.
+                if waiting().next().is_some() {
+                    continue;
+                }
                 return fail(format!("[V8] node {} still waits to join view {last}", process.place));
             };
             let (view, state) = (membership.view(), membership.state());
@@ -417,8 +407,6 @@ impl<S: GroupScene> GroupCluster<S> {
                     process.place
                 ));
             }
-            // Where a path is slower than members wait for a sign of life, they wait again and again.
-            let waiting = || self.all.processes.iter().filter(|other| self.all.lives(other) && waits(other));
             let is_going =
                 |member: &Member| self.going().chain(waiting()).any(|other| other.node() == member.node);
             if let Some(gone) = view.members.iter().find(|member| !is_going(member)) {

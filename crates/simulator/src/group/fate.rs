@@ -1,7 +1,10 @@
 //! What has become of a node at the end of a run (Derecho §2).
 
-use squall_protocols::group::GroupEnd;
+use squall_protocols::group::{GroupCore, GroupEnd};
 use squall_protocols::membership::View;
+
+use super::cluster::{GroupCluster, NodeProcess};
+use super::program::{GroupScene, waits};
 
 /// What has become of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,5 +36,22 @@ impl NodeFate {
             _ => false,
         };
         nodes.iter().find(|node| !is_in(node)).map_or(Ok(()), |missing| Err(*missing))
+    }
+}
+
+impl<S: GroupScene> GroupCluster<S> {
+    /// What has become of each node, with its view in the places of nodes.
+    pub(crate) fn fates(&self) -> Vec<NodeFate> {
+        let fate = |process: &NodeProcess<S>| {
+            let group = process.group.as_ref().filter(|_| process.joiner.is_none());
+            match (group.and_then(GroupCore::ended), group.and_then(GroupCore::membership)) {
+                _ if !self.all.lives(process) => NodeFate::Dead,
+                (Some(ended), _) => NodeFate::Ended(ended),
+                (None, Some(_)) if waits(process) => NodeFate::LacksMajority,
+                (None, Some(membership)) => NodeFate::Member(self.all.numbers.places(membership.view())),
+                (None, None) => NodeFate::Waiting,
+            }
+        };
+        self.all.processes.iter().map(fate).collect()
     }
 }
