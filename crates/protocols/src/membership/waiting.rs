@@ -159,7 +159,7 @@ impl WaitingRoom {
         self.table.rows().iter().map(|row| self.row.asks.load(row)).collect()
     }
 
-    /// Gets from others what this member lacks, and sends them what they do \\[G11\\].
+    /// Gets from others what this member lacks, and sends them what they lack \[G11\].
     fn exchange_log<F: Fabric>(&mut self, fabric: &mut F, subgroups: &mut impl Subgroups<F>) -> usize {
         let count = |rank: usize, column: usize| {
             let counts = self.counts[rank].as_ref().filter(|_| self.said.hears.contains(rank));
@@ -201,8 +201,8 @@ impl Membership {
     /// Returns when the wait needs an evaluation even if nothing happens.
     pub(super) fn waiting_deadline(&self) -> Option<Instant> {
         let room = self.room.as_ref().filter(|_| self.stop.is_none() && self.decision.is_none())?;
-        let gives_up = self.restart_is_due(room).filter(|at| *at > room.beat_at);
-        room.member.due().into_iter().chain(gives_up).chain([room.beat_at]).min()
+        // Each beat looks whether it is time to give up, too.
+        room.member.due().into_iter().chain([room.beat_at]).min()
     }
 
     /// Returns when this member gives up waiting for the silent ones, since members are dead with which it could start again.
