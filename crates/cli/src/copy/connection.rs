@@ -30,6 +30,7 @@ impl ProvedConnection {
     /// Proves the secret as the end that has connected, and says what the connection is.
     pub(crate) fn call(stream: TcpStream, secret: &Secret, call: &CopyCall) -> Result<Self> {
         let ends = ConnectionEnds::of(&stream)?;
+        stream.set_nodelay(true)?;
         let mut stream = DeadlineStream::new(Arc::new(stream));
         stream.begin(Some(PROOF_TIMEOUT));
         let session = Proof::new(secret, CLUSTER).prove(&mut stream, Some(ends), CallerKind::Copy)?;
@@ -38,15 +39,15 @@ impl ProvedConnection {
         Ok(connection)
     }
 
-    /// Demands the proof of the end that has connected, and what the connection is, as a whole within [`PROOF_TIMEOUT`].
-    pub(crate) fn receive(stream: Arc<TcpStream>, secret: &Secret) -> Result<(Self, CopyCall)> {
+    /// Demands the proof of the end that has connected. It, and the message that says what the connection is, which comes next,
+    /// must arrive within [`PROOF_TIMEOUT`].
+    pub(crate) fn demand(stream: Arc<TcpStream>, secret: &Secret) -> Result<Self> {
         let ends = ConnectionEnds::of(&stream)?;
+        stream.set_nodelay(true)?;
         let mut stream = DeadlineStream::new(stream);
         stream.begin(Some(PROOF_TIMEOUT));
         let caller = Proof::new(secret, CLUSTER).demand(&mut stream, Some(ends), &[CallerKind::Copy])?;
-        let mut connection = Self { stream, session: caller.session };
-        let call = connection.hear()?;
-        Ok((connection, call))
+        Ok(Self { stream, session: caller.session })
     }
 
     /// Sends a short message.
@@ -71,7 +72,6 @@ impl ProvedConnection {
     /// Makes it a control line. All messages are encrypted, wherever the other end is.
     pub(crate) fn into_line(self) -> Result<CopyConnection> {
         let stream = Arc::clone(self.stream.stream());
-        stream.set_nodelay(true)?;
         // Notices an end that has lost its power.
         sockopt::set_socket_keepalive(&stream, true)?;
         sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE_IDLE)?;
@@ -84,7 +84,6 @@ impl ProvedConnection {
     /// Makes it a link of a session, whose data are encrypted between hosts.
     pub(crate) fn into_link(self) -> Result<PeerStream> {
         let stream = self.stream.stream().try_clone()?;
-        stream.set_nodelay(true)?;
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(None)?;
         Ok(PeerStream::new(stream, self.session))

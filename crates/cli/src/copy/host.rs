@@ -2,9 +2,11 @@
 //! its turn.
 //!
 //! The number of connections that have not proved the secret is bounded. When there are too many, the source address with the
-//! most of them loses its oldest one; so a host that fills all places takes them from itself, and from others only those above
-//! its fair share.
+//! most of them loses one at random; so a host that fills all places takes them from itself, and from others only those above
+//! its fair share. At random, since an honest caller beside strangers of its own address, however fast they come, keeps its
+//! place long enough sooner or later; the oldest one would be lost each time if they come faster than a proof.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,11 +71,14 @@ impl CopyHost {
     /// From the proof to the end of the copy.
     fn attend(&self, number: u64, peer: &str, ended: &Sender<CopyEnd>) {
         let Some(stream) = self.unproved().stream(number) else { return };
-        let proved = ProvedConnection::receive(stream, &self.secret);
-        let is_left = self.unproved().remove(number);
-        let (connection, call) = match proved {
-            Ok(proved) if is_left => proved,
-            Ok(_) => return,
+        let proved = ProvedConnection::demand(stream, &self.secret);
+        // What has proved the secret needs no place; without one, the connection is closed already.
+        if !self.unproved().remove(number) {
+            return tracing::debug!("{peer} was refused: too many connections wait for their proof");
+        }
+        let called = proved.and_then(|mut connection| Ok((connection.hear()?, connection)));
+        let (call, connection) = match called {
+            Ok(called) => called,
             Err(error) => return tracing::warn!("{peer} was refused: {error:#}"),
         };
         let line = match call {
@@ -133,13 +138,14 @@ impl CopyHost {
     }
 }
 
-/// Connections that have not proved the secret, the oldest first.
+/// Connections that have not proved the secret.
 #[derive(Debug, Default)]
 struct Unproved {
     /// `connections.len() <= max`.
     max: usize,
     connections: Vec<Connection>,
     numbers: u64,
+    random: RandomState,
 }
 
 #[derive(Debug)]
@@ -156,9 +162,11 @@ impl Unproved {
         if self.connections.len() >= self.max {
             let count = |of: IpAddr| self.connections.iter().filter(|other| other.source == of).count();
             let greatest = self.connections.iter().map(|other| other.source).max_by_key(|of| count(*of))?;
-            let oldest = self.connections.iter().position(|other| other.source == greatest)?;
+            let mut of_it = (0..self.connections.len()).filter(|at| self.connections[*at].source == greatest);
+            let random = self.random.hash_one(self.numbers) % count(greatest) as u64;
+            let leaving = of_it.nth(usize::try_from(random).expect("below a count"))?;
             // Its thread notices at once.
-            let _ = self.connections.remove(oldest).stream.shutdown(Shutdown::Both);
+            let _ = self.connections.remove(leaving).stream.shutdown(Shutdown::Both);
         }
         self.numbers += 1;
         self.connections.push(Connection { number: self.numbers, source, stream: Arc::new(stream) });
@@ -209,19 +217,23 @@ mod tests {
         TcpStream::connect(listener.local_addr().unwrap()).unwrap()
     }
 
-    /// A source that fills all places loses its own connections, the oldest first; another one is admitted and stays.
+    /// A source that fills all places loses its own connections, not always the oldest; another one is admitted and stays.
     #[test]
     fn a_source_takes_places_from_itself() {
         let mut unproved = Unproved { max: 4, ..Unproved::default() };
         let [flood, honest] = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse::<IpAddr>().unwrap());
         let first: Vec<u64> = (0..4).map(|_| unproved.admit(flood, stream()).unwrap()).collect();
         let caller = unproved.admit(honest, stream()).unwrap();
-        assert!(unproved.stream(first[0]).is_none() && unproved.stream(first[1]).is_some());
-        for _ in 0..20 {
-            unproved.admit(flood, stream()).unwrap();
-            assert!(unproved.stream(caller).is_some());
+        assert_eq!(first.iter().filter(|number| unproved.stream(**number).is_some()).count(), 3);
+        let mut has_outlived_later_ones = false;
+        for _ in 0..40 {
+            let newest = unproved.admit(flood, stream()).unwrap();
+            assert!(unproved.stream(caller).is_some() && unproved.stream(newest).is_some());
             assert_eq!(unproved.connections.len(), 4);
+            let is_there = |number: u64| unproved.stream(number).is_some();
+            has_outlived_later_ones |= !is_there(newest - 1) && is_there(newest - 2);
         }
+        assert!(has_outlived_later_ones, "the oldest one left each time");
         assert!(unproved.remove(caller) && !unproved.remove(caller));
     }
 
