@@ -154,15 +154,27 @@ impl WaitingRoom {
         }
     }
 
+    /// Returns the members that are heard at present, with this one.
+    fn heard(&self, now: Instant) -> RankSet {
+        self.reports.heard(self.values.view(), now, self.settings.silence).with(self.table.rank())
+    }
+
     /// Returns the words with which members ask for logs, by rank.
     fn asks(&self) -> Vec<u64> {
         self.table.rows().iter().map(|row| self.row.asks.load(row)).collect()
     }
 
-    /// Gets from others what this member lacks, and sends them what they lack \[G11\].
-    fn exchange_log<F: Fabric>(&mut self, fabric: &mut F, subgroups: &mut impl Subgroups<F>) -> usize {
+    /// Gets from others what this member lacks, and sends them what they lack \[G11\]. Those that know how the view ends may be in the
+    /// next one, where they serve, and are heard no more.
+    fn exchange_log<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        subgroups: &mut impl Subgroups<F>,
+        heard: RankSet,
+    ) -> usize {
+        let able = (heard | self.informed) - self.dead.0;
         let count = |rank: usize, column: usize| {
-            let counts = self.counts[rank].as_ref().filter(|_| self.said.hears.contains(rank));
+            let counts = self.counts[rank].as_ref().filter(|_| able.contains(rank));
             counts?.get(column).copied()
         };
         let peers = LogPeers { asks: &self.asks(), count: &count };
@@ -206,8 +218,8 @@ impl Membership {
     }
 
     /// Returns when this member gives up waiting for the silent ones, since members are dead with which it could start again.
-    fn restart_is_due(&self, room: &WaitingRoom) -> Option<Instant> {
-        let heard = room.said.hears.with(self.table.rank()) - self.dead;
+    fn restart_is_due(&self, room: &WaitingRoom, now: Instant) -> Option<Instant> {
+        let heard = room.heard(now) - self.dead;
         let may_restart = self.settings.has_register && !self.dead.is_empty();
         let helps = !self.suffice(heard.len()) && self.suffice((heard | self.dead).len());
         (may_restart && helps).then(|| room.dead.1 + room.settings.silence * LOST_STATE)
@@ -359,13 +371,14 @@ impl Membership {
             reach(Point::WaitLacksLog);
             self.awaits_log = true;
         }
-        work += room.exchange_log(fabric, subgroups);
+        // Those that are heard by now: a provider may be back after this member has learned the end.
+        work += room.exchange_log(fabric, subgroups, room.heard(now));
         if now >= room.beat_at {
             room.beat();
             room.beat_at = now + room.settings.silence / MembershipSettings::BEATS;
         }
         work += room.table.flush(fabric);
-        if self.decision.is_none() && self.restart_is_due(&room).is_some_and(|due| now >= due) {
+        if self.decision.is_none() && self.restart_is_due(&room, now).is_some_and(|due| now >= due) {
             reach(Point::WaitGivenUp);
             self.stop_as_minority(self.dead);
         }
@@ -376,7 +389,7 @@ impl Membership {
     /// Says what is so by now, and takes one step of those that wait.
     fn step_in(&self, room: &mut WaitingRoom, now: Instant) -> WaitingStep {
         let own = self.table.rank();
-        let heard = room.reports.heard(room.values.view(), now, room.settings.silence).with(own);
+        let heard = room.heard(now);
         room.say(now, heard, None);
         let (placement, counts) = (room.values.placement(), room.values.counts(&room.held));
         let context = EndContext {
