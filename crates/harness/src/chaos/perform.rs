@@ -220,11 +220,13 @@ impl ChaosRun {
         let few = Share(some.0 / 10.0);
         let delay = Duration::from_millis(1 + self.dice.below(20));
         let none = LinkConditions::default();
-        let conditions = match self.dice.below(5) {
+        let conditions = match self.dice.below(6) {
             0 => LinkConditions { loss: some, ..none },
             1 => LinkConditions { delay, ..none },
             2 => LinkConditions { jitter: delay, duplicates: some, ..none },
             3 => LinkConditions { reordering: some, loss: few, ..none },
+            // Whoever receives that breaks the connection, and it is opened again.
+            4 => LinkConditions { damage: Share(few.0 / 10.0), ..none },
             _ => LinkConditions { corruption: few, ..none },
         };
         self.say(format_args!("  {conditions:?}"));

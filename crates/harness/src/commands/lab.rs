@@ -175,6 +175,9 @@ struct LinkArguments {
     /// Frames that arrive with one bit changed
     #[arg(long, value_name = "SHARE", default_value = "0%")]
     corrupt: Share,
+    /// Frames with two words of a TCP segment in each other's place, which its checksum does not notice
+    #[arg(long, value_name = "SHARE", default_value = "0%")]
+    damage: Share,
     /// Frames that others overtake
     #[arg(long, value_name = "SHARE", default_value = "0%")]
     reorder: Share,
@@ -201,6 +204,7 @@ impl LinkArguments {
             loss: self.loss,
             duplicates: self.duplicate,
             corruption: self.corrupt,
+            damage: self.damage,
             reordering: self.reorder,
             rate: self.rate.unwrap_or_default(),
             longest: self.longest,

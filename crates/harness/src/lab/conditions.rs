@@ -21,6 +21,8 @@ pub struct LinkConditions {
     pub duplicates: Share,
     /// How many frames arrive with one bit changed.
     pub corruption: Share,
+    /// How many frames arrive with two words of a TCP segment's payload in each other's place, which its checksum does not notice.
+    pub damage: Share,
     /// How many frames are held back for [`HELD_BACK`] more, so that those behind overtake them.
     pub reordering: Share,
     /// Bits per second, with a queue of [`QUEUE`]; 0 is without a limit.
@@ -44,8 +46,8 @@ impl LinkConditions {
     }
 }
 
-/// Conditions as `key=value` with commas between: `cut,delay=1ms,jitter=1ms,loss=1%,duplicate=1%,corrupt=1%,reorder=1%,rate=10Mbit,
-/// longest=600,flap=1s/1s`; empty is without faults.
+/// Conditions as `key=value` with commas between: `cut,delay=1ms,jitter=1ms,loss=1%,duplicate=1%,corrupt=1%,damage=1%,reorder=1%,
+/// rate=10Mbit,longest=600,flap=1s/1s`; empty is without faults.
 impl FromStr for LinkConditions {
     type Err = String;
 
@@ -60,6 +62,7 @@ impl FromStr for LinkConditions {
                 "loss" => conditions.loss = value.parse()?,
                 "duplicate" => conditions.duplicates = value.parse()?,
                 "corrupt" => conditions.corruption = value.parse()?,
+                "damage" => conditions.damage = value.parse()?,
                 "reorder" => conditions.reordering = value.parse()?,
                 "rate" => conditions.rate = value.parse()?,
                 "longest" => {
@@ -68,7 +71,7 @@ impl FromStr for LinkConditions {
                 "flap" => conditions.flapping = value.parse()?,
                 _ => {
                     return Err(format!(
-                        "`{part}`: write cut, or delay=1ms, jitter=, loss=1%, duplicate=, corrupt=, reorder=, rate=10Mbit, longest=600 or flap=1s/1s"
+                        "`{part}`: write cut, or delay=1ms, jitter=, loss=1%, duplicate=, corrupt=, damage=, reorder=, rate=10Mbit, longest=600 or flap=1s/1s"
                     ));
                 }
             }

@@ -10,6 +10,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::time::Duration;
 
 use squall_fabric::sim::Prng;
@@ -102,6 +103,9 @@ impl Switch {
                 let bit = usize::try_from(bit).expect("less than a frame's bits");
                 bytes[HEADER + bit / 8] ^= 1 << (bit % 8);
             }
+            if self.happens(conditions.damage) {
+                swap_words(&mut bytes, &mut self.random);
+            }
             let due_ns = self.due_ns(now_ns, place);
             self.queued += 1;
             self.queue.push(Reverse(QueuedFrame { due_ns, number: self.queued, to, bytes }));
@@ -193,6 +197,41 @@ impl Destination {
 pub(super) fn hardware_address(port: usize) -> [u8; 6] {
     [0x02, b's', b'q', 0, 0, u8::try_from(port).unwrap_or(u8::MAX)]
 }
+
+/// Swaps two words of 16 bits of the payload of a TCP segment, so that its checksum stays right; leaves frames without such a payload alone.
+fn swap_words(frame: &mut [u8], random: &mut Prng) {
+    let Some(payload) = tcp_payload(frame) else { return };
+    let words = payload.len() / 2;
+    let mut word =
+        || usize::try_from(random.below(words.max(1) as u64)).expect("less than a frame's words") * 2;
+    let (one, other) = (word(), word());
+    if words > 1 {
+        let (one, other) = (payload.start + one, payload.start + other);
+        (0..2).for_each(|byte| frame.swap(one + byte, other + byte));
+    }
+}
+
+/// Where a frame has the payload of a TCP segment.
+fn tcp_payload(frame: &[u8]) -> Option<Range<usize>> {
+    let packet = frame.get(HEADER..)?;
+    let (header, length) = match frame[HEADER - 2..HEADER] {
+        [0x08, 0x00] if packet.get(9) == Some(&TCP) => {
+            let length = u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?]);
+            (usize::from(packet[0] & 0xf) * 4, usize::from(length))
+        }
+        [0x86, 0xdd] if packet.get(6) == Some(&TCP) => {
+            let length = u16::from_be_bytes([*packet.get(4)?, *packet.get(5)?]);
+            (40, 40 + usize::from(length))
+        }
+        _ => return None,
+    };
+    let offset = usize::from(packet.get(header + 12)? >> 4) * 4;
+    let (begin, end) = (HEADER + header + offset, HEADER + length);
+    (begin < end && end <= frame.len()).then_some(begin..end)
+}
+
+/// The number of TCP among the protocols of IP.
+const TCP: u8 = 6;
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
@@ -298,6 +337,39 @@ mod tests {
             changed.map(|(_, bytes)| bytes[HEADER..].iter().map(|byte| byte.count_ones()).sum::<u32>());
         let bits: Vec<u32> = bits.collect();
         assert!((800..1200).contains(&bits.len()) && bits.iter().all(|bits| *bits == 1), "{bits:?}");
+    }
+
+    /// The sum of all words of a segment stays, and what is no segment of TCP stays as it is.
+    #[test]
+    fn damage_keeps_the_checksum() {
+        let mut segment = frame(1, 0);
+        segment.truncate(HEADER);
+        segment[HEADER - 2..].copy_from_slice(&[0x08, 0x00]);
+        let mut packet = vec![0; 40];
+        (packet[0], packet[3], packet[9], packet[32]) = (0x45, 60, TCP, 5 << 4);
+        packet.extend(1..=20);
+        segment.extend(&packet);
+        // Ethernet fills short frames up.
+        segment.extend([0xff; 6]);
+        let sum = |bytes: &[u8]| {
+            bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum::<u32>()
+        };
+        let mut random = Prng::new(1);
+        let mut differ = 0;
+        for _ in 0..100 {
+            let mut damaged = segment.clone();
+            swap_words(&mut damaged, &mut random);
+            assert_eq!(damaged[..HEADER + 40], segment[..HEADER + 40]);
+            assert_eq!(damaged[HEADER + 60..], [0xff; 6]);
+            assert_eq!(sum(&damaged), sum(&segment));
+            differ += usize::from(damaged != segment);
+        }
+        assert!(differ > 80, "{differ}");
+        for other in [frame(1, 0), segment[..HEADER + 30].to_vec(), segment[..HEADER].to_vec()] {
+            let mut damaged = other.clone();
+            swap_words(&mut damaged, &mut random);
+            assert_eq!(damaged, other);
+        }
     }
 
     #[test]
