@@ -98,6 +98,8 @@ pub enum BreakReason {
     Refused,
     /// The peer violated the transport protocol; a log line says how.
     Protocol,
+    /// The peer lives, and has removed this node or lost it.
+    Removed,
     /// This node lacks a resource that the device needs for the connection, such as lockable memory; a log
     /// line says which.
     Shortage,
@@ -111,6 +113,7 @@ impl fmt::Display for BreakReason {
             Self::ReceiverNotReady => "the peer had no receive posted",
             Self::Refused => "the peer refused a write",
             Self::Protocol => "the peer violated the transport protocol",
+            Self::Removed => "the peer has removed this node, or lost it",
             Self::Shortage => {
                 "the device could not lock the memory that it needs (the log says how much; `ulimit -l unlimited` \
                  removes the limit)"

@@ -103,13 +103,14 @@ pub(crate) enum EntryRequest<'a> {
 /// peer that does not come back has to be noticed.
 fn relinking(config: &Config, links: &MemberLinks) -> Option<Relinking> {
     let suspicion = config.suspicion_after?;
-    let answer_within = (suspicion / 16).max(ANSWER_WITHIN_MIN);
+    let attempt_every = (suspicion / 16).clamp(ATTEMPT_EVERY_MIN, ATTEMPT_EVERY_MAX);
     let silence = suspicion / 4;
-    Some(Relinking { plan: config.plan(), links: links.clone(), answer_within, silence })
+    Some(Relinking { plan: config.plan(), links: links.clone(), attempt_every, silence })
 }
 
-/// An answer takes a process that is busy some milliseconds.
-const ANSWER_WITHIN_MIN: Duration = Duration::from_millis(50);
+/// An answer takes a process that is busy some milliseconds, and few hosts are farther than this.
+const ATTEMPT_EVERY_MIN: Duration = Duration::from_millis(50);
+const ATTEMPT_EVERY_MAX: Duration = Duration::from_millis(250);
 
 /// Meets the first members or joins the group, and sets the transport up. If `links` are given, broken ones are opened again.
 pub(crate) fn enter(

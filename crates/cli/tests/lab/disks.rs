@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use squall_harness::lab::{DiskConditions, HostPlan, Lab, LabPlan};
 
-use super::programs::{client, start_node, start_nodes};
+use super::programs::{LOG, NodePlan, client, start_node, start_nodes};
 use super::{Folder, SQUALL, await_that, build, printed};
 
 /// A lab whose hosts have disks; none if this user cannot have them.
@@ -60,7 +60,10 @@ fn a_lab_without_disks_says_so() {
 }
 
 /// A durable subgroup with the log of each member on its host's disk.
-pub(crate) const DURABLE: &str = "mode = \"durable\"\n[storage]\npath = \"/mnt/log\"\n";
+pub(crate) const DURABLE: NodePlan<'_> = NodePlan {
+    settings: "[subgroups.log]\nmessage_max = 100\nwindow = 16\nmode = \"durable\"\n[storage]\npath = \"/mnt/log\"\n",
+    ..LOG
+};
 
 /// Sends messages until all of them have been acknowledged; they are those of `sent` then.
 fn send(lab: &Lab, folder: &Folder, sent: &mut Vec<String>, count: usize) {

@@ -5,6 +5,7 @@ mod clocks;
 mod disks;
 mod hosts;
 mod limits;
+mod long;
 mod outages;
 mod programs;
 

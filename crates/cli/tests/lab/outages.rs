@@ -11,34 +11,48 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_harness::lab::{HostPlan, Lab, LabPlan, LinkConditions};
 
 use super::disks::DURABLE;
-use super::programs::{address, client, start_nodes};
+use super::programs::{LOG, NodePlan, address, client, start_nodes};
 use super::{Folder, Running, SQUALL, await_that, build, printed};
 
 /// The default.
 const SUSPICION: Duration = Duration::from_secs(5);
 
+/// What carries the messages.
+#[derive(Clone, Copy)]
+pub(crate) struct TrafficCarrier<'p> {
+    pub(crate) nodes: NodePlan<'p>,
+    /// What sends and receives, with its arguments.
+    pub(crate) send: &'p str,
+    pub(crate) receive: &'p str,
+}
+
+/// Clients of a subgroup.
+pub(crate) const CLIENTS: TrafficCarrier<'_> =
+    TrafficCarrier { nodes: LOG, send: "send log", receive: "recv log" };
+
 /// A group on three hosts, one of which sends a number every 20 ms, and what each host receives.
-struct Traffic {
+pub(crate) struct Traffic {
     lab: Lab,
     folder: Folder,
     nodes: Vec<Running>,
-    _receivers: Vec<Running>,
+    receivers: Vec<Running>,
     sender: Option<JoinHandle<u64>>,
     has_ended: Arc<AtomicBool>,
 }
 
 impl Traffic {
     fn start(test: &str) -> Self {
-        Self::start_in(build(&LabPlan { has_switch: true, ..LabPlan::new(3) }), test, "")
+        Self::start_in(build(&LabPlan { has_switch: true, ..LabPlan::new(3) }), test, CLIENTS)
     }
 
-    /// Starts a group whose only subgroup has these settings, too.
-    fn start_in(lab: Lab, test: &str, more: &str) -> Self {
+    pub(crate) fn start_in(lab: Lab, test: &str, carrier: TrafficCarrier<'_>) -> Self {
         let folder = Folder::new(test);
-        let nodes = start_nodes(&lab, &folder, more);
-        await_that("a message is taken", || {
-            client(&lab, &folder, "send log 0").output().unwrap().status.success()
-        });
+        let nodes = start_nodes(&lab, &folder, carrier.nodes);
+        if carrier.nodes.command == LOG.command {
+            await_that("a message is taken", || {
+                client(&lab, &folder, "send log 0").output().unwrap().status.success()
+            });
+        }
         // A client of each host knows the member there alone: what it misses is no matter of its own connection.
         let program = |host: usize, what: &str| {
             let text = std::fs::read_to_string(folder.0.join(format!("{host}.toml"))).unwrap();
@@ -47,17 +61,18 @@ impl Traffic {
             let file = folder.0.join(format!("{host}-client.toml"));
             std::fs::write(&file, text.replace(contacts, &own)).unwrap();
             let mut command = lab.command_on(host, SQUALL);
-            command.arg(what).arg("log").arg("--config").arg(file);
+            command.args(what.split(' ')).arg("--config").arg(file);
             command
         };
         let receivers = (0..3).map(|host| {
-            let mut command = program(host, "recv");
+            let mut command = program(host, carrier.receive);
             command.stdout(File::create(folder.0.join(format!("{host}.received"))).unwrap());
+            command.stderr(File::create(folder.0.join(format!("{host}.receiver"))).unwrap());
             Running::start(command)
         });
         let receivers = receivers.collect();
         let has_ended = Arc::new(AtomicBool::new(false));
-        let mut child = program(0, "send").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = program(0, carrier.send).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let ended = Arc::clone(&has_ended);
         let sender = std::thread::spawn(move || {
             let mut input = child.stdin.take().unwrap();
@@ -71,7 +86,7 @@ impl Traffic {
             assert!(child.wait().unwrap().success());
             sent
         });
-        Self { lab, folder, nodes, _receivers: receivers, sender: Some(sender), has_ended }
+        Self { lab, folder, nodes, receivers, sender: Some(sender), has_ended }
     }
 
     fn received(&self, host: usize) -> Vec<u64> {
@@ -80,28 +95,47 @@ impl Traffic {
         whole.map(|line| line.parse().unwrap()).collect()
     }
 
-    /// Waits until each host receives something new; returns how long that took.
-    fn await_traffic(&self) -> Duration {
+    /// Waits until each of these hosts receives something new; returns how long that took.
+    pub(crate) fn await_traffic_at(&self, hosts: &[usize]) -> Duration {
         let (begun, before) = (Instant::now(), [0, 1, 2].map(|host| self.received(host).len()));
         await_that("messages are received", || {
-            (0..3).all(|host| self.received(host).len() > before[host] + 1)
+            hosts.iter().all(|host| self.received(*host).len() > before[*host] + 1)
         });
         begun.elapsed()
     }
 
-    /// Cuts the links of these hosts to all others for a time; returns how long it takes from their return to the next messages.
-    fn cut(&self, hosts: &[usize], span: Duration) -> Duration {
-        let set = |is_cut| {
-            for host in hosts {
-                let cut = LinkConditions { is_cut, ..LinkConditions::default() };
-                self.lab.set(Some(*host), None, cut).unwrap();
-                self.lab.set(None, Some(*host), cut).unwrap();
-            }
-        };
-        set(true);
+    pub(crate) fn await_traffic(&self) -> Duration {
+        self.await_traffic_at(&[0, 1, 2])
+    }
+
+    /// Cuts the links of these hosts to all others, or mends them.
+    pub(crate) fn set_cut(&self, hosts: &[usize], is_cut: bool) {
+        for host in hosts {
+            let cut = LinkConditions { is_cut, ..LinkConditions::default() };
+            self.lab.set(Some(*host), None, cut).unwrap();
+            self.lab.set(None, Some(*host), cut).unwrap();
+        }
+    }
+
+    /// Cuts the links of these hosts for a time; returns how long it takes from their return to the next messages.
+    pub(crate) fn cut(&self, hosts: &[usize], span: Duration) -> Duration {
+        self.set_cut(hosts, true);
         std::thread::sleep(span);
-        set(false);
+        self.set_cut(hosts, false);
         self.await_traffic()
+    }
+
+    /// Mends the links between these two hosts alone.
+    pub(crate) fn mend_pair(&self, one: usize, other: usize) {
+        for (from, to) in [(one, other), (other, one)] {
+            self.lab.set(Some(from), Some(to), LinkConditions::default()).unwrap();
+        }
+    }
+
+    /// Waits until the member of this host has ended, and returns what it has logged.
+    pub(crate) fn await_end(&mut self, host: usize) -> String {
+        await_that("the member has ended", || self.nodes[host].0.try_wait().unwrap().is_some());
+        std::fs::read_to_string(self.folder.0.join(format!("{host}.log"))).unwrap()
     }
 
     fn status(&self, host: usize) -> String {
@@ -112,28 +146,39 @@ impl Traffic {
     }
 
     /// Ends the traffic: no member has ended, and every host has received everything, in order and once.
-    fn end(mut self) {
+    pub(crate) fn end(self) {
+        self.end_at(&[0, 1, 2]);
+    }
+
+    /// As [`Traffic::end`], for the members of these hosts.
+    pub(crate) fn end_at(mut self, hosts: &[usize]) {
         self.has_ended.store(true, Ordering::Relaxed);
         let sent = self.sender.take().unwrap().join().unwrap();
-        for host in 0..3 {
+        let ranks: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+        for host in hosts.iter().copied() {
             await_that("all is received", || self.received(host).last() == Some(&sent));
             let received = self.received(host);
             let first = received[0];
             assert!(first < 200, "host {host} began with {first}");
             assert_eq!(received, (first..=sent).collect::<Vec<_>>(), "at host {host}");
-            assert!(self.nodes[host].0.try_wait().unwrap().is_none(), "the member of host {host} has ended");
+            for (process, log) in [(&mut self.nodes[host], "log"), (&mut self.receivers[host], "receiver")] {
+                let said = std::fs::read_to_string(self.folder.0.join(format!("{host}.{log}"))).unwrap();
+                let ended = process.0.try_wait().unwrap();
+                assert!(ended.is_none(), "a process of host {host} has ended with {ended:?}: {said}");
+            }
             let members = self.status(host);
-            assert!(
-                members.lines().any(|line| line.contains("0,1,2") && line.contains("ready")),
-                "{members}"
-            );
+            let is_whole = |line: &str| line.contains(&ranks.join(",")) && line.contains("ready");
+            assert!(members.lines().any(is_whole), "{members}");
         }
     }
 }
 
 /// Checks how long it took until messages were received again.
 fn resumes_soon(took: Duration) {
-    let most = SUSPICION / 4 + Duration::from_secs(1);
+    resumes_within(took, SUSPICION / 4 + Duration::from_secs(1));
+}
+
+pub(crate) fn resumes_within(took: Duration, most: Duration) {
     assert!(took < most * 4, "{took:?}: {most:?} on a machine that does nothing else");
 }
 
@@ -160,7 +205,7 @@ fn an_outage_of_all_links_is_a_pause_with_a_durable_subgroup() {
     }
     let host = HostPlan { disk: Some(400 << 20), ..HostPlan::default() };
     let lab = build(&LabPlan { host, has_switch: true, ..LabPlan::new(3) });
-    let traffic = Traffic::start_in(lab, "outage-durable", DURABLE);
+    let traffic = Traffic::start_in(lab, "outage-durable", TrafficCarrier { nodes: DURABLE, ..CLIENTS });
     traffic.await_traffic();
     let took = traffic.cut(&[0, 1, 2], Duration::from_secs(8));
     println!("all links for 8 s, durable: messages again after {took:?}");

@@ -13,24 +13,35 @@ pub(crate) fn address(lab: &Lab, host: usize) -> String {
     lab.hosts()[host].addresses[0].to_string()
 }
 
-/// A group whose member on each host runs `squall node` at port 7400; `more` is what else its configuration has. Its log is in `folder`.
-pub(crate) fn start_nodes(lab: &Lab, folder: &Folder, more: &str) -> Vec<Running> {
-    (0..lab.hosts().len()).map(|host| start_node(lab, folder, more, host)).collect()
+/// What a member runs, and what its configuration has besides the names of the group.
+#[derive(Clone, Copy)]
+pub(crate) struct NodePlan<'p> {
+    pub(crate) command: &'p str,
+    pub(crate) settings: &'p str,
 }
 
-pub(crate) fn start_node(lab: &Lab, folder: &Folder, more: &str, host: usize) -> Running {
+/// A group with one subgroup, `log`.
+pub(crate) const LOG: NodePlan<'_> =
+    NodePlan { command: "node", settings: "[subgroups.log]\nmessage_max = 100\nwindow = 16\n" };
+
+/// A group with a member at port 7400 of each host. Its log is in `folder`.
+pub(crate) fn start_nodes(lab: &Lab, folder: &Folder, plan: NodePlan<'_>) -> Vec<Running> {
+    (0..lab.hosts().len()).map(|host| start_node(lab, folder, plan, host)).collect()
+}
+
+pub(crate) fn start_node(lab: &Lab, folder: &Folder, plan: NodePlan<'_>, host: usize) -> Running {
     let hosts = lab.hosts().len();
     let contacts: Vec<String> = (0..hosts).map(|host| format!("{}:7400", address(lab, host))).collect();
     let text = format!(
         "cluster = \"hosts\"\nsecret = \"at least sixteen bytes\"\nlisten = \"{}\"\ncontacts = {contacts:?}\n\
-         members = {hosts}\n[subgroups.log]\nmessage_max = 100\nwindow = 16\n{more}",
-        contacts[host]
+         members = {hosts}\n{}",
+        contacts[host], plan.settings
     );
     let file = folder.0.join(format!("{host}.toml"));
     std::fs::write(&file, text).unwrap();
     let log = File::create(folder.0.join(format!("{host}.log"))).unwrap();
     let mut node = lab.command_on(host, SQUALL);
-    node.arg("node").arg("--config").arg(file).stdout(Stdio::null()).stderr(log);
+    node.args(plan.command.split(' ')).arg("--config").arg(file).stdout(Stdio::null()).stderr(log);
     Running::start(node)
 }
 
@@ -53,7 +64,7 @@ fn a_group_that_loses_a_member_agrees_and_admits_another_one() {
 #[ignore = "needs root, or user namespaces: .ci/run hosts"]
 fn nodes_take_messages_from_clients_elsewhere_and_go_on_without_a_killed_one() {
     let (lab, folder) = (build(&LabPlan::new(3)), Folder::new("nodes"));
-    let mut nodes = start_nodes(&lab, &folder, "");
+    let mut nodes = start_nodes(&lab, &folder, LOG);
     let send =
         |text: &str| client(&lab, &folder, &format!("send log {text}")).output().unwrap().status.success();
     await_that("a client's message is taken", || send("first"));

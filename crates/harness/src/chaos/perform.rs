@@ -225,7 +225,7 @@ impl ChaosRun {
             1 => LinkConditions { delay, ..none },
             2 => LinkConditions { jitter: delay, duplicates: some, ..none },
             3 => LinkConditions { reordering: some, loss: few, ..none },
-            // Whoever receives that breaks the connection, and it is opened again.
+            // The end that receives that breaks the connection, and it is opened again.
             4 => LinkConditions { damage: Share(few.0 / 10.0), ..none },
             _ => LinkConditions { corruption: few, ..none },
         };

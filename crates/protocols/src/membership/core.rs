@@ -1,6 +1,6 @@
 //! A member's part in one view: suspicion, wedge, and driving the agreement (Derecho §3.4).
 
-use squall_fabric::{Fabric, FabricEvent, Instant, NodeId};
+use squall_fabric::{BreakReason, Fabric, FabricEvent, Instant, NodeId};
 
 use super::cut::HearingReports;
 use super::row::SetColumn;
@@ -87,6 +87,8 @@ pub struct Membership {
     pub(super) awaits_log: bool,
     /// The members that are lost for good: not silent, but dead, or removed by this one.
     pub(super) dead: RankSet,
+    /// A member has said that it has removed this one.
+    pub(super) is_removed: bool,
     /// The members that say that they wait for a majority.
     pub(super) waiting: RankSet,
     /// Why this member waits for a majority; it does so until the view ends.
@@ -148,6 +150,7 @@ impl Membership {
             awaits_disk: false,
             awaits_log: false,
             dead: RankSet::EMPTY,
+            is_removed: false,
             waiting: RankSet::EMPTY,
             waits: None,
             room: None,
@@ -241,6 +244,8 @@ impl Membership {
                 if matches!(event, FabricEvent::PeerDying { .. }) {
                     reach(Point::DyingAccused);
                 }
+                let removed = matches!(event, FabricEvent::PeerLost { reason: BreakReason::Removed, .. });
+                self.is_removed |= removed && self.view.rank(*peer).is_some();
                 self.suspect(*peer);
             }
             // A sign that was given before a reader attached may have missed it.
@@ -250,25 +255,6 @@ impl Membership {
             }
             _ => {}
         }
-    }
-
-    /// Accuses a node: this member does not hear it, and one of the two will not be in the next view. Nodes that are not
-    /// members are ignored, and so is this one.
-    pub fn suspect(&mut self, node: NodeId) {
-        match self.view.rank(node) {
-            Some(rank) if rank != self.table.rank() => {
-                self.dead.insert(rank);
-                self.accuse(rank);
-            }
-            _ => {}
-        }
-        self.joins.retain(|member| member.node != node);
-    }
-
-    pub(super) const fn accuse(&mut self, rank: usize) {
-        self.accused.insert(rank);
-        self.disputed.insert(rank);
-        self.suspected.insert(rank);
     }
 
     /// Leaves the group with the next view, or, if this member alone holds some state, as soon as another one has it.

@@ -1,4 +1,4 @@
-//! Rows that violate the protocol (not in Derecho §3.4): a member whose row shows a violation is accused, and the
+//! Accusations, and rows that violate the protocol (not in Derecho §3.4): a member whose row shows a violation is accused, and the
 //! reason is kept.
 //!
 //! The fault model has members that stop, not Byzantine members, so nothing is guaranteed about a group with such a
@@ -12,6 +12,25 @@ use super::{Membership, Proposal, SenderSegment};
 use crate::mutation;
 
 impl Membership {
+    /// Accuses a node: this member does not hear it, and one of the two will not be in the next view. Nodes that are not
+    /// members are ignored, and so is this one.
+    pub fn suspect(&mut self, node: NodeId) {
+        match self.view.rank(node) {
+            Some(rank) if rank != self.table.rank() => {
+                self.dead.insert(rank);
+                self.accuse(rank);
+            }
+            _ => {}
+        }
+        self.joins.retain(|member| member.node != node);
+    }
+
+    pub(super) const fn accuse(&mut self, rank: usize) {
+        self.accused.insert(rank);
+        self.disputed.insert(rank);
+        self.suspected.insert(rank);
+    }
+
     /// Returns the members whose rows violated the protocol, and how, in the order in which that was noticed. They
     /// are accused.
     #[must_use]

@@ -139,9 +139,9 @@ impl Membership {
     }
 
     /// Stops because there is no majority without the members of `lost`. If any of them has published that it does
-    /// not hear this member, it is more likely that the others continue without this one than the reverse.
+    /// not hear this member, or has removed it, it is more likely that the others continue without this one than the reverse.
     pub(super) fn stop_as_minority(&mut self, lost: RankSet) {
-        let is_excluded = self.is_accused();
+        let is_excluded = self.is_accused() || self.is_removed;
         reach(if is_excluded { Point::StoppedAccused } else { Point::StoppedAsMinority });
         let members = self.view.members.len();
         let minority = StopReason::Minority { lost: lost.len(), members };

@@ -8,7 +8,8 @@ use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
 use squall_fabric::{BreakReason, Duration, Fabric as _, FabricEvent, NodeId};
 
 use super::{
-    Member, Membership, MembershipRow, MembershipSettings, Proposal, SenderSegment, Subgroups, View,
+    Member, Membership, MembershipRow, MembershipSettings, Proposal, SenderSegment, StopReason, Subgroups,
+    View,
 };
 use crate::mutation::{GroupMutation, with};
 
@@ -146,4 +147,21 @@ fn signs_for_a_late_reader() -> bool {
 fn a_reader_that_attaches_late_gets_a_sign_of_life() {
     assert!(signs_for_a_late_reader());
     assert!(!with(GroupMutation::MuteUntilDue, signs_for_a_late_reader));
+}
+
+/// A member without a majority knows why: the others are dead, or one of them has said that it has removed this one.
+#[test]
+fn a_removed_member_says_that_it_is_excluded() {
+    for (reason, stop) in [
+        (BreakReason::Removed, StopReason::Excluded),
+        (BreakReason::PeerClosed, StopReason::Minority { lost: 2, members: 3 }),
+    ] {
+        let mut scene = Scene::new();
+        let (fabric, membership, disk) = &mut scene.members[2];
+        for peer in [0, 1].map(NodeId) {
+            membership.handle_event(&FabricEvent::PeerLost { peer, reason });
+        }
+        membership.poll(fabric, disk);
+        assert_eq!(membership.stopped(), Some(stop), "{reason:?}");
+    }
 }

@@ -195,6 +195,11 @@ impl AliveCase {
                 plan.rules.extend(pairs.filter(|(from, to)| from != to).map(slow));
             }
         }
+        if !matches!(self.trouble, Trouble::Links(_)) {
+            // Shorter than what members allow for between two signs of life.
+            let nodes = u64::from(self.members);
+            plan.rules.extend(group::draw_interruptions_of(SUSPICION_AFTER / 16, self.seed, nodes));
+        }
         plan
     }
 

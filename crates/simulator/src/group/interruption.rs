@@ -8,18 +8,23 @@ use super::cluster::UNREACHABLE_AFTER;
 
 /// Perhaps one pair after the other of some is interrupted, each for less time than it takes to lose each other.
 pub(crate) fn draw_interruptions(seed: u64, nodes: u64) -> Vec<Rule> {
+    draw_interruptions_of(UNREACHABLE_AFTER.mul_f64(0.8), seed, nodes)
+}
+
+/// As [`draw_interruptions`], each for at most `longest`.
+pub(crate) fn draw_interruptions_of(longest: Duration, seed: u64, nodes: u64) -> Vec<Rule> {
     let mut prng = Prng::new(seed ^ INTERRUPTIONS);
     if nodes < 2 || !prng.chance(60) {
         return Vec::new();
     }
-    let most = 0.8 * UNREACHABLE_AFTER.as_nanos() as f64;
+    let most = longest.as_nanos() as u64;
     let mut rules = Vec::new();
     for _ in 0..1 + prng.below(3) {
         let a = prng.below(nodes);
         let b = (a + 1 + prng.below(nodes - 1)) % nodes;
         let [a, b] = [a, b].map(|node| u32::try_from(node).expect("few"));
         let begin = Instant::from_nanos(prng.below(3_000_000));
-        let longest = 1 + prng.below(most as u64);
+        let longest = 1 + prng.below(most);
         let end = begin + Duration::from_nanos(1 + prng.below(longest));
         rules.push(Rule { when: RuleTrigger::At(begin), what: Verdict::Cut { a, b } });
         rules.push(Rule { when: RuleTrigger::At(end), what: Verdict::Mend { a, b } });

@@ -20,7 +20,7 @@ mod stagger;
 pub use cluster::UNREACHABLE_AFTER;
 pub(crate) use cluster::{GroupCluster, MEMBERS_MAX, STATES};
 pub use fate::NodeFate;
-pub(crate) use interruption::draw_interruptions;
+pub(crate) use interruption::{draw_interruptions, draw_interruptions_of};
 pub use limits::CounterLimits;
 pub(crate) use limits::draw_drift;
 pub(crate) use plan::{FOR_EVER, draw_rules};

@@ -178,6 +178,10 @@ impl ShapeCase {
                 plan.rules.extend(death);
             }
         }
+        if !matches!(self.shape, ShapeFault::Partition { .. } | ShapeFault::Mute { .. }) {
+            let nodes = u64::from(self.members);
+            plan.rules.extend(group::draw_interruptions_of(SUSPICION_AFTER / 16, self.seed, nodes));
+        }
         plan
     }
 

@@ -45,6 +45,7 @@ fn draw(seed: u64) -> GroupPlan {
     };
     let mut plan = case.plan(0);
     plan.rules.extend(draw_slow_paths(&mut prng, case.members));
+    plan.rules.extend(group::draw_interruptions(seed, u64::from(case.members)));
     for leader in 0..case.leaders().min(3) {
         let posts = enumeration::posts(&case, &plan, leader);
         if posts.is_empty() || (leader > 0 && prng.chance(300)) {

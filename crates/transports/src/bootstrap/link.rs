@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::time::Instant;
 
 use rustix::event::PollFlags;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -264,17 +264,23 @@ impl LinkSocket for UnixStream {
 }
 
 fn connect_tcp(address: SocketAddr, until: WaitLimit<'_>) -> io::Result<TcpStream> {
+    let (socket, is_made) = begin_connect(address)?;
+    if !is_made {
+        wait(socket.as_fd(), PollFlags::OUT, until)?;
+        rustix::net::sockopt::socket_error(&socket)??;
+    }
+    Ok(socket.into())
+}
+
+/// Begins to connect; returns whether the connection is made already.
+pub(super) fn begin_connect(address: SocketAddr) -> io::Result<(OwnedFd, bool)> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     match rustix::net::connect(&socket, &address) {
-        Err(Errno::INPROGRESS) => {
-            wait(socket.as_fd(), PollFlags::OUT, until)?;
-            rustix::net::sockopt::socket_error(&socket)??;
-        }
-        connected => connected?,
+        Err(Errno::INPROGRESS) => Ok((socket, false)),
+        connected => Ok(connected.map(|()| (socket, true))?),
     }
-    Ok(socket.into())
 }
 
 /// Returns whether the stream is connected to itself, which can happen at a port of the ephemeral range at
@@ -283,7 +289,7 @@ pub(super) fn is_itself(stream: &TcpStream) -> io::Result<bool> {
     Ok(stream.local_addr()? == stream.peer_addr()?)
 }
 
-fn socket_addresses(address: &Address) -> io::Result<Vec<SocketAddr>> {
+pub(super) fn socket_addresses(address: &Address) -> io::Result<Vec<SocketAddr>> {
     let Address::Tcp { host, port } = address else { return Err(ErrorKind::InvalidInput.into()) };
     Ok((host.as_str(), *port).to_socket_addrs()?.collect())
 }

@@ -31,6 +31,7 @@
 
 mod address;
 pub mod admission;
+mod attempts;
 mod caller;
 mod calls;
 mod error;

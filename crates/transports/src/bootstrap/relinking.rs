@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
 
+use super::attempts::connect_soon;
 use super::handshake_queue::ProvedVisitor;
 use super::link::LinkSocket;
 use super::message::{BootstrapAnswer, BootstrapRequest};
@@ -38,8 +39,9 @@ pub struct Relinking {
     pub plan: BootstrapPlan,
     /// Where the others listen.
     pub links: MemberLinks,
-    /// How long a connection may take, and then each answer; after that, another one is tried.
-    pub answer_within: Duration,
+    /// After this time another connection is tried beside those that are not made yet, for eight times as long together; each answer may take
+    /// four times as long.
+    pub attempt_every: Duration,
     /// How long what was sent may stay without acknowledgement until the connection counts as broken.
     pub silence: Duration,
 }
@@ -100,6 +102,11 @@ struct ProvedLink {
     answer_within: Duration,
 }
 
+/// How much longer than the time between two attempts the connections of a call may take, and then each answer: a lost packet of a connection
+/// that is made is repeated soon, and a host may be busy.
+const CONNECT_TIMES: u32 = 8;
+const ANSWER_TIMES: u32 = 4;
+
 /// A connection whose caller asks to open a link again.
 #[derive(Debug)]
 pub struct Visitor<S> {
@@ -113,19 +120,19 @@ fn failed(cause: impl fmt::Display) -> PairCallFailure {
 
 impl PeerCaller for LinkCaller {
     fn call(&self, peer: NodeId) -> Result<Box<dyn ProvedCall>, PairCallFailure> {
-        let Self { relinking: Relinking { links, answer_within, .. }, proof } = self;
+        let Self { relinking: Relinking { links, attempt_every, .. }, proof } = self;
+        let answer_within = *attempt_every * ANSWER_TIMES;
         let address = links.addresses().get(&peer).cloned();
         let address = address.ok_or_else(|| failed("the address at which it listens is not known yet"))?;
-        let until = || Instant::now() + *answer_within;
-        let stream =
-            <TcpStream as LinkSocket>::connect(&address, until(), None).map_err(|error| PairCallFailure {
-                refused: error.kind() == io::ErrorKind::ConnectionRefused,
-                cause: format!("{address}: {error}"),
-            })?;
+        let deadline = Instant::now() + *attempt_every * CONNECT_TIMES;
+        let stream = connect_soon(&address, *attempt_every, deadline).map_err(|error| PairCallFailure {
+            refused: error.kind() == io::ErrorKind::ConnectionRefused,
+            cause: format!("{address}: {error}"),
+        })?;
         let mut wire = FramedSocket::new(stream).map_err(failed)?;
-        let proved = wire.prove(proof, CallerKind::Member, until().into());
+        let proved = wire.prove(proof, CallerKind::Member, (Instant::now() + answer_within).into());
         proved.map_err(|error: ProofError| failed(format!("{address}: {error}")))?;
-        Ok(Box::new(ProvedLink { wire, answer_within: *answer_within }))
+        Ok(Box::new(ProvedLink { wire, answer_within }))
     }
 }
 

@@ -218,6 +218,7 @@ const fn reason_code(reason: BreakReason) -> u8 {
         BreakReason::Refused => 3,
         BreakReason::Protocol => 4,
         BreakReason::Shortage => 5,
+        BreakReason::Removed => 6,
     }
 }
 
@@ -229,6 +230,7 @@ fn reason_of(code: u8) -> Result<BreakReason, ShmViolation> {
         3 => BreakReason::Refused,
         4 => BreakReason::Protocol,
         5 => BreakReason::Shortage,
+        6 => BreakReason::Removed,
         _ => return Err(ShmViolation("an unknown close reason")),
     })
 }

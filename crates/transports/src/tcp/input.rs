@@ -6,12 +6,13 @@
 
 use std::ptr::NonNull;
 
-use squall_fabric::Region;
 use squall_fabric::atomics::{AtomicU64, Ordering, fence};
+use squall_fabric::{Region, mutant};
 
 use super::connection::TcpReceive;
 use super::file_pages::FilePipe;
 use super::frame::{HEADER_WORDS_MAX, WriteFrame};
+use super::mutation;
 
 /// The buffer into which all streams are read.
 #[derive(Debug)]
@@ -111,6 +112,8 @@ impl StreamInput {
     /// Drops the bytes left over, which a connection that is gone has brought: the next one begins at a word. A payload of which a part
     /// has arrived is continued \[C8\].
     pub(super) fn drop_rest(&mut self) {
+        mutant!(ForgetPayload => self.payload = None);
+        mutant!(KeepRest => return);
         self.rest_length = 0;
     }
 

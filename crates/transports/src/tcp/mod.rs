@@ -93,6 +93,7 @@ mod input;
 mod joining;
 pub(crate) mod memory;
 mod mirror;
+mod mutation;
 mod output;
 mod pair;
 mod peer;

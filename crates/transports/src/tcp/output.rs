@@ -13,10 +13,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use squall_fabric::Region;
+use squall_fabric::{Region, mutant};
 
 use super::file_pages::{self, FilePiece};
 use super::frame::{HEADER_WORDS, TcpFrame, mirror_header};
+use super::mutation;
 use super::socket::IoPiece;
 
 /// The queue of one stream.
@@ -183,7 +184,7 @@ impl OutputQueue {
     pub(super) fn push_mirror_word(&mut self, attachment: u32, word: u32, value: u64) -> bool {
         if let Some(tail) = self.tail
             && (tail.attachment, tail.word) == (attachment, word)
-            && tail.at >= self.next.copied
+            && (tail.at >= self.next.copied || mutant!(ReplaceBegun))
         {
             *self.copied.last_mut().expect("the frame at the tail") = value;
             return false;
@@ -368,7 +369,7 @@ impl OutputQueue {
     /// Notes that output was taken.
     fn on_taken(&mut self) {
         self.has_posts &= !self.is_empty();
-        if !self.keeps_sent {
+        if !self.keeps_sent || mutant!(DropTaken) {
             // Not a word of which only a part is sent.
             let begun = u64::from(!self.next.copied.is_multiple_of(8));
             self.trim(self.next() - begun);

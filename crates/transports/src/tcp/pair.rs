@@ -16,7 +16,8 @@
 //!   of the process. C19: time is no reason where others watch silence. C20: links of members only; a stream is lost when it breaks.
 //!
 //! `Deviation:` of the explored rules: two refusals by the host are a death only after the end of the pair's sentinel connection or of its stream,
-//! since a firewall refuses, too; a caller states its position when the other end has proved itself, in its request.
+//! since a firewall refuses, too; a caller states its position when the other end has proved itself, in its request; a call is made when the
+//! connection has ended, which the kernel sees to when it is silent, and tries further connections beside the first (`bootstrap/attempts`).
 //!
 //! **State.** The *pair* is named by the hash of its first handshake \[C10\], which a restarted process does not have. A *ballot*, a number and
 //! a node, is the highest with which this end has asked or that it has accepted \[C11\]; it lives as long as the pair. A *call* of this end is
@@ -30,7 +31,9 @@
 //! **Why it is right.** An end handles one connection at a time, and none between stating a position and adopting; what is sent on a connection
 //! begins at the position that was stated for it. So the receiver gets the word that follows what it has handled, always.
 
-use squall_fabric::NodeId;
+use squall_fabric::{NodeId, mutant};
+
+use super::mutation;
 
 /// The name of a pair: the hash of its first handshake.
 pub(crate) type PairId = [u8; 32];
@@ -81,6 +84,7 @@ impl Pair {
 
     /// Begins a call; returns its number.
     pub(super) fn begin_call(&mut self) -> u64 {
+        mutant!(ForgetBallot => self.ballot = ReopenBallot { number: 0, node: NodeId(0) });
         self.calls += 1;
         self.call = Some(Call { number: self.calls, asked: None });
         self.calls
@@ -98,17 +102,24 @@ impl Pair {
             self.call.as_mut().filter(|current| current.number == call && current.asked.is_none())?;
         // The own request counts, too: without it, a late request of the other end would be accepted, and move the output back below what
         // was handled.
-        self.ballot = ReopenBallot { number: self.ballot.number + 1, node: self.own };
-        current.asked = Some(self.ballot);
-        Some(self.ballot)
+        let ballot = ReopenBallot { number: self.ballot.number + 1, node: self.own };
+        if !mutant!(OwnDoesNotCount) {
+            self.ballot = ballot;
+        }
+        current.asked = Some(ballot);
+        Some(ballot)
     }
 
     /// The other end asks to open the connection again \[C13\].
     pub(super) fn on_request(&mut self, ballot: ReopenBallot) -> RequestVerdict {
-        if ballot <= self.ballot {
+        let is_same = ballot.number == self.ballot.number && mutant!(NumbersAlone);
+        if ballot <= self.ballot && !is_same && !mutant!(NoBallots) {
             return RequestVerdict::TooLow(self.ballot.number);
         }
-        (self.ballot, self.call) = (ballot, None);
+        self.ballot = ballot;
+        if !mutant!(KeepCall) {
+            self.call = None;
+        }
         RequestVerdict::Accept
     }
 

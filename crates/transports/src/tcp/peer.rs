@@ -121,7 +121,8 @@ impl TcpLoss {
         match self {
             Self::Violation(_) | Self::Goodbye | Self::BadRecord => BreakReason::Protocol,
             Self::Overrun => BreakReason::Unreachable,
-            Self::End | Self::Farewell | Self::Gone | Self::Dead => BreakReason::PeerClosed,
+            Self::Gone => BreakReason::Removed,
+            Self::End | Self::Farewell | Self::Dead => BreakReason::PeerClosed,
             Self::Io(error) => match error.kind() {
                 ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {
                     BreakReason::PeerClosed

@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_fabric::{Duration, NodeId};
+use squall_fabric::{Duration, NodeId, mutant};
 
 use self::calls::News;
 pub(super) use self::calls::PairCalls;
@@ -20,6 +20,7 @@ pub(crate) use self::calls::{
 };
 use self::sentinel::{SENTINEL_BALLOT, SENTINEL_CALL, Sentinel};
 use super::TcpFabric;
+use super::mutation;
 pub(crate) use super::pair::ReopenBallot;
 use super::pair::{Pair, RequestVerdict};
 use super::peer::{TcpLoss, TcpPeer};
@@ -104,6 +105,7 @@ impl TcpPeer {
         (self.readable, self.writable, self.held, self.ended) = (false, false, false, false);
         self.failure = None;
         self.input.drop_rest();
+        mutant!(RewindAtBreak => self.output.resume_at(self.output.kept()));
     }
 
     /// The connection is gone, and the peer may not be: it is called \[C12\].
@@ -269,7 +271,9 @@ impl TcpFabric {
                 let _ = asking.answer(ReopenAnswer::No(seen));
             }
             RequestVerdict::Accept => {
-                reopening.give_up_call();
+                if !mutant!(KeepCall) {
+                    reopening.give_up_call();
+                }
                 peer.drop_connection();
                 match asking.answer(ReopenAnswer::Yes(peer.input.state_handled())) {
                     Ok(stream) => self.adopt(node, stream, request.handled),

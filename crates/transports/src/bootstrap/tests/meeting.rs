@@ -212,7 +212,7 @@ fn a_process_that_begins_opens_no_link_again() {
     let links = MemberLinks::default();
     links.learn(&BTreeMap::from([(NodeId(1), host.address.clone())]));
     let time = patient(Duration::from_secs(5));
-    let relinking = Relinking { plan: plan(3, &host.address), links, answer_within: time, silence: time };
+    let relinking = Relinking { plan: plan(3, &host.address), links, attempt_every: time, silence: time };
     let call = relinking.caller().call(NodeId(1)).unwrap();
     let ballot = ReopenBallot { number: 1, node: NodeId(0) };
     let failure = call.ask(&ReopenRequest { pair: [7; 32], ballot, handled: 0 }).expect_err("it has no pair");

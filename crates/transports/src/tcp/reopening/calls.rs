@@ -93,7 +93,7 @@ impl AskedDesk {
         self.send(News::Asked(asking));
     }
 
-    fn send(&self, news: News) {
+    pub(super) fn send(&self, news: News) {
         if self.news.send(news).is_ok() {
             // SYNC: pairs with the acquiring swap in `PairCalls::take_flag`.
             self.flag.store(true, Ordering::Release);
@@ -103,10 +103,10 @@ impl AskedDesk {
 }
 
 /// What a thread is to do.
-struct Order {
+pub(super) struct Order {
     peer: NodeId,
     /// 0: a sentinel, for which the request is known.
-    call: u64,
+    pub(super) call: u64,
     request: Option<ReopenRequest>,
     wait: Duration,
     given_up: Arc<AtomicBool>,
@@ -133,10 +133,8 @@ impl PairCalls {
         silence: Option<Duration>,
         waker: Waker,
     ) -> io::Result<Self> {
-        let (orders, taken) = channel::<Order>();
-        let (sender, news) = channel();
-        let desk = AskedDesk { news: sender, flag: Arc::new(AtomicBool::new(false)), waker };
-        let of_threads = desk.clone();
+        let (calls, taken) = Self::without_threads(silence, waker);
+        let of_threads = calls.desk();
         // One thread takes the orders, and each call has its own: none waits for another's.
         Builder::new().name("squall-calls".into()).spawn(move || {
             for order in taken {
@@ -149,7 +147,15 @@ impl PairCalls {
                 }
             }
         })?;
-        Ok(Self { orders, news, desk, silence })
+        Ok(calls)
+    }
+
+    /// The holder of the orders makes the calls.
+    pub(super) fn without_threads(silence: Option<Duration>, waker: Waker) -> (Self, Receiver<Order>) {
+        let (orders, taken) = channel();
+        let (sender, news) = channel();
+        let desk = AskedDesk { news: sender, flag: Arc::new(AtomicBool::new(false)), waker };
+        (Self { orders, news, desk, silence }, taken)
     }
 
     pub(super) fn desk(&self) -> AskedDesk {

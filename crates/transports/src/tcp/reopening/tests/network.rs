@@ -217,7 +217,7 @@ fn relay(mut source: TcpStream, mut target: TcpStream, limit: Option<usize>) {
 }
 
 /// Resets connections at once, whatever other descriptors they have: each is connected to nothing.
-fn reset(ends: &[impl AsRawFd]) {
+pub(super) fn reset(ends: &[impl AsRawFd]) {
     for end in ends {
         // SAFETY: a `sockaddr` of zeros is valid: it has the family `AF_UNSPEC`.
         let nothing: libc::sockaddr = unsafe { std::mem::zeroed() };
