@@ -16,7 +16,8 @@ fn seconds(variable: &str, default: u64) -> Duration {
 }
 
 fn lab_with_disks() -> Lab {
-    let host = HostPlan { disk: Some(400 << 20), ..HostPlan::default() };
+    // Each process with a log of its own writes some 200 MiB at first.
+    let host = HostPlan { disk: Some(2 << 30), ..HostPlan::default() };
     build(&LabPlan { host, has_switch: true, ..LabPlan::new(3) })
 }
 

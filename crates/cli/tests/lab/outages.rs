@@ -38,6 +38,8 @@ pub(crate) struct Traffic {
     receivers: Vec<Running>,
     sender: Option<JoinHandle<u64>>,
     has_ended: Arc<AtomicBool>,
+    /// Readers of topics are members, too.
+    members_per_host: usize,
 }
 
 impl Traffic {
@@ -62,6 +64,11 @@ impl Traffic {
             std::fs::write(&file, text.replace(contacts, &own)).unwrap();
             let mut command = lab.command_on(host, SQUALL);
             command.args(what.split(' ')).arg("--config").arg(file);
+            if what.starts_with("dds") {
+                // Its log has the name of its address.
+                let port = 7500 + u16::from(what == carrier.send);
+                command.arg("--listen").arg(format!("{}:{port}", address(&lab, host)));
+            }
             command
         };
         let receivers = (0..3).map(|host| {
@@ -86,7 +93,8 @@ impl Traffic {
             assert!(child.wait().unwrap().success());
             sent
         });
-        Self { lab, folder, nodes, receivers, sender: Some(sender), has_ended }
+        let members_per_host = 1 + usize::from(carrier.nodes.command != LOG.command);
+        Self { lab, folder, nodes, receivers, sender: Some(sender), has_ended, members_per_host }
     }
 
     fn received(&self, host: usize) -> Vec<u64> {
@@ -154,7 +162,6 @@ impl Traffic {
     pub(crate) fn end_at(mut self, hosts: &[usize]) {
         self.has_ended.store(true, Ordering::Relaxed);
         let sent = self.sender.take().unwrap().join().unwrap();
-        let ranks: Vec<String> = hosts.iter().map(ToString::to_string).collect();
         for host in hosts.iter().copied() {
             await_that("all is received", || self.received(host).last() == Some(&sent));
             let received = self.received(host);
@@ -167,7 +174,10 @@ impl Traffic {
                 assert!(ended.is_none(), "a process of host {host} has ended with {ended:?}: {said}");
             }
             let members = self.status(host);
-            let is_whole = |line: &str| line.contains(&ranks.join(",")) && line.contains("ready");
+            let is_whole = |line: &str| {
+                let ranks = line.split_whitespace().nth(3).unwrap_or_default();
+                ranks.split(',').count() == hosts.len() * self.members_per_host && line.contains("ready")
+            };
             assert!(members.lines().any(is_whole), "{members}");
         }
     }
