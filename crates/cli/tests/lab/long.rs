@@ -143,7 +143,8 @@ const FIREWALL: &str = "sysctl -q net.netfilter.nf_conntrack_tcp_loose=0; nft -f
             ct state established,related accept
             meta l4proto icmp accept
             tcp flags & (syn | ack) == syn ct state new accept
-        } }
+        }
+        }
 END
 ";
 const REFUSING_FIREWALL: &str = "nft -f - <<'END'
@@ -151,7 +152,8 @@ const REFUSING_FIREWALL: &str = "nft -f - <<'END'
         table inet wall { chain input { type filter hook input priority 0; policy drop;
             iif lo accept
             meta l4proto tcp reject with tcp reset
-        } }
+        }
+        }
 END
 ";
 

@@ -240,6 +240,11 @@ impl Records {
         assert!(self.taken <= self.opened.len(), "more was taken than was opened");
     }
 
+    /// Returns how many bytes have come of records that are not opened.
+    pub(crate) const fn unopened(&self) -> usize {
+        self.end - self.start
+    }
+
     /// Returns whether bytes of the other end are buffered here.
     pub(crate) fn holds_input(&self) -> bool {
         self.start < self.end || self.taken < self.opened.len()

@@ -219,6 +219,7 @@ impl TcpFabric {
             mirrors: TcpMirrors::default(),
             events: VecDeque::new(),
             counters: TcpCounters::default(),
+            silence: None,
         };
         let mut fabric = Self {
             peers: Vec::with_capacity(streams.len()),

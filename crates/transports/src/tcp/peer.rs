@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind};
 
-use squall_fabric::{BreakReason, FabricEvent, NodeId};
+use squall_fabric::{BreakReason, Duration, FabricEvent, NodeId};
 
 use super::TcpCounters;
 use super::attachments::TcpAttachments;
@@ -30,6 +30,8 @@ pub(super) struct LocalNode {
     /// The events that the next poll yields.
     pub(super) events: VecDeque<FabricEvent>,
     pub(super) counters: TcpCounters,
+    /// How long a connection that can be opened again may be silent.
+    pub(super) silence: Option<Duration>,
 }
 
 /// A peer and the stream to it.

@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_fabric::{Duration, NodeId, mutant};
+use squall_fabric::{Duration, Instant, NodeId, mutant};
 
 use self::calls::News;
 pub(super) use self::calls::PairCalls;
@@ -39,6 +39,8 @@ pub(super) struct Reopening {
     /// Whether the other end's kernel has ended the stream: its process has closed it, or is dead.
     pub(super) is_ended: bool,
     pub(super) sentinel: Sentinel,
+    /// How much had come of a record that is not complete, and when.
+    incomplete: Option<(usize, Instant)>,
 }
 
 /// Nothing that is under way for a pair outlives it.
@@ -52,7 +54,15 @@ impl Drop for Reopening {
 
 impl Reopening {
     pub(super) fn new(pair: Pair) -> Self {
-        Self { pair, given_up: None, failed: 0, refused: 0, is_ended: false, sentinel: Sentinel::default() }
+        Self {
+            pair,
+            given_up: None,
+            failed: 0,
+            refused: 0,
+            is_ended: false,
+            sentinel: Sentinel::default(),
+            incomplete: None,
+        }
     }
 
     fn give_up_call(&mut self) {
@@ -74,6 +84,25 @@ impl Reopening {
         self.give_up_call();
         let call = self.pair.begin_call();
         self.given_up = Some(calls.order(peer, call, self.failed));
+    }
+
+    /// Notes how much has come of a record that is not complete, in a read that has completed none; returns whether its rest does not come.
+    ///
+    /// A record whose length was altered in transit waits for what its sender never sends, and its end sends little meanwhile: signs of life,
+    /// while its windows are full. So the connection is broken, as by a record that does not verify.
+    pub(super) fn awaits_too_long(&mut self, bytes: usize, silence: Duration, now: Instant) -> bool {
+        match self.incomplete {
+            Some((before, since)) if bytes < before + PROGRESS_BYTES => now.since(since) > silence,
+            _ => {
+                self.incomplete = Some((bytes, now));
+                false
+            }
+        }
+    }
+
+    /// Notes that all records are complete, or some were.
+    pub(super) fn on_complete(&mut self) {
+        self.incomplete = None;
     }
 
     fn is_dead(&self) -> bool {
@@ -104,6 +133,7 @@ impl TcpPeer {
         (self.socket, self.records) = (None, None);
         (self.readable, self.writable, self.held, self.ended) = (false, false, false, false);
         self.failure = None;
+        self.reopening.iter_mut().for_each(Reopening::on_complete);
         self.input.drop_rest();
         mutant!(RewindAtBreak => self.output.resume_at(self.output.kept()));
     }
@@ -135,6 +165,7 @@ impl TcpFabric {
         silence: Option<Duration>,
     ) -> io::Result<AskedDesk> {
         let calls = PairCalls::open(caller, silence, self.waker.clone())?;
+        self.local.silence = silence;
         Ok(self.calls.insert(calls).desk())
     }
 
@@ -312,6 +343,9 @@ impl TcpFabric {
         }
     }
 }
+
+/// A path on which less comes in a quarter of the suspicion time carries no group.
+const PROGRESS_BYTES: usize = 4 << 10;
 
 const WRONG_POSITION: super::frame::TcpViolation =
     super::frame::TcpViolation("a position of its input that is not one of what was sent and is kept");

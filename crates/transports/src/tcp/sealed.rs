@@ -64,16 +64,29 @@ impl TcpPeer {
         let space = records.free_space(INBOUND_BYTES);
         let received = self.receive_into(space.len(), &mut local.counters, |socket| socket.receive(space))?;
         records.on_received(received);
+        let mut has_opened = false;
         loop {
             let restored = self.input.restore(buffer);
             let target = &mut buffer.bytes_mut()[restored..restored + OPENING_BYTES];
             let opened = records.open(target).map_err(|_| TcpLoss::BadRecord)?;
-            let Some(opened) = opened else { return Ok(received) };
+            let Some(opened) = opened else { break };
+            has_opened = true;
             if !opened.is_multiple_of(8) {
                 return Err(TcpViolation("a record whose length is not a multiple of 8 bytes").into());
             }
             self.take_buffered(buffer, restored + opened, local)?;
         }
+        if let Some((reopening, silence)) = self.reopening.as_mut().zip(local.silence) {
+            if has_opened || records.unopened() == 0 {
+                reopening.on_complete();
+            }
+            if records.unopened() > 0
+                && reopening.awaits_too_long(records.unopened(), silence, local.clock.now())
+            {
+                return Err(TcpLoss::BadRecord);
+            }
+        }
+        Ok(received)
     }
 }
 

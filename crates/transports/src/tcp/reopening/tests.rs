@@ -142,6 +142,32 @@ fn a_reset_after_any_byte_is_a_pause() {
     }
 }
 
+/// A length that was altered in transit makes its reader wait for more than is sent; signs of life still come, and it does not wait for long.
+#[test]
+fn an_altered_length_is_a_pause() {
+    let mut dialogue = Dialogue::new(true, Breaks::Never);
+    dialogue.run(2);
+    dialogue.cluster.node(0).local.silence = Some(Duration::from_millis(100));
+    let socket = dialogue.cluster.node(1).peers[0].socket.as_ref().unwrap();
+    // The longest that a record may have, from here on.
+    rustix::net::send(socket.fd(), &[0x00, 0x70], rustix::net::SendFlags::empty()).unwrap();
+    let begin = std::time::Instant::now();
+    let mut sign = 1 << 40;
+    while dialogue.cluster.reopened() < 2 {
+        assert!(begin.elapsed() < Duration::from_secs(5), "it waits for the rest");
+        sign += 1;
+        dialogue.rows[1].store(ROW_WORDS - 1, sign);
+        let mirror = dialogue.mirrors[1];
+        dialogue.cluster.node(1).push_word(mirror, ROW_WORDS - 1);
+        assert!(dialogue.cluster.poll_all().is_empty());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(begin.elapsed() > Duration::from_millis(90), "the rest of a record may be under way");
+    while dialogue.copies[0].load(ROW_WORDS - 1) != sign {
+        assert!(dialogue.cluster.poll_all().is_empty());
+    }
+}
+
 /// Both ends break, call at once, and agree on one connection; neither waits for a timer.
 #[test]
 fn both_ends_may_call() {
