@@ -175,7 +175,10 @@ fn choose(arguments: &ChaosArguments, interrupts: &Interrupts) -> Result<(Vec<Fa
     let mut left_out = Vec::new();
     if arguments.transactions {
         ensure!(arguments.members >= 4, "--transactions needs at least --members 4: two in each shard");
-        let kinds = kinds.extract_if(.., |kind| kind.needs_lab() || *kind == FaultKind::Restart);
+        let is_apart = |kind: &mut FaultKind| {
+            kind.needs_lab() && *kind != FaultKind::Outage || *kind == FaultKind::Restart
+        };
+        let kinds = kinds.extract_if(.., is_apart);
         left_out.extend(kinds.map(|kind| format!("{} is left out: of --transactions", kind.name())));
     }
     if kinds.iter().any(|kind| kind.needs_lab()) {
