@@ -25,15 +25,15 @@ fn lab_with_disks() -> Lab {
 #[test]
 #[ignore = "needs root, and takes long: .ci/long outages"]
 fn outages_of_all_links_are_pauses_for_all_carriers() {
-    let subgroup = "[subgroups.log]\nmessage_max = 100\nwindow = 16\n";
+    let subgroup = CLIENTS.nodes.settings;
     let storage = "[storage]\npath = \"/mnt/log\"\n";
     let log = |mode: &str, storage: &str| ("node", format!("{subgroup}mode = \"{mode}\"\n{storage}"));
     let carriers = [
         (log("unordered", ""), CLIENTS),
         (log("atomic", ""), CLIENTS),
         (log("durable", storage), CLIENTS),
-        (("dds node", String::new()), topic("kept")),
-        (("dds node", storage.into()), topic("logged")),
+        (("dds node", String::new()), KEPT_TOPIC),
+        (("dds node", storage.into()), LOGGED_TOPIC),
     ];
     for suspicion in [1, 5].map(Duration::from_secs) {
         for (number, ((command, settings), carrier)) in carriers.iter().enumerate() {
@@ -52,13 +52,16 @@ fn outages_of_all_links_are_pauses_for_all_carriers() {
     }
 }
 
-fn topic(profile: &str) -> TrafficCarrier<'_> {
-    let (send, receive) = match profile {
-        "logged" => ("dds pub numbers --profile logged", "dds sub numbers --profile logged"),
-        _ => ("dds pub numbers --profile kept", "dds sub numbers --profile kept"),
-    };
-    TrafficCarrier { send, receive, ..CLIENTS }
-}
+const KEPT_TOPIC: TrafficCarrier<'_> = TrafficCarrier {
+    send: "dds pub numbers --profile kept",
+    receive: "dds sub numbers --profile kept",
+    ..CLIENTS
+};
+const LOGGED_TOPIC: TrafficCarrier<'_> = TrafficCarrier {
+    send: "dds pub numbers --profile logged",
+    receive: "dds sub numbers --profile logged",
+    ..CLIENTS
+};
 
 /// After an outage of all links those of a majority come back first: it continues, within a suspicion time more, and the member that it has
 /// excluded ends when it learns that.

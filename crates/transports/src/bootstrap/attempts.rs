@@ -51,9 +51,10 @@ pub(super) fn connect_soon(address: &Address, every: Duration, deadline: Instant
 impl Attempts {
     fn begin(&mut self) {
         let address = self.addresses[0];
+        // The next attempt is at another one, if there is one.
         self.addresses.rotate_left(1);
         match begin_connect(address) {
-            Ok((socket, _)) => self.under_way.push((socket, address)),
+            Ok(socket) => self.under_way.push((socket, address)),
             Err(error) => self.fail(address, error),
         }
     }

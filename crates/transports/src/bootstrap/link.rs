@@ -264,22 +264,20 @@ impl LinkSocket for UnixStream {
 }
 
 fn connect_tcp(address: SocketAddr, until: WaitLimit<'_>) -> io::Result<TcpStream> {
-    let (socket, is_made) = begin_connect(address)?;
-    if !is_made {
-        wait(socket.as_fd(), PollFlags::OUT, until)?;
-        rustix::net::sockopt::socket_error(&socket)??;
-    }
+    let socket = begin_connect(address)?;
+    wait(socket.as_fd(), PollFlags::OUT, until)?;
+    rustix::net::sockopt::socket_error(&socket)??;
     Ok(socket.into())
 }
 
-/// Begins to connect; returns whether the connection is made already.
-pub(super) fn begin_connect(address: SocketAddr) -> io::Result<(OwnedFd, bool)> {
+/// Begins to connect. The socket can be written to when the connection is made, or has failed.
+pub(super) fn begin_connect(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     match rustix::net::connect(&socket, &address) {
-        Err(Errno::INPROGRESS) => Ok((socket, false)),
-        connected => Ok(connected.map(|()| (socket, true))?),
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error.into()),
     }
 }
 
