@@ -146,7 +146,7 @@ impl Records {
 
     /// Returns how many bytes are missing of the length of the next record, or of the record; 0 if it is
     /// complete.
-    fn missing(&self) -> Result<usize, BadRecord> {
+    pub(crate) fn missing(&self) -> Result<usize, BadRecord> {
         let there = &self.inbound[self.start..self.end];
         let Some(length) = there.first_chunk() else { return Ok(HEADER_BYTES - there.len()) };
         let length = usize::from(u16::from_le_bytes(*length));
@@ -238,11 +238,6 @@ impl Records {
     pub(crate) fn on_taken(&mut self, taken: usize) {
         self.taken += taken;
         assert!(self.taken <= self.opened.len(), "more was taken than was opened");
-    }
-
-    /// Returns how many bytes have come of records that are not opened.
-    pub(crate) const fn unopened(&self) -> usize {
-        self.end - self.start
     }
 
     /// Returns whether bytes of the other end are buffered here.

@@ -31,7 +31,7 @@
 //! **Why it is right.** An end handles one connection at a time, and none between stating a position and adopting; what is sent on a connection
 //! begins at the position that was stated for it. So the receiver gets the word that follows what it has handled, always.
 
-use squall_fabric::{NodeId, mutant};
+use squall_fabric::{Duration, Instant, NodeId, mutant};
 
 use super::mutation;
 
@@ -143,6 +143,30 @@ impl Pair {
     }
 }
 
+/// Whether the rest of a record comes \[C8\].
+///
+/// A record whose length was altered in transit waits for what its sender never sends, and its end sends little meanwhile: signs of life,
+/// while its windows are full. What it holds is not verified, so all of it is silence.
+#[derive(Debug, Default)]
+pub(super) struct RecordRest {
+    /// How many bytes were missing, and when.
+    before: Option<(usize, Instant)>,
+}
+
+impl RecordRest {
+    /// Notes how many bytes a record lacks, in a read that has completed none; returns whether the rest is overdue: in a `silence`, which is a
+    /// quarter of the suspicion time, less than a quarter of it has come.
+    pub(super) fn is_overdue(&mut self, missing: usize, silence: Duration, now: Instant) -> bool {
+        let (before, since) = *self.before.get_or_insert((missing, now));
+        if now.since(since) <= silence {
+            return false;
+        }
+        self.before = Some((missing, now));
+        // More is missing than before once the length of the record is known.
+        missing <= before && (before - missing) * 4 < before
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,5 +241,24 @@ mod tests {
         assert!(caller.on_failed(call, Some(seen)));
         let call = caller.begin_call();
         assert_eq!(called.on_request(caller.on_proved(call).unwrap()), RequestVerdict::Accept);
+    }
+
+    /// An altered length waits for more than signs of life bring; a slow link brings a record within the suspicion time.
+    #[test]
+    fn the_rest_of_a_record_is_overdue_by_its_share() {
+        let silence = Duration::from_secs(1);
+        let at = |millis| Instant::from_nanos(millis * 1_000_000);
+        let (mut altered, mut slow) = (RecordRest::default(), RecordRest::default());
+        let mut overdue = Vec::new();
+        for step in 0..12_usize {
+            let now = at(100 * step as u64);
+            overdue.push(altered.is_overdue(28_000 - 80 * step, silence, now));
+            assert!(!slow.is_overdue(3_000 - 90 * step, silence, now), "step {step}");
+        }
+        assert_eq!(overdue.iter().position(|overdue| *overdue), Some(11));
+        // The first byte of a length says nothing about what follows.
+        let mut begun = RecordRest::default();
+        assert!(!begun.is_overdue(1, silence, at(0)) && !begun.is_overdue(3_000, silence, at(1_500)));
+        assert!(!begun.is_overdue(2_900, silence, at(2_000)) && begun.is_overdue(2_800, silence, at(3_000)));
     }
 }

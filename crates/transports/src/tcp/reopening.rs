@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_fabric::{Duration, Instant, NodeId, mutant};
+use squall_fabric::{Duration, NodeId, mutant};
 
 use self::calls::News;
 pub(super) use self::calls::PairCalls;
@@ -22,7 +22,7 @@ use self::sentinel::{SENTINEL_BALLOT, SENTINEL_CALL, Sentinel};
 use super::TcpFabric;
 use super::mutation;
 pub(crate) use super::pair::ReopenBallot;
-use super::pair::{Pair, RequestVerdict};
+use super::pair::{Pair, RecordRest, RequestVerdict};
 use super::peer::{TcpLoss, TcpPeer};
 use super::socket::TcpSocket;
 use crate::session::PeerStream;
@@ -39,8 +39,8 @@ pub(super) struct Reopening {
     /// Whether the other end's kernel has ended the stream: its process has closed it, or is dead.
     pub(super) is_ended: bool,
     pub(super) sentinel: Sentinel,
-    /// How much had come of a record that is not complete, and when.
-    incomplete: Option<(usize, Instant)>,
+    /// The record that is not complete.
+    pub(super) rest: RecordRest,
 }
 
 /// Nothing that is under way for a pair outlives it.
@@ -61,7 +61,7 @@ impl Reopening {
             refused: 0,
             is_ended: false,
             sentinel: Sentinel::default(),
-            incomplete: None,
+            rest: RecordRest::default(),
         }
     }
 
@@ -84,25 +84,6 @@ impl Reopening {
         self.give_up_call();
         let call = self.pair.begin_call();
         self.given_up = Some(calls.order(peer, call, self.failed));
-    }
-
-    /// Notes how much has come of a record that is not complete, in a read that has completed none; returns whether its rest does not come.
-    ///
-    /// A record whose length was altered in transit waits for what its sender never sends, and its end sends little meanwhile: signs of life,
-    /// while its windows are full. So the connection is broken, as by a record that does not verify.
-    pub(super) fn awaits_too_long(&mut self, bytes: usize, silence: Duration, now: Instant) -> bool {
-        match self.incomplete {
-            Some((before, since)) if bytes < before + PROGRESS_BYTES => now.since(since) > silence,
-            _ => {
-                self.incomplete = Some((bytes, now));
-                false
-            }
-        }
-    }
-
-    /// Notes that all records are complete, or some were.
-    pub(super) fn on_complete(&mut self) {
-        self.incomplete = None;
     }
 
     fn is_dead(&self) -> bool {
@@ -133,7 +114,7 @@ impl TcpPeer {
         (self.socket, self.records) = (None, None);
         (self.readable, self.writable, self.held, self.ended) = (false, false, false, false);
         self.failure = None;
-        self.reopening.iter_mut().for_each(Reopening::on_complete);
+        self.reopening.iter_mut().for_each(|reopening| reopening.rest = RecordRest::default());
         self.input.drop_rest();
         mutant!(RewindAtBreak => self.output.resume_at(self.output.kept()));
     }
@@ -343,9 +324,6 @@ impl TcpFabric {
         }
     }
 }
-
-/// A path on which less comes in a quarter of the suspicion time carries no group.
-const PROGRESS_BYTES: usize = 4 << 10;
 
 const WRONG_POSITION: super::frame::TcpViolation =
     super::frame::TcpViolation("a position of its input that is not one of what was sent and is kept");

@@ -6,6 +6,7 @@ use super::TcpCounters;
 use super::frame::TcpViolation;
 use super::input::ReceiveBuffer;
 use super::output::{OutputQueue, as_bytes};
+use super::pair::RecordRest;
 use super::peer::{LocalNode, TcpLoss, TcpPeer};
 use super::socket::TcpSocket;
 use crate::session::{INBOUND_BYTES, OPENING_BYTES, RECORD_BYTES_MAX, Records};
@@ -77,13 +78,14 @@ impl TcpPeer {
             self.take_buffered(buffer, restored + opened, local)?;
         }
         if let Some((reopening, silence)) = self.reopening.as_mut().zip(local.silence) {
-            if has_opened || records.unopened() == 0 {
-                reopening.on_complete();
+            if has_opened || !records.holds_input() {
+                reopening.rest = RecordRest::default();
             }
-            if records.unopened() > 0
-                && reopening.awaits_too_long(records.unopened(), silence, local.clock.now())
-            {
-                return Err(TcpLoss::BadRecord);
+            if records.holds_input() {
+                let missing = records.missing().map_err(|_| TcpLoss::BadRecord)?;
+                if reopening.rest.is_overdue(missing, silence, local.clock.now()) {
+                    return Err(TcpLoss::BadRecord);
+                }
             }
         }
         Ok(received)
