@@ -21,14 +21,15 @@ struct Attempts {
     failure: io::Error,
 }
 
-/// Connects to a host, and begins one more connection whenever `every` has passed without one; returns the first that is made.
+/// Connects to a host, and begins one more connection whenever some time has passed without one: [`FIRST_PAUSE`] at first, and so much more each
+/// time, up to `every`. Returns the first that is made.
 ///
 /// # Errors
 /// Returns an error if a connection to each of the host's addresses has failed, or none is made until `deadline`.
 pub(super) fn connect_soon(address: &Address, every: Duration, deadline: Instant) -> io::Result<TcpStream> {
     let (addresses, failure) = (socket_addresses(address)?, ErrorKind::AddrNotAvailable.into());
     let mut attempts = Attempts { addresses, under_way: Vec::new(), failure };
-    let mut next = Instant::now();
+    let (mut next, mut pause) = (Instant::now(), FIRST_PAUSE.min(every));
     loop {
         let now = Instant::now();
         if attempts.addresses.is_empty() {
@@ -38,7 +39,8 @@ pub(super) fn connect_soon(address: &Address, every: Duration, deadline: Instant
             return Err(ErrorKind::TimedOut.into());
         }
         if now >= next {
-            next = now + every;
+            next = now + pause;
+            pause = (pause + FIRST_PAUSE).min(every);
             attempts.begin();
         }
         if let Some(stream) = attempts.wait(next.min(deadline))? {
@@ -47,6 +49,9 @@ pub(super) fn connect_soon(address: &Address, every: Duration, deadline: Instant
         }
     }
 }
+
+/// An interruption may be over soon.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 impl Attempts {
     fn begin(&mut self) {

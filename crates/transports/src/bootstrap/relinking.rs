@@ -39,8 +39,8 @@ pub struct Relinking {
     pub plan: BootstrapPlan,
     /// Where the others listen.
     pub links: MemberLinks,
-    /// After this time another connection is tried beside those that are not made yet, for eight times as long together; each answer may take
-    /// four times as long.
+    /// After at most this time another connection is tried beside those that are not made yet, for eight times as long together; each answer
+    /// may take four times as long.
     pub attempt_every: Duration,
     /// How long what was sent may stay without acknowledgement until the connection counts as broken.
     pub silence: Duration,

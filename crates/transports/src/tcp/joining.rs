@@ -36,7 +36,7 @@ impl TcpFabric {
         let (stream, records) = stream.into_parts();
         let socket = TcpSocket::new(stream)?;
         if reopening.is_some() {
-            self.limit_silence(&socket)?;
+            self.limit_silence(node, &socket)?;
         }
         let place = self.free_places.last().copied().unwrap_or(self.peers.len());
         self.poller.add(&socket, place)?;

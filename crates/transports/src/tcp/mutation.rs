@@ -21,6 +21,8 @@ squall_fabric::mutations! {
         OwnDoesNotCount,
         /// \[C11\] A request with the same number is accepted from either end.
         NumbersAlone,
+        /// \[C12\] The caller reads its old connection on until it is answered.
+        ReadOn,
         /// \[C13\] The own call continues when another one is accepted.
         KeepCall,
     }

@@ -16,14 +16,16 @@
 //!   of the process. C19: time is no reason where others watch silence. C20: links of members only; a stream is lost when it breaks.
 //!
 //! `Deviation:` of the explored rules: two refusals by the host are a death only after the end of the pair's sentinel connection or of its stream,
-//! since a firewall refuses, too; a caller states its position when the other end has proved itself, in its request; a call is made when the
-//! connection has ended, which the kernel sees to when it is silent, and tries further connections beside the first (`bootstrap/attempts`).
+//! since a firewall refuses, too; a caller states its position when the other end has proved itself, in its request; a connection is silent, so
+//! that its peer is called beside it, when its kernel has sent something again in vain, not when nothing has come for a while (C19), and a call
+//! tries further connections beside the first (`bootstrap/attempts`).
 //!
 //! **State.** The *pair* is named by the hash of its first handshake \[C10\], which a restarted process does not have. A *ballot*, a number and
 //! a node, is the highest with which this end has asked or that it has accepted \[C11\]; it lives as long as the pair. A *call* of this end is
 //! under way, or has been proved and has asked.
 //!
-//! **Order of steps.** An end whose connection is gone calls at once \[C12\]. When the other end has proved itself, the caller raises its ballot
+//! **Order of steps.** An end whose connection is gone calls at once, and one whose connection is silent beside it \[C12\]; if that shows life
+//! before the other end has proved itself, the call is given up. When the other end has proved itself, the caller raises its ballot
 //! and asks, with the word that it has handled; from then on it handles nothing until it adopts. The called end accepts a ballot above its
 //! own \[C13\]: it drops its connection and its call, answers with the word that it has handled, and adopts. The caller adopts at the
 //! answer \[C15\]. Positions are stated by the polling thread alone, in the step that drops the connection before.

@@ -109,6 +109,12 @@ impl TcpPeer {
         !self.readable && (self.socket.is_some() || sentinel())
     }
 
+    /// Returns whether a call of it is needed: there is no connection, or the one there is shows no life, or ends.
+    fn needs_call(&self, calls: &PairCalls) -> bool {
+        let is_ended = self.reopening.as_ref().is_some_and(|reopening| reopening.is_ended);
+        is_ended || self.socket.as_ref().is_none_or(|socket| !calls.shows_life(socket))
+    }
+
     /// Drops the connection, and what goes with it \[C8\]. Output and what has been handled stay.
     pub(super) fn drop_connection(&mut self) {
         (self.socket, self.records) = (None, None);
@@ -152,15 +158,17 @@ impl TcpFabric {
 
     fn prepare(&self, stream: TcpStream, place: usize) -> io::Result<TcpSocket> {
         let socket = TcpSocket::new(stream)?;
-        self.limit_silence(&socket)?;
+        self.limit_silence(self.peers[place].node, &socket)?;
         self.poller.add(&socket, place)?;
         Ok(socket)
     }
 
-    /// Bounds how long the connection of a link may be silent, if that is set.
-    pub(super) fn limit_silence(&self, socket: &TcpSocket) -> io::Result<()> {
-        let silence = self.calls.as_ref().and_then(|calls| calls.silence);
-        silence.map_or(Ok(()), |silence| socket.limit_silence(silence))
+    /// Bounds how long the connection of a link may be silent, and has it watched, if that is set.
+    pub(super) fn limit_silence(&self, peer: NodeId, socket: &TcpSocket) -> io::Result<()> {
+        let Some(calls) = &self.calls else { return Ok(()) };
+        calls.silence.map_or(Ok(()), |silence| socket.limit_silence(silence))?;
+        calls.watch(peer, socket);
+        Ok(())
     }
 
     /// The peer at `place` has failed: it is lost, or its connection is opened again.
@@ -193,6 +201,7 @@ impl TcpFabric {
                 }
                 News::Answered { peer, call, answer } => self.on_answer(peer, call, answer),
                 News::Asked(asking) => self.on_asked(asking),
+                News::Silent { peer } => self.call_beside(peer),
             }
         }
         handled
@@ -205,14 +214,33 @@ impl TcpFabric {
         (peer.lost.is_none() && peer.reopening.is_some()).then_some(place)
     }
 
-    /// Returns the request of a call whose other end has proved itself; from now on nothing of the peer is handled until the answer.
-    fn request(&mut self, node: NodeId, call: u64) -> Option<ReopenRequest> {
-        let place = self.reopenable(node)?;
+    /// Calls a peer beside a connection that is silent \[C12\].
+    fn call_beside(&mut self, node: NodeId) {
+        let (Some(place), Some(calls)) = (self.reopenable(node), &self.calls) else { return };
         let peer = &mut self.peers[place];
+        if peer.needs_call(calls) {
+            peer.reopening.as_mut().expect("it can be opened again").begin(node, calls);
+        }
+    }
+
+    /// Returns the request of a call whose other end has proved itself; from now on nothing of the peer is handled until the answer. If the
+    /// connection shows life again, the call is given up.
+    fn request(&mut self, node: NodeId, call: u64) -> Option<ReopenRequest> {
+        let (place, calls) = (self.reopenable(node)?, self.calls.as_ref()?);
+        let peer = &mut self.peers[place];
+        let needs_call = peer.needs_call(calls);
         let reopening = peer.reopening.as_mut().expect("it can be opened again");
+        if !needs_call {
+            if reopening.pair.on_failed(call, None) {
+                reopening.give_up_call();
+            }
+            return None;
+        }
         let ballot = reopening.pair.on_proved(call)?;
         let pair = *reopening.pair.id();
-        peer.drop_connection();
+        if !mutant!(ReadOn) {
+            peer.drop_connection();
+        }
         Some(ReopenRequest { pair, ballot, handled: peer.input.state_handled() })
     }
 
@@ -251,8 +279,8 @@ impl TcpFabric {
                 crate::log::debug!(peer = node.0, cause = failure.cause, "a call has failed");
                 if reopening.on_failure(&failure) {
                     peer.lose(&TcpLoss::Dead, &mut self.local);
-                } else {
-                    reopening.call(node, calls);
+                } else if peer.needs_call(calls) {
+                    peer.reopening.as_mut().expect("it can be opened again").call(node, calls);
                 }
             }
         }

@@ -4,6 +4,7 @@
 use std::io;
 use std::net::TcpStream;
 use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -35,7 +36,7 @@ impl IoPiece {
 /// A non-blocking stream.
 #[derive(Debug)]
 pub(super) struct TcpSocket {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
 }
 
 impl TcpSocket {
@@ -45,7 +46,7 @@ impl TcpSocket {
         stream.set_nodelay(true)?;
         widen(&stream)?;
         unpace(&stream);
-        Ok(Self { stream })
+        Ok(Self { stream: Arc::new(stream) })
     }
 
     /// Has the kernel end the connection when nothing that was sent has been acknowledged for that long, and send again at least as often: after
@@ -66,6 +67,16 @@ impl TcpSocket {
             );
         }
         Ok(())
+    }
+
+    /// The stream, for a thread that looks whether it is silent.
+    pub(super) fn watched(&self) -> Weak<TcpStream> {
+        Arc::downgrade(&self.stream)
+    }
+
+    /// Same as [`is_silent`].
+    pub(super) fn is_silent(&self) -> bool {
+        is_silent(&self.stream)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -128,6 +139,25 @@ impl TcpSocket {
     pub(super) fn available(&self) -> io::Result<usize> {
         Ok(usize::try_from(rustix::io::ioctl_fionread(&self.stream)?).unwrap_or(usize::MAX))
     }
+}
+
+/// Returns whether the kernel has sent something again because its time was over, and nothing has been acknowledged since: the path may be
+/// interrupted, and from here on each next attempt comes after twice the time.
+pub(super) fn is_silent(stream: &TcpStream) -> bool {
+    // SAFETY: a `tcp_info` of zeros is valid: it has numbers only.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = libc::socklen_t::try_from(size_of_val(&info)).expect("some hundred bytes");
+    // SAFETY: `info` is valid for stores of that length, of which the kernel may use a part.
+    let found = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    found == 0 && info.tcpi_unacked > 0 && info.tcpi_retransmits > 0
 }
 
 /// Requests large buffers where the system allows them. Elsewhere the kernel's own sizing is kept: an

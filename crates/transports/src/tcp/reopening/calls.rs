@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::net::TcpStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Weak};
 use std::thread::Builder;
+use std::time::Instant;
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_fabric::{Duration, NodeId};
@@ -13,6 +15,7 @@ use super::sentinel::{SENTINEL_CALL, SENTINEL_WAIT_MAX};
 use crate::Waker;
 use crate::session::PeerStream;
 use crate::tcp::pair::{PairId, ReopenBallot};
+use crate::tcp::socket::{TcpSocket, is_silent};
 
 /// The first message on a connection of a pair that is opened again: the caller's ballot, and how many words it has handled. Number 0 asks for
 /// a sentinel.
@@ -71,6 +74,8 @@ pub(super) enum News {
     Answered { peer: NodeId, call: u64, answer: Result<(ReopenAnswer, PeerStream), PairCallFailure> },
     /// Another process asks.
     Asked(Box<dyn Asking>),
+    /// The connection to a peer is silent.
+    Silent { peer: NodeId },
 }
 
 /// Where the listening thread hands over those that ask.
@@ -102,8 +107,16 @@ impl AskedDesk {
     }
 }
 
-/// What a thread is to do.
-pub(super) struct Order {
+/// What the thread of calls is to do.
+pub(super) enum CallsOrder {
+    /// To make a call.
+    Call(CallOrder),
+    /// To look whether the connection to a peer is silent, while it lasts.
+    Watch { peer: NodeId, stream: Weak<TcpStream> },
+}
+
+/// A call to make.
+pub(super) struct CallOrder {
     peer: NodeId,
     /// 0: a sentinel, for which the request is known.
     pub(super) call: u64,
@@ -114,10 +127,10 @@ pub(super) struct Order {
 
 /// The threads that make the calls of a fabric.
 pub(in crate::tcp) struct PairCalls {
-    orders: Sender<Order>,
+    orders: Sender<CallsOrder>,
     news: Receiver<News>,
     desk: AskedDesk,
-    /// How long a connection may be silent.
+    /// How long a connection may be silent until it is broken.
     pub(super) silence: Option<Duration>,
 }
 
@@ -135,23 +148,14 @@ impl PairCalls {
     ) -> io::Result<Self> {
         let (calls, taken) = Self::without_threads(silence, waker);
         let of_threads = calls.desk();
-        // One thread takes the orders, and each call has its own: none waits for another's.
-        Builder::new().name("squall-calls".into()).spawn(move || {
-            for order in taken {
-                let (caller, desk) = (Arc::clone(&caller), of_threads.clone());
-                let (peer, call) = (order.peer, order.call);
-                let thread = Builder::new().name("squall-call".into());
-                if let Err(error) = thread.spawn(move || make_call(&order, &*caller, &desk)) {
-                    let failure = PairCallFailure { refused: false, cause: format!("no thread: {error}") };
-                    of_threads.send(News::Answered { peer, call, answer: Err(failure) });
-                }
-            }
-        })?;
+        Builder::new()
+            .name("squall-calls".into())
+            .spawn(move || follow_orders(&taken, &caller, &of_threads))?;
         Ok(calls)
     }
 
     /// The holder of the orders makes the calls.
-    pub(super) fn without_threads(silence: Option<Duration>, waker: Waker) -> (Self, Receiver<Order>) {
+    pub(super) fn without_threads(silence: Option<Duration>, waker: Waker) -> (Self, Receiver<CallsOrder>) {
         let (orders, taken) = channel();
         let (sender, news) = channel();
         let desk = AskedDesk { news: sender, flag: Arc::new(AtomicBool::new(false)), waker };
@@ -180,7 +184,7 @@ impl PairCalls {
     pub(super) fn order(&self, peer: NodeId, call: u64, failed: u32) -> Arc<AtomicBool> {
         // A refusal counts twice in a row, so the second call does not wait either.
         let wait = (WAIT_STEP * failed.saturating_sub(1)).min(WAIT_MAX);
-        self.send(Order { peer, call, request: None, wait, given_up: Arc::default() })
+        self.send(CallOrder { peer, call, request: None, wait, given_up: Arc::default() })
     }
 
     /// Orders a sentinel.
@@ -191,18 +195,70 @@ impl PairCalls {
         failed: u32,
     ) -> Arc<AtomicBool> {
         let wait = (WAIT_STEP * failed * failed).min(SENTINEL_WAIT_MAX);
-        self.send(Order { peer, call: SENTINEL_CALL, request: Some(request), wait, given_up: Arc::default() })
+        let call = SENTINEL_CALL;
+        self.send(CallOrder { peer, call, request: Some(request), wait, given_up: Arc::default() })
     }
 
-    fn send(&self, order: Order) -> Arc<AtomicBool> {
+    fn send(&self, order: CallOrder) -> Arc<AtomicBool> {
         let given_up = Arc::clone(&order.given_up);
-        self.orders.send(order).expect("the thread lives as long as this");
+        self.orders.send(CallsOrder::Call(order)).expect("the thread lives as long as this");
         given_up
+    }
+
+    /// Has the connection to a peer watched, if its silence is bounded.
+    pub(super) fn watch(&self, peer: NodeId, socket: &TcpSocket) {
+        if self.silence.is_some() {
+            let order = CallsOrder::Watch { peer, stream: socket.watched() };
+            self.orders.send(order).expect("the thread lives as long as this");
+        }
+    }
+
+    /// Returns whether a connection is not silent, as far as anything looks.
+    pub(super) fn shows_life(&self, socket: &TcpSocket) -> bool {
+        self.silence.is_some() && !socket.is_silent()
     }
 }
 
-fn make_call(order: &Order, caller: &dyn PeerCaller, desk: &AskedDesk) {
-    let &Order { peer, call, request, wait, ref given_up } = order;
+/// Makes the calls, each in a thread of its own, so that none waits for another's, and looks at the connections that are watched.
+fn follow_orders(orders: &Receiver<CallsOrder>, caller: &Arc<dyn PeerCaller>, desk: &AskedDesk) {
+    let mut watched: Vec<(NodeId, Weak<TcpStream>)> = Vec::new();
+    let mut next_look = Instant::now();
+    loop {
+        let order = if watched.is_empty() {
+            orders.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            orders.recv_timeout(next_look.saturating_duration_since(Instant::now()))
+        };
+        match order {
+            Ok(CallsOrder::Call(order)) => begin_call(order, caller, desk),
+            Ok(CallsOrder::Watch { peer, stream }) => watched.push((peer, stream)),
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {
+                next_look = Instant::now() + LOOK_EVERY;
+                watched.retain(|(peer, stream)| {
+                    let Some(stream) = stream.upgrade() else { return false };
+                    if is_silent(&stream) {
+                        desk.send(News::Silent { peer: *peer });
+                    }
+                    true
+                });
+            }
+        }
+    }
+}
+
+fn begin_call(order: CallOrder, caller: &Arc<dyn PeerCaller>, desk: &AskedDesk) {
+    let (peer, call) = (order.peer, order.call);
+    let (caller, of_thread) = (Arc::clone(caller), desk.clone());
+    let thread = Builder::new().name("squall-call".into());
+    if let Err(error) = thread.spawn(move || make_call(&order, &*caller, &of_thread)) {
+        let failure = PairCallFailure { refused: false, cause: format!("no thread: {error}") };
+        desk.send(News::Answered { peer, call, answer: Err(failure) });
+    }
+}
+
+fn make_call(order: &CallOrder, caller: &dyn PeerCaller, desk: &AskedDesk) {
+    let &CallOrder { peer, call, request, wait, ref given_up } = order;
     std::thread::sleep(wait);
     // SYNC: a hint; what a call that was given up brings is not taken.
     if given_up.load(Ordering::Relaxed) {
@@ -219,6 +275,9 @@ fn make_call(order: &Order, caller: &dyn PeerCaller, desk: &AskedDesk) {
     });
     desk.send(News::Answered { peer, call, answer });
 }
+
+/// How often connections are looked at: a call through a system's kernel for each.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Waits between the calls of a peer: none before the first, then longer each time.
 const WAIT_STEP: Duration = Duration::from_millis(10);

@@ -7,7 +7,7 @@ use squall_fabric::conformance::Harness;
 use squall_fabric::{BreakReason, Fabric, FabricEvent, MirrorKey};
 
 use super::*;
-use network::{Breaks, Cluster, Wires};
+use network::{Breaks, Cluster, Wires, interrupt, mend};
 
 /// A cluster whose connections end after a few kilobytes, by the numbers of a fixed sequence.
 struct Broken<const SEALED: bool>(Cluster);
@@ -86,7 +86,10 @@ fn words_of(round: u64, row: &squall_fabric::Region) -> usize {
 
 impl Dialogue {
     fn new(sealed: bool, breaks: Breaks) -> Self {
-        let mut cluster = Cluster::new(2, sealed, breaks);
+        Self::over(Cluster::new(2, sealed, breaks))
+    }
+
+    fn over(mut cluster: Cluster) -> Self {
         let rows = [0, 1].map(|i| cluster.node(i).register(ROW_WORDS));
         let key = |i: u32| MirrorKey(u64::from(i) + 1);
         let mirrors = [0, 1].map(|i| {
@@ -166,6 +169,72 @@ fn an_altered_length_is_a_pause() {
     while dialogue.copies[0].load(ROW_WORDS - 1) != sign {
         assert!(dialogue.cluster.poll_all().is_empty());
     }
+}
+
+impl Dialogue {
+    /// Node 0 sends one word.
+    fn tick(&mut self, number: u64) {
+        self.rows[0].store(ROW_WORDS - 1, number);
+        let mirror = self.mirrors[0];
+        self.cluster.node(0).push_word(mirror, ROW_WORDS - 1);
+        assert!(self.cluster.poll_all().is_empty());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    /// The connection of node 0.
+    fn socket(&mut self) -> &TcpSocket {
+        self.cluster.node(0).peers[0].socket.as_ref().expect("it is connected")
+    }
+}
+
+/// A connection over which nothing comes back is opened again long before the kernel would end it.
+#[test]
+fn a_silent_connection_is_called_beside() {
+    let long = Duration::from_secs(60);
+    for sealed in [false, true] {
+        let mut dialogue = Dialogue::over(Cluster::with_silence(2, sealed, Breaks::Never, Some(long)));
+        interrupt(dialogue.socket());
+        let begin = std::time::Instant::now();
+        let mut number = 0;
+        while dialogue.cluster.reopened() < 2 {
+            number += 1;
+            dialogue.tick(number);
+            assert!(begin.elapsed() < long / 4, "not opened again");
+        }
+        while dialogue.copies[1].load(ROW_WORDS - 1) != number {
+            assert!(dialogue.cluster.poll_all().is_empty());
+        }
+        println!("opened again after {:?}", begin.elapsed());
+    }
+}
+
+/// A call beside a silent connection is given up when that shows life.
+#[test]
+fn a_connection_that_shows_life_is_kept() {
+    let long = Duration::from_secs(60);
+    let mut dialogue = Dialogue::over(Cluster::with_silence(2, true, Breaks::Never, Some(long)));
+    let calls = |dialogue: &mut Dialogue| {
+        let reopening = dialogue.cluster.node(0).peers[0].reopening.as_ref().unwrap();
+        (reopening.given_up.is_some(), reopening.failed)
+    };
+    dialogue.cluster.refuse(true);
+    interrupt(dialogue.socket());
+    let mut number = 0;
+    while calls(&mut dialogue).1 < 3 {
+        number += 1;
+        dialogue.tick(number);
+    }
+    mend(dialogue.socket());
+    while dialogue.socket().is_silent() || calls(&mut dialogue).0 {
+        number += 1;
+        dialogue.tick(number);
+    }
+    dialogue.cluster.refuse(false);
+    for _ in 0..200 {
+        number += 1;
+        dialogue.tick(number);
+    }
+    assert_eq!(dialogue.cluster.reopened(), 0);
 }
 
 /// Both ends break, call at once, and agree on one connection; neither waits for a timer.

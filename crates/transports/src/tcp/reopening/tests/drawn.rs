@@ -11,7 +11,7 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_s
 use squall_fabric::sim::Prng;
 use squall_fabric::{Fabric as _, FabricEvent, MirrorId, MirrorKey, Region};
 
-use super::super::calls::Order;
+use super::super::calls::CallsOrder;
 use super::network::reset;
 use super::*;
 use crate::bootstrap::Secret;
@@ -60,7 +60,7 @@ struct Schedule {
     random: Prng,
     proof: Proof,
     nodes: [TcpFabric; 2],
-    orders: [Receiver<Order>; 2],
+    orders: [Receiver<CallsOrder>; 2],
     wires: Vec<Wire>,
     calls: Vec<Call>,
     /// Requests whose callers have given up, and where they arrive.
@@ -267,7 +267,11 @@ impl Schedule {
                 self.nodes[i].push_word(self.mirrors[i], TICK);
             }
             70..73 if self.breaks > 0 => self.break_link(i),
-            73..76 => {
+            73 if self.breaks > 0 => {
+                self.breaks -= 1;
+                self.nodes[i].call_beside(NodeId(u32::try_from(1 - i).unwrap()));
+            }
+            74..76 => {
                 if let Some((to, visitor)) = self.late.pop() {
                     self.ask(to, visitor);
                 }
@@ -303,7 +307,9 @@ impl Schedule {
         self.seen_ticks[i] = tick;
         while let Ok(order) = self.orders[i].try_recv() {
             // Without sentinels no process is ever dead.
-            if order.call != SENTINEL_CALL {
+            if let CallsOrder::Call(order) = order
+                && order.call != SENTINEL_CALL
+            {
                 self.calls.push(Call { from: i, number: order.call, step: CallStep::Ordered });
             }
         }

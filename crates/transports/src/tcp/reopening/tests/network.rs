@@ -227,8 +227,49 @@ pub(super) fn reset(ends: &[impl AsRawFd]) {
     }
 }
 
+/// From now on nothing arrives at a socket, as if its path were interrupted.
+pub(super) fn interrupt(socket: &TcpSocket) {
+    // Returns 0 for each packet: so much of it is kept.
+    let mut nothing = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
+    let length = libc::socklen_t::try_from(size_of_val(&program)).unwrap();
+    // SAFETY: the program has one instruction, which the kernel copies.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            length,
+        )
+    };
+    assert_eq!(set, 0, "{}", io::Error::last_os_error());
+}
+
+/// The path is mended.
+pub(super) fn mend(socket: &TcpSocket) {
+    let none: libc::c_int = 0;
+    let length = libc::socklen_t::try_from(size_of_val(&none)).unwrap();
+    // SAFETY: the value is an `int` of that length.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_DETACH_FILTER,
+            (&raw const none).cast(),
+            length,
+        )
+    };
+    assert_eq!(set, 0, "{}", io::Error::last_os_error());
+}
+
 impl Cluster {
     pub(super) fn new(nodes: u32, sealed: bool, breaks: Breaks) -> Self {
+        Self::with_silence(nodes, sealed, breaks, None)
+    }
+
+    /// As [`Cluster::new`], where the kernel ends connections that are silent for so long.
+    pub(super) fn with_silence(nodes: u32, sealed: bool, breaks: Breaks, silence: Option<Duration>) -> Self {
         let secret = Secret::new("the secret of relayed streams").expect("long enough");
         let encryption = if sealed { Encryption::Always } else { Encryption::Off };
         let proof = Proof::new(&secret, "tests").with_encryption(encryption);
@@ -240,7 +281,7 @@ impl Cluster {
         for node in (0..nodes).map(NodeId) {
             let none: Vec<(NodeId, PeerStream)> = Vec::new();
             let mut fabric = TcpFabric::new(node, none).unwrap();
-            let desk = fabric.reopen_by(Arc::new(ByRelay(Arc::clone(&network))), None).unwrap();
+            let desk = fabric.reopen_by(Arc::new(ByRelay(Arc::clone(&network))), silence).unwrap();
             fabrics.push((fabric, desk));
         }
         let (first, arrivals) = channel();
