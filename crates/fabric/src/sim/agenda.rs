@@ -34,8 +34,8 @@ pub(super) enum SimAction {
     See { node: u32, dying: u32 },
     /// A node learns that it has lost another.
     Lose { node: u32, peer: u32, reason: BreakReason },
-    /// Two nodes have been separated since the partition with that number.
-    Unreachable { nodes: [u32; 2], partition: u32 },
+    /// Two nodes have been separated since their paths were cut or joined for that many times.
+    Unreachable { nodes: [u32; 2], cuts: u32 },
     /// A rule is due.
     Rule(usize),
     /// A paused node continues, unless it was paused again or resumed since (the pause's number is given).

@@ -142,13 +142,12 @@ impl WorldState {
 
     /// Cuts all paths between different groups, and joins all others.
     pub(super) fn partition(&mut self, groups: &[Vec<u32>]) {
-        self.partitions += 1;
         let group = |host: u32| groups.iter().position(|group| group.contains(&host));
         for a in 0..self.node_count() {
-            for b in (0..self.node_count()).filter(|b| *b != a) {
+            for b in a + 1..self.node_count() {
                 let cut = group(self.host(a)) != group(self.host(b));
-                self.path_mut(a, b).cut = cut;
-                if cut && a < b {
+                self.set_cut(a, b, cut);
+                if cut {
                     self.await_unreachable(a, b);
                 }
             }
@@ -158,15 +157,21 @@ impl WorldState {
 
     /// Cuts the paths between two nodes.
     pub(super) fn cut_between(&mut self, a: u32, b: u32) {
-        self.path_mut(a, b).cut = true;
-        self.path_mut(b, a).cut = true;
+        self.set_cut(a, b, true);
         self.await_unreachable(a, b);
+    }
+
+    fn set_cut(&mut self, a: u32, b: u32, cut: bool) {
+        for (from, to) in [(a, b), (b, a)] {
+            let path = self.path_mut(from, to);
+            path.cut = cut;
+            path.cuts += 1;
+        }
     }
 
     /// Joins the paths between two nodes.
     pub(super) fn mend_between(&mut self, a: u32, b: u32) {
-        self.path_mut(a, b).cut = false;
-        self.path_mut(b, a).cut = false;
+        self.set_cut(a, b, false);
         self.wake_paths();
     }
 
@@ -191,7 +196,7 @@ impl WorldState {
     /// Schedules the mutual loss of two nodes, should their paths remain cut.
     fn await_unreachable(&mut self, a: u32, b: u32) {
         let at = self.now + nanos(self.config.unreachable_after) + self.notice_delay();
-        self.agenda.enter(at, SimAction::Unreachable { nodes: [a, b], partition: self.partitions });
+        self.agenda.enter(at, SimAction::Unreachable { nodes: [a, b], cuts: self.path(a, b).cuts });
     }
 
     /// Joins all paths.
@@ -210,9 +215,10 @@ impl WorldState {
     }
 
     /// Handles the timeout of two nodes whose paths were cut.
-    pub(super) fn on_unreachable(&mut self, nodes: [u32; 2], partition: u32) {
+    pub(super) fn on_unreachable(&mut self, nodes: [u32; 2], cuts: u32) {
         let [a, b] = nodes;
-        if self.partitions != partition || !self.path(a, b).cut || self.path(a, b).unlinked {
+        let path = self.path(a, b);
+        if path.cuts != cuts || !path.cut || path.unlinked {
             return;
         }
         for (node, peer) in [(a, b), (b, a)] {

@@ -42,8 +42,6 @@ pub(super) struct WorldState {
     pub(super) attachment_keys: BTreeMap<(u32, u64, u32), AttachmentId>,
     /// Actions that wait for paths to be joined again.
     pub(super) delayed: Vec<SimAction>,
-    /// The number of times that the network was partitioned or healed.
-    pub(super) partitions: u32,
     pub(super) rules: Vec<Rule>,
     /// The number of nodes that have crashed.
     pub(super) deaths: u32,
@@ -56,6 +54,8 @@ pub(super) struct WorldState {
 #[derive(Clone, Debug, Default)]
 pub(super) struct NetworkPath {
     pub(super) cut: bool,
+    /// How often it was cut or joined.
+    pub(super) cuts: u32,
     /// Whether the two have no link, not yet or not any more: nothing passes between them, and neither
     /// reports the other as lost.
     pub(super) unlinked: bool,
@@ -113,7 +113,6 @@ impl WorldState {
             attachments: Vec::new(),
             attachment_keys: BTreeMap::new(),
             delayed: Vec::new(),
-            partitions: 0,
             rules: Vec::new(),
             deaths: 0,
             polling: None,
@@ -182,7 +181,7 @@ impl WorldState {
             SimAction::Crash(node) => self.crash(node),
             SimAction::See { node, dying } => self.on_see(node, dying),
             SimAction::Lose { node, peer, reason } => self.on_lose(node, peer, reason),
-            SimAction::Unreachable { nodes, partition } => self.on_unreachable(nodes, partition),
+            SimAction::Unreachable { nodes, cuts } => self.on_unreachable(nodes, cuts),
             SimAction::Rule(rule) => self.on_rule(rule),
             SimAction::Resume { node, pause } => self.on_resume(node, pause),
         }

@@ -140,6 +140,27 @@ fn partitions_delay_or_break() {
     }
 }
 
+/// Each cut has to last for the whole time: the time of one that was mended does not count for the next one.
+#[test]
+fn cuts_do_not_add_up() {
+    let at =
+        |millis: u64, what| Rule { when: RuleTrigger::At(Instant::from_nanos(millis * 1_000_000)), what };
+    let (cut, mend) = (Verdict::Cut { a: 0, b: 1 }, Verdict::Mend { a: 0, b: 1 });
+    let rules =
+        vec![at(1, cut.clone()), at(2, mend.clone()), at(40, cut.clone()), at(60, mend), at(200, cut)];
+    let world = SimWorld::new(2, scattering(rules), 5);
+    let mut nodes: Vec<_> = (0..2).map(|i| world.fabric(i)).collect();
+    let mut losses_until = |millis: u64| {
+        world.advance_to(Instant::from_nanos(millis * 1_000_000));
+        let mut losses = 0;
+        for node in &mut nodes {
+            poll_all(node, |event| losses += u32::from(matches!(event, FabricEvent::PeerLost { .. })));
+        }
+        losses
+    };
+    assert_eq!([249, 251].map(&mut losses_until), [0, 2]);
+}
+
 /// A paused node is not due to poll, but its memory takes writes; without one-sided progress it does not
 /// [F12].
 #[test]
