@@ -201,8 +201,8 @@ const SAFE_ROOTS: [&str; 9] = [
     "crates/simulator/src/lib.rs",
     "crates/squall/src/lib.rs",
     "crates/dds/src/lib.rs",
-    "crates/dds-bridge/src/lib.rs",
-    "crates/dds-bridge/src/main.rs",
+    "bridge/src/lib.rs",
+    "bridge/src/main.rs",
     "crates/harness/src/lib.rs",
     "crates/cli/src/main.rs",
 ];

@@ -77,7 +77,7 @@
 //! - A participant joins a group of its own, all of whose subgroups are topics: it does not share one that the application has.
 //! - [`TopicPublisher`] and [`TopicSubscriber`] are there for coherent sets and for topics in one order; other readers and writers belong to the
 //!   participant, and all policies are those of topics, readers and writers.
-//! - Samples are in the postcard format. The program `squall-dds-bridge` (crates/dds-bridge) passes samples of bytes to and from other DDS
+//! - Samples are in the postcard format. The program `squall-dds-bridge` (folder bridge) passes samples of bytes to and from other DDS
 //!   implementations.
 //! - Clients outside the group ([`DomainClient`]) write and read topics that keep samples, and no others. Members notice after a minute that a client
 //!   has died: until then its writers and readers stay matched.

@@ -110,13 +110,13 @@ impl AskedDesk {
 /// What the thread of calls is to do.
 pub(super) enum CallsOrder {
     /// To make a call.
-    Call(CallOrder),
+    Call(PairCallOrder),
     /// To look whether the connection to a peer is silent, while it lasts.
     Watch { peer: NodeId, stream: Weak<TcpStream> },
 }
 
 /// A call to make.
-pub(super) struct CallOrder {
+pub(super) struct PairCallOrder {
     peer: NodeId,
     /// 0: a sentinel, for which the request is known.
     pub(super) call: u64,
@@ -184,7 +184,7 @@ impl PairCalls {
     pub(super) fn order(&self, peer: NodeId, call: u64, failed: u32) -> Arc<AtomicBool> {
         // A refusal counts twice in a row, so the second call does not wait either.
         let wait = (WAIT_STEP * failed.saturating_sub(1)).min(WAIT_MAX);
-        self.send(CallOrder { peer, call, request: None, wait, given_up: Arc::default() })
+        self.send(PairCallOrder { peer, call, request: None, wait, given_up: Arc::default() })
     }
 
     /// Orders a sentinel.
@@ -196,10 +196,10 @@ impl PairCalls {
     ) -> Arc<AtomicBool> {
         let wait = (WAIT_STEP * failed * failed).min(SENTINEL_WAIT_MAX);
         let call = SENTINEL_CALL;
-        self.send(CallOrder { peer, call, request: Some(request), wait, given_up: Arc::default() })
+        self.send(PairCallOrder { peer, call, request: Some(request), wait, given_up: Arc::default() })
     }
 
-    fn send(&self, order: CallOrder) -> Arc<AtomicBool> {
+    fn send(&self, order: PairCallOrder) -> Arc<AtomicBool> {
         let given_up = Arc::clone(&order.given_up);
         self.orders.send(CallsOrder::Call(order)).expect("the thread lives as long as this");
         given_up
@@ -247,7 +247,7 @@ fn follow_orders(orders: &Receiver<CallsOrder>, caller: &Arc<dyn PeerCaller>, de
     }
 }
 
-fn begin_call(order: CallOrder, caller: &Arc<dyn PeerCaller>, desk: &AskedDesk) {
+fn begin_call(order: PairCallOrder, caller: &Arc<dyn PeerCaller>, desk: &AskedDesk) {
     let (peer, call) = (order.peer, order.call);
     let (caller, of_thread) = (Arc::clone(caller), desk.clone());
     let thread = Builder::new().name("squall-call".into());
@@ -257,8 +257,8 @@ fn begin_call(order: CallOrder, caller: &Arc<dyn PeerCaller>, desk: &AskedDesk) 
     }
 }
 
-fn make_call(order: &CallOrder, caller: &dyn PeerCaller, desk: &AskedDesk) {
-    let &CallOrder { peer, call, request, wait, ref given_up } = order;
+fn make_call(order: &PairCallOrder, caller: &dyn PeerCaller, desk: &AskedDesk) {
+    let &PairCallOrder { peer, call, request, wait, ref given_up } = order;
     std::thread::sleep(wait);
     // SYNC: a hint; what a call that was given up brings is not taken.
     if given_up.load(Ordering::Relaxed) {

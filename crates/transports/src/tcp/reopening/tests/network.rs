@@ -268,7 +268,7 @@ impl Cluster {
         Self::with_silence(nodes, sealed, breaks, None)
     }
 
-    /// As [`Cluster::new`], where the kernel ends connections that are silent for so long.
+    /// As [`Cluster::new`], where the kernel ends connections that are silent for `silence`.
     pub(super) fn with_silence(nodes: u32, sealed: bool, breaks: Breaks, silence: Option<Duration>) -> Self {
         let secret = Secret::new("the secret of relayed streams").expect("long enough");
         let encryption = if sealed { Encryption::Always } else { Encryption::Off };
