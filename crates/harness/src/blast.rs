@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use squall::stream::{
     Address, Completion, Endpoint, Listener, ReceiveOutcome, Region, RegionId, Socket, Statistics,
-    StreamOptions, StreamSettings, StreamTransport, TransferPolicy, VerbsSettings,
+    StreamOptions, StreamSettings, TransferPolicy, VerbsSettings,
 };
 use squall_transports::composite::PeerTransport;
 use squall_transports::runner::{IdleLimits, pin};
@@ -129,12 +129,7 @@ pub(crate) struct BlastReceiver {
 impl BlastSettings {
     fn options(&self, end: End) -> StreamOptions {
         let policy = self.policy.policy();
-        let transport = match self.transport {
-            TransportName::Shm => StreamTransport::Shm,
-            TransportName::Verbs => StreamTransport::Verbs,
-            TransportName::Tcp => StreamTransport::Tcp,
-            TransportName::Auto => StreamTransport::Auto,
-        };
+        let transport = self.transport.transport();
         let device = self.locations[end as usize].device.clone();
         let verbs = VerbsSettings { device, ..VerbsSettings::default() };
         let idle = match self.idle {

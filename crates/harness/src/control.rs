@@ -12,6 +12,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use squall::config::Transport;
 use squall_fabric::Instant;
 use squall_protocols::group::ViewChange;
 use squall_protocols::membership::{ViewChangeStep, ViewChangeSteps};
@@ -113,6 +114,16 @@ impl TransportName {
     /// The name of what members use by default: on hosts of a lab, they share no memory.
     pub(crate) fn usual() -> &'static str {
         if std::env::var_os(LAB_VARIABLE).is_some() { "tcp" } else { "shm" }
+    }
+
+    /// The same for the library.
+    pub(crate) const fn transport(self) -> Transport {
+        match self {
+            Self::Shm => Transport::Shm,
+            Self::Tcp => Transport::Tcp,
+            Self::Auto => Transport::Auto,
+            Self::Verbs => Transport::Verbs,
+        }
     }
 
     /// The name for people.

@@ -10,12 +10,12 @@ use std::time::Duration;
 use squall::stream::{
     Buffer, Completion, Listener, PostRefused, ReceiveOutcome, Region, RegionId, SendOutcome, Socket,
     SocketEvent, SocketFailure, SocketKind, Stream, StreamError, StreamOptions, StreamSettings,
-    StreamTransport, TransferPolicy,
+    TransferPolicy, Transport,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn options(transport: StreamTransport) -> StreamOptions {
+fn options(transport: Transport) -> StreamOptions {
     // One thread often owns both ends here: the one that is dropped first would wait for the other.
     let linger = Duration::from_millis(20);
     StreamOptions { transport, linger, verbs: rdma::settings(0), ..StreamOptions::local("stream-tests") }
@@ -38,16 +38,12 @@ fn sockets(options: &StreamOptions) -> [Socket; 2] {
     ends
 }
 
-fn streams(transport: StreamTransport) -> [Stream; 2] {
+fn streams(transport: Transport) -> [Stream; 2] {
     sockets(&options(transport)).map(|socket| Stream::new(socket).unwrap())
 }
 
-fn transports() -> Vec<StreamTransport> {
-    if rdma::is_wanted() {
-        vec![StreamTransport::Verbs]
-    } else {
-        vec![StreamTransport::Shm, StreamTransport::Tcp]
-    }
+fn transports() -> Vec<Transport> {
+    if rdma::is_wanted() { vec![Transport::Verbs] } else { vec![Transport::Shm, Transport::Tcp] }
 }
 
 /// Returns byte number `at` of what is sent.
@@ -68,9 +64,9 @@ fn next(socket: &mut Socket) -> SocketEvent {
 
 #[test]
 fn the_transport_depends_on_where_the_ends_are() {
-    let [here, there] = sockets(&options(StreamTransport::Auto));
+    let [here, there] = sockets(&options(Transport::Auto));
     assert!(here.is_shared() && there.is_shared(), "one host");
-    let [here, there] = sockets(&options(StreamTransport::Tcp));
+    let [here, there] = sockets(&options(Transport::Tcp));
     assert!(!here.is_shared() && !there.is_shared());
 }
 
@@ -80,16 +76,14 @@ fn rdma_is_used_if_one_end_asks_for_it() {
     if !rdma::is_wanted() {
         return;
     }
-    for (door, caller) in
-        [(StreamTransport::Verbs, StreamTransport::Auto), (StreamTransport::Auto, StreamTransport::Verbs)]
-    {
+    for (door, caller) in [(Transport::Verbs, Transport::Auto), (Transport::Auto, Transport::Verbs)] {
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(door)).unwrap();
         let near = Socket::connect(listener.address(), &options(caller)).unwrap();
         let far = listener.accept().unwrap();
         assert!(near.is_by_rdma() && far.is_by_rdma(), "{door:?} {caller:?}");
     }
-    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(StreamTransport::Verbs)).unwrap();
-    let error = Socket::connect(listener.address(), &options(StreamTransport::Tcp)).unwrap_err();
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(Transport::Verbs)).unwrap();
+    let error = Socket::connect(listener.address(), &options(Transport::Tcp)).unwrap_err();
     assert!(error.to_string().contains("accepts only RDMA"), "{error}");
 }
 
@@ -100,7 +94,7 @@ fn without_rdma_the_error_says_what_to_do() {
         return;
     }
     let verbs = squall::stream::VerbsSettings { device: Some("none0".into()), ..Default::default() };
-    let wanted = StreamOptions { verbs, ..options(StreamTransport::Verbs) };
+    let wanted = StreamOptions { verbs, ..options(Transport::Verbs) };
     let address = "127.0.0.1:1".parse().unwrap();
     let listening = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &wanted).map(drop);
     for outcome in [listening, Socket::connect(&address, &wanted).map(drop)] {
@@ -399,7 +393,7 @@ fn a_receive_can_be_cancelled() {
 /// Both ends must be of one kind; the error says so.
 #[test]
 fn ends_that_differ_are_reported() {
-    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(StreamTransport::Auto)).unwrap();
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(Transport::Auto)).unwrap();
     let address = listener.address().clone();
     let server = thread::spawn(move || {
         let mut socket = listener.accept().unwrap();
@@ -407,7 +401,7 @@ fn ends_that_differ_are_reported() {
     });
     let settings = StreamSettings { policy: TransferPolicy::Direct, ..StreamSettings::default() };
     let mut here =
-        Socket::connect(&address, &StreamOptions { settings, ..options(StreamTransport::Auto) }).unwrap();
+        Socket::connect(&address, &StreamOptions { settings, ..options(Transport::Auto) }).unwrap();
     let end = next(&mut here);
     assert!(matches!(end, SocketEvent::Closed { failure: Some(SocketFailure::Violation(_)) }), "{end:?}");
     let end = server.join().unwrap();

@@ -8,8 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use squall::stream::{
-    Address, Listener, ReceiveOutcome, SendOutcome, Socket, SocketEvent, Stream, StreamOptions,
-    StreamTransport,
+    Address, Listener, ReceiveOutcome, SendOutcome, Socket, SocketEvent, Stream, StreamOptions, Transport,
 };
 
 /// The variable that has the role of the process that will be killed, and the address.
@@ -24,12 +23,8 @@ fn options() -> StreamOptions {
     }
 }
 
-fn transports() -> Vec<StreamTransport> {
-    if rdma::is_wanted() {
-        vec![StreamTransport::Verbs]
-    } else {
-        vec![StreamTransport::Shm, StreamTransport::Tcp]
-    }
+fn transports() -> Vec<Transport> {
+    if rdma::is_wanted() { vec![Transport::Verbs] } else { vec![Transport::Shm, Transport::Tcp] }
 }
 
 fn byte(at: usize) -> u8 {
@@ -81,7 +76,7 @@ fn send_forever(mut socket: Socket) {
     }
 }
 
-fn listener(transport: StreamTransport) -> Listener {
+fn listener(transport: Transport) -> Listener {
     Listener::bind(&"127.0.0.1:0".parse().unwrap(), &StreamOptions { transport, ..options() }).unwrap()
 }
 

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use squall::stream::{AsyncListener, AsyncStream, Listener, Stream, StreamOptions, StreamTransport};
+use squall::stream::{AsyncListener, AsyncStream, Listener, Stream, StreamOptions, Transport};
 use squall_fabric::atomics::AtomicUsize;
 use squall_fabric::atomics::Ordering::Relaxed;
 use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf};
@@ -22,19 +22,15 @@ use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteEx
 /// The number of streams that end, each after one more byte.
 const ENDS: u8 = 40;
 
-fn transports() -> Vec<StreamTransport> {
-    if rdma::is_wanted() {
-        vec![StreamTransport::Verbs]
-    } else {
-        vec![StreamTransport::Shm, StreamTransport::Tcp]
-    }
+fn transports() -> Vec<Transport> {
+    if rdma::is_wanted() { vec![Transport::Verbs] } else { vec![Transport::Shm, Transport::Tcp] }
 }
 
-fn options(transport: StreamTransport) -> StreamOptions {
+fn options(transport: Transport) -> StreamOptions {
     StreamOptions { transport, verbs: rdma::settings(0), ..StreamOptions::local("tokio-tests") }
 }
 
-async fn pair(transport: StreamTransport) -> [AsyncStream; 2] {
+async fn pair(transport: Transport) -> [AsyncStream; 2] {
     let options = options(transport);
     let listener = AsyncListener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let address = listener.address().clone();

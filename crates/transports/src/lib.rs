@@ -27,6 +27,7 @@ pub mod verbs;
 mod waker;
 pub mod wakeups;
 
+pub use crate::composite::Transport;
 pub use crate::reserved::reserve_port;
 pub use crate::traffic::PeerTraffic;
 pub use crate::waker::Waker;

@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use squall::config::{Address, Batching, Config, DeliveryMode, Secret, Transport};
-use squall::stream::StreamTransport;
 use squall::{
     BootstrapProgress, Builder, Deliver, Group, Member, Message, MessageBatch, Node, Payload, Sender, View,
 };
@@ -405,17 +404,12 @@ enum Ended {
 pub(crate) fn config(job: &GroupJob) -> Result<Config> {
     let mut config = Config::local(&job.name, job.members).for_rank(job.rank);
     config.secret = Secret::new(&job.secret)?;
-    let by_network = match job.transport {
-        TransportName::Shm => None,
-        TransportName::Tcp => Some(Transport::Tcp),
-        TransportName::Auto => Some(Transport::Auto),
-        TransportName::Verbs => Some(Transport::Verbs),
-    };
-    if let Some(transport) = by_network {
+    let transport = job.transport.transport();
+    if transport != Transport::Shm {
         config.transport = transport;
         if transport == Transport::Tcp {
             // What is called TCP is TCP, also within a host.
-            config.streams = StreamTransport::Tcp;
+            config.streams = Transport::Tcp;
         }
         config.encryption = job.encryption.into();
         config.verbs.device.clone_from(&job.location.device);

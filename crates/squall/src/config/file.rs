@@ -7,7 +7,6 @@ use std::time::Duration;
 use squall_fabric::window::RECORDS_MAX;
 use squall_protocols::membership::{MEMBERS_MAX, PartitionSafety};
 use squall_protocols::multicast::{Batching, Carrier, DeliveryMode};
-use squall_transports::bootstrap::pair::StreamTransport;
 use squall_transports::bootstrap::{Address, Encryption, Secret};
 use squall_transports::log;
 use squall_transports::verbs::VerbsSettings;
@@ -72,7 +71,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
         encryption: values
             .get("encryption")
             .map_or(Ok(Encryption::On), |value| value.choice(&ENCRYPTIONS))?,
-        streams: StreamTransport::Auto,
+        streams: Transport::Auto,
         verbs: read_verbs(values.get("verbs").as_ref())?,
         subgroups,
         genuine,

@@ -44,7 +44,7 @@ pub use squall_protocols::genuine::{ClockKind, QuorumRule};
 use squall_protocols::membership::MEMBERS_MAX;
 pub use squall_protocols::membership::PartitionSafety;
 pub use squall_protocols::multicast::{Batching, Carrier, DeliveryMode};
-use squall_transports::bootstrap::pair::StreamTransport;
+pub use squall_transports::Transport;
 pub use squall_transports::bootstrap::{Address, BootstrapPlan, Encryption, Secret};
 use squall_transports::runner::IdleLimits;
 pub use squall_transports::verbs::VerbsSettings;
@@ -69,40 +69,6 @@ const SUSPICION_AFTER: Duration = Duration::from_secs(5);
 
 /// The default time for one connection to prove the secret.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// How members reach each other.
-///
-/// ```
-/// use squall::Config;
-/// use squall::config::Transport;
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let config = Config::local("shared-memory", 2);
-/// assert_eq!(config.transport, Transport::Shm);
-/// assert!(config.transport.needs_unix_socket());
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// The best transport that both ends have, chosen for each pair of members: shared memory, RDMA or TCP. The
-    /// members connect over TCP first.
-    Auto,
-    /// Shared memory: all members on one host, under one user.
-    Shm,
-    /// TCP: members anywhere.
-    Tcp,
-    /// RDMA by verbs: members whose hosts have InfiniBand or RoCE devices that reach each other.
-    Verbs,
-}
-
-impl Transport {
-    /// Returns whether members connect over Unix sockets, and not over TCP.
-    #[must_use]
-    pub const fn needs_unix_socket(self) -> bool {
-        matches!(self, Self::Shm)
-    }
-}
 
 /// What the polling thread does when there is nothing to do.
 ///
@@ -176,7 +142,7 @@ pub struct Config {
     /// The transport of streams between a process and one member: requests of clients of objects, and states of joiners. Each
     /// stream takes the best one unless a test or a measurement chooses; the file has no key for it.
     #[doc(hidden)]
-    pub streams: StreamTransport,
+    pub streams: Transport,
     /// Whether TCP traffic is encrypted; RDMA and shared memory are not. If two members differ, the stricter setting
     /// applies.
     pub encryption: Encryption,
@@ -329,7 +295,7 @@ impl Config {
             members,
             rank: Some(0),
             transport: Transport::Shm,
-            streams: StreamTransport::Auto,
+            streams: Transport::Auto,
             encryption: Encryption::On,
             verbs: VerbsSettings::default(),
             subgroups: BTreeMap::new(),

@@ -1,7 +1,7 @@
 //! Streams: sockets with RDMA's speed, without its verbs (UNH EXS).
 //!
 //! Two processes connect with an address and a secret. On one host they share memory; otherwise they use TCP, or RDMA
-//! if one of them asks for it ([`StreamTransport`]). Data goes directly from the sender's memory into the receiver's
+//! if one of them asks for it ([`Transport`]). Data goes directly from the sender's memory into the receiver's
 //! when the receiver is ahead, and through an intermediate ring at the receiver when it is not.
 //!
 //! - [`Socket`] is asynchronous: post buffers to be sent and to be filled, and take events. Nothing is copied unless
@@ -54,9 +54,9 @@ pub use squall_protocols::stream::{
     Completion, PostRefused, ReceiveId, ReceiveOutcome, SendId, SendOutcome, SocketFailure, SocketKind,
     Statistics, StreamSettings, TransferPolicy,
 };
+pub use squall_transports::Transport;
 pub use squall_transports::bootstrap::Address;
 pub use squall_transports::bootstrap::Secret;
-pub use squall_transports::bootstrap::pair::StreamTransport;
 pub use squall_transports::verbs::VerbsSettings;
 
 #[cfg(feature = "tokio")]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use squall_transports::bootstrap::pair::{PairTerms, StreamTransport};
+use squall_transports::Transport;
+use squall_transports::bootstrap::pair::PairTerms;
 use squall_transports::bootstrap::{Encryption, Secret};
 use squall_transports::runner::IdleLimits;
 use squall_transports::verbs::{self, VerbsSettings};
@@ -12,13 +13,13 @@ use super::{StreamError, StreamSettings};
 /// The options of a socket.
 ///
 /// ```
-/// use squall::stream::{Secret, StreamOptions, StreamTransport};
+/// use squall::stream::{Secret, StreamOptions, Transport};
 /// use std::time::Duration;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let secret = Secret::new("at least sixteen bytes")?; // the same at both ends
 /// let mut options = StreamOptions::new("files", &secret);
-/// options.transport = StreamTransport::Tcp;
+/// options.transport = Transport::Tcp;
 /// options.timeout = Duration::from_secs(3);
 /// # Ok(())
 /// # }
@@ -31,7 +32,7 @@ pub struct StreamOptions {
     pub secret: Secret,
     /// How transports are chosen: shared memory on one host, RDMA between devices of one network, and TCP otherwise;
     /// or always the same one.
-    pub transport: StreamTransport,
+    pub transport: Transport,
     /// Whether a stream over TCP is encrypted. If the two ends differ, the stricter setting applies.
     pub encryption: Encryption,
     /// This end's RDMA device.
@@ -61,7 +62,7 @@ impl StreamOptions {
         Self {
             cluster: cluster.into(),
             secret: secret.clone(),
-            transport: StreamTransport::Auto,
+            transport: Transport::Auto,
             encryption: Encryption::On,
             verbs: VerbsSettings::default(),
             settings: StreamSettings::default(),
@@ -86,7 +87,7 @@ impl StreamOptions {
     /// Checks, before the other end waits for this one, whether the options can be fulfilled.
     pub(super) fn check(&self) -> Result<(), StreamError> {
         self.settings.check()?;
-        if self.transport == StreamTransport::Verbs {
+        if self.transport == Transport::Verbs {
             verbs::check_for(&self.verbs, &[], self.locked_bytes())?;
         }
         Ok(())

@@ -8,7 +8,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_fi
 use squall::config::{Address, PartitionSafety, SubgroupConfig, Transport};
 use squall::external::{Observed, Observer, Publisher};
 use squall::object::{Client, Object, Replicated, Snapshot, restored};
-use squall::stream::{Listener, Stream, StreamOptions, StreamTransport};
+use squall::stream::{Listener, Stream, StreamOptions};
 use squall::{Config, Group};
 
 use super::lab::{PATIENCE, run, say};
@@ -203,7 +203,7 @@ fn options(words: &Words<'_>) -> StreamOptions {
     let mut options = StreamOptions::local("hosts");
     options.timeout = SHORT;
     if words.find("transport") == Some("shm") {
-        options.transport = StreamTransport::Shm;
+        options.transport = Transport::Shm;
     }
     options
 }

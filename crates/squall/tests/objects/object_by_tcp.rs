@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use squall::config::{Address, GenuineConfig, SubgroupConfig, Transport};
 use squall::object::{Client, Replicated, ShardedObject, Snapshot, restored};
-use squall::stream::StreamTransport;
 use squall::{Config, Group};
 use squall_transports::reserve_port;
 
@@ -45,7 +44,7 @@ fn configs(members: usize) -> Vec<Config> {
     let addresses: Vec<_> = (0..members).map(address).collect();
     let member = |rank: usize| Config {
         transport: Transport::Tcp,
-        streams: StreamTransport::Tcp,
+        streams: Transport::Tcp,
         listen: addresses[rank].clone(),
         contacts: addresses.clone(),
         rank: Some(rank),

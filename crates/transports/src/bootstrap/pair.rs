@@ -39,9 +39,9 @@ use super::link::LinkSocket;
 use super::handshake_queue::{HandshakeQueue, ProvedVisitor};
 use super::message::{BootstrapAnswer, BootstrapRequest, PairWish, Refusal};
 use super::{Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, Proof, Secret};
+use crate::Transport;
 use crate::session::{CallerKind, Encryption, PeerStream};
 use crate::verbs::VerbsSettings;
-pub use choice::StreamTransport;
 use rdma::local_address;
 pub use services::{PairService, PairServices};
 use twins::{twin_prefix, twins};
@@ -54,7 +54,7 @@ pub struct PairTerms {
     /// The secret, the same at both ends.
     pub secret: Secret,
     /// The transports that this end allows.
-    pub choice: StreamTransport,
+    pub choice: Transport,
     /// This end's RDMA device.
     pub verbs: VerbsSettings,
     /// The bytes of memory that this end will lock for an RDMA device: locking them is tried before RDMA is
@@ -89,7 +89,7 @@ impl PairTerms {
         Self {
             cluster: cluster.into(),
             secret: secret.clone(),
-            choice: StreamTransport::Auto,
+            choice: Transport::Auto,
             verbs: VerbsSettings::default(),
             locked_bytes: 0,
             timeout: Duration::from_secs(10),
@@ -440,14 +440,14 @@ impl Caller<'_> {
         address: &Address,
         service: Option<PairService>,
         twins: &[Address],
-        choice: StreamTransport,
+        choice: Transport,
         wish: &mut dyn FnMut() -> PairWish,
     ) -> Result<PairedStream, CallError> {
         let request = |wish| match service {
             None => BootstrapRequest::Pair { wish },
             Some(service) => BootstrapRequest::Serve { service, wish },
         };
-        let by_tcp = choice != StreamTransport::Shm && !address.is_unix();
+        let by_tcp = choice != Transport::Shm && !address.is_unix();
         let mut cause = format!("{address} is not on this host, but shared memory is required");
         for twin in twins {
             match self.try_door::<UnixStream>(twin, request(PairWish::Stream)) {

@@ -43,7 +43,7 @@ use rustix::fd::{AsFd as _, OwnedFd};
 use squall_fabric::{ConnId, FabricEvent, MirrorId, MirrorKey, NodeId, Region};
 
 pub use self::error::CompositeError;
-pub use self::transport_choice::{CompositeSettings, PeerTransport, TransportChoice};
+pub use self::transport_choice::{CompositeSettings, PeerTransport, Transport, TransportChoice};
 #[doc(hidden)]
 pub use self::transport_choice::{OFFER_BYTES, RdmaNetwork, Rendezvous, TransportOffer};
 

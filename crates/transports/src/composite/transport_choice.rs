@@ -7,6 +7,29 @@ use squall_fabric::NodeId;
 use crate::bootstrap::Relinking;
 use crate::verbs::VerbsSettings;
 
+/// How the members of a group, or the two ends of a stream, may reach each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// The best that both ends have, chosen for each pair: shared memory if they are on one host and run as the same user; else RDMA
+    /// if both have it on the network by which they meet, or the other end of a stream requires it; else TCP. They meet by TCP.
+    #[default]
+    Auto,
+    /// Shared memory only: all on one host, under one user.
+    Shm,
+    /// TCP only.
+    Tcp,
+    /// RDMA by verbs only: hosts with InfiniBand or RoCE devices that reach each other. They meet by TCP.
+    Verbs,
+}
+
+impl Transport {
+    /// Returns whether members connect over Unix sockets, and not over TCP.
+    #[must_use]
+    pub const fn needs_unix_socket(self) -> bool {
+        matches!(self, Self::Shm)
+    }
+}
+
 /// The transport by which a peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerTransport {

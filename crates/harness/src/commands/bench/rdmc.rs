@@ -7,6 +7,7 @@ use squall::config::quantity;
 use squall_protocols::rdmc::schedule::Algorithm;
 use squall_simulator::rdmc::PaperMachines;
 
+use super::fabric::BenchFabric;
 use crate::cluster::{ClusterPlan, ProcessCluster};
 use crate::control::{
     EncryptionName, IdleName, MemberLocation, MemberReport, MemberWork, RdmcJob, ScheduleName, TransportName,
@@ -20,7 +21,7 @@ use crate::terminal::{CommandVerdict, Interrupts, output, units};
 pub(crate) struct RdmcArguments {
     /// How the members reach each other
     #[arg(long, value_enum, default_value = TransportName::usual())]
-    transport: Transport,
+    transport: BenchFabric,
     /// With `--transport sim`: which cluster of the paper
     #[arg(long, value_enum, default_value = "fractus")]
     cluster: ClusterName,
@@ -72,22 +73,6 @@ Examples:
       --at device=rxe0,address=10.77.0.1 --at device=rxe1,address=10.77.0.2
   squall bench rdmc --transport sim --cluster sierra --members 512 --size 256MiB";
 
-/// How the members reach each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-enum Transport {
-    /// Shared memory
-    Shm,
-    /// TCP over the loopback interface
-    Tcp,
-    /// RDMA by verbs; see docs/verbs.md
-    Verbs,
-    /// Shared memory, RDMA or TCP, the fastest that each pair of members has
-    Auto,
-    /// The simulator with the costs of a cluster, in virtual time; one object
-    Sim,
-}
-
 /// The clusters of the RDMC paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum ClusterName {
@@ -101,7 +86,7 @@ enum ClusterName {
 
 #[derive(Debug, Serialize)]
 struct Outcome {
-    transport: Transport,
+    transport: BenchFabric,
     members: usize,
     size: usize,
     objects: u64,
@@ -116,12 +101,9 @@ struct Outcome {
 }
 
 pub(crate) fn run(arguments: &RdmcArguments) -> Result<CommandVerdict> {
-    let outcome = match arguments.transport {
-        Transport::Shm => measure(arguments, TransportName::Shm)?,
-        Transport::Tcp => measure(arguments, TransportName::Tcp)?,
-        Transport::Verbs => measure(arguments, TransportName::Verbs)?,
-        Transport::Auto => measure(arguments, TransportName::Auto)?,
-        Transport::Sim => predict(arguments)?,
+    let outcome = match arguments.transport.real() {
+        Some(transport) => measure(arguments, transport)?,
+        None => predict(arguments)?,
     };
     if arguments.json {
         output::json(&outcome)?;

@@ -14,6 +14,7 @@ use crate::control::{EncryptionName, IdleName, MemberLocation, TransportName};
 use crate::latency::Percentiles;
 use squall_transports::composite::PeerTransport;
 
+use super::fabric::BenchFabric;
 use crate::cores;
 use crate::lab::LabMap;
 use crate::terminal::{CommandVerdict, log, output, units};
@@ -24,7 +25,7 @@ use crate::terminal::{CommandVerdict, log, output, units};
 pub(crate) struct StreamArguments {
     /// How the processes reach each other
     #[arg(long, value_enum, default_value = TransportName::usual())]
-    transport: Means,
+    transport: BenchFabric,
     /// What is encrypted: what travels by TCP between hosts, within this host, too, or nothing
     #[arg(long, value_enum, default_value = "on")]
     encryption: EncryptionName,
@@ -84,22 +85,6 @@ Examples:
       --at address=192.0.2.1,device=mlx5_0 --at address=192.0.2.2,device=mlx5_1
   squall bench stream --transport sim --model distant --size exp:1MiB";
 
-/// How the two processes reach each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-enum Means {
-    /// Shared memory
-    Shm,
-    /// TCP over the loopback interface
-    Tcp,
-    /// RDMA by verbs; see docs/verbs.md
-    Verbs,
-    /// The best that both ends have: shared memory, RDMA or TCP; the result says which
-    Auto,
-    /// Not at all: the protocol in virtual time, under a cost model of the paper's machines
-    Sim,
-}
-
 /// The paper's machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -119,7 +104,7 @@ struct Size {
 
 #[derive(Clone, Debug, Serialize)]
 struct Outcome {
-    transport: Means,
+    transport: BenchFabric,
     policy: PolicyName,
     memory: MemoryName,
     size: usize,
@@ -146,7 +131,7 @@ struct Outcome {
 }
 
 pub(crate) fn run(arguments: &StreamArguments) -> Result<CommandVerdict> {
-    if arguments.transport == Means::Sim {
+    if arguments.transport == BenchFabric::Sim {
         arguments.show(&arguments.simulate()?)?;
         return Ok(CommandVerdict::Good);
     }
@@ -217,12 +202,12 @@ impl StreamArguments {
         let mut locations = self.locations.iter().cloned();
         ensure!(self.locations.len() <= 2, "a stream has two ends: give --at twice at most");
         if let Some(map) = LabMap::of_this_process()?.filter(|_| self.locations.is_empty()) {
-            ensure!(self.transport != Means::Shm, "hosts share no memory: choose --transport tcp");
+            ensure!(self.transport != BenchFabric::Shm, "hosts share no memory: choose --transport tcp");
             return Ok([MemberLocation::outside(&map), MemberLocation::on_host(&map, 0)]);
         }
         let ends = [(); 2].map(|()| locations.next().unwrap_or_default());
         ensure!(ends[0].netns.is_none(), "the sender runs here: give the first --at without netns");
-        let is_shm = self.transport == Means::Shm;
+        let is_shm = self.transport == BenchFabric::Shm;
         ensure!(
             !is_shm || self.locations.is_empty(),
             "shared memory runs here: choose --transport tcp or verbs, or omit --at"
@@ -240,7 +225,7 @@ impl StreamArguments {
         // Messages of many megabytes: enough of them for a second.
         let usual = if bytes > 4 << 20 { ((8 << 30) / bytes).max(10) } else { usual };
         Ok(BlastSettings {
-            transport: self.transport.name(),
+            transport: self.transport.real().unwrap_or(TransportName::Shm),
             encryption: self.encryption,
             policy: self.policy,
             idle: self.idle,
@@ -254,18 +239,6 @@ impl StreamArguments {
             memory: self.memory,
             locations: self.ends()?,
         })
-    }
-}
-
-impl Means {
-    /// As the two processes know it.
-    const fn name(self) -> TransportName {
-        match self {
-            Self::Shm | Self::Sim => TransportName::Shm,
-            Self::Tcp => TransportName::Tcp,
-            Self::Verbs => TransportName::Verbs,
-            Self::Auto => TransportName::Auto,
-        }
     }
 }
 
@@ -291,9 +264,9 @@ fn measure(blast: &BlastSettings, cores: &[Option<usize>]) -> Result<Outcome> {
     let received: BlastReceived = serde_json::from_slice(&ended.stdout)?;
     Ok(Outcome {
         transport: match sent.transport {
-            PeerTransport::Shm => Means::Shm,
-            PeerTransport::Verbs => Means::Verbs,
-            PeerTransport::Tcp => Means::Tcp,
+            PeerTransport::Shm => BenchFabric::Shm,
+            PeerTransport::Verbs => BenchFabric::Verbs,
+            PeerTransport::Tcp => BenchFabric::Tcp,
         },
         policy: blast.policy,
         memory: blast.memory,

@@ -2,24 +2,9 @@
 
 use super::super::message::{BootstrapAnswer, PairWish, Refusal};
 use super::super::{Address, BootstrapError};
-use crate::shm;
+use crate::{Transport, shm};
 
-/// The transport between two ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StreamTransport {
-    /// Shared memory if both are on one host and run as the same user; else RDMA if both have it on the
-    /// network by which they meet, or the other end requires it; else TCP.
-    #[default]
-    Auto,
-    /// Shared memory only.
-    Shm,
-    /// TCP only.
-    Tcp,
-    /// RDMA only; the ends meet by TCP.
-    Verbs,
-}
-
-impl StreamTransport {
+impl Transport {
     /// Returns whether this end may use shared memory, and can.
     ///
     /// # Errors
