@@ -165,9 +165,31 @@ def table(found: dict, columns: list[str]) -> str:
 
 
 def tables(found: dict, columns: list[str]) -> str:
-    """One of rates, and one of times."""
+    """One of rates, one of times, and one of both beside plain TCP and etcd."""
     parts = [[column for column in columns if (COLUMNS[column][0] == "µs") == times] for times in (False, True)]
-    return "\n\n".join(table(found, part) for part in parts if part)
+    return "\n\n".join([*(table(found, part) for part in parts if part), shares(found, columns)])
+
+
+# What is compared with what.
+SHARES = [
+    ("multicast, 8 KiB", "plain TCP to two"),
+    ("the same, encrypted", "plain TCP to two"),
+    ("durable, 256 B", "etcd, 64 clients"),
+    ("multicast, one at a time", "plain TCP, 64 B and back"),
+    ("the same, encrypted, one at a time", "plain TCP, 64 B and back"),
+    ("object, one at a time", "plain TCP, 64 B and back"),
+    ("durable, one at a time", "etcd, one client"),
+]
+
+
+def shares(found: dict, columns: list[str]) -> str:
+    pairs = [pair for pair in SHARES if set(pair) <= set(columns)]
+    lines = ["| network | " + " | ".join(f"{one} / {other}" for one, other in pairs) + " |", "|---" * (len(pairs) + 1) + "|"]
+    for network, figures in found.items():
+        ratios = [statistics.median(figures[one]) / statistics.median(figures[other]) if figures.get(one) and figures.get(other) else None
+                  for one, other in pairs]
+        lines.append(f"| {network} | " + " | ".join("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios) + " |")
+    return "\n".join(lines)
 
 
 def save(folder: pathlib.Path, name: str, about: str, found: dict, columns: list[str]) -> None:
