@@ -8,6 +8,13 @@ use crate::bootstrap::Relinking;
 use crate::verbs::VerbsSettings;
 
 /// How the members of a group, or the two ends of a stream, may reach each other.
+///
+/// ```
+/// use squall_transports::Transport;
+///
+/// assert_eq!(Transport::default(), Transport::Auto);
+/// assert!(Transport::Shm.needs_unix_socket() && !Transport::Auto.needs_unix_socket());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// The best that both ends have, chosen for each pair: shared memory if they are on one host and run as the same user; else RDMA

@@ -8,8 +8,8 @@
 //!   and words that are stored, discarded, or added to a stalled post. C4: what was handled is acknowledged with other output from 1 KiB on, and
 //!   alone from 64 KiB on; an old position is ignored, one that was not sent is a violation. C5: completions come from acknowledgements of posts
 //!   alone, and the queue is trimmed before they are reported. C6: what is kept is bounded. C7: only a new connection moves the queue back.
-//! - *A break.* C8: an error, an end, a bad record, or one whose rest does not come, breaks the connection, not the peer; incomplete words and headers go with it, half frames
-//!   and stalled posts stay.
+//! - *A break.* C8: an error, an end, a bad record, or one whose rest does not come, breaks the connection, not the peer; incomplete words and
+//!   headers go with it, half frames and stalled posts stay.
 //! - *Opening.* C10: the pair is named by its first handshake. C11: ballots. C12: calling. C13: being called. C14: the answer; what has no proof
 //!   proves nothing. C15: adopting.
 //! - *A loss.* C17: it is final, and later calls are answered with it. It takes a farewell, a violation, an overrun, that answer, or the death

@@ -74,9 +74,9 @@ impl TcpSocket {
         Arc::downgrade(&self.stream)
     }
 
-    /// Same as [`is_silent`].
+    /// Returns whether its kernel sends in vain.
     pub(super) fn is_silent(&self) -> bool {
-        is_silent(&self.stream)
+        StreamFlow::of(&self.stream) == StreamFlow::Silent
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -141,23 +141,39 @@ impl TcpSocket {
     }
 }
 
-/// Returns whether the kernel has sent something again because its time was over, and nothing has been acknowledged since: the path may be
-/// interrupted, and from here on each next attempt comes after twice the time.
-pub(super) fn is_silent(stream: &TcpStream) -> bool {
-    // SAFETY: a `tcp_info` of zeros is valid: it has numbers only.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut length = libc::socklen_t::try_from(size_of_val(&info)).expect("some hundred bytes");
-    // SAFETY: `info` is valid for stores of that length, of which the kernel may use a part.
-    let found = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            (&raw mut info).cast(),
-            &raw mut length,
-        )
-    };
-    found == 0 && info.tcpi_unacked > 0 && info.tcpi_retransmits > 0
+/// What has become of what the kernel has sent on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamFlow {
+    /// All of it is acknowledged.
+    Idle,
+    /// Some of it is under way.
+    UnderWay,
+    /// Something was sent again because its time was over, and nothing has been acknowledged since: the path may be interrupted, and from
+    /// here on each next attempt comes after twice the time.
+    Silent,
+}
+
+impl StreamFlow {
+    pub(super) fn of(stream: &TcpStream) -> Self {
+        // SAFETY: a `tcp_info` of zeros is valid: it has numbers only.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut length = libc::socklen_t::try_from(size_of_val(&info)).expect("some hundred bytes");
+        // SAFETY: `info` is valid for stores of that length, of which the kernel may use a part. If it fails, all is 0: idle.
+        unsafe {
+            libc::getsockopt(
+                stream.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut info).cast(),
+                &raw mut length,
+            );
+        }
+        match (info.tcpi_unacked, info.tcpi_retransmits) {
+            (0, _) => Self::Idle,
+            (_, 0) => Self::UnderWay,
+            _ => Self::Silent,
+        }
+    }
 }
 
 /// Requests large buffers where the system allows them. Elsewhere the kernel's own sizing is kept: an

@@ -15,7 +15,7 @@ use super::sentinel::{SENTINEL_CALL, SENTINEL_WAIT_MAX};
 use crate::Waker;
 use crate::session::PeerStream;
 use crate::tcp::pair::{PairId, ReopenBallot};
-use crate::tcp::socket::{TcpSocket, is_silent};
+use crate::tcp::socket::{StreamFlow, TcpSocket};
 
 /// The first message on a connection of a pair that is opened again: the caller's ballot, and how many words it has handled. Number 0 asks for
 /// a sentinel.
@@ -234,14 +234,17 @@ fn follow_orders(orders: &Receiver<CallsOrder>, caller: &Arc<dyn PeerCaller>, de
             Ok(CallsOrder::Watch { peer, stream }) => watched.push((peer, stream)),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                next_look = Instant::now() + LOOK_EVERY;
+                let mut is_idle = true;
                 watched.retain(|(peer, stream)| {
                     let Some(stream) = stream.upgrade() else { return false };
-                    if is_silent(&stream) {
+                    let flow = StreamFlow::of(&stream);
+                    is_idle &= flow == StreamFlow::Idle;
+                    if flow == StreamFlow::Silent {
                         desk.send(News::Silent { peer: *peer });
                     }
                     true
                 });
+                next_look = Instant::now() + if is_idle { LOOK_IDLE_EVERY } else { LOOK_EVERY };
             }
         }
     }
@@ -276,8 +279,10 @@ fn make_call(order: &PairCallOrder, caller: &dyn PeerCaller, desk: &AskedDesk) {
     desk.send(News::Answered { peer, call, answer });
 }
 
-/// How often connections are looked at: a call through a system's kernel for each.
+/// How often connections are looked at while something is under way on one of them.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The same while nothing is: an idle member is to sleep.
+const LOOK_IDLE_EVERY: Duration = Duration::from_millis(500);
 
 /// Waits between the calls of a peer: none before the first, then longer each time.
 const WAIT_STEP: Duration = Duration::from_millis(10);
