@@ -76,7 +76,7 @@ impl TcpSocket {
 
     /// Returns whether its kernel sends in vain.
     pub(super) fn is_silent(&self) -> bool {
-        StreamFlow::of(&self.stream) == StreamFlow::Silent
+        SentState::of(&self.stream) == SentState::Silent
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -143,7 +143,7 @@ impl TcpSocket {
 
 /// What has become of what the kernel has sent on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StreamFlow {
+pub(super) enum SentState {
     /// All of it is acknowledged.
     Idle,
     /// Some of it is under way.
@@ -153,7 +153,7 @@ pub(super) enum StreamFlow {
     Silent,
 }
 
-impl StreamFlow {
+impl SentState {
     pub(super) fn of(stream: &TcpStream) -> Self {
         // SAFETY: a `tcp_info` of zeros is valid: it has numbers only.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };

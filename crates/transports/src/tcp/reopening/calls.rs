@@ -15,7 +15,7 @@ use super::sentinel::{SENTINEL_CALL, SENTINEL_WAIT_MAX};
 use crate::Waker;
 use crate::session::PeerStream;
 use crate::tcp::pair::{PairId, ReopenBallot};
-use crate::tcp::socket::{StreamFlow, TcpSocket};
+use crate::tcp::socket::{SentState, TcpSocket};
 
 /// The first message on a connection of a pair that is opened again: the caller's ballot, and how many words it has handled. Number 0 asks for
 /// a sentinel.
@@ -237,9 +237,9 @@ fn follow_orders(orders: &Receiver<CallsOrder>, caller: &Arc<dyn PeerCaller>, de
                 let mut is_idle = true;
                 watched.retain(|(peer, stream)| {
                     let Some(stream) = stream.upgrade() else { return false };
-                    let flow = StreamFlow::of(&stream);
-                    is_idle &= flow == StreamFlow::Idle;
-                    if flow == StreamFlow::Silent {
+                    let flow = SentState::of(&stream);
+                    is_idle &= flow == SentState::Idle;
+                    if flow == SentState::Silent {
                         desk.send(News::Silent { peer: *peer });
                     }
                     true
