@@ -183,6 +183,8 @@ points! {
     CandidateUntaken,
     /// A joiner was removed before it had begun its first view.
     JoinerRemoved,
+    /// A member closed the link of a candidate whose leader leads no more.
+    JoinerOutdated,
     /// A joiner was lost when its first view had begun here, but not at all members.
     JoinerLostEarly,
     /// A joiner that was removed asks again.

@@ -247,23 +247,25 @@ fn every_mutation_in_objects_is_caught() {
 
 const LATE_IN_ADMISSION: &Late<AdmissionMutation> = &[
     (AdmissionMutation::AskForEver, 91),
-    (AdmissionMutation::WaitForDeadLeader, 43),
+    (AdmissionMutation::WaitForDeadLeader, 95),
     (AdmissionMutation::TakeLost, 1_227),
 ];
 
 /// The mutations of joiners and of the members that admit them.
 ///
-/// Unit tests (`service.rs`, `joiner/tests.rs`) catch three. `AdmitTwo`: of two candidates the later one replaces the earlier one, which
+/// Unit tests (`service.rs`, `joiner/tests.rs`) catch four. `AdmitTwo`: of two candidates the later one replaces the earlier one, which
 /// asks again when its report is refused, so that it costs attempts and violates nothing else. `RefuseSilently`: the
 /// joiner sees the end of its link, too, and accuses the member from its side. `AbandonReport`: the leader has to die just when it has
-/// proposed the joiner, in a group that has no other member to spare.
+/// proposed the joiner, in a group that has no other member to spare. `KeepOutdated`: the joiner asks again later, when it has waited for
+/// long enough.
 #[test]
 fn every_mutation_in_admission_is_caught() {
     use admission::mutation::with;
     let caught = |mutation| match mutation {
         AdmissionMutation::AdmitTwo
         | AdmissionMutation::RefuseSilently
-        | AdmissionMutation::AbandonReport => Some("a unit test".into()),
+        | AdmissionMutation::AbandonReport
+        | AdmissionMutation::KeepOutdated => Some("a unit test".into()),
         _ => caught_in(&join::SCENARIO, first_seed(LATE_IN_ADMISSION, mutation)),
     };
     check(AdmissionMutation::ALL, |mutation| with(mutation, || caught(mutation)));

@@ -3,8 +3,8 @@
 use squall_protocols::genuine::mutation::{self, GenuineMutation};
 use squall_simulator::coverage::Point;
 use squall_simulator::{
-    Scenario as _, alive, genuine, group, join, multicast, replica, restart, revival, salvage, sst, sweep,
-    takeover,
+    Scenario as _, alive, ends, genuine, group, join, multicast, replica, restart, revival, salvage, sst,
+    sweep, takeover,
 };
 
 #[test]
@@ -41,6 +41,21 @@ fn groups_hold_under_the_adversary() {
 /// - 63084: a member that was accused before it attached saw the decision of a proposal that it had missed, and treated
 ///   it as one without changes.
 ///
+/// - 49038062, and 49030271 with members that die visibly: a joiner whose leader had died left while the others still decided the view
+///   with it, and they lost their majority.
+///
+/// With members that die visibly, too:
+/// - 49013943: a process that waited for an answer was told of nodes that it was not linked with, and never slept.
+///
+/// In the scenario of objects:
+/// - 49005172, 49021858: a member that had joined in a view that not all began kept its links with those that left before it arrived,
+///   and one that waited for them never learned that it had been removed.
+///
+/// In the scenario of ends:
+/// - 49001602, 49001854: a member of a durable shard without a holder left, and what was before the view with it.
+/// - 49003467: one that died while it was leaving did not return, and with it its log.
+/// - 49001769: one that had returned with its register still counted as dead.
+///
 /// In the scenario of takeovers:
 /// - 71043, 78589: a member that had left learned of it late, lost the others and decided alone what is delivered.
 ///
@@ -49,8 +64,17 @@ fn groups_hold_under_the_adversary() {
 /// - 102000: those that could restart did not within the time. Why is not known; an earlier version did that.
 #[test]
 fn seeds_that_have_found_something_hold() {
-    for seed in [8_845, 11_359, 63_084] {
+    for seed in [8_845, 11_359, 63_084, 49_038_062] {
         assert_eq!(group::SCENARIO.run(seed).violation, None, "seed {seed}");
+    }
+    for seed in [49_013_943, 49_030_271, 49_038_062] {
+        assert_eq!(group::DYING.run(seed).violation, None, "seed {seed}");
+    }
+    for seed in [49_005_172, 49_021_858] {
+        assert_eq!(replica::SCENARIO.run(seed).violation, None, "seed {seed}");
+    }
+    for seed in [49_001_602, 49_001_769, 49_001_854, 49_003_467] {
+        assert_eq!(ends::SCENARIO.run(seed).violation, None, "seed {seed}");
     }
     for seed in [71_043, 78_589] {
         assert_eq!(takeover::SCENARIO.run(seed).violation, None, "seed {seed}");

@@ -16,7 +16,7 @@ pub struct JoinerSettings {
     /// For a member to answer a request.
     pub answer: Duration,
     /// For the other members to admit this process after it has lost the leader that admitted it, or after a silent leader could have
-    /// answered.
+    /// answered. They may be waiting for a majority meanwhile; if they continue without it, they close their links \[J11\], so this is long.
     pub orphan: Duration,
     /// For a member that does not accept links yet to begin to accept them.
     pub link: Duration,
@@ -27,10 +27,10 @@ pub struct JoinerSettings {
 }
 
 impl JoinerSettings {
-    /// Returns the settings for real machines: pauses of 20 to 250 ms, and one second without a leader.
+    /// Returns the settings for real machines: pauses of 20 to 250 ms, and 20 seconds without a leader.
     #[must_use]
     pub const fn new(timeout: Duration, handshake: Duration, answer: Duration) -> Self {
-        let (orphan, patience_min) = (Duration::from_secs(1), Duration::from_millis(250));
+        let (orphan, patience_min) = (Duration::from_secs(20), Duration::from_millis(250));
         let pauses = [Duration::from_millis(20), Duration::from_millis(250)];
         let link = Duration::from_millis(200);
         Self { timeout, handshake, answer, orphan, link, pauses, patience_min }

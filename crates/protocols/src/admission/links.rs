@@ -74,6 +74,10 @@ impl PendingLinks {
         self.since.contains_key(&node)
     }
 
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.since.keys().copied()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.since.len()
     }

@@ -37,9 +37,12 @@
 //! - \[J7\] A joiner terminates: it becomes a member, or gives up at its deadline, with the reason.
 //! - \[J8\] The application of a joiner learns of no view and of no message before the joiner has arrived.
 //! - \[J9\] A joiner that has reported does not leave of its own accord until it knows that no view counts on it, or none has come in the
-//!   time in which a leader answers and the others admit a process whose leader is gone.
+//!   time in which a leader answers and the others admit a process whose leader is gone. That is long, since the members may be waiting
+//!   for a majority: the end of the links \[J11\] is what it waits for.
 //! - \[J10\] A process whose first view has begun at a member keeps its link with that member until the next view, even if it is
 //!   lost before all members have begun its first one: the group uses the link in that view.
+//! - \[J11\] As soon as a view with another leader has begun, its members close the links of candidates that earlier leaders admitted
+//!   and that are not in it: no view will come with them, so they ask again at once.
 
 mod call;
 mod joiner;

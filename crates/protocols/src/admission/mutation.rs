@@ -35,5 +35,7 @@ mutations! {
         AbandonReport,
         /// \[J10\] A member closes the link of a process that is in its view.
         PartMember,
+        /// \[J11\] A member keeps the link of a candidate whose leader leads no more.
+        KeepOutdated,
     }
 }

@@ -52,8 +52,12 @@ fn first_number(view: u64) -> Option<u32> {
 /// Returns whether a leader can have assigned this number at about the time of view `view`. Views may pass while a
 /// process joins, and a member may learn of them late.
 pub(super) fn is_timely(node: NodeId, view: u64) -> bool {
-    let given = u64::from(node.0 / ADMISSIONS_MAX).checked_sub(BEFORE);
-    given.is_some_and(|given| given.abs_diff(view) <= VIEWS_APART_MAX)
+    view_of(node).is_some_and(|given| given.abs_diff(view) <= VIEWS_APART_MAX)
+}
+
+/// Returns the view in which this number is assigned, unless it is a first member's.
+pub(super) fn view_of(node: NodeId) -> Option<u64> {
+    u64::from(node.0 / ADMISSIONS_MAX).checked_sub(BEFORE)
 }
 
 /// The count of numbers in a view. It is small, so that the numbers last for almost 2^26 views. A leader that needs more

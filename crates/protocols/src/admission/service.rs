@@ -7,7 +7,7 @@ use squall_fabric::{Duration, Instant, NodeId};
 use super::links::{LinkVerdict, PendingLinks};
 use super::message::{Admitted, JoinAnswer};
 use super::mutation;
-use super::number::{ADMISSIONS_MAX, NodeNumbers, NumbersExhausted};
+use super::number::{ADMISSIONS_MAX, NodeNumbers, NumbersExhausted, view_of};
 use crate::coverage::{Point, reach};
 use crate::membership::{MEMBERS_MAX, Member, View};
 
@@ -33,6 +33,10 @@ pub struct AdmissionService<A> {
     /// The links of processes that are in no view.
     links: PendingLinks,
     numbers: NodeNumbers,
+    /// The latest view that all members have begun, and its leader.
+    latest: Option<(u64, NodeId)>,
+    /// Numbers of views before this one were assigned by leaders that lead no more.
+    outdated_before: u64,
     actions: VecDeque<AdmissionAction>,
 }
 
@@ -96,7 +100,18 @@ impl<A: Clone> AdmissionService<A> {
     pub fn new(settings: AdmissionSettings, node: NodeId, roster: BTreeMap<NodeId, A>) -> Self {
         let (links, numbers) = (PendingLinks::new(settings.link_life), NodeNumbers::default());
         let actions = VecDeque::new();
-        Self { settings, node, roster, roster_changed: true, candidate: None, links, numbers, actions }
+        Self {
+            settings,
+            node,
+            roster,
+            roster_changed: true,
+            candidate: None,
+            links,
+            numbers,
+            latest: None,
+            outdated_before: 0,
+            actions,
+        }
     }
 
     /// Returns the addresses of the members, and of the processes that have linked.
@@ -211,7 +226,7 @@ impl<A: Clone> AdmissionService<A> {
         // lost would be suspected as soon as it became a member, so it has to ask for another number.
         let is_about_to_be = self.actions.contains(&AdmissionAction::ReportLost(node));
         let is_lost = (is_lost || is_about_to_be) && !mutant!(TakeLost);
-        let verdict = match view.rank(node).is_some() || is_lost {
+        let verdict = match view.rank(node).is_some() || is_lost || self.is_outdated(node) {
             true => LinkVerdict::Close,
             false => self.links.judge(node, self.roster.contains_key(&node), view.id, now),
         };
@@ -228,6 +243,11 @@ impl<A: Clone> AdmissionService<A> {
             }
         }
         verdict
+    }
+
+    /// Returns whether the leader that assigned this number leads no more: no view will come with it \[J11\].
+    fn is_outdated(&self, node: NodeId) -> bool {
+        view_of(node).is_some_and(|given| given < self.outdated_before) && !mutant!(KeepOutdated)
     }
 
     /// Returns whether this member has accepted the link of `node` and still has it.
@@ -312,6 +332,15 @@ impl<A: Clone> AdmissionService<A> {
             self.part(node, "it was removed before its first view had begun");
         }
         self.candidate = self.candidate.filter(|candidate| !has_lost(candidate.node));
+        let latest = self.latest.replace((view.id, view.members[0].node));
+        if let Some((earlier, _)) = latest.filter(|(_, leader)| *leader != view.members[0].node) {
+            self.outdated_before = earlier + 1;
+        }
+        let is_outdated = |node: &NodeId| self.is_outdated(*node) && !is_member(*node);
+        for node in self.links.nodes().filter(is_outdated).collect::<Vec<_>>() {
+            reach(Point::JoinerOutdated);
+            self.forget(node, "the leader that admitted it leads no more");
+        }
         let arrived = self.links.take(|node| view.rank(node).is_some());
         let links = &self.links;
         self.roster.retain(|node, _| view.rank(*node).is_some() || links.contains(*node));

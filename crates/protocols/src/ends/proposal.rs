@@ -219,19 +219,22 @@ pub fn has_orphan(view: &EndingView, answers: &EndAnswers<'_>, dead: RankSet) ->
     view.shards.iter().enumerate().any(is_orphan)
 }
 
-/// Returns which leavers can be spared \[A9\]: others that stay hold each state that they hold, and have a log of each durable shard.
+/// Returns which leavers can be spared \[A9\]: others that stay hold each state that they hold, and that of each durable shard in which they
+/// are: as long as no member holds that, what was before the view may be with any of them \[K17\].
 fn spared(view: &EndingView, keep: RankSet, leavers: RankSet, answers: &EndAnswers<'_>) -> RankSet {
     mutant!(SpareLastHolder => return if leavers == keep { RankSet::EMPTY } else { leavers });
-    let value_of = |rank: usize, shard: usize| {
+    let holds_it = |rank: usize, shard: usize| {
         let is_in = view.shards[shard].members.contains(rank);
-        let holds_it = is_in && answers.get(&rank).is_some_and(|answer| holds(answer, view, shard));
-        if holds_it { 2 } else { u8::from(is_in && view.shards[shard].kind.is_durable) }
+        is_in && answers.get(&rank).is_some_and(|answer| holds(answer, view, shard))
     };
     let rest = keep - leavers;
     let is_spared = |rank: &usize| {
-        let replaced =
-            |shard| rest.iter().map(|other| value_of(other, shard)).max() >= Some(value_of(*rank, shard));
-        (0..view.shards.len()).all(replaced)
+        let is_replaced = |shard: usize| {
+            let of = &view.shards[shard];
+            let is_needed = holds_it(*rank, shard) || of.kind.is_durable && of.members.contains(*rank);
+            !is_needed || rest.iter().any(|other| holds_it(other, shard))
+        };
+        (0..view.shards.len()).all(is_replaced)
     };
     leavers.iter().filter(is_spared).collect()
 }

@@ -41,7 +41,6 @@ impl<H: JoinHost> SimAdmission<H> {
         let process = &mut self.processes[place as usize];
         let (Some(group), Some(attempt)) = (&process.group, process.attempt) else { return };
         let Some(view) = group.membership().map(|membership| membership.view().clone()) else { return };
-        process.peers = view.nodes().into_iter().filter(|node| *node != process.fabric.node()).collect();
         let roster =
             view.nodes().into_iter().map(|node| (self.numbers.number(node), self.numbers.owner(node.0)));
         let settings = self.host.admission_settings();
@@ -77,6 +76,7 @@ impl<H: JoinHost> SimAdmission<H> {
             JoinerAction::Begin(admitted) => {
                 let nodes = admitted.members.iter().filter_map(|(node, _)| self.numbers.node(*node));
                 let contacts: Vec<NodeId> = nodes.collect();
+                process.peers.clone_from(&contacts);
                 let ((layout, settings), left) = (self.host.group_settings(), process.application.take());
                 let application = self.host.application(place, process.node(), left);
                 let mut group =

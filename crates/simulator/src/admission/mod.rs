@@ -208,7 +208,7 @@ fn joiner_settings() -> JoinerSettings {
         timeout: JOIN_TIMEOUT,
         handshake: Duration::from_millis(3),
         answer: Duration::from_millis(5),
-        orphan: Duration::from_millis(5),
+        orphan: Duration::from_millis(100),
         link: Duration::from_millis(2),
         pauses: [Duration::from_micros(200), Duration::from_millis(2)],
         patience_min: Duration::from_millis(1),

@@ -279,6 +279,7 @@ promises!(
         JoinedAgain,
         JoinerOrphaned,
         JoinerRemoved,
+        JoinerOutdated,
         JoinerLostEarly,
         Left,
         LinkClosed,

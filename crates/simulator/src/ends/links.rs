@@ -26,7 +26,14 @@ impl EndsWorld<'_> {
                 process.reports.forget(before);
             }
             process.reports.take(now, node, report.clone());
-            process.latest[other] = Some((node, report));
+            process.latest[other] = Some((node, report.clone()));
+            // It has started again, and entered the view since: its memory of that is whole. A late report is corrected when its
+            // death is seen again.
+            let is_in = report.view == Some(process.view as u64) && !report.answer.is_restarted;
+            let has_returned = is_in && report.order.0 > 0;
+            if let Some(rank) = self.views[process.view].view.rank(node).filter(|_| has_returned) {
+                process.dead = process.dead.without(rank);
+            }
         }
         if self.processes[other].is_up {
             let is_beating = self.beats(slot, other);

@@ -260,7 +260,7 @@ impl EndsWorld<'_> {
     }
 
     /// Returns how much a process has of a shard in a view, by column.
-    fn counts_of(&self, slot: usize, view: usize, shard: usize) -> Option<Vec<u64>> {
+    pub(super) fn counts_of(&self, slot: usize, view: usize, shard: usize) -> Option<Vec<u64>> {
         let got = self.got_of(slot, view, shard)?;
         Some(self.counts(view, shard, &got))
     }

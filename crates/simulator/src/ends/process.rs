@@ -80,6 +80,8 @@ pub(super) struct EndsProcess {
     /// It has restarted in its view, with its register and without its memory.
     pub(super) is_restarted: bool,
     pub(super) leaves: bool,
+    /// It has left, and its view ended so that the others could spare it.
+    pub(super) is_spared: bool,
     pub(super) parts: Vec<EndsPart>,
     /// By view and shard, what it had when the view ended.
     pub(super) past: BTreeMap<(usize, usize), Vec<usize>>,
@@ -119,6 +121,7 @@ impl Default for EndsProcess {
             is_up: false,
             wakes: None,
             is_gone: false,
+            is_spared: false,
             starts: 0,
             node: NodeId(0),
             mode: EndsMode::default(),

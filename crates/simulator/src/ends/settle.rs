@@ -4,7 +4,7 @@ use squall_protocols::ends::{ShardQuorum, apart};
 use squall_protocols::membership::RankSet;
 
 use super::plan::EndsLinks;
-use super::process::EndsMode;
+use super::process::{EndsMode, EndsProcess};
 use super::world::EndsWorld;
 
 impl EndsWorld<'_> {
@@ -57,12 +57,12 @@ impl EndsWorld<'_> {
         }
     }
 
-    /// In a group whose registers are on disks all processes start again, but those that have left.
+    /// In a group whose registers are on disks all processes start again, but those that have left; one that died while it was leaving does, too.
     fn wake(&mut self) {
         if !self.views[0].view.is_durable() {
             return;
         }
-        for process in self.processes.iter_mut().filter(|process| !process.leaves && !process.is_gone) {
+        for process in self.processes.iter_mut().filter(|process| !process.is_gone) {
             process.wakes = Some(0);
         }
     }
@@ -117,12 +117,30 @@ impl EndsWorld<'_> {
                     let left = here.iter().filter(has_memory).count();
                     size > 2 && left > 0 && size - left >= quorum && !state.view.is_durable()
                 }
-                (true, _) => here.len() < size.min(2).max(size + 1 - quorum),
+                (true, _) => {
+                    here.len() < size.min(2).max(size + 1 - quorum) || self.has_lost_base(view, shard)
+                }
             }
         };
         alive.len() < state.view.majority()
             || alive.iter().any(|rank| self.is_torn(view, state.slot(rank)))
             || (0..self.plan.shards.len()).any(is_lost)
+    }
+
+    /// Returns whether what was before a view of a durable shard is with no process that may return: one that was leaving was excluded, and
+    /// has ended with it. One that the others let go has taken nothing along.
+    fn has_lost_base(&self, view: usize, shard: usize) -> bool {
+        let left = |process: &&EndsProcess| !process.is_gone || process.is_spared;
+        let full = self.processes.iter().filter(left).map(|process| process.full[shard]).max().unwrap_or(0);
+        let ended = self.views[full].decided.as_ref().filter(|_| full < view);
+        ended.is_some_and(|value| {
+            let has_it = |slot: usize| {
+                let counts = self.counts_of(slot, full, shard);
+                counts.is_some_and(|counts| value.is_reached(shard, &counts))
+            };
+            let slots = 0..self.processes.len();
+            !slots.into_iter().any(|slot| left(&&self.processes[slot]) && has_it(slot))
+        })
     }
 
     /// Returns whether a process cannot continue to a view, since no process that is there or may return has what it lacks.

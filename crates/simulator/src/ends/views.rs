@@ -70,6 +70,7 @@ impl EndsWorld<'_> {
             self.send_again(slot, &again);
         } else {
             self.step_out(slot);
+            self.processes[slot].is_spared = value.left.contains(rank);
             self.processes[slot].resend = again.iter().map(|own| own.message).collect();
         }
     }

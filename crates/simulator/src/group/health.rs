@@ -115,17 +115,29 @@ impl GroupPlan {
         let parted: Duration = self.partings().iter().filter_map(Parting::span).sum();
         let are_short = interrupted(&self.rules)
             .is_some_and(|span| span + parted < UNREACHABLE_AFTER && !self.is_late((span + parted) * 2));
-        let slow = |verdict: &Verdict| match verdict {
-            // Members that wait for each other's messages, and for no signs of life, wait forever.
-            Verdict::Slow { from, to, extra } if *extra >= FOR_EVER || self.is_late(*extra * 2) => {
-                1 << from | 1 << to
-            }
+        let broken = |verdict: &Verdict| match verdict {
             Verdict::Cut { a, b } if !are_short => 1 << a | 1 << b,
             Verdict::Break { a, b } => 1 << a | 1 << b,
             _ => 0,
         };
-        let slow = self.rules.iter().map(|rule| slow(&rule.what)).fold(0, |all, nodes| all | nodes);
-        slow | self.parted()
+        let broken = self.rules.iter().fold(0, |all, rule| all | broken(&rule.what));
+        // Members that wait for each other's messages, and for no signs of life, wait forever.
+        let slow = self.slow_pairs(|extra| extra >= FOR_EVER || self.is_late(extra * 2));
+        slow.fold(broken | self.parted(), |all, [from, to]| all | 1 << from | 1 << to)
+    }
+
+    /// Whether two of the nodes that live have a path that is slower than they wait for signs of life: they find each other again and
+    /// again, and lose each other as often, unless the others continue without them.
+    pub(super) fn may_waver(&self, lives: impl Fn(u32) -> bool) -> bool {
+        let wavers = |extra| self.suspicion_after.is_some_and(|after| extra >= after);
+        self.slow_pairs(wavers).any(|pair| pair.into_iter().all(&lives))
+    }
+
+    fn slow_pairs(&self, is_slow: impl Fn(Duration) -> bool) -> impl Iterator<Item = [u32; 2]> {
+        self.rules.iter().filter_map(move |rule| match rule.what {
+            Verdict::Slow { from, to, extra } if is_slow(extra) => Some([from, to]),
+            _ => None,
+        })
     }
 
     /// Nodes that lose others, or may do so, since the network parts.

@@ -99,6 +99,28 @@ fn a_member_without_a_link_reports_it() {
     service.handle_view(&first, |_| false, |_| true);
 }
 
+/// Its leader is gone, and the next one does not know it: it asks again at once, since its links end \[J11\].
+#[test]
+fn candidates_of_earlier_leaders_are_let_go() {
+    let run = || {
+        let (mut service, first) = service(1);
+        service.handle_view(&first, |_| false, |_| true);
+        let earlier = NodeId(ADMITTED);
+        service.handle_link(at(0), earlier, 9, &first, false);
+        service.handle_view(&View { id: 1, ..first.clone() }, |_| false, |_| true);
+        assert_eq!(actions(&mut service), [], "the leader may still propose it");
+        let second = view(2, &[(1, 1), (2, 2)]);
+        service.handle_view(&second, |_| false, |_| true);
+        let late = service.handle_link(at(0), NodeId(earlier.0 + 1), 9, &second, false);
+        (actions(&mut service), late)
+    };
+    let (parted, late) = run();
+    assert!(matches!(parted[..], [AdmissionAction::Part(node, _)] if node == NodeId(ADMITTED)), "{parted:?}");
+    assert_eq!(late, LinkVerdict::Close, "no view will come with it, either");
+    let kept = mutation::with(mutation::AdmissionMutation::KeepOutdated, run);
+    assert_eq!(kept, (Vec::new(), LinkVerdict::Take));
+}
+
 #[test]
 fn a_joiner_that_the_group_has_lost_can_ask_again() {
     let (mut service, first) = service(1);
