@@ -45,7 +45,7 @@ fn groups_hold_under_the_adversary() {
 ///   with it, and they lost their majority.
 ///
 /// With members that die visibly, too:
-/// - 49013943: a process that waited for an answer was told of nodes that it was not linked with, and never slept.
+/// - 49013943: a process that waited for an answer got events of nodes that it had no links with, and never slept.
 ///
 /// In the scenario of objects:
 /// - 49005172, 49021858: a member that had joined in a view that not all began kept its links with those that left before it arrived,

@@ -211,7 +211,7 @@ impl<S: GroupScene> GroupCluster<S> {
         let member = process.member().and_then(|program| program.next_deadline(process.member_now()));
         let flush = process.group.as_ref().and_then(|group| group.application_ref().next_flush());
         let member = member.into_iter().chain(flush).min();
-        // What is told of nodes with which a process has no links is not for it.
+        // Events of nodes with which a process has no links are not for it.
         match process.nodes()[..] {
             [home, _] => self.all.world.drop_events(home),
             [home] if process.group.is_none() => self.all.world.drop_events(home),
