@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use squall::config::{ClockKind, GenuineConfig, QuorumRule, SubgroupConfig};
+use squall::config::{GenuineConfig, QuorumRule, SubgroupConfig};
 use squall::genuine::{GenuineMessage, MulticastSender};
 use squall::{Group, Message, Node, SendError, Sender};
 use squall_fabric::atomics::{AtomicU64, Ordering};
@@ -118,11 +118,10 @@ impl BenchMember {
             let builder = Group::builder(config.subgroup(SUBGROUP, subgroup)).on_progress(report_progress);
             builder.on_message(SUBGROUP, upcall).join_polled()?
         } else {
-            let clock = if job.is_hybrid { ClockKind::Hybrid } else { ClockKind::Logical };
             let quorum = if job.by_majority { QuorumRule::Majority } else { QuorumRule::All };
             let window = job.window;
             let usual = GenuineConfig::default();
-            let mut genuine = GenuineConfig { message_max, window_bytes, window, clock, quorum, ..usual };
+            let mut genuine = GenuineConfig { message_max, window_bytes, window, quorum, ..usual };
             for shard in 0..job.shards {
                 let first = shard * job.replicas;
                 let ranks: Vec<_> = (first..first + job.replicas).collect();
