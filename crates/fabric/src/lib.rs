@@ -21,6 +21,7 @@ mod grant;
 mod histogram;
 pub mod layout;
 mod mutations;
+pub mod mutex;
 mod points;
 pub mod region;
 mod region_slab;

@@ -1,6 +1,6 @@
 //! The work of `squall bench genuine`: all members send to some of the shards, and deliver what is for their own.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -8,6 +8,7 @@ use squall::config::{GenuineConfig, QuorumRule, SubgroupConfig};
 use squall::genuine::{GenuineMessage, MulticastSender};
 use squall::{Group, Message, Node, SendError, Sender};
 use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::mutex::lock;
 
 mod outlive;
 
@@ -85,7 +86,7 @@ impl Tally {
         if word(8) == self.rank {
             add(&self.returned, 1);
             let latency = self.now_ns() - self.sent_at_ns.load(Ordering::Relaxed);
-            let mut latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut latencies = lock(&self.latencies);
             latencies.record(Duration::from_nanos(latency));
         }
     }
@@ -133,7 +134,7 @@ impl BenchMember {
             let upcall = move |message: GenuineMessage<'_>| {
                 tally.on_message(message.bytes);
                 if outlives {
-                    let mut resumption = tally.resumption.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut resumption = lock(&tally.resumption);
                     resumption.note(message.position.view);
                 }
             };
@@ -205,7 +206,7 @@ fn send_and_deliver(member: &mut BenchMember, job: &GenuineJob, tally: &Tally) -
         ticker.tick(tally.delivered.load(Ordering::Relaxed));
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let latencies = std::mem::take(&mut *tally.latencies.lock().unwrap_or_else(PoisonError::into_inner));
+    let latencies = std::mem::take(&mut *lock(&tally.latencies));
     Ok(MemberReport {
         sent,
         delivered: total,
