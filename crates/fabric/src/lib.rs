@@ -12,6 +12,7 @@ pub mod bulk;
 pub mod conformance;
 pub mod copy;
 mod core;
+mod either;
 mod error_text;
 mod event;
 #[cfg(shuttle)]
