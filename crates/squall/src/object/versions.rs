@@ -27,15 +27,6 @@ use crate::history::{self, HistoryError, KnownLog, StoredMessage};
 squall_fabric::debug_as_text!(VersionError);
 
 /// An earlier version of an object.
-///
-/// ```
-/// use std::time::{Duration, SystemTime};
-/// use squall::object::Version;
-///
-/// let an_hour_ago = Version::Time(SystemTime::now() - Duration::from_secs(3600));
-/// let beginning = Version::Position(squall::Position::default());
-/// assert_ne!(an_hour_ago, beginning);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// After all updates before a position, and before all others. It is the same at all members.
