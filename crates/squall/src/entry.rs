@@ -1,8 +1,7 @@
 //! How a process enters its group: with the first members, or later (Derecho §3.3).
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,15 +21,9 @@ use crate::admission::JoinDriver;
 use crate::assembly::{ConnectedGroup, MeetOutcome, meet};
 use crate::config::{Config, Transport};
 use crate::error::JoinError;
+use crate::listener::AnyListener;
 use crate::restart::{RestartOutcome, RestartRequest};
 use crate::transport::AnyFabric;
-
-/// The socket on which this process listens, before its admission listener takes it over.
-#[derive(Debug)]
-pub(crate) enum AnyListener {
-    Unix(Arc<BootstrapListener<UnixStream>>),
-    Tcp(Arc<BootstrapListener<TcpStream>>),
-}
 
 /// A process that is connected to all members.
 #[derive(Debug)]
@@ -64,26 +57,6 @@ impl EntryStart {
             }
             Self::Joining { rank, .. } => *rank,
         }
-    }
-}
-
-impl AnyListener {
-    /// Returns the address at which it listens, with the port that the kernel has chosen.
-    pub(crate) fn address(&self) -> &Address {
-        match self {
-            Self::Unix(listener) => listener.address(),
-            Self::Tcp(listener) => listener.address(),
-        }
-    }
-
-    /// Listens where the configuration says.
-    pub(crate) fn bind(config: &Config) -> Result<Self, JoinError> {
-        let advertise = config.advertise.as_ref();
-        Ok(if config.transport.needs_unix_socket() {
-            Self::Unix(Arc::new(BootstrapListener::bind(&config.listen)?))
-        } else {
-            Self::Tcp(Arc::new(BootstrapListener::bind_as(&config.listen, advertise)?))
-        })
     }
 }
 

@@ -55,7 +55,7 @@ use squall_protocols::group::{GroupApplication, GroupCore};
 use crate::config::GenuineConfig;
 use crate::error::SendError;
 use crate::node::NodeHandle;
-use crate::sender::MessageOutcome;
+use crate::outcome::MessageOutcome;
 use crate::wait::block_on;
 
 pub(crate) type MulticastUpcall = Box<dyn FnMut(GenuineMessage<'_>) + Send>;

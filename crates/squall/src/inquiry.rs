@@ -5,14 +5,11 @@ use std::os::unix::net::UnixStream;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use squall_fabric::NodeId;
 use squall_transports::bootstrap::{self, Address, BootstrapError, BootstrapPlan};
 
-use crate::admission::JoinToken;
 use crate::config::Config;
 use crate::flight::FlightRecord;
 use crate::restart::{FetchCall, FetchReply, RestartAnswer, RestartCall};
-use crate::status::GroupStatus;
 
 /// A question. An empty request is a question, too, by which a process finds out whether a group is running.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +26,12 @@ pub(crate) enum StatusQuestion {
     Fetch(FetchCall),
     /// What has it noticed lately? The answer is a [`FlightRecord`].
     Flight,
+}
+
+/// What a leader sends to a joiner through its admission listener.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct JoinToken {
+    pub(crate) rank: u64,
 }
 
 /// A member's status, as it reports it itself.
@@ -273,16 +276,6 @@ pub fn ask_status(config: &Config, address: &Address) -> Result<MemberStatus, Bo
         }
     }
     Ok(status)
-}
-
-/// Asks the member `node` whether it serves objects, and returns the address at which it listens if so.
-pub(crate) fn ask_service(
-    plan: &BootstrapPlan,
-    status: &GroupStatus,
-    node: NodeId,
-) -> Result<Option<Address>, BootstrapError> {
-    let Some(address) = status.roster().get(&node).cloned() else { return Ok(None) };
-    ask_service_at(plan, &address)
 }
 
 /// Asks the member that listens at `address` whether it serves objects, and returns that address if so.

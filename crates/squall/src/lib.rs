@@ -78,14 +78,17 @@ mod durable;
 mod entry;
 mod error;
 pub mod external;
+mod failure;
 mod flight;
 pub mod genuine;
 mod group;
 mod history;
 mod inquiry;
+mod listener;
 pub mod metrics;
 mod node;
 pub mod object;
+mod outcome;
 mod owned;
 pub mod recovery;
 mod restart;
@@ -117,8 +120,9 @@ pub use inquiry::{
     SubgroupLine, TrafficLine, ViewChangeLine, WindowLine, ask_status,
 };
 pub use node::Node;
+pub use outcome::MessageOutcome;
 pub use owned::{OwnedDeliveries, OwnedMessage, read_value};
-pub use sender::{MessageOutcome, MessageSlot, SendBurst, Sender};
+pub use sender::{MessageSlot, SendBurst, Sender};
 pub use shared_poller::{PolledBy, SharedPoller};
 pub use squall_fabric::window::Payload;
 pub use squall_fabric::{Instant, NodeId};

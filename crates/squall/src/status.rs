@@ -11,14 +11,18 @@ use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 use squall_fabric::mutex::lock;
 
 use squall_protocols::membership::View;
-use squall_transports::bootstrap::Address;
-use squall_transports::bootstrap::MemberLinks;
 use squall_transports::bootstrap::pair::PairServices;
+use squall_transports::bootstrap::{Address, Asker, MemberLinks};
 
 use crate::error::GroupError;
-use crate::external::Hub;
 use crate::flight::{FlightCopy, FlightRecord};
 use crate::wait::{Waiters, block_for};
+
+/// Answers external clients that ask a member whether it serves them.
+pub(crate) trait ClientDesk: std::fmt::Debug + Send + Sync {
+    /// Answers, and begins to serve them if it can.
+    fn answer(self: Arc<Self>, asker: Asker);
+}
 
 /// Shared by the polling thread and all handles of a group.
 #[derive(Debug, Default)]
@@ -42,7 +46,7 @@ pub(crate) struct GroupStatus {
     /// Where it listens.
     listen: Mutex<Option<Address>>,
     /// Serves external clients, as long as the member's handle exists.
-    hub: Mutex<Option<Arc<Hub>>>,
+    hub: Mutex<Option<Arc<dyn ClientDesk>>>,
     /// The number that identifies this start of the group.
     session: AtomicU64,
     /// The subgroups whose state no member holds but this one, while it leaves.
@@ -148,7 +152,7 @@ impl GroupStatus {
     }
 
     /// Serves external clients, as long as the member's handle exists.
-    pub(crate) fn hub(&self) -> MutexGuard<'_, Option<Arc<Hub>>> {
+    pub(crate) fn hub(&self) -> MutexGuard<'_, Option<Arc<dyn ClientDesk>>> {
         lock(&self.hub)
     }
 

@@ -8,14 +8,15 @@ use squall_protocols::admission::{
 };
 use squall_protocols::group::{GroupCore, GroupEnd};
 use squall_transports::bootstrap::{
-    self, Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, CallError, JoinCalls,
-    JoinReply, Joined, LinkSocket,
+    self, Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, JoinCalls, JoinReply,
+    Joined, LinkSocket,
 };
 use squall_transports::runner::{Driven, IdleLimits, Runner, SETTLED};
 
-use super::JoinToken;
 use crate::application::GroupHandles;
 use crate::error::{GroupError, JoinError};
+use crate::failure::failure_of;
+use crate::inquiry::JoinToken;
 use crate::transport::AnyFabric;
 
 /// A process that joins.
@@ -214,15 +215,6 @@ impl JoinDriver {
     /// Converts a time of the joiner's clock to the system's.
     fn real(&self, at: Instant) -> std::time::Instant {
         self.begun + at.since(Instant::default())
-    }
-}
-
-pub(crate) fn failure_of(error: CallError) -> CallFailure<BootstrapError> {
-    match error {
-        CallError::Unheard(cause) => CallFailure::Unheard(cause),
-        CallError::Again(cause) => CallFailure::Again(cause),
-        CallError::Unproved(error) => CallFailure::Unproved(error),
-        CallError::Never(error) => CallFailure::Never(error),
     }
 }
 

@@ -17,10 +17,10 @@ use squall_transports::bootstrap::{
 use squall_transports::log;
 use squall_transports::session::PeerStream;
 
-use super::JoinToken;
 use crate::application::GroupHandles;
 use crate::config::Config;
-use crate::entry::AnyListener;
+use crate::inquiry::JoinToken;
+use crate::listener::AnyListener;
 use crate::status::GroupStatus;
 use crate::transport::{AnyFabric, AnyStream};
 

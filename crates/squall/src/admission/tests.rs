@@ -12,8 +12,9 @@ use squall_transports::bootstrap::{
     BootstrapListener, BootstrapMember, BootstrapPlan, BootstrapProgress, Joined, Refusal, Secret,
 };
 
-use super::{JoinDriver, JoinToken};
+use super::JoinDriver;
 use crate::error::JoinError;
+use crate::inquiry::JoinToken;
 
 /// Returns an address in the abstract namespace that no other test uses.
 fn address() -> Address {

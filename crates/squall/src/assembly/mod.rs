@@ -18,7 +18,7 @@ use squall_transports::bootstrap::{
 };
 use squall_transports::log;
 
-use crate::admission::failure_of;
+use crate::failure::failure_of;
 
 /// A group that has been assembled.
 #[derive(Debug)]

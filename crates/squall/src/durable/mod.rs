@@ -39,6 +39,7 @@
 
 pub(crate) mod discarder;
 mod folder;
+mod folder_error;
 mod found;
 mod index;
 mod lender;
@@ -48,10 +49,10 @@ mod subgroup_log;
 #[cfg(test)]
 mod tests;
 
-pub use folder::LogFolderError;
 #[cfg(test)]
 use folder::queue_frames;
 pub(crate) use folder::{durable_layout, open, open_backup, shards};
+pub use folder_error::LogFolderError;
 pub(crate) use found::{LogRange, StoredRecord};
 pub(crate) use index::LogIndex;
 pub(crate) use lender::{BorrowedLog, LogBorrower, LogLender};

@@ -30,6 +30,7 @@ mod publisher;
 mod publishing;
 mod replay;
 mod replaying;
+mod served;
 mod tap;
 mod wire;
 
@@ -41,6 +42,7 @@ pub use tap::SubgroupView;
 #[doc(hidden)]
 pub use wire::read_foreign;
 
-pub(crate) use hub::{Hub, ServedSubgroup};
+pub(crate) use hub::Hub;
 pub(crate) use lease::SenderLease;
+pub(crate) use served::ServedSubgroup;
 pub(crate) use tap::{Tap, TapWriter, TappedUpcall};

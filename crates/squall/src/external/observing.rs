@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use super::connection::{ALIVE_EVERY, FrameConnection};
-use super::hub::{Hub, ServedSubgroup};
+use super::served::{QueueBudget, ServedSubgroup};
 use super::tap::TapItem;
 use super::wire::{self, ExternalNotice};
 
 /// Sends what this member delivers, until the member or the observer ends.
 pub(super) fn observe(
-    hub: &Arc<Hub>,
+    queues: &Arc<QueueBudget>,
     source: &ServedSubgroup,
     queue_bytes: u64,
     client: &mut FrameConnection,
@@ -24,7 +24,7 @@ pub(super) fn observe(
         return client.send(&source.elsewhere(why));
     }
     let bytes_max = usize::try_from(queue_bytes).unwrap_or(usize::MAX).min(QUEUE_BYTES_MAX);
-    let Some(_reservation) = hub.reserve(bytes_max) else {
+    let Some(_reservation) = queues.reserve(bytes_max) else {
         return client.send(&source.elsewhere("it has no memory left for another observer's queue"));
     };
     client.stream.set_write_timeout(Some(STALL_MAX));

@@ -7,18 +7,18 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_fabric::mutex::unless_held;
+use squall_fabric::mutex::{lock, unless_held};
 
 use super::connection::{ALIVE_EVERY, FrameConnection};
-use super::hub::{Hub, KnownPublisher, ServedSubgroup};
+use super::served::{KnownPublisher, KnownPublishers, ServedSubgroup};
 use super::wire::{self, BATCH_BYTES_MAX, ExternalNotice, ExternalRequest, HEAD_BYTES_MAX, invalid};
 use crate::error::SendError;
-use crate::sender::MessageOutcome;
+use crate::outcome::MessageOutcome;
 use crate::wait::block_for;
 
 /// Sends a client's messages, until the member or the client ends.
 pub(super) fn publish(
-    hub: &Hub,
+    clients: &Mutex<KnownPublishers>,
     (name, source): (&str, &ServedSubgroup),
     number: Option<u64>,
     connection: &mut FrameConnection,
@@ -27,7 +27,7 @@ pub(super) fn publish(
     if let Some(why) = source.publishing_fault() {
         return connection.send(&source.elsewhere(why));
     }
-    let (number, client) = hub.clients().enter(number, name);
+    let (number, client) = lock(clients).enter(number, name);
     connection.frames.set_max(source.message_max.max(BATCH_BYTES_MAX) + HEAD_BYTES_MAX);
     connection.send(&ExternalNotice::Open { client: number, message_max: source.message_max as u64 })?;
     let mut heard = Instant::now();

@@ -14,7 +14,7 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_protocols::replica::LogPart;
 
 use super::connection::{ALIVE_EVERY, FrameConnection};
-use super::hub::ServedSubgroup;
+use super::served::ServedSubgroup;
 use super::wire::{self, ExternalNotice};
 use crate::Position;
 use crate::deliveries::DurablePlace;

@@ -239,7 +239,7 @@ impl Builder {
         };
         let (node, rank) = Node::enter(options, handles, status, &mut self.on_progress)?;
         feed.iter().for_each(|feed| feed.enter(node.has_shard_state()));
-        let link = NodeHandle::new(&node);
+        let link = node.handle();
         durable::discarder::start(link.log.clone(), &self.config, &slots)?;
         let metrics = metrics.map(|metrics| show_metrics(metrics, &link));
         let (mut subgroups, mut sources) = (BTreeMap::new(), BTreeMap::new());
@@ -266,7 +266,7 @@ impl Builder {
         }
         let (config, slots) = (Arc::new(self.config), named_slots);
         let hub = Hub::new(Arc::clone(&config), sources, &link.status);
-        *link.status.hub() = Some(Arc::clone(&hub));
+        *link.status.hub() = Some(hub.clone());
         let service = None;
         let shards = writer.zip(genuine).map(|(writer, config)| {
             let sender = Some(MulticastSender::new(writer, Arc::clone(&config), link.clone()));

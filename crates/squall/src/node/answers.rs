@@ -1,6 +1,7 @@
 //! What a member answers to questions that come to its admission listener.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use squall_fabric::{Duration, DurationHistogram, Fabric as _, Instant};
 use squall_log::WriteTally;
@@ -28,7 +29,7 @@ impl Stack {
             None => asker.answer(Vec::new()),
             Some(StatusQuestion::Service) => asker.answer(inquiry::write(&self.status.serves_objects())),
             Some(StatusQuestion::Clients) => match &*self.status.hub() {
-                Some(hub) => hub.answer(asker),
+                Some(hub) => Arc::clone(hub).answer(asker),
                 None => asker.answer(inquiry::write(&false)),
             },
             Some(StatusQuestion::Status) => asker.answer(inquiry::write(&self.report())),

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use squall_fabric::{Duration, Fabric as _, Instant, NodeId};
-use squall_transports::{TransportFabric as _, Waker};
+use squall_fabric::{Duration, Instant, NodeId};
+use squall_transports::Waker;
 
-use super::Node;
-use crate::durable::{LogBorrower, LogLender};
+use crate::durable::LogBorrower;
 use crate::status::GroupStatus;
 
 /// What the application's handles share with the node.
@@ -27,19 +26,13 @@ pub(crate) struct MemberClock {
 }
 
 impl MemberClock {
+    /// Returns the clock of a transport that shows `now`. It counts from the transport's start, and is monotonic, as this one is.
+    pub(super) fn showing(now: Instant) -> Self {
+        let (passed, now) = (Duration::from_nanos(now.as_nanos()), std::time::Instant::now());
+        Self { origin: now.checked_sub(passed).unwrap_or(now) }
+    }
+
     pub(crate) fn now(&self) -> Instant {
         Instant::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
-    }
-}
-
-impl NodeHandle {
-    pub(crate) fn new(node: &Node) -> Self {
-        let (status, waker) = (Arc::clone(&node.stack.status), node.stack.fabric.waker());
-        let log = node.stack.lender.as_ref().map(LogLender::borrower);
-        // The transport's clock counts from its start, and is monotonic, as this one is.
-        let now = std::time::Instant::now();
-        let passed = Duration::from_nanos(node.stack.fabric.now().as_nanos());
-        let clock = MemberClock { origin: now.checked_sub(passed).unwrap_or(now) };
-        Self { node: node.stack.fabric.node(), status, waker, log, clock }
     }
 }

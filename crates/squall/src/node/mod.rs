@@ -14,6 +14,7 @@ use squall_fabric::{Core, Fabric as _, FabricEvent, Instant, NodeId, Shortage};
 use squall_protocols::group::{ConsumerStandstill, GroupCore, GroupEnd, SubgroupId, ViewChange};
 use squall_protocols::membership::{Membership, StopReason};
 use squall_protocols::multicast::MulticastCounters;
+use squall_transports::TransportFabric as _;
 use squall_transports::log;
 use squall_transports::runner::{Driven, IdleLimits, Runner};
 
@@ -109,6 +110,13 @@ struct Stack {
 }
 
 impl Node {
+    pub(crate) fn handle(&self) -> NodeHandle {
+        let Stack { status, fabric, lender, .. } = &self.stack;
+        let log = lender.as_ref().map(LogLender::borrower);
+        let clock = MemberClock::showing(fabric.now());
+        NodeHandle { node: fabric.node(), status: Arc::clone(status), waker: fabric.waker(), log, clock }
+    }
+
     /// Returns whether all members have attached, so that messages flow.
     #[must_use]
     pub fn is_ready(&self) -> bool {

@@ -165,12 +165,10 @@ impl Directory {
         }
         let plan = self.config.plan();
         let address = match &self.source {
-            Source::Member(status) => inquiry::ask_service(&plan, status, node),
-            Source::Client(known) => {
-                let admission = known.address(node);
-                admission.map_or(Ok(None), |admission| inquiry::ask_service_at(&plan, &admission))
-            }
+            Source::Member(status) => status.roster().get(&node).cloned(),
+            Source::Client(known) => known.address(node),
         };
+        let address = address.map_or(Ok(None), |address| inquiry::ask_service_at(&plan, &address));
         let address = address.map_err(io::Error::other)?.ok_or(io::ErrorKind::AddrNotAvailable)?;
         lock(&self.services).insert(node, address.clone());
         Ok(address)

@@ -1,0 +1,96 @@
+//! Why the folder of a member's log cannot be used.
+
+use std::path::PathBuf;
+
+use squall_log::{FolderError, StorageError};
+use squall_protocols::restart::RegisterError;
+
+squall_fabric::debug_as_text!(LogFolderError);
+
+/// Why the folder of a member's log cannot be used.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum LogFolderError {
+    /// It cannot be made or locked.
+    #[error("cannot keep a log: {0}")]
+    Folder(#[from] FolderError),
+    /// What is in it cannot be used.
+    #[error("cannot keep a log in {}: {cause}", folder.display())]
+    Storage {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        cause: Box<StorageError>,
+    },
+    /// The register cannot be read.
+    #[error("cannot keep a log in {}: the register is unreadable: {cause}", folder.display())]
+    Register {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        cause: RegisterError,
+    },
+    /// The end of the log is damaged, and its register does not say of which view.
+    #[error(
+        "the log in {} is damaged behind its record {records}, and its register knows no view in which other members could repair it: \
+         see `squall log verify`; move the folder away to keep it, or remove it, and the member joins with an empty log",
+        folder.display()
+    )]
+    Damaged {
+        /// The folder.
+        folder: PathBuf,
+        /// How many records are good.
+        records: u64,
+    },
+    /// It has records of an earlier run, and no register by which its group could restart.
+    #[error(
+        "{} has the log of an earlier run, with {records} records, and its register knows no view from which the group could restart: \
+         move the folder away to keep them, or remove it; then start again",
+        folder.display()
+    )]
+    EarlierRun {
+        /// The folder.
+        folder: PathBuf,
+        /// How many records it has.
+        records: u64,
+    },
+    /// What was removed from the log is in no checkpoint that can be read.
+    #[error(
+        "the log in {} lacks what its checkpoints of subgroup {subgroup} had, and none of them can be read{}: move the folder away to keep \
+         the rest, or remove it, and the member joins with an empty log",
+        folder.display(),
+        if *had_state { ". They had states, of an object, although `retain.automatic` is set for the subgroup" } else { "" }
+    )]
+    CheckpointsLost {
+        /// The folder.
+        folder: PathBuf,
+        /// The subgroup.
+        subgroup: String,
+        /// Whether it is one whose messages are discarded by themselves
+        /// ([`Retention::automatic`](crate::config::Retention::automatic)), and whose checkpoints have states nevertheless. A mark
+        /// without a state would have been made again.
+        had_state: bool,
+    },
+    /// It has the log of a group with other durable subgroups.
+    #[error(
+        "{} has the log of this cluster with other durable subgroups than in the configuration, and what is in it belongs to those: \
+         write the same subgroups as before, or move the folder away and begin anew",
+        folder.display()
+    )]
+    OtherSubgroups {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// It has the log of another group of the same name, which has ended.
+    #[error(
+        "{} has the log of an earlier group of this cluster, with {records} records, and this group has begun after it: move the folder \
+         away to keep them, or remove it; then start again",
+        folder.display()
+    )]
+    OtherGroup {
+        /// The folder.
+        folder: PathBuf,
+        /// How many records it has.
+        records: u64,
+    },
+}
