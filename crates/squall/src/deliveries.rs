@@ -11,7 +11,6 @@ use squall_protocols::multicast::{Message, Pull};
 use squall_transports::Waker;
 
 use crate::Position;
-use crate::application::SubgroupSlot;
 use crate::config::Retention;
 use crate::deliveries_from::DeliveriesFrom;
 use crate::durable::LogBorrower;
@@ -20,6 +19,7 @@ use crate::external::{SubgroupView, TapWriter};
 use crate::owned::OwnedDeliveries;
 #[cfg(feature = "futures")]
 use crate::owned::OwnedMessage;
+use crate::slot::SubgroupSlot;
 use crate::status::GroupStatus;
 use crate::wait::{Awaited, block_on};
 

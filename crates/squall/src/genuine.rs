@@ -58,8 +58,6 @@ use crate::node::NodeHandle;
 use crate::outcome::MessageOutcome;
 use crate::wait::block_on;
 
-pub(crate) type MulticastUpcall = Box<dyn FnMut(GenuineMessage<'_>) + Send>;
-
 /// Bytes before a message that waits for the polling thread: the set of its shards.
 const HEADER_BYTES: usize = 8;
 

@@ -16,7 +16,6 @@ use squall_protocols::multicast::DeliveryMode;
 use squall_transports::log;
 
 use crate::BootstrapError;
-use crate::application::SubgroupSlot;
 use crate::config::{Config, GenuineConfig};
 use crate::durable;
 use crate::error::{GroupError, HandleError, JoinError, SendError};
@@ -28,6 +27,7 @@ use crate::metrics::MetricsServer;
 use crate::node::NodeHandle;
 use crate::object::sharded::{self, ShardedPlace};
 use crate::object::{self, Object, ObjectOptions, Replicated, ShardFeed, ShardedObject};
+use crate::slot::SubgroupSlot;
 use crate::subgroup_handle::SubgroupHandle;
 pub use builder::Builder;
 

@@ -94,6 +94,7 @@ pub mod recovery;
 mod restart;
 mod sender;
 mod shared_poller;
+mod slot;
 mod status;
 pub mod stream;
 mod stream_acceptor;

@@ -8,10 +8,10 @@ use std::task::Poll;
 use squall_fabric::window::{Payload, Reservation, ReserveError, WindowWriter};
 use squall_transports::Waker;
 
-use crate::application::{NextWindow, SubgroupSlot};
 use crate::error::SendError;
 use crate::node::{MemberClock, NodeHandle};
 use crate::outcome::MessageOutcome;
+use crate::slot::{NextWindow, SubgroupSlot};
 use crate::status::GroupStatus;
 use crate::wait::block_on;
 

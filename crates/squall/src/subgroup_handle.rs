@@ -6,7 +6,6 @@ use squall_fabric::mutex::lock;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::SubgroupSettings;
 
-use crate::application::SubgroupSlot;
 use crate::config::Retention;
 use crate::deliveries::{Deliveries, DurablePlace};
 use crate::durable::ProcessLog;
@@ -15,6 +14,7 @@ use crate::external::{SenderLease, ServedSubgroup};
 use crate::history::History;
 use crate::node::NodeHandle;
 use crate::sender::Sender;
+use crate::slot::SubgroupSlot;
 
 /// A subgroup of a group: hands out its sender and its deliveries, once each.
 ///

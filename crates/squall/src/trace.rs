@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use squall_fabric::Instant;
 use squall_protocols::group::ViewChange;
 
-use crate::flight::{self, FlightLine, FlightRecord, MessageLine};
+use crate::flight::record::{self, FlightLine, FlightRecord, MessageLine};
 
 /// One member's view changes.
 ///
@@ -60,7 +60,7 @@ pub fn chrome(tracks: &[MemberTrack<'_>]) -> String {
             track
                 .changes
                 .iter()
-                .flat_map(|change| flight::steps(change, nanos))
+                .flat_map(|change| record::steps(change, nanos))
                 .map(|line| event(pid, &line, 0)),
         );
     }

@@ -5,7 +5,8 @@ use squall_fabric::{Core, Fabric, FabricEvent, RegionId, trusted};
 use squall_protocols::rdmc::local::{BUFFERS_MAX, BufferId, CopyProgress, LocalMulticast};
 use squall_transports::runner::{Driven, IdleLimits, Runner};
 
-use super::{BulkError, Incoming};
+use super::Incoming;
+use super::error::BulkError;
 use crate::transport::AnyFabric;
 
 #[derive(Debug)]

@@ -418,8 +418,3 @@ impl Drop for InPlace<'_> {
         }
     }
 }
-
-/// Returns the rank of a node: the bootstrap numbers members from 0.
-fn rank(node: NodeId) -> usize {
-    node.0 as usize
-}

@@ -22,9 +22,10 @@ use squall_protocols::rdmc::{
 };
 use squall_transports::runner::{Driven as _, IdleLimits, Runner};
 
+use super::Incoming;
 use super::control::{ControlConnections, ControlMessage};
-use super::stack::{BoxedBlocks, BulkStack, BulkUpcalls};
-use super::{BulkError, Incoming, rank};
+use super::error::BulkError;
+use super::stack::{BoxedBlocks, BulkStack, BulkUpcalls, rank};
 use crate::transport::AnyFabric;
 
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use squall_protocols::rdmc::{
 use squall_transports::runner::Driven;
 
 use super::control::{ControlConnections, ControlMessage};
-use super::{BulkError, rank};
+use super::error::BulkError;
 use crate::transport::AnyFabric;
 
 /// What the runner drives.
@@ -140,4 +140,9 @@ impl Driven for BulkStack {
     fn next_deadline(&self) -> Option<Instant> {
         self.alarm.into_iter().chain(Core::<AnyFabric>::next_deadline(&self.core)).min()
     }
+}
+
+/// Returns the rank of a node: the bootstrap numbers members from 0.
+pub(super) fn rank(node: NodeId) -> usize {
+    node.0 as usize
 }

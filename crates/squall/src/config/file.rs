@@ -15,13 +15,12 @@ use super::error::ConfigError;
 use super::genuine;
 use super::keys;
 use super::metrics;
-use super::storage::{Durability, StorageConfig};
-use super::subgroup::{Ranks, Retention, SHARDS_MAX, SlowConsumer, SubgroupConfig};
+use super::storage::StorageConfig;
+use super::subgroup::{
+    Durability, Ranks, Retention, SHARDS_MAX, SlowConsumer, SubgroupConfig, WINDOW_BYTES_MAX,
+};
 use super::table::{ConfigTable, ConfigText, ConfigValue};
 use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, SUSPICION_AFTER, Transport};
-
-/// The largest number of bytes that a sender may have in flight: enough for four of the longest messages.
-pub(super) const WINDOW_BYTES_MAX: usize = 1 << 34;
 
 /// Reads and checks a configuration; the settings in `own`, which are specific to this member, replace those of the
 /// file.
@@ -52,7 +51,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
     let (suspicion_after, partition_safety) =
         read_membership(values.get("suspicion_after_ms").as_ref(), values.get("partition_safety").as_ref())?;
     let storage = read_storage(&root, values.get("storage").as_ref())?;
-    let durability = Durability::new(storage.as_ref(), partition_safety, rank, &listen);
+    let durability = Durability::new(storage.is_some(), partition_safety, rank, &listen);
     let metrics = metrics::read(values.get("metrics").as_ref())?;
     let genuine = genuine::read(values.get("genuine").as_ref(), members)?;
     let subgroups = match values.get("subgroups") {

@@ -7,8 +7,8 @@ use squall_protocols::genuine::{GenuineSettings, QuorumRule, SHARDS_MAX, ShardPl
 use squall_protocols::membership::{MEMBERS_MAX, View};
 
 use super::error::ConfigError;
-use super::file::WINDOW_BYTES_MAX;
 use super::keys;
+use super::subgroup::WINDOW_BYTES_MAX;
 use super::table::ConfigValue;
 
 /// The shards of a group to which messages are sent in one order ([`crate::Group::multicast`]), the same at all members.

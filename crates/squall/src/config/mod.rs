@@ -55,8 +55,8 @@ pub use self::file::exposed_secret;
 pub use self::genuine::GenuineConfig;
 pub use self::given::{GivenValue, given_values};
 pub use self::metrics::MetricsConfig;
-use self::storage::Durability;
 pub use self::storage::StorageConfig;
+use self::subgroup::Durability;
 pub use self::subgroup::{Ranks, Retention, SlowConsumer, SubgroupConfig};
 use self::table::ConfigText;
 
@@ -361,7 +361,7 @@ impl Config {
     /// [`ConfigError::Conflict`], with what to change.
     pub fn check(&self) -> Result<(), ConfigError> {
         let durability =
-            Durability::new(self.storage.as_ref(), self.partition_safety, self.rank, &self.listen);
+            Durability::new(self.storage.is_some(), self.partition_safety, self.rank, &self.listen);
         let of_subgroup = |(name, subgroup): (&String, &SubgroupConfig)| {
             subgroup.fault(self.members, &durability).map(|fault| format!("[subgroups.{name}]: {fault}"))
         };

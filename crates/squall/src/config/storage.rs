@@ -4,12 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use squall_log::{LogSettings, RECORD_HEADER_BYTES};
-use squall_protocols::membership::PartitionSafety;
-use squall_protocols::multicast::DeliveryMode;
-use squall_transports::bootstrap::Address;
-
-use super::{Config, SubgroupConfig};
+use super::Config;
 
 /// Where a member keeps the log of its durable subgroups.
 ///
@@ -104,64 +99,13 @@ impl Config {
     }
 }
 
-/// What a durable subgroup needs of the rest of the configuration.
-pub(super) struct Durability {
-    has_storage: bool,
-    safety: PartitionSafety,
-    /// Whether the folder of the log has the same name whenever the member starts.
-    has_name: bool,
-}
-
-impl Durability {
-    pub(super) fn new(
-        storage: Option<&StorageConfig>,
-        safety: PartitionSafety,
-        rank: Option<usize>,
-        listen: &Address,
-    ) -> Self {
-        let is_random = matches!(listen, Address::Tcp { port: 0, .. });
-        Self { has_storage: storage.is_some(), safety, has_name: rank.is_some() || !is_random }
-    }
-
-    /// Returns what keeps a subgroup from being durable, if it is to be, and what to change.
-    pub(super) fn fault(&self, subgroup: &SubgroupConfig) -> Option<String> {
-        if subgroup.mode != DeliveryMode::Durable {
-            return None;
-        }
-        let longest = subgroup.large_max.unwrap_or(0).max(subgroup.message_max);
-        let fault = if !self.has_storage {
-            "needs a folder for the log of this member: write `path = \"FOLDER\"` in [storage]".into()
-        } else if self.safety == PartitionSafety::Off {
-            "and `partition_safety = \"off\"` do not go together, since the parts of a partitioned group would write logs that \
-             contradict each other: write `partition_safety = \"majority\"`"
-                .into()
-        } else if subgroup.shards > 1 || subgroup.replicas > 0 {
-            "and `shards` or `replicas` do not go together, since the members of a durable subgroup do not move: name them with \
-             `members`, or write `mode = \"atomic\"`"
-                .into()
-        } else if longest > DURABLE_MESSAGE_MAX {
-            format!(
-                "and messages of {longest} bytes do not go together: write at most {DURABLE_MESSAGE_MAX} for `message_max` and \
-                 `large_max`, since a message is in one segment of the log"
-            )
-        } else if !self.has_name {
-            "needs a member that has the same name when it starts again, by which its folder is found: write a `rank`, or a \
-             `listen` address with a port"
-                .into()
-        } else {
-            return None;
-        };
-        Some(format!("`mode = \"durable\"` {fault}"))
-    }
-}
-
 /// Longer than a disk takes that works.
 pub(super) const DISK_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest message of a durable subgroup: with its header it fits a segment.
-const DURABLE_MESSAGE_MAX: usize = LogSettings::DEFAULT.record_bytes_max() - RECORD_HEADER_BYTES;
 
 #[cfg(test)]
 mod tests {
+    use squall_protocols::multicast::DeliveryMode;
+
     use super::*;
 
     /// A configuration of three members with a durable subgroup; `top` is in front of all tables, `subgroup` in the subgroup's.

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use squall_fabric::NodeId;
+use squall_log::{LogSettings, RECORD_HEADER_BYTES};
 use squall_protocols::group::SubgroupId;
-use squall_protocols::membership::{Member, View};
+use squall_protocols::membership::{Member, PartitionSafety, View};
 use squall_protocols::multicast::{
     Batching, Carrier, DeliveryMode, LargeMessages, PIECE_BYTES, SubgroupSettings,
 };
 use squall_protocols::replica::{members_of_shard, place};
-
-use super::storage::Durability;
+use squall_transports::bootstrap::Address;
 
 /// A set of the group's members.
 ///
@@ -360,3 +360,59 @@ const SLOW_AFTER_MIN: Duration = Duration::from_millis(100);
 pub(super) const SHARDS_MAX: usize = 1024;
 /// The number of large messages that a sender may have in flight: usually the bytes limit them first.
 const LARGE_WINDOW: usize = 16;
+
+/// What a durable subgroup needs of the rest of the configuration.
+pub(super) struct Durability {
+    has_storage: bool,
+    safety: PartitionSafety,
+    /// Whether the folder of the log has the same name whenever the member starts.
+    has_name: bool,
+}
+
+impl Durability {
+    pub(super) fn new(
+        has_storage: bool,
+        safety: PartitionSafety,
+        rank: Option<usize>,
+        listen: &Address,
+    ) -> Self {
+        let is_random = matches!(listen, Address::Tcp { port: 0, .. });
+        Self { has_storage, safety, has_name: rank.is_some() || !is_random }
+    }
+
+    /// Returns what keeps a subgroup from being durable, if it is to be, and what to change.
+    pub(super) fn fault(&self, subgroup: &SubgroupConfig) -> Option<String> {
+        if subgroup.mode != DeliveryMode::Durable {
+            return None;
+        }
+        let longest = subgroup.large_max.unwrap_or(0).max(subgroup.message_max);
+        let fault = if !self.has_storage {
+            "needs a folder for the log of this member: write `path = \"FOLDER\"` in [storage]".into()
+        } else if self.safety == PartitionSafety::Off {
+            "and `partition_safety = \"off\"` do not go together, since the parts of a partitioned group would write logs that \
+             contradict each other: write `partition_safety = \"majority\"`"
+                .into()
+        } else if subgroup.shards > 1 || subgroup.replicas > 0 {
+            "and `shards` or `replicas` do not go together, since the members of a durable subgroup do not move: name them with \
+             `members`, or write `mode = \"atomic\"`"
+                .into()
+        } else if longest > DURABLE_MESSAGE_MAX {
+            format!(
+                "and messages of {longest} bytes do not go together: write at most {DURABLE_MESSAGE_MAX} for `message_max` and \
+                 `large_max`, since a message is in one segment of the log"
+            )
+        } else if !self.has_name {
+            "needs a member that has the same name when it starts again, by which its folder is found: write a `rank`, or a \
+             `listen` address with a port"
+                .into()
+        } else {
+            return None;
+        };
+        Some(format!("`mode = \"durable\"` {fault}"))
+    }
+}
+
+/// The largest number of bytes that a sender may have in flight: enough for four of the longest messages.
+pub(super) const WINDOW_BYTES_MAX: usize = 1 << 34;
+/// The longest message of a durable subgroup: with its header it fits a segment.
+const DURABLE_MESSAGE_MAX: usize = LogSettings::DEFAULT.record_bytes_max() - RECORD_HEADER_BYTES;

@@ -27,10 +27,12 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogStart, TakenCounts, taken};
 use squall_transports::log;
 
+use super::folder::shards;
 use super::found::{begin_of, behind};
-use super::{LogBorrower, ProcessLog, shards};
-use crate::application::SubgroupSlot;
+use super::lender::LogBorrower;
+use super::process_log::ProcessLog;
 use crate::config::{Config, Retention};
+use crate::slot::SubgroupSlot;
 
 /// A subgroup whose messages are discarded.
 pub(super) struct Discarded {

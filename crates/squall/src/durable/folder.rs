@@ -14,9 +14,12 @@ use squall_protocols::multicast::DeliveryMode;
 use squall_protocols::restart::{LogStart, Register};
 use squall_transports::bootstrap::digest;
 
+use super::discarder;
+use super::folder_error::LogFolderError;
 use super::found::last_before;
 use super::index::LogIndex;
-use super::{LogFolderError, ProcessLog, SharedDisk, discarder, time_ns};
+use super::process_log::{ProcessLog, SharedDisk};
+use super::subgroup_log::time_ns;
 use crate::config::{Config, Ranks, SubgroupConfig};
 
 impl LogFolderError {

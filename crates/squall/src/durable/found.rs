@@ -11,7 +11,7 @@ use squall_log::{
 use squall_protocols::group::SubgroupId;
 use squall_protocols::restart::{LogStart, LogState, Register};
 
-use super::LogFolderError;
+use super::folder_error::LogFolderError;
 use super::index::{KeptRecords, LogIndex};
 use super::process_log::ProcessLog;
 use crate::config::Retention;

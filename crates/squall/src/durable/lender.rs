@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use squall_fabric::mutex::{lock, unpoisoned};
 
-use super::ProcessLog;
+use super::process_log::ProcessLog;
 
 /// Lends the log to threads of the member. Dropping it takes the log back: it waits until no thread uses it, unless the
 /// disk hangs.

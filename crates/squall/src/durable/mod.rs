@@ -57,7 +57,4 @@ pub(crate) use found::{LogRange, StoredRecord};
 pub(crate) use index::LogIndex;
 pub(crate) use lender::{BorrowedLog, LogBorrower, LogLender};
 pub(crate) use process_log::{LogMember, ProcessLog};
-use process_log::{LogProgress, SharedDisk};
-use register_thread::RegisterThread;
-use subgroup_log::SubgroupLog;
 pub(crate) use subgroup_log::time_ns;

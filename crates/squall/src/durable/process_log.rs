@@ -19,9 +19,11 @@ use squall_protocols::replica::ShardPosition;
 use squall_protocols::restart::{DurableView, LogStart, Register, ViewChain};
 use squall_transports::{Waker, barrier};
 
+use super::folder_error::LogFolderError;
 use super::found::{LogWalk, NO_BASE};
 use super::index::LogIndex;
-use super::{LogFolderError, RegisterThread, SubgroupLog};
+use super::register_thread::RegisterThread;
+use super::subgroup_log::SubgroupLog;
 use crate::error::GroupError;
 
 /// The disk of a log: a folder, or in tests a simulated one.

@@ -11,7 +11,7 @@ use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::{Message, MessageLog};
 use squall_transports::barrier;
 
-use super::{LogProgress, ProcessLog};
+use super::process_log::{LogProgress, ProcessLog};
 
 /// The log of a subgroup in a view. The polling thread uses it.
 ///

@@ -12,10 +12,11 @@ use squall_protocols::restart::{DurableView, Register};
 
 use super::discarder::Discarded;
 use super::index::LogIndex;
-use super::process_log::LogClock;
+use super::process_log::{LogClock, SharedDisk};
+use super::subgroup_log::SubgroupLog;
 use super::*;
-use crate::application::SubgroupSlot;
 use crate::config::{Config, Ranks, Retention, StorageConfig, SubgroupConfig};
+use crate::slot::SubgroupSlot;
 
 mod times;
 

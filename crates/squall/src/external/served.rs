@@ -10,10 +10,10 @@ use squall_transports::bootstrap::Address;
 
 use super::lease::SenderLease;
 use super::wire::ExternalNotice;
-use crate::application::SubgroupSlot;
 use crate::deliveries::DurablePlace;
 use crate::node::NodeHandle;
 use crate::sender::Sender;
+use crate::slot::SubgroupSlot;
 
 /// A subgroup, as a member serves it to external clients.
 #[derive(Debug)]

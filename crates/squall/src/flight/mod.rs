@@ -5,7 +5,7 @@
 //! and the file that the configuration names (`flight_record`), which is written when the group ends here, also after a panic of the
 //! polling thread. `squall trace` asks the polling threads of all members.
 
-mod record;
+pub(crate) mod record;
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::config::Address;
 use crate::error::JoinError;
 use crate::{BootstrapError, Config, inquiry, trace};
 
-pub(crate) use record::{FlightCopy, steps};
+pub(crate) use record::FlightCopy;
 pub use record::{FlightLine, FlightRecord, MessageLine};
 
 /// Asks the member that listens at `address` for its flight record. Of `config`, only the cluster, its secret and the transport

@@ -13,17 +13,18 @@ use squall_transports::log;
 use squall_transports::runner::pin;
 
 use super::{Group, GroupShards};
-use crate::application::{BoxedUpcall, GroupHandles, LayoutFunctions, SubgroupSlot, ViewUpcall};
+use crate::application::{BoxedUpcall, GroupHandles, LayoutFunctions, MulticastUpcall, ViewUpcall};
 use crate::config::Config;
 use crate::durable;
 use crate::error::JoinError;
 use crate::external::{Hub, Tap, TappedUpcall};
 use crate::flight;
-use crate::genuine::{self, GenuineMessage, MulticastSender, MulticastUpcall};
+use crate::genuine::{self, GenuineMessage, MulticastSender};
 use crate::metrics::{FiguresBoard, MetricsServer};
 use crate::node::{EntryOptions, Node, NodeHandle};
 use crate::object::{FeedPoller, ShardFeed};
 use crate::shared_poller::SharedPoller;
+use crate::slot::SubgroupSlot;
 use crate::status::GroupStatus;
 use crate::subgroup_handle::SubgroupHandle;
 

@@ -23,9 +23,9 @@ use super::service::ObjectService;
 use super::shard::{Shard, ShardCore};
 use super::versions::{FirstState, Versions};
 use super::{Object, ObjectError, ObjectOptions, checkpoint, recovery, transfer};
-use crate::application::SubgroupSlot;
 use crate::config::{Config, Retention};
 use crate::node::NodeHandle;
+use crate::slot::SubgroupSlot;
 use crate::status::GroupStatus;
 use crate::wait::{Awaited, Waiters, block_for};
 

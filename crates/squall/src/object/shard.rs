@@ -25,10 +25,10 @@ use super::pending::ReplySender;
 use super::service::RemoteCall;
 use super::versions::Versions;
 use super::{ObjectError, ObjectOptions, wire};
-use crate::application::SubgroupSlot;
 use crate::config::Retention;
 use crate::node::NodeHandle;
 use crate::shared_poller::WeakPoller;
+use crate::slot::SubgroupSlot;
 use crate::wait::{Waiters, block_on};
 
 pub(super) struct Shard<T: Replicated> {
