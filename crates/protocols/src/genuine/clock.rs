@@ -1,4 +1,6 @@
 //! The clock of a shard, which its leader alone has (RamCast §3.4) \[G3\].
+//!
+//! `Deviation:` (§3.4) beside the paper's counter there is a hybrid of counter and time; order rests on the counter alone.
 
 use super::ClockKind;
 use super::mutation;
